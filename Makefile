@@ -31,7 +31,8 @@ gpu: setup  ## install CuPy and NCCL for CUDA 13 (for CUDA 12: EXTRA=gpu-cuda12)
 train: setup  ## train JOB=digits|mnist|... under CLUSTER=allreduce|...|auto (more options: ARGS="...")
 	$(BIN)/singa-dask train examples/$(JOB)/job.conf --cluster $(if $(filter auto,$(CLUSTER)),auto,examples/clusters/$(CLUSTER).conf) $(ARGS)
 
-test: test-unit test-runs  ## run the tests
+test: setup  ## run the tests
+	@$(MAKE) --no-print-directory test-unit test-runs
 
 test-unit: setup  ## run the tests that need no process but their own, on all cores
 	$(BIN)/python -m pytest -m "not slow and not long" -n auto tests/unit tests/gpu tests/peers singa_dask $(ARGS)

@@ -28,6 +28,7 @@ AREAS = (
     "predict",
     "plan",
     "accuracy",
+    "published",
 )
 
 

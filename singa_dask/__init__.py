@@ -17,6 +17,7 @@ __all__ = [
     "DistOpt",
     "Job",
     "Model",
+    "Module",
     "Plan",
     "Regressor",
     "Result",
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from singa_dask.estimators.classifier import Classifier
     from singa_dask.estimators.regressor import Regressor
     from singa_dask.job import ClusterTopology, Job
+    from singa_dask.layers.module import Module
     from singa_dask.monitor.plots import plot_confusion, plot_parity
     from singa_dask.monitor.tensorboard import TensorBoard
     from singa_dask.supervision.audit import audit
@@ -61,6 +63,7 @@ _LAZY = {
     "DistOpt": "singa_dask.distopt",
     "Job": "singa_dask.job",
     "Model": "singa_dask.distopt",
+    "Module": "singa_dask.layers.module",
     "Plan": "singa_dask.supervision.plan",
     "Regressor": "singa_dask.estimators.regressor",
     "Result": "singa_dask.supervision.driver",

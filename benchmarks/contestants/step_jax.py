@@ -19,6 +19,9 @@ try:
 except ImportError:
     absent("jax is not installed")
 
+# What `output` computes: chains of these, over images or symbols.
+KINDS = {"Convolution", "InnerProduct", "Pooling", "LRN", "RNN", "GRU", "LSTM", "OneHot", "STanh", "ReLU"}
+
 Array = Any
 Values = list[list[Array]]
 
@@ -103,6 +106,8 @@ def over_time(kind: str, values: Sequence[Array], x: Array) -> Array:
 def step_of(workload: Workload) -> Callable[[], float]:
     """A training step, which returns the loss; parameters and velocities stay where they are."""
     layers = plain_net(workload)
+    if not {layer.kind for layer in layers} <= KINDS or len(workload.shape) not in (1, 3):
+        absent("this contestant has chains of few kinds of layers only")
     features, labels = data_of(workload)
     x = jnp.asarray(features[:, :-1].T.astype(np.int32) if workload.cell else features)
     y = jnp.asarray(labels.astype(np.int32))

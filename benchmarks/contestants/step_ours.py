@@ -23,7 +23,7 @@ def main(name: str, threads: int) -> None:
     with threadpool_limits(1):
         replica = Replica.form(job_of(workload), SoloCommunicator(), get_ops("cpu", threads=threads))
         replica.group_state.initialise()
-        feed = {replica.net.input_layers[0]: Batch(features, None if workload.cell else labels)}
+        feed = {replica.net.input_layers[0]: Batch(features, None if workload.symbols else labels)}
         number = 0
 
         def step() -> float:

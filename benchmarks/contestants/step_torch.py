@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +13,12 @@ from tools.contest import absent, serve
 from tools.workloads import LEARNING_RATE, MOMENTUM, WARM_UP, WORKLOADS, PlainLayer, Workload, data_of, plain_net
 from torch import nn
 
+from contestants.gpt_torch import Gpt
+
 # Their order of the gates, by the numbers of ours.
 GATES = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 1, 3, 2)}
+
+CONVOLUTIONS = {2: nn.Conv1d, 3: nn.Conv2d, 4: nn.Conv3d}  # by the axes of a sample
 
 
 class STanh(nn.Module):
@@ -42,20 +46,64 @@ class OverTime(nn.Module):
         return self.cell(x)[0].flatten(0, 1)
 
 
+class Sum(nn.Module):
+    def forward(self, *x: torch.Tensor) -> torch.Tensor:
+        return sum(x[1:], x[0])
+
+
+class Channels(nn.Module):
+    """The channels of several layers side by side."""
+
+    def forward(self, *x: torch.Tensor) -> torch.Tensor:
+        return torch.cat(x, dim=1)
+
+
+class Graph(nn.Module):
+    """A net whose layers read one or more others; the first ones read the input."""
+
+    def __init__(self, layers: Sequence[PlainLayer]):
+        super().__init__()
+        self.sources = {layer.name: layer.sources for layer in layers}
+        self.layers = nn.ModuleDict({layer.name: _together(torch_layers(layer)) for layer in layers})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs: dict[str, torch.Tensor] = {}
+        for name, module in self.layers.items():
+            outputs[name] = module(*(outputs.get(source, x) for source in self.sources[name]))
+        return outputs[name]
+
+
+def _together(modules: list[nn.Module]) -> nn.Module:
+    return modules[0] if len(modules) == 1 else nn.Sequential(*modules)
+
+
 def torch_layers(layer: PlainLayer) -> list[nn.Module]:
     """The PyTorch modules that compute what `layer` computes, with its parameters."""
     values = [torch.from_numpy(value) for value in layer.values]
     conf, source = layer.conf, layer.source
     match layer.kind:
         case "Convolution":
-            module = nn.Conv2d(source[-1], conf["num_filters"], conf["kernel"], conf["stride"], conf["pad"])
-            return [_with(module, weight=values[0].permute(3, 2, 0, 1), bias=values[1])]
+            window, biased = (conf["kernel"], conf["stride"], conf["pad"]), conf["bias_term"]
+            module = CONVOLUTIONS[len(source)](source[-1], conf["num_filters"], *window, bias=biased)
+            weight = values[0].movedim((-1, -2), (0, 1))
+            return [_with(module, **dict(zip(("weight", "bias"), (weight, *values[1:]), strict=False)))]
+        case "TransposedConvolution":
+            wide = nn.ConvTranspose2d(source[-1], conf["num_filters"], conf["kernel"], conf["stride"], conf["pad"])
+            return [_with(wide, weight=values[0].permute(3, 2, 0, 1), bias=values[1])]
+        case "BatchNorm":
+            norm = nn.BatchNorm2d(source[-1], momentum=1 - conf["factor"])
+            return [_with(norm, weight=values[0], bias=values[1])]
+        case "GlobalPooling":
+            return [nn.AdaptiveAvgPool2d(1)]
+        case "Add":
+            return [Sum()]
+        case "Concate":
+            return [Channels()]
         case "InnerProduct":
             weight = values[0]
             flatten: list[nn.Module] = []
-            if len(source) == 3:  # our rows are in (height, width, channels) order, PyTorch's in channels first
-                h, w, c = source
-                weight = weight.reshape(h, w, c, -1).permute(2, 0, 1, 3).reshape(h * w * c, -1)
+            if len(source) > 1:  # our rows have the channels last, PyTorch's have them first
+                weight = weight.reshape(*source, -1).movedim(-2, 0).reshape(weight.shape)
                 flatten = [nn.Flatten()]
             return [*flatten, _with(nn.Linear(*weight.shape), weight=weight.T, bias=values[1])]
         case "Pooling":
@@ -85,13 +133,21 @@ def _with(module: nn.Module, **values: torch.Tensor) -> nn.Module:
     return module
 
 
-def model_of(workload: Workload) -> tuple[nn.Sequential, torch.Tensor, torch.Tensor]:
-    """The workload's net in PyTorch with its initial parameters, and a mini-batch: inputs and labels."""
-    model = nn.Sequential(*(module for layer in plain_net(workload) for module in torch_layers(layer)))
+def model_of(workload: Workload) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """The workload's net in PyTorch with its initial parameters, and a mini-batch: inputs and labels or targets."""
+    layers = plain_net(workload)
     features, labels = map(torch.from_numpy, data_of(workload))
     if workload.cell:
-        return model, features[:, :-1].T.long().contiguous(), labels
-    return model, features.permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format), labels
+        return Graph(layers), features[:, :-1].T.long().contiguous(), labels
+    if workload.symbols:
+        values = {name: value for layer in layers for name, value in zip(layer.params, layer.values, strict=True)}
+        heads = next(layer.conf["num_heads"] for layer in layers if layer.kind == "Attention")
+        symbols = features.long()
+        return Gpt(values, heads), symbols[:, :-1].contiguous(), symbols[:, 1:].flatten()
+    x = features.movedim(-1, 1).clone(memory_format=torch.contiguous_format)
+    if workload.sequence:
+        return Graph(layers), x, labels[:, -1].contiguous()
+    return Graph(layers), x, labels.unsqueeze(1) if workload.field else labels
 
 
 def step_of(
@@ -100,7 +156,7 @@ def step_of(
     """A training step, which returns the loss. settings: of the optimizer, beyond the rule."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.SGD(weights, lr=rate, momentum=MOMENTUM, **(settings or {}))
-    criterion = nn.CrossEntropyLoss()
+    criterion = nn.MSELoss() if y.is_floating_point() else nn.CrossEntropyLoss()
 
     def step() -> float:
         optimizer.zero_grad()

@@ -66,7 +66,7 @@ def main(name: str) -> None:
     net = replica.net
     net.wrap_calls(lambda layer, which, call: clock.timed((layer, which), call))
     ops.update = clock.timed(UPDATE, ops.update)
-    feed = {net.input_layers[0]: Batch(features, None if workload.cell else labels)}
+    feed = {net.input_layers[0]: Batch(features, None if workload.symbols else labels)}
 
     def step(number: int) -> tuple[float, dict[Key, float]]:
         began = time.perf_counter()

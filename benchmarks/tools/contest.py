@@ -29,14 +29,17 @@ class Absent(Exception):
 
 @dataclass
 class Contestant:
-    """One process. seconds: per step, one figure per round."""
+    """One process. seconds: per step, one figure per round. result: what else it says at the end. done: steps so
+    far."""
 
     name: str
     process: subprocess.Popen
     first_losses: list[float]
     seconds: list[float] = field(default_factory=list)
     peak_mb: float = 0.0
+    result: Mapping[str, float] = field(default_factory=dict)
     chunk: int = 1
+    done: int = 0
 
     @classmethod
     def start(cls, program: str, arguments: Sequence[str], threads: int) -> Contestant:
@@ -54,6 +57,7 @@ class Contestant:
             process.wait()
             raise Absent(ready["absent"])
         contestant = cls(program, process, ready["losses"])
+        contestant.done = len(ready["losses"])
         contestant.chunk = max(1, min(200, round(CHUNK_S / contestant._run(3))))
         return contestant
 
@@ -67,11 +71,13 @@ class Contestant:
         self.seconds.append(self._run(self.chunk))
 
     def end(self) -> None:
-        """Ask for the peak memory and let the process leave."""
-        self.peak_mb = self._ask("end")["peak_mb"]
+        """Ask for the peak memory and the result, and let the process leave."""
+        self.result = self._ask("end")
+        self.peak_mb = self.result["peak_mb"]
         self.process.wait(timeout=30)
 
     def _run(self, steps: int) -> float:
+        self.done += steps
         return self._ask(str(steps))["seconds"]
 
     def _ask(self, line: str) -> Mapping:
@@ -81,11 +87,13 @@ class Contestant:
         return read(self.process)
 
 
-def contest(contestants: Sequence[Contestant], rounds: int) -> None:
-    """Let the contestants take turns for `rounds` rounds, and end."""
+def contest(contestants: Sequence[Contestant], rounds: int, steps: int | None = None) -> None:
+    """Let the contestants take turns for `rounds` rounds, and end. steps: of each in all, those before included."""
     try:
         for number in range(rounds):
             for contestant in contestants[:: -1 if number % 2 else 1]:
+                if steps is not None:
+                    contestant.chunk = (steps - contestant.done) // (rounds - number)
                 contestant.play()
         for contestant in contestants:
             contestant.end()
@@ -113,14 +121,20 @@ def serve(step: Callable[[], float], losses: Sequence[float]) -> None:
     serve_turns(turn, losses)
 
 
-def serve_turns(turn: Callable[[int], float], losses: Sequence[float] = ()) -> None:
-    """The contestant's side, where it times itself: turn(steps) returns the seconds that so many steps took."""
+def serve_turns(
+    turn: Callable[[int], float], losses: Sequence[float] = (), result: Callable[[], Mapping[str, float]] = dict
+) -> None:
+    """The contestant's side, where it times itself: turn(steps) returns the seconds that so many steps took.
+
+    result: of all steps, computed at the end.
+    """
     import resource
 
     print(json.dumps({"losses": list(losses)}), flush=True)
     for line in sys.stdin:
         if line.strip() == "end":
-            print(json.dumps({"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
+            peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print(json.dumps({"peak_mb": peak_mb, **result()}), flush=True)
             return
         print(json.dumps({"seconds": turn(int(line)) / int(line)}), flush=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from singa_dask.data import resolve, write_shards
 from singa_dask.data.columns import DTYPES
 from singa_dask.data.fetch import cache_dir
 from singa_dask.job import Job, load_job
-from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase, StoreProto
+from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase, StoreProto, UnrollConnType
 from singa_dask.layers import layer_class
 from singa_dask.layers.base import Layer
 from singa_dask.net import Net
@@ -43,6 +44,31 @@ def _filled(init: str) -> list[dict[str, Any]]:
     return [{"init": {"type": init}}, {"init": {"type": "kConstant", "value": 0}}]
 
 
+def conv1d_job() -> JobProto:
+    """Three convolutions of 5 records over sequences of 256 records of 16 values, two of them with stride 2."""
+    data = layers.RecordInput("data", backend="hdf5", path="none", batchsize=64, sequence=256, shape=[16])
+    job = _convolutions("conv1d", data, ((32, 1), (64, 2), (64, 2)), kernel=5, pad=2)
+    # Each record has a label; the last one is that of the sequence.
+    job.neuralnet.layer[-1].unroll_conn_type[:] = [UnrollConnType.kUnrollOneToOne, UnrollConnType.kUnrollFirstToLast]
+    return job
+
+
+def conv3d_job() -> JobProto:
+    """Three convolutions of 3 x 3 x 3 over volumes of 16 x 16 x 16, one of them with stride 2."""
+    data = layers.RecordInput("data", backend="hdf5", path="none", batchsize=8, shape=[1, 16, 16, 16])
+    return _convolutions("conv3d", data, ((16, 1), (32, 2), (32, 1)), kernel=3, pad=1)
+
+
+def _convolutions(name: str, data: Layer, filters: Sequence[tuple[int, int]], **window: int) -> JobProto:
+    """Convolutions of (filters, stride) with ReLU, and 10 scores."""
+    chain = [data]
+    for count, stride in filters:
+        filled = _filled("kUniformSqrtFanIn")
+        chain += [layers.Convolution(num_filters=count, stride=stride, param=filled, **window), layers.ReLU()]
+    chain += [layers.InnerProduct(num_output=10, param=_filled("kUniformSqrtFanIn")), layers.SoftmaxLoss("loss")]
+    return Job(name=name, layers=chain, updater=SGD(lr=LEARNING_RATE), train_steps=1).proto
+
+
 def alexnet_fc_job() -> JobProto:
     """The layers of AlexNet behind pool5."""
     job = load_job(EXAMPLES / "alexnet" / "job.conf")
@@ -56,13 +82,14 @@ def alexnet_fc_job() -> JobProto:
     return job
 
 
-MADE = {"vgg": vgg_job, "alexnet-fc": alexnet_fc_job}
+MADE = {"vgg": vgg_job, "alexnet-fc": alexnet_fc_job, "conv1d": conv1d_job, "conv3d": conv3d_job}
 
 
 def job_of(workload: Workload) -> JobProto:
     """The example's job with the workload's sample shape and momentum SGD at a fixed rate."""
     made = MADE.get(workload.example)
-    job = made() if made else load_job(EXAMPLES / workload.example / "job.conf")
+    file = EXAMPLES / f"{workload.example}.conf"
+    job = made() if made else load_job(file if file.exists() else EXAMPLES / workload.example / "job.conf")
     job.seed = SEED
     # Every mini-batch is the same one, and begins anew.
     job.train_one_batch.alg = job.train_one_batch.kBP
@@ -73,14 +100,29 @@ def job_of(workload: Workload) -> JobProto:
     job.updater.learning_rate.base_lr = LEARNING_RATE
     for layer in job.neuralnet.layer:
         if layer.HasField("store_conf"):
-            h, w, c = workload.shape
-            layer.store_conf.shape[:] = [c, h, w]
+            store, (*size, channels) = layer.store_conf, workload.shape
+            store.shape[:] = [channels, *([] if store.sequence else size)]
+            for given in ("normalise", "normalise_target", "validation_share"):
+                store.ClearField(given)
+            if workload.field:
+                store.target_shape[:] = size
         if layer_class(layer).recurrent:
             _replace(layer, workload)
         for param in layer.param:
             param.ClearField("lr_scale")
             param.ClearField("wd_scale")
+    _leave_out(job, LayerType.kImagePreprocess)
     return job
+
+
+def _leave_out(job: JobProto, kind: int) -> None:
+    """Remove the layers of a type; who reads them reads what they read."""
+    replaced = {layer.name: layer.srclayers[0] for layer in job.neuralnet.layer if layer.type == kind}
+    kept = [layer for layer in job.neuralnet.layer if layer.type != kind]
+    del job.neuralnet.layer[:]
+    job.neuralnet.layer.extend(kept)
+    for layer in job.neuralnet.layer:
+        layer.srclayers[:] = [replaced.get(source, source) for source in layer.srclayers]
 
 
 def _replace(layer: LayerProto, workload: Workload) -> None:
@@ -125,7 +167,8 @@ def _plain(layer: Layer, source: tuple[int, ...]) -> PlainLayer:
     conf = {}
     if layer.conf_field:
         conf = {field.name: getattr(layer.conf, field.name) for field in layer.conf.DESCRIPTOR.fields}
-    return PlainLayer(type(layer).__name__, conf, source, [np.array(param.value) for param in layer.params])
+    values, params = [np.array(param.value) for param in layer.params], [param.name for param in layer.params]
+    return PlainLayer(type(layer).__name__, conf, source, values, layer.name, list(layer.proto.srclayers), params)
 
 
 def plain_layers(net: Net) -> list[PlainLayer]:

@@ -25,8 +25,9 @@ WARM_UP = 5
 
 @dataclass(frozen=True)
 class Workload:
-    """example: a folder of examples/, or a net that jobs.py makes. shape: of a sample, (height, width,
-    channels), or (time steps,) of symbols. cell, units: what takes the place of the example's recurrent layer."""
+    """example: a folder of examples/ or a job file in one, or a net that jobs.py makes. shape: of a sample, with the
+    channels last, or (time steps,) of symbols. cell, units: what takes the place of the example's recurrent layer.
+    field: whether the net predicts a number per pixel, not a class."""
 
     name: str
     example: str
@@ -34,6 +35,17 @@ class Workload:
     shape: tuple[int, ...]
     cell: str = ""
     units: int = 0
+    field: bool = False
+
+    @property
+    def symbols(self) -> bool:
+        """Whether samples are sequences of symbols, each of which is to be predicted."""
+        return len(self.shape) == 1
+
+    @property
+    def sequence(self) -> bool:
+        """Whether samples are sequences of records."""
+        return len(self.shape) == 2
 
     @property
     def images(self) -> bool:
@@ -54,6 +66,11 @@ WORKLOADS = {
         Workload("gru-256", "char-rnn", 50, (50,), "kGRU", 256),
         Workload("gru-512", "char-rnn", 50, (50,), "kGRU", 512),
         Workload("lstm-256", "char-rnn", 50, (50,), "kLSTM", 256),
+        Workload("resnet20-64", "cifar10/resnet20", 64, (32, 32, 3)),
+        Workload("transformer-12", "char-gpt", 12, (64,)),
+        Workload("unet-16", "heat", 16, (32, 32, 2), field=True),
+        Workload("conv1d-64", "conv1d", 64, (256, 16)),
+        Workload("conv3d-8", "conv3d", 8, (16, 16, 16, 1)),
     )
 }
 SYMBOLS = 65
@@ -67,26 +84,34 @@ PARTITIONED = {
 @dataclass(frozen=True)
 class PlainLayer:
     """A layer for those who do not know singa_dask. kind: its class there; conf: its settings; source: shape of the
-    sample that it reads; values: its initial parameters."""
+    sample that it reads; values: its initial parameters; name, sources: of the layer and those that it reads; params:
+    the names of its parameters."""
 
     kind: str
     conf: Mapping[str, Any]
     source: tuple[int, ...]
     values: Sequence[np.ndarray]
+    name: str
+    sources: Sequence[str]
+    params: Sequence[str]
 
 
 def data_of(workload: Workload) -> tuple[np.ndarray, np.ndarray]:
-    """One mini-batch: features (batch, height, width, channels) in [0, 1) and labels 0..9.
+    """One mini-batch: features (batch, height, width, channels) in [0, 1) and labels 0..9, or a field of targets.
 
-    Of sequences the symbols (batch, time steps + 1); as labels those behind the first, one time step after another.
+    Of sequences that are read whole a label for each record, all alike. Of symbols (batch, time steps + 1); as labels
+    those behind the first, one time step after another.
     """
     draw = np.random.default_rng(0)
-    if workload.cell:
+    if workload.symbols:
         (steps,) = workload.shape
         text = draw.integers(0, SYMBOLS, (workload.batch, steps + 1))
         return text.astype(np.float32), text[:, 1:].T.reshape(-1)
     features = draw.random((workload.batch, *workload.shape), np.float32)
-    return features, draw.integers(0, 10, workload.batch)
+    if workload.field:
+        return features, draw.random((workload.batch, *workload.shape[:-1]), np.float32)
+    labels = draw.integers(0, 10, workload.batch)
+    return features, np.tile(labels[:, None], workload.shape[0]) if workload.sequence else labels
 
 
 def plain_net(workload: Workload) -> list[PlainLayer]:

@@ -24,7 +24,7 @@ CODECS = {
     "half": ("backward_and_update_half", {}),
     "partial": ("backward_and_partial_update", {}),
     "topk": ("backward_and_sparse_update", {"spars": 0.05, "topK": True}),
-    "threshold": ("backward_and_sparse_update", {"spars": 1e-3}),
+    "threshold": ("backward_and_sparse_update", {"spars": 3e-3}),
 }
 LARGEST = {"mnist": 255, "digits": 16}  # largest pixel value
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from singa_dask.autograd.tape import Tape
 from singa_dask.cluster.bootstrap import this_node
 from singa_dask.comm import Communicator
 from singa_dask.comm.codecs import Half, Threshold, TopK
 from singa_dask.comm.shared_memory import form_shared_flat
 from singa_dask.distopt.loss import Loss
 from singa_dask.distopt.model import Model
+from singa_dask.distopt.nccl_id import NcclIdHolder, joined
 from singa_dask.distopt.ranks import Ranks, own_arrays
+from singa_dask.distopt.recorded import Recorded, RecordedLoss
 from singa_dask.distopt.stages import SumStages
 from singa_dask.distopt.updating import RankUpdate
 from singa_dask.distopt.worlds import world
@@ -33,10 +36,27 @@ from singa_dask.job.evaluations import plateaus
 from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.layers.param import Param
 from singa_dask.net import Net
-from singa_dask.net.flat import FlatParams, check_names
-from singa_dask.updaters import Updater
+from singa_dask.net.flat import FlatParams, check_names, layout
+from singa_dask.tensor import Parameter, Tensor
+from singa_dask.updaters import Updater, make_updater
 
 THRESHOLD = 2097152
+
+
+@dataclass(frozen=True)
+class Settings:
+    """See the methods of DistOpt."""
+
+    threshold: int
+    clipping: bool
+    clip_Value: float
+    spars: float
+    topK: bool
+    corr: bool
+
+    def of(self, **given: Any) -> Settings:
+        """These, but for those that a call gives."""
+        return replace(self, **{name: value for name, value in given.items() if value is not None})
 
 
 class DistOpt:
@@ -50,9 +70,13 @@ class DistOpt:
 
     Collective, as are all its methods and training calls of the model: all ranks make them in the same order.
 
-    updater: an Updater or its message. model: passed to `synch`. comm: of the ranks; by default the MPI world of
-    mpiexec or `launch`, in other processes a group of one. Losses divide by the rows of all ranks, so the sum is the
-    gradient of the mean, even of unequal shares.
+    updater: of singa_dask.updaters or singa_dask.opt, or its message. model: passed to `synch`; without one, the
+    layers from which the first loss was computed on tensors (singa_dask.autograd). comm: of the ranks; by default the
+    MPI world of mpiexec or `launch`, in other processes a group of one. nccl_id, gpu_num, gpu_per_node: of processes
+    that multiprocessing started, what they have in common, the number of this one, and how many there are. Losses
+    divide by the rows of all ranks, so the sum is the gradient of the mean, even of unequal shares.
+
+    threshold, clipping, clip_Value, spars, topK, corr: what the methods below take if a call does not say otherwise.
 
     world_size, rank_in_global, rank_in_local: number of ranks, this rank, and this rank on its machine. step: updates
     made. Bytes and seconds by operation: comm.nbytes, comm.seconds. Buckets are sent during the backward pass.
@@ -62,14 +86,31 @@ class DistOpt:
     """
 
     def __init__(
-        self, updater: Updater | UpdaterProto, model: Model | None = None, comm: Communicator | None = None
+        self,
+        updater: Any,
+        model: Model | None = None,
+        comm: Communicator | None = None,
+        *,
+        nccl_id: NcclIdHolder | None = None,
+        gpu_num: int | None = None,
+        gpu_per_node: int | None = None,
+        threshold: int = THRESHOLD,
+        clipping: bool = False,
+        clip_Value: float = 100,
+        spars: float = 0.05,
+        topK: bool = False,
+        corr: bool = True,
     ) -> None:
+        if nccl_id is not None:
+            comm = joined(nccl_id, gpu_num, gpu_per_node)
         self.comm = world() if comm is None else comm
+        self._settings = Settings(threshold, clipping, clip_Value, spars, topK, corr)
         self.world_size, self.rank_in_global = self.comm.size, self.comm.rank
         self.rank_in_local = self._local_rank()
         self.step = 0
-        self.model: Model | None = None
-        self._proto = updater.proto if isinstance(updater, Updater) else updater
+        self.model: Any = None  # a Model, or Recorded
+        self._alone: dict[Param, tuple[Updater, int]] = {}  # of `update`: each parameter's updater, and its updates
+        self._proto = getattr(updater, "proto", updater)
         if not isinstance(self._proto, UpdaterProto):
             raise ConfigError(
                 Problem("updater", "must be an updater", repr(updater), "For example SGD(lr=0.1, momentum=0.9).")
@@ -90,7 +131,7 @@ class DistOpt:
         if model is not None:
             self.synch(model)
 
-    def synch(self, model: Model) -> None:
+    def synch(self, model: Model | Recorded) -> None:
         """Broadcast rank 0's parameters and step. The first model is the one that is trained.
 
         Raises ConfigError for another model, and where the ranks' models differ.
@@ -107,45 +148,88 @@ class DistOpt:
         self._executor.run(self.comm.broadcast, step)
         self.step = model.number = int(step[0])
 
-    def all_reduce(self, array: Any) -> np.ndarray:
-        """The sum over all ranks of their arrays, of one shape and dtype: a new array."""
-        total = np.array(array, order="C")
-        return self._executor.all_reduce(total)
+    def all_reduce(self, array: Any) -> Any:
+        """The sum over all ranks of their arrays or tensors, of one shape and dtype, in place; also returned.
 
-    def backward_and_update(self, loss: Loss, threshold: int = THRESHOLD) -> None:
+        Of anything else, such as a number, the sum is a new array.
+        """
+        target = array.array if isinstance(array, Tensor) else array
+        in_place = hasattr(target, "__array_interface__") or hasattr(target, "__cuda_array_interface__")
+        total = self._executor.all_reduce(np.array(_on_host(target) if in_place else target, order="C"))
+        if not in_place or not getattr(target, "ndim", 0):
+            return total
+        if isinstance(target, np.ndarray):
+            target[...] = total
+        else:
+            target.set(total)
+        return array
+
+    def wait(self) -> None:
+        """Return when all operations of this rank have ended. They have when their calls return."""
+
+    def update(self, p: Tensor, g: Tensor) -> None:
+        """w = updater(w, g / world_size): one parameter, by the sum over the ranks of their gradients.
+
+        For loops of one's own: for p, g in autograd.backward(loss): opt.update(p, opt.all_reduce(g)). Raises
+        ConfigError for an updater with clip_norm, which needs all gradients at once, and for what is no parameter.
+        """
+        if not isinstance(p, Parameter):
+            raise ConfigError(Problem("p", "is not a parameter of a layer", repr(p), "Write to its data yourself."))
+        if self._proto.clip_norm:
+            message, hint = "needs the gradients of all parameters", "Call opt.backward_and_update(loss)."
+            raise ConfigError(Problem("updater.clip_norm", message, str(self._proto.clip_norm), hint))
+        param, ops = p.param, p.device.ops
+        updater, made = self._alone.get(param, (None, 0))
+        values, gradient = param.value.reshape(-1), g.array.reshape(-1) / self.world_size
+        if updater is None:
+            updater = make_updater(self._proto, ops)
+            updater.bind(layout([param]), 0, values.size)
+            updater.start(values)
+        updater.update(made, values, gradient)
+        self._alone[param] = updater, made + 1
+
+    def backward_and_update(self, loss: Loss | Tensor, threshold: int | None = None) -> None:
         """w = update(w, sum of gradients): the gradients of all ranks, in full.
 
         threshold: parameters of more elements travel alone, smaller ones together until they are more. Raises
         ConfigError, TrainingError for a loss that cannot go backward, ClusterError where a rank is lost.
         """
-        self._update(loss, threshold, ("full",), self._full)
+        self._update(self._given(loss), self._settings.of(threshold=threshold).threshold, ("full",), self._full)
 
     __call__ = backward_and_update
 
     def backward_and_update_half(
-        self, loss: Loss, threshold: int = THRESHOLD, clipping: bool = False, clip_Value: float = 100
+        self,
+        loss: Loss | Tensor,
+        threshold: int | None = None,
+        clipping: bool | None = None,
+        clip_Value: float | None = None,
     ) -> None:
         """As backward_and_update, with float16 on the wire, both ways: half the bytes.
 
         clipping: first, the gradient of the mean over own rows is clipped to [-clip_Value, clip_Value]; for a split
         parameter, which is not sent, that of the mean over the rows of all ranks.
         """
-        if clipping and not clip_Value > 0:
-            raise ConfigError(Problem("clip_Value", "must be above 0", str(clip_Value), "100 is the default."))
-        clip = clip_Value if clipping else None
-        self._update(
-            loss, threshold, ("half",), lambda comm, buckets, dtype: CodedSums(comm, buckets, Half(), dtype), clip
-        )
+        told = self._settings.of(threshold=threshold, clipping=clipping, clip_Value=clip_Value)
+        if told.clipping and not told.clip_Value > 0:
+            raise ConfigError(Problem("clip_Value", "must be above 0", str(told.clip_Value), "100 is the default."))
 
-    def backward_and_partial_update(self, loss: Loss, threshold: int = THRESHOLD) -> None:
+        def coded(comm: Communicator, buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
+            return CodedSums(comm, buckets, Half(), dtype)
+
+        clip = told.clip_Value if told.clipping else None
+        self._update(self._given(loss), told.threshold, ("half",), coded, clip)
+
+    def backward_and_partial_update(self, loss: Loss | Tensor, threshold: int | None = None) -> None:
         """Every rank applies its own gradients; then one chunk of the parameters becomes its mean over the ranks.
 
         Chunks take turns, one per step; they have at most `threshold` elements, and at most 1 / world_size of all. The
         ranks' models differ in between: `synch` makes them equal. The gradients of split parameters are those of the
         rows of all ranks.
         """
+        threshold = self._settings.of(threshold=threshold).threshold
         _check_threshold(threshold)
-        net = self._backward(loss, None, own_mean=True)
+        net = self._backward(self._given(loss), None, own_mean=True)
         self._apply()
         if self.world_size > 1:
             chunks = max(self.world_size, -(-net.flat.size // threshold))
@@ -153,21 +237,42 @@ class DistOpt:
             self._executor.run(self._average, net.flat.size * chunk // chunks, net.flat.size * (chunk + 1) // chunks)
 
     def backward_and_sparse_update(
-        self, loss: Loss, threshold: int = THRESHOLD, spars: float = 0.05, topK: bool = False, corr: bool = True
+        self,
+        loss: Loss | Tensor,
+        threshold: int | None = None,
+        spars: float | None = None,
+        topK: bool | None = None,
+        corr: bool | None = None,
     ) -> None:
         """As backward_and_update, with only the elements of largest magnitude on the wire, both ways.
 
-        topK: the share `spars` of them; else those above `spars`. corr: what does not travel is kept as a residual and
-        added to the gradients of the next step; else it is dropped. See exchange.coded.CodedSums.
+        topK: the share `spars` of them; else those above `spars` in the gradient of the mean over a rank's own rows:
+        it means the same for any number of ranks. corr: what does not travel is kept as a residual and added to the
+        gradients of the next step; else it is dropped. See exchange.coded.CodedSums.
         """
-        codec = TopK(spars) if topK else Threshold(spars)
+        told = self._settings.of(threshold=threshold, spars=spars, topK=topK, corr=corr)
+        # The gradients that travel are of the mean over the rows of all ranks.
+        codec = TopK(told.spars) if told.topK else Threshold(told.spars / self.world_size)
 
         def coded(comm: Communicator, buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
-            residual, owed = self._residuals(tuple(bucket.start for bucket in buckets)) if corr else (None, None)
+            cut = tuple(bucket.start for bucket in buckets)
+            residual, owed = self._residuals(cut) if told.corr else (None, None)
             statistics = self._flat.places(lambda entry: entry.statistic)
             return CodedSums(comm, buckets, codec, dtype, residual=residual, owed=owed, uncoded=statistics)
 
-        self._update(loss, threshold, ("sparse", spars, topK, corr), coded)
+        key = "sparse", told.spars, told.topK, told.corr
+        self._update(self._given(loss), told.threshold, key, coded)
+
+    def _given(self, loss: Loss | Tensor) -> Loss | RecordedLoss:
+        """The loss of a model. The first loss of tensors makes one of the layers from which it was computed."""
+        if not isinstance(loss, Tensor):
+            return loss
+        tape = Tape(loss)
+        if self.model is None:
+            self.synch(Recorded(tape))
+        if not isinstance(self.model, Recorded):
+            raise ConfigError(Problem("loss", "is of tensors, but this DistOpt trains a Model", repr(loss)))
+        return self.model.loss(tape)
 
     def averaged(self) -> AbstractContextManager[None]:
         """Inside, the model has the moving averages of its parameters: `with opt.averaged(): model.predict(x)`.
@@ -217,7 +322,7 @@ class DistOpt:
         assert self.model is not None
         self.model.number = self.step
 
-    def _form_for(self, model: Model) -> None:
+    def _form_for(self, model: Model | Recorded) -> None:
         """Check that all ranks have this model, and share memory with them where that is possible. Collective."""
         model.spread(Ranks(self._executor))
         self.model = model
@@ -266,7 +371,7 @@ class DistOpt:
 
     def _update(
         self,
-        loss: Loss,
+        loss: Loss | RecordedLoss,
         threshold: int,
         key: tuple[Any, ...],
         make: Callable[[Communicator, Sequence[Bucket], Any], BucketExchange],
@@ -300,7 +405,9 @@ class DistOpt:
             self._in_use = key, SumStages(exchange, self._staging(exchange), self._ops), pipeline
         return self._in_use[1:]
 
-    def _backward(self, loss: Loss, on_gradient: Callable[[Param], None] | None, *, own_mean: bool = False) -> Net:
+    def _backward(
+        self, loss: Loss | RecordedLoss, on_gradient: Callable[[Param], None] | None, *, own_mean: bool = False
+    ) -> Net:
         """Fill the gradients of the mean loss over the rows of all ranks, or of this one (own_mean)."""
         model = loss.claim()
         if model is not self.model:
@@ -395,6 +502,10 @@ def _whole_of(param: Param, own: np.ndarray) -> np.ndarray:
     whole = np.zeros(param.whole_shape, own.dtype)
     param.portion.write(whole, own)
     return whole
+
+
+def _on_host(array: Any) -> np.ndarray:
+    return array.get() if hasattr(array, "get") else array
 
 
 def _check_threshold(threshold: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from singa_dask.distopt.recorded import Recorded
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.exchange.clipping import norm_clip
 from singa_dask.exchange.executor import CollectiveExecutor
@@ -21,7 +22,7 @@ class RankUpdate:
     Raises ConfigError where the updater does not suit the net.
     """
 
-    def __init__(self, proto: UpdaterProto, net: Net, ops: Any, executor: CollectiveExecutor) -> None:
+    def __init__(self, proto: UpdaterProto, net: Net | Recorded, ops: Any, executor: CollectiveExecutor) -> None:
         self._proto, self._net, self._executor = proto, net, executor
         self.pairs = [(make_updater(proto, ops), flat) for flat in (net.flat, net.own)]
         for updater, flat in self.pairs:

@@ -27,6 +27,7 @@ from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase, Store
 from singa_dask.job.layer_types import SOURCES, type_name
 from singa_dask.job.topology import cluster_message
 from singa_dask.layers import EuclideanLoss, LossLayer, RecordInput, SoftmaxLoss
+from singa_dask.layers.module import Module
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.driver import train
 from singa_dask.supervision.given import Arrays
@@ -219,13 +220,16 @@ class Estimator(BaseEstimator):
         if self.net is None:
             layers = layers_for(examples.column.net_shape, outputs, classify=classify)
         else:
-            layers = list(self.net)
-            if not any(isinstance(layer, LossLayer) for layer in layers):
-                layers.append(SoftmaxLoss() if classify else EuclideanLoss())
+            layers = [self.net] if isinstance(self.net, Module) else list(self.net)
         first: Any = layers[0] if layers else None
-        if first is None or type_name(getattr(first, "proto", first)) not in SOURCES:
+        if first is None or isinstance(first, Module) or type_name(getattr(first, "proto", first)) not in SOURCES:
             layers.insert(0, RecordInput("data"))
-        return layers
+        placed: list[Any] = []
+        for layer in layers:
+            placed += layer.placed(placed) if isinstance(layer, Module) else (layer,)
+        if not any(isinstance(layer, LossLayer) for layer in placed):
+            placed.append(SoftmaxLoss() if classify else EuclideanLoss())
+        return placed
 
     def _read(self, store: StoreProto, examples: Examples) -> int:
         """Let an input layer read these examples. Returns the mini-batch."""

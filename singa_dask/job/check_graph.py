@@ -96,6 +96,11 @@ def _check_ends(findings: Findings, present: Sequence[_Node], phase: int) -> Non
 
 def _check_sharing(findings: Findings, nodes: Sequence[_Node]) -> None:
     """Check that share_from names a parameter that does not share itself."""
+    names = {layer.name for _, layer in nodes}
+    for path, layer in nodes:
+        if layer.share_params and layer.share_params not in names - {layer.name}:
+            hint = nearest(layer.share_params, names - {layer.name})
+            findings.add((*path, "share_params"), "no other layer has this name", layer.share_params, hint)
     owners, open_prefixes, sharers = _parameters(nodes)
     for path, target, own_name in sharers:
         if target == own_name:

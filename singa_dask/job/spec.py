@@ -74,7 +74,8 @@ class Job:
         self.proto.train_one_batch.CopyFrom(_algorithm(alg))
         listed = list(layers) if isinstance(layers, Iterable) else [layers]
         for i, layer in enumerate(listed):
-            _message(layer, LayerProto, f"layers[{i}]", "InnerProduct(...)")
+            if not hasattr(layer, "placed"):  # a Module
+                _message(layer, LayerProto, f"layers[{i}]", "InnerProduct(...)")
         self.proto.neuralnet.layer.extend(assemble(listed))
         self.proto.updater.CopyFrom(_message(updater, UpdaterProto, "updater", "SGD(...)"))
         if cluster is not None:

@@ -13,13 +13,17 @@ Shapes omit the batch: (features,), or (height, width, channels) for images.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.description import Description
 from singa_dask.job.job_pb2 import LayerProto, ParamProto
+from singa_dask.job.layer_types import parameter_roles
 from singa_dask.job.unroll import origin
 from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.param import Param, Shape, param_message
@@ -28,9 +32,12 @@ from singa_dask.ops.arrays import Array
 
 # Keyword arguments of every layer that set fields of LayerProto itself.
 _WIRING = (
-    *("include", "exclude", "partition_dim"),
+    *("include", "exclude", "partition_dim", "share_params"),
     *("unroll_len", "unroll_conn_type", "shift", "unroll_source", "share_src_blobs"),
 )
+
+# The outermost module that is being called, and its `layers`.
+_called_module: ContextVar[tuple[Any, Mapping[int, tuple[str, Any]]] | None] = ContextVar("module", default=None)
 
 
 class Layer(Description):
@@ -66,7 +73,8 @@ class Layer(Description):
 
     As a description: srclayers are names or layers, stored in `inputs`. In a list, a layer without sources chooses
     them by `follow`. Layers without a name are named when the net is assembled. param: messages or mappings of their
-    fields, where `init` may be a user function(param, rng).
+    fields, where `init` may be a user function(param, rng). template: the layer that was called, if not this one;
+    module: the Module in whose `forward` that was.
     """
 
     type: ClassVar[str] = "kUserLayer"
@@ -90,6 +98,9 @@ class Layer(Description):
 
     keeps_order: bool = False
     inputs: tuple[str | Layer, ...]
+    template: Layer | None = None
+    module: Any = None
+    _called = False
     partition: LayerPartition = LayerPartition()
     targets: Mapping[int, Shape] = MappingProxyType({})
 
@@ -117,19 +128,58 @@ class Layer(Description):
         self._adopt(proto)
         self._read((srclayers,) if isinstance(srclayers, str | Layer) else tuple(srclayers))
 
-    def __call__(self, *sources: str | Layer) -> Self:
-        """Set the sources and return the layer, so that calls can be nested: SoftmaxLoss()(ReLU()(x), data).
+    def __call__(self, *sources: Any) -> Any:
+        """The layer with these sources, so that calls can be nested: SoftmaxLoss()(ReLU()(x), data).
 
-        Raises ConfigError if it has sources already: a layer is one node of the net.
+        The first call sets the sources of this layer. A further one, and one in the `forward` of a Module, returns
+        another node of the net, which shares the parameters of the first. On arrays or tensors it computes (see
+        singa_dask.autograd).
         """
-        if self.inputs:
-            hint = "Create a second layer; param=[{'share_from': NAME}] shares the weights."
-            raise self.problem("already has sources and cannot be called again", _named(self.inputs), hint)
+        if sources and not any(isinstance(source, str | Layer) for source in sources):
+            from singa_dask import autograd
+
+            return autograd.computed(self, sources)
         if not sources or self.num_sources[1] == 0:
             hint = "An input layer has no sources." if self.num_sources[1] == 0 else "Call it on its source layers."
             raise self.problem(f"{type(self).__name__} cannot be called on these sources", _named(sources), hint)
-        self._read(sources)
-        return self
+        if self.inputs and not self._called:
+            raise self.problem("has srclayers and cannot be called", _named(self.inputs), "Leave out one of them.")
+        check_attribute(self, parameter_roles(self.proto) or ())
+        again = self._called or _called_module.get() is not None
+        node = self._node(node_name(self)) if again else self
+        node._called = True
+        node._read(sources)
+        return node
+
+    def _node(self, name: str) -> Self:
+        """Another node of the net that computes what this layer computes."""
+        node, proto = copy.copy(self), LayerProto()
+        proto.CopyFrom(self.proto)
+        proto.ClearField("srclayers")
+        proto.name = name
+        node._adopt(proto)
+        node.template = self if self.template is None else self.template
+        node.module = (_called_module.get() or (None,))[0]
+        return node
+
+    def __bool__(self) -> bool:
+        """True. Raises ConfigError for a source or an output of layers in the `forward` of a Module."""
+        if _called_module.get() is not None and (self.inputs or self.num_sources == (0, 0)):
+            hint = "Let if and while depend on attributes of the module only: the net is the same for all samples."
+            raise self.problem("has no value in forward, which runs once to build the net", repr(self), hint)
+        return True
+
+    def __add__(self, other: Any) -> Any:
+        return self._combined("Add", other)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._combined("Mul", other)
+
+    def _combined(self, kind: str, other: Any) -> Any:
+        """The elementwise sum or product of two layers."""
+        from singa_dask.layers import elementwise
+
+        return getattr(elementwise, kind)()(self, other) if isinstance(other, Layer) else NotImplemented
 
     def _read(self, sources: tuple[str | Layer, ...]) -> None:
         for source in sources:
@@ -232,6 +282,8 @@ class Layer(Description):
         if value is not None and not proto.HasField("init"):
             proto.init.type, proto.init.value = proto.init.kConstant, value
         name = proto.name or f"{origin(self.proto)}_{role}"
+        if self.proto.share_params and not proto.share_from:
+            proto.share_from = f"{self.proto.share_params}_{role}"
         if self.proto.unroll_index:
             proto.share_from, name = name, f"{self.proto.unroll_index}#{name}"
         portion = None
@@ -268,11 +320,11 @@ class Layer(Description):
         least, most = self.num_sources
         if most == 0 or (least == 0 and not before):
             return ()
-        flow = [layer for layer in before if not isinstance(layer, OutputLayer) and not _labels_only(layer)]
+        flow = data_before(before)
         if not flow or not isinstance(flow[-1], Layer):
             hint = "Start the list with an input layer, call the layer on its sources, or name them in srclayers."
             raise self.problem("has no sources, and no layer precedes it", hint=hint)
-        labelled = [layer for layer in before if layer.num_sources == (0, 0) or _labels_only(layer)]
+        labelled = labels_before(before)
         if least <= 1:
             return (flow[-1],)
         if least == 2 and labelled and (self.label_sources == (1,) or isinstance(self, LossLayer)):
@@ -377,6 +429,46 @@ class OutputLayer(Layer):
 
 def _named(layers: Sequence[Any]) -> str:
     return ", ".join(layer if isinstance(layer, str) else repr(layer) for layer in layers) or "nothing"
+
+
+def data_before(before: Sequence[Any]) -> list[Any]:
+    """The layers of a list that pass on data."""
+    return [layer for layer in before if not isinstance(layer, OutputLayer) and not _labels_only(layer)]
+
+
+def labels_before(before: Sequence[Any]) -> list[Any]:
+    """The layers of a list that bring labels or make them."""
+    return [layer for layer in before if layer.num_sources == (0, 0) or _labels_only(layer)]
+
+
+@contextmanager
+def calling(module: Any) -> Iterator[bool]:
+    """Inside, each call of a layer makes a node of the net, named as the outermost module's `layers` say. Yields
+    whether this is the outermost one."""
+    outermost = _called_module.get() is None
+    token = _called_module.set((module, module.layers)) if outermost else None
+    try:
+        yield outermost
+    finally:
+        if token is not None:
+            _called_module.reset(token)
+
+
+def check_attribute(layer: Layer, params: Collection[Any]) -> None:
+    """Raise ConfigError if a module is being called, and a layer with parameters is not one of its layers."""
+    called = _called_module.get()
+    if params and called is not None and id(layer) not in called[1] and layer.template is None:
+        kind = type(layer).__name__
+        message = f"has parameters and is called in the forward of {type(called[0]).__name__}, but is not an attribute"
+        name = layer.name or kind.lower()
+        hint = f"Create it in __init__: self.{name} = {kind}(...). Lists and dicts may hold it too."
+        raise layer.problem(message, repr(layer), hint)
+
+
+def node_name(layer: Layer) -> str:
+    """The name of a layer in the outermost module that is being called, or else its own."""
+    _, names = _called_module.get() or (None, {})
+    return names[id(layer)][0] if id(layer) in names else layer.name
 
 
 def _labels_only(layer: Any) -> bool:

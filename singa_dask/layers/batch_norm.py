@@ -45,35 +45,36 @@ class BatchNorm(Layer):
         return self.declare(role, (channels,), 0, 0, value=value, axis=0 if self.partition.splits else None)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
-        xp = ctx.ops.xp
-        y, x_NC = ctx.buffer("y", x[0].shape), x[0].reshape(-1, x[0].shape[-1])
+        ops, xp = ctx.ops, ctx.ops.xp
+        y, ctx.x = ctx.buffer("y", x[0].shape), x[0].reshape(-1, x[0].shape[-1])
         if ctx.step.phase & Phase.kTrain:
             # Count the rows: layers below may have sliced or concatenated the batch.
-            sums = self._group_sum(ctx, xp.append(x_NC.sum(axis=0, dtype=np.float64), float(len(x_NC))))
+            sums = ops.channel_moments(ctx.x, xp.zeros_like(self.mean.value))[0]
+            sums = self._group_sum(ctx, xp.append(sums, float(len(ctx.x))))
             ctx.count = float(sums[-1])
             ctx.batch_mean = sums[:-1] / ctx.count
-            centred = xp.subtract(x_NC, ctx.batch_mean.astype(x_NC.dtype), out=ctx.buffer("normal", x_NC.shape))
-            ctx.batch_var = self._group_sum(ctx, xp.square(centred).sum(axis=0, dtype=np.float64)) / ctx.count
-            ctx.deviation = xp.sqrt(ctx.batch_var + EPSILON).astype(x_NC.dtype)
+            ctx.about = ctx.batch_mean.astype(ctx.x.dtype)
+            rest, squares = self._group_sum(ctx, ops.channel_moments(ctx.x, ctx.about)) / ctx.count
+            ctx.batch_var = squares - rest**2
+            ctx.inverse = 1 / xp.sqrt(ctx.batch_var + EPSILON)
         else:
-            centred = xp.subtract(x_NC, self.mean.value, out=ctx.buffer("normal", x_NC.shape))
-            ctx.deviation = xp.sqrt(self.var.value + EPSILON)
-        ctx.normal = xp.divide(centred, ctx.deviation, out=centred)
-        y_NC = xp.multiply(ctx.normal, self.scale.value, out=y.reshape(x_NC.shape))
-        y_NC += self.bias.value
+            ctx.about, ctx.inverse = self.mean.value, 1 / xp.sqrt(self.var.value + EPSILON)
+        factor = (self.scale.value * ctx.inverse).astype(ctx.x.dtype)
+        ops.normalise_channels(ctx.x, ctx.about, factor, self.bias.value, y.reshape(ctx.x.shape))
         return y
 
     def backward(self, ctx: Context, dy: Array) -> Array:
-        """dx = scale / deviation (dy - mean(dy) - normal mean(dy normal)), the means over the group's N elements."""
-        xp, dy_NC = ctx.ops.xp, dy.reshape(ctx.normal.shape)
-        sums = xp.stack([dy_NC.sum(axis=0, dtype=np.float64), (dy_NC * ctx.normal).sum(axis=0, dtype=np.float64)])
+        """dx = scale inverse (dy - mean(dy) - normal mean(dy normal)), the means over the group's N elements, with
+        inverse = 1 / sqrt(var + 1e-5) and normal = (x - mean) inverse."""
+        ops, dy_NC = ctx.ops, dy.reshape(ctx.x.shape)
+        sums = ops.channel_products(dy_NC, ctx.x, ctx.about)
+        sums[1] *= ctx.inverse
         self._add(self.bias, sums[0])
         self._add(self.scale, sums[1])
         self._learn_statistics(ctx, len(dy_NC))
-        means = (self._group_sum(ctx, sums) / ctx.count).astype(dy.dtype)
-        dy_NC -= means[0]
-        dy_NC -= ctx.normal * means[1]
-        dy_NC *= self.scale.value / ctx.deviation
+        means, factor = self._group_sum(ctx, sums) / ctx.count, self.scale.value * ctx.inverse
+        weights = (factor, -factor * ctx.inverse * means[1], -factor * means[0])
+        ops.batch_norm_backward(dy_NC, ctx.x, ctx.about, *(each.astype(dy.dtype) for each in weights))
         return dy
 
     def _learn_statistics(self, ctx: Context, elements: int) -> None:

@@ -17,11 +17,12 @@ from singa_dask.ops.random import random_bits, stream_key
 
 
 class ImagePreprocess(Layer):
-    """y = scale (x - mean), cropped and mirrored.   x: (B, H, W, C) -> y: (B, crop, crop, C).
+    """y = scale (x - mean), padded, cropped and mirrored.   x: (B, H, W, C) -> y: (B, crop, crop, C).
 
-    rgbimage_conf: cropsize (0: none), mirror, scale, meanfile (HDF5 file with a data set `mean` in the shape of the
-    whole image). In phase kTrain, crop position and mirroring are random functions of (seed, step, layer, row). Other
-    phases take the centre and do not mirror. Passes on its source's labels.
+    rgbimage_conf: pad (pixels of y = 0 on each side), cropsize (0: the size of x), mirror, scale, meanfile (HDF5 file
+    with a data set `mean` in the shape of the whole image). In phase kTrain, crop position and mirroring are random
+    functions of (seed, step, layer, row). Other phases take the centre and do not mirror. Passes on its source's
+    labels.
     """
 
     type: ClassVar[str] = "kImagePreprocess"
@@ -45,12 +46,21 @@ class ImagePreprocess(Layer):
         return *self._size, channels
 
     def forward(self, ctx: Context, *x: Array) -> Array:
-        ops, images = ctx.ops, x[0]
+        ops, pad = ctx.ops, self.conf.pad
         if getattr(ctx, "mean", None) is None:
-            ctx.mean = ops.asarray(self.mean_image, ops.dtype)
+            ctx.mean = ops.asarray(np.pad(self.mean_image, ((pad, pad), (pad, pad), (0, 0))), ops.dtype)
+        images = self._padded(ctx, x[0]) if pad else x[0]
         top, left, mirror = (ops.asarray(draw) for draw in self._draws(ctx, images.shape))
         y = ctx.buffer("y", (images.shape[0], *self._size, images.shape[3]))
         return ops.crop(images, top, left, mirror, ctx.mean, self.conf.scale, y)
+
+    def _padded(self, ctx: Context, x: Array) -> Array:
+        rows, height, width, channels = x.shape
+        pad = self.conf.pad
+        padded = ctx.buffer("padded", (rows, height + 2 * pad, width + 2 * pad, channels))
+        padded[...] = 0
+        padded[:, pad : pad + height, pad : pad + width] = x
+        return padded
 
     def _draws(self, ctx: Context, shape: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Each row's crop position and whether it is mirrored: three integer arrays (B,)."""

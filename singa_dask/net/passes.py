@@ -185,7 +185,7 @@ class Passes:
             array = dx[i]
             if len(plan.wanted) > 1 and array is not None:
                 # A backward call may overwrite its dy, so no two sources may share memory.
-                address = _address(array)
+                address = address_of(array)
                 if address in seen:
                     copy = plan.ctx.buffer(f"net.dx{i}", array.shape, array.dtype)
                     copy[...] = array
@@ -241,6 +241,7 @@ def _complete(owner: Param, on_gradient: Callable[[Param], None] | None) -> None
         on_gradient(owner)
 
 
-def _address(array: Array) -> int:
+def address_of(array: Array) -> int:
+    """Where the memory of an array begins."""
     interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
     return interface["data"][0]

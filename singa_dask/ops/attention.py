@@ -34,26 +34,15 @@ class AttentionOps:
         xp, scale = self.xp, 1 / sqrt(q.shape[-1])
         for rows in _blocks(q.shape[2]):
             queries = q[:, :, rows] * scale
-            largest: Array = None
-            total: Array = None
-            mean: Array = None
+            largest = xp.full((*q.shape[:2], 1, queries.shape[2]), -np.inf, q.dtype)
+            total, mean = xp.zeros_like(largest), None
             for columns in _blocks(rows.stop if causal else k.shape[2]):
-                scores = xp.matmul(queries, k[:, :, columns].swapaxes(2, 3))
-                if causal and columns.stop > rows.start:
-                    scores += self._later(rows, columns, scores.dtype)
-                before, largest = largest, scores.max(axis=3, keepdims=True)
-                if before is not None:
-                    largest = xp.maximum(largest, before)
-                scores -= largest
-                weights = xp.exp(scores, out=scores)
-                sums, values = weights.sum(axis=3, keepdims=True), xp.matmul(weights, v[:, :, columns])
-                if before is None:
-                    total, mean = sums, values
-                else:
-                    kept = xp.exp(before - largest)
-                    total, mean = kept * total + sums, kept * mean + values
-            out[:, :, rows] = mean / total
-            log_sums[:, :, rows] = (largest + xp.log(total))[..., 0]
+                weights = xp.matmul(k[:, :, columns], _transposed(queries))
+                kept = self._softmax_block(weights, _visible(rows, columns, causal), largest, total)
+                values = xp.matmul(_transposed(weights), v[:, :, columns])
+                mean = values if mean is None else _transposed(kept) * mean + values
+            xp.divide(mean, _transposed(total), out=out[:, :, rows])
+            log_sums[:, :, rows] = (largest + xp.log(total))[:, :, 0]
         return out
 
     def attention_backward(
@@ -66,26 +55,67 @@ class AttentionOps:
             gradient[...] = 0
         for rows in _blocks(q.shape[2]):
             queries, upper = q[:, :, rows] * scale, dout[:, :, rows]
-            along = (upper * out[:, :, rows]).sum(axis=3, keepdims=True)
+            along = xp.einsum("bntd,bntd->bnt", upper, out[:, :, rows])[:, :, None]
+            own = log_sums[:, :, None, rows]
             for columns in _blocks(rows.stop if causal else k.shape[2]):
-                weights = xp.matmul(queries, k[:, :, columns].swapaxes(2, 3))
-                if causal and columns.stop > rows.start:
-                    weights += self._later(rows, columns, weights.dtype)
-                weights -= log_sums[:, :, rows, None]
-                xp.exp(weights, out=weights)
-                dv[:, :, columns] += xp.matmul(weights.swapaxes(2, 3), upper)
-                dscores = xp.matmul(upper, v[:, :, columns].swapaxes(2, 3))
-                dscores -= along
-                dscores *= weights
-                dk[:, :, columns] += xp.matmul(dscores.swapaxes(2, 3), queries)
-                dscores *= scale
-                dq[:, :, rows] += xp.matmul(dscores, k[:, :, columns])
+                weights = xp.matmul(k[:, :, columns], _transposed(queries))
+                dscores = xp.matmul(v[:, :, columns], _transposed(upper))
+                self._softmax_block_backward(weights, dscores, _visible(rows, columns, causal), own, along)
+                dv[:, :, columns] += xp.matmul(weights, upper)
+                dk[:, :, columns] += xp.matmul(dscores, queries)
+                mixed = xp.matmul(_transposed(dscores), k[:, :, columns])
+                mixed *= scale
+                dq[:, :, rows] += mixed
 
-    def _later(self, rows: slice, columns: slice, dtype: np.dtype) -> Array:
-        """-inf for the positions `columns` after the positions `rows`, else 0."""
+    # Blocks of scores are transposed, (B, N, columns, rows): sums and maxima over columns then add up whole rows.
+
+    def _softmax_block(self, scores: Array, visible: int, largest: Array, total: Array) -> Array:
+        """In place, scores become exp(scores - largest), or 0 where a position does not see another.
+
+        largest and total, (B, N, 1, rows), become the largest score of a position so far and the sum of its weights.
+        visible: how many columns row 0 sees; row i sees i more. Returns the factor on what was computed with the
+        largest score before.
+        """
         xp = self.xp
-        later = xp.arange(columns.start, columns.stop) > xp.arange(rows.start, rows.stop)[:, None]
-        return xp.where(later, xp.asarray(-np.inf, dtype), xp.asarray(0, dtype))
+        self._hide(scores, visible)
+        before = largest.copy()
+        xp.maximum(before, scores.max(axis=2, keepdims=True), out=largest)
+        scores -= largest
+        xp.exp(scores, out=scores)
+        kept = xp.exp(before - largest)
+        total *= kept
+        total += scores.sum(axis=2, keepdims=True)
+        return kept
+
+    def _softmax_block_backward(
+        self, scores: Array, dweights: Array, visible: int, log_sums: Array, along: Array
+    ) -> None:
+        """In place, scores become the weights, and dweights, the gradient for these, becomes that for the scores.
+
+        visible: as in `_softmax_block`. log_sums, along: (B, N, 1, rows), along the sum of weights dweights.
+        """
+        self._hide(scores, visible)
+        scores -= log_sums
+        self.xp.exp(scores, out=scores)
+        dweights -= along
+        dweights *= scores
+
+    def _hide(self, scores: Array, visible: int) -> None:
+        """Set the scores of the columns that a row does not see to -inf."""
+        columns, rows = scores.shape[2:]
+        if visible < columns:
+            xp = self.xp
+            hidden = xp.arange(columns)[:, None] >= xp.arange(visible, visible + rows)
+            xp.copyto(scores, xp.asarray(-np.inf, scores.dtype), where=hidden)
+
+
+def _transposed(matrices: Array) -> Array:
+    return matrices.swapaxes(2, 3)
+
+
+def _visible(rows: slice, columns: slice, causal: bool) -> int:
+    """How many of `columns` the first position of `rows` sees."""
+    return rows.start - columns.start + 1 if causal else columns.stop - columns.start
 
 
 def _blocks(count: int) -> Iterator[slice]:

@@ -1,4 +1,4 @@
-"""Local response normalisation across channels, layer and group normalisation, and cropping of input images."""
+"""Local response normalisation across channels, batch, layer and group normalisation, and cropping of input images."""
 
 from __future__ import annotations
 
@@ -47,6 +47,34 @@ class NormalisationOps:
             out[..., shift:] += x[..., :-shift]
             out[..., :-shift] += x[..., shift:]
         return out
+
+    # Batch normalisation.   x, d, out: (N, C), one value per channel: (C,).
+
+    def channel_moments(self, x: Array, mean: Array) -> Array:
+        """The sums over rows of x - mean and of its square: (2, C) in float64."""
+        centred = x - mean
+        return self._row_sums(centred, self.xp.square(centred))
+
+    def channel_products(self, d: Array, x: Array, mean: Array) -> Array:
+        """The sums over rows of d and of d (x - mean): (2, C) in float64."""
+        return self._row_sums(d, d * (x - mean))
+
+    def _row_sums(self, *arrays: Array) -> Array:
+        return self.xp.stack([array.sum(axis=0, dtype="float64") for array in arrays])
+
+    def normalise_channels(self, x: Array, mean: Array, factor: Array, bias: Array, out: Array) -> Array:
+        """out = (x - mean) factor + bias."""
+        self.xp.subtract(x, mean, out=out)
+        out *= factor
+        out += bias
+        return out
+
+    def batch_norm_backward(self, d: Array, x: Array, mean: Array, factor: Array, slope: Array, shift: Array) -> Array:
+        """In place, d = factor d + slope (x - mean) + shift."""
+        d *= factor
+        d += (x - mean) * slope
+        d += shift
+        return d
 
     def group_norm(
         self, x: Array, scale: Array, bias: Array, epsilon: float, out: Array, mean: Array, inverse: Array

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -45,14 +45,17 @@ class Window:
         by_axis = zip(size, self.reach, self.stride, self.pad, strict=True)
         return tuple((n + 2 * p - r) // s + 1 for n, r, s, p in by_axis)
 
-    def offsets(self, *size: int) -> Iterator[tuple[Sizes, Slices, Slices]]:
+    @lru_cache(maxsize=512)  # noqa: B019 - windows are few, and immutable
+    def offsets(self, *size: int) -> tuple[tuple[Sizes, Slices, Slices], ...]:
         """For every place inside the window, (row, column): the outputs for which it lies on the image, and the pixels
         under it, both as slices of equal lengths, (rows, columns)."""
         output = self.output_size(*size)
+        found = []
         for place in product(*map(range, self.kernel)):
             spans = [self._overlap(axis, offset, size[axis], output[axis]) for axis, offset in enumerate(place)]
             outputs, pixels = zip(*spans, strict=True)
-            yield place, outputs, pixels
+            found.append((place, outputs, pixels))
+        return tuple(found)
 
     def _overlap(self, axis: int, offset: int, size: int, output: int) -> tuple[slice, slice]:
         stride, shift = self.stride[axis], offset * self.dilation[axis] - self.pad[axis]

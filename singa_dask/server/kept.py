@@ -51,6 +51,14 @@ class Keeper:
         }
         self._values.save(state.version, state.values, state.updater.state, json.dumps(note).encode())
 
+    def at(self, version: int) -> KeptSlice | None:
+        """The slice as it was after `version` updates, if it is still here and had no accounts."""
+        copy = self._values.at(version)
+        note = None if copy is None else json.loads(copy.note)
+        if copy is None or note is None or note["accounts"]:
+            return None
+        return KeptSlice(copy.version, copy.values, copy.states, note, {})
+
     def _save_account(self, side: str, account: Account) -> int:
         """The number of the copy that has the account as it is."""
         known, changes, number = self._saved.get(side, (None, 0, 0))
@@ -65,13 +73,15 @@ class Keeper:
 
 @dataclass(frozen=True)
 class KeptSlice:
-    """What a server has left of a slice. accounts: by side, as Account.restored takes them."""
+    """What a server has left of a slice. accounts: by side, as Account.restored takes them. before: the copy before
+    this one, if there is one and the slice has no accounts."""
 
     version: int
     values: Array
     states: Mapping[str, Array]
     note: Mapping[str, Any]
     accounts: Mapping[str, tuple[Array, Array, Mapping[str, Any]]]
+    before: KeptSlice | None = None
 
 
 @dataclass(frozen=True)
@@ -134,8 +144,7 @@ class ServerShadow:
         described = KeptServer(*place, slices.address, None if accounts is None else accounts.address, opened)
         for i, state in protocol.slices.items():
             own = {} if accounts is None else {side: accounts.slices[_account(i, side)] for side in sides}
-            state.keeper, state.changed = Keeper(slices.slices[i], own), state.values is not None
-            state.save()
+            state.keeper = Keeper(slices.slices[i], own)
         return cls(slices, accounts, described)
 
 
@@ -149,15 +158,15 @@ def read_kept(kept: KeptServer) -> dict[int, KeptSlice] | None:
     found: dict[int, KeptSlice] = {}
     for index, of in slices.slices.items():
         of.fence()
-        if (copy := of.newest) is None:
-            continue
-        note, left = json.loads(copy.note), {}
-        for side, number in note["accounts"].items():
-            assert accounts is not None
-            account = accounts.slices[_account(index, side)].at(number)
-            assert account is not None  # the older one is overwritten once no copy names it
-            left[side] = account.values, account.states[_DELTA], json.loads(account.note)
-        found[index] = KeptSlice(copy.version, copy.values, copy.states, note, left)
+        for copy in of.copies:
+            note, left = json.loads(copy.note), {}
+            for side, number in note["accounts"].items() if copy is of.newest else ():
+                assert accounts is not None
+                account = accounts.slices[_account(index, side)].at(number)
+                assert account is not None  # the older one is overwritten once no copy names it
+                left[side] = account.values, account.states[_DELTA], json.loads(account.note)
+            before = None if note["accounts"] else found.get(index)
+            found[index] = KeptSlice(copy.version, copy.values, copy.states, note, left, before)
     return found
 
 

@@ -104,6 +104,16 @@ class Leave:
 
 
 @dataclass(frozen=True)
+class GoBack:
+    """Go back to the state before the only worker group's step `step`, if there is a copy of it. Answered by Fresh,
+    whose `next_step` says where the slice is now."""
+
+    slice: int
+    origin: Origin
+    step: int
+
+
+@dataclass(frozen=True)
 class Inspect:
     """Request the whole slice for a checkpoint. Answered by State."""
 
@@ -141,7 +151,7 @@ class OpenAccount:
     ledger: Ledger = field(default_factory=Ledger)
 
 
-Request: TypeAlias = Put | Get | Update | Leave | Inspect | Sync | OpenAccount
+Request: TypeAlias = Put | Get | Update | GoBack | Leave | Inspect | Sync | OpenAccount
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ lock-step an Update waits for the updates of all groups, so a repeated request g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from singa_dask.server.messages import (
     Done,
     Fresh,
     Get,
+    GoBack,
     Inspect,
     Leave,
     OpenAccount,
@@ -107,6 +108,11 @@ class ServerProtocol:
             for s in slices
         }
 
+    def restore(self, kept: Mapping[int, KeptSlice]) -> None:
+        """Go on from what a lost server has left, by slice. A slice of which nothing was saved waits for its Put."""
+        for index, left in kept.items():
+            self.slices[index].restore(left)
+
     def handle(self, sender: Sender, request: Request) -> list[Answer]:
         """Take a message. Returns all replies that are now possible, to this or earlier messages."""
         if request.slice in self.slices:
@@ -175,7 +181,7 @@ class SliceProtocol:
 
     def _dated(self, request: Request, reply: Reply) -> Reply:
         """The reply with the version of its live arrays after the last request."""
-        if isinstance(request, Get | Update) and isinstance(reply, Fresh):
+        if isinstance(request, Get | Update | GoBack) and isinstance(reply, Fresh):
             member = self.members[request.origin.group]
             reply = replace(reply, next_step=member.next, clock=member.clock, version=self.version)
             return replace(reply, reductions=self.reductions, ledger=self.ledger)
@@ -201,6 +207,8 @@ class SliceProtocol:
             return self._get(request)
         if isinstance(request, Update):
             return self._update(entry, request)
+        if isinstance(request, GoBack):
+            return self._go_back(request)
         if isinstance(request, Leave):
             return self._leave(request.origin)
         if isinstance(request, Sync):
@@ -210,16 +218,23 @@ class SliceProtocol:
         assert isinstance(request, Inspect)
         return State(self.values, self.updater.state, self.version, self.reductions)
 
-    def restore(self, left: KeptSlice, groups: Container[int]) -> None:
-        """Go on from what a lost server has left. groups: the worker groups that still make updates."""
+    def restore(self, left: KeptSlice) -> None:
+        """Go on from what a lost server has left, and keep it. Worker groups that are not expected have left."""
+        for each in (left.before, left):
+            if each is not None:
+                self._take(each)
+                for group, member in self.members.items():
+                    member.active = member.active and group in self.groups
+                self.changed = True
+                self.save()
+
+    def _take(self, left: KeptSlice) -> None:
         note = left.note
         self.values = self.ops.asarray(left.values).copy()
         self.updater.load_state(left.states)
         self.version, self.ledger = left.version, Ledger.decode(note["ledger"])
         self.reductions, self.untold, self.heard = note["reductions"], note["untold"], note["heard"]
         self.members = {int(group): GroupClock(*clock) for group, clock in note["members"].items()}
-        for group, member in self.members.items():
-            member.active = member.active and group in groups
         self.accounts = {side: Account.restored(self.index, *account) for side, account in left.accounts.items()}
 
     # Worker groups
@@ -262,7 +277,7 @@ class SliceProtocol:
                 slowest = self._slowest(without=origin.group)
                 clock = step if slowest is None else slowest
             self.members[origin.group] = GroupClock(origin.generation, step, max(0, clock - step))
-            self.entered, self.changed = self.entered + 1, True
+            self.entered += 1
             self.arrived.pop(origin.group, None)  # counted with the updates of the former generation
         return None
 
@@ -292,6 +307,19 @@ class SliceProtocol:
             member.next += 1
             self.untold, self.changed = self.untold + 1, True
         return Fresh(self.values, self.version, staleness=entry.staleness)
+
+    def _go_back(self, request: GoBack) -> Reply:
+        refused = self._enter(request.origin)
+        if refused:
+            return refused
+        ahead = self.members[request.origin.group].next - request.step
+        left = self.keeper.at(self.version - ahead) if self.keeper is not None and ahead > 0 else None
+        if left is not None and len(self.members) == 1:
+            reductions = self.reductions  # the evaluation came before the step
+            self._take(left)
+            self.reductions, self.changed = reductions, True
+            self._enter(request.origin)
+        return Fresh(self.values, self.version)
 
     def save(self) -> None:
         """Save what has changed, if there is somewhere to. Raises Superseded if a successor goes on from there."""

@@ -115,10 +115,14 @@ class SliceShadow:
             copy.head[2] = 1
 
     @property
+    def copies(self) -> list[Copy]:
+        """The copies that are whole, the older one first."""
+        return sorted((copy for copy in self._copies if copy.number > _NEVER), key=lambda copy: copy.number)
+
+    @property
     def newest(self) -> Copy | None:
         """The copy that was made last, once there is one."""
-        copy = max(self._copies, key=lambda copy: copy.number)
-        return copy if copy.number > _NEVER else None
+        return next(reversed(self.copies), None)
 
     def at(self, version: int) -> Copy | None:
         """The slice after `version` updates, if it is still here."""

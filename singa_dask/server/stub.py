@@ -20,6 +20,7 @@ from singa_dask.server.messages import (
     Coded,
     Fresh,
     Get,
+    GoBack,
     Inspect,
     Leave,
     Origin,
@@ -71,7 +72,8 @@ class Stub:
     `get`. reductions: of the learning rate, sent with gradients, the same on all workers of the group;
     known_reductions: the maximum that a server has told. codec: settings of `codecs.codec`, with `name`, for gradients
     sent to other processes; the next gradient includes the residual. exactly: positions of slices that are not coded.
-    ledgers: of the parameters that were last received, by position of the slice.
+    ledgers: of the parameters that were last received, by position of the slice; steps: of the group that they lack
+    first, as `get` found them.
 
     Waits raise ClusterError if the server is lost or the group is aborted, CommTimeout after `patience_s`.
     """
@@ -100,6 +102,7 @@ class Stub:
         self.reductions = self.known_reductions = 0
         self._versions = [0] * len(self.slices)
         self.ledgers: list[Ledger] = [Ledger() for _ in self.slices]
+        self.steps = [0] * len(self.slices)
         self._under_way: list[_Sent] = []
         self._kept: dict[tuple[int, int], Array] = {}
         self._codec = None if codec is None or codec["name"] == "kFull" else dict(codec)
@@ -123,15 +126,24 @@ class Stub:
         """Fetch the parameters. Returns the group's step on the servers, at least `first`. `clock` becomes the maximum
         of the servers' clocks for the group."""
         self._origin = replace(self._origin, first=first)
-        targets = [_part(out, s) for s in self.slices]
-        sent = [
-            self._send(s, Get(s.index, self._origin), target) for s, target in zip(self.slices, targets, strict=True)
-        ]
-        step = self.clock = first
-        for i, (future, target) in enumerate(zip(sent, targets, strict=True)):
-            fresh = self._take(i, self._wait(future), target)
-            step, self.clock = max(step, fresh.next_step), max(self.clock, fresh.clock)
-        return step
+        self.clock = first
+        self._fetch(out, {i: Get(s.index, self._origin) for i, s in enumerate(self.slices)})
+        return max([first, *self.steps])
+
+    def go_back(self, out: Array, step: int) -> None:
+        """Have slices that contain the group's step `step` go back to the state before it, where their servers can,
+        and fetch them. Their clocks become those of then."""
+        ahead = {i: GoBack(s.index, self._origin, step) for i, s in enumerate(self.slices) if self.steps[i] > step}
+        self.clock = step
+        self._fetch(out, ahead)
+
+    def _fetch(self, out: Array, requests: Mapping[int, Get | GoBack]) -> None:
+        """Take the replies to requests, by position of the slice."""
+        targets = {i: _part(out, self.slices[i]) for i in requests}
+        sent = {i: self._send(self.slices[i], request, targets[i]) for i, request in requests.items()}
+        for i, future in sent.items():
+            fresh = self._take(i, self._wait(future), targets[i])
+            self.steps[i], self.clock = fresh.next_step, max(self.clock, fresh.clock)
 
     def begin(self, step: int, clock: int | None = None) -> None:
         """Set the step with which the group starts. clock: the maximum of its workers' clocks, by default its own."""

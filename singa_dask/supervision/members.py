@@ -160,7 +160,7 @@ class Members:
 
     @property
     def synchronous(self) -> bool:
-        """Whether there is one worker group only, which then goes back to a checkpoint when it is lost."""
+        """Whether there is one worker group only."""
         return self.topology.nworker_groups == 1
 
     def all(self) -> list[Member]:
@@ -217,9 +217,8 @@ class Members:
         standing = (Phase.DOWN, Phase.RUNNING, Phase.LOST)
         working = [group for group in self.worker_groups if group.phase in standing]
         serving = [group for group in self.server_groups if group.phase in standing]
-        if self.synchronous:
-            alone = isinstance(member, ServerGroup) and not silent & {a for group in working for a in group.where}
-            return ([], serving) if alone and self.coming_back((), serving) else (working, serving)
+        if not self.server_groups:
+            return working, serving
         lost = set(silent)
         workers = [group for group in working if group is member]
         servers = [group for group in serving if group is member]
@@ -234,10 +233,10 @@ class Members:
 
     def way_out(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup], found: Found | None) -> str:
         """In words: the worker groups that are re-formed, and their starting point. found: the newest checkpoint."""
-        if servers and len(self.coming_back(workers, servers)) == len(servers):
+        if servers and all(group.left for group in servers):
             names = " and ".join(map(str, [*workers, *servers]))
             return f" of {names}, with everything that it had acknowledged"
-        names = "" if self.synchronous else f" of {' and '.join(map(str, workers)) or 'the servers'}"
+        names = "" if not self.server_groups else f" of {' and '.join(map(str, workers)) or 'the servers'}"
         up = self.serving()
         if self.server_groups and not servers and all(self.server_groups[g.server_group] in up for g in workers):
             return f"{names}, from the servers' parameters"
@@ -247,17 +246,9 @@ class Members:
             return f"{names}, from the state that its processes have left in memory"
         return f"{names}, from step {found.step if found else 0}"
 
-    def coming_back(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]) -> list[ServerGroup]:
-        """The server groups, of those that are lost with these worker groups, that go on from what they have left.
-
-        Those of a synchronous worker group do not if this is lost too: servers may have made different steps.
-        """
-        return [group for group in servers if group.left and not (self.synchronous and workers)]
-
     def returning(self) -> list[ServerGroup]:
         """The server groups that are down, and go on from what they have left."""
-        workers = [group for group in self.worker_groups if group.phase is not Phase.RUNNING]
-        return self.coming_back(workers, [group for group in self.server_groups if group.phase is Phase.DOWN])
+        return [group for group in self.server_groups if group.phase is Phase.DOWN and group.left]
 
     def stranded(self) -> list[WorkerGroup]:
         """The worker groups that run, though their servers are gone for good."""

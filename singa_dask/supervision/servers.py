@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -18,8 +19,8 @@ from singa_dask.errors import ClusterError
 from singa_dask.server import Address, KeptServer, ServerActor, ServerPlan, ServerShadow
 from singa_dask.server.kept import read_kept
 from singa_dask.server.messages import Origin
-from singa_dask.training.dask_task import ORPHAN_S
-from singa_dask.training.memory import free_here
+from singa_dask.training.dask_task import ORPHAN_S, memory_limit
+from singa_dask.training.memory import has_room_here
 
 _START_S = 60.0
 _LOOK_EVERY_S = 0.5
@@ -137,18 +138,19 @@ class RunServer(ServerActor):
             raise WorkersInUse(f"{plan.key} cannot be made: {worker.address} is in use by {', '.join(others)}.")
         left = keeping.left
         super().__init__(plan if left is None else replace(plan, accounts=dict(left.opened)))
-        protocol = self.server.protocol
+        protocol, kept = self.server.protocol, {}
         if left is not None:
             kept = read_at(worker, left.holder, read_kept, left, timeout_s=_CALL_S + plan.transfer_s)
             if kept is None:
                 raise NoAnswer(f"{plan.key}: what the lost server has left in memory is gone.")
-            for index, of in kept.items():
-                protocol.slices[index].restore(of, plan.groups)
         self._holder = NannyHolder.of(worker, run, keeping.group, keeping.place[2], orphan_s=ORPHAN_S)
         self._also, self._shadow = keeping.also, None
         if self._holder is not None:
             opened = plan.accounts if left is None else left.opened
-            self._shadow = ServerShadow.create(protocol, keeping.place, keeping.sides, opened, _has_room)
+            room = partial(has_room_here, dask_limit=memory_limit(worker.memory_manager))
+            self._shadow = ServerShadow.create(protocol, keeping.place, keeping.sides, opened, room)
+        if kept:
+            protocol.restore(kept)
         if self._holder is not None and self._shadow is not None:
             self._holder.hold(self._shadow.described, also=self._also)
 
@@ -157,11 +159,6 @@ class RunServer(ServerActor):
         if self._holder is None or self._shadow is None:
             return False
         return self._holder.hold(self._shadow.described, only=True, also=self._also)
-
-
-def _has_room(nbytes: int) -> bool:
-    """Whether so many bytes leave half of what is free."""
-    return 2 * nbytes <= free_here().least
 
 
 def make_servers(

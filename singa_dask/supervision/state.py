@@ -128,7 +128,7 @@ class Supervision:
                 self._do_alone(ev.TellLead(True, (*numbers[:-1], *numbers[-3::-1])))  # along the line, and back
         growing = self._lacks() > 0 and not self._pending()
         if self._survey is None and (self._pending() or self._askers or growing):
-            wanted = self._needs_checkpoint or not self.members.serving()
+            wanted = self._needs_checkpoint or self.members.synchronous or not self.members.serving()
             checkpoint = wanted and self._checkpoint is None and self._pending()
             waiting_s = _GROW_EVERY_S if growing and not self._askers else 0.0
             delay_s = waiting_s if self._replaced_by is None else _SURVEY_AGAIN_S
@@ -285,7 +285,7 @@ class Supervision:
             self._end(error)
         elif self.stopped:
             self._take_down_at_end(error, workers, servers)
-        elif self._needs_start(workers, servers):
+        elif self._needs_start(servers):
             self._needs_checkpoint = True
             return False
         else:
@@ -300,7 +300,7 @@ class Supervision:
         self, error: Exception, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]
     ) -> None:
         """Go on without what is lost while the run is being stopped, unless worker groups wait for it."""
-        back = self.members.coming_back(workers, servers)
+        back = [group for group in servers if group.left]
         if workers:
             self._do(ev.Note(f"{error}. The run is being stopped, so it ends here."))
         for other in (*workers, *(group for group in servers if group not in back)):
@@ -316,10 +316,10 @@ class Supervision:
             self._lose(Loss(group, GroupLost(f"{group}: {lost}")))
         return bool(stranded)
 
-    def _needs_start(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]) -> bool:
+    def _needs_start(self, servers: Sequence[ServerGroup]) -> bool:
         """Whether the newest checkpoint must be known, as no server group stays or comes back."""
         stay = set(self.members.serving()) - set(servers)
-        return self._checkpoint is None and not stay and not self.members.coming_back(workers, servers)
+        return self._checkpoint is None and not stay and not any(group.left for group in servers)
 
     def _restart(
         self, member: Member, error: Exception, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]
@@ -335,7 +335,7 @@ class Supervision:
         self.lead_told = False
         if member.restarts > self.max_restarts:
             return self._end(error)
-        whole = tuple(group.number for group in self.members.coming_back(workers, servers))
+        whole = tuple(group.number for group in servers if group.left)
         anew = tuple(group.number for group in servers if group.number not in whole)
         self.restarts.append(Restart(numbers, step, str(error), anew, whole))
         attempt = f"Restart {member.restarts} of {self.max_restarts}"
@@ -437,8 +437,11 @@ class Supervision:
         for member in batch:
             self.members.move(member, "form")
             member.generation += 1
-        for group in workers if fresh else ():
-            group.resume, group.first = (found.path, found.step) if found else (None, 0)
+        for group in workers:
+            if fresh:
+                group.resume, group.first = (found.path, found.step) if found else (None, 0)
+            elif found and self.members.synchronous:
+                group.resume = found.path  # for what evaluations had decided: its servers have the parameters
         self._requests += 1
         worker_groups = tuple(self.members.worker_group_request(group, self.steps, fresh=fresh) for group in workers)
         server_groups = tuple(

@@ -200,8 +200,11 @@ class GroupState:
         """Take the servers' parameters and reductions of the learning rate. Returns the step with which the group
         begins: `first`, or a later one that the servers know of."""
         stages, stub = self._stages, self._stages.stub
+        known = stub.get(stages.values, first)
+        if self._job.cluster.nworker_groups == 1 and not stages.in_process_servers:
+            known = self._even(first)
         told = np.zeros((3, self._comm.size))
-        told[:, self._comm.rank] = stub.get(stages.values, first), stub.clock, stub.known_reductions
+        told[:, self._comm.rank] = known, stub.clock, stub.known_reductions
         with stages.patiently():
             self._comm.all_reduce(told.reshape(-1))
         stages.receive_own()
@@ -217,6 +220,18 @@ class GroupState:
         if residuals is not None:
             self._take_over(residuals)
         return begin
+
+    def _even(self, first: int) -> int:
+        """Have the slices go back to the step that all of them have; returns it, at least `first`. Collective.
+
+        A worker may be lost in the midst of a step: then some slices contain its gradient, and others do not. The only
+        worker group makes the step again. A slice that cannot go back answers it without applying it again.
+        """
+        stub, stages = self._stages.stub, self._stages
+        with stages.patiently():
+            least = int(self._comm.all_gather_number(min(stub.steps, default=LATEST)).min())
+        stub.go_back(stages.values, max(first, least))
+        return max(first, least)
 
     def snapshot(
         self, step: int, job_text: str, data: Mapping[str, str], comm: Communicator, *, own_values: bool = False

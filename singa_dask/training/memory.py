@@ -73,11 +73,6 @@ class Free:
     memory: int
     owners: tuple[tuple[int, int], ...] = ()
 
-    @property
-    def least(self) -> int:
-        """The smallest of these, as if no other worker needed any."""
-        return min(self.space, self.memory, *(memory for memory, _ in self.owners))
-
 
 def need_of(
     nets: Mapping[int, Net],
@@ -232,6 +227,12 @@ def has_room(comm: Communicator, nbytes: int, dask_limit: int | None = None) -> 
     table[comm.rank] = own
     comm.all_gather(table.reshape(-1), [len(own)] * comm.size)
     return bool((2 * table[:, 0] <= np.minimum(table[:, 1], divided(table[:, 2:]))).all())
+
+
+def has_room_here(nbytes: int, dask_limit: int | None = None) -> bool:
+    """Whether this process could allocate so many bytes, and leave half of what is free. dask_limit: see free_here."""
+    free = free_here(dask_limit)
+    return 2 * nbytes <= min(free.space, free.memory, *(bound for bound, _ in free.owners))
 
 
 def divided(table: np.ndarray) -> np.ndarray:

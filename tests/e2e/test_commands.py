@@ -14,7 +14,8 @@ from support.commands import COMMAND, ROOT, cluster, example, metrics, said, set
 
 from singa_dask import load_model
 
-EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/job.conf"))
+# heat needs its data for a check, since it normalises by their statistics; test_heat.py makes them.
+EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/job.conf") if path.parent.name != "heat")
 
 
 @pytest.mark.parametrize("job", EXAMPLES)

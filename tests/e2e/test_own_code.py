@@ -18,7 +18,7 @@ SHORT = sets(train_steps=8, disp_freq=4, test_freq=0, test_steps=0, checkpoint_f
 NOTEBOOK = """
 if __name__ == "__main__":
     import numpy as np
-    from singa_dask import ClusterTopology, Job, layers, train, updaters
+    from singa_dask import ClusterTopology, Job, Module, layers, train, updaters
     from singa_dask.algorithms import BP, TrainOneBatch
     from singa_dask.updaters import schedules
 
@@ -37,6 +37,13 @@ if __name__ == "__main__":
         def backward(self, ctx, dy):
             self.factor.grad[...] = (dy * ctx.x).sum() + (self.factor.grad if self.factor.claim() else 0)
             return dy * self.factor.value
+
+    class Rescaled(Module):
+        def __init__(self):
+            self.scale = Scale()
+
+        def forward(self, x):
+            return self.scale(x)
 
     def shifted(by):
         class Shift(layers.Layer):
@@ -75,7 +82,7 @@ if __name__ == "__main__":
             layers.RecordInput(path="dataset:digits/train", batchsize=96, std_value=16),
             layers.InnerProduct("ip", num_output=10, param=[{}, {"init": sevens}]),
             shifted(2)(),
-            Scale(),
+            Rescaled(),
             shifted(-2)(),
             layers.SoftmaxLoss(),
         ],
@@ -105,10 +112,10 @@ def test_everything_a_notebook_defines_works_on_every_worker(notebook, tmp_path,
     told = summary(tmp_path / "run")
     assert (told["status"], told["step"]) == ("completed", 8)
     saved = checkpoints.load(checkpoints.path_of(tmp_path / "run" / "checkpoint", 8))
-    assert np.asarray(saved.parameters["scale1_factor"])[0] != 1
+    assert np.asarray(saved.parameters["scale_factor"])[0] != 1
     assert abs(np.asarray(saved.parameters["ip_bias"]) - 7).max() < 1, "the initialiser of the notebook's own"
     groups = told["topology"]["nworker_groups"]
-    assert np.asarray(saved.updater["seen"]["scale1_factor"])[0] == 8 * groups, "the updater of the notebook's own"
+    assert np.asarray(saved.updater["seen"]["scale_factor"])[0] == 8 * groups, "the updater of the notebook's own"
 
 
 @pytest.fixture

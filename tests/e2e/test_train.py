@@ -138,6 +138,25 @@ def test_a_run_resumes_with_another_number_of_worker_groups(singa_dask, tmp_path
     assert deals == {**{(3, g): [[0, 4]] for g in range(3)}, **{(2, g): [[4, 12]] for g in range(2)}}
 
 
+@pytest.mark.timeout(90)
+def test_the_class_in_the_docs_trains_under_frameworks_and_is_exported(singa_dask, tmp_path, no_leaks):
+    """A residual net as docs/layers.md writes it; called on arrays it computes too."""
+    text = (ROOT / "docs" / "layers.md").read_text().split("## Nets as classes")[1]
+    blocks = [block.split("```")[0] for block in text.split("```python")[1:3]]
+    made: dict = {}
+    exec("".join(blocks), made)
+    assert made["scores"].shape == (5, 10)
+    (tmp_path / "job.conf").write_text(made["job"].to_text())
+    for framework in ("allreduce", "downpour"):
+        to = tmp_path / framework
+        options = ("--cluster", cluster(framework), "--workspace", to, *sets(train_steps=120, disp_freq=20))
+        ran = singa_dask("train", "job.conf", *options)
+        assert ran.code == 0, ran.err
+        assert float(re.findall(r"accuracy +([\d.]+)", ran.out)[-1]) > 0.8, ran.out
+    exported = singa_dask("export", "job.conf", "--checkpoint", to, "--onnx", tmp_path / "net.onnx")
+    assert exported.code == 0, exported.err
+
+
 @pytest.mark.timeout(60)
 def test_the_layer_in_the_docs_trains(singa_dask, tmp_path, no_leaks):
     """A user's layer, in a module in the current folder, as docs/layers.md writes it."""

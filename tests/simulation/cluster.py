@@ -55,6 +55,7 @@ class Process:
     rank: Rank | None = None
     fibers: list[Fiber] = field(default_factory=list)
     memories: WeakValueDictionary[int, SimulatedMemory] = field(default_factory=WeakValueDictionary)
+    memory_manager: Any = None
     state: Any = field(default_factory=lambda: SimpleNamespace(actors={}))
 
     @property

@@ -89,6 +89,7 @@ class Scenario:
 # Histories that have broken other systems. Faults: kind, who, when, how long; times vary by up to 0.6 s.
 HOGWILD = {"nworker_groups": 3, "nserver_groups": 3}
 DOWNPOUR = {"nworker_groups": 3, "nservers_per_group": 2, "server_worker_separate": True}
+SANDBLASTER = {"nworkers_per_group": 2, "nservers_per_group": 2, "server_worker_separate": True}
 HYBRID = {"nworker_groups": 2, "nserver_groups": 2, "server_worker_separate": True, "one_behind": True}
 ALLREDUCE = {"nworkers_per_group": 3, "nservers_per_group": 3}
 KNOWN: dict[str, tuple[Mapping[str, Any], list[tuple[str, int, float, float]]]] = {
@@ -132,6 +133,10 @@ KNOWN: dict[str, tuple[Mapping[str, Any], list[tuple[str, int, float, float]]]] 
     "neighbours are lost while they exchange": (
         HYBRID,
         [("duplicate", 1, 0.6, 4.0), ("kill", 2, 1.1, 0.0), ("kill", 2, 2.4, 0.0), ("kill", 3, 3.0, 0.0)],
+    ),
+    "workers and servers of a synchronous group": (
+        SANDBLASTER,
+        [("kill", 0, 0.9, 0.0), ("kill", 1, 3.0, 0.0), ("kill", 0, 5.5, 0.0), ("kill", 0, 5.6, 0.0)],
     ),
     "a synchronous group shrinks and grows": (
         ALLREDUCE,

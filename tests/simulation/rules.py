@@ -81,13 +81,15 @@ class Lineage:
         ledger.begin(groups, first)
         self.starts = {group: ledger.next(group) for group in range(groups + NEWCOMERS)}
 
-    def apply(self, key: str, start: int, stop: int, gradient: np.ndarray) -> None:
-        """A server applies an update to the slice [start, stop)."""
+    def apply(self, key: str, start: int, stop: int, gradient: np.ndarray, values: np.ndarray) -> None:
+        """A server applies an update to the slice [start, stop), which has these values."""
         steps, blocks = self.rules.run.steps, gradient.reshape(-1, self.rules.run.width)
         (elements,) = blocks[0].nonzero()
         sent = len(elements) == 1 and blocks[0, elements[0]] == -1 and (blocks == blocks[0]).all()
         self.rules.demand(sent, f"{key} got a gradient that nobody sent")
-        element, order = int(elements[0]), self.applied[key, start]
+        element = int(elements[0])
+        # A slice may have gone back a step with its only worker group.
+        order = self.applied[key, start] = [e for e in self.applied[key, start] if values[e] > 0]
         group, step = divmod(element, steps)
         self.rules.demand(element not in order, f"{key} applied step {step} of worker group {group} twice")
         same = [e % steps for e in order if e // steps == group]
@@ -226,7 +228,7 @@ class Counting:
         """Nor one to go on with."""
 
     def update(self, step: int, w: Any, g: Any, made: int | None = None, **context: int) -> None:
-        self._lineage.apply(self._key, *self._place, g)
+        self._lineage.apply(self._key, *self._place, g, w)
         w -= g
 
 
@@ -317,8 +319,7 @@ class Rules:
         if history.network.faulty_at() >= min(since, default=0.0) - CLEAR_S:
             return False
         living = {nanny for nanny in state.processes.nannies if history.cluster.processes[nanny].alive}
-        alone = state.members.topology.nworker_groups > 1 or state.members.worker_groups[0].phase is Phase.RUNNING
-        return alone and all(living & set(of) for of in self.keepers[group.number])
+        return all(living & set(of) for of in self.keepers[group.number])
 
     def goes(self, group: WorkerGroup) -> None:
         """A worker group does not run any more: it is lost, or its servers are."""

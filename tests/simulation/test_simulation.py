@@ -146,7 +146,14 @@ def accounts_stay_as_they_were_opened(patch):
 
 
 def worker_groups_are_restarted_with_their_servers(patch):
-    patch.setattr(Members, "coming_back", lambda *_: [])
+    affected = Members.affected
+
+    def wrong(self, member, silent):
+        workers, servers = affected(self, member, silent)
+        down = {group.number for group in servers}
+        return [g for g in self.running() if g.server_group in down or g in workers], servers
+
+    patch.setattr(Members, "affected", wrong)
 
 
 def what_is_left_is_not_looked_for(patch):
@@ -157,6 +164,23 @@ def what_is_left_is_not_looked_for(patch):
         return {name: of for name, of in left.items() if not name.startswith("server")}, answer
 
     patch.setattr(GroupLauncher, "left_behind", wrong)
+
+
+def servers_forget_the_clocks(patch):
+    """A worker group's repeated update is applied again."""
+    take = SliceProtocol._take
+
+    def wrong(self, left):
+        take(self, left)
+        for member in self.members.values():
+            member.next = max(0, member.next - 1)
+
+    patch.setattr(SliceProtocol, "_take", wrong)
+
+
+def slices_do_not_go_back(patch):
+    """The only worker group that lost a worker in the midst of a step leaves this step out in some slices."""
+    patch.setattr(Stub, "go_back", lambda self, out, step: None)
 
 
 MISTAKES = [
@@ -174,6 +198,8 @@ MISTAKES = [
     accounts_stay_as_they_were_opened,
     worker_groups_are_restarted_with_their_servers,
     what_is_left_is_not_looked_for,
+    servers_forget_the_clocks,
+    slices_do_not_go_back,
 ]
 
 

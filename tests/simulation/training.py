@@ -25,7 +25,7 @@ from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Fresh, Reply, Request, Update
 from singa_dask.training.dask_task import BACK, ORPHAN_S, SERVERS_S
 from singa_dask.training.placement import server_plan
-from singa_dask.training.shadows import LeftBehind, RankAddress, RankShadow
+from singa_dask.training.shadows import LATEST, LeftBehind, RankAddress, RankShadow
 from singa_dask.training.worker import STOP_S
 
 if TYPE_CHECKING:
@@ -191,6 +191,11 @@ class Training:
 
     def _fetch(self, first: int) -> int:
         began = [(stub.get(self.values, first), stub.clock) for stub in self._each()]
+        if self.run_.topology.nworker_groups == 1 and not self.plan.in_process_servers:  # GroupState._even
+            least = max(first, min(min(stub.steps, default=LATEST) for stub in self.stubs))
+            for stub in self._each():
+                stub.go_back(self.values, least)
+            began = [(least, stub.clock) for stub in self.stubs]
         step, clock = max(step for step, _ in began), max(clock for _, clock in began)
         for stub in self.stubs:
             stub.begin(step, clock)

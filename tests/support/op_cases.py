@@ -151,6 +151,17 @@ def _group_norm(rows: int, positions: int, groups: int, size: int) -> Case:
     return case
 
 
+def _batch_norm(rows: int, channels: int) -> Case:
+    def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
+        x, d = draw(ops, rng, rows, channels), draw(ops, rng, rows, channels)
+        mean, factor, bias, slope = (draw(ops, rng, channels) for _ in range(4))
+        moments, products = ops.channel_moments(x, mean), ops.channel_products(d, x, mean)
+        y = ops.normalise_channels(x, mean, factor, bias, ops.empty(x.shape))
+        return [moments, products, y, ops.batch_norm_backward(d, x, mean, factor, slope, bias)]
+
+    return case
+
+
 def _attention(rows: int, heads: int, length: int, size: int, *, causal: bool) -> Case:
     def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
         # As a folded net has them: ordered by time step, q, k and v side by side.
@@ -379,6 +390,7 @@ CASES: dict[str, Case] = {
         f"group-norm-{'x'.join(map(str, sizes))}": _group_norm(*sizes)
         for sizes in ((5, 1, 1, 7), (1, 1, 1, 1), (2, 6, 3, 4), (3, 2, 5, 1), (0, 2, 1, 3))
     },
+    **{f"batch-norm-{rows}x{channels}": _batch_norm(rows, channels) for rows, channels in ((70, 16), (5, 3), (0, 4))},
     **{
         f"attention-{'x'.join(map(str, sizes))}-{causal}": _attention(*sizes, causal=causal)
         for sizes in ((2, 3, 5, 4), (1, 1, 1, 1), (3, 2, 300, 8), (0, 1, 3, 2))
@@ -398,6 +410,8 @@ CASES: dict[str, Case] = {
             "depthwise, dilated and strided": (Window((3, 2), (2, 2), (2, 1), (2, 1)), (8, 7), 2, 4, 4, 4),
             "depthwise with two filters a channel": (Window((2, 2)), (4, 4), 2, 3, 6, 3),
             "of volumes": (Window((2, 3, 2), (1, 2, 1), (1, 1, 0), (1, 1, 2)), (4, 5, 6), 2, 2, 3),
+            "of volumes, without gaps": (Window((3, 2, 3), (2, 1, 1), (1, 0, 2), (1, 1, 1)), (5, 4, 6), 2, 5, 7),
+            "of volumes, by Winograd": (Window((2, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)), (3, 8, 8), 1, 8, 16),
             "of volumes, grouped": (Window((2, 2, 1), (1, 1, 1), (0, 0, 0), (1, 1, 1)), (3, 4, 2), 2, 4, 2, 2),
             "grouped, without rows": (Window((3, 3), (1, 1), (1, 1)), (4, 4), 0, 4, 4, 2),
         }.items()

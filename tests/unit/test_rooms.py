@@ -17,6 +17,7 @@ ROOMS = [
     ["ops"],
     ["layers"],
     ["net"],
+    ["autograd"],
     ["algorithms"],
     ["updaters"],
     ["comm"],

@@ -6,13 +6,22 @@ from typing import ClassVar
 
 from singa_dask.ops.cpu.attention_ops import CpuAttentionOps
 from singa_dask.ops.cpu.convolution.convolution_ops import CpuConvolutionOps
+from singa_dask.ops.cpu.elementwise.batch_norm_ops import CpuBatchNormOps
 from singa_dask.ops.cpu.elementwise.elementwise_ops import CpuElementwiseOps
 from singa_dask.ops.cpu.gemm.gemm_ops import CpuGemmOps
 from singa_dask.ops.cpu.pooling.pooling_ops import CpuPoolingOps
 from singa_dask.ops.cpu.recurrent.recurrent_ops import CpuRecurrentOps
 
 
-class CpuOps(CpuGemmOps, CpuConvolutionOps, CpuPoolingOps, CpuRecurrentOps, CpuAttentionOps, CpuElementwiseOps):
+class CpuOps(
+    CpuGemmOps,
+    CpuConvolutionOps,
+    CpuPoolingOps,
+    CpuRecurrentOps,
+    CpuAttentionOps,
+    CpuBatchNormOps,
+    CpuElementwiseOps,
+):
     """NumPy and Numba. Every override computes what its base does, on C-contiguous arrays.
 
     threads: share the work of a kernel. With several, limit BLAS to one thread (ops/blas.py): its threads spin

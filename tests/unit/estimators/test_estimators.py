@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
-from singa_dask import Classifier, ClusterTopology, Job, Regressor, layers, updaters
+from singa_dask import Classifier, ClusterTopology, Job, Module, Regressor, autograd, layers, updaters
 from singa_dask.errors import ConfigError
 
 DRAW = np.random.default_rng(0)
@@ -143,6 +143,22 @@ def test_the_first_part_names_all_classes():
         Classifier(epochs=1).partial_fit(*IRIS, classes=[0, 1])
 
 
+class Hidden(Module):
+    def __init__(self):
+        self.hidden, self.out = layers.InnerProduct(num_output=8), layers.InnerProduct(num_output=3)
+
+    def forward(self, x):
+        return self.out(autograd.tanh(self.hidden(x)))
+
+
+class WithLoss(Module):
+    def __init__(self):
+        self.out, self.loss = layers.InnerProduct(num_output=3), layers.SoftmaxLoss()
+
+    def forward(self, x, labels):
+        return self.loss(self.out(x), labels)
+
+
 NET = {
     "hidden layers": lambda: [layers.InnerProduct(num_output=8), layers.Tanh(), layers.InnerProduct(num_output=3)],
     "a whole net": lambda: [
@@ -150,14 +166,17 @@ NET = {
         layers.InnerProduct(num_output=3),
         layers.SoftmaxLoss(),
     ],
+    "a module": Hidden,
+    "a module in a list": lambda: [Hidden()],
+    "a module with a loss": WithLoss,
 }
 
 
 @pytest.mark.parametrize("kind", NET)
-def test_the_net_may_be_a_list_of_layers(kind):
+def test_the_net_may_be_a_list_of_layers_or_a_module(kind):
     classifier = Classifier(NET[kind](), epochs=60, learning_rate=0.02, random_state=0).fit(*IRIS)
     assert classifier.score(*IRIS) > 0.9
-    assert len(classifier.model_.state_dict()) == (4 if kind == "hidden layers" else 2)
+    assert len(classifier.model_.state_dict()) == (2 if kind in ("a whole net", "a module with a loss") else 4)
 
 
 def test_the_net_may_be_a_job_or_its_file(tmp_path):

@@ -136,6 +136,20 @@ def test_preprocess_crops_and_mirrors_at_random_in_training(ops):
     assert not np.array_equal(y, preprocess(x, Step(number=5), ops, cropsize=3, mirror=True))
 
 
+@pytest.mark.parametrize("ops", [Ops(), get_ops()], ids=repr)
+def test_preprocess_pads_with_zeros_behind_the_mean(ops, tmp_path):
+    x, mean = RNG.random((64, 4, 5, 3), np.float32), RNG.random((4, 5, 3))
+    meanfile = hdf5(tmp_path / "m", mean=mean)
+    padded = np.pad(x - mean.astype(np.float32), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    found = set()
+    for image, crop in zip(padded, preprocess(x, Step(number=4), ops, pad=1, meanfile=meanfile), strict=True):
+        pieces = {(top, left): image[top : top + 4, left : left + 5] for top in range(3) for left in range(3)}
+        found |= {place for place, piece in pieces.items() if np.allclose(piece, crop, atol=1e-6)}
+    assert len(found) == 9
+    tested = preprocess(x, Step(Phase.kTest), ops, pad=1, meanfile=meanfile)
+    np.testing.assert_allclose(tested, x - mean, rtol=1e-5, atol=1e-6)
+
+
 def test_a_row_is_prepared_alike_whoever_has_it():
     x = RNG.random((8, 5, 6, 3), np.float32)
     whole = preprocess(x, Step(), get_ops(), cropsize=3, mirror=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.servers import detached, ones, server_plan
+from support.servers import contained, detached, ones, server_plan
 
 from singa_dask.ops import Ops
 from singa_dask.server import KeptServer, Server, ServerShadow, partition
@@ -16,6 +17,7 @@ from singa_dask.server.messages import (
     Delta,
     Fresh,
     Get,
+    GoBack,
     Inspect,
     Leave,
     Moved,
@@ -37,19 +39,18 @@ class Lost:
     def __init__(self, number: int = 0, line: int = 1, slices: int = 1, **options) -> None:
         self.cut, self.generation = partition(SIZE * slices, slices, 1, beside=False), 0
         self.sides = [LEFT] * (number > 0) + [RIGHT] * (number < line - 1)
-        self.options = {"groups": (0, 1), **options}
+        self.options = {"groups": (0, 1, 2), **options}
         self.make(dict.fromkeys(self.sides, (1, 1)))
 
-    def make(self, accounts, left: KeptServer | None = None, groups=(0, 1, 2)) -> None:
+    def make(self, accounts, left: KeptServer | None = None, **options) -> None:
         self.generation += 1
-        plan = server_plan(self.cut, accounts=accounts, **self.options)
+        plan = server_plan(self.cut, accounts=accounts, **self.options | options)
         self.protocol = plan.protocol(Ops())
         kept = {} if left is None else read_kept(left)
         assert kept is not None
-        for index, of in kept.items():
-            self.protocol.slices[index].restore(of, groups)
         place = 0, 1, self.generation
         self.shadow = ServerShadow.create(self.protocol, place, self.sides, accounts, lambda nbytes: True)
+        self.protocol.restore(kept)
         self.server = Server(self.protocol)
 
     def lose(self, **options) -> None:
@@ -77,12 +78,12 @@ def test_a_successor_has_everything():
     server.ask(Put(0, ones(5), version=7, step=7, reductions=1))
     for step in (7, 8):
         server.ask(update(1, step))
-    server.ask(Get(0, Origin(0, 3, 7)))
+    server.ask(Update(0, Origin(0, 3, 7), 7, ones(1, SIZE)))
     server.ask(Leave(0, Origin(2)))
     before = server.protocol.slices[0]
     server.lose()
     after = server.protocol.slices[0]
-    assert after is not before and (after.values == 3).all()
+    assert after is not before and (after.values == 2).all()
     for name in ("version", "ledger", "members", "untold", "heard", "reductions", "accounts"):
         assert getattr(after, name) == getattr(before, name), name
     assert not after.members[2].active and after.members[0].generation == 3
@@ -109,8 +110,7 @@ def test_states_of_the_updater_come_back():
         protocol.handle(0, Put(0, ones(1)))
         for step in range(3):
             protocol.handle(0, update(0, step, step - 1.5))
-    for index, of in read_kept(shadow.described).items():
-        second.slices[index].restore(of, (0,))
+    second.restore(read_kept(shadow.described))
     for protocol in (calm, second):
         protocol.handle(0, update(0, 3))
     (one,), (other,) = calm.handle(0, Inspect(0)), second.handle(0, Inspect(0))
@@ -128,7 +128,7 @@ def test_slices_without_values_wait_for_them_still():
 
 
 def test_worker_groups_that_have_gone_meanwhile_are_not_waited_for():
-    server = Lost(max_staleness=0)
+    server = Lost(max_staleness=0, groups=(0, 1))
     server.ask(Put(0, ones(0)))
     assert server.ask(update(0, 0)) is None
     server.lose(groups=(0,))
@@ -136,7 +136,7 @@ def test_worker_groups_that_have_gone_meanwhile_are_not_waited_for():
 
 
 def test_a_server_that_lives_acknowledges_nothing_that_its_successor_does_not_know():
-    server = Lost(max_staleness=0)
+    server = Lost(max_staleness=0, groups=(0, 1))
     server.ask(Put(0, ones(0)))
     old, held = server.server, server.server.call(update(0, 0))
     server.lose()
@@ -273,3 +273,41 @@ def test_a_server_that_dies_while_it_saves_an_account_leaves_the_one_before(monk
     assert not left.protocol.slices[0].accounts[RIGHT].waiting
     exchange(left, right, ())
     assert [(server.ask(Inspect(0)).values == -2).all() for server in (left, right)] == [True] * 2
+
+
+# Back to the step before
+
+
+def test_a_slice_goes_back_to_the_step_that_all_have():
+    server = Lost(groups=(0,))
+    server.ask(Put(0, ones(0)))
+    for step in range(3):
+        server.ask(replace(update(0, step), reductions=step))
+    server.ask(Get(0, Origin(0, 1, 2)))
+    reply = server.ask(GoBack(0, Origin(0, 1, 2), 2))
+    assert (reply.next_step, reply.version, reply.values[0]) == (2, 2, -2)
+    assert contained(reply.ledger, 0) == {0, 1} and reply.reductions == 2, "the evaluation came before the step"
+    assert same(server.ask(GoBack(0, Origin(0, 1, 2), 2)), reply), "repeated"
+    again = server.ask(replace(update(0, 2), origin=Origin(0, 1, 2)))
+    assert (again.version, again.values[0]) == (3, -3)
+
+
+def test_a_successor_can_go_back_too():
+    server = Lost(groups=(0,))
+    server.ask(Put(0, ones(0)))
+    server.ask(update(0, 0)), server.ask(update(0, 1))
+    server.lose()
+    server.lose()
+    assert server.ask(GoBack(0, Origin(0, 1), 1)).values[0] == -1
+
+
+@pytest.mark.parametrize("why", ["two steps", "two groups", "no memory", "nothing to undo"])
+def test_a_slice_that_cannot_go_back_says_where_it_is(why):
+    server = Lost(groups=(0, 1) if why == "two groups" else (0,))
+    server.protocol.slices[0].keeper = None if why == "no memory" else server.protocol.slices[0].keeper
+    server.ask(Put(0, ones(0)))
+    for step in range(3):
+        server.ask(update(0, step))
+    reply = server.ask(GoBack(0, Origin(0, 1), {"two steps": 1, "nothing to undo": 3}.get(why, 2)))
+    assert (reply.next_step, reply.version) == (3, 3)
+    assert isinstance(server.ask(GoBack(0, Origin(0, 0), 2)), Refused)

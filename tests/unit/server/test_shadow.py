@@ -5,6 +5,7 @@ import pytest
 
 from singa_dask.comm.shared_memory import Memory
 from singa_dask.server import Shadow, Slice
+from singa_dask.server.shadow import Superseded
 
 SLICES = [Slice(0, 0, 32, 0, 0), Slice(3, 32, 48, 0, 0)]
 
@@ -103,3 +104,23 @@ def test_copies_may_be_made_less_often():
 def test_a_note_has_a_limit():
     with pytest.raises(ValueError, match=r"at most 65528 bytes\. Received: 65529"):
         save(shadow_of(), 0, 0, b"x" * 65529)
+
+
+def test_the_copies_come_in_their_order_and_only_whole():
+    shadow = shadow_of()
+    of_slice = shadow.slices[0]
+    assert of_slice.copies == []
+    for version in (4, 5, 6):
+        save(shadow, 0, version)
+        assert [copy.version for copy in of_slice.copies] == [version - 1, version][version == 4 :]
+    of_slice.copies[0].head[0] = -1  # its process died while it wrote
+    assert [copy.version for copy in of_slice.copies] == [6]
+
+
+def test_a_process_that_is_superseded_notices_it_when_it_saves():
+    shadow = shadow_of()
+    save(shadow, 0, 3)
+    Shadow.open(shadow.address).slices[0].fence()
+    with pytest.raises(Superseded, match="a successor of this process"):
+        save(shadow, 0, 4)
+    save(shadow, 3, 4)

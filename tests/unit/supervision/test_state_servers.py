@@ -1,5 +1,7 @@
 """Servers that are lost and go on from what they have left in memory."""
 
+from types import SimpleNamespace
+
 import pytest
 from support.supervised import Run, failed
 
@@ -56,15 +58,26 @@ def test_the_servers_of_a_synchronous_group_come_back_too(start):
     assert run.worker_groups[0].phase is Phase.RUNNING
 
 
-def test_a_synchronous_group_that_is_lost_with_its_servers_goes_back(start):
-    """Its servers may have made different steps."""
+def test_a_synchronous_group_that_is_lost_with_its_servers_goes_on_too(start):
     run = start(spare=3, **SANDBLASTER)
     run.kill(run.worker_groups[0].where[0])
     run.lose_servers(0)
     run.settle()
-    request = last_request(run)
-    assert request.fresh and request.server_groups[0].left == () and run.made()[1:] == [([0], [0])]
-    assert ev.Rewind((0,), None) in run.commands and "from step 0" in run.notes[0]
+    assert run.made()[1:] == [([0], [0])] and run.servers[0].parameters == "generation 1"
+    assert not run.ranks[0].plan.group.fresh and not any(isinstance(c, ev.Rewind) for c in run.commands)
+
+
+def test_a_synchronous_group_goes_on_with_its_servers(start):
+    """The newest checkpoint is for what evaluations have decided."""
+    run = start(**SANDBLASTER)
+    run.found = SimpleNamespace(step=10, path="step-10.h5")
+    before = run.servers[0]
+    run.lose(0)
+    run.settle()
+    plan = run.ranks[0].plan.group
+    assert run.made()[1:] == [([0], [])] and run.servers[0] is before
+    assert (plan.fresh, plan.resume, plan.first) == (False, "step-10.h5", 20)
+    assert "of worker group 0, from the servers' parameters" in run.notes[0]
 
 
 def test_a_worker_group_that_is_lost_with_its_server_goes_on_where_it_was(start):

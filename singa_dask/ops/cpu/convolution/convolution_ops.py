@@ -9,6 +9,7 @@ import numpy as np
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.cpu.convolution import depthwise_kernels, im2col_kernels, winograd_convolution
 from singa_dask.ops.cpu.convolution.direct_convolution import DirectConvolution
+from singa_dask.ops.cpu.convolution.volume_convolution import VolumeConvolution
 from singa_dask.ops.cpu.convolution.winograd_convolution import WinogradConvolution
 from singa_dask.ops.cpu.toolkit.threaded_ops import ThreadedOps
 from singa_dask.ops.cpu.toolkit.vectors import VECTOR
@@ -19,25 +20,28 @@ Shape = tuple[int, ...]
 
 # A convolution of given shapes for a number of threads, with the passes of ConvolutionOps. They take x (B, H, W, C),
 # contiguous float32 arrays, and a buffer of at least `elements`.
-Convolution = DirectConvolution | WinogradConvolution
+Convolution = DirectConvolution | WinogradConvolution | VolumeConvolution
 
 
 @lru_cache(maxsize=512)
 def convolution(x_shape: Shape, window: Window, filters: int, threads: int) -> Convolution:
-    """The faster convolution of images of `x_shape` (B, H, W, C), by up to `threads` threads."""
+    """The fastest convolution of images of `x_shape` (B, H, W, C), or of volumes, by up to `threads` threads."""
+    if len(window.kernel) == 3:
+        images = convolution(*VolumeConvolution.of_images(x_shape, window), filters, threads)
+        return VolumeConvolution(x_shape, window, images)
     kind = WinogradConvolution if winograd_convolution.suits(x_shape, window, filters) else DirectConvolution
     return kind.of(x_shape, window, filters, threads)
 
 
 class CpuConvolutionOps(ThreadedOps):
     """Convolution of CpuOps; im2col and GEMM, as in the base, for float64, on CPUs without vectors, in groups of
-    several channels, with dilation and over volumes."""
+    several channels and with dilation."""
 
     # About one core's cache: GEMM reads the columns of im2col at once, and they should still be in it.
     cache_nbytes = 1 << 20
 
     def _convolution(self, x_shape: Shape, window: Window, filters: int, groups: int) -> Convolution | None:
-        if groups > 1 or not window.plain or VECTOR == 0 or self.dtype != np.float32 or min(x_shape) == 0:
+        if groups > 1 or max(window.dilation) > 1 or VECTOR == 0 or self.dtype != np.float32 or min(x_shape) == 0:
             return None
         return convolution(x_shape, window, filters, self._team.size)
 

@@ -7,6 +7,7 @@ would test for overlap, and take the loop without vectors where both are the sam
 import numpy as np
 
 from singa_dask.ops.activation import ERF_LIMIT, ERF_P, ERF_Q, NORMAL, ROOT_HALF, STANH_INNER, STANH_OUTER
+from singa_dask.ops.cpu.elementwise.loss_kernels import exp_of_negative
 from singa_dask.ops.cpu.toolkit.numba_kernel import kernel
 from singa_dask.ops.random import GAMMA, MIX1, MIX2
 
@@ -31,7 +32,7 @@ def relu_backward(y, slope, d):
 
 @kernel
 def gelu(x, out, slope):
-    """As ActivationOps.gelu. slope: exp(-x^2 / 2)."""
+    """As ActivationOps.gelu."""
     real = x.dtype.type
     limit, scale, one, half = real(ERF_LIMIT), real(1 / ERF_LIMIT), real(1), real(0.5)
     for k in range(x.size):
@@ -44,7 +45,7 @@ def gelu(x, out, slope):
             below = below * u + real(c)
         area = half + half * min(max(z * above / below, -one), one)
         out[k] = x[k] * area
-        slope[k] = area + x[k] * slope[k] * real(NORMAL)
+        slope[k] = area + x[k] * exp_of_negative(-half * (x[k] * x[k])) * real(NORMAL)
 
 
 @kernel

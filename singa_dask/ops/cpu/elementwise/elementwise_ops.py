@@ -65,7 +65,9 @@ class CpuElementwiseOps(ThreadedOps):
         return self._in_parts(super().silu, x, out, slope)
 
     def gelu(self, x: Array, out: Array, slope: Array) -> Array:
-        return self._in_parts(_gelu, x, out, slope)
+        source, target, slopes = (array.reshape(-1) for array in (x, out, slope))
+        self._share(source, lambda n: elementwise_kernels.gelu(source[n], target[n], slopes[n]))
+        return out
 
     def _in_parts(self, passes: Callable[..., object], x: Array, *outs: Array) -> Array:
         """Run several passes over the arrays on parts of them that stay in a core's cache."""
@@ -189,10 +191,3 @@ class CpuElementwiseOps(ThreadedOps):
         """Run task(n) on shares n of the elements of w."""
         count = max(1, min(self._team.size, w.size // self._update_worth_a_thread))
         self._team.share(w.size, count, task)
-
-
-def _gelu(x: Array, out: Array, slope: Array) -> None:
-    np.multiply(x, x, out=slope)
-    slope *= -0.5
-    np.exp(slope, out=slope)
-    elementwise_kernels.gelu(x, out, slope)

@@ -1,0 +1,237 @@
+"""Layers on arrays, and gradients of what they computed, for training loops of one's own. SINGA 3.x's names.
+
+    class CNN:
+        def __init__(self):
+            self.conv1 = autograd.Conv2d(1, 20, 5)
+            self.linear1 = autograd.Linear(20 * 12 * 12, 10)
+
+        def forward(self, x):
+            y = autograd.relu(self.conv1(x))
+            return self.linear1(autograd.flatten(y))
+
+    autograd.training = True
+    loss = autograd.softmax_cross_entropy(model.forward(tx), ty)
+    for p, g in autograd.backward(loss): ...
+
+The classes make layers of singa_dask.layers, and the functions call such layers. So both also work on layers, in the
+`forward` of a Module that becomes a net.
+
+training: whether calls are remembered for `backward`; batch normalisation and dropout follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from singa_dask import layers
+from singa_dask.autograd.tape import Tape, computed, parameters_of, restart_names
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.layers.base import Layer
+from singa_dask.tensor import Parameter, Tensor
+
+__all__ = [
+    "AvgPool2d",
+    "BatchNorm2d",
+    "Conv2d",
+    "Dropout",
+    "Linear",
+    "MaxPool2d",
+    "add",
+    "backward",
+    "cat",
+    "computed",
+    "dropout",
+    "flatten",
+    "gelu",
+    "mean_square_error",
+    "mul",
+    "parameters_of",
+    "relu",
+    "set_seed",
+    "sigmoid",
+    "softmax",
+    "softmax_cross_entropy",
+    "tanh",
+]
+
+training = False
+_seed = 0
+
+
+def seed() -> int:
+    """Of initial parameters and of dropout."""
+    return _seed
+
+
+def set_seed(number: int) -> None:
+    """Seed the initial parameters of layers that are called for the first time from now on, and dropout.
+
+    Layers without a name are numbered from 1 again, since initial parameters depend on names.
+    """
+    global _seed
+    _seed = number
+    restart_names()
+
+
+def backward(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The parameters from which a loss was computed, each with its gradient of the mean loss over the rows; and the
+    tensors that were made with stores_grad=True.
+
+    A pair comes as soon as its gradient is complete: the last layer's first. The gradient is valid until the next
+    backward pass. Raises TrainingError if the loss has gone backward already.
+    """
+    tape = Tape(loss)
+    for owner, gradient in tape.backward(tape.rows):
+        of = owner if isinstance(owner, Tensor) else Parameter(owner, loss.device)
+        yield of, Tensor.made(gradient, loss.device, None, requires_grad=False)
+
+
+# Layers
+
+
+def Conv2d(
+    in_channels: int,
+    out_channels: int,
+    kernel_size: int | tuple[int, int],
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+    bias: bool = True,
+) -> Layer:
+    """A convolution of images with in_channels channels."""
+    return layers.Convolution(
+        num_filters=out_channels,
+        bias_term=bias,
+        **_window(kernel=kernel_size, stride=stride, pad=padding),
+    )
+
+
+def Linear(in_features: int, out_features: int, bias: bool = True) -> Layer:
+    """y = x W + b."""
+    return layers.InnerProduct(num_output=out_features, bias_term=bias)
+
+
+def MaxPool2d(kernel_size: Any, stride: Any = None, padding: Any = 0) -> Layer:
+    """The maximum of each window."""
+    return layers.Pooling(pool="MAX", **_window(kernel=kernel_size, stride=stride or kernel_size, pad=padding))
+
+
+def AvgPool2d(kernel_size: Any, stride: Any = None, padding: Any = 0) -> Layer:
+    """The mean of each window."""
+    return layers.Pooling(pool="AVG", **_window(kernel=kernel_size, stride=stride or kernel_size, pad=padding))
+
+
+def BatchNorm2d(num_features: int, momentum: float = 0.9) -> Layer:
+    """Batch normalisation; momentum: the share of the running statistics that stays."""
+    return layers.BatchNorm(factor=momentum)
+
+
+def Dropout(ratio: float = 0.5) -> Layer:
+    """Dropout; ratio: the share of elements that become zero."""
+    return layers.Dropout(dropout_ratio=ratio)
+
+
+# Functions
+
+
+def relu(x: Any) -> Any:
+    """max(x, 0)."""
+    return _applied(layers.ReLU, x)
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x))."""
+    return _applied(layers.Sigmoid, x)
+
+
+def tanh(x: Any) -> Any:
+    """tanh(x)."""
+    return _applied(layers.Tanh, x)
+
+
+def gelu(x: Any) -> Any:
+    """x Φ(x)."""
+    return _applied(layers.GELU, x)
+
+
+def softmax(x: Any) -> Any:
+    """exp(x) / sum exp(x), row by row."""
+    return _applied(layers.Softmax, x)
+
+
+def dropout(x: Any, ratio: float = 0.5) -> Any:
+    """x with a share of its elements set to zero in training."""
+    return _applied(layers.Dropout, x, dropout_ratio=ratio)
+
+
+def add(a: Any, b: Any) -> Any:
+    """a + b."""
+    return _applied(layers.Add, a, b)
+
+
+def mul(a: Any, b: Any) -> Any:
+    """a b, element by element."""
+    return _applied(layers.Mul, a, b)
+
+
+def cat(xs: Any, axis: int = 1) -> Any:
+    """The sources side by side, along their channels or features (axis 1)."""
+    if axis != 1:
+        raise ConfigError(Problem("cat.axis", "must be 1, the channels or features", str(axis)))
+    return _applied(layers.Concate, *xs, concate_dim=1)
+
+
+def flatten(x: Any) -> Any:
+    """x as rows of features. Of a layer it is the layer itself: fully connected layers flatten their source."""
+    if isinstance(x, Layer | str):
+        return x
+    return _applied(_Flatten, x)
+
+
+def softmax_cross_entropy(x: Any, t: Any) -> Any:
+    """The mean of -log softmax(x)[t] over the rows. t: classes (B,), or one-hot (B, N)."""
+    return _applied(layers.SoftmaxLoss, x, t)
+
+
+def mean_square_error(x: Any, t: Any) -> Any:
+    """The mean over the rows of the mean squared difference."""
+    return _applied(layers.MSELoss, x, t)
+
+
+_functions: dict[Any, Layer] = {}
+
+
+def _applied(kind: type[Layer], *x: Any, **settings: Any) -> Any:
+    """A layer without parameters, called on x: a new node of a net, or one layer for all arrays."""
+    if all(isinstance(each, Layer | str) for each in x):
+        return kind(**settings)(*x)
+    key = kind, tuple(settings.items())
+    if key not in _functions:
+        _functions[key] = kind(**settings)
+    return _functions[key](*x)
+
+
+class _Flatten(Layer):
+    """y = x as rows of features."""
+
+    def setup(self, *src: Any) -> Any:
+        size = 1
+        for axis in src[0]:
+            size *= axis
+        return (size,)
+
+    def forward(self, ctx: Any, *x: Any) -> Any:
+        ctx.x_shape = x[0].shape
+        return x[0].reshape(len(x[0]), -1)
+
+    def backward(self, ctx: Any, dy: Any) -> Any:
+        return dy.reshape(ctx.x_shape)
+
+
+def _window(**sizes: Any) -> dict[str, Any]:
+    """The settings of a window: sizes are numbers, or (height, width)."""
+    settings: dict[str, Any] = {}
+    for name, size in sizes.items():
+        height, width = size if isinstance(size, tuple | list) else (size, size)
+        settings |= {name: height} if height == width else {f"{name}_y": height, f"{name}_x": width}
+    return settings

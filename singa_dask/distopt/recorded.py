@@ -1,0 +1,127 @@
+"""The layers that were called on arrays, as the model that a DistOpt trains."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from singa_dask.autograd.tape import Tape
+from singa_dask.distopt.ranks import Ranks
+from singa_dask.errors import ConfigError, Problem, TrainingError
+from singa_dask.layers.context import Context, Step
+from singa_dask.layers.group import Group
+from singa_dask.layers.param import Param
+from singa_dask.net.flat import FlatParams
+from singa_dask.net.passes import address_of
+
+
+class Recorded:
+    """The parameters from which the first loss was computed, in one flat array. It is its own net: see Net and Model.
+
+    number: steps made. A later loss may use fewer of the parameters, and no others. Raises ConfigError where two
+    parameters have one name.
+    """
+
+    partitioned = False
+
+    def __init__(self, tape: Tape) -> None:
+        self.ops = tape.loss.device.ops
+        self.params: Sequence[Param] = tape.params
+        if twice := [name for name, count in Counter(param.name for param in self.params).items() if count > 1]:
+            hint = "Name the modules that have them: net.name = 'left'. Call SetRandSeed before all layers."
+            raise ConfigError(Problem("loss", "two layers have parameters of one name", ", ".join(twice), hint))
+        values = [param.value.copy() for param in self.params]
+        self.flat = FlatParams.of(self.params, self.ops)
+        for param, value in zip(self.params, values, strict=True):
+            param.value[...] = value
+        self._places = [address_of(param.value) for param in self.params]
+        self.own = FlatParams.of([], self.ops)
+        self.number = 0
+        self.ranks = Ranks()
+        self._tape = tape
+
+    @property
+    def net(self) -> Recorded:
+        return self
+
+    @property
+    def contexts(self) -> Mapping[str, Context]:
+        """The loss's, which says by how many rows the gradients are divided."""
+        assert self._tape.loss.call is not None
+        return {"loss": self._tape.loss.call.ctx}
+
+    def spread(self, ranks: Ranks) -> None:
+        """Train it on these ranks. Collective. Raises TrainingError where their parameters differ: the forward pass of
+        the first loss has used them."""
+        sizes = ranks.numbers(self.flat.size)
+        if len(set(sizes)) > 1:
+            raise TrainingError(
+                f"the ranks' models have different numbers of parameters: {', '.join(map(str, sizes))}"
+            )
+        marks = ranks.numbers(zlib.crc32(self.ops.to_host(self.flat.values).tobytes()))
+        if other := next((rank for rank, mark in enumerate(marks) if mark != marks[0]), None):
+            raise TrainingError(
+                f"rank {other} has other initial parameters than rank 0. Give all ranks the same seed, "
+                "dev.SetRandSeed(0), or make the parameters equal before the first update (synchronize in "
+                "examples/distopt/tutorial.py)."
+            )
+        self.ranks = ranks
+
+    def join(self, group: Group) -> None:
+        """Layers that are called on arrays compute with the rows of this rank."""
+
+    def loss(self, tape: Tape) -> RecordedLoss:
+        """A loss, for DistOpt. Collective. Raises TrainingError if it used other parameters than the first one, or if
+        another optimiser has trained them since."""
+        if taken := [p.name for p, at in zip(self.params, self._places, strict=True) if address_of(p.value) != at]:
+            names = ", ".join(taken)
+            raise TrainingError(
+                f"another optimiser has taken over the parameters {names}. Use one for each parameter."
+            )
+        if others := [param.name for param in tape.params if param not in set(self.params)]:
+            names = ", ".join(others)
+            raise TrainingError(
+                f"the first loss did not use the parameters {names}. Let the first step use all layers."
+            )
+        return RecordedLoss(self, tape, tape.rows, sum(self.ranks.numbers(tape.rows)))
+
+    def claim(self, tape: Tape, total_rows: int) -> None:
+        """Go backward over this tape next."""
+        self._tape = tape
+        self.contexts["loss"].step = Step(total_rows=total_rows)
+
+    def backward(self, on_gradient: Callable[[Param], None] | None = None) -> None:
+        """See Net.backward."""
+        used = set(self._tape.params)
+        for param in self.params:
+            if param not in used:
+                param.grad[...] = 0
+                if on_gradient:
+                    on_gradient(param)
+        for owner, _ in self._tape.backward(self.contexts["loss"].step.total_rows):
+            if on_gradient and isinstance(owner, Param):
+                on_gradient(owner)
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of the parameters, by name."""
+        return {param.name: np.array(self.ops.to_host(param.value)) for param in self.params}
+
+
+@dataclass
+class RecordedLoss:
+    """See distopt.loss.Loss."""
+
+    model: Recorded
+    tape: Tape
+    rows: int
+    total_rows: int
+
+    def claim(self) -> Any:
+        """The model, for one backward pass."""
+        self.model.claim(self.tape, self.total_rows)
+        return self.model

@@ -1,0 +1,123 @@
+"""Nets written as classes: layers as attributes, wired by `forward`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.layers.base import Layer, calling, data_before, labels_before
+
+
+class Module:
+    """A part of a net, or all of it, as a class.
+
+        class Net(Module):
+            def __init__(self):
+                self.conv = Convolution(num_filters=20, kernel=5)
+                self.fc = InnerProduct(num_output=10)
+
+            def forward(self, x):
+                return self.fc(autograd.relu(self.conv(x)))
+
+        Job(layers=[RecordInput(...), Net(), SoftmaxLoss()])
+
+    A module stands wherever a layer stands: in a list, called on layers, inside another module. Called on layers, it
+    runs `forward` once and returns the layers of its outputs, so the net is the same as if it were written as a list
+    or a job file. Called on arrays or tensors, it computes (see singa_dask.autograd).
+
+    Layers are named after their attributes: "conv", in lists and modules "blocks.0.conv". A layer that `forward` calls
+    several times shares its parameters between the calls. name: goes in front of the names of its layers, if set.
+    """
+
+    name: str = ""
+
+    def forward(self, *x: Any) -> Any:
+        """The output layers, or output arrays, for the sources x. To be implemented."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method forward(self, x)")
+
+    def __call__(self, *x: Any) -> Any:
+        """The outputs of `forward`. Raises ConfigError if it returns anything but layers when called on layers."""
+        with calling(self) as outermost:
+            y = self.forward(*x)
+        if outermost and x and all(isinstance(source, Layer | str) for source in x):
+            outputs = y if isinstance(y, tuple | list) else (y,)
+            if not outputs or not all(isinstance(output, Layer) for output in outputs):
+                hint = "Return the result of the last layer: return self.fc(x)."
+                raise self._problem("forward must return layers", repr(y), hint)
+        return y
+
+    @property
+    def layers(self) -> Mapping[int, tuple[str, Layer]]:
+        """Name and layer of every layer of this module and of those inside, by the layer's id."""
+        found: dict[int, tuple[str, Layer]] = {}
+        for path, layer in _walk(vars(self), (), (self,)):
+            prefix = (self.name, *path) if self.name else path
+            found.setdefault(id(layer), (".".join((*prefix[:-1], layer.name or prefix[-1])), layer))
+        return found
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of the parameters, by name, of a module that has been called on arrays. Raises ConfigError if it has
+        not."""
+        return {parameter.name: parameter.to_numpy() for parameter in self._parameters()}
+
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Set the parameters of a module that has been called on arrays. Raises ConfigError if it has not, or if names
+        differ, DataError for another shape."""
+        parameters = {parameter.name: parameter for parameter in self._parameters()}
+        if differ := sorted(parameters.keys() ^ state.keys()):
+            raise self._problem("has other parameters than the given state", ", ".join(differ))
+        for name, parameter in parameters.items():
+            parameter.copy_from_numpy(state[name])
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._found():
+            hint = "Keep state_dict(), and load it into a new module."
+            raise self._problem("has parameters, which a copy or a pickle would not have", hint=hint)
+        return vars(self)
+
+    def _parameters(self) -> list[Any]:
+        found = self._found()
+        if not found:
+            raise self._problem("has no parameters yet", hint="Call it on an array once: net(x).")
+        return found
+
+    def _found(self) -> list[Any]:
+        from singa_dask import autograd
+
+        return autograd.parameters_of(layer for _, layer in self.layers.values())
+
+    def placed(self, before: Sequence[Any]) -> tuple[Layer, ...]:
+        """The outputs of the module in a list, after the layers `before`. Its first source is the last layer that
+        passes on data; a second one is the last layer with labels. Raises ConfigError where it needs more."""
+        signature = inspect.signature(self.forward)
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        needed = [p for p in signature.parameters.values() if p.kind in kinds and p.default is p.empty]
+        flow, labelled = data_before(before), labels_before(before)
+        if not flow or not isinstance(flow[-1], Layer):
+            raise self._problem("has no sources", hint="Put it behind an input layer, or call it on its sources.")
+        if len(needed) > 2 or (len(needed) == 2 and not labelled):
+            raise self._problem(f"takes {len(needed)} sources", str(signature), "Call it on them: Net()(a, b).")
+        outputs = self(*(flow[-1], *labelled[-1:])[: max(1, len(needed))])
+        return tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
+
+    def _problem(self, message: str, received: str | None = None, hint: str | None = None) -> ConfigError:
+        return ConfigError(Problem(f"module {self.name or type(self).__name__}", message, received, hint))
+
+
+def _walk(values: Mapping[str, Any], path: tuple[str, ...], inside: tuple[Any, ...]) -> Iterator[tuple[Any, Layer]]:
+    """The layers in these values and their paths. inside: the modules and containers around them."""
+    for name, value in values.items():
+        here = *path, str(name)
+        if isinstance(value, Layer):
+            yield here, value
+        elif isinstance(value, Module | Mapping | list | tuple) and all(value is not each for each in inside):
+            held: Mapping[Any, Any]
+            if isinstance(value, Module):
+                here, held = (*path, value.name or str(name)), vars(value)
+            else:
+                held = value if isinstance(value, Mapping) else dict(enumerate(value))
+            yield from _walk(held, here, (*inside, value))

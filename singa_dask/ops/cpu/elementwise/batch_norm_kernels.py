@@ -1,0 +1,44 @@
+"""Batch normalisation, in one pass over memory for each function. x, d, out: (N, C); one value per channel: (C,)."""
+
+from singa_dask.ops.cpu.toolkit.numba_kernel import kernel
+
+
+@kernel
+def channel_moments(x, mean, sums):
+    """As NormalisationOps.channel_moments, but adds to `sums`."""
+    total, squares = sums[0], sums[1]
+    for n in range(x.shape[0]):
+        row = x[n]
+        for c in range(row.size):
+            centred = row[c] - mean[c]
+            total[c] += centred
+            squares[c] += centred * centred
+
+
+@kernel
+def channel_products(d, x, mean, sums):
+    """As NormalisationOps.channel_products, but adds to `sums`."""
+    total, products = sums[0], sums[1]
+    for n in range(x.shape[0]):
+        row, gradient = x[n], d[n]
+        for c in range(row.size):
+            total[c] += gradient[c]
+            products[c] += gradient[c] * (row[c] - mean[c])
+
+
+@kernel
+def normalise_channels(x, mean, factor, bias, out):
+    """As NormalisationOps.normalise_channels."""
+    for n in range(x.shape[0]):
+        row, result = x[n], out[n]
+        for c in range(row.size):
+            result[c] = (row[c] - mean[c]) * factor[c] + bias[c]
+
+
+@kernel
+def batch_norm_backward(d, x, mean, factor, slope, shift):
+    """As NormalisationOps.batch_norm_backward."""
+    for n in range(x.shape[0]):
+        row, gradient = x[n], d[n]
+        for c in range(row.size):
+            gradient[c] = factor[c] * gradient[c] + slope[c] * (row[c] - mean[c]) + shift[c]

@@ -1,0 +1,177 @@
+"""Arrays on a device, for training loops of one's own. The names are Apache SINGA's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from singa_dask.device import Device, get_default_device
+from singa_dask.errors import DataError
+
+if TYPE_CHECKING:
+    from singa_dask.autograd.tape import Call
+    from singa_dask.layers.param import Param
+
+float32, int32 = np.float32, np.int32
+
+
+class Tensor:
+    """An array on a device.
+
+    Images are (B, C, H, W), as in SINGA: `copy_from_numpy` and `to_numpy` take and give this order, and so do other
+    arrays with channels. array: as layers compute with it, channels last. data: for collective operations, which work
+    in place. requires_grad: whether a parameter was used to compute it. stores_grad: whether `autograd.backward` gives
+    its gradient too. call: the layer's call that made it.
+    """
+
+    stores_grad: bool = False
+
+    def __init__(
+        self,
+        shape: tuple[int, ...] = (),
+        device: Device | None = None,
+        dtype: Any = float32,
+        data: Any = None,
+        requires_grad: bool = False,
+        stores_grad: bool = False,
+    ) -> None:
+        self.device = device or get_default_device()
+        given = None if data is None else np.asarray(data)
+        shape = given.shape if given is not None else tuple(shape)
+        self.call: Call | None = None
+        self.requires_grad, self.stores_grad = requires_grad or stores_grad, stores_grad
+        self.array = self.device.ops.zeros(_channels_last(shape), dtype)
+        if given is not None:
+            self.copy_from_numpy(given)
+
+    @classmethod
+    def of(cls, array: Any, device: Device | None = None) -> Self:
+        """A tensor of an array that is laid out as layers compute with it; floats become float32."""
+        device = device or get_default_device()
+        array = np.asarray(array) if not hasattr(array, "__cuda_array_interface__") else array
+        dtype = device.ops.dtype if array.dtype.kind == "f" else array.dtype
+        return cls.made(device.ops.asarray(array, dtype), device, None, requires_grad=False)
+
+    @classmethod
+    def made(cls, array: Any, device: Device, call: Any, *, requires_grad: bool) -> Self:
+        """The output of a layer's call."""
+        tensor = cls.__new__(cls)
+        tensor.array, tensor.device, tensor.call, tensor.requires_grad = array, device, call, requires_grad
+        return tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return _channels_first(self.array.shape)
+
+    @property
+    def dtype(self) -> Any:
+        return self.array.dtype
+
+    @property
+    def data(self) -> Any:
+        return self.array
+
+    def size(self) -> int:
+        """The number of elements."""
+        return int(self.array.size)
+
+    def copy_from_numpy(self, array: Any) -> None:
+        """Take the values of an array of the same shape. Raises DataError for another shape."""
+        array = np.asarray(array)
+        if array.shape != self.shape:
+            raise DataError(f"copy_from_numpy: the tensor has shape {self.shape}. Received: {array.shape}.")
+        self.array[...] = self.device.ops.asarray(np.ascontiguousarray(_moved(array, 1, -1)), self.array.dtype)
+
+    def to_numpy(self) -> np.ndarray:
+        """A copy on the host."""
+        return np.array(_moved(self.device.ops.to_host(self.array), -1, 1))
+
+    def item(self) -> float:
+        """The value of a tensor of one element."""
+        return float(self.device.ops.to_host(self.array).reshape(-1)[0])
+
+    def __float__(self) -> float:
+        return self.item()
+
+    def __itruediv__(self, number: float) -> Self:
+        self.array /= number
+        return self
+
+    def __imul__(self, number: float) -> Self:  # type: ignore[misc]
+        self.array *= number
+        return self
+
+    def __add__(self, other: Any) -> Tensor:
+        from singa_dask import autograd
+
+        return autograd.add(self, other) if isinstance(other, Tensor) else NotImplemented
+
+    def __mul__(self, other: Any) -> Tensor:
+        from singa_dask import autograd
+
+        return autograd.mul(self, other) if isinstance(other, Tensor) else NotImplemented
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.shape}, {self.device!r})"
+
+
+class Parameter(Tensor):
+    """A parameter of a layer, as the layer stores it. name: "conv.weight" in SINGA's words "conv_weight"."""
+
+    def __init__(self, param: Param, device: Device) -> None:
+        self.param, self.device, self.call, self.requires_grad = param, device, None, True
+
+    @property
+    def name(self) -> str:
+        return self.param.name
+
+    @property
+    def array(self) -> Any:
+        return self.param.value
+
+    @array.setter
+    def array(self, value: Any) -> None:
+        if value is not self.param.value:
+            self.param.value[...] = value
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.param.shape
+
+    def copy_from_numpy(self, array: Any) -> None:
+        """Take the values of an array of the same shape. Raises DataError for another shape."""
+        array = np.asarray(array)
+        if array.shape != self.shape:
+            raise DataError(f"parameter {self.name!r} has shape {self.shape}. Received: {array.shape}.")
+        self.param.value[...] = self.device.ops.asarray(array, self.param.value.dtype)
+
+    def to_numpy(self) -> np.ndarray:
+        """A copy on the host."""
+        return np.array(self.device.ops.to_host(self.param.value))
+
+
+def from_numpy(array: Any) -> Tensor:
+    """A tensor of a NumPy array, on the default device."""
+    array = np.asarray(array)
+    return Tensor(array.shape, dtype=float32 if array.dtype.kind == "f" else array.dtype, data=array)
+
+
+def to_numpy(tensor: Tensor) -> np.ndarray:
+    """A copy of a tensor on the host."""
+    return tensor.to_numpy()
+
+
+def _channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return shape if len(shape) < 3 else (shape[0], *shape[2:], shape[1])
+
+
+def _channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return shape if len(shape) < 3 else (shape[0], shape[-1], *shape[1:-1])
+
+
+def _moved(array: np.ndarray, start: int, stop: int) -> np.ndarray:
+    return array if array.ndim < 3 else np.moveaxis(array, start, stop)
