@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singa_dask.comm.shared_memory import MemoryAddress
+from singa_dask.server.clocks import Note
 from singa_dask.server.neighbours import Account
 from singa_dask.server.shadow import Shadow, ShadowAddress, SliceShadow
 from singa_dask.server.slices import Slice
@@ -41,21 +42,15 @@ class Keeper:
         """Save what a successor needs, if a copy is due. Raises Superseded."""
         if not self._values.due(state.version):
             return
-        note = {
-            "ledger": state.ledger.encode(),
-            "reductions": state.reductions,
-            "members": {group: astuple(member) for group, member in state.members.items()},
-            "untold": state.untold,
-            "heard": state.heard,
-            "accounts": {side: self._save_account(side, account) for side, account in state.accounts.items()},
-        }
-        self._values.save(state.version, state.values, state.updater.state, json.dumps(note).encode())
+        accounts = {side: self._save_account(side, account) for side, account in state.accounts.items()}
+        note = Note(state.ledger, state.members, state.reductions, state.untold, state.heard, accounts)
+        self._values.save(state.version, state.values, state.updater.state, note.encode())
 
     def at(self, version: int) -> KeptSlice | None:
         """The slice as it was after `version` updates, if it is still here and had no accounts."""
         copy = self._values.at(version)
-        note = None if copy is None else json.loads(copy.note)
-        if copy is None or note is None or note["accounts"]:
+        note = None if copy is None else Note.decode(copy.note)
+        if copy is None or note is None or note.accounts:
             return None
         return KeptSlice(copy.version, copy.values, copy.states, note, {})
 
@@ -79,7 +74,7 @@ class KeptSlice:
     version: int
     values: Array
     states: Mapping[str, Array]
-    note: Mapping[str, Any]
+    note: Note
     accounts: Mapping[str, tuple[Array, Array, Mapping[str, Any]]]
     before: KeptSlice | None = None
 
@@ -159,13 +154,13 @@ def read_kept(kept: KeptServer) -> dict[int, KeptSlice] | None:
     for index, of in slices.slices.items():
         of.fence()
         for copy in of.copies:
-            note, left = json.loads(copy.note), {}
-            for side, number in note["accounts"].items() if copy is of.newest else ():
+            note, left = Note.decode(copy.note), {}
+            for side, number in note.accounts.items() if copy is of.newest else ():
                 assert accounts is not None
                 account = accounts.slices[_account(index, side)].at(number)
                 assert account is not None  # the older one is overwritten once no copy names it
                 left[side] = account.values, account.states[_DELTA], json.loads(account.note)
-            before = None if note["accounts"] else found.get(index)
+            before = None if note.accounts else found.get(index)
             found[index] = KeptSlice(copy.version, copy.values, copy.states, note, left, before)
     return found
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from singa_dask.ops import Ops
+from singa_dask.server.clocks import GroupClock
 from singa_dask.server.kept import Keeper, KeptSlice
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import (
@@ -46,26 +47,6 @@ class Answer(NamedTuple):
 
     sender: Sender
     reply: Reply
-
-
-@dataclass
-class GroupClock:
-    """The clock of a worker group for one slice.
-
-    next: step of its next update. excused: steps for which nobody waits, because the group came late. begun: whether
-    an update of this generation has arrived. clock: the measure that groups are compared by. A group that joins with
-    step 40 when the slowest is at clock 100 is excused 60 steps, so its clock is 100.
-    """
-
-    generation: int
-    next: int
-    excused: int = 0
-    active: bool = True
-    begun: bool = False
-
-    @property
-    def clock(self) -> int:
-        return self.next + self.excused
 
 
 @dataclass
@@ -232,9 +213,8 @@ class SliceProtocol:
         note = left.note
         self.values = self.ops.asarray(left.values).copy()
         self.updater.load_state(left.states)
-        self.version, self.ledger = left.version, Ledger.decode(note["ledger"])
-        self.reductions, self.untold, self.heard = note["reductions"], note["untold"], note["heard"]
-        self.members = {int(group): GroupClock(*clock) for group, clock in note["members"].items()}
+        self.version, self.ledger, self.members = left.version, note.ledger, note.members
+        self.reductions, self.untold, self.heard = note.reductions, note.untold, note.heard
         self.accounts = {side: Account.restored(self.index, *account) for side, account in left.accounts.items()}
 
     # Worker groups

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +19,7 @@ from singa_dask.net import Net
 from singa_dask.net.init import initial_value
 from singa_dask.ops import Ops
 from singa_dask.server import Stub
+from singa_dask.server.clocks import Note
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import State
 from singa_dask.training.carried import gather_carried, joined_carried, own_carried, share_carried
@@ -174,8 +174,8 @@ class GroupState:
         moving = all_gather_objects(comm, {lost: found.moving(step) for lost, found in mine.items()})
         told = dict(item for each in moving for item in each.items())
         ranks = [told[lost] or {} for lost in range(len(addresses))]
-        notes = [json.loads(copy.note)["ledger"] for _, copy in copies if copy is not None]
-        ledgers = [Ledger.decode(ledger) for each in all_gather_objects(comm, notes) for ledger in each]
+        own_ledgers = [Note.decode(copy.note).ledger for _, copy in copies if copy is not None]
+        ledgers = [ledger for each in all_gather_objects(comm, own_ledgers) for ledger in each]
         self._put(values, own, states, step, reductions_in(ranks[0].get("decisions") or {}), Ledger.joint(ledgers))
         self._restored_step = step
         if self._carries:

@@ -6,7 +6,6 @@ parameters contain this update. A gradient is -1 there. Slices consist of whole 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.ops import Ops
 from singa_dask.server import ActorLink, Address, Keeper, Link, LocalLink, Server, Shadow, Slice, Stub
+from singa_dask.server.clocks import Note
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Fresh, Reply, Request, Update
 from singa_dask.training.dask_task import BACK, ORPHAN_S, SERVERS_S
@@ -175,7 +175,7 @@ class Training:
         for (_, start, stop), copy in copies:
             assert copy is not None
             self.values[start:stop] = copy.values
-            ledgers.append(Ledger.decode(json.loads(copy.note)["ledger"]))
+            ledgers.append(Note.decode(copy.note).ledger)
         self.ledger, self.first = Ledger.joint(ledgers), step
         return True
 

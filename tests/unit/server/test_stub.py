@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.servers import ones, server_plan
+from support.servers import contained, ones, server_plan
 
 from singa_dask.errors import ClusterError, CommTimeout
 from singa_dask.ops import Ops
-from singa_dask.server import LocalLink, Partition, Server, ServerTraffic, Stub, partition
+from singa_dask.server import LocalLink, Partition, Server, ServerShadow, ServerTraffic, Stub, partition
 from singa_dask.server.messages import (
     Coded,
     Done,
@@ -537,3 +537,35 @@ def test_a_request_that_fails_is_refused_and_the_server_goes_on(one):
     _, server = one
     assert isinstance(server.call(Update(0, Origin(0), 0, ones(size=3))).result(1), Refused)
     assert server.call(Update(0, Origin(0), 0, ones())).result(1).version == 1
+
+
+# A step that some slices have, and others have not
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with copies", "without"])
+def test_a_group_begins_with_the_step_that_all_slices_have(kept):
+    """Slices that are ahead go back, if there is a copy; else the repeated step adds nothing to them."""
+    cut = partition(64, 1, 2, beside=False)
+    made = servers(cut, 2)
+    shadows = [
+        ServerShadow.create(server.protocol, (0, 1, 1), (), {}, lambda nbytes: True)
+        for server in (made.values() if kept else ())
+    ]
+    assert None not in shadows
+    links = {i: LocalLink(server) for i, server in made.items()}
+    lost, values = Stub(cut.slices, links), np.zeros(64, np.float32)
+    lost.put(values, {}, 0)
+    lost.begin(lost.get(values, 0))
+    for step, within in ((0, None), (1, None), (2, range(32))):
+        lost.push(step, np.full(64, -1, np.float32), values, within)
+        lost.pull(values, everything=True)
+    stub = Stub(cut.slices, links, generation=1)
+    assert stub.get(values, 0) == 3 and stub.steps == [3, 2] and values.sum() == 32 * (3 + 2)
+    stub.go_back(values, 2)
+    assert stub.steps == ([2, 2] if kept else [3, 2]) and (values[:32] == (2 if kept else 3)).all()
+    stub.begin(2)
+    for step in (2, 3):
+        stub.push(step, np.full(64, -1, np.float32), values)
+        stub.pull(values)
+    assert (values == 4).all(), "each step once"
+    assert all(contained(ledger, 0) == {0, 1, 2, 3} for ledger in stub.ledgers)

@@ -128,3 +128,25 @@ def test_a_smaller_group_trains_a_job_of_its_size(workers):
     assert (now.nworkers_per_group, now.nservers_per_group, now.min_workers) == (workers, workers, min(workers, 2))
     assert now.codec == ("kFull" if workers == 1 else "kTopK")
     assert (made.name, made.cluster.workspace) == ("digits", "runs/digits")
+
+
+def test_worker_groups_that_run_are_told_where_their_servers_are_until_they_hear_it(run):
+    class Deaf:
+        def __init__(self, times):
+            self.times, self.told = times, []
+
+        def tell(self, name, value):
+            self.told.append((name, value))
+            return len(self.told) > self.times
+
+    servers = replace(run.request.server_groups[0], groups=(0, 1, 2, 3))
+    request = replace(run.request, worker_groups=(), server_groups=(servers,))
+    groups = {0: Deaf(0), 1: Deaf(2), 2: Deaf(1000)}  # the last one is being formed
+    launched = run.launcher.form(request, {}, groups)
+    assert [len(group.told) for group in groups.values()] == [1, 3, launch._TELLS]
+    assert groups[0].told == [("servers", launched.servers[0].addresses)]
+
+
+def test_servers_whose_memory_nobody_holds_are_named(run):
+    run.keeps = False
+    assert run.launcher.form(run.request, {}, {}).event.unkept == (0, 1, 2)
