@@ -12,7 +12,7 @@ import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import psutil  # type: ignore[import-untyped]
 
@@ -62,7 +62,15 @@ class Owner:
     pid: int
 
 
-_held: defaultdict[str, dict[Owner, tuple[bytes, list[Memory]]]] = defaultdict(dict)  # by nanny
+class _Kept(NamedTuple):
+    """Memory that a nanny holds. own: whether it is of the nanny's own worker."""
+
+    described: bytes
+    memories: list[Memory]
+    own: bool
+
+
+_held: defaultdict[str, dict[Owner, _Kept]] = defaultdict(dict)  # by nanny
 
 
 class NannyHolder:
@@ -88,13 +96,13 @@ class NannyHolder:
         as a nanny may be lost with its worker.
         """
         owner = Owner(*self._owner, described.rank, described.size, os.getpid())
-        args = pickle.dumps((owner, pickle.dumps(described), described.memories, only, self._orphan_s))
-        asked = [self._ask(nanny, args) for nanny in (self.place[1], also) if nanny]
+        args = owner, pickle.dumps(described), described.memories, only, self._orphan_s
+        asked = [self._ask(nanny, *args, nanny == self.place[1]) for nanny in (self.place[1], also) if nanny]
         return any(asked)
 
-    def _ask(self, nanny: str, args: bytes) -> bool:
+    def _ask(self, nanny: str, *args: Any) -> bool:
         try:
-            return bool(_run_on_nanny(self._worker, nanny, _hold, args, _HOLD_S))
+            return bool(_run_on_nanny(self._worker, nanny, _hold, pickle.dumps(args), _HOLD_S))
         except (OSError, TimeoutError) as error:
             logger.warning("the nanny %s does not hold memory: %r", nanny, error)
             return False
@@ -153,20 +161,35 @@ def let_go(client: Any, nannies: Iterable[str], run: str) -> None:
 
 
 def _hold(
-    owner: Owner, described: bytes, memories: Sequence[MemoryAddress], only: bool, orphan_s: float, dask_worker: Any
+    owner: Owner,
+    described: bytes,
+    memories: Sequence[MemoryAddress],
+    only: bool,
+    orphan_s: float,
+    own: bool,
+    dask_worker: Any,
 ) -> bool:
-    """Hold memory of this nanny's worker. A worker is of one run at a time, so what other runs have left goes."""
+    """Hold memory of this nanny's `own` worker, or of another one of the machine.
+
+    A worker is of one run at a time, so what it has left of other runs goes: later, as these may just have lost it.
+    """
     opened = [memory for address in memories if (memory := Memory.open(address, mapped=False)) is not None]
     if len(opened) < len(memories):
         return False
-    kept = _held[dask_worker.address]
+    kept, loop = _held[dask_worker.address], asyncio.get_running_loop()
     for other in list(kept):
-        former = other.group == owner.group and other.generation < owner.generation
-        if other.run != owner.run or (former and only):
+        former = (other.run, other.group) == (owner.run, owner.group) and other.generation < owner.generation
+        if former and only:
             del kept[other]
-    kept[owner] = described, opened
-    asyncio.get_running_loop().call_later(orphan_s, _forget, dask_worker.address, owner, orphan_s)
+        elif own and kept[other].own and other.run != owner.run:
+            loop.call_later(orphan_s, _drop, dask_worker.address, other)
+    kept[owner] = _Kept(described, opened, own)
+    loop.call_later(orphan_s, _forget, dask_worker.address, owner, orphan_s)
     return True
+
+
+def _drop(nanny: str, owner: Owner) -> None:
+    _held[nanny].pop(owner, None)
 
 
 def _forget(nanny: str, owner: Owner, orphan_s: float) -> None:
@@ -181,10 +204,10 @@ def _forget(nanny: str, owner: Owner, orphan_s: float) -> None:
 def _list_held(run: str, dask_worker: Any) -> list[tuple[Owner, bytes, list[MemoryAddress]]]:
     """What this nanny holds of a run: of any start of the same job in the same workspace."""
     of = parts_of_run(run)
-    kept: Mapping[Owner, tuple[bytes, list[Memory]]] = _held[dask_worker.address]
+    kept: Mapping[Owner, _Kept] = _held[dask_worker.address]
     return [
-        (owner, described, [memory.address for memory in memories])
-        for owner, (described, memories) in kept.items()
+        (owner, held.described, [memory.address for memory in held.memories])
+        for owner, held in kept.items()
         if parts_of_run(owner.run) == of
     ]
 

@@ -48,10 +48,10 @@ class Processes:
         """All nannies that were ever seen."""
         return frozenset(self._nannies.values())
 
-    def also(self, address: str) -> str:
-        """Another nanny of the machine of a Dask worker, "" for none: each machine's nannies take turns."""
+    def also(self, address: str, used: Iterable[str]) -> str:
+        """Another nanny of the machine of a Dask worker, of the used ones, "" for none: they take turns."""
         own = self._nannies.get(address, "")
-        there = sorted(nanny for nanny, machine in self._machines.items() if machine == self._machines.get(own))
+        there = sorted(n for n in self._nannies_of(used) | {own} if self._machines.get(n) == self._machines.get(own))
         behind = there[there.index(own) + 1 :] + there[: there.index(own)] if own else []
         return next(iter(behind), "")
 

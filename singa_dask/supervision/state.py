@@ -444,9 +444,13 @@ class Supervision:
                 group.resume = found.path  # for what evaluations had decided: its servers have the parameters
         self._requests += 1
         worker_groups = tuple(self.members.worker_group_request(group, self.steps, fresh=fresh) for group in workers)
+        used = self.members.used()
         server_groups = tuple(
             self.members.server_group_request(
-                group, tuple(map(self.processes.also, group.where)), fresh=fresh, returns=group in returning
+                group,
+                tuple(self.processes.also(a, used) for a in group.where),
+                fresh=fresh,
+                returns=group in returning,
             )
             for group in servers
         )
