@@ -138,7 +138,7 @@ def left_behind(
     """
     answers = ask_nannies(client, _list_held, dict.fromkeys(nannies, (run,)), _ANSWER_S)
     found: defaultdict[tuple[str, str, int], dict[int, tuple[Owner, Any]]] = defaultdict(dict)
-    for nanny, answer in answers.items():
+    for nanny, answer in sorted(answers.items()):
         for owner, described, memories in () if isinstance(answer, Exception) else answer:
             if owner.run != run and not earlier(owner.group):
                 continue
