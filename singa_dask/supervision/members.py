@@ -240,7 +240,7 @@ class Members:
         up = self.serving()
         if self.server_groups and not servers and all(self.server_groups[g.server_group] in up for g in workers):
             return f"{names}, from the servers' parameters"
-        if self.serving():
+        if up or any(group.left for group in servers):
             return f"{names}, from the parameters of a neighbouring server group"
         if all(group.left for group in workers):
             return f"{names}, from the state that its processes have left in memory"

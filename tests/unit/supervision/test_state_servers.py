@@ -101,6 +101,7 @@ def test_server_groups_that_come_back_are_there_for_those_that_do_not(start):
     assert run.servers[0].parameters == run.servers[2].parameters == "server group 1"
     assert run.servers[1].parameters == "generation 1"
     assert run.state.restarts[0].whole == (1,) and run.state.restarts[0].servers == (0, 2)
+    assert "of worker group 0 and worker group 1 and worker group 2, from the parameters of a neigh" in run.notes[0]
 
 
 def test_worker_groups_whose_servers_come_back_in_vain_are_formed_again(start):
