@@ -83,9 +83,10 @@ class WorkerGroupFailed(Event):
 
 @dataclass(frozen=True)
 class ServersLost(Event):
-    """These processes died, or are stopped."""
+    """These processes died, or are stopped. stopped: the latter."""
 
     addresses: frozenset[str]
+    stopped: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

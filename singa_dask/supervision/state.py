@@ -87,7 +87,8 @@ class Supervision:
                 self.steps[group] = step
             case ev.WorkerGroupEnded() | ev.WorkerGroupFailed():
                 self._worker_group_came_to_an_end(event)
-            case ev.ServersLost(addresses):
+            case ev.ServersLost(addresses, stopped):
+                self._kill({a: self.processes.pids[a] for a in stopped})  # surveys would wait for their answers
                 self._servers_lost(addresses)
             case ev.Surveyed():
                 self._surveyed(event)

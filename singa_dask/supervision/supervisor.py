@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.02
 _SERVERS_POLL_S = 0.25
 _ANSWER_S = 5.0
+_MISSED_S = 1.0
 CANCELLED = "cancelled from Dask"
 
 
@@ -145,11 +146,11 @@ class Supervisor:
             return
         self._checked_at = time.monotonic()
         watched = {address for group in self.state.members.serving() for address in group.where}
-        gone = watched - alive(self.client, watched) if watched else set()
+        gone, stopped = watched - alive(self.client, watched) if watched else set(), set[str]()
         if watched and time.monotonic() - self._looked_at > STOPPED_EVERY_S:
-            gone |= self._stopped_again(watched)
-        if gone:
-            self._handle(ev.ServersLost(frozenset(gone)))
+            stopped = self._stopped_again(watched)
+        if gone | stopped:
+            self._handle(ev.ServersLost(frozenset(gone | stopped), frozenset(stopped)))
 
     def _stopped_again(self, watched: set[str]) -> set[str]:
         """The servers whose processes are stopped, as they were when this was asked before."""
@@ -167,7 +168,7 @@ class Supervisor:
             case ev.Survey():
                 self._begin(self._surveys, self._survey, command)
             case ev.Kill(pids):
-                self._begin(self._surveys, kill_processes, self.client, dict(pids))
+                self._begin(self._surveys, self._replace, dict(pids))
             case ev.FormRequest():
                 self._begin(self._operations, self.launcher.form, command, dict(self._servers), dict(self._groups))
             case ev.Close(worker_groups, server_groups):
@@ -189,6 +190,13 @@ class Supervisor:
     def _begin(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *args: Any) -> None:
         """Run a function in a thread; its result is the next event."""
         pool.submit(function, *args).add_done_callback(self._inbox.put)
+
+    def _replace(self, pids: dict[str, int]) -> None:
+        """Have nannies kill processes, and wait until the scheduler misses them: a survey would wait for longer."""
+        kill_processes(self.client, pids)
+        deadline = time.monotonic() + _MISSED_S
+        while alive(self.client, pids) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
 
     def _survey(self, command: ev.Survey) -> ev.Surveyed:
         time.sleep(command.delay_s)

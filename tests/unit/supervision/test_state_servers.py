@@ -80,6 +80,18 @@ def test_a_synchronous_group_goes_on_with_its_servers(start):
     assert "of worker group 0, from the servers' parameters" in run.notes[0]
 
 
+def test_servers_that_are_stopped_are_replaced_at_once(start):
+    run = start(spare=0, **DOWNPOUR)
+    (address,) = run.server_groups[0].where
+    pid = run.there[address].pid
+    run.handle(ev.ServersLost(frozenset({address}), frozenset({address})))
+    assert run.commands[-2] == ev.Kill({address: pid}) and isinstance(run.commands[-1], ev.Survey)
+    run.kill(address)
+    run.start(nanny=f"n{pid}")
+    run.settle()
+    assert run.made()[1:] == [([], [0])] and run.servers[0].parameters == "generation 1"
+
+
 def test_a_worker_group_that_is_lost_with_its_server_goes_on_where_it_was(start):
     run = start(**HOGWILD)
     run.lose(1)
