@@ -251,7 +251,7 @@ def test_a_cancelled_rank_leaves(cluster3, ranks3, hurried):
     """What a worker sees when the driver dies: its task is cancelled."""
     group = form_group(cluster3, ranks3, _for_ever)
     cluster3.cancel(list(group.futures), force=True)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
             with form_group(
