@@ -13,7 +13,7 @@ from distributed import Client, get_worker, secede
 
 from singa_dask.cluster import local_cluster, wait_workers
 from singa_dask.net.flat import ALIGNMENT, Entry
-from singa_dask.server import Address, Partition, ServerActor, ServerPlan, Stub, link_to, partition
+from singa_dask.server import ActorLink, Address, Partition, ServerActor, ServerPlan, Stub, partition
 from singa_dask.updaters import SGD
 
 PAIRS = {0.1: 300, 4: 60, 40: 20}  # pairs of calls in one round, by MB
@@ -86,7 +86,7 @@ def take_turns(
 ) -> tuple[float, list[tuple[float, float]]]:
     """On the client's worker: seconds of the very first update, and of `pairs` pairs (an update, a raw call)."""
     secede()
-    stub = Stub(cut.slices, {0: link_to(lambda: address, get_worker(), TIMEOUT_S)})
+    stub = Stub(cut.slices, {0: ActorLink(address, get_worker(), TIMEOUT_S)})
     values, gradient = np.zeros(cut.size, np.float32), np.full(cut.size, 0.5, np.float32)
     stub.put(values, {}, 0)
     stub.begin(stub.get(values, 0))

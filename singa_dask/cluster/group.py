@@ -23,7 +23,7 @@ _LIVENESS_POLL_S = 0.25
 _ANSWER_S = 2.0
 _HEARD_EVERY_S = 2.0
 # A process that is stopped twice in a row is lost: whoever stopped it would have to continue it within this time.
-_STOPPED_EVERY_S = 1.0
+STOPPED_EVERY_S = 1.0
 # Dask's heartbeats come every 0.5 s, those of thousands of workers every 10 s. Who misses them is asked first.
 _HEARTBEAT_S = 10.0
 _MUTE_S = 5.0
@@ -245,7 +245,7 @@ class Group(AbstractContextManager["Group", None]):
             rank = min(cancelled)
             return RankFailure(rank, self.workers[rank], "its task was cancelled", cancelled=True)
         self.cancelled |= cancelled
-        if time.monotonic() - self._looked_at > _STOPPED_EVERY_S and (failure := self._find_stopped()):
+        if time.monotonic() - self._looked_at > STOPPED_EVERY_S and (failure := self._find_stopped()):
             return failure
         return self._mute() if time.monotonic() - self._listened_at > _HEARD_EVERY_S else None
 

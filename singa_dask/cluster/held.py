@@ -10,13 +10,14 @@ import logging
 import os
 import pickle
 from collections import defaultdict
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import psutil  # type: ignore[import-untyped]
 
 from singa_dask.cluster.bootstrap import this_node
+from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.leases import parts_of_run
 from singa_dask.cluster.remote import ask_nannies
 from singa_dask.comm.shared_memory import Memory, MemoryAddress
@@ -30,15 +31,20 @@ _ANSWER_S = 2.0
 class Held(Protocol):
     """What describes memory to a successor."""
 
-    rank: int
-    size: int
+    @property
+    def rank(self) -> int:
+        """Of the process in its group."""
+
+    @property
+    def size(self) -> int:
+        """The number of processes of the group."""
 
     @property
     def memories(self) -> tuple[MemoryAddress, ...]:
         """All memory that it takes."""
 
-    def moved(self, memories: Sequence[MemoryAddress]) -> Any:
-        """The same, held by another process."""
+    def moved(self, memories: Sequence[MemoryAddress], holder: str) -> Any:
+        """The same, held by the nanny `holder`."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,15 @@ class Owner:
     pid: int
 
 
-_held: defaultdict[str, dict[Owner, tuple[bytes, list[Memory]]]] = defaultdict(dict)  # by nanny
+class _Kept(NamedTuple):
+    """Memory that a nanny holds. own: whether it is of the nanny's own worker."""
+
+    described: bytes
+    memories: list[Memory]
+    own: bool
+
+
+_held: defaultdict[str, dict[Owner, _Kept]] = defaultdict(dict)  # by nanny
 
 
 class NannyHolder:
@@ -81,45 +95,58 @@ class NannyHolder:
         only: let go what former generations of the group have left. also: another nanny of the machine that holds it,
         as a nanny may be lost with its worker.
         """
-        holding = self.holding(described, only=only, also=also)
-        return bool(asyncio.run_coroutine_threadsafe(holding, self._worker.loop.asyncio_loop).result())
-
-    def holding(self, described: Held, *, only: bool = False, also: str = "") -> Coroutine[Any, Any, bool]:
-        """As hold, for the event loop of the Dask worker."""
         owner = Owner(*self._owner, described.rank, described.size, os.getpid())
-        args = pickle.dumps((owner, pickle.dumps(described), described.memories, only, self._orphan_s))
-        return self._held_by([nanny for nanny in (self.place[1], also) if nanny], args)
+        args = owner, pickle.dumps(described), described.memories, only, self._orphan_s
+        asked = [self._ask(nanny, *args, nanny == self.place[1]) for nanny in (self.place[1], also) if nanny]
+        return any(asked)
 
-    async def _held_by(self, nannies: Sequence[str], args: bytes) -> bool:
-        return any([await self._ask(nanny, args) for nanny in nannies])
-
-    async def _ask(self, nanny: str, args: bytes) -> bool:
-        call = self._worker.rpc(nanny).run(function=pickle.dumps(_hold), args=args)
+    def _ask(self, nanny: str, *args: Any) -> bool:
         try:
-            answer = await asyncio.wait_for(call, _HOLD_S)
+            return bool(_run_on_nanny(self._worker, nanny, _hold, pickle.dumps(args), _HOLD_S))
         except (OSError, TimeoutError) as error:
             logger.warning("the nanny %s does not hold memory: %r", nanny, error)
             return False
-        return answer["status"] == "OK" and bool(answer["result"])
+
+
+def read_at(worker: Any, nanny: str, function: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
+    """What a function returns that reads memory where a nanny holds it, perhaps on another machine.
+
+    Raises NoAnswer if the nanny does not answer.
+    """
+    try:
+        return _run_on_nanny(worker, nanny, function, pickle.dumps(args), timeout_s)
+    except (OSError, TimeoutError) as error:
+        raise NoAnswer(f"the nanny {nanny}, which holds memory of a lost process, does not answer") from error
+
+
+def _run_on_nanny(worker: Any, nanny: str, function: Callable[..., Any], args: bytes, timeout_s: float) -> Any:
+    call = worker.rpc(nanny).run(function=pickle.dumps(function), args=args)
+    answer = asyncio.run_coroutine_threadsafe(call, worker.loop.asyncio_loop).result(timeout_s)
+    if answer["status"] != "OK":
+        raise answer["exception"]
+    return answer["result"]
 
 
 def left_behind(
-    client: Any, nannies: Iterable[str], run: str, *, earlier: bool = False
+    client: Any, nannies: Iterable[str], run: str, *, earlier: Callable[[str], bool] = lambda group: False
 ) -> tuple[dict[str, tuple[Any, ...]], frozenset[str]]:
     """What the last complete generation of each group of the run has left, by group, in the order of its processes;
     and the nannies that answer.
 
-    earlier: where this start of the run has left nothing, what an earlier one has left: of the same job in the same
-    workspace.
+    earlier: for which groups of which this start of the run has left nothing, what an earlier one has left counts: of
+    the same job in the same workspace.
     """
     answers = ask_nannies(client, _list_held, dict.fromkeys(nannies, (run,)), _ANSWER_S)
     found: defaultdict[tuple[str, str, int], dict[int, tuple[Owner, Any]]] = defaultdict(dict)
-    for answer in answers.values():
+    for nanny, answer in sorted(answers.items()):
         for owner, described, memories in () if isinstance(answer, Exception) else answer:
-            if owner.run != run and not earlier:
+            if owner.run != run and not earlier(owner.group):
                 continue
             known = found[owner.group, owner.run, owner.generation]
-            known[owner.rank] = owner, pickle.loads(described).moved(memories)  # what a rank of this run has written
+            known[owner.rank] = (
+                owner,
+                pickle.loads(described).moved(memories, nanny),
+            )  # what a rank of this run has written
     left: dict[str, tuple[Any, ...]] = {}
     for (group, _, _), members in sorted(found.items(), key=lambda item: (item[0][1] == run, item[0][2])):
         size = next(iter(members.values()))[0].size
@@ -134,20 +161,35 @@ def let_go(client: Any, nannies: Iterable[str], run: str) -> None:
 
 
 def _hold(
-    owner: Owner, described: bytes, memories: Sequence[MemoryAddress], only: bool, orphan_s: float, dask_worker: Any
+    owner: Owner,
+    described: bytes,
+    memories: Sequence[MemoryAddress],
+    only: bool,
+    orphan_s: float,
+    own: bool,
+    dask_worker: Any,
 ) -> bool:
-    """Hold memory of this nanny's worker. A worker is of one run at a time, so what other runs have left goes."""
+    """Hold memory of this nanny's `own` worker, or of another one of the machine.
+
+    A worker is of one run at a time, so what it has left of other runs goes: later, as these may just have lost it.
+    """
     opened = [memory for address in memories if (memory := Memory.open(address, mapped=False)) is not None]
     if len(opened) < len(memories):
         return False
-    kept = _held[dask_worker.address]
+    kept, loop = _held[dask_worker.address], asyncio.get_running_loop()
     for other in list(kept):
-        former = other.group == owner.group and other.generation < owner.generation
-        if other.run != owner.run or (former and only):
+        former = (other.run, other.group) == (owner.run, owner.group) and other.generation < owner.generation
+        if former and only:
             del kept[other]
-    kept[owner] = described, opened
-    asyncio.get_running_loop().call_later(orphan_s, _forget, dask_worker.address, owner, orphan_s)
+        elif own and kept[other].own and other.run != owner.run:
+            loop.call_later(orphan_s, _drop, dask_worker.address, other)
+    kept[owner] = _Kept(described, opened, own)
+    loop.call_later(orphan_s, _forget, dask_worker.address, owner, orphan_s)
     return True
+
+
+def _drop(nanny: str, owner: Owner) -> None:
+    _held[nanny].pop(owner, None)
 
 
 def _forget(nanny: str, owner: Owner, orphan_s: float) -> None:
@@ -162,10 +204,10 @@ def _forget(nanny: str, owner: Owner, orphan_s: float) -> None:
 def _list_held(run: str, dask_worker: Any) -> list[tuple[Owner, bytes, list[MemoryAddress]]]:
     """What this nanny holds of a run: of any start of the same job in the same workspace."""
     of = parts_of_run(run)
-    kept: Mapping[Owner, tuple[bytes, list[Memory]]] = _held[dask_worker.address]
+    kept: Mapping[Owner, _Kept] = _held[dask_worker.address]
     return [
-        (owner, described, [memory.address for memory in memories])
-        for owner, (described, memories) in kept.items()
+        (owner, held.described, [memory.address for memory in held.memories])
+        for owner, held in kept.items()
         if parts_of_run(owner.run) == of
     ]
 

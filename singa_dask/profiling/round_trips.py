@@ -19,7 +19,7 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import ClusterError
 from singa_dask.planning.profile import Curve, Point
 from singa_dask.profiling.processors import Computing
-from singa_dask.server import Address, Link, ServerActor, ServerPlan, Slice, Stub, link_to
+from singa_dask.server import ActorLink, Address, Link, ServerActor, ServerPlan, Slice, Stub
 from singa_dask.server.link import ATTEMPT_S
 from singa_dask.server.messages import Put
 from singa_dask.updaters import SGD
@@ -83,7 +83,7 @@ def measure_round_trips(comm: Communicator, plan: RoundTripsPlan) -> dict[str, C
 
     (address,) = current_task().wait_told("servers", _START_S)
     worker = get_worker()
-    clients = _Clients(comm, worker, address, link_to(lambda: address, worker, comm.timeout_s), plan)
+    clients = _Clients(comm, worker, address, ActorLink(address, worker, comm.timeout_s), plan)
     return clients.curves()
 
 

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from singa_dask.errors import ClusterError
-from singa_dask.server.kept import Holder, KeptServer
 from singa_dask.server.link import ATTEMPT_S, RETRY_S, Address, ask
 from singa_dask.server.messages import (
     Coded,
@@ -24,10 +23,9 @@ from singa_dask.server.messages import (
     Request,
     State,
     Sync,
-    TakenOver,
     Update,
 )
-from singa_dask.server.server import Server, ServerPlan, publish, server_here
+from singa_dask.server.server import Server, ServerPlan, server_here
 
 T = TypeVar("T")
 
@@ -38,21 +36,13 @@ SMALL_NBYTES = 64 * 1024
 
 
 class ServerActor:
-    """One server of a server group, on a Dask worker. ServerProtocol defines its replies.
+    """One server of a server group, on a Dask worker. ServerProtocol defines its replies."""
 
-    holder, room: of what it leaves in memory, if it does (see KeptServer.keep).
-    """
-
-    def __init__(
-        self, plan: ServerPlan, holder: Holder | None = None, room: Callable[[int], bool] = lambda nbytes: True
-    ) -> None:
+    def __init__(self, plan: ServerPlan) -> None:
+        self.server = Server(plan.protocol())
         from distributed import get_worker  # keeps Dask out of programs that only read jobs
 
         self._key, self._worker = plan.key, get_worker()
-        protocol = plan.protocol()
-        self._kept = None if plan.keeping is None else KeptServer.keep(protocol, plan.keeping, holder, room)
-        self.server = Server(protocol)
-        publish(plan.key, self.server)
         self.closed = False
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="server")
         # Runs while the workers start. If it fails, the first update raises the same error for its sender.
@@ -66,20 +56,7 @@ class ServerActor:
         self._turns = {index: asyncio.Lock() for index in self._slices}
 
     async def call(self, request: Request) -> Reply:
-        """The reply to a request; NotYet if it has to wait for long; TakenOver if a successor has it."""
-        reply = TakenOver() if self._is_taken_over else await self._call(request)
-        return TakenOver() if self._is_taken_over else reply
-
-    @property
-    def _is_taken_over(self) -> bool:
-        return self._kept is not None and self._kept.taken_over
-
-    async def settle(self) -> None:
-        """Let go what the servers before this one have left in memory."""
-        if self._kept is not None:
-            await self._kept.settle()
-
-    async def _call(self, request: Request) -> Reply:
+        """The reply to a request, or NotYet if it has to wait for long."""
         array = getattr(request, "gradient", None)
         small = array is None or (array.nbytes <= SMALL_NBYTES and not isinstance(array, Coded))
         if array is None or (small and self._warm.done()):
@@ -141,15 +118,16 @@ class ServerActor:
             await asyncio.gather(*(self._exchange(index, force=True) for index in self._slices))
 
     async def close(self) -> None:
-        """Stop exchanging. The worker may then be reserved again."""
+        """Stop answering and exchanging. The worker may then be reserved again."""
         self.closed = True
+        self.server.retire()
         if self._exchanging is not None:
             self._exchanging.cancel()
         self._pool.shutdown(wait=False)
 
     async def _exchange_while_there(self) -> None:
         """Exchange until Dask releases the actor. It does so without notice when its client is gone."""
-        while not self.closed and self._key in self._worker.state.actors:
+        while not self.server.retired and self._key in self._worker.state.actors:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._due.wait(), HOLD_S)
             if not self._due.is_set():
@@ -175,11 +153,11 @@ class ServerActor:
                 await self._compute(self.server.finish_sync, sync, reply)
 
     async def _ask(self, neighbour: Address, request: Request) -> Reply:
-        here = server_here(neighbour.key)
+        here = server_here(self._worker, neighbour.key)
         if here is not None:
             future: Future[Reply] = await self._compute(here.call, request)
             return await asyncio.wait_for(asyncio.wrap_future(future), ATTEMPT_S)
-        return await ask(self._worker, lambda: neighbour, request, ATTEMPT_S, lambda: self._transfer_s)
+        return await ask(self._worker, neighbour, request, ATTEMPT_S, lambda: self._transfer_s)
 
     def _compute(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._pool, function, *args)

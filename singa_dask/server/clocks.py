@@ -30,20 +30,26 @@ class GroupClock:
 
 @dataclass(frozen=True)
 class Note:
-    """What a server knows of a slice besides its values and its updater's state. members: by worker group."""
+    """What a server knows of a slice besides its values and its updater's state.
+
+    members, reductions, untold, heard: as in SliceProtocol. accounts: numbers of the copies of its accounts, by side.
+    """
 
     ledger: Ledger
     members: dict[int, GroupClock]
     reductions: int
+    untold: int
+    heard: bool
+    accounts: dict[str, int]
 
     def encode(self) -> bytes:
         """JSON, about 40 bytes for each worker group and 25 for each gap of the ledger."""
         members = [[group, *astuple(member)] for group, member in self.members.items()]
-        return json.dumps({"ledger": self.ledger.encode(), "members": members, "reductions": self.reductions}).encode()
+        return json.dumps(vars(self) | {"ledger": self.ledger.encode(), "members": members}).encode()
 
     @classmethod
     def decode(cls, encoded: bytes) -> Note:
         """The inverse of `encode`."""
         told = json.loads(encoded)
         members = {group: GroupClock(*clock) for group, *clock in told["members"]}
-        return cls(Ledger.decode(told["ledger"]), members, told["reductions"])
+        return cls(**told | {"ledger": Ledger.decode(told["ledger"]), "members": members})

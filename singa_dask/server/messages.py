@@ -203,8 +203,8 @@ class NotYet:
 
 
 @dataclass(frozen=True)
-class TakenOver:
-    """Another server has taken over: send the request there."""
+class Moved:
+    """The server has a successor, which goes on with everything that this one has acknowledged: repeat it there."""
 
 
 @dataclass(frozen=True)
@@ -214,4 +214,4 @@ class Refused:
     reason: str
 
 
-Reply: TypeAlias = Done | Fresh | State | Delta | NotYet | TakenOver | Refused
+Reply: TypeAlias = Done | Fresh | State | Delta | NotYet | Moved | Refused

@@ -16,6 +16,9 @@ either: `known` grows by the values that were sent.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from singa_dask.ops.arrays import Array
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Delta, Refused, Sync
@@ -24,7 +27,8 @@ from singa_dask.server.messages import Delta, Refused, Sync
 class Account:
     """The values that one slice and its counterpart at a neighbour both know, and their ledger.
 
-    The left neighbour starts every exchange, so both sides add the same numbers in the same order.
+    The left neighbour starts every exchange, so both sides add the same numbers in the same order. changes: how often
+    it has changed.
     """
 
     def __init__(self, values: Array, ledger: Ledger, generations: tuple[int, int] = (0, 0)) -> None:
@@ -34,6 +38,7 @@ class Account:
         self.sequence = 0  # of the last exchange started (left) or answered (right)
         self._said: Sync | None = None
         self._answer: Delta | None = None
+        self.changes = 0
 
     @property
     def opening(self) -> tuple[Array, Ledger]:
@@ -48,7 +53,7 @@ class Account:
     def begin(self, slice_: int, values: Array, ledger: Ledger, reductions: int = 0) -> Sync:
         """The left side's next message; the same one until it is answered."""
         if self._said is None:
-            self.sequence += 1
+            self.sequence, self.changes = self.sequence + 1, self.changes + 1
             delta, added = self._tell(values, ledger)
             self._said = Sync(slice_, self.generations, self.sequence, delta, reductions, added)
         return self._said
@@ -56,7 +61,7 @@ class Account:
     def finish(self, values: Array, ledger: Ledger, said: Sync, answer: Delta) -> None:
         """Take the right side's answer. Ignored if it belongs to an earlier account or was taken before."""
         if said is self._said:
-            self._said = None
+            self._said, self.changes = None, self.changes + 1
             self._settle()
             self._hear(values, ledger, answer)
 
@@ -68,7 +73,7 @@ class Account:
             return self._answer
         if message.sequence != self.sequence + 1:
             return Refused(f"exchange {message.sequence} after {self.sequence}")
-        self.sequence = message.sequence
+        self.sequence, self.changes = message.sequence, self.changes + 1
         self._settle()
         self._hear(values, ledger, message)
         delta, added = self._tell(values, ledger)
@@ -78,6 +83,33 @@ class Account:
     def untold(self, values: Array, ledger: Ledger) -> tuple[Array, Ledger]:
         """The changes not yet sent to the neighbour."""
         return values - self.known, ledger.minus(self.ledger)
+
+    def saved(self) -> tuple[Array, Array | None, dict[str, Any]]:
+        """What a successor needs to go on with this account: the known values, or the opening ones while they are
+        kept; the delta of the message that is repeated, if there is one; and the rest, for JSON."""
+        (known, ledger), message = self.opening, self._said or self._answer
+        note: dict[str, Any] = {"generations": self.generations, "sequence": self.sequence, "ledger": ledger.encode()}
+        note |= {"opened": self._opening is not None, "said": self._said is not None}
+        if message is None:
+            return known, None, note
+        return known, message.delta, note | {"reductions": message.reductions, "told": message.ledger.encode()}
+
+    @classmethod
+    def restored(cls, slice_: int, known: Array, delta: Array, note: Mapping[str, Any]) -> Account:
+        """The inverse of `saved`. delta: of any values where there was none."""
+        account = cls(known, Ledger.decode(note["ledger"]), tuple(note["generations"]))
+        account.sequence = note["sequence"]
+        if not note["opened"]:
+            account._settle()
+        if "told" in note:
+            told, reductions = Ledger.decode(note["told"]), note["reductions"]
+            if note["said"]:
+                account._said = Sync(slice_, account.generations, account.sequence, delta, reductions, told)
+                if note["opened"]:
+                    account._add(delta, told)
+            else:
+                account._answer = Delta(delta, reductions, told)
+        return account
 
     def _tell(self, values: Array, ledger: Ledger) -> tuple[Array, Ledger]:
         delta, added = self.untold(values, ledger)

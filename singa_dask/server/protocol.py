@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from singa_dask.ops import Ops
-from singa_dask.server.clocks import GroupClock, Note
+from singa_dask.server.clocks import GroupClock
+from singa_dask.server.kept import Keeper, KeptSlice
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import (
     Array,
@@ -34,7 +35,6 @@ from singa_dask.server.messages import (
     Update,
 )
 from singa_dask.server.neighbours import Account
-from singa_dask.server.shadow import Copy, SliceShadow
 from singa_dask.server.slices import Slice
 from singa_dask.updaters import Updater
 
@@ -62,8 +62,8 @@ class ServerProtocol:
     groups: the expected worker groups; dealt_to: how many share the training data; max_staleness: how many updates a
     group may be ahead of the slowest one, None for no bound (Downpour), 0 for lock-step. sync_freq: updates between
     two exchanges with the right neighbour. accounts: by side ("left", "right"), the generations of existing
-    neighbours. copy: False to update the arrays of Put in place. shadows: by slice, of those that get a copy of every
-    new version.
+    neighbours. copy: False to update the arrays of Put in place. keepers: by slice, of those that are saved before
+    anything is answered.
 
     Not thread-safe. Replies hold live arrays, valid until the next message.
     """
@@ -80,26 +80,19 @@ class ServerProtocol:
         sync_freq: int = 1,
         accounts: Mapping[str, tuple[int, int]] | None = None,
         copy: bool = True,
-        shadows: Mapping[int, SliceShadow] | None = None,
+        keepers: Mapping[int, Keeper] | None = None,
     ) -> None:
-        self.places = tuple(slices)
+        self.dtype = ops.dtype
         shared = ops, tuple(groups), dealt_to, max_staleness, sync_freq, dict(accounts or {}), copy
         self.slices = {
-            s.index: SliceProtocol(s.index, s.size, make_updater(s), *shared, shadow=(shadows or {}).get(s.index))
+            s.index: SliceProtocol(s.index, s.size, make_updater(s), *shared, keeper=(keepers or {}).get(s.index))
             for s in slices
         }
 
-    def keep(self, shadows: Mapping[int, SliceShadow]) -> None:
-        """Have these get a copy of every new version."""
-        for index, shadow in shadows.items():
-            self.slices[index].shadow = shadow
-
-    def recover(self, left: Mapping[int, SliceShadow]) -> None:
-        """Go on from what a lost server has left, and keep it. A slice of which nothing was saved waits for its Put
-        again. Nobody waits for worker groups that are not expected any more."""
-        for index, shadow in left.items():
-            for copy in shadow.copies:
-                self.slices[index].recover(copy)
+    def restore(self, kept: Mapping[int, KeptSlice]) -> None:
+        """Go on from what a lost server has left, by slice. A slice of which nothing was saved waits for its Put."""
+        for index, left in kept.items():
+            self.slices[index].restore(left)
 
     def handle(self, sender: Sender, request: Request) -> list[Answer]:
         """Take a message. Returns all replies that are now possible, to this or earlier messages."""
@@ -122,7 +115,7 @@ class SliceProtocol:
     sync_freq: int
     generations: dict[str, tuple[int, int]]
     copy: bool
-    shadow: SliceShadow | None = None
+    keeper: Keeper | None = None
     values: Array = None
     version: int = 0
     ledger: Ledger = field(default_factory=Ledger)
@@ -134,6 +127,7 @@ class SliceProtocol:
     entered: int = 0  # generations that have started
     reductions: int = 0  # of the learning rate, the maximum that anybody knows
     arrived: dict[int, int] = field(default_factory=dict)  # clocks including waiting updates, at the start of a pass
+    changed: bool = False  # since it was saved
 
     def handle(self, sender: Sender, request: Request) -> list[Answer]:
         """See ServerProtocol.handle."""
@@ -151,6 +145,7 @@ class SliceProtocol:
                     given.append((entry, reply))
             self.waiting = still
             if (len(given), self.version, self.entered) == before:
+                self.save()
                 return [Answer(entry.sender, self._dated(entry.request, reply)) for entry, reply in given]
 
     def _in_turn(self) -> Sequence[_Waiting]:
@@ -204,6 +199,24 @@ class SliceProtocol:
         assert isinstance(request, Inspect)
         return State(self.values, self.updater.state, self.version, self.reductions)
 
+    def restore(self, left: KeptSlice) -> None:
+        """Go on from what a lost server has left, and keep it. Worker groups that are not expected have left."""
+        for each in (left.before, left):
+            if each is not None:
+                self._take(each)
+                for group, member in self.members.items():
+                    member.active = member.active and group in self.groups
+                self.changed = True
+                self.save()
+
+    def _take(self, left: KeptSlice) -> None:
+        note = left.note
+        self.values = self.ops.asarray(left.values).copy()
+        self.updater.load_state(left.states)
+        self.version, self.ledger, self.members = left.version, note.ledger, note.members
+        self.reductions, self.untold, self.heard = note.reductions, note.untold, note.heard
+        self.accounts = {side: Account.restored(self.index, *account) for side, account in left.accounts.items()}
+
     # Worker groups
 
     def _put(self, put: Put) -> Reply:
@@ -217,7 +230,7 @@ class SliceProtocol:
             self.version, self.reductions, self.ledger = put.version, put.reductions, put.ledger.copy()
             self.ledger.begin(self.dealt_to, put.step)
             self.members = {group: GroupClock(-1, self.ledger.next(group)) for group in self.groups}
-            self._save()
+            self.changed = True
             for side, generations in self.generations.items():
                 self.open_account(side, generations)
         return Done()
@@ -272,42 +285,27 @@ class SliceProtocol:
             self.reductions = max(self.reductions, reductions)
             self.version += 1
             member.next += 1
-            self.untold += 1
-            self._save()
+            self.untold, self.changed = self.untold + 1, True
         return Fresh(self.values, self.version, staleness=entry.staleness)
-
-    def recover(self, copy: Copy) -> None:
-        """Go on from a copy of the slice, and keep one."""
-        self._take(copy)
-        for group, member in self.members.items():
-            member.active = member.active and group in self.groups
-        self._save()
-
-    def _save(self) -> None:
-        if self.shadow is not None:
-            note = Note(self.ledger, self.members, self.reductions).encode()
-            self.shadow.save(self.version, self.values, self.updater.state, note)
-
-    def _take(self, copy: Copy) -> None:
-        """Have the state of a copy."""
-        note = Note.decode(copy.note)
-        self.updater.load_state(copy.states)
-        self.values, self.version = self.ops.asarray(copy.values).copy(), copy.version
-        self.ledger, self.members, self.reductions = note.ledger, note.members, note.reductions
 
     def _go_back(self, request: GoBack) -> Reply:
         refused = self._enter(request.origin)
         if refused:
             return refused
         ahead = self.members[request.origin.group].next - request.step
-        copy = self.shadow.at(self.version - ahead) if self.shadow is not None and ahead > 0 else None
-        if copy is not None and len(self.members) == 1:
+        left = self.keeper.at(self.version - ahead) if self.keeper is not None and ahead > 0 else None
+        if left is not None and len(self.members) == 1:
             reductions = self.reductions  # the evaluation came before the step
-            self._take(copy)
-            self.reductions = reductions
-            self._save()
+            self._take(left)
+            self.reductions, self.changed = reductions, True
             self._enter(request.origin)
         return Fresh(self.values, self.version)
+
+    def save(self) -> None:
+        """Save what has changed, if there is somewhere to. Raises Superseded if a successor goes on from there."""
+        if self.changed and self.keeper is not None:
+            self.keeper.save(self)
+        self.changed = False
 
     def _must_fit(self, name: str, array: Array) -> None:
         if array.shape != (self.size,):
@@ -338,8 +336,7 @@ class SliceProtocol:
     def _leave(self, origin: Origin) -> Reply:
         # Even if its Get has not arrived: a Get under way must not make the others wait.
         if self._enter(origin) is None:
-            self.members[origin.group].active = False
-            self._save()
+            self.members[origin.group].active, self.changed = False, True
         return Done()
 
     # Neighbours
@@ -349,7 +346,8 @@ class SliceProtocol:
         request must not reopen it. Returns its opening values and their ledger."""
         account = self.accounts.get(side)
         if account is None or account.generations != generations:
-            account = self.accounts[side] = Account(self.values, self.ledger, generations)
+            account, self.changed = Account(self.values, self.ledger, generations), True
+            self.accounts[side] = account
         return account.opening
 
     def part_with(self) -> None:
@@ -365,7 +363,7 @@ class SliceProtocol:
         if not account.waiting:
             if not (force or self.heard or self.untold >= self.sync_freq):
                 return None
-            self.untold, self.heard = 0, False
+            self.untold, self.heard, self.changed = 0, False, True
         return account.begin(self.index, self.values, self.ledger, self.reductions)
 
     def finish_sync(self, sync: Sync, reply: Reply) -> None:
@@ -373,6 +371,7 @@ class SliceProtocol:
         if not isinstance(reply, Delta):
             raise ValueError(f"the right neighbour did not answer the exchange: {reply}")
         self.accounts[RIGHT].finish(self.values, self.ledger, sync, reply)
+        self.changed = True
         self.reductions = max(self.reductions, reply.reductions)
 
     def _sync(self, sync: Sync) -> Reply:
@@ -381,7 +380,7 @@ class SliceProtocol:
         reply = self.accounts[LEFT].answer(self.values, self.ledger, sync)
         if not isinstance(reply, Delta):
             return reply
-        self.heard, self.reductions = True, max(self.reductions, sync.reductions)
+        self.heard, self.changed, self.reductions = True, True, max(self.reductions, sync.reductions)
         return replace(reply, reductions=self.reductions)
 
     def _open(self, request: OpenAccount) -> Reply:
@@ -401,5 +400,5 @@ class SliceProtocol:
         self.values[...] = given + own
         self.ledger = request.ledger.plus(untold)
         account = self.accounts[request.side] = Account(given, request.ledger, request.account)
-        self.untold, self.heard = self.sync_freq, True
+        self.untold, self.heard, self.changed = self.sync_freq, True, True
         return Done()

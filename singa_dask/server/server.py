@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
 import numpy as np
 
@@ -18,11 +18,11 @@ from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.net.flat import ALIGNMENT, Entry
 from singa_dask.ops import Ops, get_ops
 from singa_dask.ops.arrays import Array
-from singa_dask.server.kept import Keeping
+from singa_dask.server.kept import Keeper
 from singa_dask.server.ledger import Ledger
-from singa_dask.server.messages import Fresh, Reply, Request, State, Sync, Update
-from singa_dask.server.protocol import ServerProtocol
-from singa_dask.server.shadow import SliceShadow
+from singa_dask.server.messages import Fresh, Moved, Reply, Request, State, Sync, Update
+from singa_dask.server.protocol import ServerProtocol, SliceProtocol
+from singa_dask.server.shadow import Superseded
 from singa_dask.server.slices import Slice
 from singa_dask.updaters import Updater, make_updater
 
@@ -33,8 +33,7 @@ LEAST_RATE = 8e6
 @dataclass(frozen=True)
 class ServerPlan:
     """The settings of a server. updater: serialised UpdaterProto; entries: of all parameters; key: unique, "" for a
-    server in the worker's process; code: user code; keeping: None to leave nothing in memory that outlives the
-    process; the rest: as in ServerProtocol."""
+    server in the worker's process; code: user code; the rest: as in ServerProtocol."""
 
     updater: bytes
     entries: tuple[Entry, ...]
@@ -46,12 +45,11 @@ class ServerPlan:
     sync_freq: int = 1
     accounts: dict[str, tuple[int, int]] = field(default_factory=dict)
     code: CodeBundle | None = None
-    keeping: Keeping | None = None
 
     def protocol(
-        self, ops: Ops | None = None, *, copy: bool = True, shadows: Mapping[int, SliceShadow] | None = None
+        self, ops: Ops | None = None, *, copy: bool = True, keepers: Mapping[int, Keeper] | None = None
     ) -> ServerProtocol:
-        """The server's protocol, which computes on `ops` (by default the CPU's). copy, shadows: as in
+        """The server's protocol, which computes on `ops` (by default the CPU's). copy, keepers: as in
         ServerProtocol."""
         ops = ops or get_ops("cpu")
 
@@ -68,7 +66,7 @@ class ServerPlan:
             sync_freq=self.sync_freq,
             accounts=self.accounts,
             copy=copy,
-            shadows=shadows,
+            keepers=keepers,
         )
 
     @property
@@ -94,12 +92,14 @@ class Server:
     """A ServerProtocol behind a lock.
 
     live: replies hold the protocol's own arrays, for a single caller that put them there. Otherwise parameters are
-    lent: they are copied only if the next message comes while a reply is still in use or under way.
+    lent: they are copied only if the next message comes while a reply is still in use or under way. retired: it has a
+    successor, and answers everything with Moved.
     """
 
     def __init__(self, protocol: ServerProtocol, *, live: bool = False) -> None:
         self.protocol = protocol
         self.live = live
+        self.retired = False
         self.on_update: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._numbers = count()
@@ -109,20 +109,43 @@ class Server:
     def call(self, request: Request, out: Array | None = None) -> Future[Reply]:
         """The future of the reply. out: an array for its parameters, instead of a new one."""
         future: Future[Reply] = Future()
-        given: list[tuple[Future[Reply], Reply]] = []
         with self._lock:
             number = next(self._numbers)
             self._open[number] = future, out
-            self._part_with(request.slice)
-            for sender, reply in self.protocol.handle(number, request):
-                waiting, target = self._open.pop(sender)  # type: ignore[call-overload]
-                given.append((waiting, reply if self.live else self._detached(request.slice, reply, target)))
+            given = self._moved() if self.retired else self._handled(number, request)
         for waiting, reply in given:
             with suppress(InvalidStateError):  # the sender no longer waits
                 waiting.set_result(reply)
         if isinstance(request, Update | Sync):
             self.on_update()
         return future
+
+    def _handled(self, number: int, request: Request) -> list[tuple[Future[Reply], Reply]]:
+        """The replies that a request makes possible, and who waits for them."""
+        self._part_with(request.slice)
+        given: list[tuple[Future[Reply], Reply]] = []
+        try:
+            answers = self.protocol.handle(number, request)
+        except Superseded:
+            return self._moved()
+        for sender, reply in answers:
+            waiting, target = self._open.pop(sender)  # type: ignore[call-overload]
+            given.append((waiting, reply if self.live else self._detached(request.slice, reply, target)))
+        return given
+
+    def retire(self) -> None:
+        """Answer nothing any more: there is, or will be, a successor."""
+        with self._lock:
+            given = self._moved()
+        for waiting, reply in given:
+            with suppress(InvalidStateError):
+                waiting.set_result(reply)
+
+    def _moved(self) -> list[tuple[Future[Reply], Reply]]:
+        self.retired = True
+        given: list[tuple[Future[Reply], Reply]] = [(future, Moved()) for future, _ in self._open.values()]
+        self._open.clear()
+        return given
 
     def withdraw(self, future: Future[Reply], index: int) -> bool:
         """Forget a request waiting in this slice, which will be repeated. Returns False if it has been answered."""
@@ -135,20 +158,29 @@ class Server:
 
     def begin_sync(self, index: int, *, force: bool = False) -> Sync | None:
         """See SliceProtocol."""
-        with self._lock:
-            return self.protocol.slices[index].begin_sync(force=force)
+        with self._changing(index) as state:
+            return state.begin_sync(force=force)
 
     def finish_sync(self, sync: Sync, reply: Reply) -> None:
         """See SliceProtocol."""
-        with self._lock:
+        with self._changing(sync.slice) as state:
             self._part_with(sync.slice)
-            self.protocol.slices[sync.slice].finish_sync(sync, reply)
+            state.finish_sync(sync, reply)
 
     def open_account(self, index: int, side: str, generations: tuple[int, int]) -> tuple[Array, Ledger]:
         """See SliceProtocol. Returns copies."""
-        with self._lock:
-            values, ledger = self.protocol.slices[index].open_account(side, generations)
+        with self._changing(index) as state:
+            values, ledger = state.open_account(side, generations)
             return values.copy(), ledger.copy()
+
+    @contextmanager
+    def _changing(self, index: int) -> Iterator[SliceProtocol]:
+        """A slice, which is saved afterwards. Raises Superseded."""
+        with self._lock:
+            if self.retired:
+                raise Superseded("this server has a successor")
+            yield self.protocol.slices[index]
+            self.protocol.slices[index].save()
 
     def _detached(self, index: int, reply: Reply, out: Array | None) -> Reply:
         """The reply with arrays that later messages do not change."""
@@ -176,14 +208,7 @@ class Server:
             self.protocol.slices[index].part_with()
 
 
-_here: WeakValueDictionary[str, Server] = WeakValueDictionary()
-
-
-def publish(key: str, server: Server) -> None:
-    """Make the server available to workers in this process."""
-    _here[key] = server
-
-
-def server_here(key: str) -> Server | None:
-    """The server of this key, if it is in this process."""
-    return _here.get(key)
+def server_here(worker: Any, key: str) -> Server | None:
+    """The server that is the actor of this key on a Dask worker, None if it is not there."""
+    server: Server | None = getattr(worker.state.actors.get(key), "server", None)
+    return server

@@ -4,8 +4,8 @@ A slice has two copies, which are written in turns. So whenever the process is k
 as it was after the last update, or after the one before. A worker group that goes on from its shadows repeats at most
 one step.
 
-A process may be stopped for a while, or be cut off, and go on after others have taken over what it left. So whoever
-takes over a shadow marks it first, and its process acknowledges nothing that it has saved since.
+A successor fences the copies before it reads them. A process that lives all the same then saves nothing any more, and
+so acknowledges nothing that its successor does not know.
 """
 
 from __future__ import annotations
@@ -18,12 +18,17 @@ from typing import Any
 import numpy as np
 
 from singa_dask.comm.shared_memory import Memory, MemoryAddress
+from singa_dask.errors import ClusterError
 from singa_dask.server.slices import Slice
 
 Array = np.ndarray
 _LINE = 64  # bytes of a cache line
-_NOTE = 1 << 14  # bytes, with their number in front
+_NOTE = 1 << 16  # bytes, with their number in front
 _NEVER = -1
+
+
+class Superseded(ClusterError):
+    """Another process goes on from what this one has saved."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class ShadowAddress:
 class Copy:
     """One of the two copies of a slice. number: of the copy, growing; _NEVER while it is being written."""
 
-    head: Array  # number, version
+    head: Array  # number, version, whether a successor has fenced it
     note_memory: Array
     values: Array
     states: dict[str, Array]
@@ -79,9 +84,10 @@ class SliceShadow:
     def save(self, version: int, values: Array, states: Mapping[str, Array], note: bytes = b"") -> None:
         """Copy the slice after `version` updates, if a copy is due.
 
-        values: the first elements of it, if not all. note: what the server must know besides, at most 16,376 bytes.
+        values: the first elements of it, if not all. note: what the server must know besides, at most 65,528 bytes.
+        Raises Superseded if a successor reads the copies.
         """
-        if version % self._pace.every:
+        if not self.due(version):
             return
         began = time.perf_counter()
         older, newer = sorted(self._copies, key=lambda copy: copy.number)
@@ -96,17 +102,27 @@ class SliceShadow:
         older.head[1] = version
         older.head[0] = newer.number + 1
         self._pace.seconds += time.perf_counter() - began
+        if any(copy.head[2] for copy in self._copies):
+            raise Superseded("a successor of this process goes on from what it has saved")
 
-    @property
-    def newest(self) -> Copy | None:
-        """The copy that was made last, once there is one."""
-        copy = max(self._copies, key=lambda copy: copy.number)
-        return copy if copy.number > _NEVER else None
+    def due(self, version: int) -> bool:
+        """Whether a copy is made after so many updates."""
+        return version % self._pace.every == 0
+
+    def fence(self) -> None:
+        """Have the process that saves here be superseded."""
+        for copy in self._copies:
+            copy.head[2] = 1
 
     @property
     def copies(self) -> list[Copy]:
         """The copies that are whole, the older one first."""
         return sorted((copy for copy in self._copies if copy.number > _NEVER), key=lambda copy: copy.number)
+
+    @property
+    def newest(self) -> Copy | None:
+        """The copy that was made last, once there is one."""
+        return next(reversed(self.copies), None)
 
     def at(self, version: int) -> Copy | None:
         """The slice after `version` updates, if it is still here."""
@@ -119,7 +135,6 @@ class Shadow:
 
     def __init__(self, memory: Memory, address: ShadowAddress) -> None:
         self.memory, self.address, self.pace = memory, address, Pace()
-        self._mark = memory.array(np.int64, 1)
         self.slices = dict(self._cut())
 
     @classmethod
@@ -142,7 +157,7 @@ class Shadow:
         shadow = cls(memory, ShadowAddress(memory.address, known, tuple(states), np.dtype(dtype).name))
         for each in shadow.slices.values():
             for copy in each._copies:
-                copy.head[:] = _NEVER
+                copy.head[:2] = _NEVER
         return shadow
 
     @classmethod
@@ -152,22 +167,13 @@ class Shadow:
         return None if memory is None else cls(memory, address)
 
     @property
-    def taken_over(self) -> bool:
-        """Whether a successor goes on from it."""
-        return bool(self._mark[0])
-
-    def take_over(self) -> None:
-        """Go on from it: what its process saves from now on does not count."""
-        self._mark[0] = 1
-
-    @property
     def version(self) -> int | None:
         """The number of updates that every slice has a copy of; None if a slice has no copy."""
         newest = [each.newest for each in self.slices.values()]
         return None if None in newest else min((copy.version for copy in newest if copy is not None), default=None)
 
     def _cut(self) -> Iterator[tuple[int, SliceShadow]]:
-        dtype, offset = np.dtype(self.address.dtype), _LINE
+        dtype, offset = np.dtype(self.address.dtype), 0
 
         def take(kind: Any, count: int) -> Array:
             nonlocal offset
@@ -178,7 +184,7 @@ class Shadow:
         for index, start, stop in self.address.slices:
             copies = [
                 Copy(
-                    take(np.int64, 2),
+                    take(np.int64, 3),
                     take(np.uint8, _NOTE),
                     take(dtype, stop - start),
                     {name: take(dtype, stop - start) for name in self.address.states},
@@ -192,7 +198,7 @@ def nbytes(slices: Sequence[tuple[int, int, int]], states: int, dtype: Any) -> i
     """Bytes of the shadows of slices (index, start, stop) with so many states."""
     itemsize = np.dtype(dtype).itemsize
     arrays = sum((1 + states) * _lines((stop - start) * itemsize) for _, start, stop in slices)
-    return _LINE + 2 * (arrays + len(slices) * (_LINE + _NOTE))
+    return 2 * (arrays + len(slices) * (_LINE + _NOTE))
 
 
 def _lines(size: int) -> int:

@@ -128,7 +128,7 @@ class _Record:
             if group in event["groups"] and event["step"] <= stop:
                 return f"worker group {group} was restarted at step {event['step']}: {event['cause']}"
         for event in reversed(self._restarts):
-            if event["servers"] and not event["from_memory"] and group not in event["groups"]:
+            if event["servers"] and group not in event["groups"]:
                 lost = " and ".join(map(str, event["servers"]))
                 return f"server group {lost} was lost, with updates that no other had: {event['cause']}"
         if partly and self._resumed:

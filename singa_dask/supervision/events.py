@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from singa_dask.cluster import WorkerInfo
-    from singa_dask.server import ServerAddress
+    from singa_dask.server import KeptServer
     from singa_dask.training.checkpoint import Found
-    from singa_dask.training.shadows import RankAddress
     from singa_dask.training.worker import GroupPlan
 
 
@@ -21,26 +20,26 @@ class Event:
 @dataclass(frozen=True)
 class Surveyed(Event):
     """The answer to a Survey. at: when, by a monotonic clock; nannies: those of the Survey that answer; found: the
-    newest checkpoint, if it was asked for; left: by worker group, the shadows that its ranks have left in memory;
-    servers_left: by server group, those of its servers."""
+    newest checkpoint, if it was asked for; left: what the processes of worker groups and server groups have left in
+    memory, by the group's name."""
 
     number: int
     workers: tuple[WorkerInfo, ...]
     at: float = 0.0
     found: Found | None = None
-    left: Mapping[int, tuple[RankAddress, ...]] = field(default_factory=dict)
+    left: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     nannies: frozenset[str] = frozenset()
-    servers_left: Mapping[int, tuple[ServerAddress, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Formed(Event):
     """A request succeeded. moved: old addresses of restarted Dask workers -> new ones; pids: by address, of processes
-    that have a nanny."""
+    that have a nanny; unkept: the server groups of which no memory would outlive their processes."""
 
     request: int
     moved: Mapping[str, str] = field(default_factory=dict)
     pids: Mapping[str, int] = field(default_factory=dict)
+    unkept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,10 @@ class WorkerGroupFailed(Event):
 
 @dataclass(frozen=True)
 class ServersLost(Event):
-    """These processes died."""
+    """These processes died, or are stopped. stopped: the latter."""
 
     addresses: frozenset[str]
+    stopped: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -167,16 +167,17 @@ class WorkerGroupRequest:
 @dataclass(frozen=True)
 class ServerGroupRequest:
     """A server group to make. groups: the worker groups that will use it; accounts: the generations, left and right of
-    each border, of neighbours that begin with the same parameters; left: the shadows of its lost servers, from which
-    it goes on; also: by server, another nanny of the machine, "" for none."""
+    each border, of neighbours that begin with the same parameters; sides: on which there are neighbours; also: another
+    nanny of each server's machine, "" for none; left: what the lost servers have left, from which it goes on."""
 
     number: int
     where: tuple[str, ...]
     generation: int
     groups: tuple[int, ...]
     accounts: Mapping[str, tuple[int, int]]
-    left: tuple[ServerAddress, ...] = ()
+    sides: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
+    left: tuple[KeptServer, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -203,14 +204,6 @@ class TellLead(Command):
 
     ended: bool
     flush: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class TellServers(Command):
-    """Tell worker groups that run where this server group is now, and let go what its former servers have left."""
-
-    server_group: int
-    worker_groups: tuple[int, ...]
 
 
 @dataclass(frozen=True)

@@ -6,20 +6,19 @@ import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from singa_dask.cluster import Group, GroupFailed, form_group
 from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.held import left_behind, let_go
 from singa_dask.errors import ClusterError, SingaError
 from singa_dask.planning.candidates import with_cluster
-from singa_dask.server import Keeping, ServerAddress, ServerPlan
+from singa_dask.server import ServerPlan
 from singa_dask.supervision.events import Formed, FormRequest, NotFormed, ServerGroupRequest, WorkerGroupRequest
-from singa_dask.supervision.servers import Servers, make_servers, number_of
+from singa_dask.supervision.servers import Keeping, Servers, make_servers
 from singa_dask.training.dask_task import train_on_dask_worker
 from singa_dask.training.placement import server_plan
 from singa_dask.training.prepare import Prepared
-from singa_dask.training.shadows import RankAddress
 from singa_dask.training.worker import WorkerPlan
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _IN_USE_S = 2.0
+# Attempts to tell a worker group where its servers are. One that hears of none fails, and is formed again.
+_TELLS = 5
 
 
 @dataclass
@@ -40,16 +41,6 @@ class Launched:
     moved: dict[str, str] = field(default_factory=dict)
     replaced: dict[str, int] = field(default_factory=dict)
     event: Formed | NotFormed | None = None
-
-
-@dataclass(frozen=True)
-class LeftMemory:
-    """The shadows that the ranks of each worker group, and the servers of each server group, have left, by group; and
-    the nannies that answer."""
-
-    ranks: dict[int, tuple[RankAddress, ...]] = field(default_factory=dict)
-    servers: dict[int, tuple[ServerAddress, ...]] = field(default_factory=dict)
-    nannies: frozenset[str] = frozenset()
 
 
 class GroupLauncher:
@@ -72,13 +63,15 @@ class GroupLauncher:
         self.client, self.prepared, self.resumes = client, prepared, resumes
         self.worker_plan, self.topic, self.patience_s = worker_plan, topic, patience_s
 
-    def form(self, request: FormRequest, running: Mapping[int, Servers]) -> Launched:
-        """Form the whole request, or nothing. running: the server groups outside the request."""
+    def form(self, request: FormRequest, running: Mapping[int, Servers], groups: Mapping[int, Group]) -> Launched:
+        """Form the whole request, or nothing. running, groups: the server groups and worker groups outside the
+        request."""
         launched = Launched()
         try:
             for group in request.worker_groups:
                 self._form_worker_group(group, launched)
-            self._make_servers(request, running, launched)
+            unkept = self._make_servers(request, running, launched)
+            self._tell_servers(request, {**running, **launched.servers}, {**groups, **launched.groups})
         except BaseException as error:
             launched.replaced |= close(launched.groups.values(), launched.servers.values())
             if not isinstance(error, ClusterError):
@@ -88,23 +81,13 @@ class GroupLauncher:
             launched.event = NotFormed(request.number, error, raised, lost, launched.moved, launched.replaced)
         else:
             workers = [worker for group in launched.groups.values() for worker in group.workers if worker.nanny]
-            launched.event = Formed(request.number, launched.moved, {w.address: w.pid for w in workers})
+            launched.event = Formed(request.number, launched.moved, {w.address: w.pid for w in workers}, unkept)
         return launched
 
-    def left_behind(self, nannies: Iterable[str]) -> LeftMemory:
-        """What lost processes have left in memory. Servers go on from this start of the run only, as the worker groups
-        of an earlier one are not those of now."""
-        left, answer = left_behind(self.client, nannies, self.topic, earlier=self.resumes)
-        numbers = {group: number_of(group) for group in left}
-        return LeftMemory(
-            {int(group): left[group] for group, number in numbers.items() if number is None},
-            {
-                number: left[group]
-                for group, number in numbers.items()
-                if number is not None and left[group][0].run == self.topic
-            },
-            answer,
-        )
+    def left_behind(self, nannies: Iterable[str]) -> tuple[dict[str, tuple[Any, ...]], frozenset[str]]:
+        """What the processes of each group have left, by the group's name; and the nannies that answer."""
+        earlier = (lambda group: group.startswith("worker")) if self.resumes else (lambda group: False)
+        return left_behind(self.client, nannies, self.topic, earlier=earlier)
 
     def let_go(self, nannies: Iterable[str]) -> None:
         """Have nobody hold anything of this run any more."""
@@ -134,44 +117,62 @@ class GroupLauncher:
             return self.worker_plan.job
         return with_cluster(job, topology.of_workers(workers).to_proto()).SerializeToString()
 
-    def _make_servers(self, request: FormRequest, running: Mapping[int, Servers], launched: Launched) -> None:
-        """Make the server groups: for the workers' parameters, from memory, or each from a neighbour that is up, the
-        nearest first.
-
-        Then neighbours meet, and the worker groups are told the addresses of their servers.
-        """
+    def _make_servers(
+        self, request: FormRequest, running: Mapping[int, Servers], launched: Launched
+    ) -> tuple[int, ...]:
+        """Make the server groups: from what lost ones have left, for the workers' parameters, or each from a neighbour
+        that is up, the nearest first. Then neighbours meet. Returns the groups of which no memory is held."""
         up = dict(running)
-        waiting = sorted(request.server_groups, key=lambda group: group.number)
+        waiting = sorted(request.server_groups, key=lambda group: (not group.left, group.number))
         while waiting:
-            ready = (g for g in waiting if request.fresh or g.left or {g.number - 1, g.number + 1} & up.keys())
-            group = next(ready)
+            if request.fresh or waiting[0].left:
+                group, neighbours = waiting[0], []
+            else:
+                group = next(g for g in waiting if {g.number - 1, g.number + 1} & up.keys())
+                neighbours = [up[n] for n in (group.number - 1, group.number + 1) if n in up]
             waiting.remove(group)
-            alone = request.fresh or group.left
-            neighbours = [] if alone else [up[n] for n in (group.number - 1, group.number + 1) if n in up]
             where = [launched.moved.get(address, address) for address in group.where]
-            plans = self._server_plans(group)
-            servers = make_servers(self.client, group.number, group.generation, where, plans, self.topic)
+            servers = make_servers(
+                self.client,
+                group.number,
+                group.generation,
+                where,
+                self._server_plans(group),
+                keeping_of(group),
+                self.topic,
+            )
             up[group.number] = launched.servers[group.number] = servers
             if neighbours:
                 servers.take_over(neighbours[0])
                 for other in neighbours[1:]:
                     servers.hand_on(other)
+        unkept = tuple(number for number, servers in sorted(launched.servers.items()) if not servers.settle())
         for number in sorted(up):
             if number + 1 in up and {number, number + 1} & launched.servers.keys():
                 up[number].meet(up[number + 1])
-        for workers in request.worker_groups if up else ():
-            launched.groups[workers.plan.number].tell("servers", up[workers.server_group].addresses)
+        return unkept
+
+    def _tell_servers(self, request: FormRequest, up: Mapping[int, Servers], groups: Mapping[int, Group]) -> None:
+        """Tell worker groups the addresses of their servers: those that are new, and those whose servers are."""
+        told = {workers.plan.number: workers.server_group for workers in request.worker_groups if up}
+        told |= {group: servers.number for servers in request.server_groups for group in servers.groups}
+        for number, server_group in told.items():
+            for _ in range(_TELLS if number in groups else 0):
+                if groups[number].tell("servers", up[server_group].addresses):
+                    break
 
     def _server_plans(self, group: ServerGroupRequest) -> list[ServerPlan]:
         made, partition = self.prepared, self.prepared.partition
         options = {"groups": group.groups, "accounts": dict(group.accounts), "code": made.code}
-        size = len(group.where)
-        kept = [Keeping(self.topic, group.generation, i, size, also) for i, also in enumerate(group.also)]
-        kept = [replace(each, left=left) for each, left in zip(kept, group.left, strict=True)] if group.left else kept
-        return [
-            server_plan(made.job, made.layout.entries, partition.of_server(i), keeping=keeping, **options)
-            for i, keeping in enumerate(kept or [None] * size)
-        ]
+        slices = [partition.of_server(i) for i in range(len(group.where))]
+        return [server_plan(made.job, made.layout.entries, own, **options) for own in slices]
+
+
+def keeping_of(group: ServerGroupRequest) -> list[Keeping]:
+    """How each server of a group leaves its slices in memory."""
+    size, name = len(group.where), f"server group {group.number}"
+    also, left = group.also or ("",) * size, group.left or (None,) * size
+    return [Keeping(name, (i, size, group.generation), group.sides, also[i], left[i]) for i in range(size)]
 
 
 def close(groups: Iterable[Group], servers: Iterable[Servers]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from singa_dask.training.worker import GroupPlan
 
 if TYPE_CHECKING:
     from singa_dask.cluster.workers import Placement, WorkerInfo
-    from singa_dask.server import ServerAddress
+    from singa_dask.server import KeptServer
     from singa_dask.training.checkpoint import Found
     from singa_dask.training.shadows import RankAddress
 
@@ -36,14 +36,14 @@ class NoReplacement(ClusterError):
 
 @dataclass(frozen=True)
 class Restart:
-    """A restart, for the record: the worker groups that were re-formed, their step, the cause, the server groups that
-    were made again, and whether these went on from memory, with all that they had acknowledged."""
+    """A restart, for the record: the worker groups that were re-formed, their step, the cause, and the server groups
+    that were made again. whole: the server groups that went on from memory, with everything that they had."""
 
     groups: tuple[int, ...]
     step: int
     cause: str
     servers: tuple[int, ...] = ()
-    from_memory: bool = False
+    whole: tuple[int, ...] = ()
 
 
 class Phase(Enum):
@@ -80,14 +80,16 @@ TRANSITIONS = {
 class Member:
     """A worker group or a server group.
 
-    where: the Dask worker of each worker or server. generation: grows whenever it is formed. restarts: how often it
-    was lost since its worker groups last were beyond `reached`, the step that they had then.
+    where: the Dask worker of each worker or server. generation: grows with every attempt to form it; formed: the last
+    one that succeeded. restarts: how often it was lost since its worker groups last were beyond `reached`, the step
+    that they had then.
     """
 
     where: tuple[str, ...]
     number: int
     phase: Phase = field(default=Phase.DOWN, kw_only=True)
     generation: int = field(default=0, kw_only=True)
+    formed: int = field(default=0, kw_only=True)
     restarts: int = field(default=0, kw_only=True)
     reached: int = field(default=-1, kw_only=True)
 
@@ -115,15 +117,9 @@ class WorkerGroup(Member):
 
 @dataclass(eq=False)
 class ServerGroup(Member):
-    """The servers that hold one copy of the parameters.
+    """The servers that hold one copy of the parameters. left: by its lost servers, from which it goes on."""
 
-    left: the shadows of lost servers, from which it goes on; none where it cannot. served: its last generation that
-    ran. forgotten: whether its memory was found to be lost.
-    """
-
-    left: tuple[ServerAddress, ...] = ()
-    served: int = 0
-    forgotten: bool = False
+    left: tuple[KeptServer, ...] = ()
 
     def __str__(self) -> str:
         return f"server group {self.number}"
@@ -179,12 +175,6 @@ class Members:
         """The server groups that run."""
         return [group for group in self.server_groups if group.phase is Phase.RUNNING]
 
-    def lasting(self, lost: Sequence[ServerGroup] = ()) -> list[ServerGroup]:
-        """The server groups that have parameters, once these are lost: those that run, or go on from memory."""
-        running = [group for group in self.serving() if group not in lost]
-        gone = Phase.DROPPED, Phase.ENDED
-        return running or [group for group in self.server_groups if group.left and group.phase not in gone]
-
     def working(self) -> list[WorkerGroup]:
         """The worker groups that have not ended, and are not dropped."""
         return [group for group in self.worker_groups if group.phase not in (Phase.DROPPED, Phase.ENDED)]
@@ -192,19 +182,6 @@ class Members:
     def used(self, but: Phase = Phase.ENDED) -> set[str]:
         """The Dask workers that members are on, without those in the phase `but`."""
         return {a for m in self.all() if m.phase not in (Phase.ENDED, but) for a in m.where}
-
-    @property
-    def servers_return(self) -> bool:
-        """Whether lost servers go on from what they have left in memory: the only server group, in processes of its
-        own."""
-        return self.topology.server_worker_separate and len(self.server_groups) == 1
-
-    def remember(self, left: Mapping[int, tuple[ServerAddress, ...]]) -> None:
-        """Have server groups go on from these shadows, by group, if they are of their last servers."""
-        for group in self.server_groups if self.servers_return else ():
-            found = left.get(group.number, ())
-            if found and found[0].generation >= max(1, group.served) and not group.forgotten:
-                group.left = found
 
     def move(self, member: Member, what: str) -> None:
         """Make the transition that `what` means. Raises KeyError where TRANSITIONS has none."""
@@ -235,7 +212,7 @@ class Members:
         """Every worker group and server group that cannot go on after the loss of a member.
 
         These are: members in silent processes; members in the processes of a lost worker group that has several, as
-        all of them are replaced; worker groups of lost servers. Those of servers that go on from memory wait for them.
+        all of them are replaced; worker groups of lost servers that have left nothing in memory.
         """
         standing = (Phase.DOWN, Phase.RUNNING, Phase.LOST)
         working = [group for group in self.worker_groups if group.phase in standing]
@@ -256,36 +233,48 @@ class Members:
 
     def way_out(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup], found: Found | None) -> str:
         """In words: the worker groups that are re-formed, and their starting point. found: the newest checkpoint."""
-        names = "" if not self.server_groups else f" of {' and '.join(map(str, workers)) or 'the servers'}"
         if servers and all(group.left for group in servers):
-            return f"{names}, from the parameters that the servers have left in memory"
-        if self.server_groups and not servers:
+            names = " and ".join(map(str, [*workers, *servers]))
+            return f" of {names}, with everything that it had acknowledged"
+        names = "" if not self.server_groups else f" of {' and '.join(map(str, workers)) or 'the servers'}"
+        up = self.serving()
+        if self.server_groups and not servers and all(self.server_groups[g.server_group] in up for g in workers):
             return f"{names}, from the servers' parameters"
-        if self.serving():
+        if up or any(group.left for group in servers):
             return f"{names}, from the parameters of a neighbouring server group"
         if all(group.left for group in workers):
             return f"{names}, from the state that its processes have left in memory"
         return f"{names}, from step {found.step if found else 0}"
+
+    def returning(self) -> list[ServerGroup]:
+        """The server groups that are down, and go on from what they have left."""
+        return [group for group in self.server_groups if group.phase is Phase.DOWN and group.left]
+
+    def stranded(self) -> list[WorkerGroup]:
+        """The worker groups that run, though their servers are gone for good."""
+        gone = (Phase.DOWN, Phase.DROPPED, Phase.ENDED)
+        lost = {g.number for g in self.server_groups if g.phase in gone and g not in self.returning()}
+        return [group for group in self.running() if group.server_group in lost]
 
     # Forming
 
     def batch(self, dispensable: Callable[[WorkerGroup], bool]) -> list[Member]:
         """What is formed next. A dispensable worker group comes alone: what it lacks must not hurt others.
 
-        If no server group runs, those without a worker group that gives them parameters come later: they take over a
-        neighbour's.
+        If no server group runs or returns, those without a worker group that gives them parameters come later: they
+        take over a neighbour's.
         """
         down = [group for group in self.worker_groups if group.phase is Phase.DOWN]
         needed = [group for group in down if not dispensable(group)]
         servers = [group for group in self.server_groups if group.phase is Phase.DOWN]
-        if not self.serving():
+        if not self.serving() and not self.returning():
             servers = [group for group in servers if self.coming(group.number)]
         return [*needed, *servers] or [*down[:1]]
 
     def cut_off(self) -> list[Member]:
         """The members that wait for places in vain, as server groups beside them were dropped: server groups that have
         no way to a neighbour's parameters, and their worker groups."""
-        serving = self.serving()
+        serving = [*self.serving(), *self.returning()]
         begun = {g.number for g in self.server_groups if g in serving or (not serving and self.coming(g.number))}
         while True:
             near = {n for number in begun for n in (number - 1, number + 1)}
@@ -318,10 +307,12 @@ class Members:
         return WorkerGroupRequest(plan, group.where, group.server_group)
 
     def server_group_request(
-        self, group: ServerGroup, beside: Callable[[str], str], *, fresh: bool
+        self, group: ServerGroup, also: tuple[str, ...], *, fresh: bool, returns: bool
     ) -> ServerGroupRequest:
-        """What the launcher must know of a server group. beside: see Processes."""
+        """What the launcher must know of a server group. also: as in ServerGroupRequest. returns: whether it goes on
+        from what it has left."""
         pairs = {"left": (group.number - 1, group.number), "right": (group.number, group.number + 1)}
+        sides = {side: p for side, p in pairs.items() if p[0] >= 0 and p[1] < len(self.server_groups)}
         return ServerGroupRequest(
             number=group.number,
             where=group.where,
@@ -329,9 +320,10 @@ class Members:
             groups=self.coming(group.number),
             accounts={
                 side: (self.server_groups[left].generation, self.server_groups[right].generation)
-                for side, (left, right) in pairs.items()
-                if fresh and left >= 0 and right < len(self.server_groups)
+                for side, (left, right) in sides.items()
+                if fresh
             },
-            left=group.left,
-            also=tuple(map(beside, group.where)) if self.servers_return else (),
+            sides=tuple(sides),
+            also=also,
+            left=group.left if returns else (),
         )

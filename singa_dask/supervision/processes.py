@@ -19,7 +19,7 @@ class Processes:
         self.pids: dict[str, int] = {}
         self.replaced: set[tuple[str, int]] = set()
         self._nannies: dict[str, str] = {}
-        self._nodes: dict[str, str] = {}  # by nanny
+        self._machines: dict[str, str] = {}  # of nannies
 
     def there(self, workers: Iterable[WorkerInfo]) -> tuple[list[WorkerInfo], dict[str, int]]:
         """The Dask workers to count on, of those that answer; and the processes, pid by address, that answer although
@@ -28,7 +28,7 @@ class Processes:
         back = {info.address: info.pid for info in workers if (info.address, info.pid) in self.replaced}
         there = [info for info in workers if info.address not in back]
         self._nannies |= {info.address: info.nanny for info in there if info.nanny}
-        self._nodes |= {info.nanny: info.node for info in there if info.nanny}
+        self._machines |= {info.nanny: info.node for info in there if info.nanny}
         self.pids |= {info.address: info.pid for info in there if info.nanny}
         return there, back
 
@@ -48,34 +48,27 @@ class Processes:
         """All nannies that were ever seen."""
         return frozenset(self._nannies.values())
 
-    def beside(self, address: str) -> str:
-        """Another nanny of the machine of a Dask worker, "" for none."""
+    def also(self, address: str, used: Iterable[str]) -> str:
+        """Another nanny of the machine of a Dask worker, of the used ones, "" for none: they take turns."""
         own = self._nannies.get(address, "")
-        nannies = sorted(n for n, node in self._nodes.items() if node == self._nodes.get(own) and n != own)
-        behind = [nanny for nanny in nannies if nanny > own]
-        return next(iter([*behind, *nannies]), "")
+        there = sorted(n for n in self._nannies_of(used) | {own} if self._machines.get(n) == self._machines.get(own))
+        behind = there[there.index(own) + 1 :] + there[: there.index(own)] if own else []
+        return next(iter(behind), "")
+
+    def by_nanny(self, addresses: Iterable[str]) -> dict[str, tuple[str, int]]:
+        """By nanny, the address and the number of its process, of those of these processes that have one."""
+        known = (address for address in addresses if address in self._nannies and address in self.pids)
+        return {self._nannies[address]: (address, self.pids[address]) for address in known}
 
     def coming(self, missing: Iterable[str], there: Iterable[WorkerInfo], nannies: frozenset[str]) -> set[str]:
         """The nannies, of those that answer, that are starting a process in the place of a missing one."""
         return (self._nannies_of(missing) & nannies) - {info.nanny for info in there}
 
     def nearest(self, missing: Sequence[str], free: Iterable[WorkerInfo]) -> list[str]:
-        """The addresses of free Dask workers. The first ones take the places of the missing, in their order: processes
-        that their nannies have started, else others of their machines, where their memory is."""
-        rest, chosen = list(free), dict[str, str]()
-        for near in (self._is_successor, self._is_beside, lambda info, address: True):
-            for address in missing:
-                found = next((info for info in rest if address not in chosen and near(info, address)), None)
-                if found is not None:
-                    rest.remove(found)
-                    chosen[address] = found.address
-        return [*(chosen[address] for address in missing if address in chosen), *(info.address for info in rest)]
-
-    def _is_successor(self, info: WorkerInfo, address: str) -> bool:
-        return bool(info.nanny) and self._nannies.get(address) == info.nanny
-
-    def _is_beside(self, info: WorkerInfo, address: str) -> bool:
-        return self._nodes.get(self._nannies.get(address, "")) == info.node
+        """The addresses of free Dask workers, first those that nannies have started in the place of missing ones: they
+        are where the memory of these is."""
+        nannies = self._nannies_of(missing)
+        return [info.address for info in sorted(free, key=lambda info: info.nanny not in nannies)]
 
     def _nannies_of(self, addresses: Iterable[str]) -> set[str]:
         return {self._nannies[address] for address in addresses if address in self._nannies}

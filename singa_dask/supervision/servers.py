@@ -12,11 +12,12 @@ from uuid import uuid4
 
 from singa_dask.cluster import leases
 from singa_dask.cluster.formation import NoAnswer, WorkersInUse
-from singa_dask.cluster.held import NannyHolder
+from singa_dask.cluster.held import NannyHolder, read_at
 from singa_dask.cluster.leases import server_key
 from singa_dask.cluster.remote import alive
 from singa_dask.errors import ClusterError
-from singa_dask.server import Address, MemoryLost, ServerActor, ServerPlan
+from singa_dask.server import Address, KeptServer, ServerActor, ServerPlan, ServerShadow
+from singa_dask.server.kept import read_kept
 from singa_dask.server.messages import Origin
 from singa_dask.training.dask_task import ORPHAN_S, memory_limit
 from singa_dask.training.memory import has_room_here
@@ -25,7 +26,6 @@ _START_S = 60.0
 _LOOK_EVERY_S = 0.5
 _CALL_S = 30.0
 _CLOSE_S = 2.0
-_HELD_AS = "servers "
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class Servers:
         """Stop waiting for a worker group: it will not come, or not come back."""
         self._each("dismiss", [(Origin(group, generation),)] * len(self._actors), timeout_s=2.0)
 
+    def settle(self) -> bool:
+        """Let go what former servers have left; whether what these leave is held."""
+        return all(self._each("settle", [()] * len(self._actors)))
+
     def flush(self) -> None:
         """Exchange everything with the right neighbour."""
         self._each("flush", [()] * len(self._actors))
-
-    def settle(self) -> None:
-        """Let go what the servers before these have left in memory."""
-        self._each("settle", [()] * len(self._actors))
 
     def stop(self) -> None:
         """Let the servers go. Those in processes that live, though the group was lost, would go on exchanging."""
@@ -85,17 +85,19 @@ class Servers:
         side = "left" if neighbour is left else "right"
         return [(address, side, (left.generation, right.generation)) for address in neighbour.addresses]
 
-    def _each(self, method: str, args: Sequence[tuple], timeout_s: float | None = None) -> None:
-        """Call every server, and wait for all. Raises NoAnswer when one or its neighbour does not answer, ClusterError
+    def _each(self, method: str, args: Sequence[tuple], timeout_s: float | None = None) -> list[Any]:
+        """What every server returns. Raises NoAnswer when one or its neighbour does not answer, ClusterError
         when one fails."""
         deadline = time.monotonic() + (self._call_s if timeout_s is None else timeout_s)
         calls = []
         for actor, given, where in zip(self._actors, args, self.where, strict=True):
             with self._naming(method, where):  # of a lost actor even this raises
                 calls.append(getattr(actor, method)(*given))
+        returned = []
         for call, where in zip(calls, self.where, strict=True):
             with self._naming(method, where):
-                call.result(timeout=max(0.0, deadline - time.monotonic()))
+                returned.append(call.result(timeout=max(0.0, deadline - time.monotonic())))
+        return returned
 
     @contextmanager
     def _naming(self, method: str, where: str) -> Iterator[None]:
@@ -106,10 +108,26 @@ class Servers:
             raise kind(f"server group {self.number}: {method} failed at {where}: {error!r}") from error
 
 
-class RunServer(ServerActor):
-    """A server on a worker that no other run has. Raises WorkersInUse."""
+@dataclass(frozen=True)
+class Keeping:
+    """How a server leaves its slices in memory, and what it goes on from.
 
-    def __init__(self, plan: ServerPlan) -> None:
+    group: its name; place: rank, size and generation, as in KeptServer. sides: on which there are neighbours. also:
+    another nanny of its machine, "" for none. left: by the server that it succeeds.
+    """
+
+    group: str
+    place: tuple[int, int, int]
+    sides: tuple[str, ...] = ()
+    also: str = ""
+    left: KeptServer | None = None
+
+
+class RunServer(ServerActor):
+    """A server on a worker that no other run has. Raises WorkersInUse, and ClusterError if what it goes on from is
+    gone."""
+
+    def __init__(self, plan: ServerPlan, keeping: Keeping) -> None:
         from distributed import get_worker
 
         worker, run = get_worker(), plan.key.partition("@")[2]
@@ -118,35 +136,52 @@ class RunServer(ServerActor):
             others.append(leases.holder(worker.address))
         if others:  # it was free when the run chose it
             raise WorkersInUse(f"{plan.key} cannot be made: {worker.address} is in use by {', '.join(others)}.")
-        if plan.keeping is None:
-            super().__init__(plan)
-        else:
-            group = plan.key.partition("-of-group-")[2].partition("-")[0]
-            owner = plan.keeping.run, f"{_HELD_AS}{group}", plan.keeping.generation
-            holder = NannyHolder.of(worker, *owner, orphan_s=ORPHAN_S)
+        left = keeping.left
+        super().__init__(plan if left is None else replace(plan, accounts=dict(left.opened)))
+        protocol, kept = self.server.protocol, {}
+        if left is not None:
+            kept = read_at(worker, left.holder, read_kept, left, timeout_s=_CALL_S + plan.transfer_s)
+            if kept is None:
+                raise NoAnswer(f"{plan.key}: what the lost server has left in memory is gone.")
+        self._holder = NannyHolder.of(worker, run, keeping.group, keeping.place[2], orphan_s=ORPHAN_S)
+        self._also, self._shadow = keeping.also, None
+        if self._holder is not None:
+            opened = plan.accounts if left is None else left.opened
             room = partial(has_room_here, dask_limit=memory_limit(worker.memory_manager))
-            super().__init__(plan, holder, room)
+            self._shadow = ServerShadow.create(protocol, keeping.place, keeping.sides, opened, room)
+        if kept:
+            protocol.restore(kept)
+        if self._holder is not None and self._shadow is not None:
+            self._holder.hold(self._shadow.described, also=self._also)
 
-
-def number_of(group: str) -> int | None:
-    """Of which server group's servers nannies hold memory under this name; None where it is of a worker group."""
-    return int(group.removeprefix(_HELD_AS)) if group.startswith(_HELD_AS) else None
+    def settle(self) -> bool:
+        """Let go what former servers have left: all servers of the group hold theirs. Whether its memory is held."""
+        if self._holder is None or self._shadow is None:
+            return False
+        return self._holder.hold(self._shadow.described, only=True, also=self._also)
 
 
 def make_servers(
-    client: Any, number: int, generation: int, where: Sequence[str], plans: Sequence[ServerPlan], run: str = ""
+    client: Any,
+    number: int,
+    generation: int,
+    where: Sequence[str],
+    plans: Sequence[ServerPlan],
+    keeping: Sequence[Keeping],
+    run: str = "",
 ) -> Servers:
     """Make a server of each plan, on the Dask worker beside it in `where`. run: that they are of (leases.server_key).
 
-    Raises WorkersInUse where another run has the worker, ClusterError when that fails otherwise.
+    Raises WorkersInUse where another run has the worker, NoAnswer where what a lost server has left is gone, and
+    ClusterError when that fails otherwise.
     """
     suffix = f"{number}-{generation}-{uuid4().hex[:8]}"
     named = [replace(plan, key=server_key(f"{i}-of-group-{suffix}", run)) for i, plan in enumerate(plans)]
     futures = [
         client.submit(
-            RunServer, plan, actor=True, key=plan.key, workers=[address], pure=False, allow_other_workers=False
+            RunServer, plan, keep, actor=True, key=plan.key, workers=[address], pure=False, allow_other_workers=False
         )
-        for plan, address in zip(named, where, strict=True)
+        for plan, keep, address in zip(named, keeping, where, strict=True)
     ]
     addresses = tuple(Address(address, plan.key) for plan, address in zip(named, where, strict=True))
     call_s = _CALL_S + max(plan.transfer_s for plan in plans)
@@ -157,10 +192,11 @@ def make_servers(
             actors.append(_made(client, future, where))
     except Exception as error:
         servers.stop()
-        if isinstance(error, WorkersInUse | MemoryLost):
+        if isinstance(error, WorkersInUse):
             raise
         places = ", ".join(where)
-        raise ClusterError(f"server group {number} could not be made on {places}: {error!r}") from error
+        kind = NoAnswer if isinstance(error, NoAnswer) else ClusterError
+        raise kind(f"server group {number} could not be made on {places}: {error!r}") from error
     return servers
 
 

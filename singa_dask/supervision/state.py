@@ -1,8 +1,8 @@
 """How the driver decides about a run's worker groups and servers. No IO: events in, commands out.
 
-The unit of failure is what shares processes. A worker group that is lost takes along the servers in its processes, and
-servers that are lost take along the worker groups that they serve, unless they go on from what they have left in
-memory; all others go on.
+The unit of failure is what shares processes. A worker group that is lost takes along the servers in its processes.
+Servers that are lost go on from what they have left in memory, and the worker groups that they serve wait for them. If
+nothing is left, they take along these worker groups. All others go on.
 
 Every decision about processes rests on a survey that began after the event that made it necessary.
 """
@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.errors import ClusterError
-from singa_dask.server import MemoryLost
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.members import (
     GroupLost,
@@ -36,6 +35,10 @@ if TYPE_CHECKING:
 _SURVEY_AGAIN_S = 0.05
 # Between two surveys of a group that goes on with fewer workers.
 _GROW_EVERY_S = 2.0
+UNKEPT = (
+    "leaves no copies in memory, as its processes have no nannies or too little memory: "
+    "after its loss, updates that no other server group has are lost"
+)
 
 
 class Supervision:
@@ -84,7 +87,8 @@ class Supervision:
                 self.steps[group] = step
             case ev.WorkerGroupEnded() | ev.WorkerGroupFailed():
                 self._worker_group_came_to_an_end(event)
-            case ev.ServersLost(addresses):
+            case ev.ServersLost(addresses, stopped):
+                self._kill({a: self.processes.pids[a] for a in stopped})  # surveys would wait for their answers
                 self._servers_lost(addresses)
             case ev.Surveyed():
                 self._surveyed(event)
@@ -125,7 +129,7 @@ class Supervision:
                 self._do_alone(ev.TellLead(True, (*numbers[:-1], *numbers[-3::-1])))  # along the line, and back
         growing = self._lacks() > 0 and not self._pending()
         if self._survey is None and (self._pending() or self._askers or growing):
-            wanted = self._needs_checkpoint or self.members.synchronous or not self.members.lasting()
+            wanted = self._needs_checkpoint or self.members.synchronous or not self.members.serving()
             checkpoint = wanted and self._checkpoint is None and self._pending()
             waiting_s = _GROW_EVERY_S if growing and not self._askers else 0.0
             delay_s = waiting_s if self._replaced_by is None else _SURVEY_AGAIN_S
@@ -136,8 +140,8 @@ class Supervision:
 
     def _pending(self) -> bool:
         """Whether a decision waits for a survey, and for no operation."""
-        batch = self.members.batch(self._may_be_dropped)
-        return self.busy is None and bool(self._losses or self._flush_fault or batch)
+        waits = self.members.batch(self._may_be_dropped) or self.members.stranded()
+        return self.busy is None and bool(self._losses or self._flush_fault or waits)
 
     # Events
 
@@ -156,7 +160,7 @@ class Supervision:
     def _servers_lost(self, addresses: frozenset[str]) -> None:
         for group in self.members.serving():
             if here := sorted(addresses & set(group.where)):
-                self._lose(Loss(group, GroupLost(f"{group}: the process of {', '.join(here)} died")))
+                self._lose(Loss(group, GroupLost(f"{group}: the process of {', '.join(here)} died or is stopped")))
 
     def _form_answered(self, event: ev.Formed | ev.NotFormed) -> None:
         request = self.busy
@@ -169,26 +173,17 @@ class Supervision:
         if isinstance(event, ev.NotFormed):
             return self._not_formed(members, event)
         self.processes.pids.update(event.pids)
+        for number in event.unkept:
+            self._do(ev.Note(f"{self.members.server_groups[number]} {UNKEPT}"))
         for member in members:
             self.members.move(member, "formed")
+            member.formed = member.generation
             if isinstance(member, WorkerGroup) and (self.stopped or member.leaving):
                 self._do(ev.Stop(member.number))
-        for group in members:
-            if isinstance(group, ServerGroup):
-                group.served, group.left, group.forgotten = group.generation, (), False
-                users = (user for user in self.members.running() if user.server_group == group.number)
-                if self.members.servers_return and group.generation > 1:
-                    waiting = tuple(user.number for user in users if user not in members)
-                    self._do(ev.TellServers(group.number, waiting))
 
     def _not_formed(self, members: Sequence[Member], event: ev.NotFormed) -> None:
         self.processes.replaced.update(event.replaced.items())
         first, *others = members
-        lost = event.lost or isinstance(event.error, MemoryLost)
-        if isinstance(event.error, MemoryLost):
-            first = next(member for member in members if isinstance(member, ServerGroup))
-            others = [member for member in members if member is not first]
-            first.left, first.forgotten, first.restarts = (), True, first.restarts - 1  # it is the same loss
         for member in others:
             self.members.move(member, "not formed")
         if isinstance(first, WorkerGroup) and self._may_be_dropped(first):
@@ -196,7 +191,7 @@ class Supervision:
         elif event.raised is not None:
             self._end(event.raised)
         else:
-            self._lose(Loss(first, GroupLost(str(event.error)) if lost else event.error, False, not lost))
+            self._lose(Loss(first, GroupLost(str(event.error)) if event.lost else event.error, False, not event.lost))
 
     def _closed(self, replaced: Mapping[str, int]) -> None:
         self._operation_done()
@@ -251,12 +246,14 @@ class Supervision:
             self._checkpoint = (event.found,)
             self._needs_checkpoint = False
         for group in self.members.worker_groups:
-            group.left = event.left.get(group.number, ())
-        self.members.remember(event.servers_left)
+            group.left = event.left.get(str(group), ())
+        for servers in self.members.server_groups:
+            left = event.left.get(str(servers), ())
+            servers.left = left if left and left[0].generation >= servers.formed else ()
         there, back = self.processes.there(event.workers)
         self._kill(back)
         silent = self.members.used() - {info.address for info in there}
-        if self.busy is None and not self._take_losses(silent):
+        if self.busy is None and not self._take_losses(silent) and not self._lose_stranded():
             for member in self.members.cut_off() if self.stopped else ():
                 self._drop(member)
             self._place(there, event.at, event.nannies)
@@ -287,12 +284,9 @@ class Supervision:
             self._drop(member, f"{member} could not join: {error}")
         elif loss.unless_all_answer and not silent:
             self._end(error)
-        elif self.stopped and (workers or not all(group.left for group in servers)):
-            if workers:
-                self._do(ev.Note(f"{error}. The run is being stopped, so it ends here."))
-            for other in (*workers, *servers):
-                self._drop(other)
-        elif self._checkpoint is None and not self.members.lasting(servers):
+        elif self.stopped:
+            self._take_down_at_end(error, workers, servers)
+        elif self._needs_start(servers):
             self._needs_checkpoint = True
             return False
         else:
@@ -303,13 +297,38 @@ class Supervision:
                 self._restart(member, error, workers, servers)
         return True
 
+    def _take_down_at_end(
+        self, error: Exception, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]
+    ) -> None:
+        """Go on without what is lost while the run is being stopped, unless worker groups wait for it."""
+        back = [group for group in servers if group.left]
+        if workers:
+            self._do(ev.Note(f"{error}. The run is being stopped, so it ends here."))
+        for other in (*workers, *(group for group in servers if group not in back)):
+            self._drop(other)
+        if back:
+            self._restart(back[0], error, (), back)
+
+    def _lose_stranded(self) -> bool:
+        """Take down the worker groups whose servers do not come back. Returns whether there are any."""
+        stranded = self.members.stranded()
+        for group in stranded:
+            lost = f"server group {group.server_group} is lost, and what it had left in memory"
+            self._lose(Loss(group, GroupLost(f"{group}: {lost}")))
+        return bool(stranded)
+
+    def _needs_start(self, servers: Sequence[ServerGroup]) -> bool:
+        """Whether the newest checkpoint must be known, as no server group stays or comes back."""
+        stay = set(self.members.serving()) - set(servers)
+        return self._checkpoint is None and not stay and not any(group.left for group in servers)
+
     def _restart(
         self, member: Member, error: Exception, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]
     ) -> None:
         self._replaced_by = None  # replacements get the full patience again
         numbers = tuple(group.number for group in workers)
-        concerned = numbers or [n for group in servers for n in self.members.coming(group.number)]
-        step = min((self.steps.get(number, 0) for number in concerned), default=0)
+        served = [n for group in servers for n in self.members.coming(group.number)]
+        step = min((self.steps.get(number, 0) for number in numbers or served), default=0)
         member.restarts = 1 if step > member.reached else member.restarts + 1
         member.reached = max(member.reached, step)
         for other in (*workers, *servers):
@@ -317,8 +336,9 @@ class Supervision:
         self.lead_told = False
         if member.restarts > self.max_restarts:
             return self._end(error)
-        made_again, from_memory = tuple(group.number for group in servers), any(group.left for group in servers)
-        self.restarts.append(Restart(numbers, step, str(error), made_again, from_memory))
+        whole = tuple(group.number for group in servers if group.left)
+        anew = tuple(group.number for group in servers if group.number not in whole)
+        self.restarts.append(Restart(numbers, step, str(error), anew, whole))
         attempt = f"Restart {member.restarts} of {self.max_restarts}"
         way_out = self.members.way_out(workers, servers, self._found)
         self._do(ev.Note(f"{error} (step {step}). {attempt}{way_out}."))
@@ -329,14 +349,14 @@ class Supervision:
         """Replace the batch's missing Dask workers by free ones and have it formed. Nannies restart lost processes
         under other addresses. If these have left memory, it waits for them: others may be on other machines."""
         batch = self.members.batch(self._may_be_dropped)
-        if not batch or (self._checkpoint is None and not self.members.lasting()):
+        if not batch or (self._checkpoint is None and not self.members.serving()):
             return
         answer = {info.address for info in there}
         missing = list(dict.fromkeys(address for m in batch for address in m.where if address not in answer))
         free = self.processes.nearest(missing, self.processes.free(there, self.members))
         coming = self.processes.coming(missing, there, nannies)
         late = self._replaced_by is not None and at >= self._replaced_by
-        left = any(member.left for member in batch if isinstance(member, WorkerGroup | ServerGroup))
+        left = any(member.left for member in batch if isinstance(member, WorkerGroup))
         if len(free) >= len(missing) and (late or not (left and coming)):
             self._replaced_by = None
             self.members.relocate(batch, dict(zip(missing, free, strict=False)))
@@ -355,6 +375,9 @@ class Supervision:
         )
         if isinstance(batch[0], WorkerGroup) and self._may_be_dropped(batch[0]):
             self._drop(batch[0], f"{batch[0]} could not join: {error}")
+        elif self.stopped and not any(isinstance(member, WorkerGroup) for member in batch):
+            for member in batch:
+                self._drop(member, f"{member} does not come back: {error}")
         else:
             self._end(error)
 
@@ -405,7 +428,8 @@ class Supervision:
     def _form(self, batch: Sequence[Member]) -> None:
         workers = [member for member in batch if isinstance(member, WorkerGroup)]
         servers = [member for member in batch if isinstance(member, ServerGroup)]
-        fresh, found = not self.members.lasting(), self._found
+        returning = self.members.returning()
+        fresh, found = not (self.members.serving() or returning), self._found
         if fresh and any(group.generation for group in workers):
             numbers = tuple(group.number for group in workers)
             if not all(group.left for group in workers):  # else they tell where they begin
@@ -421,8 +445,15 @@ class Supervision:
                 group.resume = found.path  # for what evaluations had decided: its servers have the parameters
         self._requests += 1
         worker_groups = tuple(self.members.worker_group_request(group, self.steps, fresh=fresh) for group in workers)
+        used = self.members.used()
         server_groups = tuple(
-            self.members.server_group_request(group, self.processes.beside, fresh=fresh) for group in servers
+            self.members.server_group_request(
+                group,
+                tuple(self.processes.also(a, used) for a in group.where),
+                fresh=fresh,
+                returns=group in returning,
+            )
+            for group in servers
         )
         self._do_alone(ev.FormRequest(self._requests, worker_groups, server_groups, fresh))
 

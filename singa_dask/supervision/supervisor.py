@@ -11,12 +11,13 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.cluster import Group, GroupFailed
-from singa_dask.cluster.remote import alive, kill_processes
+from singa_dask.cluster.group import STOPPED_EVERY_S
+from singa_dask.cluster.remote import alive, kill_processes, stopped_processes
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.interrupts import interrupts
-from singa_dask.supervision.launch import GroupLauncher, Launched, LeftMemory, close, own_error
+from singa_dask.supervision.launch import GroupLauncher, Launched, close, own_error
 from singa_dask.supervision.servers import Servers
 from singa_dask.supervision.state import Supervision
 
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.02
 _SERVERS_POLL_S = 0.25
 _ANSWER_S = 5.0
-_TELL_TIMES = 5
+_MISSED_S = 1.0
 CANCELLED = "cancelled from Dask"
 
 
@@ -59,7 +60,8 @@ class Supervisor:
         # Operations and surveys: one of each at a time, as the state wants it. They get values, and share nothing.
         self._operations = ThreadPoolExecutor(1, thread_name_prefix="launcher")
         self._surveys = ThreadPoolExecutor(1, thread_name_prefix="survey")
-        self._checked_at = 0.0
+        self._checked_at = self._looked_at = 0.0
+        self._stopped: set[str] = set()
 
     def run(self) -> dict[int, dict[str, Any]]:
         """Train until every worker group has ended; returns their reports. The first Ctrl-C stops the run after the
@@ -144,9 +146,18 @@ class Supervisor:
             return
         self._checked_at = time.monotonic()
         watched = {address for group in self.state.members.serving() for address in group.where}
-        gone = watched - alive(self.client, watched) if watched else set()
-        if gone:
-            self._handle(ev.ServersLost(frozenset(gone)))
+        gone, stopped = watched - alive(self.client, watched) if watched else set(), set[str]()
+        if watched and time.monotonic() - self._looked_at > STOPPED_EVERY_S:
+            stopped = self._stopped_again(watched)
+        if gone | stopped:
+            self._handle(ev.ServersLost(frozenset(gone | stopped), frozenset(stopped)))
+
+    def _stopped_again(self, watched: set[str]) -> set[str]:
+        """The servers whose processes are stopped, as they were when this was asked before."""
+        self._looked_at = time.monotonic()
+        of = self.state.processes.by_nanny(watched)
+        before, self._stopped = self._stopped, stopped_processes(self.client, {n: pid for n, (_, pid) in of.items()})
+        return {of[nanny][0] for nanny in before & self._stopped}
 
     # Commands
 
@@ -157,9 +168,9 @@ class Supervisor:
             case ev.Survey():
                 self._begin(self._surveys, self._survey, command)
             case ev.Kill(pids):
-                self._begin(self._surveys, kill_processes, self.client, dict(pids))
+                self._begin(self._surveys, self._replace, dict(pids))
             case ev.FormRequest():
-                self._begin(self._operations, self.launcher.form, command, dict(self._servers))
+                self._begin(self._operations, self.launcher.form, command, dict(self._servers), dict(self._groups))
             case ev.Close(worker_groups, server_groups):
                 groups = [self._groups.pop(number) for number in worker_groups if number in self._groups]
                 servers = [self._servers.pop(number) for number in server_groups if number in self._servers]
@@ -169,9 +180,6 @@ class Supervisor:
                 self._begin(self._operations, _tell_lead, self._groups[0], ended, flushed)
             case ev.Dismiss(server_group, group, generation):
                 self._begin(self._operations, _dismiss, self._servers[server_group], group, generation)
-            case ev.TellServers(server_group, worker_groups):
-                told = [self._groups[number] for number in worker_groups]
-                self._begin(self._operations, _tell_servers, self._servers[server_group], told)
             case ev.Stop(group):
                 self._groups[group].stop()
             case ev.Rewind(groups, step):
@@ -183,13 +191,19 @@ class Supervisor:
         """Run a function in a thread; its result is the next event."""
         pool.submit(function, *args).add_done_callback(self._inbox.put)
 
+    def _replace(self, pids: dict[str, int]) -> None:
+        """Have nannies kill processes, and wait until the scheduler misses them: a survey would wait for longer."""
+        kill_processes(self.client, pids)
+        deadline = time.monotonic() + _MISSED_S
+        while alive(self.client, pids) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
     def _survey(self, command: ev.Survey) -> ev.Surveyed:
         time.sleep(command.delay_s)
         found = self.newest() if command.checkpoint else None
-        left = self.launcher.left_behind(command.nannies) if command.nannies else LeftMemory()
+        left, nannies = self.launcher.left_behind(command.nannies) if command.nannies else ({}, frozenset())
         workers, _ = answering(self.client, _ANSWER_S)
-        now = time.monotonic()
-        return ev.Surveyed(command.number, tuple(workers), now, found, left.ranks, left.nannies, left.servers)
+        return ev.Surveyed(command.number, tuple(workers), time.monotonic(), found, left, nannies)
 
     def _close(self) -> None:
         for pool in (self._operations, self._surveys):
@@ -216,16 +230,6 @@ def _tell_lead(lead: Group, ended: bool, flush: list[Servers]) -> ev.LeadTold:
     except ClusterError as error:
         return ev.LeadTold(ended, heard=False, fault=str(error))
     return ev.LeadTold(ended, lead.tell("others ended", ended))
-
-
-def _tell_servers(servers: Servers, groups: list[Group]) -> None:
-    """Tell worker groups where their servers are now. Those that do not hear it restart when their patience ends."""
-    for _ in range(_TELL_TIMES):
-        groups = [group for group in groups if not group.tell("servers", servers.addresses)]
-        if not groups:
-            break
-    with suppress(ClusterError):  # lost again; what former servers have left stays for those that come
-        servers.settle()
 
 
 def _dismiss(servers: Servers, group: int, generation: int) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from singa_dask.comm.communicator import Communicator
-from singa_dask.server import Address, Link, link_to
+from singa_dask.server import ActorLink, Link
 from singa_dask.training.worker import RankServices, WorkerPlan, train_rank
-
-if TYPE_CHECKING:
-    from singa_dask.cluster.rank import RankTask
 
 # Servers are made once all worker groups that are formed with them have formed.
 SERVERS_S = 120.0
+# A server that is lost comes back within so many times the driver's patience: until a process is there for it, and
+# until it is made. Its links wait for that.
+BACK = 3
 # For so long the memory of a run stays after its driver was lost, for another driver to go on from.
 ORPHAN_S = 600.0
 
@@ -30,8 +30,9 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
     worker, task = get_worker(), current_task()
 
     def links() -> Mapping[int, Link]:
-        addresses: Sequence[Address] = task.wait_told("servers", SERVERS_S)
-        return {i: link_to(partial(_server, task, i), worker, comm.timeout_s) for i in range(len(addresses))}
+        count = len(task.wait_told("servers", SERVERS_S))
+        wheres = [lambda i=i: task.told["servers"][i] for i in range(count)]
+        return {i: ActorLink(where, worker, BACK * comm.timeout_s) for i, where in enumerate(wheres)}
 
     services = RankServices(
         submit=dask_submit(get_client(), worker),
@@ -41,15 +42,11 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         others_ended=lambda: bool(task.told.get("others ended")),
         cores=plan.group.cores[comm.rank],
         memory_limit=memory_limit(worker.memory_manager),
-        holder=NannyHolder.of(worker, topic, str(plan.group.number), plan.group.generation, orphan_s=ORPHAN_S),
+        holder=NannyHolder.of(
+            worker, topic, f"worker group {plan.group.number}", plan.group.generation, orphan_s=ORPHAN_S
+        ),
     )
     return train_rank(comm, plan, services)
-
-
-def _server(task: RankTask, number: int) -> Address:
-    """Where a server is, by the driver's last word."""
-    address: Address = task.told["servers"][number]
-    return address
 
 
 def memory_limit(manager: Any) -> int | None:

@@ -21,7 +21,7 @@ from singa_dask.layers.context import Metric, Step
 from singa_dask.net import Batch, Net
 from singa_dask.net.flat import Entry, GroupLayout
 from singa_dask.ops import Ops
-from singa_dask.server import Link, LocalLink, Server, Shadow, Slice, Stub
+from singa_dask.server import Keeper, Link, LocalLink, Server, Shadow, Slice, Stub
 from singa_dask.training.group_state import GroupState
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import form_shared_parameters, parameter_partition, server_plan, suits_sharing
@@ -212,8 +212,8 @@ def _in_process(
 ) -> dict[int, Link]:
     """Links to a server in this process, which works on the worker's parameters in place."""
     plan = server_plan(job, entries, slices)
-    shadows = None if shadow is None else shadow.slices
-    return {s.server: LocalLink(Server(plan.protocol(ops, copy=False, shadows=shadows), live=True)) for s in slices}
+    keepers = {} if shadow is None else {index: Keeper(of) for index, of in shadow.slices.items()}
+    return {s.server: LocalLink(Server(plan.protocol(ops, copy=False, keepers=keepers), live=True)) for s in slices}
 
 
 def _exactly(slices: tuple[Slice, ...], entries: tuple[Entry, ...]) -> set[int]:

@@ -42,7 +42,7 @@ class RankAddress:
         """All memory that it takes."""
         return tuple(each.memory for each in (self.slices, self.moving) if each is not None)
 
-    def moved(self, memories: Sequence[MemoryAddress]) -> RankAddress:
+    def moved(self, memories: Sequence[MemoryAddress], holder: str) -> RankAddress:
         """The same, held by another process."""
         slices = replace(self.slices, memory=memories[0])
         return replace(self, slices=slices, moving=self.moving and replace(self.moving, memory=memories[1]))

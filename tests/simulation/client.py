@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from simulation.clock import SimulatedFuture
@@ -62,7 +63,12 @@ class _Proxy:
             future, process = SimulatedFuture(), self._process
 
             async def handle() -> Any:
-                return await getattr(process.state.actors[self._key], method)(*args)
+                function = getattr(process.state.actors[self._key], method)
+                if iscoroutinefunction(function):
+                    return await function(*args)
+                done = process.cluster.loop.create_future()  # in a thread, as Dask does
+                process.start(lambda: done.set_result(function(*args)))
+                return await done
 
             reply = process.cluster.network.call(self._client.process, process, handle)
             reply.add_done_callback(

@@ -58,13 +58,15 @@ class Loop(asyncio.BaseEventLoop):
 
 
 class Fiber:
-    """A thread that runs blocking code on simulated time, only while the loop waits for it."""
+    """A thread that runs blocking code on simulated time, only while the loop waits for it. process: that it is in, if
+    it stays in one."""
 
     def __init__(self, loop: Loop, function: Callable[[], Any]) -> None:
         self.loop, self.function, self.killed = loop, function, False
         self._turn = threading.Lock()
         self._turn.acquire()
         self._waits = 0
+        self.process: Any = None
         self._begun = False
         loop.fibers.add(self)
         loop.call_soon(self._wake, 0)

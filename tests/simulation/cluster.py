@@ -55,8 +55,8 @@ class Process:
     rank: Rank | None = None
     fibers: list[Fiber] = field(default_factory=list)
     memories: WeakValueDictionary[int, SimulatedMemory] = field(default_factory=WeakValueDictionary)
+    memory_manager: Any = None
     state: Any = field(default_factory=lambda: SimpleNamespace(actors={}))
-    memory_manager: Any = field(default_factory=lambda: SimpleNamespace(memory_limit=None))
 
     @property
     def loop(self) -> Any:
@@ -65,6 +65,7 @@ class Process:
     def start(self, function: Callable[[], Any]) -> Fiber:
         """Run blocking code in this process."""
         fiber = Fiber(self.cluster.loop, function)
+        fiber.process = self
         self.fibers = [other for other in self.fibers if other in self.cluster.loop.fibers]
         self.fibers.append(fiber)
         return fiber
@@ -122,17 +123,26 @@ def copied(message: Any) -> Any:
 
 
 class Cluster:
-    """All processes. dropped: is told of every actor that goes, and of its process, before it does. here: the process
-    whose code runs now."""
+    """All processes. dropped: is told of every actor that goes, and of its process, before it does."""
 
     def __init__(self, loop: Loop, network: Network) -> None:
         self.loop, self.network = loop, network
         self.processes: dict[str, Process] = {}
         self.by_pid: dict[int, Process] = {}
         self.dropped: Callable[[Process, str], None] = lambda process, key: None
-        self.here: Process
+        self._here: Process
         self._numbers = self._pids = 0
         SimulatedMemory.cluster = self
+
+    @property
+    def here(self) -> Process:
+        """The process whose code runs now."""
+        process: Process | None = self.loop.fiber and self.loop.fiber.process
+        return process or self._here
+
+    @here.setter
+    def here(self, process: Process) -> None:
+        self._here = process
 
     def next_number(self) -> int:
         """A number that nothing has had."""

@@ -88,8 +88,9 @@ class Scenario:
 
 # Histories that have broken other systems. Faults: kind, who, when, how long; times vary by up to 0.6 s.
 HOGWILD = {"nworker_groups": 3, "nserver_groups": 3}
-SANDBLASTER = {"nworkers_per_group": 2, "nservers_per_group": 2, "server_worker_separate": True}
 DOWNPOUR = {"nworker_groups": 3, "nservers_per_group": 2, "server_worker_separate": True}
+SANDBLASTER = {"nworkers_per_group": 2, "nservers_per_group": 2, "server_worker_separate": True}
+HYBRID = {"nworker_groups": 2, "nserver_groups": 2, "server_worker_separate": True, "one_behind": True}
 ALLREDUCE = {"nworkers_per_group": 3, "nservers_per_group": 3}
 KNOWN: dict[str, tuple[Mapping[str, Any], list[tuple[str, int, float, float]]]] = {
     # A server group that is new, and has no parameters yet, is soon the only one: it must not be the state of all.
@@ -124,10 +125,14 @@ KNOWN: dict[str, tuple[Mapping[str, Any], list[tuple[str, int, float, float]]]] 
         ALLREDUCE,
         [("kill", 1, 0.9, 0.0), ("kill", 0, 2.7, 0.0), ("stop", 2, 5.0, 20.0)],
     ),
-    # Their memory is all that is left, and worker groups wait. One is stopped for longer than it is waited for.
-    "servers go on from memory": (
-        DOWNPOUR,
-        [("kill", 3, 0.9, 0.0), ("kill", 3, 2.7, 0.0), ("stop", 4, 5.0, 20.0)],
+    # What servers leave must be there again before they are lost again, and accounts must fit on both sides.
+    "servers are lost one after the other": (
+        DOWNPOUR | {"max_staleness": 1},
+        [("kill", 3, 0.8, 0.0), ("kill", 4, 1.6, 0.0), ("kill", 4, 2.9, 0.0), ("kill", 0, 3.4, 0.0)],
+    ),
+    "neighbours are lost while they exchange": (
+        HYBRID,
+        [("duplicate", 1, 0.6, 4.0), ("kill", 2, 1.1, 0.0), ("kill", 2, 2.4, 0.0), ("kill", 3, 3.0, 0.0)],
     ),
     "workers and servers of a synchronous group": (
         SANDBLASTER,

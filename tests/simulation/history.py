@@ -136,7 +136,7 @@ class History:
         for run in self.runs:
             for lineage in run.lineages:
                 lineage.gone(key)
-        if actor_ is not None:
+        if actor_ is not None:  # it is not made yet
             actor_.closed = True
 
     # Faults
@@ -150,7 +150,8 @@ class History:
             process = processes[fault.who % len(processes)]
             if kind == "stop":
                 self.cluster.stop(process)
-                end = partial(self.cluster.go_on, process)
+                self.network.begin("stop process", process.address)
+                end = partial(self._process_goes_on, process)
             else:
                 self.cluster.kill(process, for_good=kind == "kill for good")
         elif kind == "reboot":
@@ -190,6 +191,10 @@ class History:
         self.network.end("stop driver", DRIVERS)
         self.cluster.go_on(driver)
 
+    def _process_goes_on(self, process: Process) -> None:
+        self.network.end("stop process", process.address)
+        self.cluster.go_on(process)
+
     def _end_network(self, kind: str, hosts: tuple[str, str]) -> None:
         self.network.end(kind, *hosts)
         self.cluster.look()
@@ -211,7 +216,7 @@ class History:
         unique = lambda: SimpleNamespace(hex=f"{next(names):08x}")  # noqa: E731
         changes: list[tuple[Any, dict[str, Any]]] = [
             (distributed, {"get_worker": lambda: self.making[0]}),
-            (link, {"time": self.clock, "asyncio": SimulatedAsyncio()}),
+            (link, {"time": self.clock, "asyncio": SimulatedAsyncio(), "Future": SimulatedFuture}),
             (stub, {"time": self.clock, "_LOOK_S": 0.5}),
             (
                 server,
@@ -222,7 +227,7 @@ class History:
                 },
             ),
             (ServerPlan, {"warm_up": lambda plan: None}),
-            (actor, {"server_here": lambda key: None, "ThreadPoolExecutor": AtOnce}),
+            (actor, {"ThreadPoolExecutor": AtOnce}),
             (leases, {"time": self.clock, "uuid": SimpleNamespace(uuid4=unique)}),
             (rank, {"time": self.clock, "describe": describe}),
             (remote, {"ask_nannies": self.cluster.ask_nannies, "psutil": psutil}),
@@ -257,6 +262,7 @@ class History:
                     "time": self.clock,
                     "uuid4": unique,
                     "has_room_here": lambda nbytes, dask_limit: True,
+                    "memory_limit": lambda manager: None,
                 },
             ),
             (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -29,7 +30,7 @@ class Network:
         generator = random.Random(seed)
         self._chances = [generator.random() for _ in range(_DRAWN)]
         self._sent: Counter[tuple[str, str]] = Counter()
-        self._faulty_at = -1.0
+        self._faulty_at = -math.inf
         self._held: list[tuple[frozenset[str], Callable[[], None]]] = []
         self._last: dict[tuple[str, str], float] = {}
 

@@ -15,13 +15,13 @@ What the design lets be lost (docs/frameworks.md, "Losing, adding and removing g
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from singa_dask.cluster import held
 from singa_dask.cluster.formation import WorkersInUse
-from singa_dask.cluster.leases import parts_of_run
 from singa_dask.errors import ClusterError
 from singa_dask.server import Server, Slice
 from singa_dask.server.ledger import Ledger, pairs
@@ -29,7 +29,7 @@ from singa_dask.server.messages import Fresh, Update
 from singa_dask.server.neighbours import Account
 from singa_dask.server.protocol import LEFT
 from singa_dask.supervision import events as ev
-from singa_dask.supervision.members import NoReplacement, Phase, Restart
+from singa_dask.supervision.members import NoReplacement, Phase, ServerGroup, WorkerGroup
 from singa_dask.supervision.state import Supervision
 
 if TYPE_CHECKING:
@@ -37,10 +37,25 @@ if TYPE_CHECKING:
     from simulation.run import Run
 
 NEWCOMERS = 2  # worker groups that may join
+CLEAR_S = 45.0  # after a process was stopped, or messages were late: who was lost by then is known
 
 
 class Broken(AssertionError):
     """A rule of the design was broken."""
+
+
+# A part of the parameters, the account of a right neighbour with a lost server, and what the left neighbour had: a
+# message of a lost server may still arrive, and is answered.
+_Told: TypeAlias = tuple[slice, Account, np.ndarray]
+
+
+@dataclass
+class _Missing:
+    """A server that is gone, and since when."""
+
+    key: str
+    since: float
+    server: Server
 
 
 class Lineage:
@@ -49,7 +64,7 @@ class Lineage:
     starts: the step that each worker group of the job begins with, by the ledger of the start. made: whether each
     element of the parameters may have been updated; applied: by server and slice, the elements of a block in the order
     of their updates; known: acknowledged elements; lost: elements that were lost with a server; servers: those that
-    live.
+    live; missing: those that have gone and not come back, by their number and their group's.
     """
 
     def __init__(self, rules: Rules, first: int, base: np.ndarray, ledger: Ledger) -> None:
@@ -60,9 +75,8 @@ class Lineage:
         self.applied: dict[tuple[str, int], list[int]] = defaultdict(list)
         self.servers: dict[str, Server] = {}
         self.undisturbed = True
-        # Accounts of right neighbours with lost servers, and what the left neighbours had: a message of a lost server
-        # may still arrive, and is answered.
-        self._told: list[tuple[slice, Account, np.ndarray]] = []
+        self._told: list[_Told] = []
+        self.missing: dict[tuple[int, int], _Missing] = {}
         groups, ledger = rules.run.topology.nworker_groups, ledger.copy()
         ledger.begin(groups, first)
         self.starts = {group: ledger.next(group) for group in range(groups + NEWCOMERS)}
@@ -102,34 +116,56 @@ class Lineage:
             f"{key} acknowledged step {update.step} of worker group {group}, which it has not",
         )
 
+    def came(self, key: str, server: Server, *, returns: bool) -> None:
+        """A server is there. returns: whether it goes on from what a lost one has left."""
+        place, before = _place(key), self.missing.pop(_place(key), None)
+        if returns:
+            living = next((k for k in self.servers if _place(k) == place), None)
+            if living is not None:
+                del self.servers[living]  # it acknowledges nothing any more
+            former = living or (before and before.key)
+            self.rules.demand(former, f"{key} goes on from a server that was never there")
+            for index, state in server.protocol.slices.items():
+                start = self.rules.run.prepared.partition.slices[index].start
+                has = np.zeros(0) if state.values is None else state.values.reshape(-1, self.rules.run.width).min(0)
+                self.applied[key, start] = [e for e in self.applied[former, start] if has.size and has[e] > 0]
+        elif before is not None:
+            lost, told = self._lost_with(before)
+            self.lost |= lost
+            self._told += told
+        self.servers[key] = server
+
     def gone(self, key: str) -> None:
-        """A server goes; what only it had is lost, and what it had not passed on from its right neighbour's copy."""
-        if (server := self.servers.pop(key, None)) is None:
-            return
-        if self.rules.run.topology.nserver_groups == 1:
-            return  # they leave all in memory, or else a new lineage begins
-        number = _number(key)
+        """A server goes. It may come back."""
+        if (server := self.servers.pop(key, None)) is not None:
+            self.missing[_place(key)] = _Missing(key, self.rules.run.history.loop.now, server)
+
+    def _lost_with(self, missing: _Missing) -> tuple[np.ndarray, list[_Told]]:
+        """What is lost with a server that does not come back: what only it had, and what it had not passed on from its
+        right neighbour's copy."""
+        number, lost, told = _place(missing.key)[1], np.zeros(self.base.shape, bool), []
         for s in self.rules.run.prepared.partition.slices:
-            if (own := _values(server, s.index)) is None:
+            if (own := _values(missing.server, s.index)) is None:
                 continue
             base = self.base[s.start : s.stop]
             living = {
-                _number(k): o.protocol.slices[s.index]
+                _place(k)[1]: o.protocol.slices[s.index]
                 for k, o in self.servers.items()
                 if _values(o, s.index) is not None
             }
             has = {n: held.values > base for n, held in living.items()}
             nobody = np.zeros(base.shape, bool)
-            self.lost[s.start : s.stop] |= (own > base) & ~np.logical_or.reduce([nobody, *has.values()])
+            lost[s.start : s.stop] |= (own > base) & ~np.logical_or.reduce([nobody, *has.values()])
             if number - 1 in has and (right := living.get(number + 1)) and LEFT in right.accounts:
-                self._told.append((slice(s.start, s.stop), right.accounts[LEFT], has[number - 1]))
+                told.append((slice(s.start, s.stop), right.accounts[LEFT], has[number - 1]))
+        return lost, told
 
     def copies(self) -> list[np.ndarray]:
         """The parameters of every living server group."""
         slices = self.rules.run.prepared.partition.slices
         copies: dict[int, np.ndarray] = {}
         for key, server in self.servers.items():
-            copy = copies.setdefault(_number(key), np.full(self.base.shape, np.nan, np.float32))
+            copy = copies.setdefault(_place(key)[1], np.full(self.base.shape, np.nan, np.float32))
             for s in slices:
                 if (values := _values(server, s.index)) is not None:
                     copy[s.start : s.stop] = values
@@ -139,9 +175,14 @@ class Lineage:
         """Whether parameters are possible; complete: whether everything that was acknowledged must be in them."""
         self._plausible(values, 0, values.size, where)
         if complete:
-            for of, account, passed_on in self._told:
-                self.lost[of] |= (account.known > self.base[of]) & ~passed_on
-            missing = self.known & ~self.lost & (values <= self.base)
+            lost, told = self.lost.copy(), [*self._told]
+            for gone in self.missing.values():
+                with_it, told_with_it = self._lost_with(gone)
+                lost |= with_it
+                told += told_with_it
+            for of, account, passed_on in told:
+                lost[of] |= (account.known > self.base[of]) & ~passed_on
+            missing = self.known & ~lost & (values <= self.base)
             self.rules.demand(
                 not missing.any(), f"{where}: acknowledged, not lost, and missing: {self.rules.names(missing)}"
             )
@@ -164,9 +205,10 @@ def _values(server: Server, index: int) -> np.ndarray | None:
     return None if held is None else held.values
 
 
-def _number(key: str) -> int:
-    """The number of the server group of a server."""
-    return int(key.partition("-of-group-")[2].partition("-")[0])
+def _place(key: str) -> tuple[int, int]:
+    """The number of a server in its group, and that of the group."""
+    server, _, rest = key.removeprefix("server-").partition("-of-group-")
+    return int(server), int(rest.partition("-")[0])
 
 
 class Counting:
@@ -183,7 +225,7 @@ class Counting:
         """It has no state to begin."""
 
     def load_state(self, state: Any) -> None:
-        """It has none."""
+        """Nor one to go on with."""
 
     def update(self, step: int, w: Any, g: Any, made: int | None = None, **context: int) -> None:
         self._lineage.apply(self._key, *self._place, g, w)
@@ -194,7 +236,7 @@ class Rules:
     """The rules of one run, whatever drivers it has. lineage: that servers are made in now.
 
     done: steps that every rank of the only worker group has made; done_at: when it had made the last one. holders: the
-    nannies that hold the memory of each of its ranks. formed_at: when something was formed last.
+    nannies that hold the memory of each of its ranks. keepers: the same of the servers of each server group.
     """
 
     def __init__(self, run: Run) -> None:
@@ -205,7 +247,7 @@ class Rules:
         self.state: Supervision | None = None
         self.done, self.done_at = 0, 0.0
         self.holders: list[list[str]] = []
-        self.formed_at = 0.0
+        self.keepers: dict[int, list[list[str]]] = {}
 
     def demand(self, holds: Any, what: str) -> None:
         """Raise Broken unless it holds, and tell the history: the product may catch the error."""
@@ -241,13 +283,9 @@ class Rules:
 
     def held(self, meeting: Meeting) -> None:
         """Nannies hold what the ranks of a group leave."""
-        if meeting.plan.group.in_process_servers:
-            kept = {nanny: [owner for owner in of if owner.run == meeting.topic] for nanny, of in held._held.items()}
-            generation = meeting.plan.group.generation
-            self.holders = [
-                [n for n, of in kept.items() if any((o.rank, o.generation) == (rank, generation) for o in of)]
-                for rank in range(meeting.size)
-            ]
+        plan = meeting.plan.group
+        if plan.in_process_servers:
+            self.holders = _holders(meeting.topic, f"worker group {plan.number}", plan.generation, meeting.size)
 
     def made(self, meeting: Meeting, step: int) -> None:
         """Every rank of a group has made a step."""
@@ -260,6 +298,40 @@ class Rules:
         self.demand(not wrong.any(), f"memory of step {step} is wrong: {self.names(wrong)}")
         self.lineage = Lineage(self, step, values, ledger)
         self.run.history.counts["from memory"] += 1
+
+    # Servers in other processes
+
+    def formed(self, request: ev.FormRequest) -> None:
+        """A request has been carried out."""
+        assert self.run.supervisor is not None
+        topic = self.run.supervisor.launcher.topic
+        for group in request.server_groups:
+            name = f"server group {group.number}"
+            self.keepers[group.number] = _holders(topic, name, group.generation, len(group.where))
+
+    def returns(self, group: ServerGroup) -> bool:
+        """Whether a server group that was lost must come back with everything that it had acknowledged: a nanny that
+        holds the memory of each server lives, and could be asked."""
+        history, state = self.run.history, self.state
+        if state is None or not group.formed or not all(self.keepers.get(group.number, [[]])):
+            return False
+        since = [missing.since for place, missing in self.lineage.missing.items() if place[1] == group.number]
+        if history.network.faulty_at() >= min(since, default=0.0) - CLEAR_S:
+            return False
+        living = {nanny for nanny in state.processes.nannies if history.cluster.processes[nanny].alive}
+        return all(living & set(of) for of in self.keepers[group.number])
+
+    def goes(self, group: WorkerGroup) -> None:
+        """A worker group does not run any more: it is lost, or its servers are."""
+        history, cluster = self.run.history, self.run.history.cluster
+        processes = [cluster.processes[address] for address in group.where]
+        well = all(process.alive and process.registered for process in processes)
+        if not well or group.leaving or group.phase is Phase.DROPPED or self.run.topology.in_process_servers:
+            return
+        if history.network.faulty_at() < history.loop.now - CLEAR_S:
+            assert self.state is not None
+            servers = self.state.members.server_groups[group.server_group]
+            self.demand(not self.returns(servers), f"{group} is restarted, though its servers come back")
 
     def begins(self, lineage: Lineage, meeting: Meeting, step: int) -> None:
         """A worker group begins."""
@@ -284,38 +356,6 @@ class Rules:
         resumed = meeting.plan.group.generation == 1
         there = {nanny.address for nanny in nannies if nanny.alive and (nanny.host in hosts or not resumed)}
         return all(there & set(of) for of in self.holders)
-
-    # Servers in processes of their own
-
-    def servers_survive(self) -> bool:
-        """Whether the only server group must go on from memory: the nanny of each of its last servers lives, holds
-        what the server has left, and could be asked since."""
-        history, state = self.run.history, self.state
-        assert state is not None
-        if not state.members.servers_return or history.network.faulty_at() >= self.formed_at or len(history.runs) > 1:
-            return False
-        (group,) = state.members.server_groups
-        kept = {
-            owner.rank
-            for nanny, of in held._held.items()
-            for owner in of
-            if history.cluster.by_pid[owner.pid].nanny == nanny
-            and parts_of_run(owner.run)[0] == self.run.name
-            and (owner.group, owner.generation) == (f"servers {group.number}", group.served)
-        }
-        return group.served > 0 and len(kept) == len(group.where)
-
-    def restarts(self, restart: Restart) -> None:
-        """Worker groups wait for servers that go on from memory, and do not restart with them."""
-        if restart.servers and self.servers_survive():
-            self.run.history.counts["servers survive"] += 1
-            assert self.state is not None
-            for number in restart.groups:
-                processes = [
-                    self.run.history.cluster.processes[a] for a in self.state.members.worker_groups[number].where
-                ]
-                whole = all(p.alive and not p.stopped and p.rank is not None for p in processes)
-                self.demand(not whole, f"worker group {number} restarts with its servers: {restart.cause}")
 
     def final(self, lineage: Lineage, values: np.ndarray, *, interrupted: bool) -> None:
         """The lead has fetched the result of all."""
@@ -343,6 +383,12 @@ class Rules:
         return any("the last exchange" in note or "ends here" in note for note in self.notes)
 
 
+def _holders(run: str, group: str, generation: int, size: int) -> list[list[str]]:
+    """The nannies that hold the memory of each process of a group."""
+    owners = {(o.run, o.group, o.generation, o.rank, nanny) for nanny, of in held._held.items() for o in of}
+    return [[n for n in held._held if (run, group, generation, rank, n) in owners] for rank in range(size)]
+
+
 class CheckedSupervision(Supervision):
     """Supervision whose every step is checked."""
 
@@ -350,10 +396,13 @@ class CheckedSupervision(Supervision):
 
     def handle(self, event: ev.Event | None) -> list[ev.Command]:
         before = {member: member.generation for member in self.members.all()}
-        known = len(self.restarts)
+        if isinstance(event, ev.Formed) and isinstance(self.busy, ev.FormRequest):
+            self.rules.formed(self.busy)
+        running = self.members.running()
         commands = super().handle(event)
-        for restart in self.restarts[known:]:
-            self.rules.restarts(restart)
+        for group in running:
+            if group.phase in (Phase.LOST, Phase.CLOSING, Phase.DROPPED):
+                self.rules.goes(group)
         self.rules.run.tell(" -> ".join([ev.line(event), "; ".join(map(ev.line, commands))]))
         for command in commands:
             self._see(command)
@@ -374,17 +423,16 @@ class CheckedSupervision(Supervision):
 
     def _see(self, command: ev.Command) -> None:
         if isinstance(command, ev.FormRequest) and command.fresh and command.server_groups:
-            self.rules.demand(not self.rules.servers_survive(), "all go back, though servers have left their memory")
             self.rules.run.new_lineage(command.worker_groups[0].plan.resume)
         if (
             isinstance(command, ev.FormRequest | ev.Close | ev.Stop | ev.Dismiss)
             and getattr(command, "number", 0) != 1
         ):
             self.rules.disturbed()
-        if isinstance(command, ev.FormRequest) and any(group.left for group in command.server_groups):
-            self.rules.run.history.counts["servers from memory"] += 1
-        if isinstance(command, ev.FormRequest):
-            self.rules.formed_at = self.rules.run.history.loop.now
+        for request in command.server_groups if isinstance(command, ev.FormRequest) else ():
+            group = self.members.server_groups[request.number]
+            needless = bool(request.left) or not self.rules.returns(group)
+            self.rules.demand(needless, f"{group} is made anew, though its memory is there")
         if isinstance(command, ev.Rewind):
             steps = {None, *(saved.step for saved in self.rules.run.disk.saved)}
             self.rules.demand(command.step in steps, f"{command}, and there are checkpoints of the steps {steps}")

@@ -229,13 +229,14 @@ class Run:
         lineage = self.rules.lineage
         self.history.making = process, lambda: Counting(lineage, key)
         process.state.actors[key] = None
-        self.history.cluster.here = process
         try:
-            server = process.state.actors[key] = kind(*args)
+            server = kind(*args)
         except ClusterError:
-            del process.state.actors[key]
+            process.drop(key)
             raise
-        if key not in process.state.actors:
-            return  # it was released meanwhile
+        if key not in process.state.actors:  # Dask has released it meanwhile
+            server.server.retire()
+            return
+        process.state.actors[key] = server
         self.history.occupied(process, key.partition("@")[2])
-        lineage.servers[key] = server.server
+        lineage.came(key, server.server, returns=args[1].left is not None)

@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulation.cluster import Process
 from simulation.rules import Counting
 from singa_dask.cluster.held import NannyHolder
 from singa_dask.errors import ClusterError, CommTimeout
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.ops import Ops
-from singa_dask.server import Address, Link, LocalLink, Server, Shadow, Slice, Stub
+from singa_dask.server import ActorLink, Address, Keeper, Link, LocalLink, Server, Shadow, Slice, Stub
 from singa_dask.server.clocks import Note
 from singa_dask.server.ledger import Ledger
-from singa_dask.server.link import DaskLink
 from singa_dask.server.messages import Fresh, Reply, Request, Update
-from singa_dask.training.dask_task import ORPHAN_S, SERVERS_S
+from singa_dask.training.dask_task import BACK, ORPHAN_S, SERVERS_S
 from singa_dask.training.placement import server_plan
 from singa_dask.training.shadows import LATEST, LeftBehind, RankAddress, RankShadow
 from singa_dask.training.worker import STOP_S
@@ -41,15 +39,8 @@ LOOK_S = 0.1
 PATIENCE_S = 60.0  # for a reply of a living server
 
 
-def _link(locate: Callable[[], Address], process: Process, timeout_s: float) -> Link:
-    """As server.link.link_to, which takes all of Python for one process."""
-    address = locate()
-    here = process.state.actors.get(address.key) if address.worker == process.address else None
-    return DaskLink(locate, process, timeout_s) if here is None else LocalLink(here.server)
-
-
 class _Watched:
-    """A Link that tells the rules of every acknowledged update. key: returns the server's; slices: of all workers."""
+    """A Link that tells the rules of every acknowledged update. key: tells the server's; slices: of all workers."""
 
     def __init__(self, link: Link, lineage: Lineage, key: Callable[[], str], slices: Sequence[Slice]) -> None:
         self._link, self._lineage, self._key, self._slices = link, lineage, key, slices
@@ -136,24 +127,21 @@ class Training:
                 if self.clock.monotonic() > deadline:
                     raise ClusterError("the driver has not told the servers")
                 self._pause(LOOK_S)
-            patience_s, every = self.run_.patience_s, self.cut.slices
-            links = {
-                i: _Watched(_link(locate, rank.process, patience_s), self.lineage, lambda at=locate: at().key, every)
-                for i, locate in enumerate(self._locate(rank))
-            }
+            count = len(rank.task.told["servers"])
+            links = {i: self._watched(rank, lambda i=i: rank.task.told["servers"][i]) for i in range(count)}
         behind, aborted = int(self.run_.topology.one_behind), self.meeting.aborted
         number, generation = self.plan.number, self.plan.generation
         return Stub(slices, links, number, generation, behind=behind, patience_s=PATIENCE_S, aborted=aborted)
 
-    def _locate(self, rank: Rank) -> list[Callable[[], Address]]:
-        told = rank.task.told
-        return [lambda i=i: told["servers"][i] for i in range(len(told["servers"]))]
+    def _watched(self, rank: Rank, where: Callable[[], Address]) -> Link:
+        link = ActorLink(where, rank.process, BACK * self.run_.patience_s)
+        return _Watched(link, self.lineage, lambda: where().key, self.cut.slices)
 
     def _in_process_links(self, rank: Rank, slices: Sequence[Slice]) -> dict[int, Link]:
         """Links to a server in the worker's process, as Replica makes them."""
         run, process, key = self.run_, rank.process, f"rank {rank.task.rank} of {rank.task.plan.group}"
         self.cluster.here = process
-        owner = self.meeting.topic, str(self.plan.number), self.plan.generation
+        owner = self.meeting.topic, f"worker group {self.plan.number}", self.plan.generation
         holder = NannyHolder.of(process, *owner, orphan_s=ORPHAN_S)
         shadow = None if holder is None else Shadow.create(slices, (), np.float32)
         if holder is not None and shadow is not None:
@@ -161,8 +149,8 @@ class Training:
             rank.shadow = RankShadow(comm, shadow, holder, 0, every_step=False)
         run.history.making = process, lambda: Counting(self.lineage, key)
         plan = server_plan(run.prepared.job, run.prepared.layout.entries, tuple(slices))
-        shadows = None if shadow is None else shadow.slices
-        server = Server(plan.protocol(Ops(), copy=False, shadows=shadows), live=True)
+        keepers = {} if shadow is None else {index: Keeper(of) for index, of in shadow.slices.items()}
+        server = Server(plan.protocol(Ops(), copy=False, keepers=keepers), live=True)
         return {s.server: _Watched(LocalLink(server), self.lineage, lambda: key, self.cut.slices) for s in slices}
 
     @property

@@ -16,13 +16,11 @@ from singa_dask.errors import ClusterError
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.net.flat import GroupLayout
-from singa_dask.server import MemoryLost
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
 from singa_dask.supervision.launch import GroupLauncher, close
 from singa_dask.supervision.members import Members, Phase
 from singa_dask.supervision.state import Supervision
-from singa_dask.supervision.supervisor import _tell_servers
 from singa_dask.training.worker import WorkerPlan
 
 
@@ -54,8 +52,7 @@ class Group:
 
 @dataclass(eq=False)
 class Servers:
-    """A server group. parameters: where it has them from; met: the generation of the right neighbour that it met;
-    settled: whether it has let go what earlier servers had left."""
+    """A server group. parameters: where it has them from; met: the generation of the right one that it met."""
 
     run: Run
     number: int
@@ -66,7 +63,6 @@ class Servers:
     met: int = 0
     stopped: bool = False
     dismissed: list[tuple[int, int]] = field(default_factory=list)
-    settled: bool = False
 
     @property
     def addresses(self):
@@ -85,25 +81,17 @@ class Servers:
         neighbour.parameters = f"server group {self.number}"
 
     def settle(self):
-        self.settled = True
+        return self.run.keeps
 
     def stop(self):
         self.stopped = True
 
 
-@dataclass(frozen=True)
-class Left:
-    """What a server has left."""
-
-    generation: int
-
-
 class Run:
     """A run of this topology.
 
-    there: the Dask workers that answer; stuck: those of them that do not leave. commands: all so far, in order; open:
-    those that have no answer yet. notes, replies: what was said. left, servers_left: what lost processes have left;
-    unreachable: whether it is on other machines.
+    there: the Dask workers that answer; stuck: those of them that do not leave. kept: the server groups whose memory
+    is held. commands: all so far, in order; open: those that have no answer yet. notes, replies: what was said.
     """
 
     def __init__(self, monkeypatch, *, spare=0, nannies=True, max_restarts=3, steps=None, least=None, **numbers):
@@ -112,7 +100,7 @@ class Run:
         self.stuck: set[str] = set()
         self.lost_nannies: set[str] = set()
         self.groups: list[Group] = []
-        self.hears, self.fault, self.nannies = True, None, nannies
+        self.hears, self.fault, self.nannies, self.keeps = True, None, nannies, True
         self.pids = 0
         first = [self.start() for _ in range(topology.nprocesses)]
         placement = place(topology, [self.there[address] for address in first])
@@ -132,7 +120,7 @@ class Run:
         self.launcher = GroupLauncher(None, prepared, worker_plan, topic="run", patience_s=30.0)
         monkeypatch.setattr(launch, "form_group", self._form_group)
         monkeypatch.setattr(launch, "make_servers", self._make_servers)
-        monkeypatch.setattr(launch, "server_plan", _plan)
+        monkeypatch.setattr(launch, "server_plan", lambda *args, accounts, **more: SimpleNamespace(accounts=accounts))
         self.commands: list[ev.Command] = []
         self.open: list[ev.Command] = []
         self.notes: list[str] = []
@@ -140,8 +128,7 @@ class Run:
         self.ranks: dict[int, Group] = {}
         self.servers: dict[int, Servers] = {}
         self.clock, self.found, self.left = 0.0, None, {}
-        self.servers_left: dict[int, tuple[Left, ...]] = {}
-        self.unreachable = False
+        self.kept: set[int] = set()
         self.generations: dict[Any, int] = {}
 
     # What happens
@@ -199,8 +186,6 @@ class Run:
                     self.replies[asker] = text
                 case ev.Dismiss(server_group, group, generation):
                     self.servers[server_group].dismissed.append((group, generation))
-                case ev.TellServers(server_group, worker_groups):
-                    _tell_servers(self.servers[server_group], [self.ranks[number] for number in worker_groups])
                 case ev.Survey() | ev.FormRequest() | ev.Close() | ev.TellLead():
                     self.open.append(command)
         check(self)
@@ -217,11 +202,10 @@ class Run:
             case ev.Survey(number, checkpoint, nannies=nannies):
                 busy = {address for group in self.groups for address in group.addresses}
                 workers = [replace(info, group="job" if a in busy else "") for a, info in sorted(self.there.items())]
-                found, answer = self.found if checkpoint else None, nannies - self.lost_nannies
-                left = (self.left, answer, self.servers_left) if nannies else ({}, answer)
-                return ev.Surveyed(number, tuple(workers), self.clock, found, *left)
+                known = self.found if checkpoint else None, self.left | self._kept() if nannies else {}
+                return ev.Surveyed(number, tuple(workers), self.clock, *known, nannies - self.lost_nannies)
             case ev.FormRequest():
-                launched = self.launcher.form(command, dict(self.servers))
+                launched = self.launcher.form(command, dict(self.servers), dict(self.ranks))
                 self.ranks |= launched.groups
                 self.servers |= launched.servers
                 return launched.event
@@ -246,6 +230,10 @@ class Run:
 
     # What is there
 
+    def _kept(self) -> dict[str, tuple[Any, ...]]:
+        groups = [self.server_groups[number] for number in self.kept]
+        return {str(g): tuple(SimpleNamespace(generation=g.formed) for _ in g.where) for g in groups if g.formed}
+
     def made(self) -> list[tuple[list[int], list[int]]]:
         """What was formed together, request by request."""
         requests = [command for command in self.commands if isinstance(command, ev.FormRequest)]
@@ -265,19 +253,13 @@ class Run:
         self.groups.append(group)
         return group
 
-    def _make_servers(self, client, number, generation, where, plans, run):
+    def _make_servers(self, client, number, generation, where, plans, keeping, run):
         if any(address not in self.there for address in where):
             raise ClusterError(f"server group {number} could not be made")
-        left = [plan.left for plan in plans]
-        if any(left) and self.unreachable:
-            raise MemoryLost("what server 0 has left in memory is gone")
         made = Servers(self, number, generation, tuple(where), plans)
-        made.parameters = "memory" if any(left) else made.parameters
+        if keeping[0].left is not None:
+            made.parameters = f"generation {keeping[0].left.generation}"
         return made
-
-
-def _plan(*args, accounts, keeping, **more):
-    return SimpleNamespace(accounts=accounts, keeping=keeping, left=keeping and keeping.left)
 
 
 def failed(exception=None) -> GroupFailed:
@@ -313,7 +295,7 @@ def check(run: Run) -> None:
     if not state._losses:
         for group in members.running() if run.server_groups else ():
             servers = members.server_groups[group.server_group]
-            assert servers.phase is Phase.RUNNING or servers.left, "its servers run, or come back"
+            assert servers.phase is Phase.RUNNING or run.open, "its servers are there, or come back"
     if request.worker_groups or request.server_groups:
         assert (
             not {(i.address, i.pid) for i in run.there.values()}

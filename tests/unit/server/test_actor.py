@@ -72,7 +72,7 @@ def network(monkeypatch):
     monkeypatch.setattr(actor, "HOLD_S", 0.1)
     monkeypatch.setattr(actor, "RETRY_S", 0.01)
     monkeypatch.setattr(link, "RETRY_S", 0.01)
-    monkeypatch.setattr(actor, "server_here", lambda key: None)  # no short cuts within this process
+    monkeypatch.setattr(actor, "server_here", lambda worker, key: None)  # no short cuts within this process
     return Network()
 
 
@@ -247,7 +247,7 @@ async def pair(network, **options) -> list[ServerActor]:
 async def test_an_update_goes_on_to_the_right_by_itself(network, short_cut):
     left, right = await pair(network)
     if short_cut:
-        actor.server_here = lambda key: network.actors[key].server
+        actor.server_here = lambda worker, key: network.actors[key].server
     await asyncio.sleep(0.02)
     network.asked.clear()
     await left.call(update(index=1))
@@ -330,7 +330,7 @@ async def test_a_neighbour_that_is_gone_for_a_while_is_told_again(network):
 
 @played
 async def test_a_neighbour_that_is_gone_is_asked_now_and_then(network, monkeypatch):
-    monkeypatch.setattr(link, "RETRY_S", 0.1)
+    monkeypatch.setattr(actor, "RETRY_S", 0.1)
     left, _ = await pair(network)
 
     def fail(receiver):
@@ -456,7 +456,7 @@ async def test_a_neighbour_begins_anew_with_what_it_is_handed_and_adds_what_nobo
 async def test_a_neighbour_that_does_not_hand_over_is_an_error(network):
     left, right = await pair(network)
     right.server.open_account(0, "left", (0, 5))
-    actor.server_here = lambda key: network.actors[key].server
+    actor.server_here = lambda worker, key: network.actors[key].server
     with pytest.raises(ClusterError, match=r"server at right did not send its parameters: Refused\(.*account"):
         await left.take_over(Address("right", "right"), "right", (0, 1))
 

@@ -1,207 +1,313 @@
-"""Servers that go on from what others have left in memory."""
+"""Servers that are lost, and successors that go on from what they have left in memory."""
 
 from __future__ import annotations
 
-import asyncio
+import json
+import random
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.servers import Post, contained, ones, server_plan
+from support.servers import contained, detached, ones, server_plan
 
 from singa_dask.ops import Ops
-from singa_dask.server import Keeping, MemoryLost, ServerActor, Shadow, partition
-from singa_dask.server.kept import KeptServer
-from singa_dask.server.messages import Get, GoBack, Inspect, Leave, Origin, Put, Refused, TakenOver, Update
-from singa_dask.server.protocol import ServerProtocol
-from singa_dask.updaters import SGD
+from singa_dask.server import KeptServer, Server, ServerShadow, partition
+from singa_dask.server.kept import read_kept
+from singa_dask.server.messages import (
+    Delta,
+    Fresh,
+    Get,
+    GoBack,
+    Inspect,
+    Leave,
+    Moved,
+    OpenAccount,
+    Origin,
+    Put,
+    Refused,
+    Update,
+)
+from singa_dask.server.protocol import LEFT, RIGHT
+from singa_dask.updaters import Adam
 
-CUT = partition(16, 1, 1, beside=False)
-MOMENTUM = SGD(lr=1.0, momentum=0.5).proto.SerializeToString()
-
-
-class Nanny:
-    """A holder that remembers what it was asked. calls: (generation, whether former ones go, the other nanny)."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[int, bool, str]] = []
-
-    def hold(self, described, *, only=False, also=""):
-        self.calls.append((described.generation, only, also))
-        return True
-
-    async def holding(self, described, *, only=False, also=""):
-        return self.hold(described, only=only, also=also)
+SIZE = 16
 
 
-def server(left=None, generation=1, holder=None, **options) -> tuple[ServerProtocol, KeptServer | None]:
-    """A server with one slice, and momentum; the first one, or the successor of who has left this address."""
-    protocol = replace(server_plan(CUT, **options), updater=MOMENTUM).protocol(Ops())
-    keeping = Keeping("run", generation, 0, 1, "other nanny", left)
-    return protocol, KeptServer.keep(protocol, keeping, holder or Nanny(), lambda nbytes: True)
+class Lost:
+    """A server that is lost whenever the test wants, and comes back. number: of its group, in a line of so many."""
+
+    def __init__(self, number: int = 0, line: int = 1, slices: int = 1, **options) -> None:
+        self.cut, self.generation = partition(SIZE * slices, slices, 1, beside=False), 0
+        self.sides = [LEFT] * (number > 0) + [RIGHT] * (number < line - 1)
+        self.options = {"groups": (0, 1, 2), **options}
+        self.make(dict.fromkeys(self.sides, (1, 1)))
+
+    def make(self, accounts, left: KeptServer | None = None, **options) -> None:
+        self.generation += 1
+        plan = server_plan(self.cut, accounts=accounts, **self.options | options)
+        self.protocol = plan.protocol(Ops())
+        kept = {} if left is None else read_kept(left)
+        assert kept is not None
+        place = 0, 1, self.generation
+        self.shadow = ServerShadow.create(self.protocol, place, self.sides, accounts, lambda nbytes: True)
+        self.protocol.restore(kept)
+        self.server = Server(self.protocol)
+
+    def lose(self, **options) -> None:
+        """It is lost, and comes back."""
+        before = self.shadow
+        self.make(before.described.opened, before.described, **options)
+
+    def ask(self, request):
+        future = self.server.call(request)
+        return detached(future.result(1)) if future.done() else None
 
 
-def update(step: int, group: int = 0, generation: int = 0, reductions: int = 0) -> Update:
-    return Update(0, Origin(group, generation), step, ones(), reductions=reductions)
+def update(group: int, step: int, value: float = 1.0, index: int = 0) -> Update:
+    return Update(index, Origin(group), step, ones(value, SIZE))
 
 
-def told(to: Post) -> tuple:
-    """All that a server knows."""
-    state, of = to.ask(Inspect(0)), to.protocol.slices[0]
-    arrays = state.values.tolist(), state.state["velocity"].tolist()
-    return *arrays, state.version, state.reductions, state.ledger, of.members, of.reductions
+def same(one, other) -> bool:
+    """Whether two replies are equal, or two servers' states."""
+    pairs = zip(vars(one).items(), vars(other).items(), strict=True)
+    return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for (_, a), (_, b) in pairs)
 
 
-@pytest.mark.parametrize("max_staleness", [None, 2, 0])
-def test_the_successor_of_a_server_knows_all_that_it_has_acknowledged(max_staleness):
-    options = {"groups": (0, 1), "dealt_to": 2, "max_staleness": max_staleness}
-    protocol, kept = server(**options)
-    first = Post(protocol)
-    first.ask(Put(0, ones(3.0)))
-    for step in range(3):
-        sent = [first.say(update(step, group, reductions=step)) for group in (0, 1)]
-        assert not any(map(first.waits, sent))
-    second = Post(server(kept.address, 2, **options)[0])
-    assert told(second) == told(first) and contained(second.protocol.slices[0].ledger, 1) == {0, 1, 2}
-    again = second.ask(update(2, 1))
-    assert (again.version, again.next_step, again.reductions) == (6, 3, 2), "it was applied before"
-    for post in (first, second):
-        post.say(update(3, 0)), post.say(update(3, 1))
-    assert told(second) == told(first)
+def test_a_successor_has_everything():
+    server = Lost()
+    server.ask(Put(0, ones(5), version=7, step=7, reductions=1))
+    for step in (7, 8):
+        server.ask(update(1, step))
+    server.ask(Update(0, Origin(0, 3, 7), 7, ones(1, SIZE)))
+    server.ask(Leave(0, Origin(2)))
+    before = server.protocol.slices[0]
+    server.lose()
+    after = server.protocol.slices[0]
+    assert after is not before and (after.values == 2).all()
+    for name in ("version", "ledger", "members", "untold", "heard", "reductions", "accounts"):
+        assert getattr(after, name) == getattr(before, name), name
+    assert not after.members[2].active and after.members[0].generation == 3
 
 
-def test_a_slice_without_parameters_waits_for_them_again():
-    _, kept = server()
-    to = Post(server(kept.address, 2)[0])
-    asked = to.say(Get(0, Origin(0)))
-    assert to.waits(asked)
-    to.ask(Put(0, ones(3.0)))
-    assert to.got[asked].values[0] == 3
+def test_a_repeated_update_is_answered_and_not_applied_again():
+    server = Lost()
+    server.ask(Put(0, ones(0)))
+    acknowledged = server.ask(update(0, 0))
+    server.lose()
+    again = server.ask(update(0, 0))
+    assert isinstance(again, Fresh) and (again.values == -1).all() and again.version == 1
+    assert again.ledger == acknowledged.ledger
+    assert (server.ask(update(0, 1)).values == -2).all()
 
 
-def test_the_parameters_are_left_before_the_first_update():
-    protocol, kept = server()
-    Post(protocol).ask(Put(0, ones(3.0), {"velocity": ones(0.5)}, version=40, step=10))
-    to = Post(server(kept.address, 2)[0])
-    state = to.ask(Inspect(0))
-    assert (state.values[0], state.state["velocity"][0], state.version) == (3, 0.5, 40)
-    assert to.ask(Get(0, Origin(0))).next_step == 10
+def test_states_of_the_updater_come_back():
+    cut = partition(SIZE, 1, 1, beside=False)
+    plan = server_plan(cut)
+    plan = type(plan)(Adam(lr=0.1).proto.SerializeToString(), plan.entries, plan.slices)
+    calm, first, second = (plan.protocol(Ops()) for _ in range(3))
+    shadow = ServerShadow.create(first, (0, 1, 1), (), {}, lambda nbytes: True)
+    for protocol in (calm, first):
+        protocol.handle(0, Put(0, ones(1)))
+        for step in range(3):
+            protocol.handle(0, update(0, step, step - 1.5))
+    second.restore(read_kept(shadow.described))
+    for protocol in (calm, second):
+        protocol.handle(0, update(0, 3))
+    (one,), (other,) = calm.handle(0, Inspect(0)), second.handle(0, Inspect(0))
+    assert (one.reply.values == other.reply.values).all() and one.reply.state
+    assert all((one.reply.state[name] == other.reply.state[name]).all() for name in one.reply.state)
 
 
-def test_nobody_waits_for_groups_that_have_left_or_are_not_expected_any_more():
-    options = {"dealt_to": 3, "max_staleness": 0}
-    protocol, kept = server(groups=(0, 1, 2), **options)
-    first = Post(protocol)
-    first.ask(Put(0, ones(0.0)))
-    first.say(update(0, 0)), first.say(update(0, 1)), first.say(update(0, 2))
-    first.ask(Leave(0, Origin(1)))
-    second = Post(server(kept.address, 2, groups=(0, 1), **options)[0])
-    assert second.ask(update(1, 0)).version == 4
+def test_slices_without_values_wait_for_them_still():
+    server = Lost(slices=2)
+    server.ask(Put(1, ones(4)))
+    server.lose()
+    assert server.protocol.slices[0].values is None and server.ask(Get(0, Origin(0))) is None
+    server.ask(Put(0, ones(2)))
+    assert [server.ask(Get(i, Origin(0))).values[0] for i in range(2)] == [2, 4]
 
 
-def test_a_message_of_an_ended_generation_is_refused_by_successors_too():
-    protocol, kept = server()
-    first = Post(protocol)
-    first.ask(Put(0, ones(0.0)))
-    first.ask(update(0, generation=3))
-    second = Post(server(kept.address, 2)[0])
-    assert isinstance(second.ask(update(1, generation=2)), Refused)
+def test_worker_groups_that_have_gone_meanwhile_are_not_waited_for():
+    server = Lost(max_staleness=0, groups=(0, 1))
+    server.ask(Put(0, ones(0)))
+    assert server.ask(update(0, 0)) is None
+    server.lose(groups=(0,))
+    assert (server.ask(update(0, 0)).values == -1).all()
 
 
-def test_of_a_copy_that_was_being_written_the_one_before_counts():
-    protocol, kept = server()
-    first = Post(protocol)
-    first.ask(Put(0, ones(0.0)))
-    first.ask(update(0)), first.ask(update(1))
-    torn = Shadow.open(kept.address.slices).slices[0].newest
-    torn.head[0], torn.values[...] = -1, np.nan
-    second = Post(server(kept.address, 2)[0])
-    assert (second.ask(Inspect(0)).values == -1).all()
-    assert second.ask(update(1)).values[0] == -2.5 and contained(second.protocol.slices[0].ledger, 0) == {0, 1}
+def test_a_server_that_lives_acknowledges_nothing_that_its_successor_does_not_know():
+    server = Lost(max_staleness=0, groups=(0, 1))
+    server.ask(Put(0, ones(0)))
+    old, held = server.server, server.server.call(update(0, 0))
+    server.lose()
+    late = old.call(update(1, 0))
+    assert late.result(1) == held.result(1) == Moved() and old.retired
+    assert old.call(Inspect(0)).result(1) == Moved()
+    assert (server.protocol.slices[0].values == 0).all(), "it is not acknowledged, and repeated here"
+    assert server.ask(update(0, 0)) is None and (server.ask(update(1, 0)).values == -2).all()
 
 
-def test_memory_that_cannot_be_reached_is_an_error():
-    _, kept = server()
-    address = kept.address
-    gone = address.moved([replace(address.slices.memory, token=1)])
-    with pytest.raises(MemoryLost, match="server 0 has left in memory is gone, or on another machine"):
-        server(gone, 2)
+def test_what_is_gone_is_not_read():
+    server = Lost()
+    described = server.shadow.described
+    del server
+    assert read_kept(described) is None
 
 
-def test_what_is_left_is_held_and_what_others_have_left_let_go():
-    nanny = Nanny()
-    _, kept = server(generation=4, holder=nanny)
-    asyncio.run(kept.settle())
-    assert nanny.calls == [(4, False, "other nanny"), (4, True, "other nanny")]
-    address = kept.address
-    assert (address.run, address.generation, address.rank, address.size) == ("run", 4, 0, 1)
+def test_there_is_no_shadow_without_room():
+    protocol = server_plan(partition(SIZE, 1, 1, beside=False)).protocol(Ops())
+    asked = []
+    assert ServerShadow.create(protocol, (0, 1, 1), (), {}, lambda nbytes: asked.append(nbytes)) is None
+    assert asked[0] > 2 * 4 * SIZE
+    (answer,) = protocol.handle(0, Put(0, ones(0)))
+    assert not isinstance(answer.reply, Refused)
 
 
-def test_without_a_nanny_or_room_nothing_is_left():
-    keeping = Keeping("run", 1, 0, 1)
-    for holder, room in ((None, True), (Nanny(), False)):
-        protocol = server_plan(CUT).protocol(Ops())
-        assert KeptServer.keep(protocol, keeping, holder, lambda nbytes, room=room: room) is None
-        assert Post(protocol).ask(Put(0, ones())) is not None
+# Neighbours
 
 
-def test_a_server_acknowledges_nothing_once_it_has_a_successor(monkeypatch):
-    monkeypatch.setattr("distributed.get_worker", lambda: SimpleNamespace(address="w"))
-    plan = server_plan(CUT, keeping=Keeping("run", 1, 0, 1))
+def exchange(left: Lost, right: Lost, lost: tuple[str, ...]) -> None:
+    """One exchange, with servers lost at these moments: nothing that was said is said again in vain."""
 
-    async def play():
-        actor = ServerActor(plan, Nanny())
-        await actor.call(Put(0, ones(0.0)))
-        assert (await actor.call(update(0))).version == 1
-        ServerActor(
-            server_plan(CUT, key="successor", keeping=replace(plan.keeping, left=actor._kept.address)), Nanny()
-        )
-        assert await actor.call(update(1)) == TakenOver()
+    def moment(name: str) -> None:
+        for server in (left, right):
+            if f"{'left' if server is left else 'right'} {name}" in lost:
+                server.lose()
 
-    asyncio.run(play())
+    sync = left.server.begin_sync(0, force=True)
+    moment("began")
+    if "left began" in lost:
+        again = left.server.begin_sync(0)
+        assert same(again, sync), "the message under way is repeated"
+        sync = again
+    reply = right.ask(sync)
+    moment("answered")
+    if "right answered" in lost or "left answered" in lost:
+        sync = left.server.begin_sync(0)
+        again = right.ask(sync)
+        assert isinstance(again, Delta) and same(again, reply)
+        reply = again
+    left.server.finish_sync(sync, reply)
+    moment("finished")
+
+
+MOMENTS = [f"{side} {name}" for side in ("left", "right") for name in ("began", "answered", "finished")]
+
+
+@pytest.mark.parametrize("moment", [(), *[(moment,) for moment in MOMENTS], tuple(MOMENTS)], ids=str)
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_an_exchange_goes_on_after_the_loss_of_either_side(moment, before):
+    left, right = Lost(0, 2), Lost(1, 2)
+    for server in (left, right):
+        server.ask(Put(0, ones(100)))
+    for step in range(before + 2):
+        left.ask(update(0, step, 1))
+        right.ask(update(1, step, 10))
+        exchange(left, right, moment if step == before else ())
+    exchange(left, right, ())
+    for server in (left, right):
+        state = server.ask(Inspect(0))
+        assert (state.values == 100 - 11 * (before + 2)).all()
+        assert not any(c.twice for of in state.ledger.deals.values() for c in of.values())
+
+
+def test_the_opening_values_are_there_for_a_neighbour_that_repeats_its_request():
+    left, right = Lost(0, 2), Lost(1, 2)
+    left.ask(Put(0, ones(3)))
+    opening = left.ask(OpenAccount(0, RIGHT, (1, 2)))
+    left.ask(update(0, 0))
+    left.server.begin_sync(0, force=True)
+    left.lose()
+    again = left.ask(OpenAccount(0, RIGHT, (1, 2)))
+    assert (again.values == opening.values).all() and again.ledger == opening.ledger
+    right.ask(Put(0, again.values, ledger=again.ledger))
+    right.server.open_account(0, LEFT, (1, 2))
+    exchange(left, right, ())
+    assert (right.ask(Inspect(0)).values == 2).all()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_servers_that_are_lost_at_any_moment_end_with_the_sum_of_all_updates(seed):
+    draw, line = random.Random(seed), [Lost(i, 3, groups=(i,)) for i in range(3)]
+    made, under_way = [0] * 3, {}
+    for server in line:
+        server.ask(Put(0, ones(0)))
+    for _ in range(120):
+        number = draw.randrange(3)
+        match draw.randrange(5):
+            case 0:
+                line[number].lose()
+            case 1 | 2:
+                assert (line[number].ask(update(number, made[number], 1 << number)).values < 0).all()
+                made[number] += 1
+            case 3 if number < 2:
+                under_way[number] = line[number].server.begin_sync(0, force=True)
+            case 4 if number in under_way:
+                reply = line[number + 1].ask(under_way[number])
+                if draw.random() < 0.7 and not isinstance(reply, Refused):
+                    line[number].server.finish_sync(line[number].server.begin_sync(0), reply)
+                    del under_way[number]
+    for number in (0, 1, 0, 1, 0, 1):
+        for _ in range(2):
+            sync = line[number].server.begin_sync(0, force=True)
+            line[number].server.finish_sync(sync, line[number + 1].ask(sync))
+    total = -sum(count << number for number, count in enumerate(made))
+    assert [server.ask(Inspect(0)).values[0] for server in line] == [total] * 3
+
+
+def test_a_server_that_dies_while_it_saves_an_account_leaves_the_one_before(monkeypatch):
+    left, right = Lost(0, 2), Lost(1, 2)
+    for server in (left, right):
+        server.ask(Put(0, ones(0)))
+    left.ask(update(0, 0))
+    exchange(left, right, ())
+    left.ask(update(0, 1))
+    state = left.protocol.slices[0]
+    shadow = state.keeper._values
+    monkeypatch.setattr(shadow, "save", lambda *args: 1 / 0)  # the account is saved, the slice is not
+    with pytest.raises(ZeroDivisionError):
+        left.server.begin_sync(0, force=True)
+    left.lose()
+    note = json.loads(left.protocol.slices[0].keeper._values.newest.note)
+    assert note["accounts"] == {"right": 1}
+    assert not left.protocol.slices[0].accounts[RIGHT].waiting
+    exchange(left, right, ())
+    assert [(server.ask(Inspect(0)).values == -2).all() for server in (left, right)] == [True] * 2
 
 
 # Back to the step before
 
 
 def test_a_slice_goes_back_to_the_step_that_all_have():
-    protocol, _ = server()
-    to = Post(protocol)
-    to.ask(Put(0, ones(0.0)))
+    server = Lost(groups=(0,))
+    server.ask(Put(0, ones(0)))
     for step in range(3):
-        to.ask(update(step, reductions=step))
-        if step == 1:
-            before = told(to)
-    to.ask(Get(0, Origin(0, 1, first=2)))
-    reply = to.ask(GoBack(0, Origin(0, 1, first=2), 2))
-    assert (reply.next_step, reply.version) == (2, 2) and contained(reply.ledger, 0) == {0, 1}
-    after = told(to)
-    assert after[:3] == before[:3] and after[4] == before[4] and after[3] == 2, "but for the learning rate of the step"
-    to.ask(GoBack(0, Origin(0, 1, first=2), 2))
-    assert told(to) == after, "repeated"
-    assert to.ask(update(2, generation=1)).values[0] == -1 - 1.5 - 1.75
+        server.ask(replace(update(0, step), reductions=step))
+    server.ask(Get(0, Origin(0, 1, 2)))
+    reply = server.ask(GoBack(0, Origin(0, 1, 2), 2))
+    assert (reply.next_step, reply.version, reply.values[0]) == (2, 2, -2)
+    assert contained(reply.ledger, 0) == {0, 1} and reply.reductions == 2, "the evaluation came before the step"
+    assert same(server.ask(GoBack(0, Origin(0, 1, 2), 2)), reply), "repeated"
+    again = server.ask(replace(update(0, 2), origin=Origin(0, 1, 2)))
+    assert (again.version, again.values[0]) == (3, -3)
 
 
 def test_a_successor_can_go_back_too():
-    protocol, kept = server()
-    first = Post(protocol)
-    first.ask(Put(0, ones(0.0)))
-    first.ask(update(0)), first.ask(update(1))
-    second = Post(server(kept.address, 2)[0])
-    assert second.ask(GoBack(0, Origin(0, 1), 1)).values[0] == -1
+    server = Lost(groups=(0,))
+    server.ask(Put(0, ones(0)))
+    server.ask(update(0, 0)), server.ask(update(0, 1))
+    server.lose()
+    server.lose()
+    assert server.ask(GoBack(0, Origin(0, 1), 1)).values[0] == -1
 
 
 @pytest.mark.parametrize("why", ["two steps", "two groups", "no memory", "nothing to undo"])
 def test_a_slice_that_cannot_go_back_says_where_it_is(why):
-    if why == "no memory":
-        protocol = server_plan(CUT).protocol(Ops())
-    else:
-        protocol, _ = server(groups=(0, 1) if why == "two groups" else (0,))
-    to = Post(protocol)
-    to.ask(Put(0, ones(0.0)))
+    server = Lost(groups=(0, 1) if why == "two groups" else (0,))
+    server.protocol.slices[0].keeper = None if why == "no memory" else server.protocol.slices[0].keeper
+    server.ask(Put(0, ones(0)))
     for step in range(3):
-        to.ask(update(step))
-    reply = to.ask(GoBack(0, Origin(0, 1), {"two steps": 1, "nothing to undo": 3}.get(why, 2)))
+        server.ask(update(0, step))
+    reply = server.ask(GoBack(0, Origin(0, 1), {"two steps": 1, "nothing to undo": 3}.get(why, 2)))
     assert (reply.next_step, reply.version) == (3, 3)
-    assert isinstance(to.ask(GoBack(0, Origin(0, 0), 2)), Refused)
+    assert isinstance(server.ask(GoBack(0, Origin(0, 0), 2)), Refused)

@@ -13,22 +13,9 @@ import pytest
 from support.servers import ones, protocol
 
 from singa_dask.errors import ClusterError
-from singa_dask.server import LocalLink, Server, link, link_to
-from singa_dask.server.link import Address, DaskLink, ask, nbytes_of
-from singa_dask.server.messages import (
-    Coded,
-    Done,
-    Get,
-    Inspect,
-    NotYet,
-    Origin,
-    Put,
-    Refused,
-    State,
-    TakenOver,
-    Update,
-)
-from singa_dask.server.server import publish
+from singa_dask.server import ActorLink, Server, link
+from singa_dask.server.link import Address, ask, nbytes_of
+from singa_dask.server.messages import Coded, Done, Get, Inspect, Moved, NotYet, Origin, Put, Refused, State, Update
 
 THERE = Address("tcp://there:1", "server")
 
@@ -51,10 +38,10 @@ class Slow:
 def test_a_large_message_has_the_time_that_it_takes(monkeypatch):
     monkeypatch.setattr(link, "ATTEMPT_S", 0.05)
     worker = Slow(0.3)
-    assert asyncio.run(ask(worker, lambda: THERE, Get(0, Origin(0)), 0.1, lambda: 2.0)) == Done()
+    assert asyncio.run(ask(worker, THERE, Get(0, Origin(0)), 0.1, lambda: 2.0)) == Done()
     assert worker.attempts == 1
     with pytest.raises(ClusterError, match=r"has not answered Get for 0.1 s"):
-        asyncio.run(ask(worker, lambda: THERE, Get(0, Origin(0)), 0.1))
+        asyncio.run(ask(worker, THERE, Get(0, Origin(0)), 0.1))
 
 
 def test_bytes_of_messages():
@@ -69,7 +56,7 @@ class Answering:
     """A Dask worker whose peers do what a test says, one thing per attempt; an exception is raised."""
 
     def __init__(self, *answers: object) -> None:
-        self.answers = list(answers)
+        self.answers, self.state = list(answers), SimpleNamespace(actors={})
         self.messages: list[tuple[str, dict[str, object]]] = []
 
     def rpc(self, address: str) -> SimpleNamespace:
@@ -87,7 +74,7 @@ GET = Get(0, Origin(0))
 
 
 def asked(worker: Answering, timeout_s: float = 5.0) -> object:
-    return asyncio.run(ask(worker, lambda: THERE, GET, timeout_s))
+    return asyncio.run(ask(worker, THERE, GET, timeout_s))
 
 
 def test_what_is_asked_of_dask(monkeypatch):
@@ -141,6 +128,7 @@ def test_the_silence_of_a_server_begins_when_it_was_heard_last(monkeypatch):
     ("answer", "error", "message"),
     [
         (Refused("too late"), ClusterError, "the server at tcp://there:1 refused Get: too late"),
+        (KeyError("server"), ClusterError, "the server server is no longer at tcp://there:1"),
         ({"status": "error", "exception": ValueError("inside")}, ValueError, "inside"),
     ],
 )
@@ -151,34 +139,43 @@ def test_answers_that_are_errors_are_raised_at_once(answer, error, message):
     assert str(raised.value) == message and len(worker.messages) == 1
 
 
-@pytest.mark.parametrize("gone", [KeyError("server"), TakenOver(), OSError("refused")], ids=repr)
-def test_a_server_that_has_moved_is_asked_where_it_is_now(monkeypatch, gone):
+@pytest.mark.parametrize("gone", [Moved(), KeyError("server"), OSError("broken")], ids=repr)
+def test_a_request_is_repeated_to_the_successor_of_a_server(monkeypatch, gone):
+    """However long that takes to come, up to the timeout; afterwards the silence begins anew."""
     monkeypatch.setattr(link, "RETRY_S", 0.05)
-    worker, places = Answering(gone, gone, Done()), [THERE, THERE, Address("tcp://elsewhere:1", "successor")]
-    now = lambda: places[min(len(worker.messages), 2)]  # noqa: E731
-    assert asyncio.run(ask(worker, now, GET, 5.0)) == Done()
-    assert [address for address, _ in worker.messages] == ["tcp://there:1"] * 2 + ["tcp://elsewhere:1"]
+    worker, places = Answering(gone, gone, gone, OSError("starts"), Done()), [THERE] * 6
+    later = Address("tcp://elsewhere:2", "successor")
+    where = lambda: places.pop() if places else later  # noqa: E731
+    assert asyncio.run(ask(worker, where, GET, 5.0)) == Done()
+    asked = [(address, message["actor"]) for address, message in worker.messages]
+    assert asked[0] == ("tcp://there:1", "server") and asked[-1] == ("tcp://elsewhere:2", "successor")
+    worker.answers = [gone] * 100
+    with pytest.raises(ClusterError, match=r"the server at tcp://elsewhere:2 has not answered Get for 0\.2 s"):
+        asyncio.run(ask(worker, where, GET, 0.2))
 
 
-@pytest.mark.parametrize("gone", [KeyError("server"), TakenOver()], ids=repr)
-def test_a_server_that_is_gone_for_good_is_an_error_after_a_while(monkeypatch, gone):
+def test_an_attempt_ends_when_the_server_is_elsewhere(monkeypatch):
+    """A lost process may leave connections that nobody answers."""
     monkeypatch.setattr(link, "RETRY_S", 0.05)
-    with pytest.raises(ClusterError, match=r"tcp://there:1 has not answered Get for 0\.1 s \(.* server"):
-        asked(Answering(*[gone] * 50), 0.1)
+    now = [THERE]
 
+    class Lost(Answering):
+        def rpc(self, address: str) -> SimpleNamespace:
+            async def execute(**message: object) -> object:
+                self.messages.append((address, message))
+                if address == THERE.worker:
+                    now[0] = Address("tcp://elsewhere:2", "successor")
+                    await asyncio.sleep(60)
+                return {"status": "OK", "result": Done()}
 
-def test_an_attempt_ends_when_the_server_moves(monkeypatch):
-    monkeypatch.setattr(link, "_LOOK_S", 0.05)
-    worker, moves_at = Slow(60.0), time.monotonic() + 0.2
-    elsewhere = Address("tcp://elsewhere:1", "successor")
+            return SimpleNamespace(actor_execute=execute)
 
-    def locate() -> Address:
-        moved = time.monotonic() > moves_at
-        worker.seconds = 0.0 if moved else worker.seconds
-        return elsewhere if moved else THERE
-
-    assert asyncio.run(ask(worker, locate, GET, 30.0)) == Done()
-    assert worker.attempts == 2 and time.monotonic() - moves_at < 5
+    worker, began = Lost(), time.monotonic()
+    assert asyncio.run(ask(worker, lambda: now[0], GET, 60.0)) == Done()
+    assert time.monotonic() - began < 5 and [address for address, _ in worker.messages] == [
+        "tcp://there:1",
+        "tcp://elsewhere:2",
+    ]
 
 
 # Links
@@ -198,37 +195,51 @@ def loop():
 
 def test_a_server_in_this_process_is_called_directly(loop):
     server = Server(protocol())
-    publish("here", server)
-    own = link_to(lambda: Address("tcp://here:1", "here"), None, 1.0)
-    assert isinstance(own, LocalLink) and own.local
+    worker = SimpleNamespace(state=SimpleNamespace(actors={"here": SimpleNamespace(server=server)}))
+    own = ActorLink(Address("tcp://here:1", "here"), worker, 1.0)
+    assert own.local
     out = ones(7.0)
     assert own.send(Put(0, ones(3.0))).result(1) == Done()
     assert own.send(GET, out).result(1).values is out and (out == 3).all()
 
 
+def test_a_server_in_this_process_may_have_a_successor_elsewhere(loop):
+    server, worker = Server(protocol()), Answering(Done())
+    worker.loop, worker.state = loop, SimpleNamespace(actors={"here": SimpleNamespace(server=server)})
+    now = [Address("tcp://here:1", "here")]
+    own = ActorLink(lambda: now[0], worker, 5.0)
+    waiting = own.send(GET)
+    now[0] = Address("tcp://elsewhere:2", "successor")
+    server.retire()
+    assert own.local and waiting.result(5) == Done()
+    assert [(address, message["actor"]) for address, message in worker.messages] == [
+        ("tcp://elsewhere:2", "successor")
+    ]
+
+
 def test_a_server_elsewhere_is_asked_on_the_event_loop_of_the_worker(loop, monkeypatch):
     worker = Answering(OSError("broken"), Done())
     worker.loop = loop
-    far = link_to(lambda: THERE, worker, 0.0)
-    assert isinstance(far, DaskLink) and not far.local
+    far = ActorLink(THERE, worker, 0.0)
+    assert not far.local
     with pytest.raises(ClusterError, match="for 0 s"):
         far.send(GET).result(5)
     worker.answers = [Done()]
-    assert link_to(lambda: THERE, worker, 5.0).send(GET).result(5) == Done()
+    assert ActorLink(THERE, worker, 5.0).send(GET).result(5) == Done()
 
 
 def test_messages_may_take_the_time_of_the_arrays_of_all_slices(loop, monkeypatch):
     """There and back, at the least rate of a network; with those of the updater where they are asked for."""
     times: list[Callable[[], float]] = []
 
-    async def remember(worker, locate, request, timeout_s, transfer_s):
-        assert (worker, locate(), timeout_s) == (far._worker, THERE, 9.0)
+    async def remember(worker, where, request, timeout_s, transfer_s):
+        assert (worker, where, timeout_s) == (far._worker, THERE, 9.0)
         times.append(transfer_s)
         return Done()
 
     monkeypatch.setattr(link, "ask", remember)
     monkeypatch.setattr(link, "LEAST_RATE", 100.0)
-    far = DaskLink(lambda: THERE, SimpleNamespace(loop=loop), 9.0)
+    far = ActorLink(THERE, SimpleNamespace(loop=loop, state=SimpleNamespace(actors={})), 9.0)
 
     def seconds() -> list[float]:
         return [transfer_s() for transfer_s in times]

@@ -5,6 +5,7 @@ import pytest
 
 from singa_dask.comm.shared_memory import Memory
 from singa_dask.server import Shadow, Slice
+from singa_dask.server.shadow import Superseded
 
 SLICES = [Slice(0, 0, 32, 0, 0), Slice(3, 32, 48, 0, 0)]
 
@@ -42,27 +43,6 @@ def test_the_last_two_versions_are_here():
     assert shadow.slices[0].at(9) is None
 
 
-def test_the_copies_come_in_their_order_and_only_whole():
-    shadow = shadow_of()
-    of_slice = shadow.slices[0]
-    assert of_slice.copies == []
-    for version in (4, 5, 6):
-        save(shadow, 0, version)
-        assert [copy.version for copy in of_slice.copies] == [version - 1, version][version == 4 :]
-    of_slice.copies[0].head[0] = -1  # its process died while it wrote
-    assert [copy.version for copy in of_slice.copies] == [6]
-
-
-def test_whoever_takes_over_is_noticed():
-    shadow = shadow_of()
-    other = Shadow.open(shadow.address)
-    assert not shadow.taken_over and not other.taken_over
-    other.take_over()
-    assert shadow.taken_over
-    save(shadow, 0, 3)
-    assert holds(other.slices[0].newest, 3), "the mark is beside the slices"
-
-
 def test_a_process_knows_the_version_that_all_its_slices_have():
     shadow = shadow_of()
     save(shadow, 0, 5)
@@ -76,13 +56,13 @@ def test_a_process_knows_the_version_that_all_its_slices_have():
 def test_others_see_it_where_its_memory_is_held():
     shadow = shadow_of()
     save(shadow, 0, 1)
-    save(shadow, 3, 1, b"x" * 16376)
+    save(shadow, 3, 1, b"x" * 65528)
     held = Memory.open(shadow.memory.address, mapped=False)
     address = shadow.address
     moved = type(address)(held.address, address.slices, address.states, address.dtype)
     del shadow
     again = Shadow.open(moved)
-    assert again.version == 1 and holds(again.slices[3].newest, 1) and again.slices[3].newest.note == b"x" * 16376
+    assert again.version == 1 and holds(again.slices[3].newest, 1) and again.slices[3].newest.note == b"x" * 65528
     del held
     assert Shadow.open(moved) is None
 
@@ -122,5 +102,25 @@ def test_copies_may_be_made_less_often():
 
 
 def test_a_note_has_a_limit():
-    with pytest.raises(ValueError, match=r"at most 16376 bytes\. Received: 16377"):
-        save(shadow_of(), 0, 0, b"x" * 16377)
+    with pytest.raises(ValueError, match=r"at most 65528 bytes\. Received: 65529"):
+        save(shadow_of(), 0, 0, b"x" * 65529)
+
+
+def test_the_copies_come_in_their_order_and_only_whole():
+    shadow = shadow_of()
+    of_slice = shadow.slices[0]
+    assert of_slice.copies == []
+    for version in (4, 5, 6):
+        save(shadow, 0, version)
+        assert [copy.version for copy in of_slice.copies] == [version - 1, version][version == 4 :]
+    of_slice.copies[0].head[0] = -1  # its process died while it wrote
+    assert [copy.version for copy in of_slice.copies] == [6]
+
+
+def test_a_process_that_is_superseded_notices_it_when_it_saves():
+    shadow = shadow_of()
+    save(shadow, 0, 3)
+    Shadow.open(shadow.address).slices[0].fence()
+    with pytest.raises(Superseded, match="a successor of this process"):
+        save(shadow, 0, 4)
+    save(shadow, 3, 4)

@@ -122,7 +122,7 @@ def test_a_restart_explains_what_its_groups_lost_until_then_and_nothing_else(run
 def test_a_lost_server_group_explains_what_its_neighbours_groups_lost(run):
     run.save(100, [[2, 0, [whole(0, 0, 90, 92, 100), whole(1, 0, 80, 85, 100)]]])
     run.end(g0=100, g1=100)
-    run.workspace.tell("restart", groups=[1], step=84, cause="it died", servers=[1], from_memory=False)
+    run.workspace.tell("restart", groups=[1], step=84, cause="it died", servers=[1])
     made = run.audit()
     assert made.clean and made.verdict.endswith("7 mini-batches missing for the reasons above")
     assert [gap.why for group in made.groups for gap in group.missing] == [
@@ -130,13 +130,6 @@ def test_a_lost_server_group_explains_what_its_neighbours_groups_lost(run):
         "worker group 1 was restarted at step 84: it died",
     ]
     assert "group 0, 90-91: missing: server group 1 was lost, with updates that no other had: it died" in text_of(made)
-
-
-def test_servers_that_went_on_from_memory_explain_nothing(run):
-    run.save(100, [[1, 0, [whole(0, 0, 90, 92, 100)]]])
-    run.end(g0=100)
-    run.workspace.tell("restart", groups=[], step=84, cause="it died", servers=[0], from_memory=True)
-    assert not run.audit().clean
 
 
 @pytest.mark.parametrize("status", ["unfinished", "failed", "interrupted"])

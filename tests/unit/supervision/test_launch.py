@@ -28,7 +28,7 @@ def run(monkeypatch):
 
 
 def test_a_request_is_formed_as_a_whole(run):
-    launched = run.launcher.form(run.request, {})
+    launched = run.launcher.form(run.request, {}, {})
     assert launched.groups.keys() == launched.servers.keys() == {0, 1, 2}
     assert launched.event == ev.Formed(1, {}, {"w1": 1, "w2": 2, "w3": 3})
     assert [launched.servers[i].met for i in range(3)] == [1, 1, 0]
@@ -40,10 +40,10 @@ def test_only_workers_that_were_free_are_not_waited_for_when_another_run_has_the
     monkeypatch.setattr(
         launch, "form_group", lambda *args, **o: asked.append(o.pop("in_use_s")) or form_group(*args, **o)
     )
-    run.launcher.form(run.request, {})
+    run.launcher.form(run.request, {}, {})
     assert asked == [launch._IN_USE_S] * 3
     again = [replace(group, plan=replace(group.plan, generation=2)) for group in run.request.worker_groups]
-    run.launcher.form(replace(run.request, worker_groups=tuple(again)), {})
+    run.launcher.form(replace(run.request, worker_groups=tuple(again)), {}, {})
     assert asked[3:] == [None] * 3
 
 
@@ -57,7 +57,7 @@ def test_servers_go_where_form_group_has_put_their_processes(run, monkeypatch):
         return form_group(client, [run.start()], *args, **options)
 
     monkeypatch.setattr(launch, "form_group", restarted)
-    launched = run.launcher.form(run.request, {})
+    launched = run.launcher.form(run.request, {}, {})
     assert launched.event.moved == {"w2": "w4"} and launched.servers[1].where == ("w4",)
 
 
@@ -75,7 +75,7 @@ def test_nothing_is_left_of_a_request_that_fails(run):
         return original(client, number, *args)
 
     launch.make_servers = third_fails
-    launched = run.launcher.form(run.request, {})
+    launched = run.launcher.form(run.request, {}, {})
     assert not launched.groups and not launched.servers and run.groups == []
     assert [servers.stopped for servers in made] == [True, True]
     assert launched.event.replaced == {"w2": 2}, "its rank was told to leave, and did not react"
@@ -84,16 +84,16 @@ def test_nothing_is_left_of_a_request_that_fails(run):
 
 def test_a_lost_rank_and_an_error_of_its_own_are_told_apart(run):
     run.fault = failed()
-    event = run.launcher.form(run.request, {}).event
+    event = run.launcher.form(run.request, {}, {}).event
     assert event.lost and event.raised is None
     run.fault = failed(ValueError("a bug"))
-    event = run.launcher.form(run.request, {}).event
+    event = run.launcher.form(run.request, {}, {}).event
     assert event.lost and isinstance(event.raised, ClusterError)
 
 
 def test_processes_that_do_not_answer_count_as_lost_even_if_they_answer_again(run):
     run.fault = NoAnswer("Dask workers do not answer")
-    event = run.launcher.form(run.request, {}).event
+    event = run.launcher.form(run.request, {}, {}).event
     assert event.lost and event.raised is None
     run.open.remove(run.request)
     run.handle(event)
@@ -105,12 +105,12 @@ def test_processes_that_do_not_answer_count_as_lost_even_if_they_answer_again(ru
 def test_an_error_that_is_none_of_the_clusters_is_raised_and_leaves_nothing(run):
     launch.server_plan = lambda *args, **options: 1 / 0
     with pytest.raises(ZeroDivisionError):
-        run.launcher.form(run.request, {})
+        run.launcher.form(run.request, {}, {})
     assert run.groups == []
 
 
 def test_closing_tells_which_processes_are_replaced(run):
-    launched = run.launcher.form(run.request, {})
+    launched = run.launcher.form(run.request, {}, {})
     run.stuck |= {"w1", "w3"}
     assert close(launched.groups.values(), launched.servers.values()) == {"w1": 1, "w3": 3}
     assert all(servers.stopped for servers in launched.servers.values())
@@ -128,3 +128,25 @@ def test_a_smaller_group_trains_a_job_of_its_size(workers):
     assert (now.nworkers_per_group, now.nservers_per_group, now.min_workers) == (workers, workers, min(workers, 2))
     assert now.codec == ("kFull" if workers == 1 else "kTopK")
     assert (made.name, made.cluster.workspace) == ("digits", "runs/digits")
+
+
+def test_worker_groups_that_run_are_told_where_their_servers_are_until_they_hear_it(run):
+    class Deaf:
+        def __init__(self, times):
+            self.times, self.told = times, []
+
+        def tell(self, name, value):
+            self.told.append((name, value))
+            return len(self.told) > self.times
+
+    servers = replace(run.request.server_groups[0], groups=(0, 1, 2, 3))
+    request = replace(run.request, worker_groups=(), server_groups=(servers,))
+    groups = {0: Deaf(0), 1: Deaf(2), 2: Deaf(1000)}  # the last one is being formed
+    launched = run.launcher.form(request, {}, groups)
+    assert [len(group.told) for group in groups.values()] == [1, 3, launch._TELLS]
+    assert groups[0].told == [("servers", launched.servers[0].addresses)]
+
+
+def test_servers_whose_memory_nobody_holds_are_named(run):
+    run.keeps = False
+    assert run.launcher.form(run.request, {}, {}).event.unkept == (0, 1, 2)

@@ -226,7 +226,7 @@ def test_restarts_are_recorded_and_metrics_measured_again_are_forgotten(played):
     assert summary["restarts"] == 1 and len(summary["restarted"]) == 1
     assert summary["samples_per_s"] == 80.1, "the sum of the rates since"
     restart = {"event": "restart", "groups": [1], "step": 4, "cause": "its process died"}
-    restart |= {"servers": [], "from_memory": False}
+    restart |= {"servers": [], "whole": []}
     assert played.workspace.told() == [{"event": "start", "step": 0}, restart]
 
 

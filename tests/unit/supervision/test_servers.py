@@ -8,17 +8,18 @@ import pytest
 from singa_dask.cluster import leases
 from singa_dask.cluster.formation import NoAnswer, WorkersInUse
 from singa_dask.errors import ClusterError
-from singa_dask.server import Address, ServerActor
+from singa_dask.server import Address, Server, ServerActor
 from singa_dask.server.messages import Origin
 from singa_dask.supervision import servers as serving
-from singa_dask.supervision.servers import RunServer, make_servers
+from singa_dask.supervision.servers import Keeping, RunServer, make_servers
+
+KEEPING = [Keeping("server group 0", (rank, 2, 1)) for rank in range(2)]
 
 
 @dataclass(frozen=True)
 class Plan:
     key: str = ""
     transfer_s: float = 0.0
-    keeping: None = None
 
 
 class Call:
@@ -29,11 +30,12 @@ class Call:
         self.actor.waits.append(timeout)
         if self.actor.fault:
             raise self.actor.fault
+        return self.actor.returns
 
 
 class Actor:
     def __init__(self):
-        self.calls, self.waits, self.fault, self.lost = [], [], None, False
+        self.calls, self.waits, self.fault, self.lost, self.returns = [], [], None, False, None
 
     def __getattr__(self, name):
         def call(*args):
@@ -67,7 +69,7 @@ class Client:
     def __init__(self, *futures):
         self.futures, self.submitted, self.waiting = list(futures), [], list(futures)
 
-    def submit(self, function, plan, **options):
+    def submit(self, function, plan, keeping, **options):
         self.submitted.append((plan, options))
         return self.waiting.pop(0)
 
@@ -85,7 +87,9 @@ def there(monkeypatch):
 def made(number=0, generation=1, where=("a", "b"), **plan):
     actors = [Actor() for _ in where]
     client = Client(*map(Future, actors))
-    servers = make_servers(client, number, generation, where, [Plan(**plan)] * len(where), "run")
+    servers = make_servers(
+        client, number, generation, where, [Plan(**plan)] * len(where), KEEPING[: len(where)], "run"
+    )
     return servers, actors, client
 
 
@@ -103,10 +107,10 @@ def test_a_server_of_each_plan_is_made_on_its_worker(there):
 
 def test_an_actor_is_waited_for_as_long_as_its_process_lives(there):
     client = Client(Future(Actor(), late=3))
-    assert make_servers(client, 0, 1, ["a"], [Plan()]).where == ("a",)
+    assert make_servers(client, 0, 1, ["a"], [Plan()], KEEPING[:1]).where == ("a",)
     there.there.discard("a")
     with pytest.raises(ClusterError, match="server group 0 could not be made on a: TimeoutError"):
-        make_servers(Client(Future(Actor(), late=3)), 0, 1, ["a"], [Plan()])
+        make_servers(Client(Future(Actor(), late=3)), 0, 1, ["a"], [Plan()], KEEPING[:1])
 
 
 def test_an_actor_that_does_not_come_in_a_minute_is_given_up(there):
@@ -119,7 +123,7 @@ def test_an_actor_that_does_not_come_in_a_minute_is_given_up(there):
 
     future.result = later
     with pytest.raises(ClusterError, match="could not be made"):
-        make_servers(Client(future), 0, 1, ["a"], [Plan()])
+        make_servers(Client(future), 0, 1, ["a"], [Plan()], KEEPING[:1])
     assert 160.0 <= there.now[0] <= 161.0 and future.released
 
 
@@ -127,7 +131,7 @@ def test_of_a_group_that_cannot_be_made_nothing_is_left(there):
     first = Actor()
     client = Client(Future(first), Future(None, fault=ValueError("out of memory")))
     with pytest.raises(ClusterError, match=r"on a, b: ValueError\('out of memory'\)"):
-        make_servers(client, 0, 1, ["a", "b"], [Plan()] * 2)
+        make_servers(client, 0, 1, ["a", "b"], [Plan()] * 2, KEEPING)
     assert first.calls == [("close",)] and all(future.released for future in client.futures)
 
 
@@ -144,6 +148,20 @@ def test_neighbours_are_introduced_to_each_other(there):
     assert one.calls[-1] == ("flush",)
     right.dismiss(5, 2)
     assert four.calls[-1] == ("dismiss", Origin(5, 2)) and three.waits[-1] == 2.0
+
+
+def test_a_group_is_kept_if_all_its_servers_are(there):
+    servers, (one, two), _ = made()
+    one.returns = two.returns = True
+    assert servers.settle() and one.calls == two.calls == [("settle",)]
+    two.returns = False
+    assert not servers.settle()
+
+
+def test_what_a_lost_server_has_left_may_be_gone(there):
+    futures = [Future(Actor()), Future(None, fault=NoAnswer("the nanny does not answer"))]
+    with pytest.raises(NoAnswer, match=r"server group 0 could not be made on a, b: .*the nanny does not answer"):
+        make_servers(Client(*futures), 0, 1, ("a", "b"), [Plan()] * 2, KEEPING, "run")
 
 
 def test_what_moves_parameters_has_the_time_that_it_needs(there):
@@ -181,26 +199,26 @@ def test_a_call_without_an_answer_and_one_that_fails_are_told_apart(there):
 
 
 def test_no_server_is_made_on_a_worker_that_another_run_has(monkeypatch):
-    worker = SimpleNamespace(address="w", state=SimpleNamespace(actors={}))
+    worker = SimpleNamespace(address="w", state=SimpleNamespace(actors={}), nanny="")
     monkeypatch.setattr("distributed.get_worker", lambda: worker)
-    monkeypatch.setattr(ServerActor, "__init__", lambda self, plan: None)
+    monkeypatch.setattr(ServerActor, "__init__", lambda self, plan: setattr(self, "server", Server(None)))
     own, other = (Plan(leases.server_key("0", run)) for run in ("its run", "another run"))
     try:
         assert leases.reserve("w", "group-of-it", 60.0, "its run") == ""
-        RunServer(own)
+        RunServer(own, KEEPING[0])
         with pytest.raises(WorkersInUse, match="w is in use by group-of-it"):
-            RunServer(other)
+            RunServer(other, KEEPING[0])
     finally:
         leases.end("w")
-    RunServer(other)
+    assert not RunServer(other, KEEPING[0]).settle(), "there is no nanny"
     worker.state.actors[own.key] = None  # Dask is about to make it
-    RunServer(own)
+    RunServer(own, KEEPING[0])
     with pytest.raises(WorkersInUse, match="w is in use by server-0@its run"):
-        RunServer(other)
+        RunServer(other, KEEPING[0])
 
 
 def test_workers_in_use_are_told_as_such(there):
     futures = [Future(Actor()), Future(Actor(), fault=WorkersInUse("w is in use"))]
     with pytest.raises(WorkersInUse, match="w is in use"):
-        make_servers(Client(*futures), 0, 1, ("a", "b"), [Plan()] * 2, "run")
+        make_servers(Client(*futures), 0, 1, ("a", "b"), [Plan()] * 2, KEEPING, "run")
     assert all(future.released for future in futures)

@@ -4,19 +4,17 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from support.supervised import Left, Run, failed
+from support.supervised import Run, failed
 
 from singa_dask.cluster.formation import NoAnswer
 from singa_dask.errors import ClusterError, DataError
 from singa_dask.job.job_pb2 import JobProto
-from singa_dask.server import Keeping
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
 from singa_dask.supervision.members import TRANSITIONS, GroupLost, NoReplacement, Phase
 from singa_dask.training.worker import GroupPlan
 
 ALLREDUCE = {"nworkers_per_group": 2, "nservers_per_group": 2}
-SANDBLASTER = {"nworkers_per_group": 2, "nservers_per_group": 2, "server_worker_separate": True}
 DOWNPOUR = {"nworker_groups": 2, "server_worker_separate": True}
 HOGWILD = {"nworker_groups": 3, "nserver_groups": 3}
 HYBRID = {"nworker_groups": 4, "nserver_groups": 2, "nworkers_per_group": 2}
@@ -47,9 +45,9 @@ def test_a_run_begins_with_a_survey_and_forms_everything_at_once(monkeypatch):
             for g in range(3)
         ),
         server_groups=(
-            ev.ServerGroupRequest(0, ("w1",), 1, (0,), {"right": (1, 1)}),
-            ev.ServerGroupRequest(1, ("w2",), 1, (1,), {"left": (1, 1), "right": (1, 1)}),
-            ev.ServerGroupRequest(2, ("w3",), 1, (2,), {"left": (1, 1)}),
+            ev.ServerGroupRequest(0, ("w1",), 1, (0,), {"right": (1, 1)}, ("right",), ("n2",)),
+            ev.ServerGroupRequest(1, ("w2",), 1, (1,), {"left": (1, 1), "right": (1, 1)}, ("left", "right"), ("n3",)),
+            ev.ServerGroupRequest(2, ("w3",), 1, (2,), {"left": (1, 1)}, ("left",), ("n1",)),
         ),
         fresh=True,
     )
@@ -111,7 +109,7 @@ def test_without_a_checkpoint_it_goes_back_to_the_start(start):
 
 def test_a_group_goes_on_from_the_memory_of_lost_processes(monkeypatch):
     run = Run(monkeypatch, spare=2, **ALLREDUCE).begin()
-    run.found, run.left = checkpoint(50), {0: ("rank 0's", "rank 1's")}
+    run.found, run.left = checkpoint(50), {"worker group 0": ("rank 0's", "rank 1's")}
     run.handle(ev.Progress(0, 77))
     run.lose(0, "w2")
     run.answer(), run.answer()
@@ -136,7 +134,7 @@ def test_a_group_goes_on_from_the_memory_of_lost_processes(monkeypatch):
 @pytest.mark.parametrize("why", ["its nanny is lost too", "its nanny takes too long"])
 def test_others_take_the_place_of_processes_that_do_not_come_back(start, why):
     run = start(spare=2, **ALLREDUCE)
-    run.left = {0: ("rank 0's", "rank 1's")}
+    run.left = {"worker group 0": ("rank 0's", "rank 1's")}
     run.lose(0, "w2")
     if why == "its nanny is lost too":
         run.lost_nannies.add("n2")
@@ -225,7 +223,7 @@ def test_all_server_groups_lost_begin_with_the_checkpoint_and_open_their_account
     assert ev.Rewind((0, 1, 2), 30) in run.commands
     assert [run.ranks[g].plan.group.first for g in range(3)] == [30, 30, 30]
     assert run.servers[1].plans[0].accounts == {"left": (2, 2), "right": (2, 2)}
-    assert "from step 30" in run.notes[0] and "server group 0: the process of w1 died" in run.notes[0]
+    assert "from step 30" in run.notes[0] and "server group 0: the process of w1 died or is stopped" in run.notes[0]
 
 
 def test_a_server_group_that_no_worker_group_gives_parameters_takes_over_a_neighbours(start):
@@ -250,119 +248,6 @@ def test_two_server_groups_are_made_from_the_nearest_one_that_is_up(start):
     assert run.servers[1].parameters == "server group 2" and run.servers[0].parameters == "server group 1"
 
 
-# Servers that come back
-
-
-def test_servers_go_on_from_memory_while_their_worker_groups_wait(start):
-    run = start(spare=1, **DOWNPOUR)
-    run.handle(ev.Progress(0, 30)), run.handle(ev.Progress(1, 20))
-    before, run.servers_left = list(run.ranks.values()), {0: (Left(1),)}
-    assert run.servers[0].plans[0].keeping == Keeping("run", 1, 0, 1, also="n4")
-    run.lose_servers(0)
-    run.answer(), run.answer(), run.answer()
-    assert run.server_groups[0].phase is Phase.DOWN, "w4 is free, and may be on another machine"
-    came = run.start(nanny="n3")
-    run.settle()
-    assert run.made()[1:] == [([], [0])] and list(run.ranks.values()) == before
-    assert where(run) == ([("w1",), ("w2",)], [(came,)])
-    made = run.servers[0]
-    assert made.parameters == "memory" and made.plans[0].keeping == Keeping("run", 2, 0, 1, "n4", Left(1))
-    assert all(ranks.told[-1] == ("servers", made.addresses) for ranks in before) and made.settled
-    assert not any(isinstance(c, ev.Rewind) for c in run.commands) and run.state.steps == {0: 30, 1: 20}
-    assert [(r.groups, r.step, r.servers, r.from_memory) for r in run.state.restarts] == [((), 20, (0,), True)]
-    assert run.notes == [
-        "server group 0: the process of w3 died (step 20). Restart 1 of 3 of the servers, from the parameters that "
-        "the servers have left in memory."
-    ]
-
-
-def test_a_worker_group_that_is_lost_with_its_servers_goes_on_from_their_memory(start):
-    run = start(spare=2, **DOWNPOUR)
-    run.handle(ev.Progress(1, 20))
-    other, run.servers_left = run.ranks[0], {0: (Left(1),)}
-    run.kill("w2")
-    run.lose_servers(0)
-    run.start(nanny="n3"), run.start(nanny="n2")
-    run.settle()
-    assert run.made()[1:] == [([1], [0])] and run.ranks[0] is other
-    assert where(run) == ([("w1",), ("w7",)], [("w6",)]), "each is where its nanny has started it"
-    plan = run.ranks[1].plan.group
-    assert (plan.fresh, plan.first) == (False, 20)
-    assert other.told[-1] == run.ranks[1].told[-1] == ("servers", run.servers[0].addresses)
-
-
-def test_memory_on_other_machines_is_no_memory(start):
-    """The same loss: it counts once."""
-    run = start(spare=1, max_restarts=1, **DOWNPOUR)
-    run.handle(ev.Progress(0, 30)), run.handle(ev.Progress(1, 40))
-    run.found, run.servers_left, run.unreachable = checkpoint(20), {0: (Left(1),)}, True
-    run.lost_nannies.add("n3")
-    run.lose_servers(0)
-    run.settle()
-    assert run.made()[1:] == [([], [0]), ([0, 1], [0])]
-    assert run.servers[0].parameters == "workers" and ev.Rewind((0, 1), 20) in run.commands
-    assert run.server_groups[0].restarts == 1 and len(run.notes) == 2
-    assert run.notes[1].endswith("Restart 1 of 1 of worker group 0 and worker group 1, from step 20.")
-    run.handle(ev.Progress(0, 50)), run.handle(ev.Progress(1, 50))
-    run.servers_left, run.unreachable = {0: (Left(3),)}, False
-    run.lose_servers(0)
-    run.start(nanny="n4")
-    run.settle()
-    assert run.servers[0].parameters == "memory", "it is used again"
-
-
-@pytest.mark.parametrize("left", [{}, {0: (Left(1),)}], ids=["none", "of earlier servers"])
-def test_without_memory_of_their_own_servers_begin_at_the_checkpoint(start, left):
-    run = start(spare=2, **DOWNPOUR)
-    run.lose_servers(0)
-    run.settle()
-    run.found, run.servers_left = checkpoint(20), left
-    run.handle(ev.Progress(0, 30)), run.handle(ev.Progress(1, 40))
-    run.lose_servers(0)
-    run.settle()
-    assert run.made()[-1] == ([0, 1], [0]) and ev.Rewind((0, 1), 20) in run.commands
-
-
-def test_servers_of_a_run_that_ends_come_back(start):
-    """Its worker groups are to finish their step."""
-    run = start(**DOWNPOUR)
-    run.servers_left = {0: (Left(1),)}
-    run.handle(ev.StopAsked())
-    run.lose_servers(0)
-    run.start(nanny="n3")
-    run.settle()
-    assert run.servers[0].parameters == "memory" and len(run.members.running()) == 2
-
-
-def test_servers_that_are_lost_again_while_they_come_back(start):
-    run = start(spare=0, **DOWNPOUR)
-    run.servers_left = {0: (Left(1),)}
-    run.lose_servers(0)
-    came = run.start(nanny="n3")
-    while not isinstance(run.state.busy, ev.FormRequest):
-        run.answer()
-    run.kill(came)
-    run.answer()
-    run.start(nanny="n3")
-    run.settle()
-    assert run.servers[0].parameters == "memory" and len(run.members.running()) == 2
-    assert run.made()[1:] == [([], [0])] * 2 and run.server_groups[0].restarts == 2
-
-
-def test_a_lost_worker_of_a_synchronous_group_leaves_the_servers_alone(start):
-    run = start(spare=1, **SANDBLASTER)
-    run.handle(ev.Progress(0, 77))
-    run.found, servers = checkpoint(50), run.servers[0]
-    run.lose(0, "w2")
-    run.settle()
-    assert run.made()[1:] == [([0], [])] and run.servers[0] is servers and not servers.stopped
-    plan = run.ranks[0].plan.group
-    assert (plan.fresh, plan.first, plan.generation) == (False, 77, 2)
-    assert plan.resume == "step-50.h5", "what evaluations had decided"
-    assert not any(isinstance(c, ev.Rewind) for c in run.commands)
-    assert run.notes == ["its process died (step 77). Restart 1 of 3 of worker group 0, from the servers' parameters."]
-
-
 def test_lost_servers_take_along_the_groups_that_they_serve(start):
     run = start(spare=1, **DOWNPOUR)
     run.found = checkpoint(20)
@@ -372,7 +257,7 @@ def test_lost_servers_take_along_the_groups_that_they_serve(start):
     assert where(run) == ([("w1",), ("w2",)], [("w4",)])
     assert run.server_groups[0].restarts == 1 and run.worker_groups[0].restarts == 0
     assert run.notes == [
-        "server group 0: the process of w3 died (step 0). "
+        "server group 0: the process of w3 died or is stopped (step 0). "
         "Restart 1 of 3 of worker group 0 and worker group 1, from step 20."
     ]
 
@@ -558,7 +443,7 @@ def test_a_replacement_that_comes_is_taken(start):
 def test_a_group_goes_on_with_fewer_workers_and_takes_in_others_later(start):
     run = start(least=1, nworkers_per_group=3, nservers_per_group=3)
     assert not run.open, "it has all its workers"
-    run.left = {0: ("0", "1", "2")}
+    run.left = {"worker group 0": ("0", "1", "2")}
     run.lose(0, "w2")
     run.answer(), run.answer()
     for _ in range(3):
@@ -921,7 +806,9 @@ def test_a_loss_while_the_run_is_being_stopped_is_told_once(start):
     run.settle()
     assert [group.phase for group in run.worker_groups] == [Phase.RUNNING, Phase.RUNNING, Phase.ENDED]
     run.end(0, 1)
-    assert run.notes[1:] == ["server group 2: the process of w3 died. The run is being stopped, so it ends here."]
+    assert run.notes[1:] == [
+        "server group 2: the process of w3 died or is stopped. The run is being stopped, so it ends here."
+    ]
     assert not run.state.restarts and run.commands[-1] == ev.End()
     assert run.ranks.keys() == {0, 1}, "what is left of the third is closed"
 

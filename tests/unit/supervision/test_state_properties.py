@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from support.supervised import Left, Run, failed
+from support.supervised import Run, failed
 
 from singa_dask.errors import ClusterError
 from singa_dask.supervision import events as ev
@@ -95,17 +95,16 @@ class Supervised(RuleBasedStateMachine):
         else:
             self.run.kill(address)
 
+    @precondition(lambda self: self.going and self.run.server_groups)
+    @rule(data=st.data(), held=st.booleans())
+    def hold(self, data, held):
+        """Nannies hold the memory of a server group, or do so no more."""
+        number = data.draw(st.integers(0, len(self.run.server_groups) - 1))
+        (self.run.kept.add if held else self.run.kept.discard)(number)
+
     @rule()
     def come(self):
         self.run.start()
-
-    @precondition(lambda self: self.going and len(self.run.server_groups) == 1)
-    @rule(kept=st.booleans(), unreachable=st.booleans())
-    def memory(self, kept, unreachable):
-        """What servers have left is found from now on, or not; it can be reached, or not."""
-        (group,) = self.run.server_groups
-        self.run.servers_left = {0: (Left(group.generation),) * len(group.where)} if kept else {}
-        self.run.unreachable = unreachable
 
     @precondition(lambda self: self.going)
     @rule(data=st.data())
@@ -217,7 +216,9 @@ class Supervised(RuleBasedStateMachine):
         run, state = self.run, self.run.state
         assert run.commands[-1] == ev.End(state.error)
         assert not set(range(1, self.asked + 1)) - run.replies.keys()
-        dropped = sum("could not join" in n or " left: " in n or "ends here" in n for n in run.notes)
+        dropped = sum(
+            "could not join" in n or " left: " in n or "ends here" in n or "does not come back" in n for n in run.notes
+        )
         if state.error is None:
             assert all(group.phase is Phase.ENDED for group in run.worker_groups)
             assert dropped or all(group.generation for group in run.worker_groups)

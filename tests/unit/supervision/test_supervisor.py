@@ -12,7 +12,7 @@ from singa_dask.errors import ClusterError, DataError
 from singa_dask.job import ClusterTopology
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import supervisor as supervision
-from singa_dask.supervision.launch import Launched, LeftMemory, own_error
+from singa_dask.supervision.launch import Launched, own_error
 from singa_dask.supervision.members import Members, ServerGroup, WorkerGroup
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
@@ -53,11 +53,7 @@ class Ranks:
 
 class Servers:
     def __init__(self, number):
-        self.number, self.log, self.addresses = number, [], (f"servers {number}",)
-
-    def settle(self):
-        self.log.append("settle")
-        raise ClusterError("lost again")
+        self.number, self.log = number, []
 
     def flush(self):
         self.log.append("flush")
@@ -81,12 +77,12 @@ class Launcher:
         self.released = 0
 
     def left_behind(self, nannies):
-        return LeftMemory()
+        return {}, frozenset()
 
     def let_go(self, nannies):
         self.released += 1
 
-    def form(self, request, running):
+    def form(self, request, running, groups):
         self.before(request)
         self.made.append((request, dict(running), threading.current_thread().name))
         groups = {g.plan.number: Ranks(g.plan.number, g.where[0]) for g in request.worker_groups}
@@ -121,6 +117,9 @@ def made(monkeypatch):
     monkeypatch.setattr(
         supervision, "answering", lambda client, s: ([WorkerInfo(a) for a in workers if a not in dead], "")
     )
+    stopped = set()
+    monkeypatch.setattr(supervision, "stopped_processes", lambda client, pids: stopped & pids.keys())
+    monkeypatch.setattr(supervision, "STOPPED_EVERY_S", 0.0)
     kills = []
     monkeypatch.setattr(supervision, "kill_processes", lambda client, pids: kills.append(pids))
     notes, rewound, restarted = [], [], []
@@ -133,6 +132,7 @@ def made(monkeypatch):
         restarted=lambda restart: restarted.append((restart.groups, made.notes[-1])),
     )
     made.told_restarts = restarted
+    made.stopped = stopped
     made.dead, made.notes, made.back, made.kills = dead, notes, rewound, kills
     return made
 
@@ -159,8 +159,8 @@ def test_a_group_that_fails_is_closed_and_formed_anew_with_the_servers_that_run(
     made.launcher.before = lost
     form = made.launcher.form
 
-    def fail_once(request, running):
-        launched = form(request, running)
+    def fail_once(request, running, groups):
+        launched = form(request, running, groups)
         if request.number == 1:
             launched.groups[1].script = [_raising(failed())]
             launched.groups[1].replaced = {"w1": 7}
@@ -183,33 +183,27 @@ def test_servers_that_the_scheduler_misses_are_lost(made):
 
     form = made.launcher.form
 
-    def form_and_wait(request, running):
-        launched = form(request, running)
+    def form_and_wait(request, running, groups):
+        launched = form(request, running, groups)
         if request.number == 1:
             launched.groups[1].script = [lambda: False]
         return launched
 
     made.launcher.before, made.launcher.form = lose, form_and_wait
     made.run()
-    assert [servers.log for servers in made.launcher.all_servers] == [["stop"], ["settle", "stop"]]
+    assert [servers.log for servers in made.launcher.all_servers] == [["stop"], ["stop"]]
     assert made.state.members.server_groups[0].where == ("free",)
     assert [len(r.server_groups) for r, _, _ in made.launcher.made] == [1, 1]
     assert made.back == [((0, 1), None)], "without a checkpoint they go back to the start"
 
 
-def test_worker_groups_are_told_where_their_servers_are_until_they_hear_it():
-    class Deaf:
-        def __init__(self, times):
-            self.times, self.told = times, []
-
-        def tell(self, name, value):
-            self.told.append((name, value))
-            return len(self.told) > self.times
-
-    servers, groups = Servers(0), [Deaf(0), Deaf(2), Deaf(1000)]
-    supervision._tell_servers(servers, groups)
-    assert [len(group.told) for group in groups] == [1, 3, supervision._TELL_TIMES]
-    assert groups[0].told == [("servers", servers.addresses)] and servers.log == ["settle"]
+def test_servers_that_are_stopped_are_lost_once_they_were_seen_so_twice(made):
+    made.state.processes.there([WorkerInfo("s0", pid=7, nanny="n0"), WorkerInfo("w0", pid=8, nanny="n1")])
+    assert made._stopped_again({"s0"}) == set()
+    made.stopped |= {"n0", "n1"}
+    assert made._stopped_again({"s0"}) == set() and made._stopped_again({"s0"}) == {"s0"}
+    made.stopped.clear()
+    assert made._stopped_again({"s0"}) == set()
 
 
 def test_what_a_rank_raised_ends_the_run_with_its_own_error(made):
@@ -249,8 +243,8 @@ def test_who_joins_and_leaves_is_answered_by_the_thread_that_supervises(made):
 
     form = made.launcher.form
 
-    def slow_lead(request, running):
-        launched = form(request, running)
+    def slow_lead(request, running, groups):
+        launched = form(request, running, groups)
         if request.number == 1:
             launched.groups[1].script = [lambda: bool(len(made.launcher.made) > 1)]
         return launched
@@ -264,10 +258,10 @@ def test_who_joins_and_leaves_is_answered_by_the_thread_that_supervises(made):
 def test_a_newcomer_that_fails_is_dismissed_whatever_its_servers_say(made):
     form = made.launcher.form
 
-    def refuse(request, running):
+    def refuse(request, running, groups):
         if request.number > 1:
             return Launched(event=ev.NotFormed(request.number, ClusterError("w is in use")))
-        launched = form(request, running)
+        launched = form(request, running, groups)
         launched.groups[1].script = [lambda: bool(made.notes)]
         made.post(ev.JoinAsked(lambda text: None))
         return launched
@@ -333,8 +327,8 @@ def test_a_signal_that_stops_the_run_is_named(made, number, by):
 def test_cancelled_tasks_stop_the_run_instead_of_restarting_it(made):
     form = made.launcher.form
 
-    def cancelled(request, running):
-        launched = form(request, running)
+    def cancelled(request, running, groups):
+        launched = form(request, running, groups)
         launched.groups[1].cancelled = {0}
         launched.groups[1].results = lambda: [None]
         return launched
@@ -348,7 +342,9 @@ def test_cancelled_tasks_stop_the_run_instead_of_restarting_it(made):
 
 def test_tasks_that_are_cancelled_while_groups_form_stop_the_run(made):
     error = GroupFailed("group", RankFailure(0, WorkerInfo("w1"), "its task was cancelled", cancelled=True))
-    made.launcher.form = lambda request, running: Launched(event=ev.NotFormed(request.number, error, lost=True))
+    made.launcher.form = lambda request, running, groups: Launched(
+        event=ev.NotFormed(request.number, error, lost=True)
+    )
     assert made.run() == {}
     assert made.state.stopped == "cancelled from Dask" and not made.state.restarts
 
@@ -360,8 +356,8 @@ def test_a_second_ctrl_c_aborts(made):
 
     form = made.launcher.form
 
-    def endless(request, running):
-        launched = form(request, running)
+    def endless(request, running, groups):
+        launched = form(request, running, groups)
         launched.groups[0].script = [never]
         launched.groups[0].stop = lambda: None
         return launched

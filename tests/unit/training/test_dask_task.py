@@ -28,7 +28,9 @@ def played(monkeypatch):
     monkeypatch.setattr(distributed, "get_client", lambda: None)
     monkeypatch.setattr(singa_dask.cluster, "current_task", lambda: task, raising=False)
     monkeypatch.setattr(singa_dask.data, "dask_submit", lambda client, worker: "submit")
-    monkeypatch.setattr(dask_task, "link_to", lambda locate, worker, timeout_s: locate)
+    monkeypatch.setattr(
+        dask_task, "ActorLink", lambda where, worker, timeout_s: f"link to {where()} for {timeout_s:g} s"
+    )
 
     def train_rank(comm, plan, services):
         played.given[comm.rank] = comm, plan, services
@@ -45,10 +47,7 @@ def test_each_worker_has_the_cores_of_its_process_and_returns_its_report(played,
     assert [played.given[rank][2].memory_limit for rank in range(2)] == [5 * 10**8] * 2
     for rank, (comm, its, services) in played.given.items():
         assert comm.rank == rank and its is plan and services.submit == "submit"
-        links = services.links()
-        assert {number: locate() for number, locate in links.items()} == {0: "address 0", 1: "address 1"}
-    played.task.told["servers"] = ("address 0", "its successor's")
-    assert links[1]() == "its successor's", "the driver's last word counts"
+        assert services.links() == {0: "link to address 0 for 90 s", 1: "link to address 1 for 90 s"}
 
 
 def test_a_worker_hears_the_driver_and_is_heard(played, tmp_path):
