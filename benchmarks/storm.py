@@ -2,8 +2,9 @@
 
 make storm                               # or: python benchmarks/storm.py --seconds 1800 --json storm.json
 
-Each framework trains the same net twice on Dask workers of this machine: in calm, and in a storm. In the storm a fault
-hits the run every 15 seconds on average, as a seed draws them. Nobody but the driver and the scheduler is immune.
+Each framework trains the same net on Dask workers of this machine in calm, in a storm, and in calm again. In the storm
+a fault hits the run every 15 seconds on average, as a seed draws them. Nobody but the driver and the scheduler is
+immune.
 
     kill, stop                kill -9 or SIGSTOP of a process with a worker or a server
     kill_nanny, stop_nanny    the same of a nanny. A killed one is started again after 2 s, as by a service manager; a
@@ -12,7 +13,7 @@ hits the run every 15 seconds on average, as a seed draws them. Nobody but the d
     cut                       a host is off the network for 5 s (with --hosts 2, which needs root: the workers are
                               dealt to so many namespaces of Linux)
 
-    goodput     steps of all worker groups that the run kept, per second, to those in calm
+    goodput     steps of all worker groups that the run kept, per second, to those in calm (mean of before and after)
     repeated    steps that were made and then thrown away
     back_s      seconds from a fault until every worker group is beyond the step that it had: median, and the longest.
                 Faults that the next one follows before that are left out.
@@ -33,7 +34,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -186,7 +187,9 @@ def small_disk(folder: Path) -> Iterator[Path]:
 @click.option("--framework", "frameworks", multiple=True, type=click.Choice(FRAMEWORKS), default=FRAMEWORKS)
 @click.option("--fault", "kinds", multiple=True, type=click.Choice(FAULTS), help="[default: all that can be]")
 @click.option("--seconds", default=180.0, show_default=True, help="Of each storm.")
-@click.option("--calm", "calm_s", default=60.0, show_default=True, help="Seconds in calm before; 0 leaves it out.")
+@click.option(
+    "--calm", "calm_s", default=60.0, show_default=True, help="Seconds in calm, before and after; 0 leaves both out."
+)
 @click.option("--every", default=15.0, show_default=True, help="Seconds between faults, on average.")
 @click.option("--seed", default=24, show_default=True, help="Of the faults.")
 @click.option("--job", type=click.Path(path_type=Path, exists=True), default=EXAMPLES / "digits" / "job.conf")
@@ -214,10 +217,12 @@ def main(
     figures: dict[str, Any] = begun() | {"seed": seed, "every": every, "faults": kinds, "hosts": hosts, "rows": []}
     before = set(os.listdir("/dev/shm"))
     for framework in frameworks:
-        calm = measure(framework, calm_s, every, seed, (), job, hosts) if calm_s else {}
-        row = measure(framework, seconds, every, seed, kinds, job, hosts)
-        row["goodput"] = round(row["steps_per_s"] / calm["steps_per_s"], 3) if calm.get("steps_per_s") else None
-        row["calm_loss"] = calm.get("loss")
+        phases = [(calm_s, ()), (seconds, kinds), (calm_s, ())] if calm_s else [(seconds, kinds)]
+        runs = [measure(framework, length, every, seed, hits, job, hosts) for length, hits in phases]
+        row, calm = runs[len(runs) // 2], runs[::2] if calm_s else []
+        rates = row["calm_steps_per_s"] = [each["steps_per_s"] for each in calm]
+        row["goodput"] = round(row["steps_per_s"] / mean(rates), 3) if all(rates) and rates else None
+        row["calm_loss"] = calm[0]["loss"] if calm else None
         row["back_median_s"] = median(row["back_s"]) if row["back_s"] else None
         row["back_longest_s"] = max(row["back_s"], default=None)
         row["left"] = ", ".join(left(before))
