@@ -2,8 +2,8 @@
 
 make faults                              # or: python benchmarks/faults.py --job examples/mnist/job.conf
 
-Each case trains a net on Dask workers of this machine, as their commands start them, and kills one process with
-SIGKILL.
+Each case trains a net on Dask workers of this machine, as their commands start them, and hits one process with SIGKILL
+or SIGSTOP.
 
     next_s      seconds from the fault until every worker group has made a further step
     repeated    steps that were made and then thrown away
@@ -16,6 +16,7 @@ SIGKILL.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -36,6 +37,7 @@ from tools.victims import Watcher, Workers, connected, left
 
 from singa_dask import Job, Result, audit, train
 from singa_dask.errors import SingaError
+from singa_dask.supervision.control import ask_run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SYNCHRONOUS = ("allreduce", "sandblaster")
@@ -44,13 +46,15 @@ WITHIN_S = 60.0
 
 @dataclass(frozen=True)
 class Case:
-    """victim: "worker" or "server", of a framework; alone: its nanny is killed too, so nobody replaces it. when: the
-    fault comes at half of the steps, in the midst of a "checkpoint" or an "evaluation", or a second one in the midst
-    of a "restart". more: settings of the job. longer: how many times as many steps it takes."""
+    """victim: "worker" or "server", of a framework; stop: with SIGSTOP; alone: its nanny is killed too, so nobody
+    replaces it. when: the fault comes at half of the steps, in the midst of a "checkpoint" or an "evaluation", just
+    after a worker group was told to "join", or a second one in the midst of a "restart". more: settings of the job.
+    longer: how many times as many steps it takes."""
 
     name: str
     framework: str
     victim: str = "worker"
+    stop: bool = False
     alone: bool = False
     when: str = "step"
     more: tuple[str, ...] = ()
@@ -64,10 +68,13 @@ CASES = (
     Case("in an evaluation", "allreduce", when="evaluation"),
     Case("while it restarts", "allreduce", when="restart"),
     Case("of a net split over features", "allreduce", more=("neuralnet.partition_dim=1",)),
+    Case("a worker of AllReduce, stopped", "allreduce", stop=True),
     Case("a worker of Sandblaster", "sandblaster"),
     Case("a server of Sandblaster", "sandblaster", "server"),
     Case("a worker of Downpour", "downpour"),
     Case("a server of Downpour", "downpour", "server"),
+    Case("a server of Downpour, stopped", "downpour", "server", stop=True),
+    Case("while a group joins Downpour", "downpour", when="join", longer=4),
     Case("a worker of Hogwild", "hogwild", longer=10),
     Case("a worker of a hybrid", "hybrid", longer=4),
 )
@@ -83,18 +90,18 @@ class Fault(threading.Thread):
 
     def run(self) -> None:
         moments = {
-            "step": lambda: self._step >= self._half,
-            "restart": lambda: self._step >= self._half,
             "evaluation": lambda: self._step == self._half,
             "checkpoint": lambda: any(not f.name.startswith("step-") for f in self._folder.glob("checkpoint/*")),
         }
         self._until(lambda: self._step > 0 and self._victims())
         victims = self._victims()
-        self._until(moments[self.case.when])
-        self._kill(victims[0])
+        self._until(moments.get(self.case.when, lambda: self._step >= self._half))
+        if self.case.when == "join":
+            ask_run(self._client, "join")
+        self._hit(victims[0])
         if self.case.when == "restart":
             self._until(lambda: len(self._watcher.starts[0]) > 1)
-            self._kill(self._victims()[0])
+            self._hit(self._victims()[0])
 
     @property
     def _step(self) -> int:
@@ -110,13 +117,13 @@ class Fault(threading.Thread):
         found = self._client.run(_role)
         return sorted(pid for pid, kind in found.values() if kind == self.case.victim)
 
-    def _kill(self, pid: int) -> None:
+    def _hit(self, pid: int) -> None:
         process = psutil.Process(pid)
         if self.case.alone:
             next(nanny for nanny in self._workers.nannies if nanny.pid == process.ppid()).kill()
         self.at = time.monotonic()
         with suppress(psutil.NoSuchProcess):
-            process.kill()
+            process.send_signal(signal.SIGSTOP if self.case.stop else signal.SIGKILL)
 
 
 def _role(dask_worker: Any) -> tuple[int, str]:
@@ -139,11 +146,12 @@ def trained(case: Case, job: Path, steps: int, *, hit: bool) -> tuple[dict[str, 
     elif case.when == "evaluation":
         settings[2] = f"test_freq={steps // 2}"
     told = Job.from_file(job, overrides=settings, cluster=EXAMPLES / "clusters" / f"{case.framework}.conf")
+    count = told.topology.nprocesses + (told.topology.nworkers_per_group if case.when == "join" else 0)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
-        workers = Workers(told.topology.nprocesses, folder)
+        workers = Workers(count, folder)
         stack.callback(workers.end)
-        client = stack.enter_context(connected(workers, told.topology.nprocesses))
+        client = stack.enter_context(connected(workers, count))
         fault = Fault(case, client, workers, watcher, steps // 2, folder / "run")
         if hit:
             fault.start()
@@ -197,7 +205,7 @@ def main(names: Sequence[str], steps: int, job: Path, out: Path | None) -> None:
         row["left"] = ", ".join(left(before))
         rows.append(row)
         show(console, "", [row])
-    show(console, "one kill -9", rows)
+    show(console, "one fault", rows)
     end(console, figures, out)
     if any(row["failed"] or row["left"] for row in rows):
         sys.exit(1)
