@@ -89,7 +89,7 @@ def started(*args: object, folder: Path, env: dict[str, str]) -> Iterator[subpro
             process.wait()
 
 
-def first_line(process: subprocess.Popen, within: float = 30) -> Any:
+def first_line(process: subprocess.Popen, within: float = 60) -> Any:
     """What a process says first; empty where it ends without a word, as it does after `within` seconds."""
     patience = threading.Timer(within, process.kill)
     patience.start()
