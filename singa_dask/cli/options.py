@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import sys
@@ -170,4 +171,5 @@ def connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | None
     except (OSError, TimeoutError, ValueError, AssertionError) as error:  # the last: a file without an address
         where = scheduler or scheduler_file
         raise ClusterError(f"No Dask scheduler answers at {where} ({error}). Is it running and reachable?") from error
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # a lost scheduler is an error of ours
     return stack.enter_context(client)

@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
@@ -109,15 +110,23 @@ def last_seen(client: Any, timeout_s: float = 10.0) -> dict[str, float]:
     return {address: worker["last_seen"] for address, worker in workers.items()}
 
 
+def unsubscribe(client: Any, topic: str) -> None:
+    """Take no more events of a topic."""
+    with suppress(Exception):  # the client has closed itself, as the scheduler is lost
+        client.unsubscribe_topic(topic)
+
+
 def _ask_scheduler(client: Any, question: Callable[[], Any], timeout_s: float) -> Any:
     async def answer() -> Any:
+        if client.scheduler is None:
+            raise OSError("the client has given up the scheduler")
         return await asyncio.wait_for(question(), timeout_s)
 
     try:
         return _within(client, answer, timeout_s)
     except OSError as error:
-        scheduler = client.scheduler.addr if client.scheduler else "closed client"
-        message = f"the Dask scheduler ({scheduler}) did not answer within {timeout_s:g} s; is it still running?"
+        where = f" ({client.scheduler.addr})" if client.scheduler else ""
+        message = f"the Dask scheduler{where} did not answer within {timeout_s:g} s; is it still running?"
         raise SchedulerLost(message) from error
 
 

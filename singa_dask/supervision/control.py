@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from singa_dask.cluster.remote import unsubscribe
 from singa_dask.errors import ClusterError
 from singa_dask.supervision.events import Event, JoinAsked, LeaveAsked, StopAsked
 
@@ -69,7 +70,7 @@ def listening(
     finally:
         receivers.remove(receive)
         if not receivers:
-            client.unsubscribe_topic(TOPIC)
+            unsubscribe(client, TOPIC)
 
 
 async def _receive(receivers: list[Callable[[Any], Any]], stamped: tuple[float, dict[str, Any]]) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from singa_dask.cluster import WorkerInfo, local_cluster
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.cluster.leases import run_key
+from singa_dask.cluster.remote import unsubscribe
 from singa_dask.cluster.workers import place
 from singa_dask.errors import ClusterError, SchedulerLost, TrainingError
 from singa_dask.job import job_to_text
@@ -379,7 +380,7 @@ def _events(client: Client, topic: str, handler: Callable[[dict[str, Any]], None
     try:
         yield
     finally:
-        client.unsubscribe_topic(topic)
+        unsubscribe(client, topic)
     if faults:
         raise TrainingError(f"training ended, but not all of its metrics could be recorded: {faults[0]}") from faults[
             0

@@ -14,7 +14,7 @@ from singa_dask.cluster import Group, GroupFailed
 from singa_dask.cluster.group import STOPPED_EVERY_S
 from singa_dask.cluster.remote import alive, kill_processes, stopped_processes
 from singa_dask.cluster.workers import answering
-from singa_dask.errors import ClusterError
+from singa_dask.errors import ClusterError, SchedulerLost
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.interrupts import interrupts
 from singa_dask.supervision.launch import GroupLauncher, Launched, close, own_error
@@ -216,6 +216,8 @@ class Supervisor:
         for group in self._groups.values():
             try:
                 group.close()
+            except SchedulerLost:
+                break  # nor can the others be closed
             except ClusterError as error:  # the others must be closed too, and the run's own error is raised
                 logger.warning("a worker group could not be closed: %s", error)
         for servers in self._servers.values():

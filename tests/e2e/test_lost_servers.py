@@ -2,13 +2,22 @@
 
 import re
 
-import h5py
 import numpy as np
 import psutil
 import pytest
-from support.commands import audited, cluster, example, metrics, run, said, sets, started, summary, wait_until
-
-from singa_dask.training.checkpoint import newest
+from support.commands import (
+    audited,
+    cluster,
+    example,
+    metrics,
+    parameters,
+    run,
+    said,
+    sets,
+    started,
+    summary,
+    wait_until,
+)
 
 SETTINGS = {"disp_freq": 1, "test_freq": 0, "test_steps": 0, "checkpoint_freq": 0}
 
@@ -41,11 +50,6 @@ def killed(process, folder, number, at):
     )
     reached = steps(folder)
     wait_until(lambda: all(step >= reached[group] + 5 for group, step in steps(folder).items()), process, folder, 30)
-
-
-def parameters(workspace):
-    with h5py.File(newest(workspace / "checkpoint")[0].path) as file:
-        return {name: array[()] for name, array in file["parameters"].items()}
 
 
 @pytest.mark.timeout(150)

@@ -1,9 +1,8 @@
 """Partitioned nets by the command."""
 
-import h5py
 import numpy as np
 import pytest
-from support.commands import sets, summary
+from support.commands import parameters, sets, summary
 from support.hybrid import HYBRID
 
 SPLITS = {0: "train", 1: "test"}
@@ -17,11 +16,6 @@ def data():
             options += ["--set", f"neuralnet.layer[{layer}].store_conf.{name}=dataset:digits/{value}"]
         options += ["--set", f"neuralnet.layer[{layer}].store_conf.backend=hdf5"]
     return options
-
-
-def parameters(workspace):
-    with h5py.File(workspace / "checkpoint" / "step-00000012.h5") as file:
-        return {name: values[()] for name, values in file["parameters"].items()}
 
 
 @pytest.mark.timeout(120)

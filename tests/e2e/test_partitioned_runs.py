@@ -4,18 +4,12 @@ import re
 
 import numpy as np
 import pytest
-from support.commands import cluster, example, said, sets, started, summary, wait_until
+from support.commands import cluster, example, parameters, said, sets, started, summary, wait_until
 
-from singa_dask.training import checkpoint as checkpoints
 from tests.e2e.test_survival import last_step, training_processes
 
 QUIET = sets(disp_freq=20, test_freq=0, test_steps=0)
 SPLIT = sets(neuralnet__partition_dim=1)
-
-
-def parameters(workspace, step):
-    saved = checkpoints.load(checkpoints.path_of(workspace / "checkpoint", step)).parameters
-    return {name: np.asarray(value) for name, value in saved.items()}
 
 
 @pytest.mark.long
@@ -25,7 +19,7 @@ def test_partitions_equal_one_worker_and_go_on_as_another(singa_dask, tmp_path, 
         options = (*options, *QUIET, *sets(train_steps=steps, checkpoint_freq=20), "--workspace", workspace)
         ran = singa_dask("train", example(), *options, timeout=100)
         assert ran.code == 0, ran.out + ran.err
-        return parameters(tmp_path / workspace, steps)
+        return parameters(tmp_path / workspace)
 
     alone = sets(cluster__nworkers_per_group=1, cluster__nservers_per_group=1)
     two = sets(cluster__nworkers_per_group=2, cluster__nservers_per_group=2, neuralnet__partition_dim=0)
@@ -56,6 +50,6 @@ def test_a_split_group_that_lost_a_worker_ends_with_the_same_parameters(singa_da
     assert summary(tmp_path / "killed")["restarts"] == 1
     ran = singa_dask(*options, "whole", timeout=60)
     assert ran.code == 0, ran.out + ran.err
-    whole = parameters(tmp_path / "whole", steps)
-    for name, value in parameters(tmp_path / "killed", steps).items():
+    whole = parameters(tmp_path / "whole")
+    for name, value in parameters(tmp_path / "killed").items():
         np.testing.assert_array_equal(value, whole[name], err_msg=name)

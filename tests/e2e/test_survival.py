@@ -5,13 +5,10 @@ import re
 import signal
 from contextlib import suppress
 
-import h5py
 import numpy as np
 import psutil
 import pytest
-from support.commands import audited, cluster, example, run, said, sets, started, summary, wait_until
-
-from singa_dask.training.checkpoint import newest
+from support.commands import audited, cluster, example, parameters, run, said, sets, started, summary, wait_until
 
 LONG = sets(train_steps=100_000, test_freq=0, test_steps=0, checkpoint_freq=50, disp_freq=20)
 
@@ -64,11 +61,6 @@ def ends_with_a_checkpoint(process, tmp_path):
 def test_a_run_that_a_batch_system_or_a_closed_terminal_stops_saves(running, tmp_path, number, no_leaks):
     os.killpg(running.pid, number)  # reaches the workers too
     ends_with_a_checkpoint(running, tmp_path)
-
-
-def parameters(workspace):
-    with h5py.File(newest(workspace / "checkpoint")[0].path) as file:
-        return {name: array[()] for name, array in file["parameters"].items()}
 
 
 @pytest.mark.long

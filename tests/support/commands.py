@@ -17,10 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
 from click.testing import CliRunner
 
 from singa_dask.cli import main
 from singa_dask.supervision.audit import audit
+from singa_dask.training.checkpoint import newest
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "singa_dask"]
@@ -128,6 +131,12 @@ def sets(**values: object) -> list[str]:
 
 def summary(workspace: Path) -> dict:
     return json.loads((workspace / "summary.json").read_text())
+
+
+def parameters(workspace: Path) -> dict[str, np.ndarray]:
+    """The parameters of the newest checkpoint."""
+    with h5py.File(newest(workspace / "checkpoint")[0].path) as file:
+        return {name: array[()] for name, array in file["parameters"].items()}
 
 
 def metrics(workspace: Path) -> list[dict]:

@@ -12,7 +12,7 @@ from distributed.utils import wait_for
 
 from singa_dask.cluster import remote
 from singa_dask.cluster.remote import alive, kill_processes, last_seen, run_each
-from singa_dask.errors import ClusterError
+from singa_dask.errors import ClusterError, SchedulerLost
 
 
 def _interrupted(function, *args, callback_timeout):
@@ -100,6 +100,13 @@ def test_who_lives_and_when_it_was_seen_the_scheduler_knows():
     assert last_seen(client) == {"a": 7.0, "b": 7.0}
     with pytest.raises(ClusterError, match=r"tcp://here:1\) did not answer within 0.05 s"):
         alive(Client(mute=True), timeout_s=0.05)
+
+
+def test_a_client_that_has_closed_itself_has_lost_its_scheduler():
+    closed = Client()
+    closed.scheduler = None
+    with pytest.raises(SchedulerLost, match="the Dask scheduler did not answer within 10 s"):
+        alive(closed)
 
 
 def test_nannies_are_asked_to_kill():
