@@ -6,6 +6,7 @@ import asyncio
 import os
 import pickle
 import signal
+import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -17,6 +18,9 @@ from singa_dask.errors import ClusterError, SchedulerLost
 
 # How late the client's event loop may be on a busy machine.
 _LATE_S = 30.0
+# How long a scheduler may take to answer if it is busy, and if the connection to it is lost.
+_BUSY_S, _LOST_S = 60.0, 10.0
+_LOOK_S = 0.5
 
 
 def run_each(
@@ -91,9 +95,10 @@ def _is_stopped(pid: int) -> bool:
         return False
 
 
-def alive(client: Any, addresses: Iterable[str] | None = None, timeout_s: float = 10.0) -> set[str]:
+def alive(client: Any, addresses: Iterable[str] | None = None, timeout_s: float | None = None) -> set[str]:
     """The addresses, of those given or of all workers, that the scheduler knows at this moment.
 
+    timeout_s: None waits longer for a scheduler that is busy than for one to which the connection is lost.
     Raises SchedulerLost when the scheduler does not answer.
     """
     wanted = None if addresses is None else list(addresses)
@@ -101,12 +106,12 @@ def alive(client: Any, addresses: Iterable[str] | None = None, timeout_s: float 
     return set(_ask_scheduler(client, lambda: client.scheduler.ncores(workers=wanted), timeout_s))
 
 
-def last_seen(client: Any, timeout_s: float = 10.0) -> dict[str, float]:
+def last_seen(client: Any) -> dict[str, float]:
     """When each worker last sent the scheduler a heartbeat, by the scheduler's clock.
 
     Raises SchedulerLost when the scheduler does not answer.
     """
-    workers = _ask_scheduler(client, lambda: client.scheduler.identity(), timeout_s)["workers"]
+    workers = _ask_scheduler(client, lambda: client.scheduler.identity())["workers"]
     return {address: worker["last_seen"] for address, worker in workers.items()}
 
 
@@ -116,17 +121,29 @@ def unsubscribe(client: Any, topic: str) -> None:
         client.unsubscribe_topic(topic)
 
 
-def _ask_scheduler(client: Any, question: Callable[[], Any], timeout_s: float) -> Any:
+def _ask_scheduler(client: Any, question: Callable[[], Any], timeout_s: float | None = None) -> Any:
+    began, limit = time.monotonic(), timeout_s or _LOST_S
+
     async def answer() -> Any:
+        nonlocal limit
         if client.scheduler is None:
             raise OSError("the client has given up the scheduler")
-        return await asyncio.wait_for(question(), timeout_s)
+        asked = asyncio.ensure_future(question())
+        try:
+            while not asked.done() and time.monotonic() < began + limit:
+                limit = timeout_s or (_BUSY_S if client.status == "running" else _LOST_S)
+                await asyncio.wait({asked}, timeout=min(_LOOK_S, limit))
+            if asked.done():
+                return asked.result()
+            raise TimeoutError
+        finally:
+            asked.cancel()
 
     try:
-        return _within(client, answer, timeout_s)
+        return _within(client, answer, timeout_s or _BUSY_S)
     except OSError as error:
         where = f" ({client.scheduler.addr})" if client.scheduler else ""
-        message = f"the Dask scheduler{where} did not answer within {timeout_s:g} s; is it still running?"
+        message = f"the Dask scheduler{where} did not answer within {limit:g} s; is it still running?"
         raise SchedulerLost(message) from error
 
 

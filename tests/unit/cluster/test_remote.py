@@ -41,7 +41,7 @@ def test_a_call_that_is_given_up_before_it_begins_leaves_nothing_behind(call):
 class Client:
     """A client whose workers answer as `answers` says; its scheduler knows them, or does not answer."""
 
-    asynchronous = False
+    asynchronous, status = False, "running"
 
     def __init__(self, answers=(), stuck=False, mute=False):
         self.answers, self.stuck, self.given, self.asked = dict(answers), stuck, 0.0, []
@@ -90,8 +90,9 @@ def test_a_client_whose_event_loop_is_stuck_has_no_answers():
     client = Client({"a": 1}, stuck=True)
     assert isinstance(run_each(client, print, {"a": (), "b": ()}, 2.0)["b"], TimeoutError)
     assert client.given >= 32.0
-    with pytest.raises(ClusterError, match=r"here:1.* did not answer within 10 s"):
+    with pytest.raises(SchedulerLost, match=r"here:1.* did not answer within 10 s"):
         alive(client)
+    assert client.given >= 90.0
 
 
 def test_who_lives_and_when_it_was_seen_the_scheduler_knows():
@@ -100,6 +101,18 @@ def test_who_lives_and_when_it_was_seen_the_scheduler_knows():
     assert last_seen(client) == {"a": 7.0, "b": 7.0}
     with pytest.raises(ClusterError, match=r"tcp://here:1\) did not answer within 0.05 s"):
         alive(Client(mute=True), timeout_s=0.05)
+
+
+def test_a_busy_scheduler_is_waited_for_as_long_as_it_is_connected(monkeypatch):
+    monkeypatch.setattr(remote, "_BUSY_S", 0.6)
+    monkeypatch.setattr(remote, "_LOST_S", 0.1)
+    monkeypatch.setattr(remote, "_LOOK_S", 0.05)
+    client = Client(mute=True)
+    with pytest.raises(SchedulerLost, match=r"did not answer within 0.6 s"):
+        alive(client)
+    client.status = "connecting"
+    with pytest.raises(SchedulerLost, match=r"did not answer within 0.1 s"):
+        alive(client)
 
 
 def test_a_client_that_has_closed_itself_has_lost_its_scheduler():
