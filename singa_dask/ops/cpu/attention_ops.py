@@ -1,4 +1,4 @@
-"""Attention on the CPU: a few rows of the mini-batch at a time, so that blocks stay in a core's cache."""
+"""Attention on the CPU: fused kernels of float32, which share the heads of all rows among the threads."""
 
 from __future__ import annotations
 
@@ -8,67 +8,56 @@ from typing import ClassVar
 import numpy as np
 
 from singa_dask.ops.arrays import Array
-from singa_dask.ops.attention import BLOCK, Triple
+from singa_dask.ops.attention import Triple
 from singa_dask.ops.cpu.elementwise import attention_kernels
+from singa_dask.ops.cpu.elementwise.attention_kernels import BLOCK
+from singa_dask.ops.cpu.toolkit import workspace
 from singa_dask.ops.cpu.toolkit.threaded_ops import ThreadedOps
+from singa_dask.ops.cpu.toolkit.vectors import VECTOR
 
 
 class CpuAttentionOps(ThreadedOps):
     """Attention of CpuOps."""
 
-    # Multiplications that take some hundred microseconds: each row takes Python a dozen calls.
+    # Multiplications that take a thread about ten times as long as waking it.
     _attention_worth_a_thread: ClassVar[int] = 1 << 21
-    # Scores of a block, of all heads; the backward pass has two such arrays.
-    _cached_scores: ClassVar[int] = 1 << 16
 
     def attention(self, qkv: Triple, out: Array, log_sums: Array, *, causal: bool) -> Array:
-        reference = super().attention
-        self._by_row(qkv[0], lambda n: reference(_rows(qkv, n), out[n], log_sums[n], causal=causal))
+        if not _has_kernel(out):
+            return super().attention(qkv, out, log_sums, causal=causal)
+        length, size = out.shape[2:]
+        shapes = (size, BLOCK), (BLOCK, BLOCK), (length, size), (BLOCK, size)
+
+        def share(n: slice) -> None:
+            scratch = _scratch(*shapes)
+            attention_kernels.attention(*qkv, out, log_sums, causal, n.start, n.stop, *scratch)
+
+        self._by_head(out, share)
         return out
 
     def attention_backward(
         self, qkv: Triple, out: Array, log_sums: Array, dout: Array, grads: Triple, *, causal: bool
     ) -> None:
-        reference = super().attention_backward
-
-        def row(n: slice) -> None:
-            reference(_rows(qkv, n), out[n], log_sums[n], dout[n], _rows(grads, n), causal=causal)
-
-        self._by_row(qkv[0], row)
-
-    def _softmax_block(self, scores: Array, visible: int, largest: Array, total: Array) -> Array:
-        kept = np.empty_like(largest)
-        attention_kernels.softmax_block(_by_head(scores), visible, *map(_by_position, (largest, total, kept)))
-        return kept
-
-    def _softmax_block_backward(
-        self, scores: Array, dweights: Array, visible: int, log_sums: Array, along: Array
-    ) -> None:
-        positions = (_by_position(np.ascontiguousarray(array)) for array in (log_sums, along))
-        attention_kernels.softmax_block_backward(_by_head(scores), _by_head(dweights), visible, *positions)
-
-    def _by_row(self, q: Array, task: Callable[[slice], object]) -> None:
-        rows, heads, length = q.shape[:3]
-        count = max(1, min(self._team.size, rows, q.size * length // self._attention_worth_a_thread))
-        together = max(1, self._cached_scores // (heads * min(length, BLOCK) ** 2))
+        if not _has_kernel(out):
+            return super().attention_backward(qkv, out, log_sums, dout, grads, causal=causal)
+        length, size = out.shape[2:]
+        shapes = (2, size, BLOCK), (BLOCK, BLOCK), (BLOCK, BLOCK), (length, size), (3, BLOCK, size)
 
         def share(n: slice) -> None:
-            for start in range(n.start, n.stop, together):
-                task(slice(start, min(start + together, n.stop)))
+            arrays = *qkv, out, log_sums, dout, *grads
+            attention_kernels.attention_backward(*arrays, causal, n.start, n.stop, *_scratch(*shapes))
 
-        self._team.share(rows, count, share)
+        self._by_head(out, share)
 
-
-def _by_head(block: Array) -> Array:
-    """(B N, columns, rows)."""
-    return block.reshape(-1, *block.shape[2:])
-
-
-def _by_position(array: Array) -> Array:
-    """(B N, rows)."""
-    return array.reshape(-1, array.shape[3])
+    def _by_head(self, out: Array, task: Callable[[slice], None]) -> None:
+        rows, heads, length = out.shape[:3]
+        count = max(1, min(self._team.size, rows * heads, out.size * length // self._attention_worth_a_thread))
+        self._team.share(rows * heads, count, task)
 
 
-def _rows(arrays: Triple, n: slice) -> Triple:
-    q, k, v = arrays
-    return q[n], k[n], v[n]
+def _has_kernel(out: Array) -> bool:
+    return VECTOR > 0 and out.dtype == np.float32
+
+
+def _scratch(*shapes: tuple[int, ...]) -> list[Array]:
+    return workspace.cut(np.empty(workspace.elements(*shapes), np.float32), *shapes)

@@ -1,45 +1,221 @@
-"""The softmax of attention in one pass over a block of scores; singa_dask.ops.attention has the formulas.
+"""Attention of float32, head by head, in blocks of scores that stay in a core's first-level cache.
 
-Blocks are (B N, columns, rows), and arrays with a value per position (B N, rows).
+singa_dask.ops.attention has the formulas. q, k, v, out and their gradients: (B, N, T, D), of which the last axis is
+contiguous. Scores are transposed, a row for each position that is seen and a column for each that sees: sums and
+maxima then add up whole rows. Where a causal mask hides half of a block, on the diagonal, products of a few rows
+compute the other half only. Scratch arrays have rows of BLOCK or D elements.
 """
 
 import numpy as np
 
-from singa_dask.ops.cpu.elementwise.loss_kernels import exp_of_negative
-from singa_dask.ops.cpu.toolkit.numba_kernel import kernel
+from singa_dask.ops.cpu.elementwise.softmax_lanes import BLOCK, LINE, softmax_lanes, softmax_lanes_backward
+from singa_dask.ops.cpu.gemm.row_tile import PANEL, ROWS, Prefetch, tiles_by_columns, tiles_by_rows
+from singa_dask.ops.cpu.toolkit.copies import copy_lines
+from singa_dask.ops.cpu.toolkit.numba_kernel import inlined, kernel
+from singa_dask.ops.cpu.toolkit.rows import Rows
+from singa_dask.ops.cpu.toolkit.transpose import transpose
+from singa_dask.ops.cpu.toolkit.vectors import VECTOR
+
+# Rows of a product on the diagonal.
+GROUP = 2 * ROWS
+
+_FLOAT = 4
 
 
 @kernel
-def softmax_block(scores, visible, largest, total, kept):
-    """As AttentionOps._softmax_block. Columns are computed for all rows, and then hidden."""
-    zero = scores.dtype.type(0)
-    top, added = np.empty(scores.shape[2], scores.dtype), np.empty(scores.shape[2], scores.dtype)
-    for n in range(scores.shape[0]):
-        top[:] = largest[n]
-        for j in range(scores.shape[1]):
-            row = scores[n, j]
-            for i in range(max(0, j + 1 - visible), row.size):
-                top[i] = row[i] if row[i] > top[i] else top[i]
-        for i in range(top.size):
-            kept[n, i] = exp_of_negative(largest[n, i] - top[i])
-            largest[n, i] = top[i]
-            added[i] = kept[n, i] * total[n, i]
-        for j in range(scores.shape[1]):
-            row = scores[n, j]
-            for i in range(row.size):
-                row[i] = exp_of_negative(row[i] - top[i]) if i + visible > j else zero
-                added[i] += row[i]
-        total[n] = added
+def attention(q, k, v, out, log_sums, causal, first, last, turned, scores, values, mixed):
+    """As AttentionOps.attention, for the heads [first, last) of all rows.
+
+    turned: (D, BLOCK), scores: (BLOCK, BLOCK), values: (T, D), mixed: (BLOCK, D).
+    """
+    heads, length, size = q.shape[1:]
+    scale = np.float32(1 / np.sqrt(size))
+    largest, total, kept = np.empty(BLOCK, q.dtype), np.empty(BLOCK, q.dtype), np.empty(BLOCK, q.dtype)
+    for n in range(first, last):
+        b, h = divmod(n, heads)
+        queries, keys, result, logs = _rows(q[b, h]), _rows(k[b, h]), _rows(out[b, h]), log_sums[b, h]
+        _copy(_rows(v[b, h]), length, size, _rows(values))
+        for begin in range(0, length, BLOCK):
+            count = min(BLOCK, length - begin)
+            _turn(_below(queries, begin), count, scale, turned)
+            largest[:], total[:] = -np.inf, 0
+            for start in range(0, begin + 1 if causal else length, BLOCK):
+                seen, diagonal = min(BLOCK, length - start), causal and start == begin
+                _scores(_below(keys, start), seen, turned, count, diagonal, scores)
+                _softmax(scores, seen, _whole(count), diagonal, largest, total, kept)
+                if start > 0:
+                    _scale_rows(mixed, count, kept)
+                step = GROUP if diagonal else BLOCK
+                for i in range(0, count, step):
+                    terms, rows = min(i + step, seen) if diagonal else seen, min(step, count - i)
+                    left, target = Rows(scores.ctypes.data + _FLOAT * i, LINE), _below(_rows(mixed), i)
+                    _add_columns(left, terms, _below(_rows(values), start), target, rows, size, start > 0)
+            for i in range(count):
+                logs[begin + i] = largest[i] + np.log(total[i])
+                kept[i] = np.float32(1) / total[i]
+            _scale_rows(mixed, count, kept)
+            _copy(_rows(mixed), count, size, _below(result, begin))
 
 
 @kernel
-def softmax_block_backward(scores, dweights, visible, log_sums, along):
-    """As AttentionOps._softmax_block_backward."""
-    zero = scores.dtype.type(0)
-    for n in range(scores.shape[0]):
-        log_sum, mean = log_sums[n], along[n]
-        for j in range(scores.shape[1]):
-            row, gradient = scores[n, j], dweights[n, j]
-            for i in range(row.size):
-                row[i] = exp_of_negative(row[i] - log_sum[i]) if i + visible > j else zero
-                gradient[i] = row[i] * (gradient[i] - mean[i])
+def attention_backward(
+    q, k, v, out, log_sums, dout, dq, dk, dv, causal, first, last, turned, scores, dscores, keys, blocks
+):
+    """As AttentionOps.attention_backward, for the heads [first, last) of all rows.
+
+    turned: (2, D, BLOCK), scores, dscores: (BLOCK, BLOCK), keys: (T, D), blocks: (3, BLOCK, D).
+    """
+    heads, length, size = q.shape[1:]
+    scale = np.float32(1 / np.sqrt(size))
+    logs, along = np.zeros(BLOCK, q.dtype), np.zeros(BLOCK, q.dtype)
+    queries, upper, result = blocks
+    for n in range(first, last):
+        b, h = divmod(n, heads)
+        _copy(_rows(k[b, h]), length, size, _rows(keys))
+        for begin in range(0, length, BLOCK):
+            count = min(BLOCK, length - begin)
+            _copy(_below(_rows(q[b, h]), begin), count, size, _rows(queries))
+            _copy(_below(_rows(dout[b, h]), begin), count, size, _rows(upper))
+            _copy(_below(_rows(out[b, h]), begin), count, size, _rows(result))
+            _turn(_rows(queries), count, scale, turned[0])
+            _turn(_rows(upper), count, scale, turned[1])
+            for i in range(count):
+                logs[i], along[i] = log_sums[b, h, begin + i], scale * _dot(upper[i], result[i])
+            for start in range(0, begin + 1 if causal else length, BLOCK):
+                seen, diagonal = min(BLOCK, length - start), causal and start == begin
+                _scores(_below(_rows(keys), start), seen, turned[0], count, diagonal, scores)
+                _scores(_below(_rows(v[b, h]), start), seen, turned[1], count, diagonal, dscores)
+                _softmax_backward(scores, dscores, seen, _whole(count), diagonal, logs, along)
+                step = GROUP if diagonal else BLOCK
+                adding = begin > start if causal else begin > 0
+                for j in range(0, seen, step):
+                    skipped, rows = j if diagonal else 0, min(step, seen - j)
+                    for left, right, target in ((scores, upper, dv), (dscores, queries, dk)):
+                        _add_rows(
+                            Rows(left.ctypes.data + j * LINE + _FLOAT * skipped, LINE),
+                            count - skipped,
+                            _below(_rows(right), skipped),
+                            _below(_rows(target[b, h]), start + j),
+                            rows,
+                            size,
+                            adding,
+                        )
+                for i in range(0, count, step):
+                    terms, rows = min(i + step, seen) if diagonal else seen, min(step, count - i)
+                    left, target = Rows(dscores.ctypes.data + _FLOAT * i, LINE), _below(_rows(dq[b, h]), begin + i)
+                    _add_columns(left, terms, _below(_rows(keys), start), target, rows, size, start > 0)
+
+
+@inlined
+def _rows(matrix):
+    return Rows(matrix.ctypes.data, matrix.strides[0])
+
+
+@inlined
+def _below(rows, count):
+    """Without the first `count`."""
+    return Rows(rows.address + count * rows.step, rows.step)
+
+
+@inlined
+def _whole(count):
+    """Rounded up to whole vectors."""
+    return -(-count // VECTOR) * VECTOR
+
+
+@inlined
+def _first_lane(j, diagonal):
+    """The first vector's, of the lanes that are computed for row j of the scores."""
+    first = j // GROUP * GROUP if diagonal else 0
+    return first // VECTOR * VECTOR
+
+
+@kernel
+def _copy(source, count, width, target):
+    for j in range(0, width, VECTOR):
+        line, place = source.address + _FLOAT * j, target.address + _FLOAT * j
+        copy_lines(line, source.step // _FLOAT, place, target.step // _FLOAT, count, min(VECTOR, width - j))
+
+
+@kernel
+def _turn(source, count, scale, target):
+    """Rows become columns, times `scale`, with zeros behind them."""
+    transpose(source, count, target.shape[0], Rows(target.ctypes.data, LINE), False)
+    for d in range(target.shape[0]):
+        row = target[d]
+        for i in range(BLOCK):
+            row[i] = scale * row[i] if i < count else np.float32(0)
+
+
+@kernel
+def _add_rows(a, length, b, c, rows, width, accumulate):
+    """c[r, :width] = sum over q < length of a[r, q] b[q, :width] for r < rows, or c += it."""
+    for j in range(0, width, PANEL):
+        right, target = Rows(b.address + _FLOAT * j, b.step), Rows(c.address + _FLOAT * j, c.step)
+        tiles_by_rows(a, length, right, target, rows, min(PANEL, width - j), accumulate, Prefetch(a.address, 0, 0, 0))
+
+
+@kernel
+def _add_columns(a, length, b, c, rows, width, accumulate):
+    """As `_add_rows`, with sums of a[q, r] b[q, :width]."""
+    for j in range(0, width, PANEL):
+        right, target = Rows(b.address + _FLOAT * j, b.step), Rows(c.address + _FLOAT * j, c.step)
+        ahead = Prefetch(a.address, 0, 0, 0)
+        tiles_by_columns(a, length, right, target, rows, min(PANEL, width - j), accumulate, ahead)
+
+
+@kernel
+def _scores(left, seen, turned, count, diagonal, scores):
+    """scores[j, i] = left[j] . turned[:, i]; on the diagonal only where i >= j, and for some others."""
+    step = GROUP if diagonal else BLOCK
+    for j in range(0, seen, step):
+        lane = _first_lane(j, diagonal)
+        right = Rows(turned.ctypes.data + _FLOAT * lane, LINE)
+        target = Rows(scores.ctypes.data + j * LINE + _FLOAT * lane, LINE)
+        width = _whole(count) - lane
+        _add_rows(_below(left, j), turned.shape[0], right, target, min(step, seen - j), width, False)
+
+
+@kernel
+def _softmax(scores, seen, lanes, diagonal, largest, total, kept):
+    """scores becomes exp(scores - largest), or 0 where a position does not see another; see softmax_lanes."""
+    for i in range(0, lanes, VECTOR):
+        whole, end = (min(i, seen), min(i + VECTOR, seen)) if diagonal else (seen, seen)
+        addresses = largest.ctypes.data + _FLOAT * i, total.ctypes.data + _FLOAT * i, kept.ctypes.data + _FLOAT * i
+        softmax_lanes(scores.ctypes.data + _FLOAT * i, whole, end, *addresses)
+        _clear_hidden(scores, i, end, seen)
+
+
+@kernel
+def _softmax_backward(scores, dscores, seen, lanes, diagonal, log_sums, along):
+    """scores becomes the weights; dscores, the gradient for these, that for the scores."""
+    for i in range(0, lanes, VECTOR):
+        whole, end = (min(i, seen), min(i + VECTOR, seen)) if diagonal else (seen, seen)
+        given = log_sums.ctypes.data + _FLOAT * i, along.ctypes.data + _FLOAT * i
+        softmax_lanes_backward(scores.ctypes.data + _FLOAT * i, dscores.ctypes.data + _FLOAT * i, whole, end, *given)
+        _clear_hidden(scores, i, end, seen)
+        _clear_hidden(dscores, i, end, seen)
+
+
+@kernel
+def _clear_hidden(scores, lane, end, seen):
+    """The rows that no lane of a vector sees are 0 as far as products of a group read them."""
+    for j in range(end, min(end + GROUP, seen)):
+        for i in range(lane, lane + VECTOR):
+            scores[j, i] = 0
+
+
+@kernel
+def _scale_rows(matrix, count, factors):
+    for i in range(count):
+        row, factor = matrix[i], factors[i]
+        for d in range(row.size):
+            row[d] *= factor
+
+
+@kernel
+def _dot(a, b):
+    total = a.dtype.type(0)
+    for d in range(a.size):
+        total += a[d] * b[d]
+    return total
