@@ -41,7 +41,7 @@ class CpuAttentionOps(ThreadedOps):
         if not _has_kernel(out):
             return super().attention_backward(qkv, out, log_sums, dout, grads, causal=causal)
         length, size = out.shape[2:]
-        shapes = (2, size, BLOCK), (BLOCK, BLOCK), (BLOCK, BLOCK), (length, size), (3, BLOCK, size)
+        shapes = (3, size, BLOCK), (BLOCK, BLOCK), (BLOCK, BLOCK), (length, size), (2, BLOCK, size)
 
         def share(n: slice) -> None:
             arrays = *qkv, out, log_sums, dout, *grads

@@ -33,8 +33,8 @@ def attention(q, k, v, out, log_sums, causal, first, last, turned, scores, value
     largest, total, kept = np.empty(BLOCK, q.dtype), np.empty(BLOCK, q.dtype), np.empty(BLOCK, q.dtype)
     for n in range(first, last):
         b, h = divmod(n, heads)
-        queries, keys, result, logs = _rows(q[b, h]), _rows(k[b, h]), _rows(out[b, h]), log_sums[b, h]
-        _copy(_rows(v[b, h]), length, size, _rows(values))
+        queries, keys, result = _head(q, b, h), _head(k, b, h), _head(out, b, h)
+        _copy(_head(v, b, h), length, size, _rows(values))
         for begin in range(0, length, BLOCK):
             count = min(BLOCK, length - begin)
             _turn(_below(queries, begin), count, scale, turned)
@@ -51,7 +51,7 @@ def attention(q, k, v, out, log_sums, causal, first, last, turned, scores, value
                     left, target = Rows(scores.ctypes.data + _FLOAT * i, LINE), _below(_rows(mixed), i)
                     _add_columns(left, terms, _below(_rows(values), start), target, rows, size, start > 0)
             for i in range(count):
-                logs[begin + i] = largest[i] + np.log(total[i])
+                log_sums[b, h, begin + i] = largest[i] + np.log(total[i])
                 kept[i] = np.float32(1) / total[i]
             _scale_rows(mixed, count, kept)
             _copy(_rows(mixed), count, size, _below(result, begin))
@@ -63,52 +63,62 @@ def attention_backward(
 ):
     """As AttentionOps.attention_backward, for the heads [first, last) of all rows.
 
-    turned: (2, D, BLOCK), scores, dscores: (BLOCK, BLOCK), keys: (T, D), blocks: (3, BLOCK, D).
+    turned: (3, D, BLOCK), scores, dscores: (BLOCK, BLOCK), keys: (T, D), blocks: (2, BLOCK, D).
     """
     heads, length, size = q.shape[1:]
     scale = np.float32(1 / np.sqrt(size))
     logs, along = np.zeros(BLOCK, q.dtype), np.zeros(BLOCK, q.dtype)
-    queries, upper, result = blocks
+    queries, upper = blocks
+    turned_queries, turned_upper, turned_out = turned
     for n in range(first, last):
         b, h = divmod(n, heads)
-        _copy(_rows(k[b, h]), length, size, _rows(keys))
+        _copy(_head(k, b, h), length, size, _rows(keys))
         for begin in range(0, length, BLOCK):
             count = min(BLOCK, length - begin)
-            _copy(_below(_rows(q[b, h]), begin), count, size, _rows(queries))
-            _copy(_below(_rows(dout[b, h]), begin), count, size, _rows(upper))
-            _copy(_below(_rows(out[b, h]), begin), count, size, _rows(result))
-            _turn(_rows(queries), count, scale, turned[0])
-            _turn(_rows(upper), count, scale, turned[1])
+            _copy(_below(_head(q, b, h), begin), count, size, _rows(queries))
+            _copy(_below(_head(dout, b, h), begin), count, size, _rows(upper))
+            _turn(_rows(queries), count, scale, turned_queries)
+            _turn(_rows(upper), count, scale, turned_upper)
+            _turn(_below(_head(out, b, h), begin), count, np.float32(1), turned_out)
+            _column_dots(turned_upper, turned_out, along)
             for i in range(count):
-                logs[i], along[i] = log_sums[b, h, begin + i], scale * _dot(upper[i], result[i])
+                logs[i] = log_sums[b, h, begin + i]
             for start in range(0, begin + 1 if causal else length, BLOCK):
                 seen, diagonal = min(BLOCK, length - start), causal and start == begin
-                _scores(_below(_rows(keys), start), seen, turned[0], count, diagonal, scores)
-                _scores(_below(_rows(v[b, h]), start), seen, turned[1], count, diagonal, dscores)
+                _scores(_below(_rows(keys), start), seen, turned_queries, count, diagonal, scores)
+                _scores(_below(_head(v, b, h), start), seen, turned_upper, count, diagonal, dscores)
                 _softmax_backward(scores, dscores, seen, _whole(count), diagonal, logs, along)
                 step = GROUP if diagonal else BLOCK
                 adding = begin > start if causal else begin > 0
                 for j in range(0, seen, step):
                     skipped, rows = j if diagonal else 0, min(step, seen - j)
-                    for left, right, target in ((scores, upper, dv), (dscores, queries, dk)):
-                        _add_rows(
-                            Rows(left.ctypes.data + j * LINE + _FLOAT * skipped, LINE),
-                            count - skipped,
-                            _below(_rows(right), skipped),
-                            _below(_rows(target[b, h]), start + j),
-                            rows,
-                            size,
-                            adding,
-                        )
+                    _add_rows(
+                        _rest(scores, j, skipped), count - skipped, _below(_rows(upper), skipped),
+                        _below(_head(dv, b, h), start + j), rows, size, adding,
+                    )
+                    _add_rows(
+                        _rest(dscores, j, skipped), count - skipped, _below(_rows(queries), skipped),
+                        _below(_head(dk, b, h), start + j), rows, size, adding,
+                    )
                 for i in range(0, count, step):
                     terms, rows = min(i + step, seen) if diagonal else seen, min(step, count - i)
-                    left, target = Rows(dscores.ctypes.data + _FLOAT * i, LINE), _below(_rows(dq[b, h]), begin + i)
+                    left, target = Rows(dscores.ctypes.data + _FLOAT * i, LINE), _below(_head(dq, b, h), begin + i)
                     _add_columns(left, terms, _below(_rows(keys), start), target, rows, size, start > 0)
 
 
 @inlined
 def _rows(matrix):
     return Rows(matrix.ctypes.data, matrix.strides[0])
+
+
+@inlined
+def _head(array, b, h):
+    return Rows(array.ctypes.data + b * array.strides[0] + h * array.strides[1], array.strides[2])
+
+
+@inlined
+def _rest(scores, row, column):
+    return Rows(scores.ctypes.data + row * LINE + _FLOAT * column, LINE)
 
 
 @inlined
@@ -142,9 +152,8 @@ def _turn(source, count, scale, target):
     """Rows become columns, times `scale`, with zeros behind them."""
     transpose(source, count, target.shape[0], Rows(target.ctypes.data, LINE), False)
     for d in range(target.shape[0]):
-        row = target[d]
         for i in range(BLOCK):
-            row[i] = scale * row[i] if i < count else np.float32(0)
+            target[d, i] = scale * target[d, i] if i < count else np.float32(0)
 
 
 @kernel
@@ -208,14 +217,15 @@ def _clear_hidden(scores, lane, end, seen):
 @kernel
 def _scale_rows(matrix, count, factors):
     for i in range(count):
-        row, factor = matrix[i], factors[i]
-        for d in range(row.size):
-            row[d] *= factor
+        factor = factors[i]
+        for d in range(matrix.shape[1]):
+            matrix[i, d] *= factor
 
 
 @kernel
-def _dot(a, b):
-    total = a.dtype.type(0)
-    for d in range(a.size):
-        total += a[d] * b[d]
-    return total
+def _column_dots(a, b, out):
+    """out[i] = a[:, i] . b[:, i]."""
+    out[:] = 0
+    for d in range(a.shape[0]):
+        for i in range(out.size):
+            out[i] += a[d, i] * b[d, i]

@@ -50,11 +50,14 @@ def linked(function: Function) -> Function:
     def emit(context: Any, builder: ir.IRBuilder, given: Any, values: Any) -> None:
         link()
         arguments = [packed(context, builder, *each) for each in zip(given.args, values, of.args, strict=True)]
-        kind = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, link.symbol), arguments)
+        # Not by its C entry, which copies arguments from stack to stack.
+        convention = context.call_conv
+        kind = convention.get_function_type(of.return_type, of.args)
+        entry = cgutils.get_or_insert_function(builder.module, kind, link.symbol)
+        convention.call_function(builder, entry, of.return_type, of.args, arguments)
 
     call: Any = intrinsic_like(function, emit)
-    call.link, call.kernel, call.signature = link, _compiled(function, no_cpython_wrapper=True), of
+    call.link, call.kernel, call.signature = link, _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True), of
     return cast(Function, call)
 
 

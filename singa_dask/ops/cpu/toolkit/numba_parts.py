@@ -38,9 +38,9 @@ def attach(dispatcher: Any, cache: FunctionCache, around: Callable[[Compile], Co
 
 
 def address_of(dispatcher: Any, signature: Any) -> int:
-    """The address of a function's C entry, compiled for this signature."""
+    """The address of a function, compiled for this signature, with Numba's calling convention."""
     made = dispatcher.get_compile_result(signature)
-    return int(made.library.get_pointer_to_function(made.fndesc.llvm_cfunc_wrapper_name))
+    return int(made.library.get_pointer_to_function(made.fndesc.llvm_func_name))
 
 
 def define_symbol(name: str, address: int) -> None:
