@@ -93,12 +93,22 @@ def attention_backward(
                 for j in range(0, seen, step):
                     skipped, rows = j if diagonal else 0, min(step, seen - j)
                     _add_rows(
-                        _rest(scores, j, skipped), count - skipped, _below(_rows(upper), skipped),
-                        _below(_head(dv, b, h), start + j), rows, size, adding,
+                        _rest(scores, j, skipped),
+                        count - skipped,
+                        _below(_rows(upper), skipped),
+                        _below(_head(dv, b, h), start + j),
+                        rows,
+                        size,
+                        adding,
                     )
                     _add_rows(
-                        _rest(dscores, j, skipped), count - skipped, _below(_rows(queries), skipped),
-                        _below(_head(dk, b, h), start + j), rows, size, adding,
+                        _rest(dscores, j, skipped),
+                        count - skipped,
+                        _below(_rows(queries), skipped),
+                        _below(_head(dk, b, h), start + j),
+                        rows,
+                        size,
+                        adding,
                     )
                 for i in range(0, count, step):
                     terms, rows = min(i + step, seen) if diagonal else seen, min(step, count - i)

@@ -57,7 +57,8 @@ def linked(function: Function) -> Function:
         convention.call_function(builder, entry, of.return_type, of.args, arguments)
 
     call: Any = intrinsic_like(function, emit)
-    call.link, call.kernel, call.signature = link, _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True), of
+    call.link, call.signature = link, of
+    call.kernel = _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
     return cast(Function, call)
 
 
