@@ -8,7 +8,7 @@ compute the other half only. Scratch arrays have rows of BLOCK or D elements.
 
 import numpy as np
 
-from singa_dask.ops.cpu.elementwise.softmax_lanes import BLOCK, LINE, softmax_lanes, softmax_lanes_backward
+from singa_dask.ops.cpu.elementwise.softmax_lanes import BLOCK, LINE, dot_lanes, softmax_lanes, softmax_lanes_backward
 from singa_dask.ops.cpu.gemm.row_tile import PANEL, ROWS, Prefetch, tiles_by_columns, tiles_by_rows
 from singa_dask.ops.cpu.toolkit.copies import copy_lines
 from singa_dask.ops.cpu.toolkit.numba_kernel import inlined, kernel
@@ -29,7 +29,7 @@ def attention(q, k, v, out, log_sums, causal, first, last, turned, scores, value
     turned: (D, BLOCK), scores: (BLOCK, BLOCK), values: (T, D), mixed: (BLOCK, D).
     """
     heads, length, size = q.shape[1:]
-    scale = np.float32(1 / np.sqrt(size))
+    scale = np.full(1, 1 / np.sqrt(size), q.dtype)
     largest, total, kept = np.empty(BLOCK, q.dtype), np.empty(BLOCK, q.dtype), np.empty(BLOCK, q.dtype)
     for n in range(first, last):
         b, h = divmod(n, heads)
@@ -37,12 +37,12 @@ def attention(q, k, v, out, log_sums, causal, first, last, turned, scores, value
         _copy(_head(v, b, h), length, size, _rows(values))
         for begin in range(0, length, BLOCK):
             count = min(BLOCK, length - begin)
-            _turn(_below(queries, begin), count, scale, turned)
+            _turn(_below(queries, begin), count, turned)
             largest[:], total[:] = -np.inf, 0
             for start in range(0, begin + 1 if causal else length, BLOCK):
                 seen, diagonal = min(BLOCK, length - start), causal and start == begin
                 _scores(_below(keys, start), seen, turned, count, diagonal, scores)
-                _softmax(scores, seen, _whole(count), diagonal, largest, total, kept)
+                _softmax(scores, seen, _whole(count), diagonal, scale, largest, total, kept)
                 if start > 0:
                     _scale_rows(mixed, count, kept)
                 step = GROUP if diagonal else BLOCK
@@ -66,7 +66,7 @@ def attention_backward(
     turned: (3, D, BLOCK), scores, dscores: (BLOCK, BLOCK), keys: (T, D), blocks: (2, BLOCK, D).
     """
     heads, length, size = q.shape[1:]
-    scale = np.float32(1 / np.sqrt(size))
+    scale = np.full(1, 1 / np.sqrt(size), q.dtype)
     logs, along = np.zeros(BLOCK, q.dtype), np.zeros(BLOCK, q.dtype)
     queries, upper = blocks
     turned_queries, turned_upper, turned_out = turned
@@ -77,17 +77,19 @@ def attention_backward(
             count = min(BLOCK, length - begin)
             _copy(_below(_head(q, b, h), begin), count, size, _rows(queries))
             _copy(_below(_head(dout, b, h), begin), count, size, _rows(upper))
-            _turn(_rows(queries), count, scale, turned_queries)
-            _turn(_rows(upper), count, scale, turned_upper)
-            _turn(_below(_head(out, b, h), begin), count, np.float32(1), turned_out)
-            _column_dots(turned_upper, turned_out, along)
+            _turn(_rows(queries), count, turned_queries)
+            _turn(_rows(upper), count, turned_upper)
+            _turn(_below(_head(out, b, h), begin), count, turned_out)
+            for i in range(0, count, VECTOR):
+                columns = turned_upper.ctypes.data + _FLOAT * i, turned_out.ctypes.data + _FLOAT * i
+                dot_lanes(*columns, size, along.ctypes.data + _FLOAT * i)
             for i in range(count):
                 logs[i] = log_sums[b, h, begin + i]
             for start in range(0, begin + 1 if causal else length, BLOCK):
                 seen, diagonal = min(BLOCK, length - start), causal and start == begin
                 _scores(_below(_rows(keys), start), seen, turned_queries, count, diagonal, scores)
                 _scores(_below(_head(v, b, h), start), seen, turned_upper, count, diagonal, dscores)
-                _softmax_backward(scores, dscores, seen, _whole(count), diagonal, logs, along)
+                _softmax_backward(scores, dscores, seen, _whole(count), diagonal, scale, logs, along)
                 step = GROUP if diagonal else BLOCK
                 adding = begin > start if causal else begin > 0
                 for j in range(0, seen, step):
@@ -158,12 +160,12 @@ def _copy(source, count, width, target):
 
 
 @kernel
-def _turn(source, count, scale, target):
-    """Rows become columns, times `scale`, with zeros behind them."""
+def _turn(source, count, target):
+    """Rows become columns, with zeros behind them up to whole vectors."""
     transpose(source, count, target.shape[0], Rows(target.ctypes.data, LINE), False)
     for d in range(target.shape[0]):
-        for i in range(BLOCK):
-            target[d, i] = scale * target[d, i] if i < count else np.float32(0)
+        for i in range(count, _whole(count)):
+            target[d, i] = 0
 
 
 @kernel
@@ -196,22 +198,23 @@ def _scores(left, seen, turned, count, diagonal, scores):
 
 
 @kernel
-def _softmax(scores, seen, lanes, diagonal, largest, total, kept):
+def _softmax(scores, seen, lanes, diagonal, scale, largest, total, kept):
     """scores becomes exp(scores - largest), or 0 where a position does not see another; see softmax_lanes."""
     for i in range(0, lanes, VECTOR):
         whole, end = (min(i, seen), min(i + VECTOR, seen)) if diagonal else (seen, seen)
         addresses = largest.ctypes.data + _FLOAT * i, total.ctypes.data + _FLOAT * i, kept.ctypes.data + _FLOAT * i
-        softmax_lanes(scores.ctypes.data + _FLOAT * i, whole, end, *addresses)
+        softmax_lanes(scores.ctypes.data + _FLOAT * i, whole, end, scale.ctypes.data, *addresses)
         _clear_hidden(scores, i, end, seen)
 
 
 @kernel
-def _softmax_backward(scores, dscores, seen, lanes, diagonal, log_sums, along):
+def _softmax_backward(scores, dscores, seen, lanes, diagonal, scale, log_sums, along):
     """scores becomes the weights; dscores, the gradient for these, that for the scores."""
     for i in range(0, lanes, VECTOR):
         whole, end = (min(i, seen), min(i + VECTOR, seen)) if diagonal else (seen, seen)
         given = log_sums.ctypes.data + _FLOAT * i, along.ctypes.data + _FLOAT * i
-        softmax_lanes_backward(scores.ctypes.data + _FLOAT * i, dscores.ctypes.data + _FLOAT * i, whole, end, *given)
+        first = scores.ctypes.data + _FLOAT * i, dscores.ctypes.data + _FLOAT * i
+        softmax_lanes_backward(*first, whole, end, scale.ctypes.data, *given)
         _clear_hidden(scores, i, end, seen)
         _clear_hidden(dscores, i, end, seen)
 
@@ -230,12 +233,3 @@ def _scale_rows(matrix, count, factors):
         factor = factors[i]
         for d in range(matrix.shape[1]):
             matrix[i, d] *= factor
-
-
-@kernel
-def _column_dots(a, b, out):
-    """out[i] = a[:, i] . b[:, i]."""
-    out[:] = 0
-    for d in range(a.shape[0]):
-        for i in range(out.size):
-            out[i] += a[d, i] * b[d, i]

@@ -38,6 +38,10 @@ def _constant(v: Vectors, value: float) -> ir.Constant:
     return ir.Constant(v.floats, [value] * VECTOR)
 
 
+def _splat(v: Vectors, address: Any) -> Any:
+    return v.splat(v.builder.load(v.address(address)))
+
+
 def _exp_of_negative(v: Vectors, x: Any) -> Any:
     """As loss_kernels.exp_of_negative."""
     builder, integers = v.builder, ir.VectorType(I32, VECTOR)
@@ -68,41 +72,55 @@ def _hidden(v: Vectors, mask: Any, otherwise: float, vector: Any) -> Any:
 
 
 @emitted
-def softmax_lanes(v: Vectors, scores: Any, whole: Any, end: Any, largest: Any, total: Any, kept: Any) -> None:
-    """scores becomes exp(scores - largest), and 0 where it is hidden.
+def softmax_lanes(
+    v: Vectors, scores: Any, whole: Any, end: Any, scale: Any, largest: Any, total: Any, kept: Any
+) -> None:
+    """scores becomes exp(scale scores - largest), and 0 where it is hidden.
 
-    largest, total: addresses of the largest score of a lane so far, and of the sum of its weights. kept: address for
-    the factor on what was computed with the largest score before.
+    largest, total: addresses of the largest scaled score of a lane so far, and of the sum of its weights. kept:
+    address for the factor on what was computed with the largest score before.
     """
     builder, rows = v.builder, _Lanes(v, scores)
+    factor = _splat(v, scale)
     largest, total, kept = map(v.address, (largest, total, kept))
     before = v.load(largest)
     top = v.variable(before)
     for row, mask in _by_row(v, whole, end):
-        score, old = _hidden(v, mask, float("-inf"), rows.load(row)), builder.load(top)
+        score, old = _hidden(v, mask, float("-inf"), builder.fmul(factor, rows.load(row))), builder.load(top)
         builder.store(builder.select(builder.fcmp_ordered(">", score, old), score, old), top)
     highest = builder.load(top)
-    factor = _exp_of_negative(v, builder.fsub(before, highest))
-    added = v.variable(builder.fmul(v.load(total), factor))
+    change = _exp_of_negative(v, builder.fsub(before, highest))
+    added = v.variable(builder.fmul(v.load(total), change))
+    lowered = builder.fneg(highest)
     for row, mask in _by_row(v, whole, end):
-        weight = _hidden(v, mask, 0, _exp_of_negative(v, builder.fsub(rows.load(row), highest)))
+        weight = _hidden(v, mask, 0, _exp_of_negative(v, v.fma(factor, rows.load(row), lowered)))
         builder.store(builder.fadd(builder.load(added), weight), added)
         rows.store(weight, row)
-    for vector, place in ((highest, largest), (builder.load(added), total), (factor, kept)):
+    for vector, place in ((highest, largest), (builder.load(added), total), (change, kept)):
         v.store(vector, place)
 
 
 @emitted
 def softmax_lanes_backward(
-    v: Vectors, scores: Any, dweights: Any, whole: Any, end: Any, log_sums: Any, along: Any
+    v: Vectors, scores: Any, dweights: Any, whole: Any, end: Any, scale: Any, log_sums: Any, along: Any
 ) -> None:
     """scores becomes the weights, and dweights, the gradient for these, becomes that for the scores.
 
     log_sums, along: addresses, along of the sum of weights dweights of a lane.
     """
     builder, rows, gradients = v.builder, _Lanes(v, scores), _Lanes(v, dweights)
-    log_sum, mean = v.load(v.address(log_sums)), v.load(v.address(along))
+    factor, lowered, mean = _splat(v, scale), builder.fneg(v.load(v.address(log_sums))), v.load(v.address(along))
     for row, mask in _by_row(v, whole, end):
-        weight = _hidden(v, mask, 0, _exp_of_negative(v, builder.fsub(rows.load(row), log_sum)))
+        weight = _hidden(v, mask, 0, _exp_of_negative(v, v.fma(factor, rows.load(row), lowered)))
         rows.store(weight, row)
-        gradients.store(builder.fmul(weight, builder.fsub(gradients.load(row), mean)), row)
+        change = builder.fsub(gradients.load(row), mean)
+        gradients.store(builder.fmul(builder.fmul(weight, factor), change), row)
+
+
+@emitted
+def dot_lanes(v: Vectors, a: Any, b: Any, count: Any, target: Any) -> None:
+    """target becomes the sum over `count` rows of a b, lane by lane."""
+    a, b, total = _Lanes(v, a), _Lanes(v, b), v.variable(v.zero)
+    with cgutils.for_range(v.builder, count) as loop:
+        v.builder.store(v.fma(a.load(loop.index), b.load(loop.index), v.builder.load(total)), total)
+    v.store(v.builder.load(total), v.address(target))
