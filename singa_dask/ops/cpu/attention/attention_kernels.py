@@ -8,7 +8,7 @@ compute the other half only. Scratch arrays have rows of BLOCK or D elements.
 
 import numpy as np
 
-from singa_dask.ops.cpu.elementwise.softmax_lanes import BLOCK, LINE, dot_lanes, softmax_lanes, softmax_lanes_backward
+from singa_dask.ops.cpu.attention.softmax_lanes import BLOCK, LINE, dot_lanes, softmax_lanes, softmax_lanes_backward
 from singa_dask.ops.cpu.gemm.row_tile import PANEL, ROWS, Prefetch, tiles_by_columns, tiles_by_rows
 from singa_dask.ops.cpu.toolkit.copies import copy_lines
 from singa_dask.ops.cpu.toolkit.numba_kernel import inlined, kernel
@@ -48,7 +48,7 @@ def attention(q, k, v, out, log_sums, causal, first, last, turned, scores, value
                 step = GROUP if diagonal else BLOCK
                 for i in range(0, count, step):
                     terms, rows = min(i + step, seen) if diagonal else seen, min(step, count - i)
-                    left, target = Rows(scores.ctypes.data + _FLOAT * i, LINE), _below(_rows(mixed), i)
+                    left, target = _at(scores, 0, i), _below(_rows(mixed), i)
                     _add_columns(left, terms, _below(_rows(values), start), target, rows, size, start > 0)
             for i in range(count):
                 log_sums[b, h, begin + i] = largest[i] + np.log(total[i])
@@ -81,8 +81,7 @@ def attention_backward(
             _turn(_rows(upper), count, turned_upper)
             _turn(_below(_head(out, b, h), begin), count, turned_out)
             for i in range(0, count, VECTOR):
-                columns = turned_upper.ctypes.data + _FLOAT * i, turned_out.ctypes.data + _FLOAT * i
-                dot_lanes(*columns, size, along.ctypes.data + _FLOAT * i)
+                dot_lanes(_lane(turned_upper, i), _lane(turned_out, i), size, _lane(along, i))
             for i in range(count):
                 logs[i] = log_sums[b, h, begin + i]
             for start in range(0, begin + 1 if causal else length, BLOCK):
@@ -94,27 +93,14 @@ def attention_backward(
                 adding = begin > start if causal else begin > 0
                 for j in range(0, seen, step):
                     skipped, rows = j if diagonal else 0, min(step, seen - j)
-                    _add_rows(
-                        _rest(scores, j, skipped),
-                        count - skipped,
-                        _below(_rows(upper), skipped),
-                        _below(_head(dv, b, h), start + j),
-                        rows,
-                        size,
-                        adding,
-                    )
-                    _add_rows(
-                        _rest(dscores, j, skipped),
-                        count - skipped,
-                        _below(_rows(queries), skipped),
-                        _below(_head(dk, b, h), start + j),
-                        rows,
-                        size,
-                        adding,
-                    )
+                    terms = count - skipped
+                    left, right = _at(scores, j, skipped), _below(_rows(upper), skipped)
+                    _add_rows(left, terms, right, _below(_head(dv, b, h), start + j), rows, size, adding)
+                    left, right = _at(dscores, j, skipped), _below(_rows(queries), skipped)
+                    _add_rows(left, terms, right, _below(_head(dk, b, h), start + j), rows, size, adding)
                 for i in range(0, count, step):
                     terms, rows = min(i + step, seen) if diagonal else seen, min(step, count - i)
-                    left, target = Rows(dscores.ctypes.data + _FLOAT * i, LINE), _below(_head(dq, b, h), begin + i)
+                    left, target = _at(dscores, 0, i), _below(_head(dq, b, h), begin + i)
                     _add_columns(left, terms, _below(_rows(keys), start), target, rows, size, start > 0)
 
 
@@ -129,8 +115,14 @@ def _head(array, b, h):
 
 
 @inlined
-def _rest(scores, row, column):
-    return Rows(scores.ctypes.data + row * LINE + _FLOAT * column, LINE)
+def _at(matrix, row, column):
+    """What is below and to the right, in a matrix with rows of BLOCK elements."""
+    return Rows(matrix.ctypes.data + row * LINE + _FLOAT * column, LINE)
+
+
+@inlined
+def _lane(array, i):
+    return array.ctypes.data + _FLOAT * i
 
 
 @inlined
@@ -191,30 +183,27 @@ def _scores(left, seen, turned, count, diagonal, scores):
     step = GROUP if diagonal else BLOCK
     for j in range(0, seen, step):
         lane = _first_lane(j, diagonal)
-        right = Rows(turned.ctypes.data + _FLOAT * lane, LINE)
-        target = Rows(scores.ctypes.data + j * LINE + _FLOAT * lane, LINE)
-        width = _whole(count) - lane
+        right, target, width = _at(turned, 0, lane), _at(scores, j, lane), _whole(count) - lane
         _add_rows(_below(left, j), turned.shape[0], right, target, min(step, seen - j), width, False)
 
 
 @kernel
 def _softmax(scores, seen, lanes, diagonal, scale, largest, total, kept):
-    """scores becomes exp(scores - largest), or 0 where a position does not see another; see softmax_lanes."""
+    """softmax_lanes for all lanes; on the diagonal lane i sees the rows up to its own."""
     for i in range(0, lanes, VECTOR):
         whole, end = (min(i, seen), min(i + VECTOR, seen)) if diagonal else (seen, seen)
-        addresses = largest.ctypes.data + _FLOAT * i, total.ctypes.data + _FLOAT * i, kept.ctypes.data + _FLOAT * i
-        softmax_lanes(scores.ctypes.data + _FLOAT * i, whole, end, scale.ctypes.data, *addresses)
+        state = _lane(largest, i), _lane(total, i), _lane(kept, i)
+        softmax_lanes(_lane(scores, i), whole, end, scale.ctypes.data, *state)
         _clear_hidden(scores, i, end, seen)
 
 
 @kernel
 def _softmax_backward(scores, dscores, seen, lanes, diagonal, scale, log_sums, along):
-    """scores becomes the weights; dscores, the gradient for these, that for the scores."""
+    """softmax_lanes_backward for all lanes."""
     for i in range(0, lanes, VECTOR):
         whole, end = (min(i, seen), min(i + VECTOR, seen)) if diagonal else (seen, seen)
-        given = log_sums.ctypes.data + _FLOAT * i, along.ctypes.data + _FLOAT * i
-        first = scores.ctypes.data + _FLOAT * i, dscores.ctypes.data + _FLOAT * i
-        softmax_lanes_backward(*first, whole, end, scale.ctypes.data, *given)
+        given = _lane(log_sums, i), _lane(along, i)
+        softmax_lanes_backward(_lane(scores, i), _lane(dscores, i), whole, end, scale.ctypes.data, *given)
         _clear_hidden(scores, i, end, seen)
         _clear_hidden(dscores, i, end, seen)
 
