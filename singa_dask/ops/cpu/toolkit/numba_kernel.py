@@ -17,7 +17,7 @@ from numba import njit, types
 from singa_dask.ops.cpu.toolkit import numba_parts
 from singa_dask.ops.cpu.toolkit.compile_lock import CompileLock
 from singa_dask.ops.cpu.toolkit.intrinsics import intrinsic_like, numba_type, packed
-from singa_dask.ops.cpu.toolkit.numba_parts import FunctionCache, cgutils, global_compiler_lock
+from singa_dask.ops.cpu.toolkit.numba_parts import FunctionCache, global_compiler_lock
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -50,11 +50,7 @@ def linked(function: Function) -> Function:
     def emit(context: Any, builder: ir.IRBuilder, given: Any, values: Any) -> None:
         link()
         arguments = [packed(context, builder, *each) for each in zip(given.args, values, of.args, strict=True)]
-        # Not by its C entry, which copies arguments from stack to stack.
-        convention = context.call_conv
-        kind = convention.get_function_type(of.return_type, of.args)
-        entry = cgutils.get_or_insert_function(builder.module, kind, link.symbol)
-        convention.call_function(builder, entry, of.return_type, of.args, arguments)
+        numba_parts.call(context, builder, link.symbol, of, arguments)
 
     call: Any = intrinsic_like(function, emit)
     call.link, call.signature = link, of

@@ -6,10 +6,10 @@ pyproject.toml admits the versions of Numba that it passes with.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from llvmlite import binding
+from llvmlite import binding, ir
 from numba.core import cgutils
 from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
@@ -46,3 +46,11 @@ def address_of(dispatcher: Any, signature: Any) -> int:
 def define_symbol(name: str, address: int) -> None:
     """Let LLVM resolve an external function of this name to an address."""
     binding.add_symbol(name, address)
+
+
+def call(context: Any, builder: ir.IRBuilder, symbol: str, signature: Any, arguments: Sequence[Any]) -> None:
+    """Call an external function with Numba's calling convention; its C entry copies arguments from stack to stack."""
+    convention = context.call_conv
+    kind = convention.get_function_type(signature.return_type, signature.args)
+    entry = cgutils.get_or_insert_function(builder.module, kind, symbol)
+    convention.call_function(builder, entry, signature.return_type, signature.args, arguments)
