@@ -48,14 +48,16 @@ class BatchNorm(Layer):
         ops, xp = ctx.ops, ctx.ops.xp
         y, ctx.x = ctx.buffer("y", x[0].shape), x[0].reshape(-1, x[0].shape[-1])
         if ctx.step.phase & Phase.kTrain:
+            # About the first row, as the squares of a large mean would hide the variance.
+            about = ctx.x[:1].sum(axis=0)
+            total, squares = ops.channel_moments(ctx.x, about)
             # Count the rows: layers below may have sliced or concatenated the batch.
-            sums = ops.channel_moments(ctx.x, xp.zeros_like(self.mean.value))[0]
-            sums = self._group_sum(ctx, xp.append(sums, float(len(ctx.x))))
+            sums = self._group_sum(ctx, xp.append(total + len(ctx.x) * about.astype("float64"), float(len(ctx.x))))
             ctx.count = float(sums[-1])
             ctx.batch_mean = sums[:-1] / ctx.count
+            away = about - ctx.batch_mean
+            ctx.batch_var = self._group_sum(ctx, squares + away * (2 * total + len(ctx.x) * away)) / ctx.count
             ctx.about = ctx.batch_mean.astype(ctx.x.dtype)
-            rest, squares = self._group_sum(ctx, ops.channel_moments(ctx.x, ctx.about)) / ctx.count
-            ctx.batch_var = squares - rest**2
             ctx.inverse = 1 / xp.sqrt(ctx.batch_var + EPSILON)
         else:
             ctx.about, ctx.inverse = self.mean.value, 1 / xp.sqrt(self.var.value + EPSILON)

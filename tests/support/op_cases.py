@@ -393,7 +393,7 @@ CASES: dict[str, Case] = {
     **{f"batch-norm-{rows}x{channels}": _batch_norm(rows, channels) for rows, channels in ((70, 16), (5, 3), (0, 4))},
     **{
         f"attention-{'x'.join(map(str, sizes))}-{causal}": _attention(*sizes, causal=causal)
-        for sizes in ((2, 3, 5, 4), (1, 1, 1, 1), (3, 2, 300, 8), (0, 1, 3, 2))
+        for sizes in ((2, 3, 5, 4), (1, 1, 1, 1), (3, 2, 300, 8), (1, 2, 85, 70), (0, 1, 3, 2))
         for causal in (False, True)
     },
     **{

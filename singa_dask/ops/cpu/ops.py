@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from singa_dask.ops.cpu.attention_ops import CpuAttentionOps
+from singa_dask.ops.cpu.attention.attention_ops import CpuAttentionOps
 from singa_dask.ops.cpu.convolution.convolution_ops import CpuConvolutionOps
 from singa_dask.ops.cpu.elementwise.batch_norm_ops import CpuBatchNormOps
 from singa_dask.ops.cpu.elementwise.elementwise_ops import CpuElementwiseOps

@@ -12,7 +12,7 @@ from singa_dask.comm.threads import run_threads
 from singa_dask.data import write_shards
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import NetProto, Phase
-from singa_dask.layers import BatchNorm, EuclideanLoss, InnerProduct, RecordInput, Step
+from singa_dask.layers import BatchNorm, Context, EuclideanLoss, InnerProduct, RecordInput, Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 from singa_dask.training import checkpoint as checkpoints
@@ -75,6 +75,22 @@ def test_statistics_are_those_of_the_rows_that_come(cut):
         assert len(y) == (4 if cut else 16)
         np.testing.assert_allclose(y.mean(axis=0), 0, atol=1e-12)
         np.testing.assert_allclose(y.std(axis=0), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("mean", "outlier"), [(1e3, 0), (-1e3, 30), (0, 1e3)])
+def test_the_variance_of_few_bits_is_that_of_float64(mean, outlier):
+    """The first row, which sums are taken about, may be far from the others."""
+    ops, rows = get_ops("cpu", np.float32), 5000
+    layer = BatchNorm("norm", "x")
+    layer.setup((4,))
+    for param in layer.params:
+        param.bind(ops.zeros(param.shape), ops.zeros(param.shape))
+    x = np.random.default_rng(0).normal(mean, 1, (rows, 4)).astype(np.float32)
+    x[0] += outlier
+    ctx = Context(ops, Step(total_rows=rows))
+    layer.forward(ctx, x)
+    np.testing.assert_allclose(ctx.batch_mean, x.mean(axis=0, dtype=np.float64), rtol=1e-7, atol=1e-5)
+    np.testing.assert_allclose(ctx.batch_var, x.var(axis=0, dtype=np.float64), rtol=1e-4)
 
 
 def between_split_layers(dim):

@@ -64,13 +64,27 @@ def dispatcher():
     assert callable(made.compile) and made(1) == 2
 
 
-def c_entry():
-    import ctypes
+def own_entry():
+    """A function is called by its address, with the convention that the context has for its signature."""
+    from numba.core import cgutils
+    from numba.extending import intrinsic
 
-    made = compiled(no_cpython_wrapper=True)
-    result = made.get_compile_result(numba.int64(numba.int64))
-    address = result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name)
-    assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(4) == 5
+    made, of = compiled(no_cpython_wrapper=True, no_cfunc_wrapper=True), numba.int64(numba.int64)
+    result = made.get_compile_result(of)
+    address = result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
+    llvmlite.binding.add_symbol("singa_dask.entry", address)
+
+    @intrinsic
+    def call(context, x):
+        def emit(context, builder, signature, values):
+            convention = context.call_conv
+            kind = convention.get_function_type(of.return_type, of.args)
+            entry = cgutils.get_or_insert_function(builder.module, kind, "singa_dask.entry")
+            return convention.call_function(builder, entry, of.return_type, of.args, values)[1]
+
+        return of, emit
+
+    assert numba.njit(lambda x: call(x))(4) == 5
 
 
 def symbol():
@@ -163,7 +177,7 @@ PARTS = [
     Part("numba.core.compiler_lock", f"{TOOLKIT}/numba_kernel.py (_releasing)", compiler_lock),
     Part("cpu_target's magic_tuple", f"{TOOLKIT}/numba_parts.py (cpu_features)", cpu_features),
     Part("a dispatcher's _cache and compile", f"{TOOLKIT}/numba_parts.py (attach)", dispatcher),
-    Part("a dispatcher's C entry", f"{TOOLKIT}/numba_parts.py (address_of)", c_entry),
+    Part("a function's entry and call_conv", f"{TOOLKIT}/numba_parts.py (address_of, call)", own_entry),
     Part("llvmlite.binding.add_symbol", f"{TOOLKIT}/numba_parts.py (define_symbol)", symbol),
     *(
         Part(

@@ -1,13 +1,16 @@
 """The register tile of matrix products, in LLVM IR for Numba: ROWS rows of PANEL columns, one tile below the other.
 
 A tile stays in registers for the whole sum: 6 x 4 vectors of AVX-512 or 6 x 2 of AVX2, beside them the vectors of b of
-one step, and one element of a in all lanes. There are two: for a with contiguous rows, and for a packed a.
+one step, and one element of a in all lanes. There are three: for a with contiguous rows, with contiguous columns, and
+packed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+from llvmlite import ir
 
 from singa_dask.ops.cpu.toolkit.copies import copy, copy_lines
 from singa_dask.ops.cpu.toolkit.intrinsics import emitted
@@ -40,15 +43,34 @@ class Prefetch(NamedTuple):
     last: int
 
 
-def _tiles(packed: bool) -> Any:
+class _Left(NamedTuple):
+    """Where a tile finds a: from row to row, from step to step of the sum, and before it, all in bytes."""
+
+    row: Any
+    step: Any
+    before: Any
+
+
+def _left_by_rows(builder: ir.IRBuilder, a: Rows, length: Any, number: Any, row: Any) -> _Left:
+    return _Left(a.step, I64(_FLOAT), builder.mul(row, a.step))
+
+
+def _left_by_columns(builder: ir.IRBuilder, a: Rows, length: Any, number: Any, row: Any) -> _Left:
+    return _Left(I64(_FLOAT), a.step, builder.mul(row, I64(_FLOAT)))
+
+
+def _left_packed(builder: ir.IRBuilder, a: Rows, length: Any, number: Any, row: Any) -> _Left:
+    return _Left(I64(_FLOAT), I64(TILE_LINE), builder.mul(number, builder.mul(length, I64(TILE_LINE))))
+
+
+def _tiles(left_of: Callable[[ir.IRBuilder, Rows, Any, Any, Any], _Left]) -> Any:
     def tiles(
         v: Vectors, a: Rows, length: Any, b: Rows, c: Rows, rows: Any, width: Any, accumulate: Any, ahead: Prefetch
     ) -> None:
         builder = v.builder
-        a_row, a_step = (I64(_FLOAT), I64(TILE_LINE)) if packed else (a.step, I64(_FLOAT))
 
         def tile(number: Any, row: Any, places: Sequence[Any], lanes: Any, vectors: int) -> None:
-            before = builder.mul(number, builder.mul(length, a_step)) if packed else builder.mul(row, a_row)
+            a_row, a_step, before = left_of(builder, a, length, number, row)
             fetched = Rows(
                 builder.add(ahead.address, builder.mul(minimum(number, ahead.last), ahead.tile)), ahead.step
             )
@@ -137,7 +159,7 @@ def _emit_sums(
         v.store(builder.load(place), target, mask)
 
 
-_by_rows, _of_packed = _tiles(False), _tiles(True)
+_by_rows, _by_columns, _of_packed = map(_tiles, (_left_by_rows, _left_by_columns, _left_packed))
 
 
 @linked
@@ -149,6 +171,12 @@ def tiles_by_rows(a: Rows, length, b: Rows, c: Rows, rows, width, accumulate, ah
     computed, and written, more than once.
     """
     _by_rows(a, length, b, c, rows, width, accumulate, ahead)
+
+
+@linked
+def tiles_by_columns(a: Rows, length, b: Rows, c: Rows, rows, width, accumulate, ahead: Prefetch):
+    """As `tiles_by_rows`, with the columns of a as contiguous Rows."""
+    _by_columns(a, length, b, c, rows, width, accumulate, ahead)
 
 
 @linked

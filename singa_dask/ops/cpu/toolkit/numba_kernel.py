@@ -17,7 +17,7 @@ from numba import njit, types
 from singa_dask.ops.cpu.toolkit import numba_parts
 from singa_dask.ops.cpu.toolkit.compile_lock import CompileLock
 from singa_dask.ops.cpu.toolkit.intrinsics import intrinsic_like, numba_type, packed
-from singa_dask.ops.cpu.toolkit.numba_parts import FunctionCache, cgutils, global_compiler_lock
+from singa_dask.ops.cpu.toolkit.numba_parts import FunctionCache, global_compiler_lock
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -50,11 +50,11 @@ def linked(function: Function) -> Function:
     def emit(context: Any, builder: ir.IRBuilder, given: Any, values: Any) -> None:
         link()
         arguments = [packed(context, builder, *each) for each in zip(given.args, values, of.args, strict=True)]
-        kind = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, link.symbol), arguments)
+        numba_parts.call(context, builder, link.symbol, of, arguments)
 
     call: Any = intrinsic_like(function, emit)
-    call.link, call.kernel, call.signature = link, _compiled(function, no_cpython_wrapper=True), of
+    call.link, call.signature = link, of
+    call.kernel = _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
     return cast(Function, call)
 
 

@@ -6,10 +6,10 @@ pyproject.toml admits the versions of Numba that it passes with.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from llvmlite import binding
+from llvmlite import binding, ir
 from numba.core import cgutils
 from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
@@ -38,11 +38,19 @@ def attach(dispatcher: Any, cache: FunctionCache, around: Callable[[Compile], Co
 
 
 def address_of(dispatcher: Any, signature: Any) -> int:
-    """The address of a function's C entry, compiled for this signature."""
+    """The address of a function, compiled for this signature, with Numba's calling convention."""
     made = dispatcher.get_compile_result(signature)
-    return int(made.library.get_pointer_to_function(made.fndesc.llvm_cfunc_wrapper_name))
+    return int(made.library.get_pointer_to_function(made.fndesc.llvm_func_name))
 
 
 def define_symbol(name: str, address: int) -> None:
     """Let LLVM resolve an external function of this name to an address."""
     binding.add_symbol(name, address)
+
+
+def call(context: Any, builder: ir.IRBuilder, symbol: str, signature: Any, arguments: Sequence[Any]) -> None:
+    """Call an external function with Numba's calling convention; its C entry copies arguments from stack to stack."""
+    convention = context.call_conv
+    kind = convention.get_function_type(signature.return_type, signature.args)
+    entry = cgutils.get_or_insert_function(builder.module, kind, symbol)
+    convention.call_function(builder, entry, signature.return_type, signature.args, arguments)

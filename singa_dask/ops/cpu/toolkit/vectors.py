@@ -36,7 +36,7 @@ class Vectors:
         self.floats = ir.VectorType(F32, VECTOR)
         self.zero = ir.Constant(self.floats, None)
 
-    def _call(self, name: str, result: ir.Type, arguments: list[Any]) -> Any:
+    def call(self, name: str, result: ir.Type, arguments: list[Any]) -> Any:
         signature = ir.FunctionType(result, [a.type for a in arguments])
         function = cgutils.get_or_insert_function(self.builder.module, signature, name)
         return self.builder.call(function, arguments)
@@ -79,7 +79,7 @@ class Vectors:
         if mask is None:
             return self.builder.load(pointer, align=_SIZE[element])
         name = f"llvm.masked.load.v{VECTOR}{_NAME[element]}.p0"
-        return self._call(name, vector, [pointer, I32(_SIZE[element]), mask, ir.Constant(vector, None)])
+        return self.call(name, vector, [pointer, I32(_SIZE[element]), mask, ir.Constant(vector, None)])
 
     def row(self, pointer: Any, masks: Sequence[Any]) -> list[Any]:
         """Vectors side by side from memory."""
@@ -92,16 +92,16 @@ class Vectors:
             self.builder.store(vector, pointer, align=_SIZE[element])
             return
         name = f"llvm.masked.store.v{VECTOR}{_NAME[element]}.p0"
-        self._call(name, ir.VoidType(), [vector, pointer, I32(_SIZE[element]), mask])
+        self.call(name, ir.VoidType(), [vector, pointer, I32(_SIZE[element]), mask])
 
     def prefetch(self, pointer: Any) -> None:
         """Start to load an element into the first-level cache; any address is allowed."""
         pointer = self.builder.bitcast(pointer, I8.as_pointer())
-        self._call("llvm.prefetch.p0", ir.VoidType(), [pointer, I32(0), I32(3), I32(1)])
+        self.call("llvm.prefetch.p0", ir.VoidType(), [pointer, I32(0), I32(3), I32(1)])
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         """a b + c, rounded once."""
-        return self._call(f"llvm.fma.v{VECTOR}f32", self.floats, [a, b, c])
+        return self.call(f"llvm.fma.v{VECTOR}f32", self.floats, [a, b, c])
 
     @contextmanager
     def rounds(self, count: Any) -> Iterator[None]:

@@ -1,0 +1,1 @@
+"""Scaled dot-product attention: fused kernels, and the softmax within them."""
