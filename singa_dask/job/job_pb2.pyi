@@ -1205,7 +1205,7 @@ class SoftmaxLossProto(_message.Message):
     def __init__(self, topk: _Optional[int] = ..., scale: _Optional[float] = ..., class_weight: _Optional[_Iterable[float]] = ..., label_smoothing: _Optional[float] = ...) -> None: ...
 
 class ErrorLossProto(_message.Message):
-    __slots__ = ("reduction",)
+    __slots__ = ("reduction", "scale")
     class Reduction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         MEAN: _ClassVar[ErrorLossProto.Reduction]
@@ -1213,26 +1213,32 @@ class ErrorLossProto(_message.Message):
     MEAN: ErrorLossProto.Reduction
     SUM: ErrorLossProto.Reduction
     REDUCTION_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
     reduction: ErrorLossProto.Reduction
-    def __init__(self, reduction: _Optional[_Union[ErrorLossProto.Reduction, str]] = ...) -> None: ...
+    scale: float
+    def __init__(self, reduction: _Optional[_Union[ErrorLossProto.Reduction, str]] = ..., scale: _Optional[float] = ...) -> None: ...
 
 class HuberLossProto(_message.Message):
-    __slots__ = ("reduction", "delta")
+    __slots__ = ("reduction", "delta", "scale")
     REDUCTION_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
     reduction: ErrorLossProto.Reduction
     delta: float
-    def __init__(self, reduction: _Optional[_Union[ErrorLossProto.Reduction, str]] = ..., delta: _Optional[float] = ...) -> None: ...
+    scale: float
+    def __init__(self, reduction: _Optional[_Union[ErrorLossProto.Reduction, str]] = ..., delta: _Optional[float] = ..., scale: _Optional[float] = ...) -> None: ...
 
 class BCELossProto(_message.Message):
-    __slots__ = ("reduction", "pos_weight", "label_smoothing")
+    __slots__ = ("reduction", "pos_weight", "label_smoothing", "scale")
     REDUCTION_FIELD_NUMBER: _ClassVar[int]
     POS_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     LABEL_SMOOTHING_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
     reduction: ErrorLossProto.Reduction
     pos_weight: _containers.RepeatedScalarFieldContainer[float]
     label_smoothing: float
-    def __init__(self, reduction: _Optional[_Union[ErrorLossProto.Reduction, str]] = ..., pos_weight: _Optional[_Iterable[float]] = ..., label_smoothing: _Optional[float] = ...) -> None: ...
+    scale: float
+    def __init__(self, reduction: _Optional[_Union[ErrorLossProto.Reduction, str]] = ..., pos_weight: _Optional[_Iterable[float]] = ..., label_smoothing: _Optional[float] = ..., scale: _Optional[float] = ...) -> None: ...
 
 class ArgSortProto(_message.Message):
     __slots__ = ("topk",)

@@ -244,6 +244,18 @@ LOSSES = {
         HuberLoss("n", ["x", "t"], reduction="SUM"),
         lambda x, t: F.huber_loss(x, t, reduction="sum") / 6,
     ),
+    "sum of absolute errors": (
+        MAELoss("n", ["x", "t"], reduction="SUM"),
+        lambda x, t: F.l1_loss(x, t, reduction="sum") / 6,
+    ),
+    "sum of bces": (
+        BCELoss("n", ["x", "t"], reduction="SUM", scale=0.5),
+        lambda x, t: F.binary_cross_entropy_with_logits(x, t, reduction="sum") / 6 / 2,
+    ),
+    "sum over the mini-batch": (
+        MAELoss("n", ["x", "t"], reduction="SUM", scale=6),
+        lambda x, t: F.l1_loss(x, t, reduction="sum"),
+    ),
     "bce": (BCELoss("n", ["x", "t"]), F.binary_cross_entropy_with_logits),
     "bce with factors": (
         BCELoss("n", ["x", "t"], pos_weight=POSITIVE),

@@ -563,8 +563,8 @@ CASES: dict[str, Case] = {
         lambda x, t: x,
     ),
     "MSELoss of sums with a mask": Case(
-        MSELoss("loss", ["x", "data", "mask"], reduction="SUM"),
-        'name: "loss" type: kMSELoss srclayers: ["x", "data", "mask"] mseloss_conf { reduction: SUM }',
+        MSELoss("loss", ["x", "data", "mask"], reduction="SUM", scale=3),
+        'name: "loss" type: kMSELoss srclayers: ["x", "data", "mask"] mseloss_conf { reduction: SUM scale: 3 }',
         ((2, 2, 3), (2, 2, 3), Weights((12,))),
         lambda x, t, w: x,
     ),
@@ -581,8 +581,8 @@ CASES: dict[str, Case] = {
         lambda x, t, w: x,
     ),
     "HuberLoss": Case(
-        HuberLoss("loss", ["x", "data"], delta=0.7),
-        'name: "loss" type: kHuberLoss srclayers: ["x", "data"] huberloss_conf { delta: 0.7 }',
+        HuberLoss("loss", ["x", "data"], delta=0.7, scale=0.5),
+        'name: "loss" type: kHuberLoss srclayers: ["x", "data"] huberloss_conf { delta: 0.7 scale: 0.5 }',
         ((12,), (2, 2, 3)),
         lambda x, t: x,
     ),
@@ -599,9 +599,11 @@ CASES: dict[str, Case] = {
         lambda x, t: formulas.sigmoid(x),
     ),
     "BCELoss of sums with all settings and a mask": Case(
-        BCELoss("loss", ["x", "data", "mask"], reduction="SUM", pos_weight=[1, 2, 0.5, 0], label_smoothing=0.2),
+        BCELoss(
+            "loss", ["x", "data", "mask"], reduction="SUM", pos_weight=[1, 2, 0.5, 0], label_smoothing=0.2, scale=2
+        ),
         'name: "loss" type: kBCELoss srclayers: ["x", "data", "mask"] '
-        "bceloss_conf { reduction: SUM pos_weight: [1, 2, 0.5, 0] label_smoothing: 0.2 }",
+        "bceloss_conf { reduction: SUM pos_weight: [1, 2, 0.5, 0] label_smoothing: 0.2 scale: 2 }",
         ((4,), Shares((2, 2)), Weights((4,))),
         lambda x, t, w: formulas.sigmoid(x),
     ),
