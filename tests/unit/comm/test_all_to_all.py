@@ -49,7 +49,7 @@ def test_every_run_arrives(size, dtype):
         _check(run_threads(size, lambda comm: _received(comm, counts, dtype)), counts, dtype)  # noqa: B023
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_every_run_arrives_whatever_the_counts(data):
     size = data.draw(st.sampled_from(SIZES))

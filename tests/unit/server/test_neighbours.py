@@ -42,7 +42,7 @@ def ledger_of(line: Line, i: int) -> Ledger:
     return state.ledger
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(n=st.integers(2, 4), schedule=events)
 def test_no_update_is_lost_or_counted_twice(n, schedule):
     line = Line(n)
@@ -67,7 +67,7 @@ def test_no_update_is_lost_or_counted_twice(n, schedule):
         ]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(n=st.integers(2, 4), schedule=events, seed=st.integers(0, 2**32 - 1))
 def test_copies_of_any_numbers_agree_within_rounding(n, schedule, seed):
     rng = np.random.default_rng(seed)
@@ -273,7 +273,7 @@ def test_exchanges_may_begin_before_the_openings_are_through():
     np.testing.assert_array_equal(line.values(0), line.values(1))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(n=st.integers(2, 4), before=events, lost=servers, repeats=st.integers(1, 3), after=events)
 def test_copies_agree_after_a_replacement_whatever_is_under_way(n, before, lost, repeats, after):
     line = Line(n)
@@ -321,7 +321,7 @@ def test_an_opening_that_does_not_fit_is_refused_and_changes_nothing(size):
     assert line.values(1)[1] == 1 and line.values(1)[0] == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=12))
 def test_the_most_reductions_of_the_learning_rate_reach_all_copies(told):
     """Each copy hears of some reductions with an update; once everything is exchanged, all know the most."""
