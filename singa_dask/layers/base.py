@@ -172,11 +172,17 @@ class Layer(Description):
     def __add__(self, other: Any) -> Any:
         return self._combined("Add", other)
 
+    def __sub__(self, other: Any) -> Any:
+        return self._combined("Sub", other)
+
     def __mul__(self, other: Any) -> Any:
         return self._combined("Mul", other)
 
+    def __truediv__(self, other: Any) -> Any:
+        return self._combined("Div", other)
+
     def _combined(self, kind: str, other: Any) -> Any:
-        """The elementwise sum or product of two layers."""
+        """The elementwise combination of two layers."""
         from singa_dask.layers import elementwise
 
         return getattr(elementwise, kind)()(self, other) if isinstance(other, Layer) else NotImplemented

@@ -20,6 +20,7 @@ from singa_dask.layers import (
     BCELoss,
     Concate,
     Convolution,
+    Div,
     EuclideanLoss,
     GlobalPooling,
     GroupNorm,
@@ -39,6 +40,7 @@ from singa_dask.layers import (
     Softmax,
     SoftmaxLoss,
     STanh,
+    Sub,
     Tanh,
     TransposedConvolution,
     Upsampling,
@@ -187,6 +189,8 @@ def test_outputs_and_gradients_of_a_layer(name):
 COMBINED = {
     "sum": (Add("n", ["x", "y", "z"]), lambda x, y, z: x + y + z),
     "product": (Mul("n", ["x", "y", "z"]), lambda x, y, z: x * y * z),
+    "difference": (Sub("n", ["x", "y"]), lambda x, y, z: x - y),
+    "quotient": (Div("n", ["x", "y"]), lambda x, y, z: x / y),
     "maximum": (Max("n", ["x", "y", "z"]), lambda x, y, z: torch.maximum(torch.maximum(x, y), z)),
     "channels": (Concate("n", ["x", "y"], concate_dim=1), lambda x, y, z: torch.cat([x, y], -1)),
 }

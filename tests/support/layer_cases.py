@@ -34,6 +34,7 @@ from singa_dask.layers import (
     Concate,
     Context,
     Convolution,
+    Div,
     Dropout,
     Dummy,
     EuclideanLoss,
@@ -53,6 +54,7 @@ from singa_dask.layers import (
     Pooling,
     PositionalEmbedding,
     ReLU,
+    Reshape,
     Reverse,
     Sigmoid,
     SiLU,
@@ -62,6 +64,7 @@ from singa_dask.layers import (
     Split,
     STanh,
     Step,
+    Sub,
     Tanh,
     TransposedConvolution,
     Upsampling,
@@ -388,6 +391,27 @@ CASES: dict[str, Case] = {
         'name: "c" type: kMax srclayers: ["x", "y", "z"]',
         ((2, 3), (2, 1), (3,)),
         lambda x, y, z: np.maximum(np.maximum(x, y), z[:, None]),
+    ),
+    "Sub": Case(
+        Sub("c", ["x", "y"]),
+        'name: "c" type: kSub srclayers: ["x", "y"]',
+        ((2, 3, 4), (4,)),
+        lambda x, y: x - y[:, None, None],
+    ),
+    "Div": Case(
+        Div("c", ["x", "y"]), 'name: "c" type: kDiv srclayers: ["x", "y"]', ((2, 3), (2, 1)), lambda x, y: x / y
+    ),
+    "Reshape": Case(
+        Reshape("r", "x", shape=[4, 1, 3]),
+        'name: "r" type: kReshape srclayers: "x" reshape_conf { shape: [4, 1, 3] }',
+        ((2, 3, 2),),
+        lambda x: x.transpose(0, 3, 1, 2).reshape(-1, 4, 1, 3).transpose(0, 2, 3, 1),
+    ),
+    "Reshape to features": Case(
+        Reshape("r", "x", shape=12),
+        'name: "r" type: kReshape srclayers: "x" reshape_conf { shape: 12 }',
+        ((4, 3),),
+        lambda x: x.transpose(0, 2, 1).reshape(-1, 12),
     ),
     "Softmax": Case(Softmax("s", "x"), 'name: "s" type: kSoftmax srclayers: "x"', ((6,),), formulas.softmax),
     "Softmax in parts": Case(
