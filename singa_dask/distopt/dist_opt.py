@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.autograd.tape import Tape
+from singa_dask.autograd import tape
 from singa_dask.cluster.bootstrap import this_node
 from singa_dask.comm import Communicator
 from singa_dask.comm.codecs import Half, Threshold, TopK
@@ -107,6 +107,7 @@ class DistOpt:
         self._settings = Settings(threshold, clipping, clip_Value, spars, topK, corr)
         self.world_size, self.rank_in_global = self.comm.size, self.comm.rank
         self.rank_in_local = self._local_rank()
+        tape.rank.set(self.rank_in_global)  # of the rows of which layers draw masks
         self.step = 0
         self.model: Any = None  # a Model, or Recorded
         self._alone: dict[Param, tuple[Updater, int]] = {}  # of `update`: each parameter's updater, and its updates
@@ -267,12 +268,12 @@ class DistOpt:
         """The loss of a model. The first loss of tensors makes one of the layers from which it was computed."""
         if not isinstance(loss, Tensor):
             return loss
-        tape = Tape(loss)
+        recorded = tape.Tape(loss)
         if self.model is None:
-            self.synch(Recorded(tape))
+            self.synch(Recorded(recorded))
         if not isinstance(self.model, Recorded):
             raise ConfigError(Problem("loss", "is of tensors, but this DistOpt trains a Model", repr(loss)))
-        return self.model.loss(tape)
+        return self.model.loss(recorded)
 
     def averaged(self) -> AbstractContextManager[None]:
         """Inside, the model has the moving averages of its parameters: `with opt.averaged(): model.predict(x)`.
