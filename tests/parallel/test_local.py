@@ -153,7 +153,7 @@ def test_closing_takes_seconds_with_stopped_and_busy_workers(no_leaks):
         time.sleep(0.2)
         os.kill(stopped.pid, signal.SIGSTOP)
         start = time.monotonic()
-    assert time.monotonic() - start < 8.0
+    assert time.monotonic() - start < 25.0
 
 
 def test_ctrl_c_reaches_the_driver_and_spares_the_workers(no_leaks):
@@ -163,7 +163,7 @@ def test_ctrl_c_reaches_the_driver_and_spares_the_workers(no_leaks):
     try:
         assert first_line(driver) == "ready\n"
         os.killpg(driver.pid, signal.SIGINT)
-        out, _ = driver.communicate(timeout=15)
+        out, _ = driver.communicate(timeout=40)
     finally:
         driver.kill()
     assert out == "workers live\n" and driver.returncode == 0
@@ -180,5 +180,5 @@ def test_a_killed_driver_leaves_no_worker(how, no_leaks):
     driver = subprocess.Popen([sys.executable, "-c", _INTERRUPTED], stdout=subprocess.PIPE, text=True)
     assert first_line(driver) == "ready\n"
     driver.send_signal(how)
-    driver.communicate(timeout=10)
+    driver.communicate(timeout=30)
     assert driver.returncode == -how
