@@ -72,12 +72,13 @@ def parameters(workspace):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_killed_workers_cost_no_step_of_a_run(environment, tmp_path, no_leaks):
     """The last one dies while its group forms again. The run ends with the parameters of an undisturbed one."""
     few = sets(train_steps=900, test_freq=0, test_steps=0, checkpoint_freq=0, disp_freq=20)
     calm, hit = tmp_path / "calm", tmp_path / "hit"
-    run("train", example(), "--cluster", cluster(), "--workspace", calm, *few, cwd=tmp_path, env=environment)
+    calmly = ("train", example(), "--cluster", cluster(), "--workspace", calm, *few)
+    run(*calmly, cwd=tmp_path, env=environment, timeout=120)
     options = ("train", example(), "--cluster", cluster(), "--workspace", hit, *few)
     with started(*options, folder=tmp_path, env=environment) as process:
         for number, step in enumerate((100, 400), 1):

@@ -85,7 +85,6 @@ def until(what: Callable[[], object], process: subprocess.Popen, hosts: TwoHosts
 
 
 @pytest.mark.long
-@pytest.mark.timeout(100)
 def test_a_group_trains_across_hosts(hosts, tmp_path):
     names = {host.run("hostname").strip() for host in (hosts.near, hosts.far)}
     assert names == {"near", "far"}
