@@ -15,10 +15,11 @@ import numpy as np
 from singa_dask.device import Device, get_default_device
 from singa_dask.errors import ConfigError, DataError, Problem, TrainingError
 from singa_dask.job.job_pb2 import LayerProto, Phase
-from singa_dask.layers.base import Layer, LossLayer, check_attribute, node_name
+from singa_dask.layers.base import Layer, LossLayer
 from singa_dask.layers.connection import Concate
 from singa_dask.layers.context import Context, Step
 from singa_dask.layers.input import InputLayer
+from singa_dask.layers.node import check_attribute, node_name
 from singa_dask.layers.param import Param, Shape
 from singa_dask.net.flat import FlatParams
 from singa_dask.net.init import initial_value
