@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -22,10 +23,16 @@ class Tensor:
     Images are (B, C, H, W), as in SINGA: `copy_from_numpy` takes this order, and `to_numpy` gives it. Other arrays of
     three or more axes have their channels second too. array: as layers compute with it, channels last. data: the same,
     for collective operations, which work in place. requires_grad: whether a parameter was used to compute it.
-    stores_grad: whether `autograd.backward` gives its gradient too. call: the layer's call that made it.
+    stores_grad: whether `autograd.backward` gives its gradient too. call: the layer's call that made it; place: among
+    its outputs.
+
+    a + b, a - b, a * b, a / b and -a are layers' calls: see singa_dask.layers.Add. A number has as many rows as a
+    tensor. a @ b: of matrices.
     """
 
     stores_grad: bool = False
+    place: int = 0
+    __array_ufunc__ = None  # so that NumPy's numbers leave a + b to the tensor
 
     def __init__(
         self,
@@ -54,10 +61,11 @@ class Tensor:
         return cls.made(device.ops.asarray(array, dtype), device, None, requires_grad=False)
 
     @classmethod
-    def made(cls, array: Any, device: Device, call: Any, *, requires_grad: bool) -> Self:
+    def made(cls, array: Any, device: Device, call: Any, *, requires_grad: bool, place: int = 0) -> Self:
         """The output of a layer's call."""
         tensor = cls.__new__(cls)
         tensor.array, tensor.device, tensor.call, tensor.requires_grad = array, device, call, requires_grad
+        tensor.place = place
         return tensor
 
     @property
@@ -94,23 +102,63 @@ class Tensor:
     def __float__(self) -> float:
         return self.item()
 
-    def __itruediv__(self, number: float) -> Self:
+    def __itruediv__(self, number: Any) -> Any:
+        if self.call is not None:  # its layer's backward pass needs it as it is
+            return self / number
         self.array /= number
         return self
 
-    def __imul__(self, number: float) -> Self:  # type: ignore[misc]
+    def __imul__(self, number: Any) -> Any:
+        if self.call is not None:
+            return self * number
         self.array *= number
         return self
 
     def __add__(self, other: Any) -> Tensor:
-        from singa_dask import autograd
+        return self._combined("add", self, other)
 
-        return autograd.add(self, other) if isinstance(other, Tensor) else NotImplemented
+    def __radd__(self, other: Any) -> Tensor:
+        return self._combined("add", other, self)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return self._combined("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return self._combined("sub", other, self)
 
     def __mul__(self, other: Any) -> Tensor:
+        return self._combined("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return self._combined("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return self._combined("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return self._combined("div", other, self)
+
+    def __neg__(self) -> Tensor:
+        return self * -1
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return self._combined("matmul", self, other) if isinstance(other, Tensor) else NotImplemented
+
+    def _combined(self, function: str, *operands: Any) -> Any:
+        """A function of singa_dask.autograd of two operands, one of which is this tensor."""
         from singa_dask import autograd
 
-        return autograd.mul(self, other) if isinstance(other, Tensor) else NotImplemented
+        found = [self._with_rows(each) if isinstance(each, Real) else each for each in operands]
+        if not all(isinstance(each, Tensor) for each in found):
+            return NotImplemented
+        return getattr(autograd, function)(*found)
+
+    def _with_rows(self, number: Real) -> Tensor:
+        """A number in every row."""
+        ops = self.device.ops
+        array = ops.empty((len(self.array), *(1,) * (self.array.ndim > 1)))
+        array[...] = number
+        return Tensor.made(array, self.device, None, requires_grad=False)
 
     def __len__(self) -> int:
         return len(self.array)

@@ -6,14 +6,24 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 from support.leaks import leaks_forbidden
 
 # A shell starts its background jobs with SIGINT ignored, and the commands that tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# A busy machine takes longer, which is no failure: pytest's time limit ends what hangs.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("tests", patient)
+settings.load_profile("tests")
 # A failure is enough for `make mutants`: do not search for a smaller example.
-settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate], derandomize=True, database=None)
+settings.register_profile(
+    "mutants",
+    phases=[Phase.explicit, Phase.generate],
+    derandomize=True,
+    database=None,
+    parent=settings.get_profile("tests"),
+)
 
 
 @pytest.fixture(scope="session", autouse=True)

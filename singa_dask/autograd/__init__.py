@@ -25,13 +25,18 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from singa_dask import layers
-from singa_dask.autograd.tape import Tape, computed, parameters_of, restart_names
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.autograd.tape import Function, Tape, computed, parameters_of, restart_names
+from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.layers.base import Layer
 from singa_dask.tensor import Parameter, Tensor
 
 __all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
     "AvgPool2d",
     "BatchNorm2d",
     "Conv2d",
@@ -42,17 +47,23 @@ __all__ = [
     "backward",
     "cat",
     "computed",
+    "div",
     "dropout",
     "flatten",
     "gelu",
+    "matmul",
     "mean_square_error",
     "mul",
+    "negative",
     "parameters_of",
     "relu",
+    "reshape",
     "set_seed",
     "sigmoid",
     "softmax",
     "softmax_cross_entropy",
+    "split",
+    "sub",
     "tanh",
 ]
 
@@ -132,6 +143,22 @@ def Dropout(ratio: float = 0.5) -> Layer:
     return layers.Dropout(dropout_ratio=ratio)
 
 
+def RNN(input_size: int, hidden_size: int, bias: bool = True) -> Layer:
+    """Tanh units. Called on a list of time steps (B, input_size) and maybe an initial state (B, hidden_size), it gives
+    the list of states; on one time step and the state before it, the state."""
+    return layers.RNN(dim_hidden=hidden_size, bias_term=bias)
+
+
+def GRU(input_size: int, hidden_size: int, bias: bool = True) -> Layer:
+    """Gated units; called as RNN is."""
+    return layers.GRU(dim_hidden=hidden_size, bias_term=bias)
+
+
+def LSTM(input_size: int, hidden_size: int, bias: bool = True) -> Layer:
+    """Long short-term memory; called on a list of time steps as RNN is. The cell starts at zero."""
+    return layers.LSTM(dim_hidden=hidden_size, bias_term=bias)
+
+
 # Functions
 
 
@@ -175,11 +202,57 @@ def mul(a: Any, b: Any) -> Any:
     return _applied(layers.Mul, a, b)
 
 
+def sub(a: Any, b: Any) -> Any:
+    """a - b."""
+    return _applied(layers.Sub, a, b)
+
+
+def div(a: Any, b: Any) -> Any:
+    """a / b, element by element."""
+    return _applied(layers.Div, a, b)
+
+
+def negative(x: Tensor) -> Tensor:
+    """-x."""
+    return -x
+
+
 def cat(xs: Any, axis: int = 1) -> Any:
-    """The sources side by side, along their channels or features (axis 1)."""
-    if axis != 1:
-        raise ConfigError(Problem("cat.axis", "must be 1, the channels or features", str(axis)))
-    return _applied(layers.Concate, *xs, concate_dim=1)
+    """The sources one after the other: their rows (axis 0), channels or features (1), or later axes, as in
+    Tensor.shape."""
+    return _applied(layers.Concate, *xs, concate_dim=axis)
+
+
+def split(x: Any, axis: int, parts: int) -> Any:
+    """A tuple of `parts` equal pieces along an axis, as of `cat`; the last one also has the remainder.
+
+    Of a layer it is the layer: what reads it gets one piece after the other.
+    """
+    return _applied(layers.Slice, x, slice_dim=axis, num_slices=parts)
+
+
+def reshape(x: Any, shape: Any) -> Any:
+    """The rows of x in another shape (B, ...). One size may be -1; of layers the first one, B, must be.
+
+    Raises ConfigError for another number of rows or elements.
+    """
+    wanted = [int(size) for size in shape]
+    if isinstance(x, Layer | str):
+        rows = -1
+    else:
+        rows = len(x)
+        if wanted.count(-1) == 1 and (known := -prod(wanted)):
+            wanted[wanted.index(-1)] = int(np.prod(x.shape)) // known
+    if len(wanted) < 2 or wanted[0] != rows:
+        hint = "Samples stay apart: only what follows the rows can change."
+        received = f"{tuple(shape)} of " + (repr(x) if rows < 0 else f"shape {tuple(x.shape)}")
+        raise ConfigError(Problem("reshape.shape", f"must begin with {rows} and have more sizes", received, hint))
+    return _applied(layers.Reshape, x, shape=tuple(wanted[1:]))
+
+
+def matmul(a: Any, b: Any) -> Any:
+    """The product of two matrices, (M, K) and (K, N). Raises DataError for other shapes."""
+    return _applied(_MatMul, a, b)
 
 
 def flatten(x: Any) -> Any:
@@ -224,6 +297,25 @@ class _Flatten(Layer):
 
     def backward(self, ctx: Any, dy: Any) -> Any:
         return dy.reshape(ctx.x_shape)
+
+
+class _MatMul(Function):
+    """y = a b.   a: (M, K), b: (K, N)."""
+
+    num_sources = (2, 2)
+
+    def setup(self, *src: Any) -> Any:
+        return self.sources(src)[1]
+
+    def forward(self, ctx: Any, *x: Any) -> Any:
+        a, b = ctx.x = x
+        if a.ndim != 2 or b.ndim != 2 or a.shape[1] != len(b):
+            raise DataError(f"matmul takes matrices (M, K) and (K, N). Received: {a.shape} and {b.shape}.")
+        return ctx.ops.xp.matmul(a, b)
+
+    def backward(self, ctx: Any, dy: Any) -> Any:
+        a, b = ctx.x
+        return ctx.ops.xp.matmul(dy, b.T), ctx.ops.xp.matmul(a.T, dy)
 
 
 def _window(**sizes: Any) -> dict[str, Any]:

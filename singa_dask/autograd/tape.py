@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -14,9 +15,11 @@ import numpy as np
 from singa_dask.device import Device, get_default_device
 from singa_dask.errors import ConfigError, DataError, Problem, TrainingError
 from singa_dask.job.job_pb2 import LayerProto, Phase
-from singa_dask.layers.base import Layer, LossLayer, check_attribute, node_name
+from singa_dask.layers.base import Layer, LossLayer
+from singa_dask.layers.connection import Concate
 from singa_dask.layers.context import Context, Step
 from singa_dask.layers.input import InputLayer
+from singa_dask.layers.node import check_attribute, node_name
 from singa_dask.layers.param import Param, Shape
 from singa_dask.net.flat import FlatParams
 from singa_dask.net.init import initial_value
@@ -26,17 +29,25 @@ from singa_dask.tensor import Parameter, Tensor
 _numbers = count()
 _unnamed: Counter[str] = Counter()
 
+# Which rows of the mini-batch are this process's: those of this rank, of ranks with equally many rows.
+rank: ContextVar[int] = ContextVar("rank", default=0)
+
+
+class Function(Layer):
+    """A layer for arrays alone, whose sources may have different numbers of rows."""
+
 
 @dataclass
 class Call:
     """One call of a layer. number: grows from call to call. sources: the tensors that it read; made: the layer, set up
-    for their shapes; rows: of the mini-batch. done: whether `backward` has gone over it."""
+    for their shapes; rows: of the mini-batch; shapes: of its outputs. done: whether `backward` has gone over it."""
 
     number: int
     made: Layer
     ctx: Context
     sources: tuple[Tensor, ...]
     rows: int
+    shapes: list[Shape]
     done: bool = False
 
 
@@ -57,15 +68,54 @@ _kept: weakref.WeakKeyDictionary[Layer, _Kept] = weakref.WeakKeyDictionary()
 
 
 def computed(layer: Layer, sources: Sequence[Any]) -> Any:
-    """The output of a layer for arrays or tensors, batch first. Arrays give an array, tensors give a tensor.
+    """The output of a layer for arrays or tensors, batch first. Arrays give an array, tensors give a tensor; a layer
+    with several outputs gives a tuple of them.
+
+    A list of arrays or tensors as the first source is a sequence of time steps, for recurrent layers and others that
+    compute `across_steps`; the output is such a list. Of a single one, a recurrent layer computes one time step.
 
     The first call sets the layer up for the shapes of a sample, and draws its parameters. While autograd.training is
     true, the call is remembered. A loss gives the mean loss of the rows, shape (1,).
     Raises ConfigError for a layer that cannot be called on arrays, and where the shapes do not fit.
     """
-    if isinstance(layer, InputLayer) or layer.multiple_outputs or layer.recurrent:
+    steps = len(sources[0]) if isinstance(sources[0], list | tuple) else None
+    _check_callable(layer, len(sources), steps)
+    flat = [*sources] if steps is None else [*sources[0], *sources[1:]]
+    tensors, device = _tensors(layer, flat)
+    y = _call(layer, device, tensors) if steps is None else _over_time(layer, device, tensors, steps)
+    if any(isinstance(each, Tensor) for each in flat):
+        return y
+    if isinstance(y, Tensor):
+        return device.ops.to_host(y.array).copy()
+    return type(y)(device.ops.to_host(each.array).copy() for each in y)
+
+
+def _check_callable(layer: Layer, sources: int, steps: int | None) -> None:
+    """steps: how many a list has as the first source; None for another source."""
+    kind = type(layer).__name__
+    if isinstance(layer, InputLayer):
         hint = "Use it in a net: call it on layers, or put it into a list."
-        raise layer.problem(f"{type(layer).__name__} cannot be called on arrays", hint=hint)
+        raise layer.problem(f"{kind} cannot be called on arrays", hint=hint)
+    if steps is None and sources > 1 and len(getattr(layer, "carried", ())) > 1:
+        hint = "Call it on the list of all time steps."
+        raise layer.problem(f"{kind} forgets its cell between calls for one time step each", hint=hint)
+    if steps is not None and not (layer.recurrent or layer.across_steps):
+        raise layer.problem(f"{kind} reads no lists of time steps", hint="Call it on each of them.")
+    if steps == 0:
+        raise layer.problem("a list of time steps must not be empty", "[]")
+
+
+def _over_time(layer: Layer, device: Device, sources: list[Tensor], steps: int) -> Any:
+    """The outputs of a layer for the first `steps` sources, time steps that it computes in one call. The other sources
+    are its further ones."""
+    from singa_dask import autograd
+
+    y = _call(layer, device, [autograd.cat(sources[:steps], axis=0), *sources[steps:]], steps)
+    return list(autograd.split(y, 0, steps))
+
+
+def _tensors(layer: Layer, sources: Sequence[Any]) -> tuple[list[Tensor], Device]:
+    """The sources as tensors, and the device that they and the layer's parameters share."""
     for source in sources:
         if not isinstance(source, Tensor) and not np.ndim(source):
             raise layer.problem("sources must be layers, names of layers, tensors or arrays of rows", repr(source))
@@ -77,35 +127,44 @@ def computed(layer: Layer, sources: Sequence[Any]) -> Any:
         received = ", ".join(map(repr, devices))
         raise layer.problem("parameters and sources must be on one device", received, "Copy the tensors to it.")
     device = devices[0] if devices else get_default_device()
-    if kept is None:
-        kept = _kept[layer] = _Kept(_name(layer), device)
-    y = _call(layer, kept, device, tuple(s if isinstance(s, Tensor) else Tensor.of(s, device) for s in sources))
-    return y if any(isinstance(each, Tensor) for each in sources) else device.ops.to_host(y.array).copy()
+    return [each if isinstance(each, Tensor) else Tensor.of(each, device) for each in sources], device
 
 
-def _call(layer: Layer, kept: _Kept, device: Device, sources: tuple[Tensor, ...]) -> Tensor:
+def _call(layer: Layer, device: Device, sources: list[Tensor], steps: int = 1) -> Any:
+    """steps: time steps, of which the first source has the rows one after the other."""
     from singa_dask import autograd
 
+    kept = _kept.get(layer)
+    if kept is None:
+        kept = _kept[layer] = _Kept(_name(layer), device)
     x = [source.array for source in sources]
-    rows = len(x[0])
-    if any(len(each) != rows for each in x):
-        counts = ", ".join(str(len(each)) for each in x)
-        raise DataError(f"the sources of {type(layer).__name__} must have equally many rows. Received: {counts}.")
+    rows = len(x[0]) // steps
+    if not (isinstance(layer, Function) or (isinstance(layer, Concate) and layer.conf.concate_dim == 0)):
+        counts = [rows, *(len(each) for each in x[1:])]
+        if len(set(counts)) > 1:
+            received = ", ".join(map(str, counts))
+            raise DataError(
+                f"the sources of {type(layer).__name__} must have equally many rows. Received: {received}."
+            )
     if isinstance(layer, LossLayer) and layer.compares == "classes" and x[1].ndim > 1 and x[1].size > rows:
         x[1] = x[1].reshape(rows, -1).argmax(axis=1)  # one-hot
-    made = _made(layer, kept, [tuple(each.shape[1:]) for each in x])
+    made = _made(layer, kept, [tuple(each.shape[1:]) for each in x], steps)
     training = autograd.training
-    step = Step(Phase.kTrain if training else Phase.kTest, kept.calls, autograd.seed(), 0, rows)
+    step = Step(Phase.kTrain if training else Phase.kTest, kept.calls, autograd.seed(), rank.get() * rows, rows)
     kept.calls += training
     ctx = Context(device.ops, step=step)
     ctx.needs_input_grad = any(source.requires_grad for source in sources)
     y = made.forward(ctx, *x)
-    call = Call(next(_numbers), made, ctx, sources, rows) if training else None
+    outputs = y if made.multiple_outputs else (y,)
+    shapes = [each.shape for each in outputs]
+    call = Call(next(_numbers), made, ctx, tuple(sources), rows, shapes) if training else None
     learns = bool(made.params) or ctx.needs_input_grad
     if isinstance(layer, LossLayer):
         value = np.array([sum(m.mean for name, m in made.metrics(ctx).items() if name == "loss")])
         return Tensor.made(device.ops.asarray(value, device.ops.dtype), device, call, requires_grad=learns)
-    return Tensor.made(y, device, call, requires_grad=learns and not made.stops_gradient)
+    learns = learns and not made.stops_gradient
+    tensors = [Tensor.made(each, device, call, requires_grad=learns, place=i) for i, each in enumerate(outputs)]
+    return tuple(tensors) if made.multiple_outputs else tensors[0]
 
 
 def _name(layer: Layer) -> str:
@@ -122,16 +181,16 @@ def restart_names() -> None:
     _unnamed.clear()
 
 
-def _made(layer: Layer, kept: _Kept, shapes: list[Shape]) -> Layer:
+def _made(layer: Layer, kept: _Kept, shapes: list[Shape], steps: int) -> Layer:
     """The layer, set up for sources of these shapes, with the parameters of its first call."""
     from singa_dask import autograd
 
-    key = tuple(shapes)
+    key = steps, *shapes
     if key in kept.made:
         return kept.made[key]
     proto = LayerProto()
     proto.CopyFrom(layer.proto)
-    proto.name = kept.name
+    proto.name, proto.unroll_len = kept.name, steps
     proto.srclayers[:] = [f"source{i}" for i in range(len(shapes))]
     made = type(layer).from_proto(proto)
     classes = isinstance(layer, LossLayer) and layer.compares == "classes"
@@ -198,14 +257,14 @@ class Tape:
         """
         self._call.ctx.step = Step(self._call.ctx.step.phase, total_rows=total_rows)
         waiting = Counter(read for call in self.calls for read in self._read(call))
-        gradients: dict[int, Any] = {}  # by the tensor that was given, or the call that made it
+        gradients: dict[Any, Any] = {}  # by _key
         for param in self.params:
             param.start_step()
         for call in reversed(self.calls):
             call.done = True
-            dy = gradients.pop(id(call), None)
-            if dy is not None or call is self._call:
-                dx = call.made.backward(call.ctx, dy)
+            given = [gradients.pop((id(call), place), None) for place in range(len(call.shapes))]
+            if call is self._call or any(dy is not None for dy in given):
+                dx = call.made.backward(call.ctx, _whole(call, given))
                 self._collect(call, dx if isinstance(dx, tuple) else (dx,), gradients)
             for read in self._read(call):
                 waiting[read] -= 1
@@ -225,7 +284,7 @@ class Tape:
         """What is to get a gradient: parameters, and tensors by their ids."""
         return [*(p.owner for p in call.made.params), *(id(s) for s in call.sources if _asked(s))]
 
-    def _collect(self, call: Call, dx: tuple[Any, ...], gradients: dict[int, Any]) -> None:
+    def _collect(self, call: Call, dx: tuple[Any, ...], gradients: dict[Any, Any]) -> None:
         """Add what a layer's backward call returned to the gradients of the tensors that it read."""
         seen: set[int] = set()
         for source, gradient in zip(call.sources, dx, strict=False):
@@ -235,8 +294,21 @@ class Tape:
                 gradient = gradient.copy()
             seen.add(address_of(gradient))
             gradient = call.ctx.ops.xp.ascontiguousarray(gradient)
-            key = id(source if source.call is None else source.call)
+            key = _key(source)
             gradients[key] = gradients[key] + gradient if key in gradients else gradient
+
+
+def _whole(call: Call, given: list[Any]) -> Any:
+    """What a layer's backward call takes: of several outputs a gradient each, zero where nothing was computed."""
+    if not call.made.multiple_outputs:
+        return given[0]
+    zeros = call.ctx.ops.zeros
+    return tuple(zeros(shape) if dy is None else dy for dy, shape in zip(given, call.shapes, strict=True))
+
+
+def _key(source: Tensor) -> Any:
+    """Of its gradient: the tensor that was given, or the call that made it and the place among its outputs."""
+    return id(source) if source.call is None else (id(source.call), source.place)
 
 
 def _asked(source: Tensor) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from singa_dask.autograd.tape import Tape
+from singa_dask.autograd import tape
 from singa_dask.cluster.bootstrap import this_node
 from singa_dask.comm import Communicator
 from singa_dask.comm.codecs import Half, Threshold, TopK
@@ -18,12 +18,14 @@ from singa_dask.comm.shared_memory import form_shared_flat
 from singa_dask.distopt.loss import Loss
 from singa_dask.distopt.model import Model
 from singa_dask.distopt.nccl_id import NcclIdHolder, joined
-from singa_dask.distopt.ranks import Ranks, own_arrays
+from singa_dask.distopt.rank_state import RankState
+from singa_dask.distopt.ranks import Ranks
 from singa_dask.distopt.recorded import Recorded, RecordedLoss
+from singa_dask.distopt.settings import THRESHOLD, Settings
 from singa_dask.distopt.stages import SumStages
-from singa_dask.distopt.updating import RankUpdate
+from singa_dask.distopt.updating import RankUpdate, UpdatesApart, updater_message
 from singa_dask.distopt.worlds import world
-from singa_dask.errors import CheckpointError, ConfigError, Problem
+from singa_dask.errors import ConfigError, Problem
 from singa_dask.exchange import Bucket, BucketExchange, FullExchange, SharedExchange
 from singa_dask.exchange.buckets import even_counts, fused_buckets
 from singa_dask.exchange.coded import CodedSums
@@ -32,31 +34,10 @@ from singa_dask.exchange.group import WorkerGroup
 from singa_dask.exchange.overlap import OverlapTuner
 from singa_dask.exchange.pipeline import GradientPipeline
 from singa_dask.exchange.staging import InPlace, Staging, ThroughHost
-from singa_dask.job.evaluations import plateaus
-from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.layers.param import Param
 from singa_dask.net import Net
-from singa_dask.net.flat import FlatParams, check_names, layout
-from singa_dask.tensor import Parameter, Tensor
-from singa_dask.updaters import Updater, make_updater
-
-THRESHOLD = 2097152
-
-
-@dataclass(frozen=True)
-class Settings:
-    """See the methods of DistOpt."""
-
-    threshold: int
-    clipping: bool
-    clip_Value: float
-    spars: float
-    topK: bool
-    corr: bool
-
-    def of(self, **given: Any) -> Settings:
-        """These, but for those that a call gives."""
-        return replace(self, **{name: value for name, value in given.items() if value is not None})
+from singa_dask.net.flat import FlatParams
+from singa_dask.tensor import Tensor
 
 
 class DistOpt:
@@ -107,27 +88,19 @@ class DistOpt:
         self._settings = Settings(threshold, clipping, clip_Value, spars, topK, corr)
         self.world_size, self.rank_in_global = self.comm.size, self.comm.rank
         self.rank_in_local = self._local_rank()
+        if self.world_size > 1:
+            tape.rank.set(self.rank_in_global)  # whose rows layers draw masks for
         self.step = 0
         self.model: Any = None  # a Model, or Recorded
-        self._alone: dict[Param, tuple[Updater, int]] = {}  # of `update`: each parameter's updater, and its updates
-        self._proto = getattr(updater, "proto", updater)
-        if not isinstance(self._proto, UpdaterProto):
-            raise ConfigError(
-                Problem("updater", "must be an updater", repr(updater), "For example SGD(lr=0.1, momentum=0.9).")
-            )
-        if any(plateaus(self._proto.learning_rate)):
-            message, hint = "follows the evaluations of a job, which this loop is not", "Use another schedule."
-            raise ConfigError(Problem("updater.learning_rate", message, "ReduceOnPlateau", hint))
+        self._formed: RankState | None = None
+        self._proto = updater_message(updater)
+        self._apart = UpdatesApart(self._proto)
         self._one_machine = self.comm.size > 1 and self.comm.one_machine()
         self._executor = CollectiveExecutor(
             self.comm, threaded=self.comm.size > 1 and not self._one_machine, tuner=OverlapTuner()
         )
         self._shared: tuple[np.ndarray, list[np.ndarray]] | None = None  # the sum, and every rank's gradients
         self._in_use: tuple[Any, SumStages, GradientPipeline] | None = None  # with the settings it was made for
-        self._cut: tuple[int, ...] = ()
-        self._residual: np.ndarray | None = None
-        self._owed: np.ndarray | None = None
-        self._owed_to_own: np.ndarray | None = None  # held back by an earlier DistOpt, of what is split in this one
         if model is not None:
             self.synch(model)
 
@@ -173,20 +146,7 @@ class DistOpt:
         For loops of one's own: for p, g in autograd.backward(loss): opt.update(p, opt.all_reduce(g)). Raises
         ConfigError for an updater with clip_norm, which needs all gradients at once, and for what is no parameter.
         """
-        if not isinstance(p, Parameter):
-            raise ConfigError(Problem("p", "is not a parameter of a layer", repr(p), "Write to its data yourself."))
-        if self._proto.clip_norm:
-            message, hint = "needs the gradients of all parameters", "Call opt.backward_and_update(loss)."
-            raise ConfigError(Problem("updater.clip_norm", message, str(self._proto.clip_norm), hint))
-        param, ops = p.param, p.device.ops
-        updater, made = self._alone.get(param, (None, 0))
-        values, gradient = param.value.reshape(-1), g.array.reshape(-1) / self.world_size
-        if updater is None:
-            updater = make_updater(self._proto, ops)
-            updater.bind(layout([param]), 0, values.size)
-            updater.start(values)
-        updater.update(made, values, gradient)
-        self._alone[param] = updater, made + 1
+        self._apart.update(p, g, self.world_size)
 
     def backward_and_update(self, loss: Loss | Tensor, threshold: int | None = None) -> None:
         """w = update(w, sum of gradients): the gradients of all ranks, in full.
@@ -228,7 +188,6 @@ class DistOpt:
         rows of all ranks.
         """
         threshold = self._settings.of(threshold=threshold).threshold
-        _check_threshold(threshold)
         net = self._backward(self._given(loss), None, own_mean=True)
         self._apply()
         if self.world_size > 1:
@@ -256,7 +215,7 @@ class DistOpt:
 
         def coded(comm: Communicator, buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
             cut = tuple(bucket.start for bucket in buckets)
-            residual, owed = self._residuals(cut) if told.corr else (None, None)
+            residual, owed = self._state.residuals(cut) if told.corr else (None, None)
             statistics = self._flat.places(lambda entry: entry.statistic)
             return CodedSums(comm, buckets, codec, dtype, residual=residual, owed=owed, uncoded=statistics)
 
@@ -267,39 +226,25 @@ class DistOpt:
         """The loss of a model. The first loss of tensors makes one of the layers from which it was computed."""
         if not isinstance(loss, Tensor):
             return loss
-        tape = Tape(loss)
+        recorded = tape.Tape(loss)
         if self.model is None:
-            self.synch(Recorded(tape))
+            self.synch(Recorded(recorded))
         if not isinstance(self.model, Recorded):
             raise ConfigError(Problem("loss", "is of tensors, but this DistOpt trains a Model", repr(loss)))
-        return self.model.loss(tape)
+        return self.model.loss(recorded)
 
     def averaged(self) -> AbstractContextManager[None]:
         """Inside, the model has the moving averages of its parameters: `with opt.averaged(): model.predict(x)`.
 
         Raises ConfigError where the updater keeps none (`ema_decay`).
         """
-        return self._rank_update.averaged(self.step)
+        return self._state.update.averaged(self.step)
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's step, updater state and residuals, by parameter name; copies. Every rank saves its own, beside
         `model.state_dict()`. All arrays are whole. Collective where the model is partitioned.
         """
-        net = self._net
-        assert self.model is not None
-        held: dict[str, dict[str, np.ndarray]] = {}
-        for updater, flat in self._rank_update.pairs:
-            for name, array in updater.state.items():
-                held.setdefault(name, {}).update(flat.named(self._host(array).copy()))
-        states = {name: self.model.ranks.whole(net.params, arrays) for name, arrays in held.items()}
-        state: dict[str, Any] = {"step": self.step, "updater": states, "residual": {}, "owed": {}, "cut": self._cut}
-        if self._residual is not None and self._owed is not None:
-            named = net.flat.named
-            state |= {"residual": named(self._residual.copy()), "owed": named(self._owed.copy())}
-        if self._owed_to_own is not None:
-            pending = net.own.named(self._owed_to_own)
-            state["residual"] |= {param.name: _whole_of(param, pending[param.name]) for param in net.own.params}
-        return state
+        return {"step": self.step, **self._state.saved()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from this state, which may be of another partition; without residuals also of another number of
@@ -307,27 +252,16 @@ class DistOpt:
 
         Raises CheckpointError where it is of another model or updater.
         """
-        missing = [key for key in ("step", "updater", "residual", "owed", "cut") if key not in state]
-        if missing:
-            raise CheckpointError(
-                f"the state of a DistOpt must have {', '.join(missing)}. It has: {', '.join(state)}."
-            )
-        net = self._net
-        states = {name: own_arrays(net.params, arrays) for name, arrays in state["updater"].items()}
-        for updater, flat in self._rank_update.pairs:
-            updater.load_state({name: flat.flattened(_some(flat, arrays)) for name, arrays in states.items()})
-        self._load_residuals(state["residual"], state["owed"])
-        self._cut, self._in_use = tuple(state["cut"]), None
-        self.step = int(state["step"])
-        assert self.model is not None
-        self.model.number = self.step
+        self._state.load(state)
+        self._in_use = None
+        self.step = self.model.number = int(state["step"])
 
     def _form_for(self, model: Model | Recorded) -> None:
         """Check that all ranks have this model, and share memory with them where that is possible. Collective."""
         model.spread(Ranks(self._executor))
         self.model = model
         net, flat = model.net, model.net.flat
-        self._rank_update = RankUpdate(self._proto, net, model.ops, self._executor)
+        self._formed = RankState(model, RankUpdate(self._proto, net, model.ops, self._executor))
         self._on_host = self._host(flat.grads) is flat.grads
         if self._one_machine:
             on_host = np.array([float(self._on_host)])
@@ -359,11 +293,15 @@ class DistOpt:
         return 0 if self._in_use is None else self._in_use[1].exchange.overflows
 
     @property
-    def _net(self) -> Net:
-        if self.model is None:
+    def _state(self) -> RankState:
+        if self._formed is None:
             hint = "Pass it, DistOpt(updater, model), or call synch(model)."
             raise ConfigError(Problem("model", "this DistOpt has none", hint=hint))
-        return self.model.net
+        return self._formed
+
+    @property
+    def _net(self) -> Net:
+        return self._state.model.net
 
     @property
     def _flat(self) -> FlatParams:
@@ -378,7 +316,6 @@ class DistOpt:
         clip: float | None = None,
     ) -> None:
         """Backward, with every bucket sent as soon as it is complete; then the update by the sum."""
-        _check_threshold(threshold)
         flat, own = self._flat, self._net.own
         complete = own if self.world_size > 1 else flat
         if self.world_size == 1:
@@ -425,13 +362,11 @@ class DistOpt:
             raise
         if own_mean and net.partitioned:  # the layers' gradients for each other are of the mean over all rows
             net.flat.grads *= loss.total_rows / loss.rows
-        if self._owed_to_own is not None:
-            net.own.grads += self._ops.asarray(self._owed_to_own)
-            self._owed_to_own = None
+        self._state.add_owed()
         return net
 
     def _apply(self) -> None:
-        self._rank_update.apply(self.step)
+        self._state.update.apply(self.step)
         self.step += 1
         assert self.model is not None
         self.model.number = self.step
@@ -448,37 +383,6 @@ class DistOpt:
         self.comm.all_gather(chunk, counts)
         values[start:stop] = self._ops.asarray(chunk)
 
-    def _load_residuals(self, residual: Mapping[str, np.ndarray], owed: Mapping[str, np.ndarray]) -> None:
-        """Those of what is split here become part of the next gradients."""
-        assert self.model is not None
-        net, ranks = self._net, self.model.ranks
-        names = [param.name for param in net.params]
-        self._residual = self._owed = self._owed_to_own = None
-        if not any(ranks.numbers(bool(residual)) if net.partitioned else residual):
-            return
-        for given in (residual, owed):
-            check_names(names, dict.fromkeys(names) | dict(given))
-
-        def filled(given: Mapping[str, np.ndarray], flat: FlatParams) -> dict[str, np.ndarray]:
-            dtype = flat.values.dtype
-            return {p.name: given[p.name] if p.name in given else np.zeros(p.whole_shape, dtype) for p in flat.params}
-
-        self._residual, self._owed = (net.flat.flattened(filled(given, net.flat)) for given in (residual, owed))
-        sums = {name: array + filled(owed, net.own)[name] for name, array in filled(residual, net.own).items()}
-        own = own_arrays(net.own.params, {name: ranks.sum(array) for name, array in sums.items()})
-        self._owed_to_own = net.own.flattened(own) if own else None
-
-    def _residuals(self, cut: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """What was not sent, and what is owed. Where another cut changes owners, what is owed is sent again."""
-        flat = self._flat
-        if self._residual is None or self._owed is None:
-            self._residual, self._owed = (np.zeros(flat.size, flat.values.dtype) for _ in range(2))
-        elif cut != self._cut:
-            self._residual += self._owed
-            self._owed[...] = 0
-        self._cut = cut
-        return self._residual, self._owed
-
     @property
     def _ops(self) -> Any:
         assert self.model is not None
@@ -492,22 +396,5 @@ class DistOpt:
         return int((machines[: self.rank_in_global] == machines[self.rank_in_global]).sum())
 
 
-def _some(flat: FlatParams, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {entry.name: arrays[entry.name] for entry in flat.entries}
-
-
-def _whole_of(param: Param, own: np.ndarray) -> np.ndarray:
-    """A whole array of a split parameter, zero outside this rank's portion."""
-    assert param.portion is not None
-    whole = np.zeros(param.whole_shape, own.dtype)
-    param.portion.write(whole, own)
-    return whole
-
-
 def _on_host(array: Any) -> np.ndarray:
     return array.get() if hasattr(array, "get") else array
-
-
-def _check_threshold(threshold: int) -> None:
-    if threshold < 1:
-        raise ConfigError(Problem("threshold", "must be at least 1 element", str(threshold), f"{THRESHOLD} is usual."))

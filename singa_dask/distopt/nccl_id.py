@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing.util
+import os
 import secrets
+import socket
 import sys
 import threading
-from contextlib import suppress
-from multiprocessing.connection import Client, Listener
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
 from typing import Any
 
 from singa_dask.cluster.cores import equal_share
@@ -28,39 +33,87 @@ class NcclIdHolder:
     """
 
     def __init__(self) -> None:
-        self._key = secrets.token_bytes(32)
-        listener = Listener(("127.0.0.1", 0), authkey=self._key, backlog=64)
+        self._key, self._maker = secrets.token_bytes(32), os.getpid()
+        listener = Listener(("127.0.0.1", 0), backlog=64)
         self._address: Any = listener.address
-        threading.Thread(target=_serve, args=(listener,), name="nccl-id", daemon=True).start()
+        threading.Thread(target=_serve, args=(listener, self._key), name="nccl-id", daemon=True).start()
 
-    def endpoint(self, size: int) -> PmiEndpoint:
-        """Where `size` processes form their world. Raises ClusterError if others have named another number, or if the
-        process that made this object has ended."""
+    def endpoint(self, size: int, timeout_s: float = _FORMING_S) -> PmiEndpoint:
+        """Where `size` processes form their world.
+
+        Raises ClusterError if others have named another number, or if the process that made this object has ended or
+        does not answer in time.
+        """
+        start = time.monotonic()
         try:
-            with Client(self._address, authkey=self._key) as connection:
+            opened = socket.create_connection(self._address, timeout_s)
+            opened.settimeout(None)
+            with Connection(opened.detach()) as connection, _ended_after(connection, timeout_s):
+                answer_challenge(connection, self._key)
+                deliver_challenge(connection, self._key)
                 connection.send(size)
-                if not connection.poll(_FORMING_S):
-                    raise EOFError("no answer")
                 found = connection.recv()
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, AuthenticationError) as error:
+            late = time.monotonic() - start >= timeout_s
+            fault = f"did not answer within {timeout_s:g} s: it may be stopped" if late else "has ended"
             raise ClusterError(
-                f"the process that made the NcclIdHolder does not answer ({error}). "
-                "It must live until all others have made their DistOpt: let it join them."
+                f"process {self._maker}, which made the NcclIdHolder, {fault}. "
+                "It must run until all others have made their DistOpt: let it join them."
             ) from error
         if isinstance(found, str):
             raise ClusterError(found)
         return found
 
 
-def _serve(listener: Listener) -> None:
-    server, planned = None, 0
+class _World:
+    """The world that the processes form: of as many as the first one names."""
+
+    def __init__(self) -> None:
+        self._lock, self._size = threading.Lock(), 0
+        self._server: PmiServer | None = None
+
+    def endpoint(self, size: int) -> PmiEndpoint | str:
+        """Where to form it, or why that is not possible."""
+        with self._lock:
+            if self._server is None:
+                self._server, self._size = PmiServer([0] * size), size
+            if size != self._size:
+                other = f"gpu_per_node is {size} in one process and {self._size} in another"
+                return f"{other}. Give all the same number."
+            return self._server.endpoint
+
+
+def _serve(listener: Listener, key: bytes) -> None:
+    world = _World()
     while True:
-        with suppress(OSError, EOFError, multiprocessing.AuthenticationError), listener.accept() as connection:
-            size = connection.recv()
-            if server is None:
-                server, planned = PmiServer([0] * size), size
-            differs = f"gpu_per_node is {size} in one process and {planned} in another. Give all the same number."
-            connection.send(server.endpoint if size == planned else differs)
+        with suppress(OSError):
+            connection = listener.accept()
+            threading.Thread(target=_answer, args=(connection, key, world), daemon=True).start()
+
+
+def _answer(connection: Connection, key: bytes, world: _World) -> None:
+    with suppress(OSError, EOFError, AuthenticationError), connection, _ended_after(connection, _FORMING_S):
+        deliver_challenge(connection, key)
+        answer_challenge(connection, key)
+        connection.send(world.endpoint(connection.recv()))
+
+
+@contextmanager
+def _ended_after(connection: Connection, seconds: float) -> Iterator[None]:
+    """Inside, a wait for the other side ends with EOFError or OSError when the time is over."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+
+        def end() -> None:
+            with suppress(OSError):
+                same.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 def joined(holder: NcclIdHolder, rank: int | None, size: int | None, timeout_s: float = 30.0) -> Communicator:

@@ -1,4 +1,5 @@
-"""The update of a rank under DistOpt: of the replicated parameters, and of its portions of split ones."""
+"""The update of a rank under DistOpt: of the replicated parameters and its portions of split ones, or of one parameter
+at a time."""
 
 from __future__ import annotations
 
@@ -10,10 +11,29 @@ from singa_dask.distopt.recorded import Recorded
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.exchange.clipping import norm_clip
 from singa_dask.exchange.executor import CollectiveExecutor
+from singa_dask.job.evaluations import plateaus
 from singa_dask.job.job_pb2 import UpdaterProto
+from singa_dask.layers.param import Param
 from singa_dask.net import Net
-from singa_dask.net.flat import Joined
-from singa_dask.updaters import EMA, make_updater
+from singa_dask.net.flat import Joined, layout
+from singa_dask.tensor import Parameter, Tensor
+from singa_dask.updaters import EMA, Updater, make_updater
+
+
+def updater_message(updater: Any) -> UpdaterProto:
+    """The message of an updater, of singa_dask.updaters or singa_dask.opt.
+
+    Raises ConfigError for anything else, and for one that follows evaluations.
+    """
+    proto = getattr(updater, "proto", updater)
+    if not isinstance(proto, UpdaterProto):
+        raise ConfigError(
+            Problem("updater", "must be an updater", repr(updater), "For example SGD(lr=0.1, momentum=0.9).")
+        )
+    if any(plateaus(proto.learning_rate)):
+        message, hint = "follows the evaluations of a job, which this loop is not", "Use another schedule."
+        raise ConfigError(Problem("updater.learning_rate", message, "ReduceOnPlateau", hint))
+    return proto
 
 
 class RankUpdate:
@@ -68,3 +88,31 @@ class RankUpdate:
         scale = self._executor.run(clip.scale, self._executor.comm, portions, common)
         for part in parts:
             clip.apply(scale, gradients, part)
+
+
+class UpdatesApart:
+    """Updaters of one message, one for each parameter, which are updated one at a time."""
+
+    def __init__(self, proto: UpdaterProto) -> None:
+        self._proto = proto
+        self._updaters: dict[Param, tuple[Updater, int]] = {}  # and how many updates each has made
+
+    def update(self, p: Tensor, g: Tensor, ranks: int) -> None:
+        """w = updater(w, g / ranks).
+
+        Raises ConfigError for an updater with clip_norm, and for what is no parameter.
+        """
+        if not isinstance(p, Parameter):
+            raise ConfigError(Problem("p", "is not a parameter of a layer", repr(p), "Write to its data yourself."))
+        if self._proto.clip_norm:
+            message, hint = "needs the gradients of all parameters", "Call opt.backward_and_update(loss)."
+            raise ConfigError(Problem("updater.clip_norm", message, str(self._proto.clip_norm), hint))
+        param, ops = p.param, p.device.ops
+        updater, made = self._updaters.get(param, (None, 0))
+        values, gradient = param.value.reshape(-1), g.array.reshape(-1) / ranks
+        if updater is None:
+            updater = make_updater(self._proto, ops)
+            updater.bind(layout([param]), 0, values.size)
+            updater.start(values)
+        updater.update(made, values, gradient)
+        self._updaters[param] = updater, made + 1

@@ -14,7 +14,7 @@ from singa_dask.export.onnx_graph import Graph, as_onnx, source_shape
 from singa_dask.job.job_pb2 import UpsamplingProto
 from singa_dask.layers import Layer
 from singa_dask.layers.batch_norm import EPSILON
-from singa_dask.layers.connection import array_axis, piece_bounds
+from singa_dask.layers.connection import array_axis, channels_first, piece_bounds
 from singa_dask.layers.param import Shape
 
 
@@ -128,6 +128,13 @@ def slice_(graph: Graph, layer: Any, x: str) -> list[str]:
 def concate(graph: Graph, layer: Layer, *x: str) -> str:
     dim = layer.conf.concate_dim
     return graph.add("Concat", x, axis=_onnx_axis(dim, source_shape(graph, layer)) if dim else 0)
+
+
+def reshape(graph: Graph, layer: Any, x: str) -> str:
+    before, after = source_shape(graph, layer), graph.net.shapes[layer.name]
+    y = graph.add("Transpose", [graph.channels_last(x, before)], perm=(0, len(before), *range(1, len(before))))
+    y = graph.reshape(y, channels_first(after))
+    return graph.channels_first(graph.add("Transpose", [y], perm=(0, *range(2, len(after) + 1), 1)), after)
 
 
 def _onnx_axis(dim: int, shape: Shape) -> int:

@@ -103,6 +103,9 @@ class LayerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     kMul: _ClassVar[LayerType]
     kMax: _ClassVar[LayerType]
     kReverse: _ClassVar[LayerType]
+    kSub: _ClassVar[LayerType]
+    kDiv: _ClassVar[LayerType]
+    kReshape: _ClassVar[LayerType]
     kTransition: _ClassVar[LayerType]
     kLabelTransition: _ClassVar[LayerType]
 kUnknown: Phase
@@ -193,6 +196,9 @@ kAdd: LayerType
 kMul: LayerType
 kMax: LayerType
 kReverse: LayerType
+kSub: LayerType
+kDiv: LayerType
+kReshape: LayerType
 kTransition: LayerType
 kLabelTransition: LayerType
 
@@ -371,7 +377,7 @@ class ClusterProto(_message.Message):
     def __init__(self, nworker_groups: _Optional[int] = ..., nserver_groups: _Optional[int] = ..., nworkers_per_group: _Optional[int] = ..., nservers_per_group: _Optional[int] = ..., nworkers_per_procs: _Optional[int] = ..., nservers_per_procs: _Optional[int] = ..., workspace: _Optional[str] = ..., server_worker_separate: bool = ..., sync_freq: _Optional[int] = ..., max_staleness: _Optional[int] = ..., one_behind: bool = ..., bucket_size: _Optional[int] = ..., codec: _Optional[_Union[ClusterProto.Codec, str]] = ..., sparsity: _Optional[float] = ..., min_workers: _Optional[int] = ..., start_port: _Optional[int] = ..., share_memory: bool = ..., poll_time: _Optional[int] = ...) -> None: ...
 
 class LayerProto(_message.Message):
-    __slots__ = ("name", "type", "user_type", "srclayers", "include", "exclude", "share_src_blobs", "unroll_len", "unroll_index", "unroll_conn_type", "shift", "unroll_source", "num_instances", "share_params", "partition_dim", "partition_id", "num_partitions", "store_conf", "lmdbdata_conf", "mnist_conf", "rgbimage_conf", "sharddata_conf", "char_rnn_conf", "onehot_conf", "activation_conf", "convolution_conf", "dropout_conf", "dummy_conf", "innerproduct_conf", "lrn_conf", "pooling_conf", "rbm_conf", "relu_conf", "softmax_conf", "gru_conf", "embedding_conf", "bm_conf", "softmaxloss_conf", "argsort_conf", "concate_conf", "slice_conf", "split_conf", "rnn_dummy_conf", "rnn_conf", "lstm_conf", "leakyrelu_conf", "elu_conf", "globalpooling_conf", "layernorm_conf", "groupnorm_conf", "attention_conf", "positionalembedding_conf", "upsampling_conf", "mseloss_conf", "maeloss_conf", "huberloss_conf", "bceloss_conf", "user_conf", "param")
+    __slots__ = ("name", "type", "user_type", "srclayers", "include", "exclude", "share_src_blobs", "unroll_len", "unroll_index", "unroll_conn_type", "shift", "unroll_source", "num_instances", "share_params", "partition_dim", "partition_id", "num_partitions", "store_conf", "lmdbdata_conf", "mnist_conf", "rgbimage_conf", "sharddata_conf", "char_rnn_conf", "onehot_conf", "activation_conf", "convolution_conf", "dropout_conf", "dummy_conf", "innerproduct_conf", "lrn_conf", "pooling_conf", "rbm_conf", "relu_conf", "softmax_conf", "gru_conf", "embedding_conf", "bm_conf", "softmaxloss_conf", "argsort_conf", "concate_conf", "slice_conf", "split_conf", "rnn_dummy_conf", "rnn_conf", "lstm_conf", "leakyrelu_conf", "elu_conf", "globalpooling_conf", "layernorm_conf", "groupnorm_conf", "attention_conf", "positionalembedding_conf", "upsampling_conf", "reshape_conf", "mseloss_conf", "maeloss_conf", "huberloss_conf", "bceloss_conf", "user_conf", "param")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     USER_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -425,6 +431,7 @@ class LayerProto(_message.Message):
     ATTENTION_CONF_FIELD_NUMBER: _ClassVar[int]
     POSITIONALEMBEDDING_CONF_FIELD_NUMBER: _ClassVar[int]
     UPSAMPLING_CONF_FIELD_NUMBER: _ClassVar[int]
+    RESHAPE_CONF_FIELD_NUMBER: _ClassVar[int]
     MSELOSS_CONF_FIELD_NUMBER: _ClassVar[int]
     MAELOSS_CONF_FIELD_NUMBER: _ClassVar[int]
     HUBERLOSS_CONF_FIELD_NUMBER: _ClassVar[int]
@@ -484,13 +491,14 @@ class LayerProto(_message.Message):
     attention_conf: AttentionProto
     positionalembedding_conf: PositionalEmbeddingProto
     upsampling_conf: UpsamplingProto
+    reshape_conf: ReshapeProto
     mseloss_conf: ErrorLossProto
     maeloss_conf: ErrorLossProto
     huberloss_conf: HuberLossProto
     bceloss_conf: BCELossProto
     user_conf: str
     param: _containers.RepeatedCompositeFieldContainer[ParamProto]
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[LayerType, str]] = ..., user_type: _Optional[str] = ..., srclayers: _Optional[_Iterable[str]] = ..., include: _Optional[_Iterable[_Union[Phase, str]]] = ..., exclude: _Optional[_Iterable[_Union[Phase, str]]] = ..., share_src_blobs: bool = ..., unroll_len: _Optional[int] = ..., unroll_index: _Optional[int] = ..., unroll_conn_type: _Optional[_Iterable[_Union[UnrollConnType, str]]] = ..., shift: _Optional[_Iterable[int]] = ..., unroll_source: _Optional[_Iterable[int]] = ..., num_instances: _Optional[int] = ..., share_params: _Optional[str] = ..., partition_dim: _Optional[int] = ..., partition_id: _Optional[int] = ..., num_partitions: _Optional[int] = ..., store_conf: _Optional[_Union[StoreProto, _Mapping]] = ..., lmdbdata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., mnist_conf: _Optional[_Union[MnistProto, _Mapping]] = ..., rgbimage_conf: _Optional[_Union[RGBImageProto, _Mapping]] = ..., sharddata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., char_rnn_conf: _Optional[_Union[CharRNNProto, _Mapping]] = ..., onehot_conf: _Optional[_Union[OneHotProto, _Mapping]] = ..., activation_conf: _Optional[_Union[ActivationProto, _Mapping]] = ..., convolution_conf: _Optional[_Union[ConvolutionProto, _Mapping]] = ..., dropout_conf: _Optional[_Union[DropoutProto, _Mapping]] = ..., dummy_conf: _Optional[_Union[DummyProto, _Mapping]] = ..., innerproduct_conf: _Optional[_Union[InnerProductProto, _Mapping]] = ..., lrn_conf: _Optional[_Union[LRNProto, _Mapping]] = ..., pooling_conf: _Optional[_Union[PoolingProto, _Mapping]] = ..., rbm_conf: _Optional[_Union[RBMProto, _Mapping]] = ..., relu_conf: _Optional[_Union[ReLUProto, _Mapping]] = ..., softmax_conf: _Optional[_Union[SoftmaxProto, _Mapping]] = ..., gru_conf: _Optional[_Union[GRUProto, _Mapping]] = ..., embedding_conf: _Optional[_Union[EmbeddingProto, _Mapping]] = ..., bm_conf: _Optional[_Union[BMProto, _Mapping]] = ..., softmaxloss_conf: _Optional[_Union[SoftmaxLossProto, _Mapping]] = ..., argsort_conf: _Optional[_Union[ArgSortProto, _Mapping]] = ..., concate_conf: _Optional[_Union[ConcateProto, _Mapping]] = ..., slice_conf: _Optional[_Union[SliceProto, _Mapping]] = ..., split_conf: _Optional[_Union[SplitProto, _Mapping]] = ..., rnn_dummy_conf: _Optional[_Union[RNNDummyProto, _Mapping]] = ..., rnn_conf: _Optional[_Union[RNNProto, _Mapping]] = ..., lstm_conf: _Optional[_Union[LSTMProto, _Mapping]] = ..., leakyrelu_conf: _Optional[_Union[LeakyReLUProto, _Mapping]] = ..., elu_conf: _Optional[_Union[ELUProto, _Mapping]] = ..., globalpooling_conf: _Optional[_Union[GlobalPoolingProto, _Mapping]] = ..., layernorm_conf: _Optional[_Union[LayerNormProto, _Mapping]] = ..., groupnorm_conf: _Optional[_Union[GroupNormProto, _Mapping]] = ..., attention_conf: _Optional[_Union[AttentionProto, _Mapping]] = ..., positionalembedding_conf: _Optional[_Union[PositionalEmbeddingProto, _Mapping]] = ..., upsampling_conf: _Optional[_Union[UpsamplingProto, _Mapping]] = ..., mseloss_conf: _Optional[_Union[ErrorLossProto, _Mapping]] = ..., maeloss_conf: _Optional[_Union[ErrorLossProto, _Mapping]] = ..., huberloss_conf: _Optional[_Union[HuberLossProto, _Mapping]] = ..., bceloss_conf: _Optional[_Union[BCELossProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., param: _Optional[_Iterable[_Union[ParamProto, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[LayerType, str]] = ..., user_type: _Optional[str] = ..., srclayers: _Optional[_Iterable[str]] = ..., include: _Optional[_Iterable[_Union[Phase, str]]] = ..., exclude: _Optional[_Iterable[_Union[Phase, str]]] = ..., share_src_blobs: bool = ..., unroll_len: _Optional[int] = ..., unroll_index: _Optional[int] = ..., unroll_conn_type: _Optional[_Iterable[_Union[UnrollConnType, str]]] = ..., shift: _Optional[_Iterable[int]] = ..., unroll_source: _Optional[_Iterable[int]] = ..., num_instances: _Optional[int] = ..., share_params: _Optional[str] = ..., partition_dim: _Optional[int] = ..., partition_id: _Optional[int] = ..., num_partitions: _Optional[int] = ..., store_conf: _Optional[_Union[StoreProto, _Mapping]] = ..., lmdbdata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., mnist_conf: _Optional[_Union[MnistProto, _Mapping]] = ..., rgbimage_conf: _Optional[_Union[RGBImageProto, _Mapping]] = ..., sharddata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., char_rnn_conf: _Optional[_Union[CharRNNProto, _Mapping]] = ..., onehot_conf: _Optional[_Union[OneHotProto, _Mapping]] = ..., activation_conf: _Optional[_Union[ActivationProto, _Mapping]] = ..., convolution_conf: _Optional[_Union[ConvolutionProto, _Mapping]] = ..., dropout_conf: _Optional[_Union[DropoutProto, _Mapping]] = ..., dummy_conf: _Optional[_Union[DummyProto, _Mapping]] = ..., innerproduct_conf: _Optional[_Union[InnerProductProto, _Mapping]] = ..., lrn_conf: _Optional[_Union[LRNProto, _Mapping]] = ..., pooling_conf: _Optional[_Union[PoolingProto, _Mapping]] = ..., rbm_conf: _Optional[_Union[RBMProto, _Mapping]] = ..., relu_conf: _Optional[_Union[ReLUProto, _Mapping]] = ..., softmax_conf: _Optional[_Union[SoftmaxProto, _Mapping]] = ..., gru_conf: _Optional[_Union[GRUProto, _Mapping]] = ..., embedding_conf: _Optional[_Union[EmbeddingProto, _Mapping]] = ..., bm_conf: _Optional[_Union[BMProto, _Mapping]] = ..., softmaxloss_conf: _Optional[_Union[SoftmaxLossProto, _Mapping]] = ..., argsort_conf: _Optional[_Union[ArgSortProto, _Mapping]] = ..., concate_conf: _Optional[_Union[ConcateProto, _Mapping]] = ..., slice_conf: _Optional[_Union[SliceProto, _Mapping]] = ..., split_conf: _Optional[_Union[SplitProto, _Mapping]] = ..., rnn_dummy_conf: _Optional[_Union[RNNDummyProto, _Mapping]] = ..., rnn_conf: _Optional[_Union[RNNProto, _Mapping]] = ..., lstm_conf: _Optional[_Union[LSTMProto, _Mapping]] = ..., leakyrelu_conf: _Optional[_Union[LeakyReLUProto, _Mapping]] = ..., elu_conf: _Optional[_Union[ELUProto, _Mapping]] = ..., globalpooling_conf: _Optional[_Union[GlobalPoolingProto, _Mapping]] = ..., layernorm_conf: _Optional[_Union[LayerNormProto, _Mapping]] = ..., groupnorm_conf: _Optional[_Union[GroupNormProto, _Mapping]] = ..., attention_conf: _Optional[_Union[AttentionProto, _Mapping]] = ..., positionalembedding_conf: _Optional[_Union[PositionalEmbeddingProto, _Mapping]] = ..., upsampling_conf: _Optional[_Union[UpsamplingProto, _Mapping]] = ..., reshape_conf: _Optional[_Union[ReshapeProto, _Mapping]] = ..., mseloss_conf: _Optional[_Union[ErrorLossProto, _Mapping]] = ..., maeloss_conf: _Optional[_Union[ErrorLossProto, _Mapping]] = ..., huberloss_conf: _Optional[_Union[HuberLossProto, _Mapping]] = ..., bceloss_conf: _Optional[_Union[BCELossProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., param: _Optional[_Iterable[_Union[ParamProto, _Mapping]]] = ...) -> None: ...
 
 class ParamProto(_message.Message):
     __slots__ = ("name", "init", "lr_scale", "wd_scale", "share_from", "partition_dim", "shape")
@@ -996,6 +1004,12 @@ class ConvolutionProto(_message.Message):
     output_pad: int
     def __init__(self, num_filters: _Optional[int] = ..., kernel: _Optional[int] = ..., pad: _Optional[int] = ..., stride: _Optional[int] = ..., kernel_x: _Optional[int] = ..., kernel_y: _Optional[int] = ..., pad_x: _Optional[int] = ..., pad_y: _Optional[int] = ..., stride_x: _Optional[int] = ..., stride_y: _Optional[int] = ..., bias_term: bool = ..., workspace_byte_limit: _Optional[int] = ..., groups: _Optional[int] = ..., dilation: _Optional[int] = ..., dilation_x: _Optional[int] = ..., dilation_y: _Optional[int] = ..., kernel_z: _Optional[int] = ..., pad_z: _Optional[int] = ..., stride_z: _Optional[int] = ..., dilation_z: _Optional[int] = ..., output_pad: _Optional[int] = ...) -> None: ...
 
+class ReshapeProto(_message.Message):
+    __slots__ = ("shape",)
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, shape: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class UpsamplingProto(_message.Message):
     __slots__ = ("factor", "method")
     class Method(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -1205,7 +1219,7 @@ class SoftmaxLossProto(_message.Message):
     def __init__(self, topk: _Optional[int] = ..., scale: _Optional[float] = ..., class_weight: _Optional[_Iterable[float]] = ..., label_smoothing: _Optional[float] = ...) -> None: ...
 
 class ErrorLossProto(_message.Message):
-    __slots__ = ("reduction",)
+    __slots__ = ("reduction", "scale")
     class Reduction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         MEAN: _ClassVar[ErrorLossProto.Reduction]
@@ -1213,26 +1227,32 @@ class ErrorLossProto(_message.Message):
     MEAN: ErrorLossProto.Reduction
     SUM: ErrorLossProto.Reduction
     REDUCTION_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
     reduction: ErrorLossProto.Reduction
-    def __init__(self, reduction: _Optional[_Union[ErrorLossProto.Reduction, str]] = ...) -> None: ...
+    scale: float
+    def __init__(self, reduction: _Optional[_Union[ErrorLossProto.Reduction, str]] = ..., scale: _Optional[float] = ...) -> None: ...
 
 class HuberLossProto(_message.Message):
-    __slots__ = ("reduction", "delta")
+    __slots__ = ("reduction", "delta", "scale")
     REDUCTION_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
     reduction: ErrorLossProto.Reduction
     delta: float
-    def __init__(self, reduction: _Optional[_Union[ErrorLossProto.Reduction, str]] = ..., delta: _Optional[float] = ...) -> None: ...
+    scale: float
+    def __init__(self, reduction: _Optional[_Union[ErrorLossProto.Reduction, str]] = ..., delta: _Optional[float] = ..., scale: _Optional[float] = ...) -> None: ...
 
 class BCELossProto(_message.Message):
-    __slots__ = ("reduction", "pos_weight", "label_smoothing")
+    __slots__ = ("reduction", "pos_weight", "label_smoothing", "scale")
     REDUCTION_FIELD_NUMBER: _ClassVar[int]
     POS_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     LABEL_SMOOTHING_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
     reduction: ErrorLossProto.Reduction
     pos_weight: _containers.RepeatedScalarFieldContainer[float]
     label_smoothing: float
-    def __init__(self, reduction: _Optional[_Union[ErrorLossProto.Reduction, str]] = ..., pos_weight: _Optional[_Iterable[float]] = ..., label_smoothing: _Optional[float] = ...) -> None: ...
+    scale: float
+    def __init__(self, reduction: _Optional[_Union[ErrorLossProto.Reduction, str]] = ..., pos_weight: _Optional[_Iterable[float]] = ..., label_smoothing: _Optional[float] = ..., scale: _Optional[float] = ...) -> None: ...
 
 class ArgSortProto(_message.Message):
     __slots__ = ("topk",)

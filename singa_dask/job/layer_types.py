@@ -65,6 +65,7 @@ REQUIRED: dict[str, dict[str, str]] = {
     "kGroupNorm": {"num_groups": "8"},
     "kCSVOutput": {"path": '"out.csv"'},
     "kRecordOutput": {"path": '"out"'},
+    "kReshape": {"shape": "[1, 28, 28]"},
     "kTransposedConvolution": {"num_filters": "32"},
     **{kind: {"hdim": "500"} for kind in ("kRBMHid", "kRBMVis")},
     **{kind: {"dim_hidden": "512"} for kind in ("kGRU", "kLSTM", "kRNN")},

@@ -6,12 +6,12 @@ from singa_dask.layers.activation import ELU, GELU, Activation, LeakyReLU, ReLU,
 from singa_dask.layers.attention import Attention, PositionalEmbedding
 from singa_dask.layers.base import Layer, LossLayer, OutputLayer
 from singa_dask.layers.batch_norm import BatchNorm
-from singa_dask.layers.connection import BridgeDst, BridgeSrc, Concate, Slice, Split
+from singa_dask.layers.connection import BridgeDst, BridgeSrc, Concate, Reshape, Slice, Split
 from singa_dask.layers.context import Context, Metric, Step
 from singa_dask.layers.convolution import Convolution, TransposedConvolution
 from singa_dask.layers.dropout import Dropout
 from singa_dask.layers.dummy import Dummy
-from singa_dask.layers.elementwise import Add, Max, Mul
+from singa_dask.layers.elementwise import Add, Div, Max, Mul, Sub
 from singa_dask.layers.generated import GeneratedInput
 from singa_dask.layers.group_norm import GroupNorm, LayerNorm
 from singa_dask.layers.inner_product import InnerProduct
@@ -58,6 +58,7 @@ __all__ = [
     "Concate",
     "Context",
     "Convolution",
+    "Div",
     "Dropout",
     "Dummy",
     "Embedding",
@@ -95,6 +96,7 @@ __all__ = [
     "RecordInput",
     "RecordOutput",
     "RecurrentLayer",
+    "Reshape",
     "Reverse",
     "STanh",
     "SiLU",
@@ -104,6 +106,7 @@ __all__ = [
     "SoftmaxLoss",
     "Split",
     "Step",
+    "Sub",
     "Tanh",
     "Transition",
     "TransposedConvolution",

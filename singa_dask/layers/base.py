@@ -1,49 +1,30 @@
 """The base classes of layers.
 
-A layer has two roles. As a *description* it wraps a LayerProto: job files and Python build the same message, and
-keyword arguments are fields of the layer's `*_conf`. In a net, `setup` fixes shapes and declares parameters;
-`forward` and `backward` compute with `ctx.ops` and keep intermediate arrays in `ctx`.
-
-    class InnerProduct(Layer): ...
-    InnerProduct("ip1", "conv2", num_output=500)            # in Python; also InnerProduct(num_output=500)(conv2)
-    layer { name: "ip1" type: kInnerProduct srclayers: "conv2" innerproduct_conf { num_output: 500 } }
+A layer has two roles. As a *description* it is a Node, which wraps a LayerProto. In a net, `setup` fixes shapes and
+declares parameters; `forward` and `backward` compute with `ctx.ops` and keep intermediate arrays in `ctx`.
 
 Shapes omit the batch: (features,), or (height, width, channels) for images.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from singa_dask.errors import ConfigError, Problem
-from singa_dask.job.description import Description
 from singa_dask.job.job_pb2 import LayerProto, ParamProto
-from singa_dask.job.layer_types import parameter_roles
 from singa_dask.job.unroll import origin
 from singa_dask.layers.context import Context, Metric
-from singa_dask.layers.param import Param, Shape, param_message
+from singa_dask.layers.node import Node
+from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.partition import Form, LayerPartition, Portion
 from singa_dask.ops.arrays import Array
 
-# Keyword arguments of every layer that set fields of LayerProto itself.
-_WIRING = (
-    *("include", "exclude", "partition_dim", "share_params"),
-    *("unroll_len", "unroll_conn_type", "shift", "unroll_source", "share_src_blobs"),
-)
 
-# The outermost module that is being called, and its `layers`.
-_called_module: ContextVar[tuple[Any, Mapping[int, tuple[str, Any]]] | None] = ContextVar("module", default=None)
-
-
-class Layer(Description):
+class Layer(Node):
     """Base of every layer.
 
-    type, conf_field: of LayerType and LayerProto; see Description.
+    type, conf_field: of LayerType and LayerProto; see Description. As a description, see Node.
     label_sources: positions in srclayers from which this layer reads labels instead of features.
     undivided_sources: positions in srclayers that it reads whole where it reads the features of others in COLUMNS.
     target_sources: positions from which it reads the target if that source has one, else features. A target is what
@@ -52,7 +33,6 @@ class Layer(Description):
     stops_gradient: whether no gradient flows through the layer; parameters below it then cannot be trained.
     multiple_outputs: whether forward returns a tuple with one array per destination (Slice, Split). Backward then gets
     a tuple, and setup may return a tuple of shapes.
-    num_sources: minimum and maximum number of srclayers; None for no maximum.
     output_sources: positions of the sources that its output depends on; None for all but labels and targets.
     rowwise: whether each output row depends only on the same input row (for `recurrent` layers also on its earlier
     time steps, for layers `across_steps` on all of them). The time steps of an unrolled net can then be rows of one
@@ -70,20 +50,13 @@ class Layer(Description):
     `backward` does not inherit `splits_features`, and of `takes` only what every layer of its kind takes.
     partition: set before `setup`, whose shapes are those of this worker. targets: set before `setup`: the shapes of
     the targets that the layer reads, by position.
-
-    As a description: srclayers are names or layers, stored in `inputs`. In a list, a layer without sources chooses
-    them by `follow`. Layers without a name are named when the net is assembled. param: messages or mappings of their
-    fields, where `init` may be a user function(param, rng). template: the layer that was called, if not this one;
-    module: the Module in whose `forward` that was.
     """
 
-    type: ClassVar[str] = "kUserLayer"
     label_sources: ClassVar[tuple[int, ...]] = ()
     undivided_sources: ClassVar[tuple[int, ...]] = ()
     target_sources: ClassVar[tuple[int, ...]] = ()
     passes_labels: ClassVar[bool] = False
     multiple_outputs: ClassVar[bool] = False
-    num_sources: ClassVar[tuple[int, int | None]] = (1, 1)
     output_sources: ClassVar[tuple[int, ...] | None] = None
     rowwise: ClassVar[bool] = False
     recurrent: ClassVar[bool] = False
@@ -97,98 +70,8 @@ class Layer(Description):
     splits_features: ClassVar[bool] = False
 
     keeps_order: bool = False
-    inputs: tuple[str | Layer, ...]
-    template: Layer | None = None
-    module: Any = None
-    _called = False
     partition: LayerPartition = LayerPartition()
     targets: Mapping[int, Shape] = MappingProxyType({})
-
-    def __init__(
-        self,
-        name: str | None = None,
-        srclayers: str | Layer | Sequence[str | Layer] = (),
-        *,
-        param: ParamProto | Mapping[str, Any] | Sequence[ParamProto | Mapping[str, Any]] = (),
-        include: Sequence[Any] = (),
-        exclude: Sequence[Any] = (),
-        partition_dim: int | None = None,
-        **conf: Any,
-    ):
-        if name is not None and not isinstance(name, str):
-            fields = getattr(LayerProto(), self.conf_field).DESCRIPTOR.fields if self.conf_field else ()
-            hint = f"Write {fields[0].name}={name!r}." if fields else None
-            raise ConfigError(Problem(type(self).__name__, "the first argument must be the name", repr(name), hint))
-        proto, where = LayerProto(name=name), name or type(self).__name__
-        for i, p in enumerate([param] if isinstance(param, ParamProto | Mapping) else param):
-            proto.param.append(param_message(p, f"{where}.param[{i}]"))
-        wiring = {"include": include, "exclude": exclude, "partition_dim": partition_dim}
-        given = {key: value for key, value in wiring.items() if value is not None}
-        self._describe(proto, Layer, where, {**conf, **given}, _WIRING)
-        self._adopt(proto)
-        self._read((srclayers,) if isinstance(srclayers, str | Layer) else tuple(srclayers))
-
-    def __call__(self, *sources: Any) -> Any:
-        """The layer with these sources, so that calls can be nested: SoftmaxLoss()(ReLU()(x), data).
-
-        The first call sets the sources of this layer. A further one, and one in the `forward` of a Module, returns
-        another node of the net, which shares the parameters of the first. On arrays or tensors it computes (see
-        singa_dask.autograd).
-        """
-        if sources and not any(isinstance(source, str | Layer) for source in sources):
-            from singa_dask import autograd
-
-            return autograd.computed(self, sources)
-        if not sources or self.num_sources[1] == 0:
-            hint = "An input layer has no sources." if self.num_sources[1] == 0 else "Call it on its source layers."
-            raise self.problem(f"{type(self).__name__} cannot be called on these sources", _named(sources), hint)
-        if self.inputs and not self._called:
-            raise self.problem("has srclayers and cannot be called", _named(self.inputs), "Leave out one of them.")
-        check_attribute(self, parameter_roles(self.proto) or ())
-        again = self._called or _called_module.get() is not None
-        node = self._node(node_name(self)) if again else self
-        node._called = True
-        node._read(sources)
-        return node
-
-    def _node(self, name: str) -> Self:
-        """Another node of the net that computes what this layer computes."""
-        node, proto = copy.copy(self), LayerProto()
-        proto.CopyFrom(self.proto)
-        proto.ClearField("srclayers")
-        proto.name = name
-        node._adopt(proto)
-        node.template = self if self.template is None else self.template
-        node.module = (_called_module.get() or (None,))[0]
-        return node
-
-    def __bool__(self) -> bool:
-        """True. Raises ConfigError for a source or an output of layers in the `forward` of a Module."""
-        if _called_module.get() is not None and (self.inputs or self.num_sources == (0, 0)):
-            hint = "Let if and while depend on attributes of the module only: the net is the same for all samples."
-            raise self.problem("has no value in forward, which runs once to build the net", repr(self), hint)
-        return True
-
-    def __add__(self, other: Any) -> Any:
-        return self._combined("Add", other)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._combined("Mul", other)
-
-    def _combined(self, kind: str, other: Any) -> Any:
-        """The elementwise sum or product of two layers."""
-        from singa_dask.layers import elementwise
-
-        return getattr(elementwise, kind)()(self, other) if isinstance(other, Layer) else NotImplemented
-
-    def _read(self, sources: tuple[str | Layer, ...]) -> None:
-        for source in sources:
-            if not isinstance(source, str | Layer):
-                raise self.problem("sources must be layers or names of layers", repr(source))
-        self.inputs = sources
-        names = [s.name if isinstance(s, Layer) else s for s in sources]
-        if all(names):  # unnamed layers get a name when the net is assembled
-            self.proto.srclayers[:] = names
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
@@ -208,13 +91,7 @@ class Layer(Description):
         if self.known_by_type and proto.user_type:
             hint = "Derive it from Layer and let it read a kRecordInput; `singa-dask shard` converts other data."
             raise self.problem("cannot derive from a layer that the loader recognises by type", proto.user_type, hint)
-        self.inputs = tuple(proto.srclayers)
         self.params: list[Param] = []
-
-    @property
-    def name(self) -> str:
-        """The name; empty before the net is assembled if none was given."""
-        return self.proto.name
 
     @property
     def steps(self) -> int:
@@ -293,11 +170,6 @@ class Layer(Description):
         param = Param(proto, name, shape, fan_in, fan_out, portion)
         self.params.append(param)
         return param
-
-    def problem(self, message: str, received: Any = None, hint: str | None = None) -> ConfigError:
-        """An error that names this layer."""
-        key = f"layer {self.name or type(self).__name__!r}"
-        return ConfigError(Problem(key, message, None if received is None else str(received), hint))
 
     def sources(self, src: tuple[Shape, ...]) -> tuple[Shape, ...]:
         """`src`, for the start of `setup`. Raises ConfigError if the number of sources is wrong."""
@@ -388,9 +260,6 @@ class Layer(Description):
         """Values that a worker sends to others, forward and backward, per row of the mini-batch and time step."""
         return 0.0, 0.0
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({repr(self.name) if self.name else ''})"
-
 
 class LossLayer(Layer):
     """A layer that starts the backward pass: `backward(ctx, None)`.
@@ -427,10 +296,6 @@ class OutputLayer(Layer):
         """Finish and close the layer's files. A later forward call rewrites them."""
 
 
-def _named(layers: Sequence[Any]) -> str:
-    return ", ".join(layer if isinstance(layer, str) else repr(layer) for layer in layers) or "nothing"
-
-
 def data_before(before: Sequence[Any]) -> list[Any]:
     """The layers of a list that pass on data."""
     return [layer for layer in before if not isinstance(layer, OutputLayer) and not _labels_only(layer)]
@@ -439,36 +304,6 @@ def data_before(before: Sequence[Any]) -> list[Any]:
 def labels_before(before: Sequence[Any]) -> list[Any]:
     """The layers of a list that bring labels or make them."""
     return [layer for layer in before if layer.num_sources == (0, 0) or _labels_only(layer)]
-
-
-@contextmanager
-def calling(module: Any) -> Iterator[bool]:
-    """Inside, each call of a layer makes a node of the net, named as the outermost module's `layers` say. Yields
-    whether this is the outermost one."""
-    outermost = _called_module.get() is None
-    token = _called_module.set((module, module.layers)) if outermost else None
-    try:
-        yield outermost
-    finally:
-        if token is not None:
-            _called_module.reset(token)
-
-
-def check_attribute(layer: Layer, params: Collection[Any]) -> None:
-    """Raise ConfigError if a module is being called, and a layer with parameters is not one of its layers."""
-    called = _called_module.get()
-    if params and called is not None and id(layer) not in called[1] and layer.template is None:
-        kind = type(layer).__name__
-        message = f"has parameters and is called in the forward of {type(called[0]).__name__}, but is not an attribute"
-        name = layer.name or kind.lower()
-        hint = f"Create it in __init__: self.{name} = {kind}(...). Lists and dicts may hold it too."
-        raise layer.problem(message, repr(layer), hint)
-
-
-def node_name(layer: Layer) -> str:
-    """The name of a layer in the outermost module that is being called, or else its own."""
-    _, names = _called_module.get() or (None, {})
-    return names[id(layer)][0] if id(layer) in names else layer.name
 
 
 def _labels_only(layer: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Layers that copy, slice, concatenate and pass on.
+"""Layers that copy, slice, concatenate, reshape and pass on.
 
 Dimensions are SINGA's (batch, channels, height, width): 0 is the batch, 1 the features or channels, 2 the height, 3
 the width. Of volumes, 2 to 4 are depth, height and width; of sequences (L, C), 2 is their length. Slicing or
@@ -8,6 +8,7 @@ concatenating along the batch changes the number of rows for the layers above.
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
+from math import prod
 from typing import Any, ClassVar
 
 from singa_dask.layers.base import Layer
@@ -135,6 +136,33 @@ class Concate(Layer):
         return tuple(_piece(ctx, f"dx{i}", dy, cut) for i, cut in enumerate(ctx.pieces))
 
 
+class Reshape(Layer):
+    """The elements of x in another shape.   x: (B, ...) -> y: (B, ...) with as many elements.
+
+    reshape_conf: shape. Both shapes are read as jobs write them: the elements follow each other by channel, then
+    height, then width.
+    """
+
+    type: ClassVar[str] = "kReshape"
+    conf_field: ClassVar[str | None] = "reshape_conf"
+    rowwise: ClassVar[bool] = True
+
+    def setup(self, *src: Shape) -> Shape:
+        (shape,) = self.sources(src)
+        self._first, self._shape = channels_first(shape), tuple(self.conf.shape)
+        if not self._shape or prod(self._shape) != prod(shape):
+            hint = f"Give sizes whose product is {prod(shape)}."
+            received = f"{self._shape} for samples of shape {self._first}"
+            raise self.problem("reshape_conf.shape must keep the number of elements", received, hint)
+        return channels_last(self._shape)
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        return _in_shape(ctx, x[0], self._shape)
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        return _in_shape(ctx, dy, self._first)
+
+
 class BridgeSrc(Layer):
     """y = x.   x: (B, ...).
 
@@ -182,6 +210,23 @@ def _axis(layer: Layer, dim: int, shape: Shape) -> int:
 def array_axis(dim: int, shape: Shape) -> int:
     """The axis of an array (B, *shape) that is SINGA's dimension `dim`. In arrays, channels are last."""
     return 0 if dim == 0 else len(shape) if dim == 1 else dim - 1
+
+
+def channels_first(shape: Shape) -> Shape:
+    """The shape of samples as jobs write it, of that which arrays have."""
+    return (*shape[-1:], *shape[:-1])
+
+
+def channels_last(shape: Shape) -> Shape:
+    """The inverse of `channels_first`."""
+    return (*shape[1:], *shape[:1])
+
+
+def _in_shape(ctx: Context, x: Array, shape: Shape) -> Array:
+    """The samples x, channels last, in another shape, which has the channels first; channels last."""
+    xp = ctx.ops.xp
+    moved = xp.moveaxis(x, -1, 1).reshape(len(x), *shape)
+    return xp.ascontiguousarray(xp.moveaxis(moved, 1, -1))
 
 
 def piece_bounds(size: int, count: int) -> list[tuple[int, int]]:

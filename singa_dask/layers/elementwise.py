@@ -1,4 +1,4 @@
-"""Sums, products and maxima of layers, element by element.   B samples."""
+"""Sums, products, maxima, differences and quotients of layers, element by element.   B samples."""
 
 from __future__ import annotations
 
@@ -110,3 +110,28 @@ class Max(_Combination):
             left = ctx.ops.xp.multiply(left, x != ctx.y, out=ctx.buffer("left", dy.shape))
             gradients.append(dx)
         return [*gradients, left]
+
+
+class Sub(_Combination):
+    """y = x_1 - x_2."""
+
+    type: ClassVar[str] = "kSub"
+    num_sources: ClassVar[tuple[int, int | None]] = (2, 2)
+    _function: ClassVar[str] = "subtract"
+
+    def _gradients(self, ctx: Context, dy: Array) -> list[Array]:
+        return [dy, ctx.ops.xp.negative(dy, out=ctx.buffer("dx1", dy.shape))]
+
+
+class Div(_Combination):
+    """y = x_1 / x_2. Where x_2 is 0, y is infinite or not a number."""
+
+    type: ClassVar[str] = "kDiv"
+    num_sources: ClassVar[tuple[int, int | None]] = (2, 2)
+    _function: ClassVar[str] = "divide"
+
+    def _gradients(self, ctx: Context, dy: Array) -> list[Array]:
+        xp, (_, divisor) = ctx.ops.xp, ctx.x
+        dx = xp.divide(dy, divisor, out=ctx.buffer("dx0", dy.shape))
+        dx1 = xp.multiply(dx, ctx.y, out=ctx.buffer("dx1", dy.shape))
+        return [dx, xp.negative(dx1, out=dx1)]

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.layers.base import Layer, calling, data_before, labels_before
+from singa_dask.layers.base import Layer, data_before, labels_before
+from singa_dask.layers.node import calling
 
 
 class Module:

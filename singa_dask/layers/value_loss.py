@@ -26,8 +26,8 @@ class ValueLoss(LossLayer):
     Sources: prediction x; the layer with the target t: an input layer's target if it has a target_shape, else the
     layer's output; and optionally weights w (else 1): one per sample, (B,) or (B, 1), or a mask with one per value of
     t, or per position of an image. Where w is 0, t may be NaN.
-    c: `factor`, divided by K with `reduction: MEAN` in the conf. Gradient for x: c w f'(x, t) / T; target and weights
-    get none. Metric: loss, the sum over the samples divided by their number.
+    c: `factor` times the conf's scale, divided by K with `reduction: MEAN`. Gradient for x: c w f'(x, t) / T;
+    target and weights get none. Metric: loss, the sum over the samples divided by their number.
     Raises DataError if a target is missing, or a weight is negative or not finite.
     """
 
@@ -50,8 +50,10 @@ class ValueLoss(LossLayer):
             raise self.problem("prediction and target differ in size", f"{prediction} and {target}", hint)
         if len(src) > 2:
             check_weights(self, src[2], target)
-        averages = self.conf_field is not None and self.conf.reduction == ErrorLossProto.MEAN
-        self._factor = self.factor / prod(target) if averages else self.factor
+        self._factor = self.factor
+        if self.conf_field is not None:
+            averages = self.conf.reduction == ErrorLossProto.MEAN
+            self._factor *= self.conf.scale / (prod(target) if averages else 1)
         return prediction
 
     def forward(self, ctx: Context, *x: Array) -> Array:
@@ -121,7 +123,8 @@ class EuclideanLoss(ErrorLoss):
 
 
 class MSELoss(EuclideanLoss):
-    """loss = mean over a sample of w (x - t)^2, or the sum; the output is x.   mseloss_conf: reduction [MEAN].
+    """loss = mean over a sample of w (x - t)^2, or the sum; the output is x.   mseloss_conf: reduction [MEAN], scale
+    [1].
 
     Sources and weights as of ValueLoss.
     """
@@ -132,7 +135,8 @@ class MSELoss(EuclideanLoss):
 
 
 class MAELoss(ErrorLoss):
-    """loss = mean over a sample of w |x - t|, or the sum; the output is x.   maeloss_conf: reduction [MEAN].
+    """loss = mean over a sample of w |x - t|, or the sum; the output is x.   maeloss_conf: reduction [MEAN], scale
+    [1].
 
     Sources and weights as of ValueLoss. Where x = t, the gradient is 0.
     """
@@ -150,7 +154,7 @@ class HuberLoss(ErrorLoss):
 
         h(e) = e^2 / 2 where |e| <= delta, else delta (|e| - delta / 2)            (Huber 1964)
 
-    huberloss_conf: reduction [MEAN], delta [1]. Sources and weights as of ValueLoss.
+    huberloss_conf: reduction [MEAN], delta [1], scale [1]. Sources and weights as of ValueLoss.
     """
 
     type: ClassVar[str] = "kHuberLoss"
@@ -172,7 +176,8 @@ class BCELoss(ValueLoss):
     not given. With label_smoothing e, t is replaced by (1 - e) t + e / 2. Sources and weights as of ValueLoss.
     Gradient for x: c w ((1 - t + p t) s - p t) / T. Metrics: loss; accuracy, the share of values, of those whose
     weight is not 0, that are on the target's side of 1 / 2.
-    bceloss_conf: reduction [MEAN], pos_weight, label_smoothing [0]. Raises DataError for a target outside [0, 1].
+    bceloss_conf: reduction [MEAN], pos_weight, label_smoothing [0], scale [1]. Raises DataError for a target
+    outside [0, 1].
     """
 
     type: ClassVar[str] = "kBCELoss"

@@ -127,7 +127,12 @@ def _residual(batch: int) -> list[Layer]:
         layers.LeakyReLU("leaky", "between"),
         layers.Concate("both", ["leaky", "conv"], concate_dim=1),
         layers.Max("largest", ["leaky", "conv"]),
-        layers.Concate("all", ["both", "largest"], concate_dim=1),
+        layers.Sub("less", ["largest", "conv"]),
+        layers.Sigmoid("above_zero", "conv"),
+        layers.Div("share", ["less", "above_zero"]),
+        layers.Reshape("turned", "share", shape=[32, 16, 32]),
+        layers.Reshape("back", "turned", shape=[16, 32, 32]),
+        layers.Concate("all", ["both", "back"], concate_dim=1),
     ]
     return [data, *block, layers.InnerProduct("scores", "all", num_output=10), layers.SoftmaxLoss()]
 

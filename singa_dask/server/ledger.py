@@ -62,6 +62,12 @@ class Ledger:
         """The current deal."""
         return next(reversed(self.deals), None)
 
+    @property
+    def updates(self) -> int:
+        """How many gradients any element contains."""
+        found = (each.by_any for of in self.deals.values() for each in of.values())
+        return sum(stop - start for ranges in found for start, stop in pairs(ranges))
+
     def begin(self, groups: int, step: int) -> None:
         """Go on with `groups` worker groups, which begin with `step` if the current deal is to another number."""
         if self.deal is None or self.deal.groups != groups:

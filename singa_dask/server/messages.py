@@ -14,6 +14,7 @@ import numpy as np
 from singa_dask.comm.codecs import codec
 from singa_dask.ops.arrays import Array
 from singa_dask.server.ledger import Ledger
+from singa_dask.updaters import Mixing
 
 
 @dataclass(frozen=True)
@@ -190,11 +191,13 @@ class State:
 
 @dataclass(frozen=True)
 class Delta:
-    """Changes that the left neighbour did not know. reductions: see Update; ledger: of the delta."""
+    """Changes that the left neighbour did not know. reductions: see Update; ledger: of the delta; mixing: of these
+    changes with those that the left neighbour has sent."""
 
     delta: Array
     reductions: int = 0
     ledger: Ledger = field(default_factory=Ledger)
+    mixing: Mixing = field(default_factory=Mixing)
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,26 @@ after enough exchanges every copy holds the initial values plus the sum of all u
 changes, so its size does not depend on the number of groups. With each delta comes its ledger, which is subtracted and
 added like values.
 
+An updater of the user's own may mix the deltas in another way (`Updater.mix`). The right side asks it, and sends the
+answer with its delta. Both sides first add up, then correct values and known by the same numbers, so that the account
+stays true. The ledger then says which mini-batches took part, whatever their weights.
+
 SINGA 0.3 uses a star around one master group and loses updates made during an exchange. Rounding errors are not lost
 either: `known` grows by the values that were sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import astuple
 from typing import Any
 
 from singa_dask.ops.arrays import Array
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Delta, Refused, Sync
+from singa_dask.updaters import Changes, Mixing
+
+Mix = Callable[[int, Changes, Changes], Mixing]
 
 
 class Account:
@@ -54,7 +62,8 @@ class Account:
         """The left side's next message; the same one until it is answered."""
         if self._said is None:
             self.sequence, self.changes = self.sequence + 1, self.changes + 1
-            delta, added = self._tell(values, ledger)
+            delta, added = self.untold(values, ledger)
+            self._add(delta, added)
             self._said = Sync(slice_, self.generations, self.sequence, delta, reductions, added)
         return self._said
 
@@ -64,20 +73,27 @@ class Account:
             self._said, self.changes = None, self.changes + 1
             self._settle()
             self._hear(values, ledger, answer)
+            self._correct(values, answer.mixing, said.delta, said.delta, answer.delta)
 
-    def answer(self, values: Array, ledger: Ledger, message: Sync) -> Delta | Refused:
-        """The right side's answer to a message. A repeated message gets the same answer again."""
+    def answer(self, values: Array, ledger: Ledger, message: Sync, mix: Mix) -> Delta | Refused:
+        """The right side's answer to a message. A repeated message gets the same answer again. mix: Updater.mix."""
         if message.account != self.generations:
             return Refused(f"an exchange of the account {message.account}, this one is {self.generations}")
         if message.sequence == self.sequence and self._answer is not None:
             return self._answer
         if message.sequence != self.sequence + 1:
             return Refused(f"exchange {message.sequence} after {self.sequence}")
+        delta, added = self.untold(values, ledger)
+        changes = Changes(message.delta, message.ledger.updates), Changes(delta, added.updates)
+        mixing = mix(message.sequence, *changes)
+        if not isinstance(mixing, Mixing):
+            raise TypeError(f"mix must return a Mixing, not {mixing!r}")
         self.sequence, self.changes = message.sequence, self.changes + 1
         self._settle()
         self._hear(values, ledger, message)
-        delta, added = self._tell(values, ledger)
-        self._answer = Delta(delta, ledger=added)
+        self._add(delta, added)
+        self._correct(values, mixing, delta, message.delta, delta)
+        self._answer = Delta(delta, ledger=added, mixing=mixing)
         return self._answer
 
     def untold(self, values: Array, ledger: Ledger) -> tuple[Array, Ledger]:
@@ -92,6 +108,8 @@ class Account:
         note |= {"opened": self._opening is not None, "said": self._said is not None}
         if message is None:
             return known, None, note
+        if isinstance(message, Delta):
+            note["mixing"] = astuple(message.mixing)
         return known, message.delta, note | {"reductions": message.reductions, "told": message.ledger.encode()}
 
     @classmethod
@@ -108,18 +126,22 @@ class Account:
                 if note["opened"]:
                     account._add(delta, told)
             else:
-                account._answer = Delta(delta, reductions, told)
+                account._answer = Delta(delta, reductions, told, Mixing(*note["mixing"]))
         return account
-
-    def _tell(self, values: Array, ledger: Ledger) -> tuple[Array, Ledger]:
-        delta, added = self.untold(values, ledger)
-        self._add(delta, added)
-        return delta, added
 
     def _hear(self, values: Array, ledger: Ledger, message: Sync | Delta) -> None:
         values += message.delta
         ledger.merge(message.ledger)
         self._add(message.delta, message.ledger)
+
+    def _correct(self, values: Array, mixing: Mixing, own: Array, left: Array, right: Array) -> None:
+        """Turn the sum of both sides' deltas into what `mixing` makes of them."""
+        if mixing == Mixing():
+            return
+        share = mixing.share
+        change = (share * mixing.left - 1) * left + (share * mixing.right - 1) * right
+        self.known += change
+        values += change + (1 - share) * own
 
     def _add(self, delta: Array, added: Ledger) -> None:
         self.ledger = self.ledger.plus(added)

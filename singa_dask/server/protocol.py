@@ -128,6 +128,7 @@ class SliceProtocol:
     reductions: int = 0  # of the learning rate, the maximum that anybody knows
     arrived: dict[int, int] = field(default_factory=dict)  # clocks including waiting updates, at the start of a pass
     changed: bool = False  # since it was saved
+    fault: Refused | None = None  # of an exchange; answers all further updates
 
     def handle(self, sender: Sender, request: Request) -> list[Answer]:
         """See ServerProtocol.handle."""
@@ -175,7 +176,10 @@ class SliceProtocol:
             return self._try(entry)
         except Exception as error:
             # Drop it: it would fail again with every later request of anybody.
-            return Refused(f"{type(entry.request).__name__} failed: {type(error).__name__}: {error}")
+            refused = Refused(f"{type(entry.request).__name__} failed: {type(error).__name__}: {error}")
+            if isinstance(entry.request, Sync):
+                self.fault = refused  # the neighbour repeats its message, and nobody else would see this
+            return refused
 
     def _try(self, entry: _Waiting) -> Reply | None:
         """The reply to a request, or None if it has to wait."""
@@ -263,7 +267,7 @@ class SliceProtocol:
 
     def _update(self, entry: _Waiting, update: Update) -> Reply | None:
         origin = update.origin
-        refused = self._enter(origin)
+        refused = self.fault or self._enter(origin)
         if refused:
             return refused
         member = self.members[origin.group]
@@ -377,7 +381,7 @@ class SliceProtocol:
     def _sync(self, sync: Sync) -> Reply:
         if LEFT not in self.accounts:
             return Refused("no neighbour on the left")
-        reply = self.accounts[LEFT].answer(self.values, self.ledger, sync)
+        reply = self.accounts[LEFT].answer(self.values, self.ledger, sync, self.updater.mix)
         if not isinstance(reply, Delta):
             return reply
         self.heard, self.changed, self.reductions = True, True, max(self.reductions, sync.reductions)

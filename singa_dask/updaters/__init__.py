@@ -7,6 +7,7 @@ from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.ops import Ops
 from singa_dask.updaters import schedules
 from singa_dask.updaters.base import EMA, Updater, state_names
+from singa_dask.updaters.mixing import Changes, Mixing
 from singa_dask.updaters.rules import LAMB, SGD, AdaDelta, AdaGrad, Adam, AdamMax, AdamW, Nesterov, RMSProp
 from singa_dask.updaters.schedules import Schedule, learning_rate
 
@@ -19,6 +20,8 @@ __all__ = [
     "Adam",
     "AdamMax",
     "AdamW",
+    "Changes",
+    "Mixing",
     "Nesterov",
     "RMSProp",
     "Schedule",

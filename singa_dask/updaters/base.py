@@ -26,6 +26,7 @@ from singa_dask.net.flat import Entry
 from singa_dask.ops.arrays import Array
 from singa_dask.updaters.fields import as_written, numbers
 from singa_dask.updaters.groups import check_groups, scaled
+from singa_dask.updaters.mixing import Changes, Mixing
 from singa_dask.updaters.schedules import Fixed, Schedule, learning_rate
 
 if TYPE_CHECKING:
@@ -151,6 +152,13 @@ class Updater(Description, ABC):
         jobs. 1 / max(1, staleness) is the rule of Zhang et al. (2016).
         """
         return 1.0
+
+    def mix(self, exchange: int, left: Changes, right: Changes) -> Mixing:
+        """How two neighbouring server groups mix their changes of a slice: the sum unless a class overrides it.
+
+        exchange: the number of the exchange between the two, from 1. Called once per exchange, by the right group.
+        """
+        return Mixing()
 
     def update(
         self, step: int, w: Array, g: Array, made: int | None = None, *, reductions: int = 0, staleness: int = 0

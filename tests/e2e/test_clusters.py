@@ -35,7 +35,6 @@ def job_in_python(nworkers, **fields):
     )
 
 
-@pytest.mark.timeout(100)
 def test_a_client_is_used_again_and_never_closed(environment, tmp_path, monkeypatch, no_leaks):
     monkeypatch.setenv("SINGA_DASK_CACHE", environment["SINGA_DASK_CACHE"])
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
@@ -55,7 +54,6 @@ def test_a_client_is_used_again_and_never_closed(environment, tmp_path, monkeypa
 
 
 @pytest.mark.long
-@pytest.mark.timeout(100)
 def test_a_scheduler_file_and_an_address(environment, singa_dask, tmp_path, no_leaks):
     file = tmp_path / "scheduler.json"
     dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]

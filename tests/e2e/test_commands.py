@@ -74,11 +74,13 @@ def test_each_fault_is_one_clear_line_and_exit_code_2(here, override, says):
 
 def test_a_missing_file_names_the_nearest_and_nothing_goes_on(environment, tmp_path, no_leaks):
     missing = ROOT / "examples" / "digit" / "job.conf"
+    began = time.monotonic()
     with subprocess.Popen([*COMMAND, "train", missing], cwd=tmp_path, env=environment, stderr=subprocess.PIPE) as run:
-        assert run.wait(20) == 2
+        assert run.wait(40) == 2
         ended = time.monotonic()
         said = run.stderr.read().decode()  # until nobody has it open
-        assert time.monotonic() - ended < 0.3, "a process outlives the command"
+        outlived = time.monotonic() - ended
+    assert outlived < max(0.3, (ended - began) / 4), "a process outlives the command"
     assert said == f"error: job file: file not found. Received: {missing}. Did you mean {example()}?\n"
 
 
@@ -86,10 +88,10 @@ def test_ctrl_c_before_there_are_workers(environment, tmp_path, no_leaks):
     """A terminal sends it to the process that workers will be forked from as well, which is still importing then."""
     with started("train", example(), folder=tmp_path, env=environment) as run:
         command = psutil.Process(run.pid)
-        wait_until(lambda: any("forkserver" in str(c.cmdline()) for c in command.children()), run, tmp_path, 10)
+        wait_until(lambda: any("forkserver" in str(c.cmdline()) for c in command.children()), run, tmp_path)
         time.sleep(0.1)
         os.killpg(run.pid, signal.SIGINT)
-        assert run.wait(10) == 130
+        assert run.wait(40) == 130
     assert said(tmp_path) == "interrupted\n"
 
 

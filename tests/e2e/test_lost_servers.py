@@ -45,11 +45,9 @@ def killed(process, folder, number, at):
     wait_until(lambda: len(steps(folder)) >= groups and min(steps(folder).values(), default=0) >= at, process, folder)
     before = said(folder).count("with everything that it had acknowledged")
     servers(process)[number].kill()
-    wait_until(
-        lambda: said(folder).count("with everything that it had acknowledged") > before, process, folder, within=15
-    )
+    wait_until(lambda: said(folder).count("with everything that it had acknowledged") > before, process, folder)
     reached = steps(folder)
-    wait_until(lambda: all(step >= reached[group] + 5 for group, step in steps(folder).items()), process, folder, 30)
+    wait_until(lambda: all(step >= reached[group] + 5 for group, step in steps(folder).items()), process, folder)
 
 
 @pytest.mark.timeout(150)

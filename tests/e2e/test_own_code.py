@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support.commands import cluster, example, sets, summary
+from support.commands import audited, cluster, example, sets, summary
 
 from singa_dask.training import checkpoint as checkpoints
 
@@ -149,6 +149,55 @@ def test_a_module_beside_the_job_file_is_found_from_any_folder(singa_dask, job_f
     assert summary(tmp_path / "run")["step"] == 8
     tested = singa_dask("test", conf, "--checkpoint", "run", *sets(test_steps=1))
     assert tested.code == 0, tested.err
+
+
+MIXING = """
+from singa_dask.updaters import Mixing, Updater
+
+
+class Counting(Updater):
+    def apply(self, step, lr, weight_decay, w, g):
+        w -= 1
+
+
+class Averaging(Counting):
+    def mix(self, exchange, left, right):
+        return Mixing(left=0.5, right=0.5)
+
+
+class Wrong(Counting):
+    def mix(self, exchange, left, right):
+        return 0.5
+"""
+DOWN = ["--cluster", cluster("hogwild"), *sets(cluster__nworker_groups=2, cluster__nserver_groups=2)]
+
+
+def mixed(singa_dask, tmp_path, rule, steps):
+    """A run of two server groups whose updates subtract 1, and how far the parameters have fallen."""
+    (tmp_path / "rules.py").write_text(MIXING)
+    job = example().read_text()
+    start, end = job.index("updater {"), job.index("neuralnet {")
+    rate = "learning_rate { type: kFixed base_lr: 1 }"
+    (tmp_path / "job.conf").write_text(f'{job[:start]}updater {{ user_type: "rules:{rule}" {rate} }}\n{job[end:]}')
+    ran = singa_dask("train", tmp_path / "job.conf", *DOWN, *SHORT, *sets(train_steps=steps), "--workspace", rule)
+    if ran.code:
+        return ran, 0.0
+    saved = checkpoints.load(checkpoints.path_of(tmp_path / rule / "checkpoint", steps))
+    return ran, -float(np.asarray(saved.parameters["b_ip2"]).mean())
+
+
+@pytest.mark.timeout(120)
+def test_server_groups_mix_by_a_rule_of_one_s_own(singa_dask, tmp_path, no_leaks):
+    _, fallen = mixed(singa_dask, tmp_path, "Averaging", 40)
+    assert fallen == pytest.approx(40), "the mean of both groups, whose sum is 80"
+    assert [group["contained"] for group in audited(tmp_path / "Averaging")] == [[[0, 40]]] * 2
+
+
+@pytest.mark.timeout(120)
+def test_a_rule_that_fails_ends_the_run_with_its_error(singa_dask, tmp_path, no_leaks):
+    ran, _ = mixed(singa_dask, tmp_path, "Wrong", 100_000)
+    assert ran.code == 1
+    assert "Sync failed: TypeError: mix must return a Mixing, not 0.5" in ran.err + ran.out
 
 
 def test_a_notebooks_layer_is_unknown_to_the_command(here, job_folder):

@@ -64,12 +64,13 @@ def test_a_run_that_a_batch_system_or_a_closed_terminal_stops_saves(running, tmp
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_killed_workers_cost_no_step_of_a_run(environment, tmp_path, no_leaks):
     """The last one dies while its group forms again. The run ends with the parameters of an undisturbed one."""
     few = sets(train_steps=900, test_freq=0, test_steps=0, checkpoint_freq=0, disp_freq=20)
     calm, hit = tmp_path / "calm", tmp_path / "hit"
-    run("train", example(), "--cluster", cluster(), "--workspace", calm, *few, cwd=tmp_path, env=environment)
+    calmly = ("train", example(), "--cluster", cluster(), "--workspace", calm, *few)
+    run(*calmly, cwd=tmp_path, env=environment, timeout=120)
     options = ("train", example(), "--cluster", cluster(), "--workspace", hit, *few)
     with started(*options, folder=tmp_path, env=environment) as process:
         for number, step in enumerate((100, 400), 1):
@@ -78,10 +79,14 @@ def test_killed_workers_cost_no_step_of_a_run(environment, tmp_path, no_leaks):
             wait_until(lambda: said(tmp_path).count("have left in memory") == number, process, tmp_path)  # noqa: B023
         training_processes(process)[0].kill()
         assert process.wait(timeout=90) == 0, said(tmp_path)
-    begun = [int(step) for step in re.findall(r"from step (\d+)", said(tmp_path))]
-    shown = [int(step) for step in re.findall(r"step +(\d+)/", said(tmp_path))]
-    assert begun and all(step >= max(s for s in shown if s <= step) for step in begun)
-    assert shown == sorted(shown), "no step is shown twice"
+    shown, begun = [0], 0
+    for again, step in re.findall(r"(from )?step +(\d+)", said(tmp_path)):
+        if again:
+            begun += 1
+            assert int(step) >= shown[-1] - 1, "at most one step is repeated"
+        else:
+            shown.append(int(step))
+    assert begun >= 2 and shown == sorted(shown), "no step is shown twice"
     assert summary(hit)["restarts"] >= 2
     audited(hit)
     expected = parameters(calm)

@@ -133,7 +133,6 @@ def test_a_run_resumes_with_another_number_of_worker_groups(singa_dask, tmp_path
     assert deals == {**{(3, g): [[0, 4]] for g in range(3)}, **{(2, g): [[4, 12]] for g in range(2)}}
 
 
-@pytest.mark.timeout(90)
 def test_the_class_in_the_docs_trains_under_frameworks_and_is_exported(singa_dask, tmp_path, no_leaks):
     """A residual net as docs/layers.md writes it; called on arrays it computes too."""
     text = (ROOT / "docs" / "layers.md").read_text().split("## Nets as classes")[1]
@@ -152,7 +151,6 @@ def test_the_class_in_the_docs_trains_under_frameworks_and_is_exported(singa_das
     assert exported.code == 0, exported.err
 
 
-@pytest.mark.timeout(60)
 def test_the_layer_in_the_docs_trains(singa_dask, tmp_path, no_leaks):
     """A user's layer, in a module in the current folder, as docs/layers.md writes it."""
     text = (ROOT / "docs" / "layers.md").read_text().split("## A layer of your own")[1]
@@ -167,7 +165,6 @@ def test_the_layer_in_the_docs_trains(singa_dask, tmp_path, no_leaks):
     assert abs(parameters(workspace)["s_factor"][0] - 1) > 1e-3
 
 
-@pytest.mark.timeout(60)
 def test_a_diverging_run_fails_and_says_why(singa_dask, tmp_path, no_leaks):
     ran = singa_dask("train", example(), "--cluster", cluster(), *SHORT, *sets(updater__learning_rate__base_lr=1e30))
     assert ran.code == 1

@@ -155,8 +155,8 @@ os._exit(0)
 """
     run(tmp_path, "\nfrom singa_dask.errors import ClusterError\n" + body, ranks=3)
     for rank in (0, 2):
-        expected = f"rank {rank}: all_reduce did not finish within 2.0 s; rank 1 is lost, stopped or late"
-        assert (tmp_path / f"{rank}.out").read_text() == expected
+        expected = rf"rank {rank}: all_reduce did not finish within \d+\.\d s; rank 1 is lost, stopped or late"
+        assert re.fullmatch(expected, (tmp_path / f"{rank}.out").read_text())
 
 
 def test_processes_of_another_launcher_are_told_that_they_are_alone(tmp_path, no_leaks):
@@ -227,7 +227,7 @@ def train_on():
 """
     script.write_text(_COMMON + body + guarded("launch(train_on, 2)"))
     process = subprocess.Popen([sys.executable, str(script)], env=launched())
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 50
     while len(list(tmp_path.glob("*.began"))) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
 from support.launch import launched, mpiexec
 
 _SCRIPT = """
@@ -44,7 +43,6 @@ with mpi_world(lambda: 3) as client:
 """
 
 
-@pytest.mark.timeout(80)
 def test_workers_of_mpiexec_are_recognised_and_used(tmp_path, no_leaks):
     script = tmp_path / "world.py"
     script.write_text(_SCRIPT)

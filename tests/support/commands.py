@@ -52,7 +52,7 @@ class Ran:
         return self.out.rstrip().splitlines()[-1]
 
 
-def run(*args: object, cwd: Path, env: dict[str, str], timeout: float = 50) -> Ran:
+def run(*args: object, cwd: Path, env: dict[str, str], timeout: float = 100) -> Ran:
     """Run `singa-dask ARGS` to its end."""
     done = subprocess.run(
         [*COMMAND, *map(str, args)], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout

@@ -34,6 +34,7 @@ from singa_dask.layers import (
     Concate,
     Context,
     Convolution,
+    Div,
     Dropout,
     Dummy,
     EuclideanLoss,
@@ -53,6 +54,7 @@ from singa_dask.layers import (
     Pooling,
     PositionalEmbedding,
     ReLU,
+    Reshape,
     Reverse,
     Sigmoid,
     SiLU,
@@ -62,6 +64,7 @@ from singa_dask.layers import (
     Split,
     STanh,
     Step,
+    Sub,
     Tanh,
     TransposedConvolution,
     Upsampling,
@@ -389,6 +392,27 @@ CASES: dict[str, Case] = {
         ((2, 3), (2, 1), (3,)),
         lambda x, y, z: np.maximum(np.maximum(x, y), z[:, None]),
     ),
+    "Sub": Case(
+        Sub("c", ["x", "y"]),
+        'name: "c" type: kSub srclayers: ["x", "y"]',
+        ((2, 3, 4), (4,)),
+        lambda x, y: x - y[:, None, None],
+    ),
+    "Div": Case(
+        Div("c", ["x", "y"]), 'name: "c" type: kDiv srclayers: ["x", "y"]', ((2, 3), (2, 1)), lambda x, y: x / y
+    ),
+    "Reshape": Case(
+        Reshape("r", "x", shape=[4, 1, 3]),
+        'name: "r" type: kReshape srclayers: "x" reshape_conf { shape: [4, 1, 3] }',
+        ((2, 3, 2),),
+        lambda x: x.transpose(0, 3, 1, 2).reshape(-1, 4, 1, 3).transpose(0, 2, 3, 1),
+    ),
+    "Reshape to features": Case(
+        Reshape("r", "x", shape=12),
+        'name: "r" type: kReshape srclayers: "x" reshape_conf { shape: 12 }',
+        ((4, 3),),
+        lambda x: x.transpose(0, 2, 1).reshape(-1, 12),
+    ),
     "Softmax": Case(Softmax("s", "x"), 'name: "s" type: kSoftmax srclayers: "x"', ((6,),), formulas.softmax),
     "Softmax in parts": Case(
         Softmax("s", "x", num_softmax_per_instance=2),
@@ -563,8 +587,8 @@ CASES: dict[str, Case] = {
         lambda x, t: x,
     ),
     "MSELoss of sums with a mask": Case(
-        MSELoss("loss", ["x", "data", "mask"], reduction="SUM"),
-        'name: "loss" type: kMSELoss srclayers: ["x", "data", "mask"] mseloss_conf { reduction: SUM }',
+        MSELoss("loss", ["x", "data", "mask"], reduction="SUM", scale=3),
+        'name: "loss" type: kMSELoss srclayers: ["x", "data", "mask"] mseloss_conf { reduction: SUM scale: 3 }',
         ((2, 2, 3), (2, 2, 3), Weights((12,))),
         lambda x, t, w: x,
     ),
@@ -581,8 +605,8 @@ CASES: dict[str, Case] = {
         lambda x, t, w: x,
     ),
     "HuberLoss": Case(
-        HuberLoss("loss", ["x", "data"], delta=0.7),
-        'name: "loss" type: kHuberLoss srclayers: ["x", "data"] huberloss_conf { delta: 0.7 }',
+        HuberLoss("loss", ["x", "data"], delta=0.7, scale=0.5),
+        'name: "loss" type: kHuberLoss srclayers: ["x", "data"] huberloss_conf { delta: 0.7 scale: 0.5 }',
         ((12,), (2, 2, 3)),
         lambda x, t: x,
     ),
@@ -599,9 +623,11 @@ CASES: dict[str, Case] = {
         lambda x, t: formulas.sigmoid(x),
     ),
     "BCELoss of sums with all settings and a mask": Case(
-        BCELoss("loss", ["x", "data", "mask"], reduction="SUM", pos_weight=[1, 2, 0.5, 0], label_smoothing=0.2),
+        BCELoss(
+            "loss", ["x", "data", "mask"], reduction="SUM", pos_weight=[1, 2, 0.5, 0], label_smoothing=0.2, scale=2
+        ),
         'name: "loss" type: kBCELoss srclayers: ["x", "data", "mask"] '
-        "bceloss_conf { reduction: SUM pos_weight: [1, 2, 0.5, 0] label_smoothing: 0.2 }",
+        "bceloss_conf { reduction: SUM pos_weight: [1, 2, 0.5, 0] label_smoothing: 0.2 scale: 2 }",
         ((4,), Shares((2, 2)), Weights((4,))),
         lambda x, t, w: formulas.sigmoid(x),
     ),

@@ -13,13 +13,15 @@ from singa_dask.server import Partition, ServerPlan, partition
 from singa_dask.server.ledger import Contained, Ledger
 from singa_dask.server.messages import Reply, Request
 from singa_dask.server.protocol import ServerProtocol
-from singa_dask.updaters import SGD
+from singa_dask.updaters import SGD, Updater
 
 
-def server_plan(cut: Partition, server: int = 0, key: str = "server", **options: Any) -> ServerPlan:
-    """The plan of one server of `cut`, with SGD of learning rate 1."""
+def server_plan(
+    cut: Partition, server: int = 0, key: str = "server", updater: type[Updater] = SGD, **options: Any
+) -> ServerPlan:
+    """The plan of one server of `cut`, with an updater of learning rate 1."""
     entries = (Entry("w", (cut.size,), 0, cut.size),)
-    return ServerPlan(SGD(lr=1.0).proto.SerializeToString(), entries, cut.of_server(server), key, **options)
+    return ServerPlan(updater(lr=1.0).proto.SerializeToString(), entries, cut.of_server(server), key, **options)
 
 
 def protocol(size: int = 16, **options: Any) -> ServerProtocol:

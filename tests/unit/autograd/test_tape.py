@@ -177,7 +177,7 @@ def test_errors():
     with pytest.raises(ConfigError, match=r"parameter 'fc_weight' has shape \(128, 3\)"):
         net(tensor.from_numpy(np.zeros((1, 2, 16, 16), np.float32)))
     with pytest.raises(ConfigError, match="cannot be called on arrays"):
-        layers.GRU("gru", dim_hidden=3)(np.zeros((2, 3), np.float32))
+        layers.RecordInput("data", shape=3)(np.zeros((2, 3), np.float32))
     sgd = opt.DistOpt(opt.SGD(lr=0.1))
     sgd.backward_and_update(
         autograd.softmax_cross_entropy(layers.InnerProduct(num_output=3)(tensor.from_numpy(X)), tensor.from_numpy(Y))

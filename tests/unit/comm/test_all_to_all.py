@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -49,7 +48,7 @@ def test_every_run_arrives(size, dtype):
         _check(run_threads(size, lambda comm: _received(comm, counts, dtype)), counts, dtype)  # noqa: B023
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_every_run_arrives_whatever_the_counts(data):
     size = data.draw(st.sampled_from(SIZES))
@@ -130,16 +129,13 @@ def test_a_late_rank_is_a_timeout(late):
 
     def member(comm):
         if comm.rank == late:
-            assert failed.wait(10)
-        start = time.monotonic()
+            assert failed.wait(30)
         with pytest.raises(ClusterError) as failure:
             comm.all_to_all(np.ones(4), [1] * 4, np.ones(4), [1] * 4)
         failed.set()
-        return type(failure.value), time.monotonic() - start
+        return type(failure.value)
 
-    failures = run_threads(4, member, timeout_s=0.1)
-    assert any(kind is CommTimeout for kind, _ in failures)
-    assert all(seconds < 5 for _, seconds in failures)
+    assert CommTimeout in run_threads(4, member, timeout_s=0.1)
 
 
 def test_wrong_arguments_are_refused_before_any_rank_waits():

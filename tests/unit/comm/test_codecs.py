@@ -51,7 +51,7 @@ def decoded(codec, values):
 # Every codec
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(values=any_vectors)
 def test_sizes_are_what_is_said_and_encoding_is_deterministic(values):
     for name, make in MAKERS.items():
@@ -67,7 +67,7 @@ def test_sizes_are_what_is_said_and_encoding_is_deterministic(values):
         assert again.tobytes() == payload.tobytes() and (place[payload.size :] == 99).all(), name
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(values=any_vectors)
 def test_decoding_adds_where_it_is_told_to(values):
     for name, make in MAKERS.items():
@@ -158,7 +158,7 @@ def _rounded(value, format):
 
 
 @pytest.mark.parametrize("format", [Half, BFloat16])
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.data())
 def test_16_bits_are_the_nearest_and_overflows_are_saturated_and_counted(format, data):
     dtype = data.draw(st.sampled_from(DTYPES))
@@ -212,7 +212,6 @@ def test_the_edge_of_the_range(format):
 # Partial
 
 
-@settings(deadline=None)
 @given(values=any_vectors, share=st.sampled_from([1e-9, 0.1, 0.25, 1 / 3, 0.5, 0.99, 1.0]), first=st.integers(0, 99))
 def test_partial_sends_every_element_in_turn(values, share, first):
     codec, seen = Partial(share), np.zeros(values.size, np.int64)
@@ -273,7 +272,7 @@ def _order(values):
     return np.argsort(-bits.astype(object), kind="stable").tolist()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(values=any_vectors, share=st.sampled_from([1e-9, 0.01, 0.1, 0.25, 0.5, 0.99, 1.0]))
 def test_top_k_keeps_exactly_the_largest(values, share):
     codec = TopK(share)
@@ -323,7 +322,7 @@ def test_a_share_is_the_decimal_number_that_is_written():
     assert [TopK(0.01).count(n) for n in (0, 1, 100, 101)] == [0, 1, 1, 2]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(values=any_vectors, threshold=st.sampled_from([0, 1e-30, 0.5, 1, 1e30, 1e300]))
 def test_a_threshold_keeps_what_exceeds_it(values, threshold):
     codec = Threshold(threshold)
@@ -397,7 +396,6 @@ def test_the_largest_number_is_not_rounded_to_infinity():
 # Error feedback
 
 
-@settings(deadline=None)
 @given(values=any_vectors, seed=st.integers(0, 9))
 def test_sums_and_changes_are_what_their_parts_are(values, seed):
     """In one pass or in three."""
@@ -420,7 +418,7 @@ def test_sums_and_changes_are_what_their_parts_are(values, seed):
 
 
 @every_dtype
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(steps=st.lists(hnp.arrays(np.int64, 12, elements=st.integers(-5000, 5000)), min_size=1, max_size=8))
 def test_what_was_sent_and_what_waits_is_what_came_in(dtype, steps):
     """Whole numbers, so that sums are exact and none but the codec can lose anything."""

@@ -32,7 +32,7 @@ def write_rows(out, columns, cuts=(), **options):
     return write.write(source, out, **{"durable": False, **options})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_shards_hold_every_sample_once(data):
     total = data.draw(st.integers(1, 60))
@@ -70,7 +70,7 @@ def test_shards_hold_every_sample_once(data):
         assert all((np.diff(part["y"]) > 0).all() for part in parts)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(1, 12), st.booleans())
 def test_shards_take_each_row_of_each_part_once(rows, count, shuffle):
     parts = tuple(Part(Path(), (own, 2, 0), {}, {}, {}) for own in rows)

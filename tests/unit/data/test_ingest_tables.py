@@ -57,7 +57,7 @@ def test_columns_become_features(tmp_path):
     np.testing.assert_allclose(manifest.features.mean, x.astype(float).mean(0), rtol=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_encoders_give_what_the_shards_hold(tmp_path_factory, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, ROWS), max_size=4)))

@@ -29,7 +29,7 @@ def streams(manifest: Manifest, ngroups: int, **conf: object) -> list[Stream]:
     return [Stream(manifest, StreamConf(group=g, ngroups=ngroups, **conf)) for g in range(ngroups)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(manifests, seeds, st.integers(1, 4), st.booleans())
 def test_groups_are_disjoint_and_every_epoch_visits_each_sample_once(manifest, seed, ngroups, shuffle):
     ngroups = min(ngroups, len(manifest.windows))
@@ -50,7 +50,7 @@ def test_short_windows_even_out_the_groups(seed):
     assert [stream.samples for stream in streams(manifest, 2, batchsize=1, seed=seed)] == [8, 8]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(manifests, seeds, st.integers(1, 100), st.integers(1, 7), st.integers(0, 40))
 def test_shares_make_up_the_batch_for_any_number_of_workers(manifest, seed, batchsize, nranks, step):
     stream = Stream(manifest, StreamConf(batchsize, seed))
@@ -62,7 +62,7 @@ def test_shares_make_up_the_batch_for_any_number_of_workers(manifest, seed, batc
     assert sum(sizes) == batchsize
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(manifests, seeds, st.integers(1, 40), st.integers(0, 30), st.integers(0, 50))
 def test_resuming_at_a_step_equals_running_to_it(manifest, seed, batchsize, step, skip):
     conf = StreamConf(batchsize, seed, random_skip=skip)
@@ -164,7 +164,7 @@ def test_impossible_settings_are_errors(conf, key):
         Stream(manifest_of([6], 2), StreamConf(**conf))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(manifests, st.integers(1, 100), st.integers(1, 7))
 def test_one_pass_has_every_sample_once_in_the_order_of_the_files(manifest, batchsize, nranks):
     stream = Stream(manifest, StreamConf(batchsize, shuffle=False, once=True))

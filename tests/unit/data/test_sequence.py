@@ -47,7 +47,7 @@ def streams(draw) -> SequenceStream:
 steps = st.integers(0, 10_000)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(streams(), steps)
 def test_a_batch_is_what_the_definition_says(stream, step):
     conf, total = stream.conf, stream.manifest.total
@@ -67,7 +67,7 @@ def test_a_batch_is_what_the_definition_says(stream, step):
     assert len(np.unique(batch)) == batch.size  # no record twice
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(streams(), steps)
 def test_the_next_batch_goes_on_where_this_one_stopped(stream, step):
     this, following = stream.batch(step), stream.batch(step + 1)
@@ -77,7 +77,7 @@ def test_the_next_batch_goes_on_where_this_one_stopped(stream, step):
     np.testing.assert_array_equal(following[:, 0], successors)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(streams(), steps, st.integers(1, 7))
 def test_the_rows_of_all_workers_make_up_the_batch(stream, step, nranks):
     shares = [stream.share(step, rank, nranks) for rank in range(nranks)]
@@ -87,7 +87,7 @@ def test_the_rows_of_all_workers_make_up_the_batch(stream, step, nranks):
     assert max(sizes) - min(sizes) <= 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(streams())
 def test_groups_are_disjoint_and_an_epoch_shows_every_record(stream):
     seen = []
@@ -99,7 +99,7 @@ def test_groups_are_disjoint_and_an_epoch_shows_every_record(stream):
     np.testing.assert_array_equal(np.concatenate(seen), np.arange(stream.manifest.total))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(streams(), steps)
 def test_resuming_at_a_step_is_asking_for_it(stream, step):
     resumed = pickle.loads(pickle.dumps(stream))
@@ -162,7 +162,7 @@ def test_the_least_data_is_enough():
     assert SequenceStream(manifest_of(12), CONF).batch(0).tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(streams())
 def test_one_pass_has_no_record_twice_and_misses_at_most_the_end_of_each_row(stream):
     conf = replace(stream.conf, random_skip=0, once=True)

@@ -423,7 +423,7 @@ def test_residuals_go_by_parameter_name_and_survive_another_threshold():
         advance(model, opt, 0, 2, "topk")
         state = opt.state_dict()
         before = {name: state["residual"][name] + state["owed"][name] for name in model.state_dict()}
-        opt._residuals((0, 1, 2))  # as another threshold does
+        opt._state.residuals((0, 1, 2))  # as another threshold does
         after = opt.state_dict()
         return before, after
 

@@ -42,6 +42,9 @@ IMAGES = {
         convolution_conf { num_filters: 6 kernel: 3 pad: 2 dilation: 2 stride_x: 2 groups: 3 }""",
     "transposed convolution": """type: kTransposedConvolution
         convolution_conf { num_filters: 6 kernel: 3 kernel_x: 4 pad: 1 stride: 2 output_pad: 1 groups: 3 }""",
+    "reshape": "type: kReshape reshape_conf { shape: [7, 9, 2] }",
+    "reshape to features": "type: kReshape reshape_conf { shape: 126 }",
+    "reshape to sequences": "type: kReshape reshape_conf { shape: [14, 9] }",
     "upsampling": "type: kUpsampling upsampling_conf { factor: 3 }",
     "upsampling between pixels": "type: kUpsampling upsampling_conf { method: BILINEAR }",
     "max pooling": "type: kPooling pooling_conf { pool: MAX kernel: 3 stride: 2 pad: 1 }",
@@ -155,12 +158,15 @@ RESIDUAL = """
   layer { name: "gated" type: kMul srclayers: ["conv", "gate", "mean"] }
   layer { name: "largest" type: kMax srclayers: ["gated", "data"] }
   layer { name: "sum" type: kAdd srclayers: ["largest", "data", "conv"] }
+  layer { name: "less" type: kSub srclayers: ["sum", "mean"] }
+  layer { name: "open" type: kSigmoid srclayers: "conv" }
+  layer { name: "quotient" type: kDiv srclayers: ["less", "open"] }
 """
 
 
 def test_sums_products_and_maxima(folder):
     net = made(image_net(RESIDUAL), folder)
-    for ours, theirs in compared(net, folder, "gated", "largest", "sum"):
+    for ours, theirs in compared(net, folder, "gated", "largest", "sum", "less", "quotient"):
         np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
 
 

@@ -51,7 +51,7 @@ def fill(draw: st.DrawFn, message: object, descriptor: Descriptor) -> None:
 
 
 @given(messages(JobProto))
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
 def test_text_round_trip_of_any_job(job: JobProto) -> None:
     assert load_job(job_to_text(job)) == job
 
@@ -84,7 +84,7 @@ PIECES = st.sampled_from(
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
 def test_scan_agrees_with_the_library_on_damaged_text(data: st.DataObject, good: str) -> None:
     """What the scan finds nothing wrong with, the library parses; and the scan finds fault where the library does."""
     text = good

@@ -7,7 +7,7 @@ import pytest
 from support.layer_cases import Bench
 
 from singa_dask.errors import ConfigError
-from singa_dask.layers import Add, GlobalPooling, Max, Mul
+from singa_dask.layers import Add, Div, GlobalPooling, Max, Mul, Reshape, Sub
 from singa_dask.layers.partition import Form, LayerPartition
 from singa_dask.ops import Ops, get_ops
 
@@ -15,7 +15,7 @@ BASE = Ops(np.float64)
 
 
 @pytest.mark.parametrize("shapes", [((3,), (4,)), ((2, 3, 4), (2, 2, 4)), ((2, 3, 4), (3,)), ((2, 3), (2, 3, 2))])
-@pytest.mark.parametrize("kind", [Add, Mul, Max])
+@pytest.mark.parametrize("kind", [Add, Sub, Mul, Div, Max])
 def test_other_shapes_are_refused(kind, shapes):
     with pytest.raises(ConfigError, match=r"layer 'n'.*same shape, or size 1.*x: .*y: "):
         kind("n", ["x", "y"]).setup(*shapes)
@@ -24,6 +24,17 @@ def test_other_shapes_are_refused(kind, shapes):
 def test_a_single_source_is_refused():
     with pytest.raises(ConfigError, match=r"Add takes at least 2 srclayers.*x"):
         Add("n", ["x"]).setup((3,))
+
+
+def test_a_difference_has_two_sources():
+    with pytest.raises(ConfigError, match=r"Sub takes 2 srclayers.*x, y, z"):
+        Sub("n", ["x", "y", "z"]).setup((3,), (3,), (3,))
+
+
+@pytest.mark.parametrize("shape", [[5], [4, 2, 3], []])
+def test_a_reshape_keeps_the_number_of_elements(shape):
+    with pytest.raises(ConfigError, match=r"shape must keep the number.*samples of shape \(1, 3, 4\).*product is 12"):
+        Reshape("n", "x", shape=shape).setup((3, 4, 1))
 
 
 def test_the_first_of_equals_gets_the_gradient_of_a_maximum():

@@ -159,6 +159,8 @@ ERRORS = {
     "sums of errors": (MAELoss("n", ["x", "t", "w"], reduction="SUM"), abs, 1),
     "huber": (HuberLoss("n", ["x", "t", "w"], delta=0.5), huber(0.5), 6),
     "sums of hubers": (HuberLoss("n", ["x", "t", "w"], reduction="SUM"), huber(1), 1),
+    "half a huber": (HuberLoss("n", ["x", "t", "w"], scale=0.5), huber(1), 12),
+    "sum over the mini-batch": (MSELoss("n", ["x", "t", "w"], reduction="SUM", scale=B), np.square, 1 / B),
 }
 
 
@@ -171,6 +173,25 @@ def test_a_loss_of_errors_is_the_mean_over_samples_of_a_mean_or_sum_of_values(na
         spread = weights.reshape(B, *weights.shape[1:] or (1, 1))
         assert metrics["loss"] == pytest.approx((spread * each(x - t)).sum() / values / B)
         assert others == [None, None]
+
+
+@pytest.mark.parametrize("reduction", ["MEAN", "SUM"])
+@pytest.mark.parametrize("kind", [BCELoss, HuberLoss, MAELoss, MSELoss])
+def test_the_gradients_and_losses_of_n_workers_are_those_of_one(kind, reduction):
+    x, t = DRAW.standard_normal((B, 3)), DRAW.random((B, 3))
+
+    def worker(first, last):
+        layer = kind("loss", ["x", "t", "w"], reduction=reduction, scale=B)
+        ctx = Context(Ops(np.float64), Step(total_rows=B))
+        layer.setup((3,), (3,), ())
+        layer.forward(ctx, x[first:last], t[first:last], WEIGHTS[first:last])
+        return layer.backward(ctx, None)[0], layer.metrics(ctx)["loss"]
+
+    whole, loss = worker(0, B)
+    gradients, losses = zip(worker(0, 1), worker(1, 5), worker(5, B), strict=True)
+    np.testing.assert_allclose(np.concatenate(gradients), whole, rtol=1e-12)
+    assert sum(each.total for each in losses) == pytest.approx(loss.total)
+    assert sum(each.count for each in losses) == loss.count == B
 
 
 def test_binary_cross_entropy_counts_what_is_on_the_right_side():

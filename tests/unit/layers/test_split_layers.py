@@ -33,7 +33,6 @@ def test_equals_the_layer_on_its_own(name, size):
         assert metrics == pytest.approx(serial.metrics[0], rel=1e-12)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients_are_those_of_finite_differences(name):
     case = CASES[name]()

@@ -49,7 +49,7 @@ def test_a_layer_read_twice_has_two_uses():
     assert graph.consumers["x"] == (Edge("sum", 0), Edge("sum", 1))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.data())
 def test_sources_always_come_first(data):
     n = data.draw(st.integers(1, 12))

@@ -57,7 +57,7 @@ def arrays(window: Window, shape: tuple[int, int, int, int], filters: int):
 
 
 @pytest.mark.timeout(240)
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     kernel=pair,
     stride=pair,

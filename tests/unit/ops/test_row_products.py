@@ -65,7 +65,7 @@ def check(way: str, a: np.ndarray, b: np.ndarray, threads: int, accumulate: bool
 
 
 @EVERY_WAY
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(
     share=st.floats(0, 1),
     inputs=st.integers(LEAST, LEAST + 300),

@@ -24,7 +24,7 @@ def run(source, accumulate, target):
     transpose(start, rows, columns, place, accumulate)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(SIZES, SIZES, st.booleans())
 def test_rows_become_columns_and_nothing_else_is_written(rows, columns, accumulate):
     rng = np.random.default_rng(rows)

@@ -110,7 +110,7 @@ def check(kind, window: Window, threads: int, shape: tuple[int, int, int, int], 
 
 @needs_vectors
 @pytest.mark.timeout(240)
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, suppress_health_check=list(HealthCheck))
 @given(
     size=st.sampled_from(sorted(TILE)),
     pad=st.tuples(st.integers(0, 6), st.integers(0, 6)),

@@ -51,7 +51,8 @@ def test_layers_of_the_grid_are_measured_once_each(small, monkeypatch):
 def test_the_grid_has_layers_of_every_usual_kind():
     kinds = {call.work.kind.split()[0] for job in grid_jobs() for call in worker_step(job).forward}
     assert {"InnerProduct", "Convolution", "Pooling", "LRN", "BatchNorm", "ReLU", "Dropout", "SoftmaxLoss"} < kinds
-    assert {"Add", "Mul", "Max", "GELU", "SiLU", "GlobalPooling", "GroupNorm", "LayerNorm", "Attention"} < kinds
+    assert {"Add", "Sub", "Mul", "Div", "Max", "Reshape", "GlobalPooling", "Attention"} < kinds
+    assert {"GELU", "SiLU", "GroupNorm", "LayerNorm"} < kinds
     assert {"RNN", "GRU", "LSTM", "OneHot", "Sigmoid", "Tanh", "STanh"} < kinds
 
 

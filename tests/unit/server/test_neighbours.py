@@ -6,130 +6,22 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.servers import Post, contained, detached, ones, protocol
+from support.line import COUNT, STEPS, Line, events, happen, servers
+from support.servers import Post, contained, ones, protocol
 
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import (
-    Delta,
     Done,
     Inspect,
     OpenAccount,
     Origin,
     Put,
     Refused,
-    Reply,
-    State,
     Sync,
     Update,
 )
 from singa_dask.server.neighbours import Account
-
-STEPS = 20  # of one origin: 2**20 is exact in float32
-COUNT = 8  # element i holds the sum of 2**step of the updates that copy i made, element 8 + i how many they are
-
-
-class Line:
-    """Server groups, and the messages between them that are still under way."""
-
-    def __init__(self, n: int, values: np.ndarray | None = None, sync_freq: int = 1) -> None:
-        self.generations = [0] * n
-        self.initial = ones(0.0) if values is None else values
-        self.sync_freq = sync_freq
-        self.posts = [self.server(i) for i in range(n)]
-        self.steps = [0] * n
-        self.updates = [0] * n  # ever made, by whichever server stood there
-        self.syncs: list[tuple[int, Sync]] = []
-        self.replies: list[tuple[int, Sync, Reply]] = []
-        for post in self.posts:
-            post.say(Put(0, self.initial))
-
-    def __len__(self) -> int:
-        return len(self.posts)
-
-    def account(self, left: int) -> tuple[int, int]:
-        return self.generations[left], self.generations[left + 1]
-
-    def server(self, i: int) -> Post:
-        sides = {"left": i - 1} if i else {}
-        sides |= {"right": i} if i + 1 < len(self.generations) else {}
-        accounts = {side: self.account(left) for side, left in sides.items()}
-        return Post(protocol(groups=(i,), accounts=accounts, sync_freq=self.sync_freq))
-
-    def values(self, i: int) -> np.ndarray:
-        return self.posts[i].ask(Inspect(0)).values
-
-    def update(self, i: int, gradient: np.ndarray | None = None) -> None:
-        if gradient is None:
-            gradient = np.zeros(16, np.float32)
-            gradient[i], gradient[COUNT + i] = -(2.0 ** self.updates[i]), -1
-        first = 0 if self.generations[i] == 0 else self.steps[i]
-        reply = self.posts[i].ask(Update(0, Origin(i, self.generations[i], first), self.steps[i], gradient))
-        assert not isinstance(reply, Refused)
-        self.steps[i] += 1
-        self.updates[i] += 1
-
-    # One exchange, as ServerActor makes it, message by message
-
-    def begin(self, i: int, *, force: bool = True) -> Sync | None:
-        sync = self.posts[i].protocol.slices[0].begin_sync(force=force)
-        if sync is not None:
-            self.syncs.append((i, sync))
-        return sync
-
-    def arrive(self, at: int, *, keep: bool = False) -> None:
-        i, sync = self.syncs[at] if keep else self.syncs.pop(at)
-        self.replies.append((i, sync, detached(self.posts[i + 1].ask(sync))))
-
-    def finish(self, at: int, *, keep: bool = False) -> None:
-        i, sync, reply = self.replies[at] if keep else self.replies.pop(at)
-        if isinstance(reply, Delta):
-            self.posts[i].protocol.slices[0].finish_sync(sync, reply)
-        else:
-            with pytest.raises(ValueError, match="did not answer"):
-                self.posts[i].protocol.slices[0].finish_sync(sync, reply)
-
-    def flush(self, i: int) -> None:
-        for _ in range(2):
-            sync = self.posts[i].protocol.slices[0].begin_sync(force=True)
-            reply = detached(self.posts[i + 1].ask(sync))
-            assert isinstance(reply, Delta)
-            self.posts[i].protocol.slices[0].finish_sync(sync, reply)
-
-    def sweep(self) -> None:
-        pairs = range(len(self) - 1)
-        for i in (*pairs, *reversed(pairs)):
-            self.flush(i)
-
-    # As ServerActor.take_over and hand_on, message by message
-
-    def replace(self, i: int) -> None:
-        self.generations[i] += 1
-        self.posts[i] = self.server(i)
-
-    def take_over(self, i: int, neighbour: int) -> State:
-        left = min(i, neighbour)
-        request = OpenAccount(0, "left" if i == left else "right", self.account(left))
-        state = self.posts[neighbour].ask(request)
-        assert isinstance(state, State)
-        return detached(state)
-
-    def begin_as(self, i: int, neighbour: int, state: State) -> None:
-        self.posts[i].say(Put(0, state.values, state.state, state.version, ledger=state.ledger))
-        side = "right" if neighbour > i else "left"
-        self.posts[i].protocol.slices[0].open_account(side, self.account(min(i, neighbour)))
-
-    def hand_on(self, i: int, neighbour: int) -> Reply:
-        left = min(i, neighbour)
-        own, side = self.posts[i].protocol.slices[0], "right" if i == left else "left"
-        known, ledger = own.open_account(side, self.account(left))
-        request = OpenAccount(0, "left" if i == left else "right", self.account(left), known.copy(), ledger.copy())
-        return self.posts[neighbour].ask(request)
-
-    def restore(self, i: int) -> None:
-        sides = [j for j in (i - 1, i + 1) if 0 <= j < len(self)]
-        self.begin_as(i, sides[0], self.take_over(i, sides[0]))
-        for neighbour in sides[1:]:
-            assert self.hand_on(i, neighbour) == Done()
+from singa_dask.updaters import SGD
 
 
 def made_of(line: Line, values: np.ndarray, i: int) -> set[int]:
@@ -150,36 +42,7 @@ def ledger_of(line: Line, i: int) -> Ledger:
     return state.ledger
 
 
-servers = st.integers(0, 3)
-events = st.lists(
-    st.one_of(
-        st.tuples(st.just("update"), servers, st.booleans()),
-        st.tuples(st.just("begin"), servers, st.booleans()),
-        st.tuples(st.sampled_from(["arrive", "finish"]), st.integers(0, 50), st.booleans()),
-        st.tuples(st.sampled_from(["lose sync", "lose reply"]), st.integers(0, 50), st.booleans()),
-    ),
-    max_size=60,
-)
-
-
-def happen(line: Line, event: tuple[str, int, bool], update=None) -> None:
-    """One event of a schedule, where it is possible."""
-    what, which, flag = event
-    if what == "update" and line.updates[which % len(line)] < STEPS:
-        line.update(which % len(line), update)
-    elif what == "begin":
-        line.begin(which % (len(line) - 1), force=flag)
-    elif what == "arrive" and line.syncs:
-        line.arrive(which % len(line.syncs), keep=flag)
-    elif what == "finish" and line.replies:
-        line.finish(which % len(line.replies), keep=flag)
-    elif what == "lose sync" and line.syncs:
-        del line.syncs[which % len(line.syncs)]
-    elif what == "lose reply" and line.replies:
-        del line.replies[which % len(line.replies)]
-
-
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(n=st.integers(2, 4), schedule=events)
 def test_no_update_is_lost_or_counted_twice(n, schedule):
     line = Line(n)
@@ -204,7 +67,7 @@ def test_no_update_is_lost_or_counted_twice(n, schedule):
         ]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(n=st.integers(2, 4), schedule=events, seed=st.integers(0, 2**32 - 1))
 def test_copies_of_any_numbers_agree_within_rounding(n, schedule, seed):
     rng = np.random.default_rng(seed)
@@ -410,7 +273,7 @@ def test_exchanges_may_begin_before_the_openings_are_through():
     np.testing.assert_array_equal(line.values(0), line.values(1))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(n=st.integers(2, 4), before=events, lost=servers, repeats=st.integers(1, 3), after=events)
 def test_copies_agree_after_a_replacement_whatever_is_under_way(n, before, lost, repeats, after):
     line = Line(n)
@@ -443,7 +306,7 @@ def test_an_account_forgets_what_it_began_with_once_the_neighbour_exchanges():
     mine, theirs = ones(1.0), ones(10.0)
     sync = left.begin(0, mine, Ledger())
     assert (left.opening[0] == 0).all() and (left.known == 1).all(), "a neighbour may still ask for them"
-    answer = right.answer(theirs, Ledger(), sync)
+    answer = right.answer(theirs, Ledger(), sync, SGD(lr=1.0).mix)
     assert (right.opening[0] == 11).all() and right.opening[0] is right.known
     left.finish(mine, Ledger(), sync, answer)
     assert left.opening[0] is left.known and (mine == 11).all() and (theirs == 11).all()
@@ -458,7 +321,7 @@ def test_an_opening_that_does_not_fit_is_refused_and_changes_nothing(size):
     assert line.values(1)[1] == 1 and line.values(1)[0] == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=12))
 def test_the_most_reductions_of_the_learning_rate_reach_all_copies(told):
     """Each copy hears of some reductions with an update; once everything is exchanged, all know the most."""

@@ -318,7 +318,6 @@ TestProtocol = Protocol.TestCase
 TestProtocol.settings = settings(
     max_examples=60,
     stateful_step_count=60,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )

@@ -227,5 +227,5 @@ class Supervised(RuleBasedStateMachine):
 
 TestSupervised = Supervised.TestCase
 TestSupervised.settings = settings(
-    max_examples=60, stateful_step_count=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=50, derandomize=True, suppress_health_check=list(HealthCheck)
 )

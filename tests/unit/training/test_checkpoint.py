@@ -244,7 +244,6 @@ def test_a_rank_that_is_lost_during_a_save_leaves_the_old_one(tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.timeout(60)
 def test_kill_at_any_moment_of_a_save_leaves_a_valid_one(tmp_path):
     """A process that saves in a loop is killed 50 times, at arbitrary moments; what is there always loads."""
     program = textwrap.dedent(

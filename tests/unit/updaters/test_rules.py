@@ -140,7 +140,7 @@ def test_updater_follows_its_rule(cls, rule, own, common, dtype, tolerance):
     np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(cuts=st.lists(st.integers(0, SIZE // 16), min_size=2, max_size=2).map(sorted), seed=st.integers(0, 99))
 @pytest.mark.parametrize(("cls", "rule", "own"), RULES, ids=IDS)
 def test_slices_together_equal_the_whole(cls, rule, own, cuts, seed):

@@ -1,0 +1,194 @@
+"""Layers as descriptions: nodes of the graph that a job file or Python describes.
+
+InnerProduct("ip1", "conv2", num_output=500)            # in Python; also InnerProduct(num_output=500)(conv2)
+layer { name: "ip1" type: kInnerProduct srclayers: "conv2" innerproduct_conf { num_output: 500 } }
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.description import Description
+from singa_dask.job.job_pb2 import LayerProto, ParamProto
+from singa_dask.job.layer_types import parameter_roles
+from singa_dask.layers.param import param_message
+
+if TYPE_CHECKING:
+    from singa_dask.layers.base import Layer
+
+# Keyword arguments of every layer that set fields of LayerProto itself.
+_WIRING = (
+    *("include", "exclude", "partition_dim", "share_params"),
+    *("unroll_len", "unroll_conn_type", "shift", "unroll_source", "share_src_blobs"),
+)
+
+# The outermost module that is being called, and its `layers`.
+_called_module: ContextVar[tuple[Any, Mapping[int, tuple[str, Any]]] | None] = ContextVar("module", default=None)
+
+
+class Node(Description):
+    """What every layer is as a description: a message, sources and calls.
+
+    num_sources: minimum and maximum number of srclayers; None for no maximum. srclayers are names or layers, stored in
+    `inputs`. In a list, a layer without sources chooses them by `Layer.follow`. Layers without a name are named when
+    the net is assembled. param: messages or mappings of their fields, where `init` may be a user function(param, rng).
+    template: the layer that was called, if not this one; module: the Module in whose `forward` that was.
+    """
+
+    type: ClassVar[str] = "kUserLayer"
+    num_sources: ClassVar[tuple[int, int | None]] = (1, 1)
+
+    inputs: tuple[str | Node, ...]
+    template: Node | None = None
+    module: Any = None
+    _called = False
+
+    def __init__(
+        self,
+        name: str | None = None,
+        srclayers: str | Node | Sequence[str | Node] = (),
+        *,
+        param: ParamProto | Mapping[str, Any] | Sequence[ParamProto | Mapping[str, Any]] = (),
+        include: Sequence[Any] = (),
+        exclude: Sequence[Any] = (),
+        partition_dim: int | None = None,
+        **conf: Any,
+    ):
+        if name is not None and not isinstance(name, str):
+            fields = getattr(LayerProto(), self.conf_field).DESCRIPTOR.fields if self.conf_field else ()
+            hint = f"Write {fields[0].name}={name!r}." if fields else None
+            raise ConfigError(Problem(type(self).__name__, "the first argument must be the name", repr(name), hint))
+        proto, where = LayerProto(name=name), name or type(self).__name__
+        for i, p in enumerate([param] if isinstance(param, ParamProto | Mapping) else param):
+            proto.param.append(param_message(p, f"{where}.param[{i}]"))
+        wiring = {"include": include, "exclude": exclude, "partition_dim": partition_dim}
+        given = {key: value for key, value in wiring.items() if value is not None}
+        from singa_dask.layers.base import Layer
+
+        self._describe(proto, Layer, where, {**conf, **given}, _WIRING)
+        self._adopt(proto)
+        self._read((srclayers,) if isinstance(srclayers, str | Node) else tuple(srclayers))
+
+    def __call__(self, *sources: Any) -> Any:
+        """The layer with these sources, so that calls can be nested: SoftmaxLoss()(ReLU()(x), data).
+
+        The first call sets the sources of this layer. A further one, and one in the `forward` of a Module, returns
+        another node of the net, which shares the parameters of the first. On arrays or tensors it computes (see
+        singa_dask.autograd).
+        """
+        if sources and not any(isinstance(source, str | Node) for source in sources):
+            from singa_dask import autograd
+
+            return autograd.computed(cast("Layer", self), sources)
+        if not sources or self.num_sources[1] == 0:
+            hint = "An input layer has no sources." if self.num_sources[1] == 0 else "Call it on its source layers."
+            raise self.problem(f"{type(self).__name__} cannot be called on these sources", _named(sources), hint)
+        if self.inputs and not self._called:
+            raise self.problem("has srclayers and cannot be called", _named(self.inputs), "Leave out one of them.")
+        check_attribute(self, parameter_roles(self.proto) or ())
+        again = self._called or _called_module.get() is not None
+        node = self._node(node_name(self)) if again else self
+        node._called = True
+        node._read(sources)
+        return node
+
+    def _node(self, name: str) -> Self:
+        """Another node of the net that computes what this layer computes."""
+        node, proto = copy.copy(self), LayerProto()
+        proto.CopyFrom(self.proto)
+        proto.ClearField("srclayers")
+        proto.name = name
+        node._adopt(proto)
+        node.template = self if self.template is None else self.template
+        node.module = (_called_module.get() or (None,))[0]
+        return node
+
+    def __bool__(self) -> bool:
+        """True. Raises ConfigError for a source or an output of layers in the `forward` of a Module."""
+        if _called_module.get() is not None and (self.inputs or self.num_sources == (0, 0)):
+            hint = "Let if and while depend on attributes of the module only: the net is the same for all samples."
+            raise self.problem("has no value in forward, which runs once to build the net", repr(self), hint)
+        return True
+
+    def __add__(self, other: Any) -> Any:
+        return self._combined("Add", other)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._combined("Sub", other)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._combined("Mul", other)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._combined("Div", other)
+
+    def _combined(self, kind: str, other: Any) -> Any:
+        """The elementwise combination of two layers."""
+        from singa_dask.layers import elementwise
+
+        return getattr(elementwise, kind)()(self, other) if isinstance(other, Node) else NotImplemented
+
+    def _read(self, sources: tuple[str | Node, ...]) -> None:
+        for source in sources:
+            if not isinstance(source, str | Node):
+                raise self.problem("sources must be layers or names of layers", repr(source))
+        self.inputs = sources
+        names = [s.name if isinstance(s, Node) else s for s in sources]
+        if all(names):  # unnamed layers get a name when the net is assembled
+            self.proto.srclayers[:] = names
+
+    @property
+    def name(self) -> str:
+        """The name; empty before the net is assembled if none was given."""
+        return self.proto.name
+
+    def problem(self, message: str, received: Any = None, hint: str | None = None) -> ConfigError:
+        """An error that names this layer."""
+        key = f"layer {self.name or type(self).__name__!r}"
+        return ConfigError(Problem(key, message, None if received is None else str(received), hint))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({repr(self.name) if self.name else ''})"
+
+    def _adopt(self, proto: LayerProto) -> None:
+        super()._adopt(proto)
+        self.inputs = tuple(proto.srclayers)
+
+
+def _named(layers: Sequence[Any]) -> str:
+    return ", ".join(layer if isinstance(layer, str) else repr(layer) for layer in layers) or "nothing"
+
+
+@contextmanager
+def calling(module: Any) -> Iterator[bool]:
+    """Inside, each call of a layer makes a node of the net, named as the outermost module's `layers` say. Yields
+    whether this is the outermost one."""
+    outermost = _called_module.get() is None
+    token = _called_module.set((module, module.layers)) if outermost else None
+    try:
+        yield outermost
+    finally:
+        if token is not None:
+            _called_module.reset(token)
+
+
+def check_attribute(layer: Node, params: Collection[Any]) -> None:
+    """Raise ConfigError if a module is being called, and a layer with parameters is not one of its layers."""
+    called = _called_module.get()
+    if params and called is not None and id(layer) not in called[1] and layer.template is None:
+        kind = type(layer).__name__
+        message = f"has parameters and is called in the forward of {type(called[0]).__name__}, but is not an attribute"
+        name = layer.name or kind.lower()
+        hint = f"Create it in __init__: self.{name} = {kind}(...). Lists and dicts may hold it too."
+        raise layer.problem(message, repr(layer), hint)
+
+
+def node_name(layer: Node) -> str:
+    """The name of a layer in the outermost module that is being called, or else its own."""
+    _, names = _called_module.get() or (None, {})
+    return names[id(layer)][0] if id(layer) in names else layer.name

@@ -1,0 +1,79 @@
+"""Servers that are lost, and come back."""
+
+from __future__ import annotations
+
+import numpy as np
+from support.servers import detached, ones, server_plan
+
+from singa_dask.ops import Ops
+from singa_dask.server import KeptServer, Server, ServerShadow, partition
+from singa_dask.server.kept import read_kept
+from singa_dask.server.messages import Delta, Origin, Update
+from singa_dask.server.protocol import LEFT, RIGHT
+
+SIZE = 16
+
+
+class Lost:
+    """A server that is lost whenever the test wants, and comes back. number: of its group, in a line of so many."""
+
+    def __init__(self, number: int = 0, line: int = 1, slices: int = 1, **options) -> None:
+        self.cut, self.generation = partition(SIZE * slices, slices, 1, beside=False), 0
+        self.sides = [LEFT] * (number > 0) + [RIGHT] * (number < line - 1)
+        self.options = {"groups": (0, 1, 2), **options}
+        self.make(dict.fromkeys(self.sides, (1, 1)))
+
+    def make(self, accounts, left: KeptServer | None = None, **options) -> None:
+        self.generation += 1
+        plan = server_plan(self.cut, accounts=accounts, **self.options | options)
+        self.protocol = plan.protocol(Ops())
+        kept = {} if left is None else read_kept(left)
+        assert kept is not None
+        place = 0, 1, self.generation
+        self.shadow = ServerShadow.create(self.protocol, place, self.sides, accounts, lambda nbytes: True)
+        self.protocol.restore(kept)
+        self.server = Server(self.protocol)
+
+    def lose(self, **options) -> None:
+        """It is lost, and comes back."""
+        before = self.shadow
+        self.make(before.described.opened, before.described, **options)
+
+    def ask(self, request):
+        future = self.server.call(request)
+        return detached(future.result(1)) if future.done() else None
+
+
+def update(group: int, step: int, value: float = 1.0, index: int = 0) -> Update:
+    return Update(index, Origin(group), step, ones(value, SIZE))
+
+
+def same(one, other) -> bool:
+    """Whether two replies are equal, or two servers' states."""
+    pairs = zip(vars(one).items(), vars(other).items(), strict=True)
+    return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for (_, a), (_, b) in pairs)
+
+
+def exchange(left: Lost, right: Lost, lost: tuple[str, ...]) -> None:
+    """One exchange, with servers lost at these moments: nothing that was said is said again in vain."""
+
+    def moment(name: str) -> None:
+        for server in (left, right):
+            if f"{'left' if server is left else 'right'} {name}" in lost:
+                server.lose()
+
+    sync = left.server.begin_sync(0, force=True)
+    moment("began")
+    if "left began" in lost:
+        again = left.server.begin_sync(0)
+        assert same(again, sync), "the message under way is repeated"
+        sync = again
+    reply = right.ask(sync)
+    moment("answered")
+    if "right answered" in lost or "left answered" in lost:
+        sync = left.server.begin_sync(0)
+        again = right.ask(sync)
+        assert isinstance(again, Delta) and same(again, reply)
+        reply = again
+    left.server.finish_sync(sync, reply)
+    moment("finished")

@@ -1,0 +1,200 @@
+"""Operators, pieces, shapes and time steps of arrays; dropout on several ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singa_dask import Module, autograd, device, layers, opt, tensor
+from singa_dask.comm import run_threads
+from singa_dask.errors import ConfigError, DataError
+from singa_dask.ops import get_ops
+
+RNG = np.random.default_rng(7)
+
+
+@pytest.fixture(autouse=True)
+def training(monkeypatch):
+    monkeypatch.setattr(autograd, "training", True)
+    autograd.set_seed(0)
+
+
+def drawn(*shape, above=0.0):
+    return (np.abs(RNG.normal(size=shape)) + above if above else RNG.normal(size=shape)).astype(np.float32)
+
+
+def of(array):
+    return tensor.from_numpy(array)
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 3, 2, 4)])
+def test_operators_have_the_values_of_numpy(shape):
+    a, b = drawn(*shape, above=1), drawn(*shape, above=1)
+    for made, expected in (
+        (of(a) - of(b), a - b),
+        (of(a) / of(b), a / b),
+        (-of(a), -a),
+        (of(a) + 2, a + 2),
+        (1.5 - of(a), 1.5 - a),
+        (np.float32(3) * of(a), 3 * a),
+        (np.float64(2) / of(a), 2 / a),
+        (sum([of(a), of(b)]), a + b),
+        (autograd.negative(of(a)), -a),
+    ):
+        assert made.shape == shape
+        np.testing.assert_allclose(tensor.to_numpy(made), expected, rtol=1e-6)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        of(a) - "b"
+
+
+def test_what_was_computed_is_not_changed_in_place():
+    x = of(drawn(3, 2))
+    before = y = autograd.tanh(x)
+    y *= 3
+    y /= 2
+    assert y is not before and y.call is not None
+    np.testing.assert_allclose(tensor.to_numpy(y), 1.5 * tensor.to_numpy(before), rtol=1e-6)
+    given = x
+    given *= 3
+    assert given is x
+
+
+def test_pieces_and_shapes_are_those_of_the_tensor_s_own_axes():
+    image = drawn(4, 6, 2, 3)
+    pieces = autograd.split(of(image), 1, 4)
+    for piece, expected in zip(pieces, (image[:, :1], image[:, 1:2], image[:, 2:3], image[:, 3:]), strict=True):
+        np.testing.assert_array_equal(tensor.to_numpy(piece), expected)
+    rows = autograd.split(of(image), 0, 2)
+    np.testing.assert_array_equal(tensor.to_numpy(rows[1]), image[2:])
+    np.testing.assert_array_equal(
+        tensor.to_numpy(autograd.cat((*rows, of(image)), axis=0)), np.concatenate([image] * 2)
+    )
+    np.testing.assert_array_equal(
+        tensor.to_numpy(autograd.cat(rows, axis=3)), np.concatenate([image[:2], image[2:]], 3)
+    )
+    for shape in ((4, 36), (-1, 3, 12), (4, 2, -1, 3)):
+        np.testing.assert_array_equal(tensor.to_numpy(autograd.reshape(of(image), shape)), image.reshape(shape))
+    a, b = drawn(3, 4), drawn(4, 2)
+    np.testing.assert_allclose(tensor.to_numpy(of(a) @ of(b)), a @ b, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(autograd.matmul(a, b), a @ b, rtol=1e-5, atol=1e-6)
+
+
+CELLS = {"rnn": autograd.RNN, "gru": autograd.GRU}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_time_steps_at_once_are_those_one_by_one(name):
+    cell, x, h = CELLS[name](3, 4), drawn(5, 2, 3), drawn(2, 4)
+    at_once = cell([*x], h)
+    assert [each.shape for each in at_once] == [(2, 4)] * 5
+    for x_t, expected in zip(x, at_once, strict=True):
+        h = cell(x_t, h)
+        np.testing.assert_allclose(h, expected, rtol=1e-5, atol=1e-6)
+    (alone,) = cell([x[0]])
+    np.testing.assert_allclose(cell(x[0]), alone, rtol=1e-6)
+
+
+def test_layers_across_time_steps_read_lists():
+    x = drawn(3, 2, 4)
+    for y, expected in zip(layers.Reverse()([*x]), x[::-1], strict=True):
+        np.testing.assert_array_equal(y, expected)
+
+
+class Everything(Module):
+    """Every operation, on given values and on computed ones."""
+
+    def __init__(self):
+        self.cell, self.memory = autograd.GRU(3, 4), autograd.LSTM(4, 2)
+        self.inner, self.last = autograd.Linear(3, 4), autograd.Linear(2, 4)
+
+    def forward(self, x, image):
+        first, second, _ = autograd.split(autograd.reshape(image, (-1, 9)), 1, 3)
+        h = self.inner(first - x)
+        states = self.cell([x, first, x / (2 + second * second)], h)
+        states.append(self.cell(second, states[-1]))
+        y = self.last(autograd.cat(self.memory(states)[1:], axis=0))
+        weights = autograd.reshape(autograd.cat((self.inner(x), h), axis=1), (2, 2, 4))
+        product = autograd.matmul(autograd.reshape(weights, (2, 8)), autograd.cat(states, axis=0))
+        return autograd.cat((1 - y, -product / 3), axis=0)
+
+
+def test_gradients_equal_differences_in_float64():
+    double = device.Device("cpu")
+    double.ops = get_ops("cpu", np.float64)
+
+    def given(*shape):
+        return tensor.Tensor(data=RNG.normal(size=shape), device=double, dtype=np.float64, stores_grad=True)
+
+    net, x, image, t = Everything(), given(2, 3), given(2, 3, 1, 3), given(8, 4)
+
+    def value():  # not Tensor.item(), which is float32
+        return float(((net(x, image).array - t.array) ** 2).mean())
+
+    names, pairs = {id(x): "x", id(image): "image"}, {}
+    for owner, g in autograd.backward(autograd.mean_square_error(net(x, image), t)):
+        pairs[names.get(id(owner)) or getattr(owner, "name", "t")] = owner.data, g.data.copy()
+    assert {"x", "image", "last_weight", "inner_weight", "cell_z_hx", "cell_c_hh", "memory_f_hh"} < pairs.keys()
+    del pairs["t"]  # a loss gives none for its target
+    for name, (values, gradient) in pairs.items():
+        places = list(np.ndindex(values.shape))
+        for place in places[:: max(1, len(places) // 6)]:
+            kept, losses = values[place], []
+            for change in (1e-5, -1e-5):
+                values[place] = kept + change
+                losses.append(value())
+            values[place] = kept
+            assert (losses[0] - losses[1]) / 2e-5 == pytest.approx(gradient[place], rel=1e-5, abs=1e-8), name
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (
+            lambda x: autograd.LSTM(3, 2)(x, drawn(2, 2)),
+            ConfigError,
+            r"LSTM forgets its cell .*list of all time steps",
+        ),
+        (lambda x: autograd.Linear(3, 2)([x, x]), ConfigError, "InnerProduct reads no lists of time steps"),
+        (lambda x: autograd.GRU(3, 2)([]), ConfigError, "a list of time steps must not be empty"),
+        (lambda x: autograd.GRU(3, 2)([x, x], drawn(4, 2)), DataError, "equally many rows. Received: 2, 4"),
+        (lambda x: autograd.matmul(x, x), DataError, r"matmul takes matrices .*\(2, 3\) and \(2, 3\)"),
+        (lambda x: autograd.reshape(x, (3, 2)), ConfigError, r"must begin with 2 and have more sizes.*\(3, 2\)"),
+        (lambda x: autograd.reshape(x, (2, 4)), ConfigError, "must keep the number of elements"),
+        (lambda x: autograd.split(x, 1, 4), ConfigError, "num_slices must lie between 1 and .* 3"),
+        (
+            lambda x: autograd.cat((x, drawn(2, 2)), axis=0),
+            ConfigError,
+            "sources must match in all dimensions except 0",
+        ),
+    ],
+)
+def test_errors(call, error, words):
+    with pytest.raises(error, match=words):
+        call(drawn(2, 3))
+
+
+class Dropping(Module):
+    def __init__(self):
+        self.hidden, self.drop, self.scores = autograd.Linear(4, 16), autograd.Dropout(0.4), autograd.Linear(16, 3)
+
+    def forward(self, x):
+        return self.scores(self.drop(autograd.tanh(self.hidden(x))))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_draw_the_masks_of_their_rows(size):
+    """So that they train as one process does."""
+    x, y = drawn(4, 6, 4), RNG.integers(0, 3, (4, 6))
+
+    def member(comm):
+        net, sgd = Dropping(), opt.DistOpt(opt.SGD(0.5), comm=comm)
+        rows = slice(6 // comm.size * comm.rank, 6 // comm.size * (comm.rank + 1))
+        for x_BF, y_B in zip(x, y, strict=True):
+            sgd.backward_and_update(autograd.softmax_cross_entropy(net(of(x_BF[rows])), of(y_B[rows])))
+        return net.state_dict()
+
+    autograd.set_seed(3)
+    (expected,) = run_threads(1, member)
+    for state in run_threads(size, member):
+        for name, value in expected.items():
+            np.testing.assert_allclose(state[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
