@@ -158,7 +158,7 @@ def test_closing_takes_seconds_with_stopped_and_busy_workers(no_leaks):
         time.sleep(0.2)
         os.kill(stopped.pid, signal.SIGSTOP)
         start = time.monotonic()
-    assert time.monotonic() - start < 8.0
+    assert time.monotonic() - start < 25.0
 
 
 def test_ctrl_c_reaches_the_driver_and_spares_the_workers(no_leaks):
