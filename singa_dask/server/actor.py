@@ -15,6 +15,7 @@ from singa_dask.server.link import ATTEMPT_S, RETRY_S, Address, ask
 from singa_dask.server.messages import (
     Coded,
     Leave,
+    Moved,
     NotYet,
     OpenAccount,
     Origin,
@@ -62,7 +63,7 @@ class ServerActor:
         if array is None or (small and self._warm.done()):
             future = self.server.call(request)
         else:
-            future = await self._compute(self._decoded_call, request)
+            future = await self.aside(self._decoded_call, request)
         if future.done():
             return future.result()
         waiting = asyncio.wrap_future(future)
@@ -104,18 +105,22 @@ class ServerActor:
                 raise ClusterError(f"the server at {neighbour.worker} did not send its parameters: {state}")
             put = Put(index, state.values, state.state, state.version, 0, state.reductions, state.ledger)
             await asyncio.wrap_future(self.server.call(put))
-            await self._compute(self.server.open_account, index, side, account)
+            await self.aside(self.server.open_account, index, side, account)
 
     async def hand_on(self, neighbour: Address, side: str, account: tuple[int, int]) -> None:
         """Let the restarted neighbour on this side take over this server's values and unexchanged updates."""
         for index in self._slices:
-            known, ledger = await self._compute(self.server.open_account, index, side, account)
+            known, ledger = await self.aside(self.server.open_account, index, side, account)
             await self._ask(neighbour, OpenAccount(index, _opposite(side), account, known, ledger))
 
     async def flush(self) -> None:
         """Exchange everything with the right neighbour now."""
         for _ in range(2):  # the first may repeat an exchange under way
             await asyncio.gather(*(self._exchange(index, force=True) for index in self._slices))
+
+    def there(self) -> bool:
+        """Whether Dask has the actor. It releases it without notice when its client is gone."""
+        return self._key in self._worker.state.actors
 
     async def close(self) -> None:
         """Stop answering and exchanging. The worker may then be reserved again."""
@@ -126,8 +131,8 @@ class ServerActor:
         self._pool.shutdown(wait=False)
 
     async def _exchange_while_there(self) -> None:
-        """Exchange until Dask releases the actor. It does so without notice when its client is gone."""
-        while not self.server.retired and self._key in self._worker.state.actors:
+        """Exchange until Dask releases the actor."""
+        while not self.server.retired and self.there():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._due.wait(), HOLD_S)
             if not self._due.is_set():
@@ -147,19 +152,23 @@ class ServerActor:
         if right is None:
             return
         async with self._turns[index]:
-            sync = await self._compute(lambda: self.server.begin_sync(index, force=force))
+            sync = await self.aside(lambda: self.server.begin_sync(index, force=force))
             if sync is not None:
+                kept = await asyncio.wrap_future(self.server.kept(index))
+                if isinstance(kept, Moved):  # the successor sends it
+                    return
                 reply = await self._ask(right, sync)
-                await self._compute(self.server.finish_sync, sync, reply)
+                await self.aside(self.server.finish_sync, sync, reply)
 
     async def _ask(self, neighbour: Address, request: Request) -> Reply:
         here = server_here(self._worker, neighbour.key)
         if here is not None:
-            future: Future[Reply] = await self._compute(here.call, request)
+            future: Future[Reply] = await self.aside(here.call, request)
             return await asyncio.wait_for(asyncio.wrap_future(future), ATTEMPT_S)
         return await ask(self._worker, neighbour, request, ATTEMPT_S, lambda: self._transfer_s)
 
-    def _compute(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
+    def aside(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
+        """What a function returns that may take long, beside the event loop."""
         return asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
 

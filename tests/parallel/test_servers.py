@@ -296,9 +296,9 @@ def stopped(address: Address, timeout_s: float, pid: int) -> tuple[str, float]:
     return "", 0.0
 
 
-def keeping(group: int, size: int, generation: int = 1, left=None, **options) -> list[Keeping]:
+def keeping(group: int, size: int, generation: int = 1, left=None, run="", **options) -> list[Keeping]:
     left = left or [None] * size
-    return [Keeping(f"server group {group}", (i, size, generation), left=left[i], **options) for i in range(size)]
+    return [Keeping(run, group, (i, size, generation), left=left[i], **options) for i in range(size)]
 
 
 def train_on(place: str, steps: int) -> tuple[int, float]:
@@ -322,7 +322,7 @@ def test_a_killed_server_comes_back_on_another_worker_while_its_client_waits(no_
         infos = wait_workers(client, 3)
         here, there, elsewhere = (info.address for info in infos)
         plans, run = [server_plan(partition(SIZE, 1, 1, beside=False), 0, "")], "job/workspace#1"
-        first = make_servers(client, 0, 1, [there], plans, keeping(0, 1), run=run)
+        first = make_servers(client, 0, 1, [there], plans, keeping(0, 1, run=run))
         assert first.settle()
         places = tmp_path / "place"
         places.write_bytes(pickle.dumps(first.addresses[0]))
@@ -330,7 +330,7 @@ def test_a_killed_server_comes_back_on_another_worker_while_its_client_waits(no_
         wait_until(lambda: getattr(first._actors[0].call(Inspect(0)).result(10), "version", 0) >= 50)
         os.kill(client.run(os.getpid, workers=[there])[there], signal.SIGKILL)
         left, _ = left_behind(client, [info.nanny for info in infos], run)
-        second = make_servers(client, 0, 2, [elsewhere], plans, keeping(0, 1, 2, left["server group 0"]), run=run)
+        second = make_servers(client, 0, 2, [elsewhere], plans, keeping(0, 1, 2, left["server group 0"], run))
         assert second.settle()
         after = left_behind(client, [infos[2].nanny], run)[0]["server group 0"]
         assert [kept.generation for kept in after] == [2]
@@ -386,7 +386,7 @@ def test_servers_that_dask_lets_go_exchange_no_more(cluster3, ranks3):
 def test_a_server_holds_its_worker_against_other_runs(cluster3, ranks3):
     held = ranks3[0]
     plans = [server_plan(partition(SIZE, 1, 1, beside=False), 0, "")]
-    group = make_servers(cluster3, 0, 1, [held], plans, keeping(0, 1), run="mine")
+    group = make_servers(cluster3, 0, 1, [held], plans, keeping(0, 1, run="mine"))
     assert {w.address for w in answering(cluster3, 10.0)[0] if w.group} == {held}
     with pytest.raises(ClusterError, match=rf"still in use: {held} by server-0-of-group-0.*@mine"):
         form_group(cluster3, [held], _nothing, timeout_s=1.0)

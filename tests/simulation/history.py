@@ -54,7 +54,7 @@ class History:
         self.clock = Clock(self.loop)
         self.network = Network(self.loop, scenario.seed)
         self.cluster = Cluster(self.loop, self.network)
-        self.cluster.dropped = self._dropped
+        self.cluster.dropped, self.cluster.told = self._dropped, self._told
         self.making: tuple[Process, Callable[[], Any]]
         self.broken = ""
         self.trace: list[str] = []
@@ -130,6 +130,11 @@ class History:
         error = context.get("exception")
         if context["message"] == "a simulated thread failed" or "callback" in context["message"]:
             self.breaks(f"{context['message']}: {error!r}")
+
+    def _told(self, process: Process, topic: str, event: dict[str, Any]) -> None:
+        for run in self.runs:
+            if leases.parts_of_run(topic) == (run.name, f"/{run.name}") and run.driver is not None:
+                self.network.send(process, run.driver, partial(run.hear, topic, event), stream=True)
 
     def _dropped(self, process: Process, key: str) -> None:
         actor_ = process.state.actors[key]
