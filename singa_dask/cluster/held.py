@@ -80,7 +80,7 @@ class HeldMemory:
 _held: defaultdict[str, dict[Owner, HeldMemory]] = defaultdict(dict)  # by nanny
 
 
-def held_by(nanny: str) -> dict[Owner, HeldMemory]:
+def memory_of(nanny: str) -> dict[Owner, HeldMemory]:
     """What the nanny of this process holds."""
     return _held[nanny]
 

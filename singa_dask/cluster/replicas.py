@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from singa_dask.cluster.held import HeldMemory, NannyHolder, Owner, held_by
+from singa_dask.cluster.held import HeldMemory, NannyHolder, Owner, memory_of
 from singa_dask.server import KeptServer
 from singa_dask.server.replica import Piece, Replica
 from singa_dask.server.replicator import Kept
@@ -62,7 +62,7 @@ class NannyReplica:
 
 def _open(owner: Owner, described: KeptServer, room: Callable[[int], bool], orphan_s: float, dask_worker: Any) -> bool:
     """Make a replica, on a nanny."""
-    kept, replica = held_by(dask_worker.address), Replica.create(described, room)
+    kept, replica = memory_of(dask_worker.address), Replica.create(described, room)
     if replica is None:
         return False
     # A message of its own, as `run` is for calls that are worth a line in a log.
@@ -81,7 +81,7 @@ def _handler(nanny: str) -> Callable[[_Copies], str]:
 
 
 def _write(nanny: str, copies: _Copies) -> Kept:
-    kept = held_by(nanny).get(copies.owner)
+    kept = memory_of(nanny).get(copies.owner)
     if kept is None or kept.replica is None:
         return Kept.GONE
     if not kept.replica.write(copies.pieces):
@@ -96,10 +96,10 @@ def _write(nanny: str, copies: _Copies) -> Kept:
 def _let_go_former(nanny: str, owner: Owner) -> None:
     """A server has one replica, the last."""
     place = owner.run, owner.group, owner.rank
-    for other in list(held_by(nanny)):
+    for other in list(memory_of(nanny)):
         before = (other.generation, other.replica) < (owner.generation, owner.replica)
         if other.replica and before and (other.run, other.group, other.rank) == place:
-            del held_by(nanny)[other]
+            del memory_of(nanny)[other]
 
 
 def _forget_later(nanny: str, owner: Owner, orphan_s: float) -> None:
@@ -108,9 +108,9 @@ def _forget_later(nanny: str, owner: Owner, orphan_s: float) -> None:
 
 def _forget(nanny: str, owner: Owner, orphan_s: float) -> None:
     """Let a replica go whose server has been silent for long. Its process is on another machine."""
-    kept = held_by(nanny).get(owner)
+    kept = memory_of(nanny).get(owner)
     if kept is not None and kept.written:
         kept.written = False
         _forget_later(nanny, owner, orphan_s)
     elif kept is not None:
-        del held_by(nanny)[owner]
+        del memory_of(nanny)[owner]

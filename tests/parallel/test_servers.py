@@ -18,7 +18,7 @@ from distributed import get_worker, secede
 from support.servers import server_plan
 
 from singa_dask.cluster import form_group, local_cluster, wait_workers
-from singa_dask.cluster.held import left_behind, let_go
+from singa_dask.cluster.held import left_behind, let_go, memory_of
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError
 from singa_dask.server import ActorLink, Address, ServerActor, Stub, partition
@@ -334,6 +334,36 @@ def test_a_killed_server_comes_back_on_another_worker_while_its_client_waits(no_
         assert second.settle()
         after = left_behind(client, [infos[2].nanny], run)[0]["server group 0"]
         assert [kept.generation for kept in after] == [2]
+        (tmp_path / "new").write_bytes(pickle.dumps(second.addresses[0]))
+        os.replace(tmp_path / "new", places)
+        assert made.result(60) == (400, -400.0)
+        assert second._actors[0].call(Inspect(0)).result(10).version == 400
+        second.stop()
+        first.stop()
+        let_go(client, [info.nanny for info in infos], run)
+
+
+def test_a_server_that_is_lost_with_its_nanny_comes_back_from_its_replica(no_leaks, tmp_path):
+    """As on a host that is lost: everything that it had acknowledged is in the memory of another nanny."""
+    with local_cluster(3, worker_ttl_s=60) as client:
+        infos = wait_workers(client, 3)
+        here, there, elsewhere = infos
+        plans, run = [server_plan(partition(SIZE, 1, 1, beside=False), 0, "")], "job/workspace#1"
+        first = make_servers(client, 0, 1, [there.address], plans, keeping(0, 1, run=run))
+        first.replicate([here.nanny])
+        assert first.settle()
+        places = tmp_path / "place"
+        places.write_bytes(pickle.dumps(first.addresses[0]))
+        made = client.submit(train_on, str(places), 400, workers=[here.address], pure=False)
+        wait_until(lambda: getattr(first._actors[0].call(Inspect(0)).result(10), "version", 0) >= 50)
+        os.kill(there.pid, signal.SIGKILL)
+        memory_of(there.nanny).clear()  # all nannies are in this process
+        left, _ = left_behind(client, [info.nanny for info in infos], run)
+        (kept,) = left["server group 0"]
+        assert (kept.replica, kept.holder) == (1, here.nanny)
+        second = make_servers(client, 0, 2, [elsewhere.address], plans, keeping(0, 1, 2, left["server group 0"], run))
+        second.replicate([here.nanny])
+        assert second.settle()
         (tmp_path / "new").write_bytes(pickle.dumps(second.addresses[0]))
         os.replace(tmp_path / "new", places)
         assert made.result(60) == (400, -400.0)
