@@ -6,6 +6,7 @@ A nanny keeps them itself, so there is no further process that could be lost or 
 from __future__ import annotations
 
 import asyncio
+import logging
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ from singa_dask.cluster.held import HeldMemory, NannyHolder, Owner, memory_of
 from singa_dask.server import KeptServer
 from singa_dask.server.replica import Piece, Replica
 from singa_dask.server.replicator import Kept
+
+logger = logging.getLogger(__name__)
 
 _OP = "singa_dask_replica"
 
@@ -47,7 +50,8 @@ class NannyReplica:
         args = pickle.dumps((self._owner, described, self._room, self._holder.orphan_s))
         answer = await self._holder.worker.rpc(self._nanny).run(function=pickle.dumps(_open), args=args)
         if answer["status"] != "OK":
-            raise answer["exception"]
+            logger.warning("the nanny %s keeps no replica: %r", self._nanny, answer["exception"])
+            return False
         return bool(answer["result"])
 
     async def write(self, pieces: Sequence[Piece], *, whole: bool) -> Kept:

@@ -11,8 +11,8 @@ from singa_dask.server.kept import ServerShadow
 from singa_dask.server.replica import Piece, nbytes_of
 from singa_dask.server.server import LEAST_RATE, Server
 
-# A replica that is silent for longer is lost, or its host is.
-SILENT_S = 2.0
+# A replica that is silent for longer is lost, or its host is. The first message loads this package there.
+SILENT_S, OPEN_S = 2.0, 10.0
 # A replica is told that its server lives, so that it is kept.
 ALIVE_S = 5.0
 # How often the driver is told that the replica is lost: while replies wait for its answer, and while none do.
@@ -106,7 +106,7 @@ class Replicator:
     async def _fill(self, number: int, target: Target) -> Kept:
         """Make the replica whole. Nobody waits before it has everything once."""
         try:
-            if not await asyncio.wait_for(target.open(number), SILENT_S):
+            if not await asyncio.wait_for(target.open(number), OPEN_S):
                 return Kept.GONE
         except (OSError, TimeoutError):
             return Kept.GONE

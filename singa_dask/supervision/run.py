@@ -245,7 +245,7 @@ class Run:
     def _handle(self, event: dict[str, Any]) -> None:
         if event["kind"] == REPLICA_LOST:
             if self._supervisor:
-                self._supervisor.post(ReplicaLost(**{name: event[name] for name in event if name != "kind"}))
+                self._supervisor.post(ReplicaLost(*event["lost"]))
             return
         self._heard = True
         if event["kind"] == "start" and event["group"] in self._steps:  # what comes after this step is measured again

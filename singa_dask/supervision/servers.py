@@ -28,7 +28,7 @@ _START_S = 60.0
 _LOOK_EVERY_S = 0.5
 _CALL_S = 30.0
 _CLOSE_S = 2.0
-REPLICA_LOST = "replica lost"  # an event of a server
+REPLICA_LOST = "replica lost"  # an event of a server; `lost`: the fields of ReplicaLost
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,8 @@ class RunServer(ServerActor):
 
     def _tell_lost(self, replica: int, awaited: bool) -> None:
         rank, _, generation = self._keeping.place
-        lost = {"group": self._keeping.group, "generation": generation, "rank": rank, "replica": replica}
-        self._worker.log_event(self._keeping.run, {"kind": REPLICA_LOST, **lost, "awaited": awaited})
+        lost = self._keeping.group, generation, rank, replica, awaited
+        self._worker.log_event(self._keeping.run, {"kind": REPLICA_LOST, "lost": lost})
 
 
 def _has_room(nbytes: int) -> bool:

@@ -149,7 +149,7 @@ class Run:
     def hear(self, topic: str, event: dict[str, Any]) -> None:
         """An event of a server has reached the driver: supervision/run.py."""
         if event["kind"] == REPLICA_LOST and self.supervisor is not None and topic == self.supervisor.launcher.topic:
-            self.post(ev.ReplicaLost(**{name: event[name] for name in event if name != "kind"}))
+            self.post(ev.ReplicaLost(*event["lost"]))
 
     def _drive(self, driver: Process, resume: bool) -> None:
         try:
