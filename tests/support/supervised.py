@@ -242,7 +242,7 @@ class Run:
 
     def _kept(self) -> dict[str, tuple[Any, ...]]:
         groups = [self.server_groups[number] for number in self.kept]
-        return {str(g): tuple(_kept(rank, g) for rank in range(len(g.where))) for g in groups if g.formed}
+        return {str(g): tuple(kept_server(rank, g) for rank in range(len(g.where))) for g in groups if g.formed}
 
     def made(self) -> list[tuple[list[int], list[int]]]:
         """What was formed together, request by request."""
@@ -272,7 +272,7 @@ class Run:
         return made
 
 
-def _kept(rank: int, group: ServerGroup) -> KeptServer:
+def kept_server(rank: int, group: ServerGroup) -> KeptServer:
     """What a server has left."""
     return KeptServer(rank, len(group.where), group.formed, ShadowAddress(MemoryAddress(0, 0, 0, 0), (), (), ""))
 

@@ -106,7 +106,7 @@ def test_late_and_repeated_messages_change_nothing():
     for step in range(3):
         server.server.call(update(0, step))
         messages.append(server.server.lacking(wait=True))
-    for message in (messages[2], messages[0], messages[1], messages[2]):
+    for message in (messages[2], messages[2], messages[0], messages[1]):
         assert server.replica.write(message)
     assert (server.successor().protocol.slices[0].values == -3).all()
 
