@@ -159,12 +159,13 @@ class History:
                 end = partial(self._process_goes_on, process)
             else:
                 self.cluster.kill(process, for_good=kind == "kill for good")
-        elif kind == "reboot":
+        elif kind in ("reboot", "lose host"):
             host = HOSTS[1 + fault.who % 2]
             for process in processes:
                 if process.host == host:
                     self.cluster.kill(process, for_good=True)
-                    self.loop.call_later(BOOT_S, partial(self.cluster.add_worker, host, nanny=bool(process.nanny)))
+                    start = partial(self.cluster.add_worker, host, nanny=bool(process.nanny))
+                    self.loop.call_later(BOOT_S, start if kind == "reboot" else lambda: None)
         elif kind in ("lose", "delay", "duplicate", "reorder", "partition"):
             hosts = PAIRS[fault.who % len(PAIRS)]
             self.network.begin(kind, *hosts)
