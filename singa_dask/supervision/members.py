@@ -127,8 +127,9 @@ class ServerGroup(Member):
     outdated: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def current(self, left: Sequence[KeptServer]) -> bool:
-        """Whether servers have left everything that they had acknowledged."""
-        return bool(left) and all(
+        """Whether servers have left everything that they had acknowledged. Those that were never formed have left
+        nothing."""
+        return bool(self.formed and left) and all(
             kept.generation >= self.formed
             and (kept.replica == 0 or kept.replica > self.outdated.get((kept.generation, kept.rank), 0))
             for kept in left

@@ -20,7 +20,7 @@ from singa_dask.server.protocol import SliceProtocol
 from singa_dask.server.replica import Replication
 from singa_dask.server.shadow import SliceShadow
 from singa_dask.supervision.launch import GroupLauncher
-from singa_dask.supervision.members import Members, ServerGroup
+from singa_dask.supervision.members import Members
 from singa_dask.supervision.processes import Processes
 from singa_dask.supervision.servers import RunServer, Servers
 
@@ -193,15 +193,9 @@ def servers_do_not_wait_until_their_driver_knows_of_a_lost_replica(patch):
     patch.setattr(RunServer, "_tell_lost", wrong)
 
 
-def lost_replicas_count(patch):
-    """Servers go on from what they had before they lost their replica."""
-    patch.setattr(ServerGroup, "current", lambda self, left: bool(left) and left[0].generation >= self.formed)
-
-
 MISTAKES = [
     updates_are_acknowledged_before_the_replica_has_them,
     servers_do_not_wait_until_their_driver_knows_of_a_lost_replica,
-    lost_replicas_count,
     restarted_groups_begin_too_early,
     repeated_exchanges_are_added_again,
     a_restarted_server_begins_anew,
