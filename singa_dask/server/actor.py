@@ -63,7 +63,7 @@ class ServerActor:
         if array is None or (small and self._warm.done()):
             future = self.server.call(request)
         else:
-            future = await self.aside(self._decoded_call, request)
+            future = await self._compute(self._decoded_call, request)
         if future.done():
             return future.result()
         waiting = asyncio.wrap_future(future)
@@ -105,12 +105,12 @@ class ServerActor:
                 raise ClusterError(f"the server at {neighbour.worker} did not send its parameters: {state}")
             put = Put(index, state.values, state.state, state.version, 0, state.reductions, state.ledger)
             await asyncio.wrap_future(self.server.call(put))
-            await self.aside(self.server.open_account, index, side, account)
+            await self._compute(self.server.open_account, index, side, account)
 
     async def hand_on(self, neighbour: Address, side: str, account: tuple[int, int]) -> None:
         """Let the restarted neighbour on this side take over this server's values and unexchanged updates."""
         for index in self._slices:
-            known, ledger = await self.aside(self.server.open_account, index, side, account)
+            known, ledger = await self._compute(self.server.open_account, index, side, account)
             await self._ask(neighbour, OpenAccount(index, _opposite(side), account, known, ledger))
 
     async def flush(self) -> None:
@@ -152,23 +152,22 @@ class ServerActor:
         if right is None:
             return
         async with self._turns[index]:
-            sync = await self.aside(lambda: self.server.begin_sync(index, force=force))
+            sync = await self._compute(lambda: self.server.begin_sync(index, force=force))
             if sync is not None:
                 kept = await asyncio.wrap_future(self.server.kept(index))
                 if isinstance(kept, Moved):  # the successor sends it
                     return
                 reply = await self._ask(right, sync)
-                await self.aside(self.server.finish_sync, sync, reply)
+                await self._compute(self.server.finish_sync, sync, reply)
 
     async def _ask(self, neighbour: Address, request: Request) -> Reply:
         here = server_here(self._worker, neighbour.key)
         if here is not None:
-            future: Future[Reply] = await self.aside(here.call, request)
+            future: Future[Reply] = await self._compute(here.call, request)
             return await asyncio.wait_for(asyncio.wrap_future(future), ATTEMPT_S)
         return await ask(self._worker, neighbour, request, ATTEMPT_S, lambda: self._transfer_s)
 
-    def aside(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
-        """What a function returns that may take long, beside the event loop."""
+    def _compute(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
 

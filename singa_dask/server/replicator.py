@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Protocol
@@ -10,6 +11,8 @@ from typing import Any, Protocol
 from singa_dask.server.kept import ServerShadow
 from singa_dask.server.replica import Piece, nbytes_of
 from singa_dask.server.server import LEAST_RATE, Server
+
+logger = logging.getLogger(__name__)
 
 # A replica that is silent for longer is lost, or its host is. The first message loads this package there.
 SILENT_S, OPEN_S = 2.0, 10.0
@@ -41,8 +44,9 @@ class Target(Protocol):
 class Replicator:
     """Keeps the replica of a server.
 
-    there: whether the server is still wanted. tell_lost: tells the driver that the replica with this number is lost,
-    and whether replies wait for it: they do until the driver has answered by `lost` or `begin`.
+    there: whether the server is still wanted. aside: calls a function in another thread. tell_lost: tells the driver
+    that the replica with this number is lost, and whether replies wait for it: they do until the driver has answered,
+    by `lost`.
     """
 
     def __init__(
@@ -110,15 +114,17 @@ class Replicator:
                 return Kept.GONE
         except (OSError, TimeoutError):
             return Kept.GONE
-        slices = len(self._shadow.slices.slices)
-        while slices > 0 and (pieces := await self._lacking(wait=False)):
-            if (kept := await self._send(target, pieces, whole=False)) is not Kept.KEPT:
+        slices, wait = len(self._shadow.slices.slices), False
+        while True:
+            pieces = await self._lacking(wait=wait)
+            if pieces is None:  # it must not seem to be whole
+                return Kept.SUPERSEDED
+            whole = wait and not pieces
+            kept = await self._send(target, pieces, whole=whole)
+            if whole or kept is not Kept.KEPT:
                 return kept
             slices -= sum(piece.part == 0 for piece in pieces)
-        while pieces := await self._lacking(wait=True):
-            if (kept := await self._send(target, pieces, whole=False)) is not Kept.KEPT:
-                return kept
-        return await self._send(target, [], whole=True)
+            wait = wait or slices <= 0 or not pieces
 
     async def _send(self, target: Target, pieces: Sequence[Piece], *, whole: bool) -> Kept:
         loop = asyncio.get_running_loop()
@@ -130,15 +136,18 @@ class Replicator:
                 return Kept.GONE
             except OSError:
                 await asyncio.sleep(RETRY_S)
+            except Exception:
+                logger.exception("a message to a replica failed")
+                return Kept.GONE
             else:
                 if kept is Kept.KEPT:
                     self._server.replicated(pieces)
                 return kept
 
-    async def _lacking(self, *, wait: bool) -> list[Piece]:
+    async def _lacking(self, *, wait: bool) -> list[Piece] | None:
         if not self._wanted:
-            return []
-        pieces: list[Piece] = await self._aside(lambda: self._server.lacking(wait=wait))
+            return None
+        pieces: list[Piece] | None = await self._aside(lambda: self._server.lacking(wait=wait))
         return pieces
 
     @property

@@ -173,11 +173,12 @@ class Server:
             self._replication = self._replication or Replication(shadow)
             return self._replication.begin()
 
-    def lacking(self, *, wait: bool) -> list[Piece]:
-        """What is sent to the replica next. wait: replies wait for it from now on."""
+    def lacking(self, *, wait: bool) -> list[Piece] | None:
+        """What is sent to the replica next; None if the server has a successor. wait: replies wait for it from now
+        on."""
         with self._lock:
             if self._replication is None or self.retired:
-                return []
+                return None
             self._replication.waits = self._replication.waits or wait
             return self._replication.lacking()
 

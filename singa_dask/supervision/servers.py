@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -187,8 +189,14 @@ class RunServer(ServerActor):
         if not nanny or self._holder is None or self._shadow is None:
             return
         if self._replicator is None:
+            # A thread of its own: that of updates may compile for long.
+            self._sending = ThreadPoolExecutor(1, thread_name_prefix="replica")
             self._replicator = Replicator(
-                self.server, self._shadow, there=self.there, aside=self.aside, tell_lost=self._tell_lost
+                self.server,
+                self._shadow,
+                there=self.there,
+                aside=partial(asyncio.get_running_loop().run_in_executor, self._sending),
+                tell_lost=self._tell_lost,
             )
         await self._replicator.begin(NannyReplica(self._holder, nanny, self._shadow.described, _has_room))
 
@@ -200,6 +208,7 @@ class RunServer(ServerActor):
     async def close(self) -> None:
         if self._replicator is not None:
             self._replicator.end()
+            self._sending.shutdown(wait=False)
         await super().close()
 
     def _tell_lost(self, replica: int, awaited: bool) -> None:

@@ -159,7 +159,7 @@ KNOWN: dict[str, tuple[Mapping[str, Any], list[tuple[str, int, float, float]]]] 
     ),
     "a synchronous group shrinks and grows": (
         ALLREDUCE,
-        [("kill for good", 1, 0.9, 0.0), ("start process", 0, 3.0, 0.0), ("kill for good", 0, 6.0, 0.0)],
+        [("kill for good", 1, 0.9, 0.0), ("kill for good", 0, 1.9, 0.0), ("start process", 0, 4.0, 0.0)],
     ),
 }
 _KNOWN_SHARE = 0.2

@@ -267,6 +267,7 @@ class History:
                     "alive": self.cluster.alive,
                     "time": self.clock,
                     "uuid4": unique,
+                    "ThreadPoolExecutor": AtOnce,
                     "has_room_here": lambda nbytes, dask_limit: True,
                     "memory_limit": lambda manager: None,
                 },

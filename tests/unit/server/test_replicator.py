@@ -178,3 +178,19 @@ async def test_a_server_whose_replica_a_successor_has_read_is_retired(server, se
     reply = server.server.call(update(0, 0))
     await until(reply.done)
     assert reply.result() == Moved() and server.server.retired and lost == []
+
+
+@played
+async def test_a_server_that_is_closed_leaves_no_replica_that_seems_to_be_whole(server, sender, place, lost):
+    server.server.retire()
+    await sender.begin(place)
+    assert not place.whole and place.messages == [] and lost == []
+
+
+@played
+async def test_a_fault_of_a_message_is_a_loss(server, sender, place, lost):
+    await sender.begin(place)
+    place.replica.shadows = ()
+    reply = server.server.call(update(0, 0))
+    await until(lambda: lost)
+    assert lost[0] == (1, True) and not reply.done()
