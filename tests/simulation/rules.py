@@ -2,8 +2,8 @@
 
 What the design lets be lost (docs/frameworks.md, "Losing, adding and removing groups"):
 
-- A server group that is lost, or closed with the processes of a lost worker group, loses the updates that no other
-  server group has when it goes. Its right neighbour takes over the values of the restarted one, so it also loses what
+- A server group that is lost with its memory and its replicas loses the updates that no other server group has when it
+  goes. Its right neighbour takes over the values of the restarted one, so it also loses what
   the lost group had told it, or had heard from it, and had not passed on to the left. All others survive, in every
   copy.
 - If no server group is left, all go back to the newest checkpoint: a new *lineage* begins, with its values.
