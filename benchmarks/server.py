@@ -1,4 +1,5 @@
-"""What the parameter servers cost: an update's round trip, and how long worker groups wait for their servers.
+"""What the parameter servers cost: an update's round trip, how long worker groups wait for their servers, and replicas
+(on two namespaces, which needs root).
 
 make bench BENCH=server                  # or: python benchmarks/server.py --part round-trips --json server.json
 """
@@ -9,17 +10,17 @@ import os
 from pathlib import Path
 
 import click
-from parts import round_trips, waiting
+from parts import replicas, round_trips, waiting
 from rich.console import Console
 from tools.contest import UNSET
 from tools.report import begun, end, show
 
 SIZES = tuple(round_trips.PAIRS)
-PARTS = ("round-trips", "waiting")
+PARTS = ("round-trips", "waiting", "replicas")
 
 
 @click.command()
-@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Default: both.")
+@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Default: the first two.")
 @click.option("--mb", "sizes", multiple=True, type=float, default=SIZES, show_default=True, help="Of gradients.")
 @click.option("--rounds", default=5, show_default=True, help="Of the round trips, each with a server of its own.")
 @click.option("--net", "nets", multiple=True, type=click.Choice(waiting.NETS), help="Default: all.")
@@ -55,6 +56,11 @@ def main(
             "Downpour, layout = groups x workers + servers; stall = share of a step; ratios to no one_behind",
             rows,
         )
+    if "replicas" in parts:
+        rows = figures["replicas"] = [
+            row for net in nets or replicas.NETS for row in replicas.measure(net, steps, repeats)
+        ]
+        show(console, "Downpour, 2 groups x 1 worker + 2 servers on 2 hosts, without and with replicas", rows)
     end(console, figures, out)
 
 

@@ -12,6 +12,7 @@ immune.
     disk                      the disk with the checkpoints is full for 10 s (needs root: the disk is a tmpfs)
     cut                       a host is off the network for 5 s (with --hosts 2, which needs root: the workers are
                               dealt to so many namespaces of Linux)
+    host                      kill -9 of all processes of a host, which are started again after 2 s (with --hosts 2)
 
     goodput     steps of all worker groups that the run kept, per second, to those in calm (mean of before and after)
     repeated    steps that were made and then thrown away
@@ -50,7 +51,7 @@ from singa_dask.supervision.control import ask_run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 FRAMEWORKS = ("allreduce", "sandblaster", "downpour", "hogwild")
-FAULTS = ("kill", "stop", "kill_nanny", "stop_nanny", "disk", "cut")
+FAULTS = ("kill", "stop", "kill_nanny", "stop_nanny", "disk", "cut", "host")
 DISK_MB = 256
 _STARTED_AGAIN_S = 2.0
 _LASTS_S = 10.0
@@ -107,6 +108,9 @@ class Storm(threading.Thread):
             host = self.draw.choice(self.workers.hosts)
             host.cut(off=True)
             self._after(_CUT_S, lambda: host.cut(off=False))
+        elif kind == "host":
+            self.workers.crash(self.draw.choice(self.workers.hosts))
+            self._after(_STARTED_AGAIN_S, self.workers.revive)
         elif kind.endswith("nanny"):
             nanny = self.draw.choice(self.workers.nannies)
             nanny.send_signal(signal.SIGKILL if kind == "kill_nanny" else signal.SIGSTOP)
@@ -210,9 +214,11 @@ def main(
     console = Console(width=180)
     hosts = hosts or (1 if os.geteuid() else 2)
     impossible = {"disk"} if os.geteuid() else set()
-    impossible |= {"cut"} if hosts == 1 else set()
+    impossible |= {"cut", "host"} if hosts == 1 else set()
     if asked := impossible & set(kinds):
-        raise click.UsageError(f"{', '.join(sorted(asked))}: disk needs root, and cut needs root and --hosts 2")
+        raise click.UsageError(
+            f"{', '.join(sorted(asked))}: disk needs root, and cut and host need root and --hosts 2"
+        )
     kinds = list(kinds or (kind for kind in FAULTS if kind not in impossible))
     figures: dict[str, Any] = begun() | {"seed": seed, "every": every, "faults": kinds, "hosts": hosts, "rows": []}
     before = set(os.listdir("/dev/shm"))

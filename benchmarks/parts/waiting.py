@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,14 +33,12 @@ def measure(net: str, layout: str, steps: int, repeats: int) -> list[dict[str, A
     ratios to the row without."""
     runs: dict[bool, list[dict[str, float]]] = {False: [], True: []}
     with TemporaryDirectory() as folder:
-        data = Path(folder) / "data"
-        draw = np.random.default_rng(0)
-        pictures = draw.integers(0, 256, (SAMPLES, 28, 28, 1), np.uint8)
-        write_shards(data, pictures, draw.integers(0, 10, SAMPLES), nshards=4, classes=10)
+        data = random_pictures(Path(folder))
         for number in range(repeats):
             for behind in (False, True)[:: -1 if number % 2 else 1]:
-                job = _job(net, layout, data, steps, behind)
-                runs[behind].append(_run(job, Path(folder) / f"run-{number}-{behind}"))
+                overrides = (*LAYOUTS[layout], f"cluster.one_behind={str(behind).lower()}")
+                job = downpour(net, overrides, data, steps)
+                runs[behind].append(timed(job, Path(folder) / f"run-{number}-{behind}"))
     rows = []
     for behind, found in runs.items():
         row: dict[str, Any] = {"net": net, "layout": layout, "one_behind": behind, "steps": steps, "runs": repeats}
@@ -52,9 +51,16 @@ def measure(net: str, layout: str, steps: int, repeats: int) -> list[dict[str, A
     return rows
 
 
-def _job(net: str, layout: str, data: Path, steps: int, behind: bool) -> JobProto:
+def random_pictures(folder: Path) -> Path:
+    """Shards of the shape of MNIST."""
+    draw = np.random.default_rng(0)
+    pictures = draw.integers(0, 256, (SAMPLES, 28, 28, 1), np.uint8)
+    write_shards(folder / "data", pictures, draw.integers(0, 10, SAMPLES), nshards=4, classes=10)
+    return folder / "data"
+
+
+def downpour(net: str, overrides: Sequence[str], data: Path, steps: int) -> JobProto:
     """The example under Downpour, on `data`, without tests."""
-    overrides = (*LAYOUTS[layout], f"cluster.one_behind={str(behind).lower()}")
     job = load_job(EXAMPLES / net / "job.conf", overrides, DOWNPOUR)
     job.train_steps = job.disp_freq = steps
     job.test_freq = job.test_steps = job.checkpoint_freq = 0
@@ -64,9 +70,9 @@ def _job(net: str, layout: str, data: Path, steps: int, behind: bool) -> JobProt
     return job
 
 
-def _run(job: JobProto, workspace: Path) -> dict[str, float]:
+def timed(job: JobProto, workspace: Path, client: Any = None) -> dict[str, float]:
     """Means over the worker groups. ms, stall_ms: per step; stall: share of a step; staleness: updates."""
-    summary = train(job, workspace=workspace, display=Display()).summary
+    summary = train(job, client, workspace=workspace, display=Display()).summary
     batch = next(layer.store_conf.batchsize for layer in job.neuralnet.layer if layer.HasField("store_conf"))
     groups = []
     for group in summary["groups"].values():

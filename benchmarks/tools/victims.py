@@ -109,6 +109,14 @@ class Workers:
         self._all = [*getattr(self, "_all", []), process]
         return process
 
+    def crash(self, host: Host) -> None:
+        """Kill all processes of a host at once."""
+        for number, nanny in enumerate(self.nannies):
+            if self.hosts[number % len(self.hosts)] is host:
+                with suppress(psutil.Error):
+                    for process in (psutil.Process(nanny.pid), *psutil.Process(nanny.pid).children(recursive=True)):
+                        process.kill()
+
     def revive(self) -> None:
         """Start again what was killed."""
         self.nannies = [each if each.poll() is None else self.start(n) for n, each in enumerate(self.nannies)]

@@ -12,7 +12,7 @@ import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import psutil  # type: ignore[import-untyped]
 
@@ -21,6 +21,7 @@ from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.leases import parts_of_run
 from singa_dask.cluster.remote import ask_nannies
 from singa_dask.comm.shared_memory import Memory, MemoryAddress
+from singa_dask.server.replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class Held(Protocol):
 class Owner:
     """Whose memory it is: of process `rank` of `size` of a group that was formed for the `generation`th time.
 
-    run: its key; pid: of the process.
+    run: its key; pid: of the process. replica: the number of a replica, 0 for what the process itself has written.
     """
 
     run: str
@@ -60,17 +61,28 @@ class Owner:
     rank: int
     size: int
     pid: int
+    replica: int = 0
 
 
-class _Kept(NamedTuple):
-    """Memory that a nanny holds. own: whether it is of the nanny's own worker."""
+@dataclass
+class HeldMemory:
+    """Memory that a nanny holds. own: whether it is of the nanny's own worker. whole: False while a replica lacks
+    something that its server has acknowledged. replica: to write to, if it is one; written: lately."""
 
     described: bytes
     memories: list[Memory]
-    own: bool
+    own: bool = False
+    whole: bool = True
+    replica: Replica | None = None
+    written: bool = True
 
 
-_held: defaultdict[str, dict[Owner, _Kept]] = defaultdict(dict)  # by nanny
+_held: defaultdict[str, dict[Owner, HeldMemory]] = defaultdict(dict)  # by nanny
+
+
+def memory_of(nanny: str) -> dict[Owner, HeldMemory]:
+    """What the nanny of this process holds."""
+    return _held[nanny]
 
 
 class NannyHolder:
@@ -82,7 +94,8 @@ class NannyHolder:
 
     def __init__(self, worker: Any, run: str, group: str, generation: int, orphan_s: float) -> None:
         self.place = this_node(), worker.nanny
-        self._worker, self._owner, self._orphan_s = worker, (run, group, generation), orphan_s
+        self.worker, self.orphan_s = worker, orphan_s
+        self._owner = run, group, generation
 
     @classmethod
     def of(cls, worker: Any, *owner: Any, **options: Any) -> NannyHolder | None:
@@ -95,14 +108,17 @@ class NannyHolder:
         only: let go what former generations of the group have left. also: another nanny of the machine that holds it,
         as a nanny may be lost with its worker.
         """
-        owner = Owner(*self._owner, described.rank, described.size, os.getpid())
-        args = owner, pickle.dumps(described), described.memories, only, self._orphan_s
+        args = self.owner(described), pickle.dumps(described), described.memories, only, self.orphan_s
         asked = [self._ask(nanny, *args, nanny == self.place[1]) for nanny in (self.place[1], also) if nanny]
         return any(asked)
 
+    def owner(self, described: Held, replica: int = 0) -> Owner:
+        """Whose memory it is."""
+        return Owner(*self._owner, described.rank, described.size, os.getpid(), replica)
+
     def _ask(self, nanny: str, *args: Any) -> bool:
         try:
-            return bool(_run_on_nanny(self._worker, nanny, _hold, pickle.dumps(args), _HOLD_S))
+            return bool(_run_on_nanny(self.worker, nanny, _hold, pickle.dumps(args), _HOLD_S))
         except (OSError, TimeoutError) as error:
             logger.warning("the nanny %s does not hold memory: %r", nanny, error)
             return False
@@ -131,7 +147,7 @@ def left_behind(
     client: Any, nannies: Iterable[str], run: str, *, earlier: Callable[[str], bool] = lambda group: False
 ) -> tuple[dict[str, tuple[Any, ...]], frozenset[str]]:
     """What the last complete generation of each group of the run has left, by group, in the order of its processes;
-    and the nannies that answer.
+    and the nannies that answer. The last replica counts where what a process itself has written is gone.
 
     earlier: for which groups of which this start of the run has left nothing, what an earlier one has left counts: of
     the same job in the same workspace.
@@ -143,16 +159,20 @@ def left_behind(
             if owner.run != run and not earlier(owner.group):
                 continue
             known = found[owner.group, owner.run, owner.generation]
-            known[owner.rank] = (
-                owner,
-                pickle.loads(described).moved(memories, nanny),
-            )  # what a rank of this run has written
+            if owner.rank not in known or _nearer(owner, known[owner.rank][0]):
+                # what a rank of this run has written
+                known[owner.rank] = owner, pickle.loads(described).moved(memories, nanny)
     left: dict[str, tuple[Any, ...]] = {}
     for (group, _, _), members in sorted(found.items(), key=lambda item: (item[0][1] == run, item[0][2])):
         size = next(iter(members.values()))[0].size
         if len(members) == size:
             left[group] = tuple(members[rank][1] for rank in range(size))
     return left, frozenset(nanny for nanny, answer in answers.items() if not isinstance(answer, Exception))
+
+
+def _nearer(one: Owner, other: Owner) -> bool:
+    """Whether memory is more recent than other memory of the same process."""
+    return (one.replica == 0, one.replica) > (other.replica == 0, other.replica)
 
 
 def let_go(client: Any, nannies: Iterable[str], run: str) -> None:
@@ -183,7 +203,7 @@ def _hold(
             del kept[other]
         elif own and kept[other].own and other.run != owner.run:
             loop.call_later(orphan_s, _drop, dask_worker.address, other)
-    kept[owner] = _Kept(described, opened, own)
+    kept[owner] = HeldMemory(described, opened, own)
     loop.call_later(orphan_s, _forget, dask_worker.address, owner, orphan_s)
     return True
 
@@ -204,11 +224,11 @@ def _forget(nanny: str, owner: Owner, orphan_s: float) -> None:
 def _list_held(run: str, dask_worker: Any) -> list[tuple[Owner, bytes, list[MemoryAddress]]]:
     """What this nanny holds of a run: of any start of the same job in the same workspace."""
     of = parts_of_run(run)
-    kept: Mapping[Owner, _Kept] = _held[dask_worker.address]
+    kept: Mapping[Owner, HeldMemory] = _held[dask_worker.address]
     return [
         (owner, held.described, [memory.address for memory in held.memories])
         for owner, held in kept.items()
-        if parts_of_run(owner.run) == of
+        if parts_of_run(owner.run) == of and held.whole
     ]
 
 

@@ -323,7 +323,7 @@ class LayerGroupProto(_message.Message):
     def __init__(self, layer: _Optional[_Iterable[_Union[LayerProto, _Mapping]]] = ...) -> None: ...
 
 class ClusterProto(_message.Message):
-    __slots__ = ("nworker_groups", "nserver_groups", "nworkers_per_group", "nservers_per_group", "nworkers_per_procs", "nservers_per_procs", "workspace", "server_worker_separate", "sync_freq", "max_staleness", "one_behind", "bucket_size", "codec", "sparsity", "min_workers", "start_port", "share_memory", "poll_time")
+    __slots__ = ("nworker_groups", "nserver_groups", "nworkers_per_group", "nservers_per_group", "nworkers_per_procs", "nservers_per_procs", "workspace", "server_worker_separate", "sync_freq", "max_staleness", "one_behind", "bucket_size", "codec", "sparsity", "min_workers", "server_replicas", "start_port", "share_memory", "poll_time")
     class Codec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         kFull: _ClassVar[ClusterProto.Codec]
@@ -353,6 +353,7 @@ class ClusterProto(_message.Message):
     CODEC_FIELD_NUMBER: _ClassVar[int]
     SPARSITY_FIELD_NUMBER: _ClassVar[int]
     MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     START_PORT_FIELD_NUMBER: _ClassVar[int]
     SHARE_MEMORY_FIELD_NUMBER: _ClassVar[int]
     POLL_TIME_FIELD_NUMBER: _ClassVar[int]
@@ -371,10 +372,11 @@ class ClusterProto(_message.Message):
     codec: ClusterProto.Codec
     sparsity: float
     min_workers: int
+    server_replicas: int
     start_port: int
     share_memory: bool
     poll_time: int
-    def __init__(self, nworker_groups: _Optional[int] = ..., nserver_groups: _Optional[int] = ..., nworkers_per_group: _Optional[int] = ..., nservers_per_group: _Optional[int] = ..., nworkers_per_procs: _Optional[int] = ..., nservers_per_procs: _Optional[int] = ..., workspace: _Optional[str] = ..., server_worker_separate: bool = ..., sync_freq: _Optional[int] = ..., max_staleness: _Optional[int] = ..., one_behind: bool = ..., bucket_size: _Optional[int] = ..., codec: _Optional[_Union[ClusterProto.Codec, str]] = ..., sparsity: _Optional[float] = ..., min_workers: _Optional[int] = ..., start_port: _Optional[int] = ..., share_memory: bool = ..., poll_time: _Optional[int] = ...) -> None: ...
+    def __init__(self, nworker_groups: _Optional[int] = ..., nserver_groups: _Optional[int] = ..., nworkers_per_group: _Optional[int] = ..., nservers_per_group: _Optional[int] = ..., nworkers_per_procs: _Optional[int] = ..., nservers_per_procs: _Optional[int] = ..., workspace: _Optional[str] = ..., server_worker_separate: bool = ..., sync_freq: _Optional[int] = ..., max_staleness: _Optional[int] = ..., one_behind: bool = ..., bucket_size: _Optional[int] = ..., codec: _Optional[_Union[ClusterProto.Codec, str]] = ..., sparsity: _Optional[float] = ..., min_workers: _Optional[int] = ..., server_replicas: _Optional[int] = ..., start_port: _Optional[int] = ..., share_memory: bool = ..., poll_time: _Optional[int] = ...) -> None: ...
 
 class LayerProto(_message.Message):
     __slots__ = ("name", "type", "user_type", "srclayers", "include", "exclude", "share_src_blobs", "unroll_len", "unroll_index", "unroll_conn_type", "shift", "unroll_source", "num_instances", "share_params", "partition_dim", "partition_id", "num_partitions", "store_conf", "lmdbdata_conf", "mnist_conf", "rgbimage_conf", "sharddata_conf", "char_rnn_conf", "onehot_conf", "activation_conf", "convolution_conf", "dropout_conf", "dummy_conf", "innerproduct_conf", "lrn_conf", "pooling_conf", "rbm_conf", "relu_conf", "softmax_conf", "gru_conf", "embedding_conf", "bm_conf", "softmaxloss_conf", "argsort_conf", "concate_conf", "slice_conf", "split_conf", "rnn_dummy_conf", "rnn_conf", "lstm_conf", "leakyrelu_conf", "elu_conf", "globalpooling_conf", "layernorm_conf", "groupnorm_conf", "attention_conf", "positionalembedding_conf", "upsampling_conf", "reshape_conf", "mseloss_conf", "maeloss_conf", "huberloss_conf", "bceloss_conf", "user_conf", "param")

@@ -49,6 +49,8 @@ class ClusterTopology:
     bucket_size: gradient elements that are sent together, once the backward pass has completed them.
     codec: how gradients are compressed on their way; sparsity: the share of elements that kPartial and kTopK send.
     min_workers: the fewest workers with which a synchronous group goes on while replacements are missing.
+    server_replicas: replicas of each server in the memory of other processes, 0 or 1. None: 1 if there are several
+    hosts. Servers in the processes of a synchronous group have none.
 
     Raises ConfigError with a problem for every impossible number.
     """
@@ -66,6 +68,7 @@ class ClusterTopology:
     codec: str = "kFull"
     sparsity: float | None = None
     min_workers: int = 1
+    server_replicas: int | None = None
 
     def __post_init__(self) -> None:
         problems = list(self._wrong_values()) or list(self._wrong_divisions()) or list(self._useless_codec())
@@ -82,6 +85,8 @@ class ClusterTopology:
                     yield Problem(name, "must be true or false", repr(value))
             elif not isinstance(value, int) or isinstance(value, bool):
                 yield Problem(name, "must be a whole number", repr(value))
+            elif field.name == "server_replicas" and value not in (0, 1):
+                yield Problem(name, "must be 0 or 1", str(value), "Leave it out for 1 on several hosts, and 0 on one.")
             elif value < (0 if default is None else 1):
                 least, without = (0, "no bound") if default is None else (1, default)
                 yield Problem(name, f"must be at least {least}", str(value), f"Leave it out for {without}.")
@@ -111,6 +116,10 @@ class ClusterTopology:
             message = "needs several worker groups: a single one is synchronous"
             hint = "Use nworker_groups: 2, or leave it out."
             yield Problem(f"cluster.{name}", message, received, hint)
+        if self.server_replicas and self.in_process_servers:
+            message = "needs servers that several processes use: here each is in the process of its only worker"
+            hint = "Leave it out, or use server_worker_separate: true."
+            yield Problem("cluster.server_replicas", message, str(self.server_replicas), hint)
         if self.min_workers > self.nworkers_per_group:
             message = f"must not exceed nworkers_per_group, which is {self.nworkers_per_group}"
             yield Problem("cluster.min_workers", message, str(self.min_workers), "Leave it out for 1.")

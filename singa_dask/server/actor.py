@@ -15,6 +15,7 @@ from singa_dask.server.link import ATTEMPT_S, RETRY_S, Address, ask
 from singa_dask.server.messages import (
     Coded,
     Leave,
+    Moved,
     NotYet,
     OpenAccount,
     Origin,
@@ -117,6 +118,10 @@ class ServerActor:
         for _ in range(2):  # the first may repeat an exchange under way
             await asyncio.gather(*(self._exchange(index, force=True) for index in self._slices))
 
+    def there(self) -> bool:
+        """Whether Dask has the actor. It releases it without notice when its client is gone."""
+        return self._key in self._worker.state.actors
+
     async def close(self) -> None:
         """Stop answering and exchanging. The worker may then be reserved again."""
         self.closed = True
@@ -126,8 +131,8 @@ class ServerActor:
         self._pool.shutdown(wait=False)
 
     async def _exchange_while_there(self) -> None:
-        """Exchange until Dask releases the actor. It does so without notice when its client is gone."""
-        while not self.server.retired and self._key in self._worker.state.actors:
+        """Exchange until Dask releases the actor."""
+        while not self.server.retired and self.there():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._due.wait(), HOLD_S)
             if not self._due.is_set():
@@ -149,6 +154,9 @@ class ServerActor:
         async with self._turns[index]:
             sync = await self._compute(lambda: self.server.begin_sync(index, force=force))
             if sync is not None:
+                kept = await asyncio.wrap_future(self.server.kept(index))
+                if isinstance(kept, Moved):  # the successor sends it
+                    return
                 reply = await self._ask(right, sync)
                 await self._compute(self.server.finish_sync, sync, reply)
 

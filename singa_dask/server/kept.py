@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from singa_dask.server.protocol import ServerProtocol, SliceProtocol
 
 Array = np.ndarray
-_SIDES = ("left", "right")
+SIDES = ("left", "right")
 _DELTA = "delta"
 
 
@@ -85,7 +85,7 @@ class KeptServer:
 
     generation: of the server group. accounts: of slices with neighbours, None without any. opened: accounts that a
     slice opens with its first values, as in ServerPlan. holder: the nanny that holds the memory, once the server is
-    lost.
+    lost. replica: the number of a replica, 0 for what the server itself has written.
     """
 
     rank: int
@@ -95,6 +95,7 @@ class KeptServer:
     accounts: ShadowAddress | None = None
     opened: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     holder: str = ""
+    replica: int = 0
 
     @property
     def memories(self) -> tuple[MemoryAddress, ...]:
@@ -112,7 +113,7 @@ class ServerShadow:
     """The shadows of all slices of a server. described: to successors."""
 
     def __init__(self, slices: Shadow, accounts: Shadow | None, described: KeptServer) -> None:
-        self._slices, self._accounts, self.described = slices, accounts, described
+        self.slices, self.accounts, self.described = slices, accounts, described
 
     @classmethod
     def create(
@@ -132,13 +133,13 @@ class ServerShadow:
         names = sorted({name for _, s in states for name in s.updater.state})
         dtype = protocol.dtype
         slices = Shadow.create([of for of, _ in states], names, dtype, room)
-        of_sides = [Slice(_account(i, side), 0, s.size, 0, 0) for i, s in protocol.slices.items() for side in sides]
+        of_sides = [Slice(account_of(i, side), 0, s.size, 0, 0) for i, s in protocol.slices.items() for side in sides]
         accounts = Shadow.create(of_sides, (_DELTA,), dtype, room) if of_sides else None
         if slices is None or (of_sides and accounts is None):
             return None
         described = KeptServer(*place, slices.address, None if accounts is None else accounts.address, opened)
         for i, state in protocol.slices.items():
-            own = {} if accounts is None else {side: accounts.slices[_account(i, side)] for side in sides}
+            own = {} if accounts is None else {side: accounts.slices[account_of(i, side)] for side in sides}
             state.keeper = Keeper(slices.slices[i], own)
         return cls(slices, accounts, described)
 
@@ -157,7 +158,7 @@ def read_kept(kept: KeptServer) -> dict[int, KeptSlice] | None:
             note, left = Note.decode(copy.note), {}
             for side, number in note.accounts.items() if copy is of.newest else ():
                 assert accounts is not None
-                account = accounts.slices[_account(index, side)].at(number)
+                account = accounts.slices[account_of(index, side)].at(number)
                 assert account is not None  # the older one is overwritten once no copy names it
                 left[side] = account.values, account.states[_DELTA], json.loads(account.note)
             before = None if note.accounts else found.get(index)
@@ -165,5 +166,6 @@ def read_kept(kept: KeptServer) -> dict[int, KeptSlice] | None:
     return found
 
 
-def _account(index: int, side: str) -> int:
-    return 2 * index + _SIDES.index(side)
+def account_of(index: int, side: str) -> int:
+    """Where a slice's account with the neighbour on this side is in the shadow of accounts."""
+    return 2 * index + SIDES.index(side)

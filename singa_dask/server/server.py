@@ -8,7 +8,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import ref
 
 import numpy as np
@@ -18,16 +18,19 @@ from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.net.flat import ALIGNMENT, Entry
 from singa_dask.ops import Ops, get_ops
 from singa_dask.ops.arrays import Array
-from singa_dask.server.kept import Keeper
+from singa_dask.server.kept import Keeper, ServerShadow
 from singa_dask.server.ledger import Ledger
-from singa_dask.server.messages import Fresh, Moved, Reply, Request, State, Sync, Update
+from singa_dask.server.messages import Done, Fresh, Moved, Reply, Request, State, Sync, Update
 from singa_dask.server.protocol import ServerProtocol, SliceProtocol
+from singa_dask.server.replica import Piece, Replication
 from singa_dask.server.shadow import Superseded
 from singa_dask.server.slices import Slice
 from singa_dask.updaters import Updater, make_updater
 
 # Assumed rate of the slowest network for one of several groups: a tenth of 1 Gbit/s is 12.5 MB/s.
 LEAST_RATE = 8e6
+
+_Given: TypeAlias = tuple[Future[Reply], Reply]
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,8 @@ class Server:
 
     live: replies hold the protocol's own arrays, for a single caller that put them there. Otherwise parameters are
     lent: they are copied only if the next message comes while a reply is still in use or under way. retired: it has a
-    successor, and answers everything with Moved.
+    successor, and answers everything with Moved. on_update, on_change: called after messages, from any thread: one
+    after updates, the other when the replica may lack something.
     """
 
     def __init__(self, protocol: ServerProtocol, *, live: bool = False) -> None:
@@ -101,6 +105,8 @@ class Server:
         self.live = live
         self.retired = False
         self.on_update: Callable[[], None] = lambda: None
+        self.on_change: Callable[[], None] = lambda: None
+        self._replication: Replication[_Given] | None = None
         self._lock = threading.Lock()
         self._numbers = count()
         self._open: dict[int, tuple[Future[Reply], Array | None]] = {}
@@ -113,17 +119,17 @@ class Server:
             number = next(self._numbers)
             self._open[number] = future, out
             given = self._moved() if self.retired else self._handled(number, request)
-        for waiting, reply in given:
-            with suppress(InvalidStateError):  # the sender no longer waits
-                waiting.set_result(reply)
+        _give(given)
+        if self._replication is not None:
+            self.on_change()
         if isinstance(request, Update | Sync):
             self.on_update()
         return future
 
-    def _handled(self, number: int, request: Request) -> list[tuple[Future[Reply], Reply]]:
+    def _handled(self, number: int, request: Request) -> Sequence[_Given]:
         """The replies that a request makes possible, and who waits for them."""
         self._part_with(request.slice)
-        given: list[tuple[Future[Reply], Reply]] = []
+        given: list[_Given] = []
         try:
             answers = self.protocol.handle(number, request)
         except Superseded:
@@ -131,30 +137,80 @@ class Server:
         for sender, reply in answers:
             waiting, target = self._open.pop(sender)  # type: ignore[call-overload]
             given.append((waiting, reply if self.live else self._detached(request.slice, reply, target)))
-        return given
+        return given if self._replication is None else self._replication.after(request.slice, given)
 
     def retire(self) -> None:
         """Answer nothing any more: there is, or will be, a successor."""
         with self._lock:
             given = self._moved()
-        for waiting, reply in given:
-            with suppress(InvalidStateError):
-                waiting.set_result(reply)
+        _give(given)
+        self.on_change()
 
-    def _moved(self) -> list[tuple[Future[Reply], Reply]]:
+    def _moved(self) -> Sequence[_Given]:
         self.retired = True
-        given: list[tuple[Future[Reply], Reply]] = [(future, Moved()) for future, _ in self._open.values()]
+        given: list[_Given] = [(future, Moved()) for future, _ in self._open.values()]
         self._open.clear()
-        return given
+        waited = [] if self._replication is None else self._replication.drop()
+        return [*given, *((future, Moved()) for future, _ in waited)]
 
     def withdraw(self, future: Future[Reply], index: int) -> bool:
-        """Forget a request waiting in this slice, which will be repeated. Returns False if it has been answered."""
+        """Forget a request waiting in this slice, which will be repeated. Returns False if it has been answered. One
+        that waits for the replica is answered when it is repeated."""
         with self._lock:
             number = next((number for number, (own, _) in self._open.items() if own is future), None)
-            if number is None or not self.protocol.slices[index].withdraw(number):
+            if number is None:
+                return self._replication is not None and self._replication.waits and not future.done()
+            if not self.protocol.slices[index].withdraw(number):
                 return False
             del self._open[number]
             return True
+
+    # A replica
+
+    def replicate(self, shadow: ServerShadow) -> int:
+        """Begin with a new replica of what is saved in this shadow; returns its number. Nobody waits for it yet."""
+        with self._lock:
+            self._replication = self._replication or Replication(shadow)
+            return self._replication.begin()
+
+    def lacking(self, *, wait: bool) -> list[Piece] | None:
+        """What is sent to the replica next; None if the server has a successor. wait: replies wait for it from now
+        on."""
+        with self._lock:
+            if self._replication is None or self.retired:
+                return None
+            self._replication.waits = self._replication.waits or wait
+            return self._replication.lacking()
+
+    def replicated(self, pieces: Sequence[Piece]) -> None:
+        """The replica has these."""
+        with self._lock:
+            given = [] if self._replication is None else self._replication.sent(pieces)
+        _give(given)
+
+    def replica_lost(self) -> None:
+        """Nobody waits for the replica any more."""
+        with self._lock:
+            given = [] if self._replication is None else self._replication.drop()
+        _give(given)
+
+    @property
+    def replica_awaited(self) -> bool:
+        """Whether replies wait for the replica."""
+        return self._replication is not None and self._replication.waits
+
+    def kept(self, index: int) -> Future[Reply]:
+        """Of Done, once the replica has the slice as it is; of Moved if the server has a successor."""
+        future: Future[Reply] = Future()
+        with self._lock:
+            given: Sequence[_Given] = [(future, Moved() if self.retired else Done())]
+            if self._replication is not None and not self.retired:
+                given = self._replication.after(index, given)
+        _give(given)
+        self.on_change()
+        return future
+
+    # Neighbours
 
     def begin_sync(self, index: int, *, force: bool = False) -> Sync | None:
         """See SliceProtocol."""
@@ -206,6 +262,12 @@ class Server:
         """Continue with a copy if the values are still in use."""
         if any(lent() is not None for lent in self._lent.pop(index, ())):
             self.protocol.slices[index].part_with()
+
+
+def _give(given: Sequence[_Given]) -> None:
+    for waiting, reply in given:
+        with suppress(InvalidStateError):  # the sender no longer waits
+            waiting.set_result(reply)
 
 
 def server_here(worker: Any, key: str) -> Server | None:

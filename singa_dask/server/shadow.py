@@ -102,7 +102,7 @@ class SliceShadow:
         older.head[1] = version
         older.head[0] = newer.number + 1
         self._pace.seconds += time.perf_counter() - began
-        if any(copy.head[2] for copy in self._copies):
+        if self.fenced:
             raise Superseded("a successor of this process goes on from what it has saved")
 
     def due(self, version: int) -> bool:
@@ -113,6 +113,16 @@ class SliceShadow:
         """Have the process that saves here be superseded."""
         for copy in self._copies:
             copy.head[2] = 1
+
+    @property
+    def fenced(self) -> bool:
+        """Whether a successor reads the copies."""
+        return any(copy.head[2] for copy in self._copies)
+
+    @property
+    def number(self) -> int:
+        """Of the copy that was made last; -1 before the first."""
+        return max(copy.number for copy in self._copies)
 
     @property
     def copies(self) -> list[Copy]:

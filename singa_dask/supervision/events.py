@@ -90,6 +90,18 @@ class ServersLost(Event):
 
 
 @dataclass(frozen=True)
+class ReplicaLost(Event):
+    """A server, by its group and its rank there, has lost the replica with this number. awaited: whether it
+    acknowledges nothing until it hears that this is known."""
+
+    group: int
+    generation: int
+    rank: int
+    replica: int
+    awaited: bool
+
+
+@dataclass(frozen=True)
 class Progress(Event):
     """A worker group has made `step` steps."""
 
@@ -168,7 +180,8 @@ class WorkerGroupRequest:
 class ServerGroupRequest:
     """A server group to make. groups: the worker groups that will use it; accounts: the generations, left and right of
     each border, of neighbours that begin with the same parameters; sides: on which there are neighbours; also: another
-    nanny of each server's machine, "" for none; left: what the lost servers have left, from which it goes on."""
+    nanny of each server's machine, "" for none; replicas: the nanny that keeps each server's replica, "" for none;
+    left: what the lost servers have left, from which it goes on."""
 
     number: int
     where: tuple[str, ...]
@@ -177,6 +190,7 @@ class ServerGroupRequest:
     accounts: Mapping[str, tuple[int, int]]
     sides: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
+    replicas: tuple[str, ...] = ()
     left: tuple[KeptServer, ...] = ()
 
 
@@ -227,6 +241,16 @@ class Dismiss(Command):
     server_group: int
     group: int
     generation: int
+
+
+@dataclass(frozen=True)
+class ReplaceReplica(Command):
+    """Tell a server that the loss of its replica is known. nanny: keeps the next one, "" for none."""
+
+    server_group: int
+    rank: int
+    replica: int
+    nanny: str
 
 
 @dataclass(frozen=True)

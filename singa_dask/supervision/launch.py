@@ -122,7 +122,7 @@ class GroupLauncher:
     ) -> tuple[int, ...]:
         """Make the server groups: from what lost ones have left, for the workers' parameters, or each from a neighbour
         that is up, the nearest first. Then neighbours meet. Returns the groups of which no memory is held."""
-        up = dict(running)
+        up, replicas = dict(running), dict[int, tuple[str, ...]]()
         waiting = sorted(request.server_groups, key=lambda group: (not group.left, group.number))
         while waiting:
             if request.fresh or waiting[0].left:
@@ -138,14 +138,16 @@ class GroupLauncher:
                 group.generation,
                 where,
                 self._server_plans(group),
-                keeping_of(group),
-                self.topic,
+                keeping_of(group, self.topic),
             )
             up[group.number] = launched.servers[group.number] = servers
+            replicas[group.number] = group.replicas
             if neighbours:
                 servers.take_over(neighbours[0])
                 for other in neighbours[1:]:
                     servers.hand_on(other)
+        for number, servers in launched.servers.items():
+            servers.replicate(replicas[number])
         unkept = tuple(number for number, servers in sorted(launched.servers.items()) if not servers.settle())
         for number in sorted(up):
             if number + 1 in up and {number, number + 1} & launched.servers.keys():
@@ -168,11 +170,13 @@ class GroupLauncher:
         return [server_plan(made.job, made.layout.entries, own, **options) for own in slices]
 
 
-def keeping_of(group: ServerGroupRequest) -> list[Keeping]:
+def keeping_of(group: ServerGroupRequest, run: str) -> list[Keeping]:
     """How each server of a group leaves its slices in memory."""
-    size, name = len(group.where), f"server group {group.number}"
+    size = len(group.where)
     also, left = group.also or ("",) * size, group.left or (None,) * size
-    return [Keeping(name, (i, size, group.generation), group.sides, also[i], left[i]) for i in range(size)]
+    return [
+        Keeping(run, group.number, (i, size, group.generation), group.sides, also[i], left[i]) for i in range(size)
+    ]
 
 
 def close(groups: Iterable[Group], servers: Iterable[Servers]) -> dict[str, int]:

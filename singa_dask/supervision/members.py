@@ -117,9 +117,23 @@ class WorkerGroup(Member):
 
 @dataclass(eq=False)
 class ServerGroup(Member):
-    """The servers that hold one copy of the parameters. left: by its lost servers, from which it goes on."""
+    """The servers that hold one copy of the parameters.
+
+    left: by its lost servers, from which it goes on. outdated: the last replica that a server has lost, by generation
+    and rank.
+    """
 
     left: tuple[KeptServer, ...] = ()
+    outdated: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def current(self, left: Sequence[KeptServer]) -> bool:
+        """Whether servers have left everything that they had acknowledged. Those that were never formed have left
+        nothing."""
+        return bool(self.formed and left) and all(
+            kept.generation >= self.formed
+            and (kept.replica == 0 or kept.replica > self.outdated.get((kept.generation, kept.rank), 0))
+            for kept in left
+        )
 
     def __str__(self) -> str:
         return f"server group {self.number}"
@@ -307,10 +321,10 @@ class Members:
         return WorkerGroupRequest(plan, group.where, group.server_group)
 
     def server_group_request(
-        self, group: ServerGroup, also: tuple[str, ...], *, fresh: bool, returns: bool
+        self, group: ServerGroup, also: tuple[str, ...], replicas: tuple[str, ...], *, fresh: bool, returns: bool
     ) -> ServerGroupRequest:
-        """What the launcher must know of a server group. also: as in ServerGroupRequest. returns: whether it goes on
-        from what it has left."""
+        """What the launcher must know of a server group. also, replicas: as in ServerGroupRequest. returns: whether it
+        goes on from what it has left."""
         pairs = {"left": (group.number - 1, group.number), "right": (group.number, group.number + 1)}
         sides = {side: p for side, p in pairs.items() if p[0] >= 0 and p[1] < len(self.server_groups)}
         return ServerGroupRequest(
@@ -325,5 +339,6 @@ class Members:
             },
             sides=tuple(sides),
             also=also,
+            replicas=replicas,
             left=group.left if returns else (),
         )

@@ -20,6 +20,7 @@ class Processes:
         self.replaced: set[tuple[str, int]] = set()
         self._nannies: dict[str, str] = {}
         self._machines: dict[str, str] = {}  # of nannies
+        self._latest: set[str] = set()  # nannies whose workers answered the last survey
 
     def there(self, workers: Iterable[WorkerInfo]) -> tuple[list[WorkerInfo], dict[str, int]]:
         """The Dask workers to count on, of those that answer; and the processes, pid by address, that answer although
@@ -30,6 +31,7 @@ class Processes:
         self._nannies |= {info.address: info.nanny for info in there if info.nanny}
         self._machines |= {info.nanny: info.node for info in there if info.nanny}
         self.pids |= {info.address: info.pid for info in there if info.nanny}
+        self._latest = {info.nanny for info in there if info.nanny}
         return there, back
 
     def moved(self, moved: Mapping[str, str]) -> None:
@@ -54,6 +56,20 @@ class Processes:
         there = sorted(n for n in self._nannies_of(used) | {own} if self._machines.get(n) == self._machines.get(own))
         behind = there[there.index(own) + 1 :] + there[: there.index(own)] if own else []
         return next(iter(behind), "")
+
+    def keeps_replica(self, address: str, used: Iterable[str], number: int, *, wanted: int | None) -> str:
+        """The nanny that keeps the next replica of the server at this address, "" for none: of another machine, of the
+        used ones first. number: of those that servers beside it have, and that it has lost: nannies take turns.
+
+        wanted: server_replicas of the topology. 1: by any nanny, if there is no other machine.
+        """
+        own = self._nannies.get(address, "")
+        others = {n for n in self._latest if n != own}
+        away = {n for n in others if self._machines.get(n) != self._machines.get(own)}
+        first = sorted(away & self._nannies_of(used))
+        more = sorted(away - set(first)) or ([] if first else sorted(others))
+        turns = first or (more if wanted == 1 else [])
+        return turns[number % len(turns)] if own and wanted != 0 and turns else ""
 
     def by_nanny(self, addresses: Iterable[str]) -> dict[str, tuple[str, int]]:
         """By nanny, the address and the number of its process, of those of these processes that have one."""

@@ -24,12 +24,13 @@ from singa_dask.monitor.curves import draw_curves, load_drawing
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.callbacks import Callbacks
 from singa_dask.supervision.control import listening
-from singa_dask.supervision.events import Progress, StopAsked
+from singa_dask.supervision.events import Progress, ReplicaLost, StopAsked
 from singa_dask.supervision.in_process import InProcess
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members, Restart
 from singa_dask.supervision.pictures import Details, draw_pictures, matrices
 from singa_dask.supervision.queue import Queue
+from singa_dask.supervision.servers import REPLICA_LOST
 from singa_dask.supervision.start_point import fresh, resumed
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
@@ -243,6 +244,10 @@ class Run:
             logger.error("%s: the record of this run is incomplete: %s", self.workspace.folder, fault)
 
     def _handle(self, event: dict[str, Any]) -> None:
+        if event["kind"] == REPLICA_LOST:
+            if self._supervisor:
+                self._supervisor.post(ReplicaLost(*event["lost"]))
+            return
         self._heard = True
         if event["kind"] == "start" and event["group"] in self._steps:  # what comes after this step is measured again
             self.workspace.rewind(event["step"] or None, [event["group"]])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,10 +17,12 @@ from singa_dask.cluster.formation import NoAnswer, WorkersInUse
 from singa_dask.cluster.held import NannyHolder, read_at
 from singa_dask.cluster.leases import server_key
 from singa_dask.cluster.remote import alive
+from singa_dask.cluster.replicas import NannyReplica
 from singa_dask.errors import ClusterError
 from singa_dask.server import Address, KeptServer, ServerActor, ServerPlan, ServerShadow
 from singa_dask.server.kept import read_kept
 from singa_dask.server.messages import Origin
+from singa_dask.server.replicator import Replicator
 from singa_dask.training.dask_task import ORPHAN_S, memory_limit
 from singa_dask.training.memory import has_room_here
 
@@ -26,6 +30,7 @@ _START_S = 60.0
 _LOOK_EVERY_S = 0.5
 _CALL_S = 30.0
 _CLOSE_S = 2.0
+REPLICA_LOST = "replica lost"  # an event of a server; `lost`: the fields of ReplicaLost
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,19 @@ class Servers:
         """Stop waiting for a worker group: it will not come, or not come back."""
         self._each("dismiss", [(Origin(group, generation),)] * len(self._actors), timeout_s=2.0)
 
+    def replicate(self, nannies: Sequence[str]) -> None:
+        """Have these nannies, by server, keep replicas ("": none)."""
+        self._each("replicate", [(nanny,) for nanny in nannies])
+
     def settle(self) -> bool:
         """Let go what former servers have left; whether what these leave is held."""
         return all(self._each("settle", [()] * len(self._actors)))
+
+    def replica_lost(self, rank: int, replica: int, nanny: str) -> None:
+        """Tell a server that the driver knows of the loss of its replica. nanny: keeps the next one, "" for none. Does
+        not wait: the server tells of the loss again if it has not heard this."""
+        with suppress(Exception):  # lost too
+            self._actors[rank].replica_lost(replica, nanny)
 
     def flush(self) -> None:
         """Exchange everything with the right neighbour."""
@@ -112,15 +127,21 @@ class Servers:
 class Keeping:
     """How a server leaves its slices in memory, and what it goes on from.
 
-    group: its name; place: rank, size and generation, as in KeptServer. sides: on which there are neighbours. also:
-    another nanny of its machine, "" for none. left: by the server that it succeeds.
+    run, group: its run, and the number of its group; place: rank, size and generation, as in KeptServer. sides: on
+    which there are neighbours. also: another nanny of its machine, "" for none. left: by the server that it succeeds.
     """
 
-    group: str
+    run: str
+    group: int
     place: tuple[int, int, int]
     sides: tuple[str, ...] = ()
     also: str = ""
     left: KeptServer | None = None
+
+    @property
+    def group_name(self) -> str:
+        """As the driver calls the group."""
+        return f"server group {self.group}"
 
 
 class RunServer(ServerActor):
@@ -130,7 +151,7 @@ class RunServer(ServerActor):
     def __init__(self, plan: ServerPlan, keeping: Keeping) -> None:
         from distributed import get_worker
 
-        worker, run = get_worker(), plan.key.partition("@")[2]
+        worker, run = get_worker(), keeping.run
         others = [key for key in leases.servers(worker.state.actors) if not key.endswith(f"@{run}")]
         if leases.run_of(worker.address) not in ("", run):
             others.append(leases.holder(worker.address))
@@ -143,8 +164,11 @@ class RunServer(ServerActor):
             kept = read_at(worker, left.holder, read_kept, left, timeout_s=_CALL_S + plan.transfer_s)
             if kept is None:
                 raise NoAnswer(f"{plan.key}: what the lost server has left in memory is gone.")
-        self._holder = NannyHolder.of(worker, run, keeping.group, keeping.place[2], orphan_s=ORPHAN_S)
-        self._also, self._shadow = keeping.also, None
+        generation = keeping.place[2]
+        self._holder = NannyHolder.of(worker, run, keeping.group_name, generation, orphan_s=ORPHAN_S)
+        self._also, self._keeping = keeping.also, keeping
+        self._shadow: ServerShadow | None = None
+        self._replicator: Replicator | None = None
         if self._holder is not None:
             opened = plan.accounts if left is None else left.opened
             room = partial(has_room_here, dask_limit=memory_limit(worker.memory_manager))
@@ -160,6 +184,43 @@ class RunServer(ServerActor):
             return False
         return self._holder.hold(self._shadow.described, only=True, also=self._also)
 
+    async def replicate(self, nanny: str) -> None:
+        """Have a nanny keep a replica from now on ("": none). Returns once it is whole, or lost."""
+        if not nanny or self._holder is None or self._shadow is None:
+            return
+        if self._replicator is None:
+            # A thread of its own: that of updates may compile for long.
+            self._sending = ThreadPoolExecutor(1, thread_name_prefix="replica")
+            self._replicator = Replicator(
+                self.server,
+                self._shadow,
+                there=self.there,
+                aside=partial(asyncio.get_running_loop().run_in_executor, self._sending),
+                tell_lost=self._tell_lost,
+            )
+        await self._replicator.begin(NannyReplica(self._holder, nanny, self._shadow.described, _has_room))
+
+    async def replica_lost(self, replica: int, nanny: str) -> None:
+        """Go on without this replica, as the driver knows of its loss, or with another one."""
+        if self._replicator is not None and self._replicator.lost(replica):
+            await self.replicate(nanny)
+
+    async def close(self) -> None:
+        if self._replicator is not None:
+            self._replicator.end()
+            self._sending.shutdown(wait=False)
+        await super().close()
+
+    def _tell_lost(self, replica: int, awaited: bool) -> None:
+        rank, _, generation = self._keeping.place
+        lost = self._keeping.group, generation, rank, replica, awaited
+        self._worker.log_event(self._keeping.run, {"kind": REPLICA_LOST, "lost": lost})
+
+
+def _has_room(nbytes: int) -> bool:
+    """Whether there is memory for a replica, where it is called."""
+    return has_room_here(nbytes, dask_limit=None)
+
 
 def make_servers(
     client: Any,
@@ -168,15 +229,17 @@ def make_servers(
     where: Sequence[str],
     plans: Sequence[ServerPlan],
     keeping: Sequence[Keeping],
-    run: str = "",
 ) -> Servers:
-    """Make a server of each plan, on the Dask worker beside it in `where`. run: that they are of (leases.server_key).
+    """Make a server of each plan, on the Dask worker beside it in `where`.
 
     Raises WorkersInUse where another run has the worker, NoAnswer where what a lost server has left is gone, and
     ClusterError when that fails otherwise.
     """
     suffix = f"{number}-{generation}-{uuid4().hex[:8]}"
-    named = [replace(plan, key=server_key(f"{i}-of-group-{suffix}", run)) for i, plan in enumerate(plans)]
+    named = [
+        replace(plan, key=server_key(f"{i}-of-group-{suffix}", keep.run))
+        for i, (plan, keep) in enumerate(zip(plans, keeping, strict=True))
+    ]
     futures = [
         client.submit(
             RunServer, plan, keep, actor=True, key=plan.key, workers=[address], pure=False, allow_other_workers=False

@@ -80,7 +80,7 @@ class Supervision:
         if self.over:
             return []
         self._commands = []
-        if not isinstance(event, ev.Progress | ev.Surveyed):
+        if not isinstance(event, ev.Progress | ev.Surveyed | ev.ReplicaLost):
             self.members.record(ev.line(event))
         match event:
             case ev.Progress(group, step):
@@ -90,6 +90,8 @@ class Supervision:
             case ev.ServersLost(addresses, stopped):
                 self._kill({a: self.processes.pids[a] for a in stopped})  # surveys would wait for their answers
                 self._servers_lost(addresses)
+            case ev.ReplicaLost():
+                self._replica_lost(event)
             case ev.Surveyed():
                 self._surveyed(event)
             case ev.Formed() | ev.NotFormed():
@@ -161,6 +163,27 @@ class Supervision:
         for group in self.members.serving():
             if here := sorted(addresses & set(group.where)):
                 self._lose(Loss(group, GroupLost(f"{group}: the process of {', '.join(here)} died or is stopped")))
+
+    def _replica_lost(self, event: ev.ReplicaLost) -> None:
+        """From now on a replica does not count, so its server may go on without it. Unless its group is lost: then a
+        successor may have read the replica."""
+        group = self.members.server_groups[event.group]
+        if group.phase is not Phase.RUNNING or group.generation != event.generation:
+            return
+        place = event.generation, event.rank
+        if event.replica > group.outdated.get(place, 0) and (event.awaited or event.replica == 1):
+            note = f"{group} has no replica of server {event.rank} now, as its nanny does not answer or has no memory"
+            self.members.record(note)
+            self._do(ev.Note(note))
+        group.outdated[place] = max(event.replica, group.outdated.get(place, 0))
+        nanny = self._keeps_replica(group, event.rank, event.replica)
+        self._do(ev.ReplaceReplica(group.number, event.rank, event.replica, nanny))
+
+    def _keeps_replica(self, group: ServerGroup, rank: int, lost: int = 0) -> str:
+        """The nanny that keeps the next replica of a server, "" for none. lost: how many it has lost."""
+        members = self.members
+        wanted = members.topology.server_replicas
+        return self.processes.keeps_replica(group.where[rank], members.used(), rank + lost, wanted=wanted)
 
     def _form_answered(self, event: ev.Formed | ev.NotFormed) -> None:
         request = self.busy
@@ -249,7 +272,7 @@ class Supervision:
             group.left = event.left.get(str(group), ())
         for servers in self.members.server_groups:
             left = event.left.get(str(servers), ())
-            servers.left = left if left and left[0].generation >= servers.formed else ()
+            servers.left = left if servers.current(left) else ()
         there, back = self.processes.there(event.workers)
         self._kill(back)
         silent = self.members.used() - {info.address for info in there}
@@ -450,6 +473,7 @@ class Supervision:
             self.members.server_group_request(
                 group,
                 tuple(self.processes.also(a, used) for a in group.where),
+                tuple(self._keeps_replica(group, rank) for rank in range(len(group.where))),
                 fresh=fresh,
                 returns=group in returning,
             )

@@ -180,6 +180,8 @@ class Supervisor:
                 self._begin(self._operations, _tell_lead, self._groups[0], ended, flushed)
             case ev.Dismiss(server_group, group, generation):
                 self._begin(self._operations, _dismiss, self._servers[server_group], group, generation)
+            case ev.ReplaceReplica(server_group, rank, replica, nanny):
+                self._servers[server_group].replica_lost(rank, replica, nanny)
             case ev.Stop(group):
                 self._groups[group].stop()
             case ev.Rewind(groups, step):

@@ -18,7 +18,7 @@ from distributed import get_worker, secede
 from support.servers import server_plan
 
 from singa_dask.cluster import form_group, local_cluster, wait_workers
-from singa_dask.cluster.held import left_behind, let_go
+from singa_dask.cluster.held import left_behind, let_go, memory_of
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError
 from singa_dask.server import ActorLink, Address, ServerActor, Stub, partition
@@ -298,9 +298,9 @@ def stopped(address: Address, timeout_s: float, pid: int) -> tuple[str, float]:
     return "", 0.0
 
 
-def keeping(group: int, size: int, generation: int = 1, left=None, **options) -> list[Keeping]:
+def keeping(group: int, size: int, generation: int = 1, left=None, run="", **options) -> list[Keeping]:
     left = left or [None] * size
-    return [Keeping(f"server group {group}", (i, size, generation), left=left[i], **options) for i in range(size)]
+    return [Keeping(run, group, (i, size, generation), left=left[i], **options) for i in range(size)]
 
 
 def train_on(place: str, steps: int) -> tuple[int, float]:
@@ -324,7 +324,7 @@ def test_a_killed_server_comes_back_on_another_worker_while_its_client_waits(no_
         infos = wait_workers(client, 3)
         here, there, elsewhere = (info.address for info in infos)
         plans, run = [server_plan(partition(SIZE, 1, 1, beside=False), 0, "")], "job/workspace#1"
-        first = make_servers(client, 0, 1, [there], plans, keeping(0, 1), run=run)
+        first = make_servers(client, 0, 1, [there], plans, keeping(0, 1, run=run))
         assert first.settle()
         places = tmp_path / "place"
         places.write_bytes(pickle.dumps(first.addresses[0]))
@@ -332,10 +332,40 @@ def test_a_killed_server_comes_back_on_another_worker_while_its_client_waits(no_
         wait_until(lambda: getattr(first._actors[0].call(Inspect(0)).result(10), "version", 0) >= 50)
         os.kill(client.run(os.getpid, workers=[there])[there], signal.SIGKILL)
         left, _ = left_behind(client, [info.nanny for info in infos], run)
-        second = make_servers(client, 0, 2, [elsewhere], plans, keeping(0, 1, 2, left["server group 0"]), run=run)
+        second = make_servers(client, 0, 2, [elsewhere], plans, keeping(0, 1, 2, left["server group 0"], run))
         assert second.settle()
         after = left_behind(client, [infos[2].nanny], run)[0]["server group 0"]
         assert [kept.generation for kept in after] == [2]
+        (tmp_path / "new").write_bytes(pickle.dumps(second.addresses[0]))
+        os.replace(tmp_path / "new", places)
+        assert made.result(60) == (400, -400.0)
+        assert second._actors[0].call(Inspect(0)).result(10).version == 400
+        second.stop()
+        first.stop()
+        let_go(client, [info.nanny for info in infos], run)
+
+
+def test_a_server_that_is_lost_with_its_nanny_comes_back_from_its_replica(no_leaks, tmp_path):
+    """As on a host that is lost: everything that it had acknowledged is in the memory of another nanny."""
+    with local_cluster(3, worker_ttl_s=60) as client:
+        infos = wait_workers(client, 3)
+        here, there, elsewhere = infos
+        plans, run = [server_plan(partition(SIZE, 1, 1, beside=False), 0, "")], "job/workspace#1"
+        first = make_servers(client, 0, 1, [there.address], plans, keeping(0, 1, run=run))
+        first.replicate([here.nanny])
+        assert first.settle()
+        places = tmp_path / "place"
+        places.write_bytes(pickle.dumps(first.addresses[0]))
+        made = client.submit(train_on, str(places), 400, workers=[here.address], pure=False)
+        wait_until(lambda: getattr(first._actors[0].call(Inspect(0)).result(10), "version", 0) >= 50)
+        os.kill(there.pid, signal.SIGKILL)
+        memory_of(there.nanny).clear()  # all nannies are in this process
+        left, _ = left_behind(client, [info.nanny for info in infos], run)
+        (kept,) = left["server group 0"]
+        assert (kept.replica, kept.holder) == (1, here.nanny)
+        second = make_servers(client, 0, 2, [elsewhere.address], plans, keeping(0, 1, 2, left["server group 0"], run))
+        second.replicate([here.nanny])
+        assert second.settle()
         (tmp_path / "new").write_bytes(pickle.dumps(second.addresses[0]))
         os.replace(tmp_path / "new", places)
         assert made.result(60) == (400, -400.0)
@@ -388,7 +418,7 @@ def test_servers_that_dask_lets_go_exchange_no_more(cluster3, ranks3):
 def test_a_server_holds_its_worker_against_other_runs(cluster3, ranks3):
     held = ranks3[0]
     plans = [server_plan(partition(SIZE, 1, 1, beside=False), 0, "")]
-    group = make_servers(cluster3, 0, 1, [held], plans, keeping(0, 1), run="mine")
+    group = make_servers(cluster3, 0, 1, [held], plans, keeping(0, 1, run="mine"))
     assert {w.address for w in answering(cluster3, 10.0)[0] if w.group} == {held}
     with pytest.raises(ClusterError, match=rf"still in use: {held} by server-0-of-group-0.*@mine"):
         form_group(cluster3, [held], _nothing, timeout_s=1.0)

@@ -7,13 +7,13 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
-from support.commands import COMMAND, cluster, example, metrics, sets, summary
+from support.commands import COMMAND, audited, cluster, example, metrics, sets, summary
 from support.hosts import CARD, Host, two_hosts
 from support.launch import is_open_mpi, launched, mpiexec
 
@@ -45,9 +45,9 @@ class TwoHosts:
         options = ["--nworkers", "2", "--nthreads", "1", "--memory-limit", "0", "--host", host.address]
         self.start(host, f"workers-{host.name}.log", *worker, *options)
 
-    def train(self, *args: object) -> subprocess.Popen:
+    def train(self, *args: object, framework: str = "allreduce", numbers: Sequence[str] = FOUR) -> subprocess.Popen:
         """`singa-dask train ARGS` on the near host, its output in the file `log`."""
-        job = (example(), "--cluster", cluster(), "--workspace", self.folder / "run", *FOUR)
+        job = (example(), "--cluster", cluster(framework), "--workspace", self.folder / "run", *numbers)
         return self.start(self.near, "log", *COMMAND, "train", *job, "--scheduler", self.scheduler, *args)
 
     @property
@@ -143,6 +143,32 @@ def test_a_killed_worker_of_the_far_host_is_replaced(hosts, tmp_path):
     told = summary(tmp_path / "run")
     assert (told["status"], told["step"], told["restarts"]) == ("completed", 500, 1)
     assert told["test"]["accuracy"] > 0.97
+
+
+@pytest.mark.long
+@pytest.mark.timeout(150)
+def test_servers_survive_the_loss_of_their_host(hosts, tmp_path):
+    """Both servers are on the far host, which is lost at once; their replicas are on the near one."""
+    numbers = sets(cluster__nworker_groups=2, cluster__nworkers_per_group=1, cluster__nservers_per_group=2)
+    settings = sets(train_steps=800, disp_freq=1, test_freq=0, test_steps=0, checkpoint_freq=0)
+    run = hosts.train(*settings, framework="downpour", numbers=numbers)
+    until(lambda: steps(hosts.log) >= 50, run, hosts, within=60)
+    hosts.start_workers(hosts.near)  # for the servers
+    until(lambda: steps(hosts.log) >= 150, run, hosts, within=60)
+    hosts.far.crash()
+    until(lambda: "with everything that it had acknowledged" in hosts.log, run, hosts, within=40)
+    assert run.wait(timeout=80) == 0, hosts.log
+    told = summary(tmp_path / "run")
+    assert [(restart["groups"], restart["whole"]) for restart in told["restarted"]] == [([], [0])], told["restarted"]
+    assert [group["contained"] for group in audited(tmp_path / "run")] == [[[0, 800]]] * 2
+    for number in range(2):
+        made = [row["step"] for row in metrics(tmp_path / "run") if (row["group"], row["phase"]) == (number, "train")]
+        assert made == list(range(1, 801)), "every step is made once"
+
+
+def steps(log: str) -> int:
+    """The last step that any worker group has shown."""
+    return max(map(int, re.findall(r"^(?:group \d+  )?step +(\d+)/\d+  train", log, re.MULTILINE)), default=0)
 
 
 @pytest.mark.slow

@@ -57,6 +57,7 @@ class Process:
     memories: WeakValueDictionary[int, SimulatedMemory] = field(default_factory=WeakValueDictionary)
     memory_manager: Any = None
     state: Any = field(default_factory=lambda: SimpleNamespace(actors={}))
+    handlers: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
     @property
     def loop(self) -> Any:
@@ -72,6 +73,10 @@ class Process:
 
     def rpc(self, address: str) -> _Rpc:
         return _Rpc(self, address)
+
+    def log_event(self, topic: str, event: Any) -> None:
+        """Tell the client that listens, through the scheduler."""
+        self.cluster.told(self, topic, event)
 
     def drop(self, key: str) -> None:
         """Dask releases an actor."""
@@ -110,6 +115,24 @@ class _Rpc:
 
         return {"status": "OK", "result": await cluster.network.call(self.source, target, handle)}
 
+    def __getattr__(self, operation: str) -> Callable[..., Any]:
+        """A message that the process has a handler for."""
+        cluster = self.source.cluster
+        target = cluster.processes.get(self.address)
+
+        async def call(**message: Any) -> Any:
+            given = {name: pickle.loads(pickle.dumps(part.data)) for name, part in message.items()}
+
+            async def handle() -> Any:
+                assert target is not None
+                cluster.here = target
+                handler = target.handlers.get(operation)
+                return None if handler is None else handler(**given)
+
+            return await cluster.network.call(self.source, target, handle, repeats=True)
+
+        return call
+
 
 @cache
 def _takes_worker(function: Callable[..., Any]) -> bool:
@@ -123,13 +146,15 @@ def copied(message: Any) -> Any:
 
 
 class Cluster:
-    """All processes. dropped: is told of every actor that goes, and of its process, before it does."""
+    """All processes. dropped: is told of every actor that goes, and of its process, before it does; told: of every
+    event for a client."""
 
     def __init__(self, loop: Loop, network: Network) -> None:
         self.loop, self.network = loop, network
         self.processes: dict[str, Process] = {}
         self.by_pid: dict[int, Process] = {}
         self.dropped: Callable[[Process, str], None] = lambda process, key: None
+        self.told: Callable[[Process, str, Any], None] = lambda process, topic, event: None
         self._here: Process
         self._numbers = self._pids = 0
         SimulatedMemory.cluster = self

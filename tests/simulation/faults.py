@@ -36,7 +36,8 @@ KINDS: dict[str, tuple[int, tuple[float, ...]]] = {
     "duplicate": (4, (1.0, 4.0)),
     "reorder": (3, (1.0, 4.0)),
     "partition": (4, (0.5, 3.0, 14.0, 40.0)),
-    "reboot": (1, (0.0,)),
+    "reboot": (2, (0.0,)),
+    "lose host": (1, (0.0,)),
     "disk full": (2, (2.0, 10.0)),
     "lose driver": (1, (0.0,)),
     "stop driver": (1, (1.0, 20.0)),
@@ -134,16 +135,35 @@ KNOWN: dict[str, tuple[Mapping[str, Any], list[tuple[str, int, float, float]]]] 
         HYBRID,
         [("duplicate", 1, 0.6, 4.0), ("kill", 2, 1.1, 0.0), ("kill", 2, 2.4, 0.0), ("kill", 3, 3.0, 0.0)],
     ),
+    # What servers leave is on another host, and must be there again before that one is lost.
+    "hosts are lost one after the other": (
+        DOWNPOUR,
+        [("reboot", 0, 0.8, 0.0), ("reboot", 1, 3.4, 0.0), ("reboot", 0, 6.5, 0.0)],
+    ),
+    "a host is lost before messages to replicas arrive": (
+        DOWNPOUR,
+        [("delay", 0, 0.7, 4.0), ("reboot", 0, 1.8, 0.0)],
+    ),
+    # Nobody may go on without its replica before the driver knows.
+    "a server is cut off from its replica and lost": (
+        DOWNPOUR,
+        [("partition", 0, 0.7, 9.0), ("reboot", 0, 3.6, 0.0)],
+    ),
+    "a server group is lost with its memory": (
+        HOGWILD | {"server_replicas": 0},
+        [("reboot", 0, 1.6, 0.0), ("kill for good", 2, 3.0, 0.0)],
+    ),
     "workers and servers of a synchronous group": (
         SANDBLASTER,
         [("kill", 0, 0.9, 0.0), ("kill", 1, 3.0, 0.0), ("kill", 0, 5.5, 0.0), ("kill", 0, 5.6, 0.0)],
     ),
     "a synchronous group shrinks and grows": (
         ALLREDUCE,
-        [("kill for good", 1, 0.9, 0.0), ("start process", 0, 3.0, 0.0), ("kill for good", 0, 6.0, 0.0)],
+        [("kill for good", 1, 0.9, 0.0), ("kill for good", 0, 1.9, 0.0), ("start process", 0, 4.0, 0.0)],
     ),
 }
-_KNOWN_SHARE = 0.15
+_KNOWN_SHARE = 0.2
+_UNREPLICATED_SHARE = 0.4
 
 
 def scenario(seed: int) -> Scenario:
@@ -156,6 +176,8 @@ def scenario(seed: int) -> Scenario:
         faults = [Fault(round(at + draw.uniform(0.0, 0.6), 3), kind, who, lasts) for kind, who, at, lasts in planned]
     else:
         name, topology, faults = "at random", draw.choice(TOPOLOGIES), _drawn(draw)
+        if draw.random() < _UNREPLICATED_SHARE:
+            topology = topology | {"server_replicas": 0}
     synchronous = topology.get("nworker_groups", 1) == 1
     return Scenario(
         seed,

@@ -54,7 +54,7 @@ class History:
         self.clock = Clock(self.loop)
         self.network = Network(self.loop, scenario.seed)
         self.cluster = Cluster(self.loop, self.network)
-        self.cluster.dropped = self._dropped
+        self.cluster.dropped, self.cluster.told = self._dropped, self._told
         self.making: tuple[Process, Callable[[], Any]]
         self.broken = ""
         self.trace: list[str] = []
@@ -131,6 +131,11 @@ class History:
         if context["message"] == "a simulated thread failed" or "callback" in context["message"]:
             self.breaks(f"{context['message']}: {error!r}")
 
+    def _told(self, process: Process, topic: str, event: dict[str, Any]) -> None:
+        for run in self.runs:
+            if leases.parts_of_run(topic) == (run.name, f"/{run.name}") and run.driver is not None:
+                self.network.send(process, run.driver, partial(run.hear, topic, event), stream=True)
+
     def _dropped(self, process: Process, key: str) -> None:
         actor_ = process.state.actors[key]
         for run in self.runs:
@@ -154,12 +159,13 @@ class History:
                 end = partial(self._process_goes_on, process)
             else:
                 self.cluster.kill(process, for_good=kind == "kill for good")
-        elif kind == "reboot":
+        elif kind in ("reboot", "lose host"):
             host = HOSTS[1 + fault.who % 2]
             for process in processes:
                 if process.host == host:
                     self.cluster.kill(process, for_good=True)
-                    self.loop.call_later(BOOT_S, partial(self.cluster.add_worker, host, nanny=bool(process.nanny)))
+                    start = partial(self.cluster.add_worker, host, nanny=bool(process.nanny))
+                    self.loop.call_later(BOOT_S, start if kind == "reboot" else lambda: None)
         elif kind in ("lose", "delay", "duplicate", "reorder", "partition"):
             hosts = PAIRS[fault.who % len(PAIRS)]
             self.network.begin(kind, *hosts)
@@ -261,6 +267,7 @@ class History:
                     "alive": self.cluster.alive,
                     "time": self.clock,
                     "uuid4": unique,
+                    "ThreadPoolExecutor": AtOnce,
                     "has_room_here": lambda nbytes, dask_limit: True,
                     "memory_limit": lambda manager: None,
                 },

@@ -2,8 +2,8 @@
 
 What the design lets be lost (docs/frameworks.md, "Losing, adding and removing groups"):
 
-- A server group that is lost, or closed with the processes of a lost worker group, loses the updates that no other
-  server group has when it goes. Its right neighbour takes over the values of the restarted one, so it also loses what
+- A server group that is lost with its memory and its replicas loses the updates that no other server group has when it
+  goes. Its right neighbour takes over the values of the restarted one, so it also loses what
   the lost group had told it, or had heard from it, and had not passed on to the left. All others survive, in every
   copy.
 - If no server group is left, all go back to the newest checkpoint: a new *lineage* begins, with its values.
@@ -236,7 +236,8 @@ class Rules:
     """The rules of one run, whatever drivers it has. lineage: that servers are made in now.
 
     done: steps that every rank of the only worker group has made; done_at: when it had made the last one. holders: the
-    nannies that hold the memory of each of its ranks. keepers: the same of the servers of each server group.
+    nannies that hold the memory of each of its ranks. keepers: the same of the servers of each server group, each with
+    the number of the replica that it keeps, 0 for what the server itself has written.
     """
 
     def __init__(self, run: Run) -> None:
@@ -247,7 +248,7 @@ class Rules:
         self.state: Supervision | None = None
         self.done, self.done_at = 0, 0.0
         self.holders: list[list[str]] = []
-        self.keepers: dict[int, list[list[str]]] = {}
+        self.keepers: dict[int, list[list[tuple[str, int]]]] = {}
 
     def demand(self, holds: Any, what: str) -> None:
         """Raise Broken unless it holds, and tell the history: the product may catch the error."""
@@ -285,7 +286,8 @@ class Rules:
         """Nannies hold what the ranks of a group leave."""
         plan = meeting.plan.group
         if plan.in_process_servers:
-            self.holders = _holders(meeting.topic, f"worker group {plan.number}", plan.generation, meeting.size)
+            holders = _holders(meeting.topic, f"worker group {plan.number}", plan.generation, meeting.size)
+            self.holders = [[nanny for nanny, _ in of] for of in holders]
 
     def made(self, meeting: Meeting, step: int) -> None:
         """Every rank of a group has made a step."""
@@ -303,15 +305,16 @@ class Rules:
 
     def formed(self, request: ev.FormRequest) -> None:
         """A request has been carried out."""
-        assert self.run.supervisor is not None
-        topic = self.run.supervisor.launcher.topic
         for group in request.server_groups:
-            name = f"server group {group.number}"
-            self.keepers[group.number] = _holders(topic, name, group.generation, len(group.where))
+            self.keepers[group.number] = self._keepers(group.number, group.generation, len(group.where))
+
+    def _keepers(self, number: int, generation: int, size: int) -> list[list[tuple[str, int]]]:
+        assert self.run.supervisor is not None
+        return _holders(self.run.supervisor.launcher.topic, f"server group {number}", generation, size)
 
     def returns(self, group: ServerGroup) -> bool:
         """Whether a server group that was lost must come back with everything that it had acknowledged: a nanny that
-        holds the memory of each server lives, and could be asked."""
+        holds the memory of each server, or a replica that the server has not lost, lives and could be asked."""
         history, state = self.run.history, self.state
         if state is None or not group.formed or not all(self.keepers.get(group.number, [[]])):
             return False
@@ -319,7 +322,12 @@ class Rules:
         if history.network.faulty_at() >= min(since, default=0.0) - CLEAR_S:
             return False
         living = {nanny for nanny in state.processes.nannies if history.cluster.processes[nanny].alive}
-        return all(living & set(of) for of in self.keepers[group.number])
+        later = self._keepers(group.number, group.formed, len(group.where))  # replicas that were made since
+        outdated = [group.outdated.get((group.formed, rank), 0) for rank in range(len(group.where))]
+        return all(
+            any(nanny in living and (replica == 0 or replica > lost) for nanny, replica in (*first, *more))
+            for first, more, lost in zip(self.keepers[group.number], later, outdated, strict=True)
+        )
 
     def goes(self, group: WorkerGroup) -> None:
         """A worker group does not run any more: it is lost, or its servers are."""
@@ -383,10 +391,14 @@ class Rules:
         return any("the last exchange" in note or "ends here" in note for note in self.notes)
 
 
-def _holders(run: str, group: str, generation: int, size: int) -> list[list[str]]:
-    """The nannies that hold the memory of each process of a group."""
-    owners = {(o.run, o.group, o.generation, o.rank, nanny) for nanny, of in held._held.items() for o in of}
-    return [[n for n in held._held if (run, group, generation, rank, n) in owners] for rank in range(size)]
+def _holders(run: str, group: str, generation: int, size: int) -> list[list[tuple[str, int]]]:
+    """The nannies that hold the memory of each process of a group, and the number of the replica if they hold one."""
+    found: list[list[tuple[str, int]]] = [[] for _ in range(size)]
+    for nanny, of in held._held.items():
+        for owner, memory in of.items():
+            if (owner.run, owner.group, owner.generation) == (run, group, generation) and memory.whole:
+                found[owner.rank].append((nanny, owner.replica))
+    return found
 
 
 class CheckedSupervision(Supervision):

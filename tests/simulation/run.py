@@ -29,6 +29,7 @@ from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members, NoReplacement
+from singa_dask.supervision.servers import REPLICA_LOST
 from singa_dask.supervision.supervisor import Supervisor
 from singa_dask.training.worker import WorkerPlan
 
@@ -144,6 +145,11 @@ class Run:
         """An event of Dask has reached the driver: supervision/run.py."""
         self.heard, self.known[group] = True, step
         self.post(ev.Progress(group, step))
+
+    def hear(self, topic: str, event: dict[str, Any]) -> None:
+        """An event of a server has reached the driver: supervision/run.py."""
+        if event["kind"] == REPLICA_LOST and self.supervisor is not None and topic == self.supervisor.launcher.topic:
+            self.post(ev.ReplicaLost(*event["lost"]))
 
     def _drive(self, driver: Process, resume: bool) -> None:
         try:

@@ -17,11 +17,12 @@ from singa_dask.server import Keeper, Stub
 from singa_dask.server.messages import State
 from singa_dask.server.neighbours import Account
 from singa_dask.server.protocol import SliceProtocol
+from singa_dask.server.replica import Replication
 from singa_dask.server.shadow import SliceShadow
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members
 from singa_dask.supervision.processes import Processes
-from singa_dask.supervision.servers import Servers
+from singa_dask.supervision.servers import RunServer, Servers
 
 SEEDS = 200  # in the ordinary suite; `make simulate` plays 10,000
 
@@ -178,7 +179,23 @@ def servers_forget_the_clocks(patch):
     patch.setattr(SliceProtocol, "_take", wrong)
 
 
+def updates_are_acknowledged_before_the_replica_has_them(patch):
+    patch.setattr(Replication, "after", lambda self, index, replies: replies)
+
+
+def servers_do_not_wait_until_their_driver_knows_of_a_lost_replica(patch):
+    tell = RunServer._tell_lost
+
+    def wrong(self, replica, awaited):
+        self.server.replica_lost()
+        tell(self, replica, awaited)
+
+    patch.setattr(RunServer, "_tell_lost", wrong)
+
+
 MISTAKES = [
+    updates_are_acknowledged_before_the_replica_has_them,
+    servers_do_not_wait_until_their_driver_knows_of_a_lost_replica,
     restarted_groups_begin_too_early,
     repeated_exchanges_are_added_again,
     a_restarted_server_begins_anew,

@@ -62,6 +62,12 @@ class Host:
         mine = self._namespace(self.init)
         return [process for process in psutil.process_iter() if self._namespace(process.pid) == mine]
 
+    def crash(self) -> None:
+        """Kill everything that runs on the host. Its network card stays, as the other end would go with it."""
+        for process in self.processes():
+            if process.pid != self.init:
+                process.kill()
+
     def received(self) -> int:
         """Bytes that have come from the other host."""
         return int(self.run("cat", f"/sys/class/net/{CARD}/statistics/rx_bytes"))

@@ -12,14 +12,16 @@ from typing import Any
 
 from singa_dask.cluster import GroupFailed, RankFailure, WorkerInfo
 from singa_dask.cluster.workers import place
+from singa_dask.comm.shared_memory import MemoryAddress
 from singa_dask.errors import ClusterError
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.net.flat import GroupLayout
+from singa_dask.server import KeptServer, ShadowAddress
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
 from singa_dask.supervision.launch import GroupLauncher, close
-from singa_dask.supervision.members import Members, Phase
+from singa_dask.supervision.members import Members, Phase, ServerGroup
 from singa_dask.supervision.state import Supervision
 from singa_dask.training.worker import WorkerPlan
 
@@ -63,6 +65,7 @@ class Servers:
     met: int = 0
     stopped: bool = False
     dismissed: list[tuple[int, int]] = field(default_factory=list)
+    replicas: list[str] = field(default_factory=list)
 
     @property
     def addresses(self):
@@ -80,8 +83,15 @@ class Servers:
         assert abs(neighbour.number - self.number) == 1 and not neighbour.stopped
         neighbour.parameters = f"server group {self.number}"
 
+    def replicate(self, nannies):
+        assert len(nannies) == len(self.where)
+        self.replicas = list(nannies)
+
     def settle(self):
         return self.run.keeps
+
+    def replica_lost(self, rank, replica, nanny):
+        self.replicas[rank] = nanny
 
     def stop(self):
         self.stopped = True
@@ -232,7 +242,7 @@ class Run:
 
     def _kept(self) -> dict[str, tuple[Any, ...]]:
         groups = [self.server_groups[number] for number in self.kept]
-        return {str(g): tuple(SimpleNamespace(generation=g.formed) for _ in g.where) for g in groups if g.formed}
+        return {str(g): tuple(kept_server(rank, g) for rank in range(len(g.where))) for g in groups if g.formed}
 
     def made(self) -> list[tuple[list[int], list[int]]]:
         """What was formed together, request by request."""
@@ -253,13 +263,18 @@ class Run:
         self.groups.append(group)
         return group
 
-    def _make_servers(self, client, number, generation, where, plans, keeping, run):
+    def _make_servers(self, client, number, generation, where, plans, keeping):
         if any(address not in self.there for address in where):
             raise ClusterError(f"server group {number} could not be made")
         made = Servers(self, number, generation, tuple(where), plans)
         if keeping[0].left is not None:
             made.parameters = f"generation {keeping[0].left.generation}"
         return made
+
+
+def kept_server(rank: int, group: ServerGroup) -> KeptServer:
+    """What a server has left."""
+    return KeptServer(rank, len(group.where), group.formed, ShadowAddress(MemoryAddress(0, 0, 0, 0), (), (), ""))
 
 
 def failed(exception=None) -> GroupFailed:

@@ -66,6 +66,12 @@ def test_all_small_topologies(separate: bool) -> None:
         ({"server_worker_separate": 1}, "must be true or false. Received: 1."),
         ({"nworker_groups": 3, "nserver_groups": 2}, "Use a multiple of nserver_groups: 2 or 4."),
         ({"nserver_groups": 3}, "must not exceed nworker_groups, which is 1. Received: 3."),
+        (
+            {"server_worker_separate": True, "server_replicas": 2},
+            "cluster.server_replicas: must be 0 or 1. Received: 2. Leave it out for 1 on several hosts, and 0 on one.",
+        ),
+        ({"server_worker_separate": True, "server_replicas": -1}, "cluster.server_replicas: must be 0 or 1."),
+        ({"server_replicas": 1}, "cluster.server_replicas: needs servers that several processes use"),
         ({"nservers_per_group": 3, "nservers_per_procs": 2}, "1 server group of 3 servers cannot be packed"),
         ({"nservers_per_group": 2, "nservers_per_procs": 4}, "1 server group of 2 servers cannot be packed"),
     ],
@@ -182,3 +188,10 @@ def test_description() -> None:
         "Distributed Hogwild (asynchronous): 3 worker groups of 1 worker; 3 server groups of 1 server"
         " beside the workers, exchanging every 5 updates; 3 processes"
     )
+
+
+@pytest.mark.parametrize("replicas", [None, 0, 1])
+def test_replicas_of_servers_are_in_the_cluster_block(replicas: int | None) -> None:
+    topology = ClusterTopology(server_worker_separate=True, server_replicas=replicas)
+    assert ClusterTopology.from_proto(topology.to_proto()).server_replicas == replicas
+    assert ClusterTopology(server_replicas=0).server_replicas == 0

@@ -17,7 +17,7 @@ from support.servers import ones, server_plan
 
 from singa_dask.comm.codecs import codec
 from singa_dask.errors import ClusterError
-from singa_dask.server import Address, ServerActor, actor, link, partition
+from singa_dask.server import Address, ServerActor, ServerShadow, actor, link, partition
 from singa_dask.server.messages import (
     Coded,
     Fresh,
@@ -479,3 +479,19 @@ async def test_an_exchange_may_take_the_time_that_its_bytes_need(network, monkey
 
     await until(arrived)
     assert len([request for *_, request in network.asked if request.slice == 0]) == 1
+
+
+@played
+async def test_an_update_that_waits_for_the_replica_is_answered_when_it_is_repeated(network):
+    made = network.start("a", LARGE)
+    server, protocol = made.server, made.server.protocol
+    shadow = ServerShadow.create(protocol, (0, 1, 1), (), {}, lambda nbytes: True)
+    server.replicate(shadow)
+    await made.call(Put(0, ones(0.0, LARGE)))
+    server.replicated(server.lacking(wait=True))
+    large = update(size=LARGE)
+    assert await made.call(large) == NotYet() and await made.call(large) == NotYet()
+    assert protocol.slices[0].version == 1, "it is applied once"
+    server.replicated(server.lacking(wait=True))
+    reply = await made.call(large)
+    assert isinstance(reply, Fresh) and reply.version == 1

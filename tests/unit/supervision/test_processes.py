@@ -23,3 +23,27 @@ def test_processes_are_found_by_their_nannies():
     made = processes("a", "b")
     made.there([WorkerInfo("w9", pid=9)])
     assert made.by_nanny(["w1", "w9", "unknown"]) == {"n1": ("w1", 1)}
+
+
+def test_replicas_are_on_other_machines_and_nannies_of_the_run_take_turns():
+    made = processes("a", "a", "b", "b", "b")
+    used = {"w0", "w1", "w2", "w3"}
+    assert [made.keeps_replica("w0", used, number, wanted=None) for number in range(3)] == ["n2", "n3", "n2"]
+    assert made.keeps_replica("w2", used, 0, wanted=None) == "n0"
+    assert made.keeps_replica("w0", used, 0, wanted=0) == ""
+    assert made.keeps_replica("unknown", used, 0, wanted=1) == "", "it keeps no shadow"
+
+
+def test_one_machine_has_replicas_only_if_they_are_wanted():
+    made = processes("a", "a", "b")
+    used = {"w0", "w1"}
+    assert made.keeps_replica("w0", used, 0, wanted=None) == "", "no process of the run is elsewhere"
+    assert made.keeps_replica("w0", used, 0, wanted=1) == "n2"
+    assert processes("a", "a").keeps_replica("w0", used, 0, wanted=1) == "n1"
+    assert processes("a").keeps_replica("w0", used, 0, wanted=1) == ""
+
+
+def test_a_replica_is_where_a_worker_has_answered_lately():
+    made = processes("a", "b", "c")
+    made.there([WorkerInfo("w0", node="a", nanny="n0"), WorkerInfo("w2", node="c", nanny="n2")])
+    assert {made.keeps_replica("w0", ["w1", "w2"], number, wanted=None) for number in range(3)} == {"n2"}

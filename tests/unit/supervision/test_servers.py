@@ -13,7 +13,7 @@ from singa_dask.server.messages import Origin
 from singa_dask.supervision import servers as serving
 from singa_dask.supervision.servers import Keeping, RunServer, make_servers
 
-KEEPING = [Keeping("server group 0", (rank, 2, 1)) for rank in range(2)]
+KEEPING = [Keeping("run", 0, (rank, 2, 1)) for rank in range(2)]
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,7 @@ def there(monkeypatch):
 def made(number=0, generation=1, where=("a", "b"), **plan):
     actors = [Actor() for _ in where]
     client = Client(*map(Future, actors))
-    servers = make_servers(
-        client, number, generation, where, [Plan(**plan)] * len(where), KEEPING[: len(where)], "run"
-    )
+    servers = make_servers(client, number, generation, where, [Plan(**plan)] * len(where), KEEPING[: len(where)])
     return servers, actors, client
 
 
@@ -158,10 +156,22 @@ def test_a_group_is_kept_if_all_its_servers_are(there):
     assert not servers.settle()
 
 
+def test_a_server_hears_which_nanny_keeps_its_replica(there):
+    servers, (one, two), _ = made()
+    servers.replicate(("n1", ""))
+    servers.replica_lost(1, 3, "n2")
+    assert one.calls == [("replicate", "n1")]
+    assert two.calls == [("replicate", ""), ("replica_lost", 3, "n2")] and len(two.waits) == 1, (
+        "the second is not awaited"
+    )
+    two.lost = True
+    servers.replica_lost(1, 4, "n1")
+
+
 def test_what_a_lost_server_has_left_may_be_gone(there):
     futures = [Future(Actor()), Future(None, fault=NoAnswer("the nanny does not answer"))]
     with pytest.raises(NoAnswer, match=r"server group 0 could not be made on a, b: .*the nanny does not answer"):
-        make_servers(Client(*futures), 0, 1, ("a", "b"), [Plan()] * 2, KEEPING, "run")
+        make_servers(Client(*futures), 0, 1, ("a", "b"), [Plan()] * 2, KEEPING)
 
 
 def test_what_moves_parameters_has_the_time_that_it_needs(there):
@@ -203,22 +213,23 @@ def test_no_server_is_made_on_a_worker_that_another_run_has(monkeypatch):
     monkeypatch.setattr("distributed.get_worker", lambda: worker)
     monkeypatch.setattr(ServerActor, "__init__", lambda self, plan: setattr(self, "server", Server(None)))
     own, other = (Plan(leases.server_key("0", run)) for run in ("its run", "another run"))
+    its, others = (Keeping(run, 0, (0, 1, 1)) for run in ("its run", "another run"))
     try:
         assert leases.reserve("w", "group-of-it", 60.0, "its run") == ""
-        RunServer(own, KEEPING[0])
+        RunServer(own, its)
         with pytest.raises(WorkersInUse, match="w is in use by group-of-it"):
-            RunServer(other, KEEPING[0])
+            RunServer(other, others)
     finally:
         leases.end("w")
-    assert not RunServer(other, KEEPING[0]).settle(), "there is no nanny"
+    assert not RunServer(other, others).settle(), "there is no nanny"
     worker.state.actors[own.key] = None  # Dask is about to make it
-    RunServer(own, KEEPING[0])
+    RunServer(own, its)
     with pytest.raises(WorkersInUse, match="w is in use by server-0@its run"):
-        RunServer(other, KEEPING[0])
+        RunServer(other, others)
 
 
 def test_workers_in_use_are_told_as_such(there):
     futures = [Future(Actor()), Future(Actor(), fault=WorkersInUse("w is in use"))]
     with pytest.raises(WorkersInUse, match="w is in use"):
-        make_servers(Client(*futures), 0, 1, ("a", "b"), [Plan()] * 2, KEEPING, "run")
+        make_servers(Client(*futures), 0, 1, ("a", "b"), [Plan()] * 2, KEEPING)
     assert all(future.released for future in futures)

@@ -45,9 +45,11 @@ def test_a_run_begins_with_a_survey_and_forms_everything_at_once(monkeypatch):
             for g in range(3)
         ),
         server_groups=(
-            ev.ServerGroupRequest(0, ("w1",), 1, (0,), {"right": (1, 1)}, ("right",), ("n2",)),
-            ev.ServerGroupRequest(1, ("w2",), 1, (1,), {"left": (1, 1), "right": (1, 1)}, ("left", "right"), ("n3",)),
-            ev.ServerGroupRequest(2, ("w3",), 1, (2,), {"left": (1, 1)}, ("left",), ("n1",)),
+            ev.ServerGroupRequest(0, ("w1",), 1, (0,), {"right": (1, 1)}, ("right",), ("n2",), ("",)),
+            ev.ServerGroupRequest(
+                1, ("w2",), 1, (1,), {"left": (1, 1), "right": (1, 1)}, ("left", "right"), ("n3",), ("",)
+            ),
+            ev.ServerGroupRequest(2, ("w3",), 1, (2,), {"left": (1, 1)}, ("left",), ("n1",), ("",)),
         ),
         fresh=True,
     )

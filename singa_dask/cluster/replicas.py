@@ -1,0 +1,120 @@
+"""Replicas of servers: shadows in the memory of nannies on other machines.
+
+A nanny keeps them itself, so there is no further process that could be lost or stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from singa_dask.cluster.held import HeldMemory, NannyHolder, Owner, memory_of
+from singa_dask.server import KeptServer
+from singa_dask.server.replica import Piece, Replica
+from singa_dask.server.replicator import Kept
+
+logger = logging.getLogger(__name__)
+
+_OP = "singa_dask_replica"
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """For the replica of this owner. whole: as in Target.write."""
+
+    owner: Owner
+    pieces: Sequence[Piece]
+    whole: bool
+
+
+class NannyReplica:
+    """The replica of a server, in the memory of a nanny: a Target.
+
+    holder: of what the server itself writes, which is described. room: whether there is memory for so many bytes,
+    where it is called.
+    """
+
+    def __init__(self, holder: NannyHolder, nanny: str, described: KeptServer, room: Callable[[int], bool]) -> None:
+        self._holder, self._nanny, self._described, self._room = holder, nanny, described, room
+        self._owner: Owner | None = None
+
+    async def open(self, number: int) -> bool:
+        """See Target."""
+        described = replace(self._described, replica=number)
+        self._owner = self._holder.owner(described, number)
+        args = pickle.dumps((self._owner, described, self._room, self._holder.orphan_s))
+        answer = await self._holder.worker.rpc(self._nanny).run(function=pickle.dumps(_open), args=args)
+        if answer["status"] != "OK":
+            logger.warning("the nanny %s keeps no replica: %r", self._nanny, answer["exception"])
+            return False
+        return bool(answer["result"])
+
+    async def write(self, pieces: Sequence[Piece], *, whole: bool) -> Kept:
+        """See Target."""
+        from distributed.protocol import to_serialize  # keeps Dask out of programs that only read jobs
+
+        assert self._owner is not None
+        call = getattr(self._holder.worker.rpc(self._nanny), _OP)
+        answer = await call(copies=to_serialize(_Copies(self._owner, pieces, whole)))
+        return Kept(answer) if isinstance(answer, str) else Kept.GONE  # a nanny that was started meanwhile has none
+
+
+def _open(owner: Owner, described: KeptServer, room: Callable[[int], bool], orphan_s: float, dask_worker: Any) -> bool:
+    """Make a replica, on a nanny."""
+    kept, replica = memory_of(dask_worker.address), Replica.create(described, room)
+    if replica is None:
+        return False
+    # A message of its own, as `run` is for calls that are worth a line in a log.
+    dask_worker.handlers[_OP] = _handler(dask_worker.address)
+    memories = [shadow.memory for shadow in replica.shadows]
+    kept[owner] = HeldMemory(pickle.dumps(described), memories, whole=False, replica=replica)
+    _forget_later(dask_worker.address, owner, orphan_s)
+    return True
+
+
+def _handler(nanny: str) -> Callable[[_Copies], str]:
+    def take(copies: _Copies) -> str:
+        return _write(nanny, copies).value
+
+    return take
+
+
+def _write(nanny: str, copies: _Copies) -> Kept:
+    kept = memory_of(nanny).get(copies.owner)
+    if kept is None or kept.replica is None:
+        return Kept.GONE
+    if not kept.replica.write(copies.pieces):
+        return Kept.SUPERSEDED
+    kept.written = True
+    if copies.whole and kept.whole:  # all servers of its group have been made, as it goes on
+        _let_go_former(nanny, copies.owner)
+    kept.whole = kept.whole or copies.whole
+    return Kept.KEPT
+
+
+def _let_go_former(nanny: str, owner: Owner) -> None:
+    """A server has one replica, the last."""
+    place = owner.run, owner.group, owner.rank
+    for other in list(memory_of(nanny)):
+        before = (other.generation, other.replica) < (owner.generation, owner.replica)
+        if other.replica and before and (other.run, other.group, other.rank) == place:
+            del memory_of(nanny)[other]
+
+
+def _forget_later(nanny: str, owner: Owner, orphan_s: float) -> None:
+    asyncio.get_running_loop().call_later(orphan_s, partial(_forget, nanny, owner, orphan_s))
+
+
+def _forget(nanny: str, owner: Owner, orphan_s: float) -> None:
+    """Let a replica go whose server has been silent for long. Its process is on another machine."""
+    kept = memory_of(nanny).get(owner)
+    if kept is not None and kept.written:
+        kept.written = False
+        _forget_later(nanny, owner, orphan_s)
+    elif kept is not None:
+        del memory_of(nanny)[owner]

@@ -1,0 +1,159 @@
+"""Sends what a server saves to its replica, one message at a time, as long as the replica answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+from singa_dask.server.kept import ServerShadow
+from singa_dask.server.replica import Piece, nbytes_of
+from singa_dask.server.server import LEAST_RATE, Server
+
+logger = logging.getLogger(__name__)
+
+# A replica that is silent for longer is lost, or its host is. The first message loads this package there.
+SILENT_S, OPEN_S = 2.0, 10.0
+# A replica is told that its server lives, so that it is kept.
+ALIVE_S = 5.0
+# How often the driver is told that the replica is lost: while replies wait for its answer, and while none do.
+TELL_S, AGAIN_S = 0.5, 10.0
+RETRY_S = 0.2
+
+
+class Kept(Enum):
+    """What came of a message to a replica."""
+
+    KEPT = "kept"
+    SUPERSEDED = "a successor of the server goes on from the replica"
+    GONE = "the replica is not there"
+
+
+class Target(Protocol):
+    """Where the replica is. Raises OSError where the connection breaks."""
+
+    async def open(self, number: int) -> bool:
+        """Make the replica with this number, without copies; whether there is memory for it."""
+
+    async def write(self, pieces: Sequence[Piece], *, whole: bool) -> Kept:
+        """Have it take copies. whole: from now on it has everything that its server has acknowledged."""
+
+
+class Replicator:
+    """Keeps the replica of a server.
+
+    there: whether the server is still wanted. aside: calls a function in another thread. tell_lost: tells the driver
+    that the replica with this number is lost, and whether replies wait for it: they do until the driver has answered,
+    by `lost`.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        shadow: ServerShadow,
+        *,
+        there: Callable[[], bool],
+        aside: Callable[..., Any],
+        tell_lost: Callable[[int, bool], None],
+    ) -> None:
+        self._server, self._shadow, self._there = server, shadow, there
+        self._aside, self._tell_lost = aside, tell_lost
+        self._number = 0
+        self._due = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        loop = asyncio.get_running_loop()
+        server.on_change = lambda: _wake(loop, self._due)
+
+    def lost(self, number: int) -> bool:
+        """Wait no more for this replica, as the driver knows that it is lost. False if it is another one by now."""
+        if number != self._number:
+            return False
+        self._server.replica_lost()
+        return True
+
+    async def begin(self, target: Target) -> None:
+        """Keep a replica there from now on. Returns once it is whole, or lost."""
+        self.end()
+        self._server.replica_lost()
+        number = self._number = self._server.replicate(self._shadow)
+        filled = asyncio.Event()
+        self._task = asyncio.create_task(self._keep(number, target, filled))
+        await filled.wait()
+
+    def end(self) -> None:
+        """Send nothing any more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _keep(self, number: int, target: Target, filled: asyncio.Event) -> None:
+        try:
+            kept = await self._fill(number, target)
+        finally:
+            filled.set()
+        while kept is Kept.KEPT and self._wanted:
+            try:
+                await asyncio.wait_for(self._due.wait(), ALIVE_S)
+            except TimeoutError:
+                kept = await self._send(target, [], whole=True)
+            self._due.clear()
+            while kept is Kept.KEPT and (pieces := await self._lacking(wait=True)):
+                kept = await self._send(target, pieces, whole=True)
+        if kept is Kept.SUPERSEDED:
+            self._server.retire()
+        while self._wanted:
+            waits = self._server.replica_awaited
+            self._tell_lost(number, waits)
+            await asyncio.sleep(TELL_S if waits else AGAIN_S)
+
+    async def _fill(self, number: int, target: Target) -> Kept:
+        """Make the replica whole. Nobody waits before it has everything once."""
+        try:
+            if not await asyncio.wait_for(target.open(number), OPEN_S):
+                return Kept.GONE
+        except (OSError, TimeoutError):
+            return Kept.GONE
+        slices, wait = len(self._shadow.slices.slices), False
+        while True:
+            pieces = await self._lacking(wait=wait)
+            if pieces is None:  # it must not seem to be whole
+                return Kept.SUPERSEDED
+            whole = wait and not pieces
+            kept = await self._send(target, pieces, whole=whole)
+            if whole or kept is not Kept.KEPT:
+                return kept
+            slices -= sum(piece.part == 0 for piece in pieces)
+            wait = wait or slices <= 0 or not pieces
+
+    async def _send(self, target: Target, pieces: Sequence[Piece], *, whole: bool) -> Kept:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SILENT_S + nbytes_of(pieces) / LEAST_RATE
+        while True:
+            try:
+                kept = await asyncio.wait_for(target.write(pieces, whole=whole), max(0.0, deadline - loop.time()))
+            except TimeoutError:
+                return Kept.GONE
+            except OSError:
+                await asyncio.sleep(RETRY_S)
+            except Exception:
+                logger.exception("a message to a replica failed")
+                return Kept.GONE
+            else:
+                if kept is Kept.KEPT:
+                    self._server.replicated(pieces)
+                return kept
+
+    async def _lacking(self, *, wait: bool) -> list[Piece] | None:
+        if not self._wanted:
+            return None
+        pieces: list[Piece] | None = await self._aside(lambda: self._server.lacking(wait=wait))
+        return pieces
+
+    @property
+    def _wanted(self) -> bool:
+        return not self._server.retired and self._there()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    loop.call_soon_threadsafe(event.set)

@@ -1,0 +1,268 @@
+"""Replicas of servers: a reply waits for the replica, whose successor has everything that was acknowledged."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.replicas import SIZE, Replicated, update
+from support.servers import ones
+
+from singa_dask.server import replica
+from singa_dask.server.messages import Done, Fresh, GoBack, Inspect, Moved, OpenAccount, Origin, Put
+from singa_dask.server.protocol import LEFT, RIGHT
+from singa_dask.server.replica import Replica
+
+
+def test_a_reply_waits_for_the_replica():
+    server = Replicated()
+    server.server.call(Put(0, ones(0))).result(1)
+    server.replicate()
+    reply = server.server.call(update(0, 0))
+    assert not reply.done() and (server.protocol.slices[0].values == -1).all()
+    assert not (again := server.server.call(update(0, 0))).done(), "a repeated one waits too"
+    assert not (other := server.server.call(Inspect(0))).done(), "and what shows it to others"
+    server.send()
+    assert reply.result(0).version == again.result(0).version == other.result(0).version == 1
+    assert server.server.call(Inspect(0)).done(), "nothing has changed since"
+
+
+def test_one_message_brings_the_newest_copy_of_several_updates():
+    server = Replicated(slices=2)
+    for index in range(2):
+        server.server.call(Put(index, ones(0))).result(1)
+    server.replicate()
+    replies = [server.server.call(update(0, step, index=index)) for index in range(2) for step in range(3)]
+    pieces = server.server.lacking(wait=True)
+    assert [(piece.index, piece.version) for piece in pieces] == [(0, 3), (1, 3)]
+    late = server.server.call(update(0, 3))
+    server.replica.write(pieces)
+    server.server.replicated(pieces)
+    assert all(reply.done() for reply in replies) and not late.done(), "it was saved after the message was made"
+
+
+def test_large_messages_are_divided_and_slices_take_turns(monkeypatch):
+    monkeypatch.setattr(replica, "MESSAGE_NBYTES", 2 * 2 * 4 * SIZE)  # values and momentum of two slices
+    server = Replicated(slices=3)
+    for index in range(3):
+        server.server.call(Put(index, ones(0))).result(1)
+    server.replicate()
+    sent = []
+    for step in range(3):
+        for index in range(3):
+            server.server.call(update(0, step, index=index))
+        pieces = server.server.lacking(wait=True)
+        server.server.replicated(pieces)
+        sent.append([piece.index for piece in pieces])
+    assert sent == [[2, 0], [1, 2], [0, 1]]
+
+
+def test_nobody_waits_until_the_replica_is_whole_and_after_it_is_lost():
+    server = Replicated()
+    server.server.call(Put(0, ones(0))).result(1)
+    server.server.replicate(server.shadow)
+    assert server.server.lacking(wait=False) and server.server.call(update(0, 0)).done()
+    server.server.lacking(wait=True)
+    waits = server.server.call(update(0, 1))
+    assert not waits.done() and server.server.replica_awaited
+    server.server.replica_lost()
+    assert waits.result(0).version == 2 and server.server.call(update(0, 2)).done()
+    assert server.server.replicate(server.shadow) == 2 and len(server.server.lacking(wait=True)) == 2, "all anew"
+
+
+def test_a_request_that_waits_for_the_replica_is_repeated_and_not_lost():
+    server = Replicated()
+    server.server.call(Put(0, ones(0))).result(1)
+    server.replicate()
+    reply = server.server.call(update(0, 0))
+    assert server.server.withdraw(reply, 0)
+    again = server.server.call(update(0, 0))
+    server.send()
+    assert again.result(0).version == 1
+
+
+def test_a_server_without_a_successor_answers_and_one_with_a_successor_does_not():
+    server = Replicated()
+    server.server.call(Put(0, ones(0))).result(1)
+    server.replicate()
+    before = server.server.call(update(0, 0))
+    after = server.successor()
+    assert not server.replica.write(server.server.lacking(wait=True)), "the successor has read it"
+    server.server.retire()
+    assert before.result(0) == Moved() and server.server.kept(0).result(0) == Moved()
+    assert (after.protocol.slices[0].values == 0).all(), "it is repeated there"
+    assert after.server.call(update(0, 0)).result(0).version == 1
+
+
+def test_late_and_repeated_messages_change_nothing():
+    server = Replicated()
+    server.server.call(Put(0, ones(0))).result(1)
+    server.replicate()
+    messages = []
+    for step in range(3):
+        server.server.call(update(0, step))
+        messages.append(server.server.lacking(wait=True))
+    for message in (messages[2], messages[2], messages[0], messages[1]):
+        assert server.replica.write(message)
+    assert (server.successor().protocol.slices[0].values == -3).all()
+
+
+def test_a_successor_can_go_back_a_step():
+    server = Replicated(groups=(0,))
+    server.server.call(Put(0, ones(0))).result(1)
+    server.server.call(update(0, 0)), server.server.call(update(0, 1))
+    server.replicate()
+    after = server.successor()
+    after.replicate()
+    again = after.successor()
+    reply = again.server.call(GoBack(0, Origin(0, 1), 1)).result(0)
+    assert (reply.values[0], reply.next_step) == (-1, 1)
+
+
+def test_there_is_no_replica_without_room():
+    server = Replicated()
+    assert Replica.create(server.shadow.described, lambda nbytes: False) is None
+
+
+def test_a_message_to_a_neighbour_waits_for_the_replica():
+    """Else a successor could say something else with the same number."""
+    left, right = Replicated(sides=(RIGHT,)), Replicated(sides=(LEFT,))
+    for server in (left, right):
+        server.server.call(Put(0, ones(0))).result(1)
+    left.replicate()
+    left.server.call(update(0, 0))
+    sync = left.server.begin_sync(0, force=True)
+    kept = left.server.kept(0)
+    assert not kept.done()
+    left.send()
+    assert kept.result(0) == Done()
+    answer = right.server.call(sync).result(0)
+    after = left.successor()
+    again = after.server.begin_sync(0)
+    assert (again.sequence, again.delta[0]) == (sync.sequence, sync.delta[0])
+    after.server.finish_sync(again, right.server.call(again).result(0))
+    assert (answer.delta == 0).all() and (right.protocol.slices[0].values == -1).all()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_neighbours_with_replicas_that_are_lost_at_any_moment_end_with_the_sum(seed):
+    draw, made = random.Random(seed), [0, 0]
+    line = [Replicated(sides=(RIGHT,)), Replicated(sides=(LEFT,))]
+    for server in line:
+        server.server.call(Put(0, ones(0))).result(1)
+        server.replicate()
+
+    def lose(number: int) -> None:
+        line[number] = line[number].successor()
+        line[number].replicate()
+
+    def ask(number: int, request):
+        reply = line[number].server.call(request)
+        while not reply.done() or reply.result(0) == Moved():
+            if draw.random() < 0.3:
+                lose(number)
+                reply = line[number].server.call(request)
+            line[number].send()
+        return reply.result(0)
+
+    def exchange() -> None:
+        sync = line[0].server.begin_sync(0, force=True)
+        line[0].send()  # as it waits for `kept`
+        answer = ask(1, sync)
+        if draw.random() < 0.3:
+            lose(0)
+        line[0].server.finish_sync(line[0].server.begin_sync(0, force=True), answer)
+
+    for _ in range(40):
+        number = draw.randrange(2)
+        if draw.random() < 0.5:
+            assert isinstance(ask(number, update(number, made[number], 1 + 9 * number)), Fresh)
+            made[number] += 1
+        else:
+            exchange()
+    for _ in range(2):
+        exchange()
+    assert [server.protocol.slices[0].values[0] for server in line] == [-made[0] - 10 * made[1]] * 2
+
+
+def test_accounts_come_with_their_slice():
+    left = Replicated(sides=(RIGHT,))
+    left.server.call(Put(0, ones(3))).result(1)
+    left.replicate()
+    left.server.call(OpenAccount(0, RIGHT, (1, 2)))
+    left.send()
+    after = left.successor().protocol.slices[0]
+    assert after.accounts[RIGHT].generations == (1, 2) and (after.accounts[RIGHT].known == 3).all()
+
+
+@settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+class History(RuleBasedStateMachine):
+    """Updates of two groups; messages to the replica are lost, repeated and late; the server is lost, with its memory
+    or only with its replica."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = Replicated(slices=2)
+        for index in range(2):
+            self.now.server.call(Put(index, ones(0))).result(1)
+        self.now.replicate()
+        self.step = {(group, index): 0 for group in range(2) for index in range(2)}
+        self.open: dict[tuple[int, int], list] = {}
+        self.messages: list = []
+
+    @rule(group=st.integers(0, 1), index=st.integers(0, 1))
+    def say(self, group, index):
+        """An update, or a repeated one."""
+        reply = self.now.server.call(update(group, self.step[group, index], 1 << (8 * group), index))
+        self.open.setdefault((group, index), []).append(reply)
+
+    @rule()
+    def make(self):
+        if pieces := self.now.server.lacking(wait=True):
+            self.messages.append(pieces)
+
+    @precondition(lambda self: self.messages)
+    @rule(data=st.data(), answered=st.booleans())
+    def arrive(self, data, answered):
+        pieces = data.draw(st.sampled_from(self.messages))
+        assert self.now.replica.write(pieces)
+        if answered:
+            self.now.server.replicated(pieces)
+
+    @rule()
+    def lose_host(self):
+        before, self.now = self.now, self.now.successor()
+        before.server.retire()
+        self.open, self.messages = {}, []
+        self.now.replicate()
+
+    @rule()
+    def lose_replica(self):
+        """And the driver knows."""
+        self.now.server.replica_lost()
+        self.messages = []
+        self.check()
+        self.now.replicate()
+
+    @invariant()
+    def check(self):
+        for place, replies in list(self.open.items()):
+            given = [reply.result(0) for reply in replies if reply.done()]
+            if any(isinstance(reply, Fresh) for reply in given):
+                assert all(reply.next_step == self.step[place] + 1 for reply in given)
+                self.step[place] += 1
+                del self.open[place]
+        for index in range(2):
+            values = -self.now.protocol.slices[index].values[0]
+            for group in range(2):
+                contained = int(values) >> (8 * group) & 255
+                acknowledged = self.step[group, index]
+                assert contained - acknowledged in (0, 1), "an acknowledged update is missing, or one is twice"
+        assert np.isfinite(values)
+
+
+TestHistory = History.TestCase
