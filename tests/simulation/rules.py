@@ -31,6 +31,7 @@ from singa_dask.server.protocol import LEFT
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.members import NoReplacement, Phase, ServerGroup, WorkerGroup
 from singa_dask.supervision.state import Supervision
+from singa_dask.updaters import Updater
 
 if TYPE_CHECKING:
     from simulation.ranks import Meeting
@@ -213,6 +214,8 @@ def _place(key: str) -> tuple[int, int]:
 
 class Counting:
     """An updater that subtracts gradients and tells the rules."""
+
+    mix = Updater.mix
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         self.state: dict[str, Any] = {}
