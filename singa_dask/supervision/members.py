@@ -276,13 +276,14 @@ class Members:
         """What is formed next. A dispensable worker group comes alone: what it lacks must not hurt others.
 
         If no server group runs or returns, those without a worker group that gives them parameters come later: they
-        take over a neighbour's.
+        take over a neighbour's. Worker groups that give parameters are not dispensable.
         """
         down = [group for group in self.worker_groups if group.phase is Phase.DOWN]
-        needed = [group for group in down if not dispensable(group)]
-        servers = [group for group in self.server_groups if group.phase is Phase.DOWN]
+        servers, giving = [group for group in self.server_groups if group.phase is Phase.DOWN], set[int]()
         if not self.serving() and not self.returning():
             servers = [group for group in servers if self.coming(group.number)]
+            giving = {self.coming(group.number)[0] for group in servers}
+        needed = [group for group in down if group.number in giving or not dispensable(group)]
         return [*needed, *servers] or [*down[:1]]
 
     def cut_off(self) -> list[Member]:
@@ -310,7 +311,7 @@ class Members:
             number=group.number,
             generation=group.generation,
             # Servers that have parameters already ignore it.
-            puts=not group.joined and self.coming(group.server_group)[0] == group.number,
+            puts=(fresh or not group.joined) and self.coming(group.server_group)[0] == group.number,
             resume=group.resume,
             first=group.first if fresh else steps.get(group.number, group.first),
             fresh=fresh,

@@ -645,6 +645,19 @@ def test_a_newcomer_that_has_worked_is_restarted_like_the_others(start):
     )
 
 
+def test_a_newcomer_that_is_left_alone_gives_new_servers_the_parameters_of_the_checkpoint(start):
+    run = start(spare=2, **DOWNPOUR)
+    run.ask_join()
+    run.settle()
+    run.found = checkpoint(60)
+    run.end(0, 1)
+    run.lose_servers(0)
+    run.settle()
+    assert run.made()[-1] == ([2], [0])
+    plan = run.ranks[2].plan.group
+    assert (plan.first, plan.puts, plan.fresh) == (60, True, True)
+
+
 def test_an_error_of_a_newcomer_that_has_worked_ends_the_run(start):
     run = start(spare=1, **DOWNPOUR)
     run.ask_join()
