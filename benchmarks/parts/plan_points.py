@@ -133,7 +133,7 @@ def _ways(condition: Condition) -> Iterator[Way]:
     n = condition.workers
     for settings in _settings(condition):
         try:
-            way = Way(ClusterTopology(**{key: value for key, value in settings.items() if key != "partition"}))
+            way = Way(ClusterTopology(server_replicas=0, **{k: v for k, v in settings.items() if k != "partition"}))
         except ConfigError:  # such as a codec where nothing is sent
             continue
         if way.topology.nprocesses <= n:

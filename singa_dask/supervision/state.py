@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _SURVEY_AGAIN_S = 0.05
 # Between two surveys of a group that goes on with fewer workers.
 _GROW_EVERY_S = 2.0
+REPLICATED = "servers keep replicas on other hosts; cluster.server_replicas: 0 trains without them"
 UNKEPT = (
     "leaves no copies in memory, as its processes have no nannies or too little memory: "
     "after its loss, updates that no other server group has are lost"
@@ -198,6 +199,9 @@ class Supervision:
         self.processes.pids.update(event.pids)
         for number in event.unkept:
             self._do(ev.Note(f"{self.members.server_groups[number]} {UNKEPT}"))
+        made = [group for group in request.server_groups if group.generation == 1]
+        if self.members.topology.server_replicas is None and any(any(group.replicas) for group in made):
+            self._do(ev.Note(REPLICATED))
         for member in members:
             self.members.move(member, "formed")
             member.formed = member.generation
