@@ -54,6 +54,7 @@ class Loop(asyncio.BaseEventLoop):
                 fiber.go_on()
         self._ready.clear()
         self._scheduled.clear()
+        self.call_soon = lambda *_, **__: None  # type: ignore[method-assign,assignment]  # as collected coroutines do
         self.close()
 
 
