@@ -103,7 +103,7 @@ def loading_beside_training(folder: str) -> tuple[float, int]:
     worker.loop.add_callback(tick)
     stream = Stream(Manifest.load(folder), StreamConf(64, seed=3))
     with Loader(stream, StoreProto(), dask_submit(client, worker)) as loader:
-        for _ in range(300):
+        while time.monotonic() < ticks[0] + 1.5:
             loader.next()
     stop.set()
     share = float(np.diff(ticks).max()) / (ticks[-1] - ticks[0])
@@ -120,9 +120,9 @@ def loading(worker) -> int:
 
 def test_the_event_loop_is_never_blocked_and_finished_blocks_are_released(client, folder):
     # The first run loads libraries, which holds the interpreter lock for a while. Other programs may hold up another.
-    runs = [client.submit(loading_beside_training, folder, pure=False).result(60) for _ in range(4)]
-    assert min(silent for silent, _ in runs) < 0.5, "the event loop ran for no moment of half the training"
-    assert not any(left for _, left in runs)
+    runs = [client.submit(loading_beside_training, folder, pure=False).result(60) for _ in range(3)]
+    assert min(silent for silent, _ in runs) < 0.5, f"the event loop ran for no moment of half the training: {runs}"
+    assert not any(left for _, left in runs), runs
 
 
 def failing(folder: str) -> str:
