@@ -171,5 +171,5 @@ def connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | None
     except (OSError, TimeoutError, ValueError, AssertionError) as error:  # the last: a file without an address
         where = scheduler or scheduler_file
         raise ClusterError(f"No Dask scheduler answers at {where} ({error}). Is it running and reachable?") from error
-    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # a lost scheduler is an error of ours
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # our own error tells of a lost scheduler
     return stack.enter_context(client)

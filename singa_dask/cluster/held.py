@@ -160,7 +160,7 @@ def left_behind(
                 continue
             known = found[owner.group, owner.run, owner.generation]
             if owner.rank not in known or _nearer(owner, known[owner.rank][0]):
-                # what a rank of this run has written
+                # Pickled by a process of this run.
                 known[owner.rank] = owner, pickle.loads(described).moved(memories, nanny)
     left: dict[str, tuple[Any, ...]] = {}
     for (group, _, _), members in sorted(found.items(), key=lambda item: (item[0][1] == run, item[0][2])):

@@ -117,7 +117,8 @@ def last_seen(client: Any) -> dict[str, float]:
 
 def unsubscribe(client: Any, topic: str) -> None:
     """Take no more events of a topic."""
-    with suppress(Exception):  # the client has closed itself, as the scheduler is lost
+    # The client may have closed itself, as the scheduler is lost. Only newer versions of Dask name that error.
+    with suppress(Exception):
         client.unsubscribe_topic(topic)
 
 

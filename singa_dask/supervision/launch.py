@@ -122,7 +122,7 @@ class GroupLauncher:
     ) -> tuple[int, ...]:
         """Make the server groups: from what lost ones have left, for the workers' parameters, or each from a neighbour
         that is up, the nearest first. Then neighbours meet. Returns the groups of which no memory is held."""
-        up, replicas = dict(running), dict[int, tuple[str, ...]]()
+        up = dict(running)
         waiting = sorted(request.server_groups, key=lambda group: (not group.left, group.number))
         while waiting:
             if request.fresh or waiting[0].left:
@@ -141,13 +141,12 @@ class GroupLauncher:
                 keeping_of(group, self.topic),
             )
             up[group.number] = launched.servers[group.number] = servers
-            replicas[group.number] = group.replicas
             if neighbours:
                 servers.take_over(neighbours[0])
                 for other in neighbours[1:]:
                     servers.hand_on(other)
-        for number, servers in launched.servers.items():
-            servers.replicate(replicas[number])
+        for group in request.server_groups:
+            launched.servers[group.number].replicate(group.replicas)
         unkept = tuple(number for number, servers in sorted(launched.servers.items()) if not servers.settle())
         for number in sorted(up):
             if number + 1 in up and {number, number + 1} & launched.servers.keys():

@@ -336,10 +336,7 @@ def test_a_killed_server_comes_back_on_another_worker_while_its_client_waits(no_
         assert second.settle()
         after = left_behind(client, [infos[2].nanny], run)[0]["server group 0"]
         assert [kept.generation for kept in after] == [2]
-        (tmp_path / "new").write_bytes(pickle.dumps(second.addresses[0]))
-        os.replace(tmp_path / "new", places)
-        assert made.result(60) == (400, -400.0)
-        assert second._actors[0].call(Inspect(0)).result(10).version == 400
+        every_update_arrives(second, places, made)
         second.stop()
         first.stop()
         let_go(client, [info.nanny for info in infos], run)
@@ -366,13 +363,19 @@ def test_a_server_that_is_lost_with_its_nanny_comes_back_from_its_replica(no_lea
         second = make_servers(client, 0, 2, [elsewhere.address], plans, keeping(0, 1, 2, left["server group 0"], run))
         second.replicate([here.nanny])
         assert second.settle()
-        (tmp_path / "new").write_bytes(pickle.dumps(second.addresses[0]))
-        os.replace(tmp_path / "new", places)
-        assert made.result(60) == (400, -400.0)
-        assert second._actors[0].call(Inspect(0)).result(10).version == 400
+        every_update_arrives(second, places, made)
         second.stop()
         first.stop()
         let_go(client, [info.nanny for info in infos], run)
+
+
+def every_update_arrives(servers, places, made):
+    """The task `made`, which trains on the server that the file `places` names, ends on this one."""
+    new = places.with_name("new")
+    new.write_bytes(pickle.dumps(servers.addresses[0]))
+    os.replace(new, places)
+    assert made.result(60) == (400, -400.0)
+    assert servers._actors[0].call(Inspect(0)).result(10).version == 400
 
 
 def wait_until(condition, within_s: float = 30.0) -> None:
