@@ -4,7 +4,8 @@ make bench BENCH=resnet ARGS="--json resnet.json --curves resnet20.png"     # ab
 
 Ours is `singa-dask train examples/cifar10/resnet20.conf` with one worker. PyTorch eager trains the same net from the
 same initial parameters with the same rule, rates and order of samples; crops and mirroring are drawn anew. Both run at
-the same time with as many threads, so seconds are those of a busy machine: benchmarks/step.py compares speed.
+the same time with as many threads; benchmarks/step.py compares speed. With `--workspace FOLDER`, an interrupted
+command goes on where it was.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ def plan_of(job: JobProto, threads: int, folder: Path) -> dict[str, Any]:
         "every": job.disp_freq,
         "test_every": job.test_freq,
         "test_rows": tested.batchsize[0],
+        "state": str(folder / "pytorch.pt"),
     }
 
 
@@ -86,6 +88,7 @@ def measure(steps: int, threads: int, folder: Path) -> dict[str, Rows]:
     plan = plan_of(job, threads, folder)
     curves = folder / "pytorch.jsonl"
     ours = ["-m", "singa_dask", "train", str(JOB), "--set", f"train_steps={steps}", "--workspace", str(folder / "run")]
+    ours += ["--resume"] * any((folder / "run").glob("checkpoint/step-*.h5"))
     theirs = [str(FOLDER / "contestants" / "resnet_torch.py"), json.dumps(plan)]
     with curves.open("w") as written:
         runs = [
@@ -122,7 +125,7 @@ def draw(found: dict[str, Rows], picture: Path) -> None:
 @click.command()
 @click.option("--steps", default=12_000, show_default=True, help="Training steps; the rate falls at 6000 and 9000.")
 @click.option("--threads", default=1, show_default=True, help="Of each trainer.")
-@click.option("--workspace", type=click.Path(path_type=Path), help="Keep the run and PyTorch's rows in this folder.")
+@click.option("--workspace", type=click.Path(path_type=Path), help="Keep both runs in this folder, and resume them.")
 @click.option("--curves", type=click.Path(path_type=Path), help="Draw both curves into this file.")
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the figures to this file.")
 def main(steps: int, threads: int, workspace: Path | None, curves: Path | None, out: Path | None) -> None:
@@ -142,7 +145,6 @@ def main(steps: int, threads: int, workspace: Path | None, curves: Path | None, 
                 "test_accuracy": round(tests[-1]["accuracy"], 4),
                 "best_test_accuracy": round(max(row["accuracy"] for row in tests), 4),
                 "train_loss": round(last["loss"], 4),
-                "minutes": round((tests[-1]["time"] - tests[0]["time"]) / 60, 1),
             }
         )
     figures |= {"steps": steps, "threads": threads, "resnet20": table, "curves": found}

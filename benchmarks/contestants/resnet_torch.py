@@ -1,7 +1,7 @@
 """Contestant: PyTorch, eager, trains and tests a residual net on images. The plan is that of resnet.py.
 
 It prints a JSON line for every row of its curves. Samples come in a given order; each is padded, cropped at random and
-mirrored by chance.
+mirrored by chance. The state is saved with every test, and a repeated command goes on from it.
 """
 
 from __future__ import annotations
@@ -46,10 +46,23 @@ def main(plan: dict[str, Any]) -> None:
         model.parameters(), lr=1.0, momentum=plan["momentum"], weight_decay=plan["weight_decay"]
     )
     criterion = nn.CrossEntropyLoss()
+    saved, rows, begin = Path(plan["state"]), [], 0
+    if saved.exists():
+        state = torch.load(saved)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        draw.bit_generator.state, rows, begin = state["draw"], state["rows"], state["step"]
+        print("\n".join(json.dumps(row) for row in rows), flush=True)
+
+    def save(step: int) -> None:
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save({**state, "draw": draw.bit_generator.state, "rows": rows, "step": step}, saved.with_suffix(".new"))
+        saved.with_suffix(".new").replace(saved)
 
     def report(phase: str, step: int, losses: list[float], right: list[float]) -> None:
         row = {"phase": phase, "step": step, "loss": float(np.mean(losses)), "accuracy": float(np.mean(right))}
-        print(json.dumps({**row, "time": time.time()}), flush=True)
+        rows.append({**row, "time": time.time()})
+        print(json.dumps(rows[-1]), flush=True)
 
     def evaluate(step: int) -> None:
         model.eval()
@@ -64,18 +77,20 @@ def main(plan: dict[str, Any]) -> None:
         report("test", step, losses, right)
 
     losses, right = [], []
-    for step, rows in enumerate(order):
-        if step % plan["test_every"] == 0:
+    for step in range(begin, len(order)):
+        taken = order[step]
+        if step % plan["test_every"] == 0 and not (begin and step == begin):
             evaluate(step)
+            save(step)
         for group in optimizer.param_groups:
             group["lr"] = float(rates[step])
         optimizer.zero_grad()
-        scores = model(as_torch(augmented(images[rows], pad, draw)))
-        loss = criterion(scores, labels[rows])
+        scores = model(as_torch(augmented(images[taken], pad, draw)))
+        loss = criterion(scores, labels[taken])
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
-        right.append(float((scores.detach().argmax(1) == labels[rows]).float().mean()))
+        right.append(float((scores.detach().argmax(1) == labels[taken]).float().mean()))
         if (step + 1) % plan["every"] == 0:
             report("train", step + 1, losses, right)
             losses, right = [], []
