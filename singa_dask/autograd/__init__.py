@@ -21,7 +21,7 @@ training: whether calls are remembered for `backward`; batch normalisation and d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -223,12 +223,14 @@ def cat(xs: Any, axis: int = 1) -> Any:
     return _applied(layers.Concate, *xs, concate_dim=axis)
 
 
-def split(x: Any, axis: int, parts: int) -> Any:
-    """A tuple of `parts` equal pieces along an axis, as of `cat`; the last one also has the remainder.
+def split(x: Any, axis: int, parts: int | Sequence[int]) -> Any:
+    """A tuple of pieces along an axis, as of `cat`. parts: their sizes, or a number of equal pieces, of which the last
+    one also has the remainder.
 
     Of a layer it is the layer: what reads it gets one piece after the other.
     """
-    return _applied(layers.Slice, x, slice_dim=axis, num_slices=parts)
+    given = {"num_slices": parts} if isinstance(parts, int) else {"sizes": tuple(parts)}
+    return _applied(layers.Slice, x, slice_dim=axis, **given)
 
 
 def reshape(x: Any, shape: Any) -> Any:

@@ -14,7 +14,7 @@ from singa_dask.export.onnx_graph import Graph, as_onnx, source_shape
 from singa_dask.job.job_pb2 import UpsamplingProto
 from singa_dask.layers import Layer
 from singa_dask.layers.batch_norm import EPSILON
-from singa_dask.layers.connection import array_axis, channels_first, piece_bounds
+from singa_dask.layers.connection import array_axis, channels_first
 from singa_dask.layers.param import Shape
 
 
@@ -120,7 +120,7 @@ def slice_(graph: Graph, layer: Any, x: str) -> list[str]:
     if dim == 0:
         raise layer.problem("slices the batch, and a model must take any batch size", "slice_dim: 0")
     size = shape[array_axis(dim, shape) - 1]
-    sizes = [stop - start for start, stop in piece_bounds(size, layer.conf.num_slices)]
+    sizes = [stop - start for start, stop in layer.bounds(size)]
     parts = graph.constant(f"{layer.name}_sizes", np.array(sizes, np.int64))
     return graph.add_several("Split", [x, parts], len(sizes), axis=_onnx_axis(dim, shape))
 

@@ -1271,12 +1271,14 @@ class ConcateProto(_message.Message):
     def __init__(self, concate_dim: _Optional[int] = ..., num_concates: _Optional[int] = ...) -> None: ...
 
 class SliceProto(_message.Message):
-    __slots__ = ("slice_dim", "num_slices")
+    __slots__ = ("slice_dim", "num_slices", "sizes")
     SLICE_DIM_FIELD_NUMBER: _ClassVar[int]
     NUM_SLICES_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
     slice_dim: int
     num_slices: int
-    def __init__(self, slice_dim: _Optional[int] = ..., num_slices: _Optional[int] = ...) -> None: ...
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, slice_dim: _Optional[int] = ..., num_slices: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SplitProto(_message.Message):
     __slots__ = ("num_splits",)

@@ -47,9 +47,10 @@ class Split(Layer):
 
 
 class Slice(Layer):
-    """Slices x into num_slices pieces, one per destination; the last one takes the remainder.
+    """Slices x into num_slices equal pieces, one per destination, where the last one takes the remainder; or into
+    pieces of given sizes.
 
-    slice_conf: slice_dim, num_slices.
+    slice_conf: slice_dim, num_slices, sizes.
     """
 
     type: ClassVar[str] = "kSlice"
@@ -67,7 +68,7 @@ class Slice(Layer):
     def setup(self, *src: Shape) -> Any:
         (shape,) = self.sources(src)
         self._axis = _axis(self, self.conf.slice_dim, shape)
-        count = self.conf.num_slices
+        count = len(self.conf.sizes) or self.conf.num_slices
         if self._axis == 0:
             if count < 1:
                 raise self.problem("slice_conf.num_slices must be at least 1", count)
@@ -75,11 +76,21 @@ class Slice(Layer):
         size = shape[self._axis - 1]
         if not 1 <= count <= size:
             raise self.problem(f"slice_conf.num_slices must lie between 1 and the dimension's size, {size}", count)
-        return tuple(_resized(shape, self._axis, stop - start) for start, stop in piece_bounds(size, count))
+        return tuple(_resized(shape, self._axis, stop - start) for start, stop in self.bounds(size))
+
+    def bounds(self, size: int) -> list[tuple[int, int]]:
+        """Start and end of each piece of a dimension of this size. Raises ConfigError if given sizes do not fit."""
+        sizes, count = list(self.conf.sizes), self.conf.num_slices
+        if not sizes:
+            step = size // count
+            sizes = [step] * (count - 1) + [size - step * (count - 1)]
+        elif sum(sizes) != size or min(sizes) < 1:
+            raise self.problem(f"slice_conf.sizes must be positive and add up to the dimension's size, {size}", sizes)
+        return list(pairwise([0, *accumulate(sizes)]))
 
     def forward(self, ctx: Context, *x: Array) -> Any:
         ctx.x_shape = x[0].shape
-        ctx.pieces = _cuts(x[0].shape, self._axis, piece_bounds(x[0].shape[self._axis], self.conf.num_slices))
+        ctx.pieces = _cuts(x[0].shape, self._axis, self.bounds(x[0].shape[self._axis]))
         return tuple(_piece(ctx, f"y{i}", x[0], cut) for i, cut in enumerate(ctx.pieces))
 
     def backward(self, ctx: Context, dy: Any) -> Array:
@@ -227,12 +238,6 @@ def _in_shape(ctx: Context, x: Array, shape: Shape) -> Array:
     xp = ctx.ops.xp
     moved = xp.moveaxis(x, -1, 1).reshape(len(x), *shape)
     return xp.ascontiguousarray(xp.moveaxis(moved, 1, -1))
-
-
-def piece_bounds(size: int, count: int) -> list[tuple[int, int]]:
-    """Start and end of each piece of a Slice."""
-    step = size // count
-    return [(i * step, size if i == count - 1 else (i + 1) * step) for i in range(count)]
 
 
 def _cuts(shape: Shape, axis: int, bounds: list[tuple[int, int]]) -> list[tuple[slice, ...]]:

@@ -693,6 +693,12 @@ CASES: dict[str, Case] = {
         ((3, 5),),
         lambda x: [x[..., :2], x[..., 2:]],
     ),
+    "Slice into sizes": Case(
+        Slice("s", "x", slice_dim=1, sizes=[1, 3, 1]),
+        'name: "s" type: kSlice srclayers: "x" slice_conf { slice_dim: 1 sizes: [1, 3, 1] }',
+        ((2, 3, 5),),
+        lambda x: [x[..., :1], x[..., 1:4], x[..., 4:]],
+    ),
     "Slice of lines": Case(
         Slice("s", "x", slice_dim=2, num_slices=2),
         'name: "s" type: kSlice srclayers: "x" slice_conf { slice_dim: 2 num_slices: 2 }',

@@ -64,6 +64,9 @@ def test_pieces_and_shapes_are_those_of_the_tensor_s_own_axes():
     pieces = autograd.split(of(image), 1, 4)
     for piece, expected in zip(pieces, (image[:, :1], image[:, 1:2], image[:, 2:3], image[:, 3:]), strict=True):
         np.testing.assert_array_equal(tensor.to_numpy(piece), expected)
+    first, second = autograd.split(of(image), 1, [4, 2])
+    np.testing.assert_array_equal(tensor.to_numpy(first), image[:, :4])
+    np.testing.assert_array_equal(tensor.to_numpy(second), image[:, 4:])
     rows = autograd.split(of(image), 0, 2)
     np.testing.assert_array_equal(tensor.to_numpy(rows[1]), image[2:])
     np.testing.assert_array_equal(
@@ -160,6 +163,7 @@ def test_gradients_equal_differences_in_float64():
         (lambda x: autograd.matmul(x, x), DataError, r"matmul takes matrices .*\(2, 3\) and \(2, 3\)"),
         (lambda x: autograd.reshape(x, (3, 2)), ConfigError, r"must begin with 2 and have more sizes.*\(3, 2\)"),
         (lambda x: autograd.reshape(x, (2, 4)), ConfigError, "must keep the number of elements"),
+        (lambda x: autograd.split(x, 0, [1, 2]), ConfigError, r"sizes must be positive and add up to .* 2.*\[1, 2\]"),
         (lambda x: autograd.split(x, 1, 4), ConfigError, "num_slices must lie between 1 and .* 3"),
         (
             lambda x: autograd.cat((x, drawn(2, 2)), axis=0),

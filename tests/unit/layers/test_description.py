@@ -200,6 +200,7 @@ def test_setup_refuses_another_number_of_sources(name):
         (layers.Slice("c", "x", slice_dim=1, num_slices=5), [(4,)], "num_slices.*4.*5"),
         (layers.Slice("c", "x", slice_dim=2, num_slices=2), [(4,)], "dimension must be one of"),
         (layers.Slice("c", "x", num_slices=0), [(4,)], "num_slices"),
+        (layers.Slice("c", "x", slice_dim=1, sizes=[1, 2]), [(4,)], r"sizes must be positive .* 4.*\[1, 2\]"),
         (layers.Split("c", "x", num_splits=0), [(4,)], "num_splits"),
         (layers.Concate("c", ["x", "y"], concate_dim=1), [(4, 4, 1), (4, 5, 1)], r"x: \(4, 4, 1\), y: \(4, 5, 1\)"),
         (layers.Concate("c", ["x", "y"]), [(4,), (5,)], "match"),
