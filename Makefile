@@ -105,7 +105,7 @@ lock:  ## renew the lock file (needs uv)
 peers: setup  ## install the peers that the benchmarks compare with (PyTorch and jax, CPU)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
 
-bench: peers  ## run all benchmarks, or BENCH=step|limits|inside|scaling|exchange|partition|server|loader|startup|shard|predict|plan|accuracy
+bench: peers  ## run all benchmarks, or BENCH=step|limits|inside|scaling|exchange|partition|server|shadows|loader|startup|shard|predict|plan|published|accuracy|resnet
 	$(BIN)/python benchmarks/$(BENCH).py $(ARGS)
 
 storm: setup  ## train while processes are killed and stopped at random (ARGS="--seconds 1800")

@@ -87,7 +87,6 @@ def test_a_scheduler_file_and_an_address(environment, singa_dask, tmp_path, no_l
 
 
 @pytest.mark.long
-@pytest.mark.timeout(120)
 def test_two_runs_share_a_cluster(environment, singa_dask, tmp_path, no_leaks):
     with LocalCluster(n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None) as dask:
         here = ("--scheduler", dask.scheduler_address, "--cluster", cluster())

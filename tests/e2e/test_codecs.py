@@ -29,7 +29,6 @@ def test_codecs_save_bytes_and_train(singa_dask, tmp_path, no_leaks):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(120)
 def test_pushes_to_servers_are_coded(singa_dask, tmp_path, no_leaks):
     _, full = train(
         singa_dask, tmp_path / "full", "downpour", *sets(train_steps=10, test_freq=10)

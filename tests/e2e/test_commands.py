@@ -104,7 +104,6 @@ def test_ctrl_c_in_code_made_from_text(environment, tmp_path):
     assert (ran.returncode, ran.stderr) == (130, b"interrupted\n")
 
 
-@pytest.mark.timeout(120)
 def test_your_own_csv_from_file_to_predictions(singa_dask, here, tmp_path, no_leaks):
     """Two clouds of points: shards, training on 2 workers, test, predictions."""
     draw = np.random.default_rng(0)

@@ -28,7 +28,6 @@ REDUCE = [
 ]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["allreduce", "downpour", "hogwild"])
 def test_a_run_that_no_longer_improves_ends_early_in_all_groups(singa_dask, here, tmp_path, no_leaks, name):
     ran = singa_dask("train", example(), "--cluster", cluster(name), *EARLY, *REDUCE, "--workspace", "w", timeout=100)
@@ -54,7 +53,6 @@ def test_a_run_that_no_longer_improves_ends_early_in_all_groups(singa_dask, here
     assert round(told["best"]["value"] * 359, 4).is_integer(), "the test set of the digits has 359 samples"
 
 
-@pytest.mark.timeout(120)
 def test_a_resumed_run_keeps_its_patience_and_an_unknown_metric_is_named_before_the_first_step(here, tmp_path):
     first = here("train", example(), *EARLY, *sets(train_steps=20), "--workspace", "w")
     assert first.code == 0 and summary(tmp_path / "w")["ended_early"] is None

@@ -18,7 +18,6 @@ SHORT = sets(train_steps=60, disp_freq=20, test_freq=0, test_steps=0, checkpoint
 ENDLESS = sets(train_steps=100_000, disp_freq=10, test_freq=0, test_steps=0, checkpoint_freq=0)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("name", "steps"), [("sandblaster", 300), ("downpour", 300), ("hogwild", 600), ("hybrid", 600)]
 )
@@ -40,7 +39,6 @@ def test_an_example_cluster_trains_the_digits(singa_dask, tmp_path, no_leaks, na
     assert [group["contained"] for group in found] == [[[0, steps]]] * groups
 
 
-@pytest.mark.timeout(120)
 def test_sandblaster_equals_allreduce(singa_dask, tmp_path, no_leaks):
     reached = {}
     for name in ("allreduce", "sandblaster"):
@@ -51,7 +49,6 @@ def test_sandblaster_equals_allreduce(singa_dask, tmp_path, no_leaks):
         np.testing.assert_allclose(reached["sandblaster"].parameters[parameter], value, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "numbers",
     [

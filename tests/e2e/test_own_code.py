@@ -103,7 +103,6 @@ def notebook(environment, tmp_path):
     return partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("topology", ["downpour(2, 2, 1)"])
 def test_everything_a_notebook_defines_works_on_every_worker(notebook, tmp_path, no_leaks, topology):
     (tmp_path / "notebook.py").write_text(NOTEBOOK.replace("CLUSTER", topology))
@@ -141,7 +140,6 @@ def job_folder(tmp_path):
     return folder
 
 
-@pytest.mark.timeout(120)
 def test_a_module_beside_the_job_file_is_found_from_any_folder(singa_dask, job_folder, tmp_path, no_leaks):
     conf = job_folder / "job.conf"
     ran = singa_dask("train", conf, "--cluster", cluster(), *SHORT, "--workspace", "run")
@@ -186,14 +184,12 @@ def mixed(singa_dask, tmp_path, rule, steps):
     return ran, -float(np.asarray(saved.parameters["b_ip2"]).mean())
 
 
-@pytest.mark.timeout(120)
 def test_server_groups_mix_by_a_rule_of_one_s_own(singa_dask, tmp_path, no_leaks):
     _, fallen = mixed(singa_dask, tmp_path, "Averaging", 40)
     assert fallen == pytest.approx(40), "the mean of both groups, whose sum is 80"
     assert [group["contained"] for group in audited(tmp_path / "Averaging")] == [[[0, 40]]] * 2
 
 
-@pytest.mark.timeout(120)
 def test_a_rule_that_fails_ends_the_run_with_its_error(singa_dask, tmp_path, no_leaks):
     ran, _ = mixed(singa_dask, tmp_path, "Wrong", 100_000)
     assert ran.code == 1

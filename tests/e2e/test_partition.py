@@ -1,7 +1,6 @@
 """Partitioned nets by the command."""
 
 import numpy as np
-import pytest
 from support.commands import parameters, sets, summary
 from support.hybrid import HYBRID
 
@@ -18,7 +17,6 @@ def data():
     return options
 
 
-@pytest.mark.timeout(120)
 def test_a_hybrid_job_of_singa(singa_dask, here, tmp_path, no_leaks):
     (tmp_path / "hybrid.conf").write_text(HYBRID)
     checked = here("check", "hybrid.conf", "--no-data")

@@ -13,7 +13,6 @@ SPLIT = sets(neuralnet__partition_dim=1)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(120)
 def test_partitions_equal_one_worker_and_go_on_as_another(singa_dask, tmp_path, no_leaks):
     def train(workspace, *options, steps=40):
         options = (*options, *QUIET, *sets(train_steps=steps, checkpoint_freq=20), "--workspace", workspace)
@@ -37,7 +36,6 @@ def test_partitions_equal_one_worker_and_go_on_as_another(singa_dask, tmp_path, 
 
 
 @pytest.mark.long
-@pytest.mark.timeout(120)
 def test_a_split_group_that_lost_a_worker_ends_with_the_same_parameters(singa_dask, tmp_path, environment, no_leaks):
     steps = 500
     options = ("train", example(), "--cluster", cluster(), *SPLIT, *QUIET)

@@ -43,7 +43,6 @@ def trained(environment, tmp_path_factory):
     return folder, table
 
 
-@pytest.mark.timeout(120)
 def test_a_run_predicts_files_here_and_on_a_cluster(singa_dask, here, trained, tmp_path, no_leaks):
     folder, table = trained
     for name in ("run", "shards"):  # the run has the job
@@ -93,7 +92,6 @@ def test_wrong_calls_say_the_way_out(trained, environment):
     assert not list(folder.glob("*p.*")) and not (folder / "predictions.csv").exists()
 
 
-@pytest.mark.timeout(120)
 def test_a_table_with_categories_becomes_numbers_with_the_name_of_the_target(here, tmp_path):
     draw = np.random.default_rng(0)
     colours, area = draw.integers(0, 3, 900), draw.normal(50, 10, 900)

@@ -41,7 +41,6 @@ def small(shards):
     return [part for key, value in fitting.items() for part in ("--set", f"{key}={value}")]
 
 
-@pytest.mark.timeout(120)
 def test_two_workers_train_the_layers_beside_the_job_file(singa_dask, shards, tmp_path, no_leaks):
     conf = example("rnnlm")
     topology = sets(cluster__nworkers_per_group=2, cluster__nservers_per_group=2)
@@ -61,7 +60,6 @@ def test_two_workers_train_the_layers_beside_the_job_file(singa_dask, shards, tm
     assert [array.shape for array in saved.carried["hidden"]] == [(20, 15)], "the state is carried on"
 
 
-@pytest.mark.timeout(120)
 def test_one_command_prints_the_perplexities(environment, tmp_path):
     draw = np.random.default_rng(0)
     words = [f"w{number}" for number in draw.permutation(3800)]

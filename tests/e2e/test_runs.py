@@ -32,7 +32,6 @@ def job(**fields):
     return Job(layers=net, updater=updaters.SGD(lr=0.05), cluster=ClusterTopology.allreduce(2), **fields)
 
 
-@pytest.mark.timeout(120)
 def test_every_result_keeps_its_own_run_and_is_watched_as_it_goes_on(client, tmp_path):
     events, where = [], tmp_path / "run"
     first = train(job(), client, workspace=where, display=Display(), callbacks=[events.append, TensorBoard()])
@@ -58,7 +57,6 @@ def test_every_result_keeps_its_own_run_and_is_watched_as_it_goes_on(client, tmp
         assert [event.step for event in read.Scalars(tag)] == [10, 20]
 
 
-@pytest.mark.timeout(120)
 def test_cancelling_its_tasks_from_another_client_ends_a_run_with_a_checkpoint(scheduler, client, tmp_path):
     class Cancel(Callback):
         def on_checkpoint(self, event):
@@ -81,7 +79,6 @@ def test_cancelling_its_tasks_from_another_client_ends_a_run_with_a_checkpoint(s
     assert resumed.summary["status"] == "completed" and resumed.workspace == result.workspace
 
 
-@pytest.mark.timeout(120)
 def test_a_callback_that_raises_ends_the_run_with_a_checkpoint(client, tmp_path):
     def boom(event):
         if event.kind == "step":

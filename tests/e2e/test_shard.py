@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import h5py
 import numpy as np
-import pytest
 
 from singa_dask.data import Manifest
 
 
-@pytest.mark.timeout(120)
 def test_workers_write_the_same_shards_as_one_process(singa_dask, here, tmp_path, no_leaks):
     draw = np.random.default_rng(0)
     for number in range(3):

@@ -56,7 +56,6 @@ def ends_with_a_checkpoint(process, tmp_path):
     return told
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_a_batch_system_or_a_closed_terminal_stops_saves(running, tmp_path, number, no_leaks):
     os.killpg(running.pid, number)  # reaches the workers too
@@ -94,7 +93,6 @@ def test_killed_workers_cost_no_step_of_a_run(environment, tmp_path, no_leaks):
         np.testing.assert_allclose(values, expected[name], rtol=1e-5, atol=1e-7, err_msg=name)
 
 
-@pytest.mark.timeout(120)
 def test_ctrl_c_stops_a_run(running, tmp_path, no_leaks):
     os.killpg(running.pid, signal.SIGINT)  # a terminal interrupts the whole group
     ends_with_a_checkpoint(running, tmp_path)

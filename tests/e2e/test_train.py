@@ -31,7 +31,6 @@ def updater_state(workspace):
         return {name: data[()] for name, data in file["updater/velocity"].items()}
 
 
-@pytest.mark.timeout(120)
 def test_digits_with_three_workers(singa_dask, here, tmp_path, no_leaks):
     ran = singa_dask("train", example(), "--cluster", cluster(), timeout=110)
     assert ran.code == 0, ran.err
@@ -80,7 +79,6 @@ def test_digits_with_three_workers(singa_dask, here, tmp_path, no_leaks):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(120)
 def test_any_number_of_workers_reaches_the_same_parameters(singa_dask, tmp_path, whole, no_leaks):
     for n in (1, 2, 4):
         ran = singa_dask(
@@ -94,7 +92,6 @@ def test_any_number_of_workers_reaches_the_same_parameters(singa_dask, tmp_path,
             np.testing.assert_allclose(value, serial[name], rtol=1e-5, atol=1e-6, err_msg=f"{name}, {workspace}")
 
 
-@pytest.mark.timeout(120)
 def test_resume_is_bit_identical(singa_dask, here, tmp_path, whole, no_leaks):
     parts = tmp_path / "parts"
     options = ["--cluster", cluster(), *SHORT]
@@ -118,7 +115,6 @@ def test_resume_is_bit_identical(singa_dask, here, tmp_path, whole, no_leaks):
     assert summary(parts) == before, "a refused resume touches nothing"
 
 
-@pytest.mark.timeout(120)
 def test_a_run_resumes_with_another_number_of_worker_groups(singa_dask, tmp_path, no_leaks):
     options = ["train", example(), "--workspace", "run", *SHORT]
     assert singa_dask(*options, "--cluster", cluster("hogwild"), *sets(train_steps=4)).code == 0

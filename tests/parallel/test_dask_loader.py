@@ -14,8 +14,6 @@ from singa_dask.data import Loader, Manifest, Stream, StreamConf, dask_submit, s
 from singa_dask.errors import DataError
 from singa_dask.job.job_pb2 import StoreProto
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def client():

@@ -182,7 +182,6 @@ def test_launch_gives_what_every_rank_returns_and_serial_training_agrees(tmp_pat
 
 
 @needs_pmi
-@pytest.mark.timeout(120)
 def test_launch_names_the_rank_that_failed_and_can_be_called_again(tmp_path, no_leaks):
     body = """
     for nprocs, how in ((2, raises), (2, raises_what_cannot_travel), (3, dies)):

@@ -59,7 +59,6 @@ def seen(workspace) -> float:
     return float(np.asarray(saved.parameters["shift1_seen"])[0])
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "cluster", [ClusterTopology.allreduce(1), ClusterTopology.sandblaster(1, 2)], ids=["beside", "apart"]
 )

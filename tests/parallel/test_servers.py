@@ -27,8 +27,6 @@ from singa_dask.server.link import ATTEMPT_S
 from singa_dask.server.messages import Get, Inspect, Moved, Origin, Put, Refused, Update
 from singa_dask.supervision.servers import Keeping, make_servers
 
-pytestmark = pytest.mark.timeout(120)
-
 SIZE = 64
 LARGE = 1 << 18  # more bytes than are applied on the event loop
 

@@ -40,7 +40,6 @@ def test_shape_from_setup_is_that_of_the_output(name):
     assert [y.shape[1:] for y in set_up.forward()] == list(shapes)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients_are_those_of_finite_differences(name, ops):
     set_up = bench(name, ops)

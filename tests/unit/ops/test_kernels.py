@@ -68,7 +68,6 @@ print(*(sum(s.cache_misses.values()) for s in stats), *(sum(s.cache_hits.values(
 
 
 @WITH_VECTORS
-@pytest.mark.timeout(120)
 def test_of_several_processes_one_compiles_and_the_others_find_its_kernels(tmp_path):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", ONE_KERNEL]
@@ -106,7 +105,6 @@ print(sum(rnn_steps.stats.cache_hits.values()), sum(lstm_steps.stats.cache_hits.
 
 
 @WITH_VECTORS
-@pytest.mark.timeout(120)
 def test_what_a_kernel_links_by_way_of_another_is_there_when_it_comes_from_disk(tmp_path):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     # The second one finds, on disk, the product that the first one's steps brought; the third one its own steps.
