@@ -117,8 +117,9 @@ def last_seen(client: Any) -> dict[str, float]:
 
 def unsubscribe(client: Any, topic: str) -> None:
     """Take no more events of a topic."""
-    # The client may have closed itself, as the scheduler is lost. Only newer versions of Dask name that error.
-    with suppress(Exception):
+    from distributed.client import ClosedClientError
+
+    with suppress(ClosedClientError):  # it closes itself when the scheduler is lost
         client.unsubscribe_topic(topic)
 
 

@@ -32,11 +32,13 @@ class Bar:
         self._nbytes = 0
 
     def __enter__(self) -> Bar:
-        self._progress.start()
+        if not self._progress.disable:  # then rich before 14.1 prints an empty line
+            self._progress.start()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._progress.stop()
+        if not self._progress.disable:
+            self._progress.stop()
 
     def begin(self, what: str, total: int) -> None:
         """Start a pass of so many tasks."""

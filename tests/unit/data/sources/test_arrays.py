@@ -92,10 +92,11 @@ def test_damaged_npz_values_are_an_error(tmp_path, save):
 def store(path: Path, version: int, names: bool = False) -> Path:
     group = zarr.open_group(str(path), mode="w", zarr_format=version)
     dimensions = ("time", "band", "lat", "lon") if names else None
-    group.create_array("data/X", data=X, chunks=(8, 2, 4, 5), dimension_names=dimensions if version == 3 else None)
+    named = {"dimension_names": dimensions} if version == 3 else {}
+    group.create_array("data/X", shape=X.shape, dtype=X.dtype, chunks=(8, 2, 4, 5), **named)[:] = X
     if names and version == 2:
         group["data/X"].attrs["_ARRAY_DIMENSIONS"] = list(dimensions or ())
-    group.create_array("data/y", data=Y, chunks=(7,))
+    group.create_array("data/y", shape=Y.shape, dtype=Y.dtype, chunks=(7,))[:] = Y
     group.create_array("kinds", shape=(30,), dtype=str, chunks=(30,))[:] = np.array(["u", "v"] * 15, object)
     return path
 
