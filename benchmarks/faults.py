@@ -1,6 +1,6 @@
 """What one fault costs: seconds until the next step, steps that are made again, and what the result has lost.
 
-make faults                              # or: python benchmarks/faults.py --job examples/mnist/job.conf
+make faults                              # or: python benchmarks/faults.py --case worker --job examples/mnist/job.conf
 
 Each case trains a net on Dask workers of this machine, as their commands start them, and hits one process with SIGKILL
 or SIGSTOP.
@@ -62,21 +62,21 @@ class Case:
 
 
 CASES = (
-    Case("a worker of AllReduce", "allreduce"),
-    Case("the same, not replaced", "allreduce", alone=True),
-    Case("in a checkpoint", "allreduce", when="checkpoint"),
-    Case("in an evaluation", "allreduce", when="evaluation"),
-    Case("while it restarts", "allreduce", when="restart"),
-    Case("of a net split over features", "allreduce", more=("neuralnet.partition_dim=1",)),
-    Case("a worker of AllReduce, stopped", "allreduce", stop=True),
-    Case("a worker of Sandblaster", "sandblaster"),
-    Case("a server of Sandblaster", "sandblaster", "server"),
-    Case("a worker of Downpour", "downpour"),
-    Case("a server of Downpour", "downpour", "server"),
-    Case("a server of Downpour, stopped", "downpour", "server", stop=True),
-    Case("while a group joins Downpour", "downpour", when="join", longer=4),
-    Case("a worker of Hogwild", "hogwild", longer=10),
-    Case("a worker of a hybrid", "hybrid", longer=4),
+    Case("worker", "allreduce"),
+    Case("worker-alone", "allreduce", alone=True),
+    Case("worker-stopped", "allreduce", stop=True),
+    Case("checkpoint", "allreduce", when="checkpoint"),
+    Case("evaluation", "allreduce", when="evaluation"),
+    Case("restart", "allreduce", when="restart"),
+    Case("split-worker", "allreduce", more=("neuralnet.partition_dim=1",)),
+    Case("sandblaster-worker", "sandblaster"),
+    Case("sandblaster-server", "sandblaster", "server"),
+    Case("downpour-worker", "downpour"),
+    Case("downpour-server", "downpour", "server"),
+    Case("downpour-server-stopped", "downpour", "server", stop=True),
+    Case("downpour-join", "downpour", when="join", longer=4),
+    Case("hogwild-worker", "hogwild", longer=10),
+    Case("hybrid-worker", "hybrid", longer=4),
 )
 
 
@@ -183,7 +183,9 @@ def differs(hit: dict[str, np.ndarray], calm: dict[str, np.ndarray]) -> float:
 
 
 @click.command()
-@click.option("--case", "names", multiple=True, help="A part of a case's name. [default: all cases]")
+@click.option(
+    "--case", "names", multiple=True, type=click.Choice([case.name for case in CASES]), help="[default: all]"
+)
 @click.option("--steps", default=600, show_default=True)
 @click.option("--job", type=click.Path(path_type=Path, exists=True), default=EXAMPLES / "digits" / "job.conf")
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the figures here.")
@@ -194,7 +196,7 @@ def main(names: Sequence[str], steps: int, job: Path, out: Path | None) -> None:
     before = set(os.listdir("/dev/shm"))
     undisturbed: dict[Any, Any] = {}
     for case in CASES:
-        if names and not any(name in case.name for name in names):
+        if names and case.name not in names:
             continue
         key = case.framework, case.more
         if case.framework in SYNCHRONOUS and key not in undisturbed:
