@@ -264,6 +264,8 @@ class Estimator(BaseEstimator):
         else:
             if weight is not None:
                 weight = _check_sample_weight(weight, x, ensure_non_negative=True)
+                if not weight.any():
+                    raise ValueError("sample_weight must have at least one non-zero number.")
                 weight = weight / weight.mean()
                 scale = self._weighted_scale(x, answers, weight)
             data = self._arrays(x, answers, weight)

@@ -123,7 +123,7 @@ def compared(net, folder, *outputs):
 def test_every_layer_gives_the_same(kind, folder):
     net = made(image_net(f'layer {{ name: "x" srclayers: "data" {IMAGES[kind]} }}'), folder)
     for ours, theirs in compared(net, folder, "x"):
-        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-4)  # onnxruntime before 1.30 rounds more
 
 
 NET = """
