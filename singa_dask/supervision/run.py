@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -67,6 +67,7 @@ class Run:
     processes: bool = True
     curves: bool = True
     _started: float = field(default_factory=time.monotonic)
+    _launcher: GroupLauncher | None = None
     _supervisor: Supervisor | None = None
     _in_process: InProcess | None = None
     _heard: bool = False  # anything from a worker group
@@ -138,7 +139,7 @@ class Run:
 
     def _train(self, client: Client, resume: bool) -> None:
         topic = run_key(self.prepared.job.name, str(self.workspace.folder))
-        launcher = GroupLauncher(
+        launcher = self._launcher = GroupLauncher(
             client, self.prepared, self._worker_plan, topic=topic, patience_s=self.patience_s, resumes=resume
         )
         with self._calling(), _events(client, topic, self._handle):
@@ -195,6 +196,13 @@ class Run:
     def _rewound(self, groups: Iterable[int], step: int | None) -> None:
         self._steps |= dict.fromkeys(groups, step or 0)
         self.workspace.rewind(step, groups)
+        if 0 in groups:
+            self._tell_decided({})
+
+    def _tell_decided(self, state: Mapping[str, Any]) -> None:
+        """What worker groups that are formed from now on are told of the decisions of evaluations."""
+        if self._launcher:
+            self._launcher.worker_plan = replace(self._launcher.worker_plan, decided=state)
 
     # Callbacks, in the thread that called the run
 
@@ -256,6 +264,8 @@ class Run:
             self._supervisor.post(Progress(event["group"], event["step"]))
         if event["kind"] == "decision" and event.get("ends") and self._supervisor:
             self._supervisor.post(StopAsked("early stopping", early=True))
+        if event["kind"] == "decided":
+            self._tell_decided(event["state"])
         if event["kind"] == "best":
             self._best = event["best"]
         if event["kind"] == "checkpoint":

@@ -100,6 +100,10 @@ class Reporter:
         """Emit that the learning rate was reduced after `step` steps."""
         self.emit("decision", step=step, text=f"learning rate reduced to {rate:.4g}")
 
+    def decided(self, step: int, state: Mapping[str, Any]) -> None:
+        """Emit what evaluations have decided so far, `Decisions.state`, after `step` steps."""
+        self.emit("decided", step=step, state=state)
+
     def ends_early(self, step: int, why: str) -> None:
         """Emit that the run ends early after `step` steps: all other groups must end too."""
         self.emit("decision", step=step, text=why, ends=True)

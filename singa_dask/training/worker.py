@@ -81,7 +81,7 @@ class WorkerPlan:
     """The driver's plan for every rank of a group.
 
     job: serialised JobProto, its data paths absolute. data, described: of the data, as in `Prepared`. code: the user's
-    own.
+    own. decided: by the evaluations of this run so far, `Decisions.state`.
     """
 
     job: bytes
@@ -90,6 +90,7 @@ class WorkerPlan:
     group: GroupPlan = GroupPlan()
     code: CodeBundle | None = None
     described: Mapping[str, str] = field(default_factory=dict)
+    decided: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -343,6 +344,7 @@ class _TrainingLoop:
         if improved:
             path = self._plan.checkpoints / checkpoints.BEST
             self._save(path, partial(self._reporter.best, self._step, decisions.best, path), own_values=True)
+        self._reporter.decided(self._step, decisions.state)
         return bool(ends)
 
     def _end_early(self, why: str) -> bool:
@@ -355,11 +357,14 @@ class _TrainingLoop:
         return self._evaluate(rest)[0]
 
     def _recall(self, decided: Mapping[str, Any]) -> None:
-        """Go on from what was decided, by the checkpoint that was restored, or by the newest if servers went on."""
+        """Go on from what was decided: by the checkpoint that was restored or, if servers went on, by the last
+        evaluation that the driver knows of, or else by the newest checkpoint."""
         decisions, folder, stub = self._decisions, self._plan.checkpoints, self._replica.stub
         if self._comm.rank == 0:
-            found = None if self._group.fresh else checkpoints.newest(folder)[0]
-            decisions.resume(found.decisions if found else decided)
+            if not self._group.fresh:
+                found = None if self._plan.decided else checkpoints.newest(folder)[0]
+                decided = found.decisions if found else self._plan.decided
+            decisions.resume(decided)
         reductions = np.array([max(decisions.reductions, stub.reductions)])
         with self._comm.patiently(MEETING_TIMEOUT_S):
             self._comm.broadcast(reductions)

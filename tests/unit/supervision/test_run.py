@@ -185,6 +185,15 @@ def test_a_run_leaves_its_record(played):
     assert played.workspace.summary.exists() and played.workspace.job.read_text().startswith("name")
 
 
+def test_a_group_that_is_formed_again_knows_what_evaluations_have_decided(played):
+    played.events = [{"kind": "decided", "group": 0, "step": 8, "state": {"reductions": 2}}]
+    played.to_end()
+    assert played.launcher.worker_plan.decided == {"reductions": 2}
+    played.rewinds = [((1,), 3), ((0,), None)]
+    played.to_end()
+    assert played.launcher.worker_plan.decided == {}, "it makes the evaluations again"
+
+
 def test_without_a_client_a_local_cluster_is_started(played):
     played.to_end(client=False)
     assert played.local == 2 and played.waited == [(2, 7.0)]

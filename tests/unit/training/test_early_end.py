@@ -233,14 +233,22 @@ def test_the_best_checkpoint_is_what_was_measured_though_other_groups_go_on(grou
     assert means["loss"] == pytest.approx(best["value"], rel=1e-5)
 
 
-def test_a_lead_that_is_formed_again_while_servers_go_on_keeps_its_patience_and_rate(job, tmp_path):
+@pytest.mark.parametrize("told", [True, False], ids=["by the driver", "by the newest checkpoint"])
+def test_a_lead_that_is_formed_again_while_servers_go_on_keeps_its_patience_and_rate(job, tmp_path, told):
     settings = [*PLATEAU, "cluster.server_worker_separate=true", "early_stopping.patience=4"]
     settings += ["early_stopping.min_delta=100"]
     first, rest = job(*settings, "train_steps=8"), job(*settings)
     links, events, reports = server_links(first), [], []
     for prepared, again in ((first, False), (rest, True)):
         group = GroupPlan(0, int(again), puts=not again, fresh=not again, first=8 * again)
-        plan = WorkerPlan(prepared.job.SerializeToString(), tmp_path, data=prepared.data, group=group)
+        decided = [event["state"] for event in events if event["kind"] == "decided"] if told else []
+        plan = WorkerPlan(
+            prepared.job.SerializeToString(),
+            tmp_path / str(again) if told else tmp_path,
+            data=prepared.data,
+            group=group,
+            decided=decided[-1] if decided else {},
+        )
         with ThreadPoolExecutor(3) as pool:
             services = RankServices(pool.submit, events.append, links=lambda: links)
             reports.append(run_threads(3, train_rank, plan, services, timeout_s=10)[0])
