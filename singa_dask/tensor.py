@@ -58,6 +58,7 @@ class Tensor:
         device = device or get_default_device()
         array = np.asarray(array) if not hasattr(array, "__cuda_array_interface__") else array
         dtype = device.ops.dtype if array.dtype.kind == "f" else array.dtype
+        array = _held(array, dtype) if isinstance(array, np.ndarray) else array
         return cls.made(device.ops.asarray(array, dtype), device, None, requires_grad=False)
 
     @classmethod
@@ -85,11 +86,13 @@ class Tensor:
         return int(self.array.size)
 
     def copy_from_numpy(self, array: Any) -> None:
-        """Take the values of an array of the same shape. Raises DataError for another shape."""
+        """Take the values of an array of the same shape. Raises DataError for another shape, and for values that the
+        type of the tensor cannot hold."""
         array = np.asarray(array)
         if array.shape != self.shape:
             raise DataError(f"copy_from_numpy: the tensor has shape {self.shape}. Received: {array.shape}.")
-        self.array[...] = self.device.ops.asarray(np.ascontiguousarray(_moved(array, 1, -1)), self.array.dtype)
+        values = np.ascontiguousarray(_moved(_held(array, self.array.dtype), 1, -1))
+        self.array[...] = self.device.ops.asarray(values, self.array.dtype)
 
     def to_numpy(self) -> np.ndarray:
         """A copy on the host."""
@@ -211,6 +214,22 @@ def from_numpy(array: Any) -> Tensor:
 def to_numpy(tensor: Tensor) -> np.ndarray:
     """A copy of a tensor on the host."""
     return tensor.to_numpy()
+
+
+def _held(array: np.ndarray, dtype: Any) -> np.ndarray:
+    """The values in this type: floats may be rounded. Raises DataError for values that it cannot hold."""
+    dtype = np.dtype(dtype)
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"tensors hold real numbers. Received: an array of {array.dtype}.")
+    if np.can_cast(array.dtype, dtype):
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        held = array.astype(dtype)
+    same = held == array if dtype.kind in "biu" else np.isfinite(held) | ~np.isfinite(array)
+    if not same.all():
+        received = array.reshape(-1)[int(np.argmin(same))]
+        raise DataError(f"a tensor of {dtype} cannot hold all values. Received: {received} ({array.dtype}).")
+    return held
 
 
 def _channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:

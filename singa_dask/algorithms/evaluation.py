@@ -8,7 +8,7 @@ import numpy as np
 
 from singa_dask.algorithms.base import TrainOneBatch
 from singa_dask.algorithms.measured import Measured, loss_metrics, own_rows
-from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.errors import DataError
 from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net, in_units, inputs_of
 
@@ -33,11 +33,11 @@ class Evaluator:
 
     def predict(self, feed: Mapping[str, Batch], step: Step) -> dict[str, np.ndarray]:
         """Those outputs of `Net.predictions` whose inputs are fed: class probabilities of softmax losses, else the
-        output of the loss or the last layer in the units of the data: (B, ...), on the host, valid until the next
-        call. feed: may lack labels, and inputs that only other outputs need. Collective where the net is partitioned.
+        output of the loss or the last layer in the units of the data: (B, ...), of a layer with T time steps
+        (B, T, ...), on the host, valid until the next call. feed: may lack labels, and inputs that only other outputs
+        need. Collective where the net is partitioned.
 
-        Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences;
-        DataError if no output has all its inputs.
+        Raises ConfigError where the net has nothing to predict with, DataError if no output has all its inputs.
         """
         needed = {name: inputs_of(self._net, name) for name in self._net.predictions()}
         names = [name for name, inputs in needed.items() if feed.keys() >= set(inputs)]
@@ -52,11 +52,9 @@ class Evaluator:
         y, makes = self._net.output(name), self._net.layers[name].partition.makes
         whole = own_rows(self._net, name, y, makes, self._net.whole_shapes[name])
         output = self._net.ops.to_host(in_units(self._net, name, whole))
-        if len(output) != rows:
-            hint = "Text comes from `singa-dask sample`; evaluate() measures."
-            received = f"{len(output)} for {rows}"
-            raise ConfigError(Problem(f"layer {name!r}", "gives several rows for one", received, hint))
-        return output
+        if len(output) == rows:
+            return output
+        return output.reshape(-1, rows, *output.shape[1:]).swapaxes(0, 1)  # a folded layer: step after step
 
     def _completed(self, name: str, batch: Batch | None, rows: int) -> Batch:
         """The batch with zeros for what is missing: a loss reads it, and its metrics are not used."""

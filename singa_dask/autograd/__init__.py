@@ -14,7 +14,8 @@
     for p, g in autograd.backward(loss): ...
 
 The classes make layers of singa_dask.layers, and the functions call such layers. So both also work on layers, in the
-`forward` of a Module that becomes a net.
+`forward` of a Module that becomes a net. On arrays, a layer raises ConfigError where these have other channels or
+features than its in_channels, in_features, num_features or input_size.
 
 training: whether calls are remembered for `backward`; batch normalisation and dropout follow it.
 """
@@ -111,16 +112,13 @@ def Conv2d(
     bias: bool = True,
 ) -> Layer:
     """A convolution of images with in_channels channels."""
-    return layers.Convolution(
-        num_filters=out_channels,
-        bias_term=bias,
-        **_window(kernel=kernel_size, stride=stride, pad=padding),
-    )
+    window = _window(kernel=kernel_size, stride=stride, pad=padding)
+    return _for(layers.Convolution(num_filters=out_channels, bias_term=bias, **window), in_channels, "channels")
 
 
 def Linear(in_features: int, out_features: int, bias: bool = True) -> Layer:
     """y = x W + b."""
-    return layers.InnerProduct(num_output=out_features, bias_term=bias)
+    return _for(layers.InnerProduct(num_output=out_features, bias_term=bias), in_features, "features")
 
 
 def MaxPool2d(kernel_size: Any, stride: Any = None, padding: Any = 0) -> Layer:
@@ -135,7 +133,7 @@ def AvgPool2d(kernel_size: Any, stride: Any = None, padding: Any = 0) -> Layer:
 
 def BatchNorm2d(num_features: int, momentum: float = 0.9) -> Layer:
     """Batch normalisation; momentum: the share of the running statistics that stays."""
-    return layers.BatchNorm(factor=momentum)
+    return _for(layers.BatchNorm(factor=momentum), num_features, "channels")
 
 
 def Dropout(ratio: float = 0.5) -> Layer:
@@ -146,17 +144,22 @@ def Dropout(ratio: float = 0.5) -> Layer:
 def RNN(input_size: int, hidden_size: int, bias: bool = True) -> Layer:
     """Tanh units. Called on a list of time steps (B, input_size) and maybe an initial state (B, hidden_size), it gives
     the list of states; on one time step and the state before it, the state."""
-    return layers.RNN(dim_hidden=hidden_size, bias_term=bias)
+    return _for(layers.RNN(dim_hidden=hidden_size, bias_term=bias), input_size, "features")
 
 
 def GRU(input_size: int, hidden_size: int, bias: bool = True) -> Layer:
     """Gated units; called as RNN is."""
-    return layers.GRU(dim_hidden=hidden_size, bias_term=bias)
+    return _for(layers.GRU(dim_hidden=hidden_size, bias_term=bias), input_size, "features")
 
 
 def LSTM(input_size: int, hidden_size: int, bias: bool = True) -> Layer:
     """Long short-term memory; called on a list of time steps as RNN is. The cell starts at zero."""
-    return layers.LSTM(dim_hidden=hidden_size, bias_term=bias)
+    return _for(layers.LSTM(dim_hidden=hidden_size, bias_term=bias), input_size, "features")
+
+
+def _for(layer: Layer, size: int, unit: str) -> Layer:
+    layer.source_size = size, unit
+    return layer
 
 
 # Functions

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -147,7 +148,7 @@ def _call(layer: Layer, device: Device, sources: list[Tensor], steps: int = 1) -
                 f"the sources of {type(layer).__name__} must have equally many rows. Received: {received}."
             )
     if isinstance(layer, LossLayer) and layer.compares == "classes" and x[1].ndim > 1 and x[1].size > rows:
-        x[1] = x[1].reshape(rows, -1).argmax(axis=1)  # one-hot
+        x[1] = _classes(layer, x[1].reshape(rows, -1))
     made = _made(layer, kept, [tuple(each.shape[1:]) for each in x], steps)
     training = autograd.training
     step = Step(Phase.kTrain if training else Phase.kTest, kept.calls, autograd.seed(), rank.get() * rows, rows)
@@ -165,6 +166,14 @@ def _call(layer: Layer, device: Device, sources: list[Tensor], steps: int = 1) -
     learns = learns and not made.stops_gradient
     tensors = [Tensor.made(each, device, call, requires_grad=learns, place=i) for i, each in enumerate(outputs)]
     return tuple(tensors) if made.multiple_outputs else tensors[0]
+
+
+def _classes(layer: Layer, labels: Any) -> Any:
+    """The class of each one-hot row; 0 of rows of zeros, with which SINGA's tutorial synchronises the parameters."""
+    if not ((labels != 0).sum(axis=1) <= 1).all() or not ((labels == 0) | (labels == 1)).all():
+        hint = "Give classes (B,), or rows of zeros with a single 1. BCELoss takes several classes and probabilities."
+        raise layer.problem("labels must be class numbers or one-hot", f"other rows of {labels.shape[1]} values", hint)
+    return labels.argmax(axis=1)
 
 
 def _name(layer: Layer) -> str:
@@ -195,6 +204,7 @@ def _made(layer: Layer, kept: _Kept, shapes: list[Shape], steps: int) -> Layer:
     made = type(layer).from_proto(proto)
     classes = isinstance(layer, LossLayer) and layer.compares == "classes"
     made.targets = {} if classes else {i: shapes[i] for i in made.target_positions}
+    _check_size(layer, shapes)
     made.setup(*made.sources(tuple(shapes)))
     if not kept.made:
         check_attribute(layer, made.params)
@@ -211,6 +221,18 @@ def _made(layer: Layer, kept: _Kept, shapes: list[Shape], steps: int) -> Layer:
         param.owner = owner
     kept.made[key] = made
     return made
+
+
+def _check_size(layer: Layer, shapes: Sequence[Shape]) -> None:
+    """Raise ConfigError if the first source has other channels or features than those that the layer was made for."""
+    if layer.source_size is None:
+        return
+    size, unit = layer.source_size
+    shape = shapes[0]
+    if (shape[-1] if unit == "channels" and shape else prod(shape)) != size:
+        received = f"samples of shape {(*shape[-1:], *shape[:-1])}"
+        hint = "Tensors of images are (B, channels, height, width)." if unit == "channels" else None
+        raise layer.problem(f"was made for {size} {unit}", received, hint)
 
 
 def parameters_of(layers: Iterable[Layer]) -> list[Parameter]:

@@ -54,7 +54,7 @@ def store_info(store: StoreProto) -> StoreInfo:
     for note in manifest.notes:
         warn_of_note(path.parent, note)
     column, labels = columns_of(store, manifest)
-    shape, sample_shape = sample_shapes(tuple(store.shape), column, manifest.folder)
+    shape, sample_shape = sample_shapes(tuple(store.shape), column, manifest.folder, store.sequence)
     ShardFolder(manifest).check()
     return StoreInfo(path, manifest, column, labels, shape, sample_shape)
 
@@ -93,7 +93,7 @@ def _backend_problem(store: StoreProto) -> Problem:
 
 
 def sample_shapes(
-    given: tuple[int, ...], column: Column, folder: Path | None = None
+    given: tuple[int, ...], column: Column, folder: Path | None = None, sequence: int = 0
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(job's shape, net's shape) of a sample, for a job that gives this shape or none.
 
@@ -112,6 +112,9 @@ def sample_shapes(
     natural = _spell(column.job_shape)
     message = f"does not match the samples of {folder or column.name}, whose shape is {natural}"
     hint = f"Leave it out, or write {natural}. Images are channels, height, width."
+    if sequence and math.prod(given) * sequence == column.values:
+        records = ", ".join(map(str, given))
+        hint = f"Write each record as a sample with a label: x.reshape(-1, {records}). sequence joins {sequence}."
     raise ConfigError(Problem("store_conf.shape", message, _spell(given), hint))
 
 

@@ -146,14 +146,15 @@ class Model:
 
     def predict(self, x: Any, *, output: str | None = None, batchsize: int | None = None) -> Any:
         """The net's output for every row of x: class probabilities of a softmax loss, else the output of the loss or
-        the last layer. x: one array, or arrays by the names of the input layers. -> (B, ...), on the host.
+        the last layer. x: one array, or arrays by the names of the input layers. -> (B, ...), of a layer with T time
+        steps (B, T, ...), on the host.
 
         A Dask array gives a Dask array: its blocks are predicted on the workers when it is computed. A DataFrame, of
         pandas or Dask, gives a DataFrame with the same index. output: one of `outputs`; by default the first.
         batchsize: rows in one pass; by default it depends on the layers' widths.
 
         Of a partitioned model collective, as `evaluate`; each rank gets the output for its own rows.
-        Raises ConfigError where the net has nothing to predict with, or gives several rows for one, as for sequences.
+        Raises ConfigError where the net has nothing to predict with.
         """
         names = self.outputs
         if output is not None and output not in names:

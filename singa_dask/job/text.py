@@ -84,6 +84,10 @@ def _read(source: str | Path, what: str) -> str:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(Problem(what, "is not UTF-8 text", line=line, file=str(source))) from None
+    except IsADirectoryError:
+        run = path / "job.conf"
+        hint = f"Write {run}, the job of this run." if run.is_file() else "Name a file in it."
+        raise ConfigError(Problem(what, "is a folder", str(source), hint)) from None
     except OSError as error:
         raise ConfigError(Problem(what, f"cannot be read ({error.strerror})", str(source))) from error
 

@@ -127,7 +127,12 @@ class Concate(Layer):
             )
             if not same:
                 received = ", ".join(f"{n}: {s}" for n, s in zip(self.proto.srclayers, src, strict=False))
-                raise self.problem(f"sources must match in all dimensions except {self.conf.concate_dim}", received)
+                hint = None
+                if len(shape) != len(first):
+                    name, image = max(zip(self.proto.srclayers, src, strict=False), key=lambda pair: len(pair[1]))
+                    hint = f"To make an image features, put Reshape(shape=[{prod(image)}]) behind {name!r}."
+                message = f"sources must match in all dimensions except {self.conf.concate_dim}"
+                raise self.problem(message, received, hint)
         if self._axis == 0:
             return first
         return _resized(first, self._axis, sum(shape[self._axis - 1] for shape in src))

@@ -40,7 +40,9 @@ class _Combination(Layer):
     def forward(self, ctx: Context, *x: Array) -> Array:
         rows = x[0].shape[0]
         ctx.x_shapes, y = [each.shape for each in x], ctx.buffer("y", (rows, *self._shape))
-        ctx.x = [each.reshape(rows, *shape) for each, shape in zip(x, self._aligned, strict=True)]
+        # Whole numbers would overflow in their own type.
+        aligned = [each.reshape(rows, *shape) for each, shape in zip(x, self._aligned, strict=True)]
+        ctx.x = [each.astype(y.dtype, copy=False) for each in aligned]
         combine = getattr(ctx.ops.xp, self._function)
         combine(ctx.x[0], ctx.x[1], out=y)
         for each in ctx.x[2:]:

@@ -152,10 +152,11 @@ class RecordInput(InputLayer):
         try:
             return ops.xp.ascontiguousarray(arrange(ops.xp, x, shape))
         except ValueError:
-            what = "samples" if field == "shape" else "targets"
+            what, store = "samples" if field == "shape" else "targets", self.proto.store_conf
+            records = f" of sequence {store.sequence} + lookahead {store.lookahead} records" if store.sequence else ""
             raise DataError(
                 f"layer {self.name!r}: {what} of shape {x.shape[1:]} do not fit store_conf.{field} "
-                f"{list(getattr(self.proto.store_conf, field))} ({shape} inside)"
+                f"{list(getattr(store, field))}{records} ({shape} inside)"
             ) from None
 
 

@@ -37,7 +37,8 @@ class Node(Description):
     num_sources: minimum and maximum number of srclayers; None for no maximum. srclayers are names or layers, stored in
     `inputs`. In a list, a layer without sources chooses them by `Layer.follow`. Layers without a name are named when
     the net is assembled. param: messages or mappings of their fields, where `init` may be a user function(param, rng).
-    template: the layer that was called, if not this one; module: the Module in whose `forward` that was.
+    template: the layer that was called, if not this one; module: the Module in whose `forward` that was. source_size:
+    how many "channels" or "features" arrays of the first source must have.
     """
 
     type: ClassVar[str] = "kUserLayer"
@@ -46,6 +47,7 @@ class Node(Description):
     inputs: tuple[str | Node, ...]
     template: Node | None = None
     module: Any = None
+    source_size: tuple[int, str] | None = None
     _called = False
 
     def __init__(
@@ -128,10 +130,18 @@ class Node(Description):
         return self._combined("Div", other)
 
     def _combined(self, kind: str, other: Any) -> Any:
-        """The elementwise combination of two layers."""
+        """The elementwise combination of two layers. Raises ConfigError for anything but a layer."""
         from singa_dask.layers import elementwise
 
-        return getattr(elementwise, kind)()(self, other) if isinstance(other, Node) else NotImplemented
+        return getattr(elementwise, kind)()(self, other) if isinstance(other, Node) else self._refuse(other)
+
+    def _refuse(self, *other: Any) -> Any:
+        hint = "Write other formulas as a layer of your own: class Mine(Layer), with setup, forward and backward."
+        message = "a net combines layers with layers, by +, -, * and /"
+        raise self.problem(message, ", ".join(map(repr, other)) or None, hint)
+
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = _refuse
+    __matmul__ = __rmatmul__ = __pow__ = __neg__ = __getitem__ = _refuse
 
     def _read(self, sources: tuple[str | Node, ...]) -> None:
         for source in sources:

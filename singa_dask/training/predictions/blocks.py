@@ -104,8 +104,8 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
     for layer, folder in folders.items():
         store, manifest = known.store(layer), Manifest.load(folder)
         if store.sequence:
-            what = "reads sequences, but predictions are of single samples"
-            hint = "Text comes from `singa-dask sample`; `singa-dask test` measures."
+            what = "reads sequences, which shards hold as single records"
+            hint = "Give a file of whole sequences: --data sequences.npz. Text comes from `singa-dask sample`."
             raise ConfigError(Problem(f"layer {layer!r}", what, f"sequences of {store.sequence}", hint))
         ShardFolder(manifest).check()
         described = known.inputs.get(layer)

@@ -1,4 +1,4 @@
-"""Files of predictions: CSV and Parquet with one line per sample, HDF5 with one dataset per array.
+"""Files of predictions: CSV and Parquet with one line per sample or time step, HDF5 with one dataset per array.
 
 They are written to a temporary file beside, which is renamed at the end.
 """
@@ -80,16 +80,22 @@ def writing(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
 
 
 def table(predicted: Predicted, outputs: Sequence[Output]) -> dict[str, Any]:
-    """The columns of CSV and Parquet, by name: NumPy arrays (n,).
+    """The columns of CSV and Parquet, by name: NumPy arrays (n,), or (n T,) of outputs with T time steps.
 
     Of several outputs, the columns of each begin with its name and a full stop.
+    Raises ConfigError if outputs differ in their time steps.
     """
-    columns: dict[str, Any] = {"sample": np.asarray(predicted.numbers)}
+    numbers, steps = np.asarray(predicted.numbers), _time_steps(predicted, outputs)
+    columns: dict[str, Any] = {"sample": np.repeat(numbers, steps)}
+    if steps > 1:
+        columns["step"] = np.tile(np.arange(steps), len(numbers))
     for output in outputs:
         prefix = f"{output.name}." if len(outputs) > 1 else ""
         rows = predicted.values[output.name]
-        rows = rows.reshape(len(rows), prod(rows.shape[1:]))
+        rows = rows.reshape(len(rows) * steps, prod(rows.shape[1:]) // steps)
         answers = predicted.answers.get(output.name)
+        if answers is not None and steps > 1:
+            answers = answers.reshape(len(rows), *answers.shape[2:])
         if output.classifies:
             if answers is not None:
                 columns[f"{prefix}label"] = _named(answers, output.classes)
@@ -105,6 +111,16 @@ def table(predicted: Predicted, outputs: Sequence[Output]) -> dict[str, Any]:
             named = list(output.names)
         columns |= {f"{prefix}{name}": rows[:, i] for i, name in enumerate(named)}
     return columns
+
+
+def _time_steps(predicted: Predicted, outputs: Sequence[Output]) -> int:
+    """The time steps for which every output has values; 1 without time steps."""
+    steps = {each.name: prod(predicted.values[each.name].shape[1:]) // len(each.names) for each in outputs}
+    if len(set(steps.values())) > 1:
+        received = ", ".join(f"{count} of {name!r}" for name, count in steps.items())
+        hint = "Write an HDF5 file: --out predictions.h5."
+        raise ConfigError(Problem("--out", "the outputs of the net differ in their time steps", received, hint))
+    return next(iter(steps.values()))
 
 
 def _named(numbers: np.ndarray, classes: Sequence[str] | None) -> np.ndarray:
@@ -177,7 +193,7 @@ def _hdf5(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
             for output in outputs:
                 rows, answers = predicted.values[output.name], predicted.answers.get(output.name)
                 if output.classifies:
-                    add(f"{output.name}/class", rows.argmax(axis=1))
+                    add(f"{output.name}/class", rows.argmax(axis=-1))
                     add(f"{output.name}/probabilities", rows).attrs["classes"] = list(output.names)
                 else:
                     add(f"{output.name}/prediction", rows)

@@ -202,3 +202,57 @@ def test_ranks_draw_the_masks_of_their_rows(size):
     for state in run_threads(size, member):
         for name, value in expected.items():
             np.testing.assert_allclose(state[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "message"),
+    [
+        (lambda: autograd.Linear(4, 8), (6, 3), r"was made for 4 features\. Received: samples of shape \(3,\)"),
+        (lambda: autograd.Conv2d(3, 4, 3), (2, 8, 8, 3), r"made for 3 channels\. Received: samples of shape \(8, 8, 3\)"),
+        (lambda: autograd.BatchNorm2d(4), (2, 3, 5, 5), r"was made for 4 channels"),
+        (lambda: autograd.LSTM(4, 3), (6, 5), r"was made for 4 features"),
+    ],
+)
+def test_arrays_have_the_channels_and_features_that_a_layer_was_made_for(make, shape, message):
+    with pytest.raises(ConfigError, match=message):
+        make()(of(drawn(*shape)))
+
+
+def test_linear_flattens_images():
+    assert autograd.Linear(3 * 4 * 5, 2)(of(drawn(6, 3, 4, 5))).shape == (6, 2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        ("int32", np.array([1, 2**40])),
+        ("int32", np.array([1, 0.5])),
+        ("int32", np.array([1, np.nan])),
+        ("float32", np.array([1, 1e300])),
+        ("float32", np.array([1, 2j])),
+        ("float32", np.array(["1", "2"])),
+    ],
+)
+def test_a_tensor_refuses_values_that_its_type_cannot_hold(dtype, values):
+    with pytest.raises(DataError, match=r"Received"):
+        tensor.Tensor((2,), dtype=np.dtype(dtype)).copy_from_numpy(values)
+
+
+def test_a_tensor_takes_values_of_another_type_that_it_can_hold():
+    labels = tensor.Tensor((2,), dtype=tensor.int32)
+    labels.copy_from_numpy(np.array([3.0, 2.0]))
+    assert labels.to_numpy().tolist() == [3, 2]
+    rounded = of(np.array([0.1, np.nan, np.inf]))
+    np.testing.assert_array_equal(rounded.to_numpy(), np.array([0.1, np.nan, np.inf], np.float32))
+
+
+def test_whole_numbers_do_not_overflow_in_operators():
+    small = of(np.array([[1]], np.uint8)) - of(np.array([[2]], np.uint8))
+    large = of(np.array([[2**31 - 1]], np.int32)) + of(np.array([[1]], np.int32))
+    assert (small.item(), large.item()) == (-1, 2**31)
+
+
+@pytest.mark.parametrize("row", [[0.5, 0.5, 0], [1, 1, 0], [0, 2, 0]])
+def test_rows_of_labels_that_are_not_one_hot_are_refused(row):
+    with pytest.raises(ConfigError, match=r"labels must be class numbers or one-hot"):
+        autograd.softmax_cross_entropy(of(drawn(2, 3)), of(np.array([[0, 0, 1], row], np.float32)))

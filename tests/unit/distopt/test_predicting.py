@@ -241,3 +241,17 @@ def test_one_number_has_the_name_of_the_target():
     features = Column("x", Role.FEATURE, "float32", (6,), mean=(0.0,) * 6, std=(1.0,) * 6)
     named = described(model, features, Column("price", Role.TARGET, "float32", ()))
     assert list(named.predict(pd.DataFrame(X)).columns) == ["price"] and named.classes is None
+
+
+def test_a_layer_with_time_steps_has_an_axis_of_them():
+    data = layers.RecordInput("data", shape=[3], sequence=4)
+    net = [data, layers.LSTM("lstm", dim_hidden=5), layers.InnerProduct(num_output=2), layers.SoftmaxLoss("loss")]
+    model = Model(job_of(net), seed=3)
+    x = np.random.default_rng(2).normal(size=(6, 4, 3)).astype(np.float32)
+    found = model.predict(x, batchsize=4)
+    assert found.shape == (6, 4, 2)
+    changed = x.copy()
+    changed[1, 2:] += 1  # later time steps do not change earlier ones, nor other samples
+    same = np.isclose(model.predict(changed), found, atol=1e-6).all(axis=-1)
+    assert same[[0, 2, 3, 4, 5]].all() and same[1].tolist() == [True, True, False, False]
+    np.testing.assert_allclose(model.predict(da.from_array(x, chunks=(2, 4, 3))).compute(), found, rtol=1e-5)
