@@ -22,8 +22,7 @@ def assemble(layers: Iterable[Any]) -> list[LayerProto]:
     parameters. If layers of two modules, `.module`, have the same names, those of the second get a prefix: "block2.".
     A layer without a name is named after its class in lower case, numbered from 1. Adjacent input layers of different
     phases share a name.
-    Raises ConfigError if a layer is listed twice, or has no sources and cannot follow the layers before it; and for a
-    class.
+    Raises ConfigError if a layer is listed twice, or has no sources and cannot follow the layers before it.
     """
     order: list[Any] = []
     reads: dict[int, tuple[Any, ...]] = {}
@@ -33,8 +32,6 @@ def assemble(layers: Iterable[Any]) -> list[LayerProto]:
             hint = "Create a second layer; share_params=NAME shares the weights."
             raise ConfigError(Problem(f"layers[{i}]", "this layer is listed twice", repr(layer), hint))
         listed.add(id(layer))
-        if isinstance(layer, type):
-            raise ConfigError(Problem(f"layers[{i}]", "is a class", layer.__name__, f"Write {layer.__name__}()."))
         for placed in layer.placed(order) if hasattr(layer, "placed") else (layer,):
             _collect(placed, order, reads)
     first: dict[int, Any] = {}  # of each template

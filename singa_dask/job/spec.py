@@ -74,6 +74,8 @@ class Job:
         self.proto.train_one_batch.CopyFrom(_algorithm(alg))
         listed = list(layers) if isinstance(layers, Iterable) else [layers]
         for i, layer in enumerate(listed):
+            if isinstance(layer, type):
+                raise ConfigError(Problem(f"layers[{i}]", "is a class", layer.__name__, f"Write {layer.__name__}()."))
             if not hasattr(layer, "placed"):  # a Module
                 _message(layer, LayerProto, f"layers[{i}]", "InnerProduct(...)")
         self.proto.neuralnet.layer.extend(assemble(listed))

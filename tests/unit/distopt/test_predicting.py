@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from singa_dask import Model, layers
+from singa_dask import Job, Model, layers
 from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.data import Manifest
 from singa_dask.data.columns import Column, Role
@@ -243,10 +243,16 @@ def test_one_number_has_the_name_of_the_target():
     assert list(named.predict(pd.DataFrame(X)).columns) == ["price"] and named.classes is None
 
 
-def test_a_layer_with_time_steps_has_an_axis_of_them():
+def tagger():
+    """A class for each of 4 time steps."""
     data = layers.RecordInput("data", shape=[3], sequence=4)
-    net = [data, layers.LSTM("lstm", dim_hidden=5), layers.InnerProduct(num_output=2), layers.SoftmaxLoss("loss")]
-    model = Model(job_of(net), seed=3)
+    net = [data, layers.LSTM(dim_hidden=5), layers.InnerProduct(num_output=2), layers.SoftmaxLoss()]
+    job = Job(name="tagger", layers=net, updater=SGD(lr=0.1), train_steps=1, unroll_len=4)
+    return Model(job.proto.neuralnet, seed=3)
+
+
+def test_a_layer_with_time_steps_has_an_axis_of_them():
+    model = tagger()
     x = np.random.default_rng(2).normal(size=(6, 4, 3)).astype(np.float32)
     found = model.predict(x, batchsize=4)
     assert found.shape == (6, 4, 2)

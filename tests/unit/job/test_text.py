@@ -234,9 +234,9 @@ def test_the_files_that_are_no_jobs(tmp_path: Path) -> None:
             tmp_path / "jbo.conf",
             f"file not found. Received: {tmp_path / 'jbo.conf'}. Did you mean {tmp_path / 'job.conf'}?",
         ),
-        (tmp_path, "cannot be read (Is a directory)"),
         (tmp_path / "latin.conf", "latin.conf:2:1: job file: is not UTF-8 text"),
         (tmp_path / "none" / "job.conf", "file not found"),
+        (tmp_path, f"is a folder. Received: {tmp_path}. Write {tmp_path / 'job.conf'}, the job of this run."),
     ]:
         with pytest.raises(ConfigError) as error:
             load_job(path)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from singa_dask import Job, Module
+from singa_dask import Job, Model, Module
 from singa_dask.errors import ConfigError
 from singa_dask.job.assemble import assemble
-from singa_dask.layers import Accuracy, Convolution, Dropout, InnerProduct, RecordInput, ReLU, SoftmaxLoss
+from singa_dask.layers import Accuracy, Concate, Convolution, Dropout, InnerProduct, RecordInput, ReLU, SoftmaxLoss
 from singa_dask.updaters import SGD
 
 DATA = {"path": "dataset:digits/train", "batchsize": 4, "shape": 64}
@@ -216,3 +216,29 @@ def test_convolutions_are_named_too():
 
     names = [m.name for m in assemble([RecordInput("data", **(DATA | {"shape": [1, 8, 8]})), Images()])]
     assert names == ["data", "conv", "conv_2", "mul1"]
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [lambda x: x * 0.5, lambda x: 1 - x, lambda x: -x, lambda x: x**2, lambda x: x @ x, lambda x: x[:, :2]],
+)
+def test_what_layers_cannot_be_combined_with_says_the_way_out(combine):
+    class Scaled(Module):
+        def forward(self, x):
+            return combine(x)
+
+    with pytest.raises(ConfigError, match=r"combines layers with layers, by .* a layer of your own"):
+        assemble([RecordInput("data", **DATA), Scaled(), SoftmaxLoss("loss")])
+
+
+@pytest.mark.parametrize("listed", [Net, ReLU])
+def test_a_class_in_a_list_is_refused(listed):
+    with pytest.raises(ConfigError, match=rf"layers\[1\]: is a class\. .* Write {listed.__name__}\(\)"):
+        Job(name="x", layers=[RecordInput("data", **DATA), listed], updater=SGD(lr=0.1), train_steps=1)
+
+
+def test_sources_of_other_dimensions_are_told_to_be_reshaped():
+    data = RecordInput("data", shape=[3, 4, 5])
+    joined = Concate("both", concate_dim=1)(InnerProduct(num_output=2)(data), Dropout("image")(data))
+    with pytest.raises(ConfigError, match=r"put Reshape\(shape=\[60\]\) behind 'image'"):
+        Model([SoftmaxLoss()(InnerProduct(num_output=2)(joined), data)])

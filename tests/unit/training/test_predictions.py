@@ -18,7 +18,7 @@ from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.evaluate import model_of
 from singa_dask.training.predictions import blocks as blocks_module
 from singa_dask.training.predictions.blocks import own_blocks
-from singa_dask.training.predictions.files import Output, writing
+from singa_dask.training.predictions.files import Output, Predicted, writing
 from singa_dask.training.predictions.run import predict_blocks
 from singa_dask.training.predictions.sources import blocks_of
 from singa_dask.training.prepare import prepare
@@ -264,3 +264,24 @@ def test_shards_of_a_table_with_other_categories_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"new: encodes the columns of its table otherwise than the training data"):
         blocks_of(model, str(tmp_path / "new"))
     assert blocks_of(model, str(tmp_path / "trained"))
+
+
+def test_every_time_step_has_a_line(tmp_path):
+    outputs = [Output("tags", classifies=True, names=KINDS, classes=KINDS), Output("size", False, ("size",))]
+    likely, sizes = DRAW.uniform(size=(2, 4, 3)).astype(np.float32), DRAW.normal(size=(2, 4, 1)).astype(np.float32)
+    labels = DRAW.integers(0, 3, (2, 4))
+    with writing(tmp_path / "tags.csv", outputs) as write:
+        write(Predicted(np.array([5, 6]), {"tags": likely, "size": sizes}, {"tags": labels}))
+    lines = pd.read_csv(tmp_path / "tags.csv")
+    assert lines["sample"].tolist() == [5] * 4 + [6] * 4 and lines["step"].tolist() == [0, 1, 2, 3] * 2
+    assert lines["tags.label"].tolist() == [KINDS[label] for label in labels.ravel()]
+    assert lines["tags.class"].tolist() == [KINDS[best] for best in likely.argmax(2).ravel()]
+    np.testing.assert_allclose(lines["tags.probability_green"], likely[..., 1].ravel(), rtol=1e-6)
+    np.testing.assert_allclose(lines["size.size"], sizes.ravel(), rtol=1e-6)
+    differing = Predicted(np.array([5, 6]), {"tags": likely, "size": sizes[:, 0]}, {})
+    with pytest.raises(ConfigError, match="differ in their time steps"), writing(tmp_path / "x.csv", outputs) as write:
+        write(differing)
+    with writing(tmp_path / "tags.h5", outputs) as write:
+        write(differing)
+    with h5py.File(tmp_path / "tags.h5") as file:
+        np.testing.assert_array_equal(file["tags/class"], likely.argmax(2))
