@@ -25,7 +25,7 @@ from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.job.job_pb2 import JobProto, LayerType, Phase
 from singa_dask.job.stores import store_of
 from singa_dask.layers import Frame, GeneratedInput, Layer, SoftmaxLoss
-from singa_dask.net import LayerRow, Net, features_as_targets
+from singa_dask.net import LayerRow, Net, features_as_targets, labelled_inputs
 from singa_dask.net.flat import GroupLayout
 from singa_dask.ops import Ops
 from singa_dask.server import Partition
@@ -210,10 +210,11 @@ def _check_labels(nets: Mapping[int, Net]) -> None:
 
 
 def _warn_of_features_as_targets(nets: Mapping[int, Net]) -> None:
-    """Warn where a loss takes samples as its target although their data have labels."""
+    """Warn where a loss takes samples as its target although their data have labels, which no layer reads."""
     found = {pair for net in nets.values() for pair in features_as_targets(net).items()}
+    read = {source for net in nets.values() for source in labelled_inputs(net)}
     for name, source in sorted(found):
-        if any(source in net.layers and _has_labels(net.layers[source]) for net in nets.values()):
+        if source not in read and any(source in net.layers and _has_labels(net.layers[source]) for net in nets.values()):
             logger.warning(
                 "layer %r takes the samples of %r as its target, not their labels. If this is meant, as in an "
                 "autoencoder, set has_label: false. If the labels are numbers to predict, write the shards with "

@@ -268,6 +268,14 @@ def test_samples_taken_as_targets_although_there_are_labels_are_warned_of(shards
     caplog.clear()
     prepare(autoencoder(has_label=False))
     assert not caplog.records
+    classes = layers.InnerProduct("classes", "ip", num_output=3)
+    source, ip, loss = (
+        layers.RecordInput("data", path="train", batchsize=4),
+        layers.InnerProduct("ip", "data", num_output=4),
+        layers.EuclideanLoss("loss", ["ip", "data"]),
+    )
+    prepare(job(source, ip, loss, classes, layers.SoftmaxLoss("kinds", ["classes", "data"])))  # reads the labels
+    assert not caplog.records
 
 
 def test_a_group_of_parameters_that_matches_none_is_refused():
