@@ -27,6 +27,7 @@ from singa_dask.net.init import initial_value
 from singa_dask.net.passes import address_of
 from singa_dask.tensor import Parameter, Tensor
 
+_LAYOUT = "Tensors of images are (B, channels, height, width), arrays (B, height, width, channels)."
 _numbers = count()
 _unnamed: Counter[str] = Counter()
 
@@ -217,6 +218,7 @@ def _made(layer: Layer, kept: _Kept, shapes: list[Shape], steps: int) -> Layer:
     for param, owner in zip(made.params, kept.params, strict=True):
         if param.shape != owner.shape:
             hint = "Make another layer for samples of this shape."
+            hint += f" {_LAYOUT}" if len(shapes[0]) > 1 else ""
             raise layer.problem(f"parameter {param.name!r} has shape {owner.shape}", f"{param.shape} now", hint)
         param.owner = owner
     kept.made[key] = made
@@ -229,10 +231,9 @@ def _check_size(layer: Layer, shapes: Sequence[Shape]) -> None:
         return
     size, unit = layer.source_size
     shape = shapes[0]
-    if (shape[-1] if unit == "channels" and shape else prod(shape)) != size:
-        received = f"samples of shape {(*shape[-1:], *shape[:-1])}"
-        hint = "Tensors of images are (B, channels, height, width)." if unit == "channels" else None
-        raise layer.problem(f"was made for {size} {unit}", received, hint)
+    found = shape[-1] if unit == "channels" and shape else prod(shape)
+    if found != size:
+        raise layer.problem(f"was made for {size} {unit}", str(found), _LAYOUT if len(shape) > 1 else None)
 
 
 def parameters_of(layers: Iterable[Layer]) -> list[Parameter]:

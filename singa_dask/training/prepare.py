@@ -214,7 +214,9 @@ def _warn_of_features_as_targets(nets: Mapping[int, Net]) -> None:
     found = {pair for net in nets.values() for pair in features_as_targets(net).items()}
     read = {source for net in nets.values() for source in labelled_inputs(net)}
     for name, source in sorted(found):
-        if source not in read and any(source in net.layers and _has_labels(net.layers[source]) for net in nets.values()):
+        if source not in read and any(
+            source in net.layers and _has_labels(net.layers[source]) for net in nets.values()
+        ):
             logger.warning(
                 "layer %r takes the samples of %r as its target, not their labels. If this is meant, as in an "
                 "autoencoder, set has_label: false. If the labels are numbers to predict, write the shards with "

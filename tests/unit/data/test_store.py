@@ -48,6 +48,13 @@ def test_other_shapes_are_errors_that_give_the_right_one(images, given):
         store_info(store(images, shape=given))
 
 
+def test_whole_sequences_are_told_to_be_records(tmp_path):
+    x = np.zeros((6, 12, 5), np.float32)
+    manifest = write_shards(tmp_path / "whole", x, np.zeros(6, np.int64))
+    with pytest.raises(ConfigError, match=r"x\.reshape\(-1, 5\)\. sequence joins 12"):
+        store_info(store(manifest, shape=[5], sequence=12))
+
+
 def test_flat_samples_of_several_channels_are_ambiguous(flat):
     with pytest.raises(ConfigError, match=r"store_conf\.shape"):
         store_info(store(flat, shape=[3, 2, 2], has_label=False))
