@@ -29,7 +29,7 @@ from singa_dask.server.messages import Fresh, Update
 from singa_dask.server.neighbours import Account
 from singa_dask.server.protocol import LEFT
 from singa_dask.supervision import events as ev
-from singa_dask.supervision.members import NoReplacement, Phase, ServerGroup, WorkerGroup
+from singa_dask.supervision.members import NoReplacement, Phase, ServerGroup, WorkerGroup, is_first
 from singa_dask.supervision.state import Supervision
 from singa_dask.updaters import Updater
 
@@ -364,7 +364,7 @@ class Rules:
             return False
         hosts = {rank.process.host for rank in meeting.ranks}
         nannies = [history.cluster.processes[nanny] for nanny in self.state.processes.nannies]
-        resumed = meeting.plan.group.generation == 1
+        resumed = is_first(meeting.plan.group.generation)
         there = {nanny.address for nanny in nannies if nanny.alive and (nanny.host in hosts or not resumed)}
         return all(there & set(of) for of in self.holders)
 
@@ -439,10 +439,8 @@ class CheckedSupervision(Supervision):
     def _see(self, command: ev.Command) -> None:
         if isinstance(command, ev.FormRequest) and command.fresh and command.server_groups:
             self.rules.run.new_lineage(command.worker_groups[0].plan.resume)
-        if (
-            isinstance(command, ev.FormRequest | ev.Close | ev.Stop | ev.Dismiss)
-            and getattr(command, "number", 0) != 1
-        ):
+        first = isinstance(command, ev.FormRequest) and command.number == 1 and command.fresh
+        if isinstance(command, ev.FormRequest | ev.Close | ev.Stop | ev.Dismiss) and not first:
             self.rules.disturbed()
         for request in command.server_groups if isinstance(command, ev.FormRequest) else ():
             group = self.members.server_groups[request.number]

@@ -19,6 +19,7 @@ from singa_dask.server.neighbours import Account
 from singa_dask.server.protocol import SliceProtocol
 from singa_dask.server.replica import Replication
 from singa_dask.server.shadow import SliceShadow
+from singa_dask.supervision.inheritance import Inherited
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members
 from singa_dask.supervision.processes import Processes
@@ -161,8 +162,9 @@ def what_is_left_is_not_looked_for(patch):
     left_behind = GroupLauncher.left_behind
 
     def wrong(self, nannies):
-        left, answer = left_behind(self, nannies)
-        return {name: of for name, of in left.items() if not name.startswith("server")}, answer
+        left, inherited = left_behind(self, nannies)
+        groups = {name: of for name, of in left.groups.items() if not name.startswith("server")}
+        return replace(left, groups=groups), inherited and Inherited()
 
     patch.setattr(GroupLauncher, "left_behind", wrong)
 

@@ -110,7 +110,7 @@ class Played:
         self.local = nworkers
         yield self.client
 
-    def _supervisor(self, state, launcher, *, note, newest, rewound, restarted):
+    def _supervisor(self, state, launcher, *, note, newest, rewound, restarted, outdated):
         self.state, self.launcher, self.newest = state, launcher, newest
         state = SimpleNamespace(stopped=self.stopped, restarts=self.restarts)
         return SimpleNamespace(state=state, post=self.posted.append, run=lambda: self._run(rewound, restarted))

@@ -8,6 +8,7 @@ from support.supervised import failed
 
 from singa_dask.cluster import WorkerInfo
 from singa_dask.cluster.group import GroupFailed, RankFailure
+from singa_dask.cluster.held import Left
 from singa_dask.errors import ClusterError, DataError
 from singa_dask.job import ClusterTopology
 from singa_dask.supervision import events as ev
@@ -74,13 +75,14 @@ class Launcher:
     def __init__(self):
         self.all_servers: list[Servers] = []
         self.made, self.groups, self.servers, self.before = [], {}, {}, lambda request: None
-        self.released = 0
+        self.released = self.earlier_released = 0
 
     def left_behind(self, nannies):
-        return {}, frozenset()
+        return Left(), None
 
-    def let_go(self, nannies):
-        self.released += 1
+    def let_go(self, nannies, *, own=True, earlier=False):
+        self.released += own
+        self.earlier_released += earlier
 
     def form(self, request, running, groups):
         self.before(request)
@@ -122,7 +124,7 @@ def made(monkeypatch):
     monkeypatch.setattr(supervision, "STOPPED_EVERY_S", 0.0)
     kills = []
     monkeypatch.setattr(supervision, "kill_processes", lambda client, pids: kills.append(pids))
-    notes, rewound, restarted = [], [], []
+    notes, rewound, restarted, outdated = [], [], [], []
     made = Supervisor(
         Supervision(members),
         Launcher(),
@@ -130,6 +132,7 @@ def made(monkeypatch):
         newest=lambda: None,
         rewound=lambda *given: rewound.append(given),
         restarted=lambda restart: restarted.append((restart.groups, made.notes[-1])),
+        outdated=outdated.append,
     )
     made.told_restarts = restarted
     made.stopped = stopped
