@@ -39,7 +39,7 @@ def inherit(
         return "is of another topology, net, updater or data"
     groups = [g for g in members.server_groups if str(g) in inherited.ledgers and g.counts(left[str(g)], 0)]
     if not groups:
-        return f"is not whole: {', '.join(inherited.torn) or 'its nannies do not answer'}"
+        return f"is not whole: {', '.join(inherited.torn) or 'it is gone, or has no parameters yet'}"
     if saved is not None and not any(inherited.ledgers[str(group)].covers(saved) for group in groups):
         return "is older than the newest checkpoint"
     for group in groups:

@@ -116,9 +116,9 @@ KNOWN: dict[str, tuple[Mapping[str, Any], list[tuple[str, int, float, float]]]] 
         DOWNPOUR,
         [("kill", 0, 1.6, 0.0), ("lose driver", 0, 2.2, 0.0), ("partition", 1, 2.4, 3.0)],
     ),
-    "a driver is lost, and the next one while it forms": (
+    "a driver is lost, and the next one too": (
         DOWNPOUR,
-        [("lose driver", 0, 1.3, 0.0), ("lose driver", 0, 7.8, 0.0)],
+        [("lose driver", 0, 1.3, 0.0), ("lose driver", 0, 9.4, 0.0)],
     ),
     "a driver is lost with a host": (
         HYBRID,

@@ -161,6 +161,13 @@ class Lineage:
                 told.append((slice(s.start, s.stop), right.accounts[LEFT], has[number - 1]))
         return lost, told
 
+    def has_parameters(self, group: int) -> bool:
+        """Whether all servers of a group, also those that are missing, have parameters."""
+        gone = {place: missing.server for place, missing in self.missing.items()}
+        servers = gone | {_place(key): server for key, server in self.servers.items()}
+        held = [s for place, server in servers.items() if place[1] == group for s in server.protocol.slices.values()]
+        return bool(held) and all(of.values is not None for of in held)
+
     def copies(self) -> list[np.ndarray]:
         """The parameters of every living server group."""
         slices = self.rules.run.prepared.partition.slices
@@ -326,6 +333,8 @@ class Rules:
         and could be asked."""
         history, state = self.run.history, self.state
         if state is None or not all(self.keepers.get(group.number, [[]])):
+            return False
+        if not (group.formed or self.lineage.has_parameters(group.number)):
             return False
         since = [missing.since for place, missing in self.lineage.missing.items() if place[1] == group.number]
         if history.network.faulty_at() >= min(since, default=history.loop.now) - CLEAR_S:

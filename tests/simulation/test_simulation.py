@@ -13,6 +13,7 @@ import pytest
 
 from simulation.faults import KNOWN, TOPOLOGIES, Fault, Scenario, scenario
 from simulation.shrink import broken, play, shrunk
+from singa_dask.cluster import held
 from singa_dask.server import Keeper, Stub
 from singa_dask.server.messages import State
 from singa_dask.server.neighbours import Account
@@ -25,6 +26,7 @@ from singa_dask.supervision.members import Members
 from singa_dask.supervision.processes import Processes
 from singa_dask.supervision.servers import RunServer, Servers
 
+ALONE = {"resumes": False}
 SEEDS = 200  # in the ordinary suite; `make simulate` plays 10,000
 
 
@@ -169,6 +171,18 @@ def what_is_left_is_not_looked_for(patch):
     patch.setattr(GroupLauncher, "left_behind", wrong)
 
 
+def what_a_lost_driver_has_left_is_not_looked_for(patch):
+    made = GroupLauncher.__init__
+    patch.setattr(GroupLauncher, "__init__", lambda self, *args, **options: made(self, *args, **options | ALONE))
+
+
+def memory_of_any_start_counts(patch):
+    """Each server group goes on from the oldest memory that is complete."""
+    order = property(lambda self: -self._generation, lambda self, value: setattr(self, "_generation", value))
+    patch.setattr(held._Start, "generation", order, raising=False)
+    patch.setattr(GroupLauncher, "let_go", lambda self, nannies, **options: None)
+
+
 def servers_forget_the_clocks(patch):
     """A worker group's repeated update is applied again."""
     take = SliceProtocol._take
@@ -212,6 +226,8 @@ MISTAKES = [
     accounts_stay_as_they_were_opened,
     worker_groups_are_restarted_with_their_servers,
     what_is_left_is_not_looked_for,
+    what_a_lost_driver_has_left_is_not_looked_for,
+    memory_of_any_start_counts,
     servers_forget_the_clocks,
 ]
 
