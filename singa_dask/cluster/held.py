@@ -10,15 +10,15 @@ import logging
 import os
 import pickle
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, cast
 
 import psutil  # type: ignore[import-untyped]
 
 from singa_dask.cluster.bootstrap import this_node
 from singa_dask.cluster.formation import NoAnswer
-from singa_dask.cluster.leases import parts_of_run
+from singa_dask.cluster.leases import same_run
 from singa_dask.cluster.remote import ask_nannies
 from singa_dask.comm.shared_memory import Memory, MemoryAddress
 from singa_dask.server.replica import Replica
@@ -50,9 +50,10 @@ class Held(Protocol):
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose memory it is: of process `rank` of `size` of a group that was formed for the `generation`th time.
+    """Whose memory it is: of process `rank` of `size` of a group in this `generation`.
 
-    run: its key; pid: of the process. replica: the number of a replica, 0 for what the process itself has written.
+    run: the key of a start of the run; pid: of the process. replica: the number of a replica, 0 for what the process
+    itself has written.
     """
 
     run: str
@@ -67,15 +68,20 @@ class Owner:
 @dataclass
 class HeldMemory:
     """Memory that a nanny holds. own: whether it is of the nanny's own worker. whole: False while a replica lacks
-    something that its server has acknowledged. replica: to write to, if it is one; written: lately."""
+    something that its server has acknowledged. settled: whether all processes of the group have theirs held, so that
+    it has taken over from former ones. replica: to write to, if it is one; written: lately."""
 
     described: bytes
     memories: list[Memory]
     own: bool = False
     whole: bool = True
+    settled: bool = False
     replica: Replica | None = None
     written: bool = True
 
+
+# Whose it is, its description, its memory, and whether it is settled.
+_Listed: TypeAlias = tuple[Owner, bytes, list[MemoryAddress], bool]
 
 _held: defaultdict[str, dict[Owner, HeldMemory]] = defaultdict(dict)  # by nanny
 
@@ -143,31 +149,64 @@ def _run_on_nanny(worker: Any, nanny: str, function: Callable[..., Any], args: b
     return answer["result"]
 
 
-def left_behind(
-    client: Any, nannies: Iterable[str], run: str, *, earlier: Callable[[str], bool] = lambda group: False
-) -> tuple[dict[str, tuple[Any, ...]], frozenset[str]]:
-    """What the last complete generation of each group of the run has left, by group, in the order of its processes;
-    and the nannies that answer. The last replica counts where what a process itself has written is gone.
+@dataclass(frozen=True)
+class Left:
+    """What processes of one start of a run have left in memory.
 
-    earlier: for which groups of which this start of the run has left nothing, what an earlier one has left counts: of
-    the same job in the same workspace.
+    run: the key of the start, "" if there is nothing. groups: by the group's name, in the order of the processes;
+    torn: the groups of which something is missing. nannies: those that answer.
+    """
+
+    run: str = ""
+    groups: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    torn: tuple[str, ...] = ()
+    nannies: frozenset[str] = frozenset()
+
+
+def left_behind(client: Any, nannies: Iterable[str], run: str, *, earlier: bool = False) -> Left:
+    """What the last complete generation of each group of the run has left. Where what a process itself has written is
+    gone, its last replica counts.
+
+    earlier: whether earlier starts of the run count too. All groups go on from the same start: the last one of which
+    a group has taken over from former ones, or of which all groups are complete.
     """
     answers = ask_nannies(client, _list_held, dict.fromkeys(nannies, (run,)), _ANSWER_S)
-    found: defaultdict[tuple[str, str, int], dict[int, tuple[Owner, Any]]] = defaultdict(dict)
-    for nanny, answer in sorted(answers.items()):
-        for owner, described, memories in () if isinstance(answer, Exception) else answer:
-            if owner.run != run and not earlier(owner.group):
-                continue
-            known = found[owner.group, owner.run, owner.generation]
-            if owner.rank not in known or _nearer(owner, known[owner.rank][0]):
-                # Pickled by a process of this run.
-                known[owner.rank] = owner, pickle.loads(described).moved(memories, nanny)
-    left: dict[str, tuple[Any, ...]] = {}
-    for (group, _, _), members in sorted(found.items(), key=lambda item: (item[0][1] == run, item[0][2])):
-        size = next(iter(members.values()))[0].size
-        if len(members) == size:
-            left[group] = tuple(members[rank][1] for rank in range(size))
-    return left, frozenset(nanny for nanny, answer in answers.items() if not isinstance(answer, Exception))
+    there = frozenset(nanny for nanny, answer in answers.items() if not isinstance(answer, Exception))
+    starts: defaultdict[str, _Start] = defaultdict(_Start)
+    for nanny in sorted(there):
+        for owner, described, memories, settled in cast("Sequence[_Listed]", answers[nanny]):
+            if owner.run == run or earlier:
+                starts[owner.run].add(owner, settled, described, memories, nanny)
+    names = {name for start in starts.values() for name, _ in start.found}
+    for key, start in sorted(starts.items(), key=lambda item: (item[0] == run, item[1].generation), reverse=True):
+        groups = dict(start.complete())
+        if start.settled or groups.keys() == names:
+            return Left(key, groups, tuple(sorted({name for name, _ in start.found} - groups.keys())), there)
+    return Left(nannies=there)
+
+
+class _Start:
+    """What the processes of one start have left, by group, generation and rank. generation: the last of any group."""
+
+    def __init__(self) -> None:
+        self.found: defaultdict[tuple[str, int], dict[int, tuple[Owner, Any]]] = defaultdict(dict)
+        self.settled, self.generation = False, 0
+
+    def add(
+        self, owner: Owner, settled: bool, described: bytes, memories: Sequence[MemoryAddress], nanny: str
+    ) -> None:
+        known = self.found[owner.group, owner.generation]
+        if owner.rank not in known or _nearer(owner, known[owner.rank][0]):
+            # Pickled by a process of this run.
+            known[owner.rank] = owner, pickle.loads(described).moved(memories, nanny)
+        self.settled, self.generation = self.settled or settled, max(self.generation, owner.generation)
+
+    def complete(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """The complete generations, the last one of each group last."""
+        for (group, _), members in sorted(self.found.items(), key=lambda item: item[0][1]):
+            size = next(iter(members.values()))[0].size
+            if len(members) == size:
+                yield group, tuple(members[rank][1] for rank in range(size))
 
 
 def _nearer(one: Owner, other: Owner) -> bool:
@@ -175,9 +214,9 @@ def _nearer(one: Owner, other: Owner) -> bool:
     return (one.replica == 0, one.replica) > (other.replica == 0, other.replica)
 
 
-def let_go(client: Any, nannies: Iterable[str], run: str) -> None:
-    """Hold nothing of the run any more."""
-    ask_nannies(client, _let_go, dict.fromkeys(nannies, (run,)), _ANSWER_S)
+def let_go(client: Any, nannies: Iterable[str], run: str, *, own: bool = True, earlier: bool = False) -> None:
+    """Hold nothing any more of this start of a run (`own`), or of all other starts of the run (`earlier`)."""
+    ask_nannies(client, _let_go, dict.fromkeys(nannies, (run, own, earlier)), _ANSWER_S)
 
 
 def _hold(
@@ -203,7 +242,8 @@ def _hold(
             del kept[other]
         elif own and kept[other].own and other.run != owner.run:
             loop.call_later(orphan_s, _drop, dask_worker.address, other)
-    kept[owner] = HeldMemory(described, opened, own)
+    settled = only or (owner in kept and kept[owner].settled)
+    kept[owner] = HeldMemory(described, opened, own, settled=settled)
     loop.call_later(orphan_s, _forget, dask_worker.address, owner, orphan_s)
     return True
 
@@ -221,17 +261,17 @@ def _forget(nanny: str, owner: Owner, orphan_s: float) -> None:
             asyncio.get_running_loop().call_later(orphan_s, _forget, nanny, owner, orphan_s)
 
 
-def _list_held(run: str, dask_worker: Any) -> list[tuple[Owner, bytes, list[MemoryAddress]]]:
-    """What this nanny holds of a run: of any start of the same job in the same workspace."""
-    of = parts_of_run(run)
-    kept: Mapping[Owner, HeldMemory] = _held[dask_worker.address]
+def _list_held(run: str, dask_worker: Any) -> list[_Listed]:
+    """What this nanny holds of all starts of a run."""
     return [
-        (owner, held.described, [memory.address for memory in held.memories])
-        for owner, held in kept.items()
-        if parts_of_run(owner.run) == of and held.whole
+        (owner, held.described, [memory.address for memory in held.memories], held.settled)
+        for owner, held in _held[dask_worker.address].items()
+        if same_run(owner.run, run) and held.whole
     ]
 
 
-def _let_go(run: str, dask_worker: Any) -> None:
-    kept = _held.pop(dask_worker.address, {})
-    _held[dask_worker.address] = {owner: held for owner, held in kept.items() if owner.run != run}
+def _let_go(run: str, own: bool, earlier: bool, dask_worker: Any) -> None:
+    kept = _held[dask_worker.address]
+    for owner in [owner for owner in kept if same_run(owner.run, run)]:
+        if own if owner.run == run else earlier:
+            del kept[owner]

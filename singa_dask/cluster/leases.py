@@ -31,15 +31,27 @@ _leases: dict[str, _Lease] = {}  # by address, as a process may hold several Das
 _lock = threading.Lock()
 
 
-def run_key(job: str, workspace: str) -> str:
-    """A unique name for a start of a run, from which parts_of_run reads job and workspace (an absolute path)."""
-    return f"{job}{workspace}#{uuid.uuid4().hex[:12]}"
+def run_key(job: str, workspace: str, run: str = "") -> str:
+    """A unique name for a start of a run, from which parts_of_run reads job and workspace (an absolute path).
+
+    run: its id, which all its starts have (Workspace.id).
+    """
+    return f"{job}{workspace}#{run}.{uuid.uuid4().hex[:12]}"
+
+
+def same_run(one: str, other: str) -> bool:
+    """Whether two keys are of starts of one run.
+
+    >>> same_run("digits/runs/digits#5e6f.1a2b", "digits/runs/digits#5e6f.3c4d")
+    True
+    """
+    return one.rpartition(".")[0] == other.rpartition(".")[0]
 
 
 def parts_of_run(key: str) -> tuple[str, str]:
     """The job and the workspace that a run key names; empty where it is none.
 
-    >>> parts_of_run("digits/home/me/runs/digits#1a2b3c4d5e6f")
+    >>> parts_of_run("digits/home/me/runs/digits#5e6f.1a2b")
     ('digits', '/home/me/runs/digits')
     """
     job, slash, rest = key.partition("/")  # no name of a job holds a slash

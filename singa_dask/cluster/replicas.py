@@ -92,6 +92,7 @@ def _write(nanny: str, copies: _Copies) -> Kept:
         return Kept.SUPERSEDED
     kept.written = True
     if copies.whole and kept.whole:  # all servers of its group have been made, as it goes on
+        kept.settled = True
         _let_go_former(nanny, copies.owner)
     kept.whole = kept.whole or copies.whole
     return Kept.KEPT

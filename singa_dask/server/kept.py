@@ -19,6 +19,7 @@ import numpy as np
 
 from singa_dask.comm.shared_memory import MemoryAddress
 from singa_dask.server.clocks import Note
+from singa_dask.server.ledger import Ledger
 from singa_dask.server.neighbours import Account
 from singa_dask.server.shadow import Shadow, ShadowAddress, SliceShadow
 from singa_dask.server.slices import Slice
@@ -84,8 +85,9 @@ class KeptServer:
     """Where the shadows of server `rank` of a server group of `size` are.
 
     generation: of the server group. accounts: of slices with neighbours, None without any. opened: accounts that a
-    slice opens with its first values, as in ServerPlan. holder: the nanny that holds the memory, once the server is
-    lost. replica: the number of a replica, 0 for what the server itself has written.
+    slice opens with its first values, as in ServerPlan. model: identifies what is trained, on what, and how it is cut.
+    holder: the nanny that holds the memory, once the server is lost. replica: the number of a replica, 0 for what the
+    server itself has written.
     """
 
     rank: int
@@ -94,6 +96,7 @@ class KeptServer:
     slices: ShadowAddress
     accounts: ShadowAddress | None = None
     opened: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    model: int = 0
     holder: str = ""
     replica: int = 0
 
@@ -123,11 +126,13 @@ class ServerShadow:
         sides: Sequence[str],
         opened: Mapping[str, tuple[int, int]],
         room: Callable[[int], bool],
+        model: int = 0,
     ) -> ServerShadow | None:
         """Have the slices saved from now on; None if there is no memory for so many bytes, as `room` tells, or none
         that can be shared.
 
-        place, opened: rank, size and generation, and `opened`, of KeptServer. sides: on which there are neighbours.
+        place, opened, model: rank, size and generation, `opened` and `model` of KeptServer. sides: on which there are
+        neighbours.
         """
         states = [(Slice(i, 0, s.size, 0, 0), s) for i, s in protocol.slices.items()]
         names = sorted({name for _, s in states for name in s.updater.state})
@@ -137,7 +142,7 @@ class ServerShadow:
         accounts = Shadow.create(of_sides, (_DELTA,), dtype, room) if of_sides else None
         if slices is None or (of_sides and accounts is None):
             return None
-        described = KeptServer(*place, slices.address, None if accounts is None else accounts.address, opened)
+        described = KeptServer(*place, slices.address, None if accounts is None else accounts.address, opened, model)
         for i, state in protocol.slices.items():
             own = {} if accounts is None else {side: accounts.slices[account_of(i, side)] for side in sides}
             state.keeper = Keeper(slices.slices[i], own)
@@ -164,6 +169,14 @@ def read_kept(kept: KeptServer) -> dict[int, KeptSlice] | None:
             before = None if note.accounts else found.get(index)
             found[index] = KeptSlice(copy.version, copy.values, copy.states, note, left, before)
     return found
+
+
+def kept_ledger(kept: KeptServer) -> Ledger | None:
+    """Which steps' gradients the slices of a lost server contain; None if the memory is gone, or a slice had no
+    values. The server, if it lives, acknowledges nothing any more."""
+    found = read_kept(kept) or {}
+    whole = len(found) == len(kept.slices.slices)
+    return Ledger.joint(left.note.ledger for left in found.values()) if whole else None
 
 
 def account_of(index: int, side: str) -> int:

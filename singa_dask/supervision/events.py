@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from singa_dask.cluster import WorkerInfo
     from singa_dask.server import KeptServer
+    from singa_dask.supervision.inheritance import Inherited
     from singa_dask.training.checkpoint import Found
     from singa_dask.training.worker import GroupPlan
 
@@ -21,7 +22,7 @@ class Event:
 class Surveyed(Event):
     """The answer to a Survey. at: when, by a monotonic clock; nannies: those of the Survey that answer; found: the
     newest checkpoint, if it was asked for; left: what the processes of worker groups and server groups have left in
-    memory, by the group's name."""
+    memory, by the group's name; inherited: of `left`, if servers of an earlier start have left it."""
 
     number: int
     workers: tuple[WorkerInfo, ...]
@@ -29,6 +30,7 @@ class Surveyed(Event):
     found: Found | None = None
     left: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     nannies: frozenset[str] = frozenset()
+    inherited: Inherited | None = None
 
 
 @dataclass(frozen=True)
@@ -251,6 +253,23 @@ class ReplaceReplica(Command):
     rank: int
     replica: int
     nanny: str
+
+
+@dataclass(frozen=True)
+class RecordOutdated(Command):
+    """Record that a replica does not count any more, for a driver that follows this one."""
+
+    server_group: int
+    generation: int
+    rank: int
+    replica: int
+
+
+@dataclass(frozen=True)
+class LetEarlierGo(Command):
+    """Have nannies hold nothing any more of earlier starts of the run."""
+
+    nannies: frozenset[str]
 
 
 @dataclass(frozen=True)

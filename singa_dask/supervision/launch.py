@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from singa_dask.cluster import Group, GroupFailed, form_group
 from singa_dask.cluster.formation import NoAnswer
-from singa_dask.cluster.held import left_behind, let_go
+from singa_dask.cluster.held import Left, left_behind, let_go
+from singa_dask.cluster.remote import ask_nannies
 from singa_dask.errors import ClusterError, SingaError
 from singa_dask.planning.candidates import with_cluster
-from singa_dask.server import ServerPlan
+from singa_dask.server import KeptServer, ServerPlan
+from singa_dask.server.kept import kept_ledger
+from singa_dask.server.ledger import Ledger
 from singa_dask.supervision.events import Formed, FormRequest, NotFormed, ServerGroupRequest, WorkerGroupRequest
+from singa_dask.supervision.inheritance import Inherited
+from singa_dask.supervision.members import is_first
 from singa_dask.supervision.servers import Keeping, Servers, make_servers
 from singa_dask.training.dask_task import train_on_dask_worker
 from singa_dask.training.placement import server_plan
-from singa_dask.training.prepare import Prepared
+from singa_dask.training.prepare import Prepared, training_data
 from singa_dask.training.worker import WorkerPlan
 
 if TYPE_CHECKING:
@@ -29,6 +37,7 @@ logger = logging.getLogger(__name__)
 _IN_USE_S = 2.0
 # Attempts to tell a worker group where its servers are. One that hears of none fails, and is formed again.
 _TELLS = 5
+_LEDGERS_S = 10.0
 
 
 @dataclass
@@ -63,6 +72,11 @@ class GroupLauncher:
         self.client, self.prepared, self.resumes = client, prepared, resumes
         self.worker_plan, self.topic, self.patience_s = worker_plan, topic, patience_s
 
+    @cached_property
+    def model(self) -> int:
+        """The `model` of KeptServer."""
+        return model_of(self.prepared)
+
     def form(self, request: FormRequest, running: Mapping[int, Servers], groups: Mapping[int, Group]) -> Launched:
         """Form the whole request, or nothing. running, groups: the server groups and worker groups outside the
         request."""
@@ -84,15 +98,34 @@ class GroupLauncher:
             launched.event = Formed(request.number, launched.moved, {w.address: w.pid for w in workers}, unkept)
         return launched
 
-    def left_behind(self, nannies: Iterable[str]) -> tuple[dict[str, tuple[Any, ...]], frozenset[str]]:
-        """What the processes of each group have left, by the group's name; and the nannies that answer."""
-        earlier = (lambda group: group.startswith("worker")) if self.resumes else (lambda group: False)
-        return left_behind(self.client, nannies, self.topic, earlier=earlier)
+    def left_behind(self, nannies: Iterable[str]) -> tuple[Left, Inherited | None]:
+        """What the processes of each group have left. If an earlier start of the run had servers that have left it,
+        also whether they fit this one, and their ledgers: they acknowledge nothing any more."""
+        left = left_behind(self.client, nannies, self.topic, earlier=self.resumes)
+        servers = {name: group for name, group in left.groups.items() if name.startswith("server")}
+        torn = tuple(name for name in left.torn if name.startswith("server"))
+        if left.run in ("", self.topic) or not (servers or torn):
+            return left, None
+        fits = all(kept.model == self.model for group in servers.values() for kept in group)
+        return left, Inherited(fits, torn, self._ledgers(servers) if fits else {})
 
-    def let_go(self, nannies: Iterable[str]) -> None:
-        """Have nobody hold anything of this run any more."""
+    def _ledgers(self, servers: Mapping[str, tuple[KeptServer, ...]]) -> dict[str, Ledger]:
+        """Of each group of which all memory can be read."""
+        held: defaultdict[str, dict[tuple[str, int], KeptServer]] = defaultdict(dict)
+        for name, group in servers.items():
+            for kept in group:
+                held[kept.holder][name, kept.rank] = kept
+        found: dict[tuple[str, int], Ledger | None] = {}
+        asked = {nanny: (of,) for nanny, of in sorted(held.items())}
+        for answer in ask_nannies(self.client, _ledgers_of, asked, _LEDGERS_S).values():
+            found |= {} if isinstance(answer, Exception) else answer
+        by_group = {name: [found.get((name, kept.rank)) for kept in group] for name, group in servers.items()}
+        return {name: Ledger.joint(filter(None, of)) for name, of in by_group.items() if None not in of}
+
+    def let_go(self, nannies: Iterable[str], *, own: bool = True, earlier: bool = False) -> None:
+        """Have nobody hold anything of this start of the run any more, or of earlier ones."""
         with suppress(ClusterError):  # Dask is gone, and so is what was held
-            let_go(self.client, nannies, self.topic)
+            let_go(self.client, nannies, self.topic, own=own, earlier=earlier and self.resumes)
 
     def _form_worker_group(self, request: WorkerGroupRequest, launched: Launched) -> None:
         group = form_group(
@@ -105,7 +138,7 @@ class GroupLauncher:
             name=f"train-{self.prepared.job.name}",
             run=self.topic,
             replaced=launched.replaced,
-            in_use_s=_IN_USE_S if request.plan.generation == 1 else None,  # its workers were free a moment ago
+            in_use_s=_IN_USE_S if is_first(request.plan.generation) else None,  # its workers were free a moment ago
         )
         launched.groups[request.plan.number] = group
         launched.moved |= {old: new for old, new in zip(request.where, group.addresses, strict=True) if old != new}
@@ -138,7 +171,7 @@ class GroupLauncher:
                 group.generation,
                 where,
                 self._server_plans(group),
-                keeping_of(group, self.topic),
+                keeping_of(group, self.topic, self.model),
             )
             up[group.number] = launched.servers[group.number] = servers
             if neighbours:
@@ -169,12 +202,30 @@ class GroupLauncher:
         return [server_plan(made.job, made.layout.entries, own, **options) for own in slices]
 
 
-def keeping_of(group: ServerGroupRequest, run: str) -> list[Keeping]:
+def _ledgers_of(
+    servers: Mapping[tuple[str, int], KeptServer], dask_worker: Any
+) -> dict[tuple[str, int], Ledger | None]:
+    """On the nanny that holds what these servers have left."""
+    return {place: kept_ledger(kept) for place, kept in servers.items()}
+
+
+def model_of(prepared: Prepared) -> int:
+    """The same for starts of a run whose servers can go on from each other's memory: they have the same parameters,
+    updater state and training data, and the same number of servers, server groups and worker groups."""
+    topology, entries = prepared.topology, prepared.layout.entries
+    cut = [prepared.partition.of_server(i) for i in range(topology.nservers_per_group)]
+    groups = topology.nserver_groups, topology.nworker_groups
+    data = sorted(training_data(prepared.data).items())
+    return crc32(repr((entries, cut, groups, prepared.updater_state, data)).encode())
+
+
+def keeping_of(group: ServerGroupRequest, run: str, model: int) -> list[Keeping]:
     """How each server of a group leaves its slices in memory."""
     size = len(group.where)
     also, left = group.also or ("",) * size, group.left or (None,) * size
     return [
-        Keeping(run, group.number, (i, size, group.generation), group.sides, also[i], left[i]) for i in range(size)
+        Keeping(run, group.number, (i, size, group.generation), group.sides, also[i], left[i], model)
+        for i in range(size)
     ]
 
 

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HISTORY = 200  # lines
+# Those of one start of a run. The generations of the next start are higher, so that memory has one order.
+GENERATIONS = 1_000_000
+
+
+def is_first(generation: int) -> bool:
+    """Whether it is the first generation of a start of a run."""
+    return generation % GENERATIONS == 1
 
 
 class GroupLost(ClusterError):
@@ -80,9 +87,9 @@ TRANSITIONS = {
 class Member:
     """A worker group or a server group.
 
-    where: the Dask worker of each worker or server. generation: grows with every attempt to form it; formed: the last
-    one that succeeded. restarts: how often it was lost since its worker groups last were beyond `reached`, the step
-    that they had then.
+    where: the Dask worker of each worker or server. generation: grows with every attempt to form it, and from one
+    start of the run to the next; formed: the last one that succeeded in this start. restarts: how often it was lost
+    since its worker groups last were beyond `reached`, the step that they had then.
     """
 
     where: tuple[str, ...]
@@ -119,18 +126,23 @@ class WorkerGroup(Member):
 class ServerGroup(Member):
     """The servers that hold one copy of the parameters.
 
-    left: by its lost servers, from which it goes on. outdated: the last replica that a server has lost, by generation
-    and rank.
+    left: by its lost servers, from which it goes on. inherits: whether it was to go on from what an earlier start of
+    the run had left. outdated: the last replica that a server has lost, by generation and rank.
     """
 
     left: tuple[KeptServer, ...] = ()
+    inherits: bool = False
     outdated: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def current(self, left: Sequence[KeptServer]) -> bool:
-        """Whether servers have left everything that they had acknowledged. Those that were never formed have left
-        nothing."""
-        return bool(self.formed and left) and all(
-            kept.generation >= self.formed
+        """Whether servers of this start have left everything that they had acknowledged. Those that never had
+        parameters have left nothing."""
+        return bool(self.formed or self.inherits) and self.counts(left, self.formed)
+
+    def counts(self, left: Sequence[KeptServer], since: int) -> bool:
+        """Whether it was left by a generation not before `since`, in memory or replicas that are not outdated."""
+        return bool(left) and all(
+            kept.generation >= since
             and (kept.replica == 0 or kept.replica > self.outdated.get((kept.generation, kept.rank), 0))
             for kept in left
         )
@@ -154,23 +166,34 @@ class Loss:
 
 
 class Members:
-    """All worker groups and server groups of a run, by number. history: what happened to them, the latest last."""
+    """All worker groups and server groups of a run, by number.
+
+    starts: how many starts of the run there were before this one. history: what happened to the groups, the latest
+    last.
+    """
 
     def __init__(
-        self, topology: ClusterTopology, worker_groups: Iterable[WorkerGroup], server_groups: Iterable[ServerGroup]
+        self,
+        topology: ClusterTopology,
+        worker_groups: Iterable[WorkerGroup],
+        server_groups: Iterable[ServerGroup],
+        starts: int = 0,
     ) -> None:
         self.topology, self.worker_groups, self.server_groups = topology, list(worker_groups), list(server_groups)
+        self.before = starts * GENERATIONS
+        for member in self.all():
+            member.generation = self.before
         self.history: deque[str] = deque(maxlen=_HISTORY)
 
     @classmethod
-    def placed(cls, topology: ClusterTopology, placement: Placement) -> Members:
+    def placed(cls, topology: ClusterTopology, placement: Placement, starts: int = 0) -> Members:
         """Those of a job before its start, on the Dask workers that the placement names."""
         workers = [
             WorkerGroup(where, i, topology.server_group_of(i), tuple(placement.cores[address] for address in where))
             for i, where in enumerate(placement.workers)
         ]
         servers = () if topology.in_process_servers else placement.servers
-        return cls(topology, workers, [ServerGroup(where, i) for i, where in enumerate(servers)])
+        return cls(topology, workers, [ServerGroup(where, i) for i, where in enumerate(servers)], starts)
 
     @property
     def synchronous(self) -> bool:
@@ -207,6 +230,7 @@ class Members:
         number, where = len(self.worker_groups), tuple(info.address for info in workers)
         cores = tuple(max(1, info.cores // (1 + len(self.used()))) for info in workers)
         group = WorkerGroup(where, number, number % self.topology.nserver_groups, cores, first=first, joined=True)
+        group.generation = self.before
         self.worker_groups.append(group)
         return group
 

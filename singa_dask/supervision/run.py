@@ -26,6 +26,7 @@ from singa_dask.supervision.callbacks import Callbacks
 from singa_dask.supervision.control import listening
 from singa_dask.supervision.events import Progress, ReplicaLost, StopAsked
 from singa_dask.supervision.in_process import InProcess
+from singa_dask.supervision.inheritance import OUTDATED, recall
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members, Restart
 from singa_dask.supervision.pictures import Details, draw_pictures, matrices
@@ -70,6 +71,7 @@ class Run:
     _launcher: GroupLauncher | None = None
     _supervisor: Supervisor | None = None
     _in_process: InProcess | None = None
+    _starts: int = 0  # before this one
     _heard: bool = False  # anything from a worker group
     _unwritten: bool = False  # whether metrics wait in memory
     # What the worker groups have told so far: the record of a run that fails.
@@ -94,7 +96,8 @@ class Run:
                 if client is not None:  # before anything is moved
                     self._free_workers(client)
                 aside = None if resume else self.workspace.set_aside() or self.workspace.aside
-                self.workspace.open(job_to_text(self.prepared.job), found.step if found else None)
+                self.workspace.open(job_to_text(self.prepared.job), resumes=resume)
+                self._starts = [event["event"] for event in self.workspace.told()].count("start")
                 self._tell("start", step=found.step if found else 0)
                 error: BaseException | None = None
                 try:
@@ -106,6 +109,7 @@ class Run:
                         if self.processes:
                             self._train(client or self._local_client(stack), resume)
                         else:
+                            self.workspace.rewind(found.step if found else None)
                             self._train_in_process(found)
                 except BaseException as caught:
                     error = caught
@@ -138,7 +142,7 @@ class Run:
             self._reports = {0: self._in_process.run()}
 
     def _train(self, client: Client, resume: bool) -> None:
-        topic = run_key(self.prepared.job.name, str(self.workspace.folder))
+        topic = run_key(self.prepared.job.name, str(self.workspace.folder), self.workspace.id)
         launcher = self._launcher = GroupLauncher(
             client, self.prepared, self._worker_plan, topic=topic, patience_s=self.patience_s, resumes=resume
         )
@@ -174,8 +178,10 @@ class Run:
         groups, size = topology.nworker_groups, topology.nworkers_per_group
         split = any(self.prepared.layout.own_sizes)  # their portions are of so many workers
         self.display.note(f"forming {groups} worker group{'s' * (groups > 1)} of {size} on Dask workers")
+        members = Members.placed(topology, place(topology, free), self._starts)
+        recall(members, self.workspace.told())
         state = Supervision(
-            Members.placed(topology, place(topology, free)),
+            members,
             steps=self._steps,
             max_restarts=self.max_restarts,
             patience_s=self.patience_s,
@@ -189,13 +195,14 @@ class Run:
             newest=lambda: checkpoints.newest(self.workspace.checkpoints)[0],
             rewound=self._rewound,
             restarted=self._restarted,
+            outdated=lambda lost: self._tell(OUTDATED, **asdict(lost)),
         )
         with listening(launcher.client, self.prepared.job.name, str(self.workspace.folder), supervisor.post):
             self._reports |= supervisor.run()
 
     def _rewound(self, groups: Iterable[int], step: int | None) -> None:
         self._steps |= dict.fromkeys(groups, step or 0)
-        self.workspace.rewind(step, groups)
+        self.workspace.rewind(step, groups if self._heard else None)  # there may have been more groups before
         if 0 in groups:
             self._tell_decided({})
 
@@ -257,7 +264,7 @@ class Run:
                 self._supervisor.post(ReplicaLost(*event["lost"]))
             return
         self._heard = True
-        if event["kind"] == "start" and event["group"] in self._steps:  # what comes after this step is measured again
+        if event["kind"] == "start":  # what comes after this step is measured again
             self.workspace.rewind(event["step"] or None, [event["group"]])
         self._steps[event["group"]] = event["step"]
         if self._supervisor:

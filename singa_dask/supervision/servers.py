@@ -129,6 +129,7 @@ class Keeping:
 
     run, group: its run, and the number of its group; place: rank, size and generation, as in KeptServer. sides: on
     which there are neighbours. also: another nanny of its machine, "" for none. left: by the server that it succeeds.
+    model: as in KeptServer.
     """
 
     run: str
@@ -137,6 +138,7 @@ class Keeping:
     sides: tuple[str, ...] = ()
     also: str = ""
     left: KeptServer | None = None
+    model: int = 0
 
     @property
     def group_name(self) -> str:
@@ -172,7 +174,7 @@ class RunServer(ServerActor):
         if self._holder is not None:
             opened = plan.accounts if left is None else left.opened
             room = partial(has_room_here, dask_limit=memory_limit(worker.memory_manager))
-            self._shadow = ServerShadow.create(protocol, keeping.place, keeping.sides, opened, room)
+            self._shadow = ServerShadow.create(protocol, keeping.place, keeping.sides, opened, room, keeping.model)
         if kept:
             protocol.restore(kept)
         if self._holder is not None and self._shadow is not None:

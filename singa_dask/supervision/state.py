@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from singa_dask.errors import ClusterError
 from singa_dask.supervision import events as ev
+from singa_dask.supervision.inheritance import Inherited, inherit
 from singa_dask.supervision.members import (
     GroupLost,
     Loss,
@@ -24,6 +25,7 @@ from singa_dask.supervision.members import (
     Restart,
     ServerGroup,
     WorkerGroup,
+    is_first,
 )
 from singa_dask.supervision.processes import Processes
 
@@ -69,7 +71,7 @@ class Supervision:
         self._commands: list[ev.Command] = []
         self._losses: list[Loss] = []
         self._askers: list[Any] = []  # of a worker group that wants to join
-        self._flush_fault = ""
+        self._flush_fault = self._not_inherited = ""
         self._survey: ev.Survey | None = None  # under way
         self._requests = self._surveys = self._outdated = 0
         self._checkpoint: tuple[Found | None] | None = None  # the newest, once looked for
@@ -176,6 +178,8 @@ class Supervision:
             note = f"{group} has no replica of server {event.rank} now, as its nanny does not answer or has no memory"
             self.members.record(note)
             self._do(ev.Note(note))
+        if event.replica > group.outdated.get(place, 0) and event.awaited:  # else it was never whole
+            self._do(ev.RecordOutdated(group.number, event.generation, event.rank, event.replica))
         group.outdated[place] = max(event.replica, group.outdated.get(place, 0))
         nanny = self._keeps_replica(group, event.rank, event.replica)
         self._do(ev.ReplaceReplica(group.number, event.rank, event.replica, nanny))
@@ -199,9 +203,11 @@ class Supervision:
         self.processes.pids.update(event.pids)
         for number in event.unkept:
             self._do(ev.Note(f"{self.members.server_groups[number]} {UNKEPT}"))
-        made = [group for group in request.server_groups if group.generation == 1]
+        made = [group for group in request.server_groups if is_first(group.generation)]
         if self.members.topology.server_replicas is None and any(any(group.replicas) for group in made):
             self._do(ev.Note(REPLICATED))
+        if self.members.before and made:
+            self._do(ev.LetEarlierGo(self.processes.nannies))
         for member in members:
             self.members.move(member, "formed")
             member.formed = member.generation
@@ -277,6 +283,8 @@ class Supervision:
         for servers in self.members.server_groups:
             left = event.left.get(str(servers), ())
             servers.left = left if servers.current(left) else ()
+        if event.inherited is not None and not any(member.formed for member in self.members.all()):
+            self._inherit(event.left, event.inherited)
         there, back = self.processes.there(event.workers)
         self._kill(back)
         silent = self.members.used() - {info.address for info in there}
@@ -292,6 +300,14 @@ class Supervision:
                 self._grow(there)
         while self._askers and not self.over:
             self._do(ev.Reply(self._askers.pop(0), self._newcomer(there)))
+
+    def _inherit(self, left: Mapping[str, tuple[Any, ...]], inherited: Inherited) -> None:
+        """Have servers go on from what those of an earlier start have left, or say why not."""
+        why = inherit(self.members, left, inherited, None if self._found is None else self._found.ledger)
+        if why and why != self._not_inherited:
+            step = self._found.step if self._found else 0
+            self._do(ev.Note(f"the memory of the lost driver's servers {why}. The run goes on from step {step}."))
+        self._not_inherited = why
 
     def _take_losses(self, silent: set[str]) -> bool:
         """Take down the lost members. Returns whether there were any: then nothing can be placed yet."""
@@ -462,6 +478,8 @@ class Supervision:
             if not all(group.left for group in workers):  # else they tell where they begin
                 self.steps |= dict.fromkeys(numbers, found.step if found else 0)
                 self._do(ev.Rewind(numbers, found.step if found else None))
+        if any(not group.formed and not group.inherits for group in returning):
+            self._take_over(workers, servers)
         for member in batch:
             self.members.move(member, "form")
             member.generation += 1
@@ -484,6 +502,18 @@ class Supervision:
             for group in servers
         )
         self._do_alone(ev.FormRequest(self._requests, worker_groups, server_groups, fresh))
+
+    def _take_over(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]) -> None:
+        """Record that servers go on from what those of an earlier start of the run have left."""
+        for group in (returning := [group for group in servers if group.left]):
+            group.inherits = True
+        numbers = tuple(group.number for group in workers)
+        anew = tuple(group.number for group in servers if group not in returning)
+        step = min((self.steps.get(number, 0) for number in numbers), default=0)
+        whole = tuple(group.number for group in returning)
+        self.restarts.append(Restart(numbers, step, "its driver was lost", anew, whole))
+        names = " and ".join(map(str, returning))
+        self._do(ev.Note(f"{names}: back from memory, with everything acknowledged under the lost driver"))
 
     # Parts
 

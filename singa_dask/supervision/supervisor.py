@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.cluster import Group, GroupFailed
 from singa_dask.cluster.group import STOPPED_EVERY_S
+from singa_dask.cluster.held import Left
 from singa_dask.cluster.remote import alive, kill_processes, stopped_processes
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError, SchedulerLost
@@ -38,7 +40,8 @@ class Supervisor:
     """Runs the worker groups and servers of one run to their end.
 
     note: tells the user. newest: finds the newest valid checkpoint. rewound: is told which worker groups go back to
-    which step (None: the start). restarted: is told of every restart.
+    which step (None: the start). restarted: is told of every restart. outdated: records that a replica does not count
+    any more.
     """
 
     def __init__(
@@ -50,9 +53,11 @@ class Supervisor:
         newest: Callable[[], Found | None],
         rewound: Callable[[tuple[int, ...], int | None], None],
         restarted: Callable[[Restart], None],
+        outdated: Callable[[ev.RecordOutdated], None],
     ) -> None:
         self.state, self.launcher, self.client = state, launcher, launcher.client
         self.note, self.newest, self.rewound, self.restarted = note, newest, rewound, restarted
+        self.outdated = outdated
         self._reports: dict[int, dict[str, Any]] = {}
         self._groups: dict[int, Group] = {}
         self._servers: dict[int, Servers] = {}
@@ -182,6 +187,10 @@ class Supervisor:
                 self._begin(self._operations, _dismiss, self._servers[server_group], group, generation)
             case ev.ReplaceReplica(server_group, rank, replica, nanny):
                 self._servers[server_group].replica_lost(rank, replica, nanny)
+            case ev.RecordOutdated():
+                self.outdated(command)
+            case ev.LetEarlierGo(nannies):
+                self._begin(self._surveys, partial(self.launcher.let_go, nannies, own=False, earlier=True))
             case ev.Stop(group):
                 self._groups[group].stop()
             case ev.Rewind(groups, step):
@@ -203,9 +212,10 @@ class Supervisor:
     def _survey(self, command: ev.Survey) -> ev.Surveyed:
         time.sleep(command.delay_s)
         found = self.newest() if command.checkpoint else None
-        left, nannies = self.launcher.left_behind(command.nannies) if command.nannies else ({}, frozenset())
+        left, inherited = self.launcher.left_behind(command.nannies) if command.nannies else (Left(), None)
         workers, _ = answering(self.client, _ANSWER_S)
-        return ev.Surveyed(command.number, tuple(workers), time.monotonic(), found, left, nannies)
+        at = time.monotonic()
+        return ev.Surveyed(command.number, tuple(workers), at, found, left.groups, left.nannies, inherited)
 
     def _close(self) -> None:
         for pool in (self._operations, self._surveys):
@@ -224,7 +234,8 @@ class Supervisor:
                 logger.warning("a worker group could not be closed: %s", error)
         for servers in self._servers.values():
             servers.stop()
-        self.launcher.let_go(self.state.processes.nannies)
+        # A driver that fails before it has taken over leaves what it found to the next one.
+        self.launcher.let_go(self.state.processes.nannies, earlier=self.state.over and self.state.error is None)
 
 
 def _tell_lead(lead: Group, ended: bool, flush: list[Servers]) -> ev.LeadTold:

@@ -137,8 +137,8 @@ class Workspace:
         """The folders to which `set_aside` may have moved earlier runs."""
         return sorted(self.folder.parent.glob(f"{self.folder.name}-*"))
 
-    def open(self, job_text: str, resume_step: int | None = None) -> None:
-        """Prepare the folder for a new run, or for one that resumes after `resume_step` steps.
+    def open(self, job_text: str, *, resumes: bool = False) -> None:
+        """Prepare the folder for a new run, or for one that resumes: with the metrics and events that it has.
 
         Raises ConfigError if the folder cannot be written.
         """
@@ -146,14 +146,14 @@ class Workspace:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             for half in self.checkpoints.glob(UNFINISHED):  # left by a process that was killed while saving
                 half.unlink(missing_ok=True)
-            self.rewind(resume_step)
-            self._event_lines.replace([] if resume_step is None else list(self.told()))
+            self._metric_lines.replace(list(self.rows()) if resumes else [])
+            self._event_lines.replace(list(self.told()) if resumes else [])
             self.must_write()
             self.summary.unlink(missing_ok=True)
             for picture in (self.curves, *self.folder.glob("*confusion-*.png"), *self.folder.glob("*parity-*.png")):
                 picture.unlink(missing_ok=True)
             self.job.write_text(job_text)
-            if resume_step is None or not self.id:
+            if not (resumes and self.id):
                 self._id.write_text(uuid.uuid4().hex[:12])
         except OSError as error:
             raise self._unwritable(error) from error

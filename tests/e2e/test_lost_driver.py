@@ -1,5 +1,6 @@
 """Runs whose driver or scheduler is killed, on a Dask cluster that their users started."""
 
+import json
 import re
 import subprocess
 import sys
@@ -42,7 +43,13 @@ def begun(file, name, folder, environment):
     return started(*options, *SETTINGS, folder=folder, env=environment)
 
 
-@pytest.mark.parametrize(("name", "workers"), [("allreduce", 3), ("downpour", 6)])
+def steps_of(told, pattern):
+    """The last number that fits the pattern in the lines of each worker group, by the group's number."""
+    found = re.findall(rf"^(?:group (\d+) )? *{pattern}", told, re.MULTILINE)
+    return {int(group or 0): int(step or 0) for group, step in found}
+
+
+@pytest.mark.parametrize(("name", "workers"), [("allreduce", 3), ("sandblaster", 5), ("downpour", 6), ("hogwild", 3)])
 def test_attach_takes_over_a_run_whose_driver_was_killed(dask, environment, tmp_path, no_leaks, name, workers):
     file, _ = dask(workers)
     with begun(file, name, tmp_path, environment) as driver:
@@ -52,10 +59,17 @@ def test_attach_takes_over_a_run_whose_driver_was_killed(dask, environment, tmp_
     ended = run("attach", "run", "--scheduler-file", file, cwd=tmp_path, env=environment, timeout=150)
     assert ended.code == 0, ended.err
     assert summary(tmp_path / "run")["step"] == STEPS
-    audited(tmp_path / "run")
-    if name == "allreduce":
-        (step,) = re.findall(r"samples, from step (\d+)$", ended.out, re.MULTILINE)
-        assert int(step) >= 100
+    made, began = (
+        steps_of(said(tmp_path), r"step +(\d+)/"),
+        steps_of(ended.out, r"\d+ workers? ready.*?(?:, from step (\d+))?$"),
+    )
+    assert made[0] >= 100 and made.keys() <= began.keys()
+    assert all(began[group] >= made[group] for group in made), (began, made)
+    rows = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    shown = [(row["group"], row["step"]) for row in rows if row["phase"] == "train"]
+    seen = {g: [*range(20, made.get(g, 0) + 1, 20), *range(began[g] // 20 * 20 + 20, STEPS + 1, 20)] for g in began}
+    assert sorted(shown) == [(group, step) for group in sorted(seen) for step in seen[group]], "nobody saw the others"
+    assert [group["missing"] for group in audited(tmp_path / "run") if group["missing"]] == []
 
 
 def test_workers_save_when_the_scheduler_is_lost(dask, environment, tmp_path, no_leaks):

@@ -329,10 +329,10 @@ def test_a_killed_server_comes_back_on_another_worker_while_its_client_waits(no_
         made = client.submit(train_on, str(places), 400, workers=[here], pure=False)
         wait_until(lambda: getattr(first._actors[0].call(Inspect(0)).result(10), "version", 0) >= 50)
         os.kill(client.run(os.getpid, workers=[there])[there], signal.SIGKILL)
-        left, _ = left_behind(client, [info.nanny for info in infos], run)
+        left = left_behind(client, [info.nanny for info in infos], run).groups
         second = make_servers(client, 0, 2, [elsewhere], plans, keeping(0, 1, 2, left["server group 0"], run))
         assert second.settle()
-        after = left_behind(client, [infos[2].nanny], run)[0]["server group 0"]
+        after = left_behind(client, [infos[2].nanny], run).groups["server group 0"]
         assert [kept.generation for kept in after] == [2]
         every_update_arrives(second, places, made)
         second.stop()
@@ -355,7 +355,7 @@ def test_a_server_that_is_lost_with_its_nanny_comes_back_from_its_replica(no_lea
         wait_until(lambda: getattr(first._actors[0].call(Inspect(0)).result(10), "version", 0) >= 50)
         os.kill(there.pid, signal.SIGKILL)
         memory_of(there.nanny).clear()  # all nannies are in this process
-        left, _ = left_behind(client, [info.nanny for info in infos], run)
+        left = left_behind(client, [info.nanny for info in infos], run).groups
         (kept,) = left["server group 0"]
         assert (kept.replica, kept.holder) == (1, here.nanny)
         second = make_servers(client, 0, 2, [elsewhere.address], plans, keeping(0, 1, 2, left["server group 0"], run))

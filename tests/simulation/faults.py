@@ -116,6 +116,18 @@ KNOWN: dict[str, tuple[Mapping[str, Any], list[tuple[str, int, float, float]]]] 
         DOWNPOUR,
         [("kill", 0, 1.6, 0.0), ("lose driver", 0, 2.2, 0.0), ("partition", 1, 2.4, 3.0)],
     ),
+    "a driver is lost, and the next one too": (
+        DOWNPOUR,
+        [("lose driver", 0, 1.3, 0.0), ("lose driver", 0, 9.4, 0.0)],
+    ),
+    "a driver is lost with a host": (
+        HYBRID,
+        [("lose driver", 0, 1.3, 0.0), ("reboot", 0, 1.7, 0.0)],
+    ),
+    "a driver is lost with servers and their memory": (
+        HOGWILD,
+        [("lose driver", 0, 1.3, 0.0), ("kill for good", 2, 1.6, 0.0), ("kill", 0, 8.0, 0.0)],
+    ),
     # Stopped processes answer late, when others have taken their place.
     "the dead come back": (
         HOGWILD,

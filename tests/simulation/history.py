@@ -26,7 +26,7 @@ from singa_dask.job import ClusterTopology
 from singa_dask.ops import Ops
 from singa_dask.server import ServerPlan, actor, link, server, shadow, stub
 from singa_dask.supervision import events as ev
-from singa_dask.supervision import servers, supervisor
+from singa_dask.supervision import launch, servers, supervisor
 from singa_dask.training import shadows
 
 LIMIT_S = 1500.0  # every run ends by then, whatever happens to it
@@ -236,6 +236,7 @@ class History:
             (actor, {"ThreadPoolExecutor": AtOnce}),
             (leases, {"time": self.clock, "uuid": SimpleNamespace(uuid4=unique)}),
             (rank, {"time": self.clock, "describe": describe}),
+            (launch, {"ask_nannies": self.cluster.ask_nannies}),
             (remote, {"ask_nannies": self.cluster.ask_nannies, "psutil": psutil}),
             (
                 held,

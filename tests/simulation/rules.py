@@ -29,7 +29,7 @@ from singa_dask.server.messages import Fresh, Update
 from singa_dask.server.neighbours import Account
 from singa_dask.server.protocol import LEFT
 from singa_dask.supervision import events as ev
-from singa_dask.supervision.members import NoReplacement, Phase, ServerGroup, WorkerGroup
+from singa_dask.supervision.members import NoReplacement, Phase, ServerGroup, WorkerGroup, is_first
 from singa_dask.supervision.state import Supervision
 from singa_dask.updaters import Updater
 
@@ -161,6 +161,13 @@ class Lineage:
                 told.append((slice(s.start, s.stop), right.accounts[LEFT], has[number - 1]))
         return lost, told
 
+    def has_parameters(self, group: int) -> bool:
+        """Whether all servers of a group, also those that are missing, have parameters."""
+        gone = {place: missing.server for place, missing in self.missing.items()}
+        servers = gone | {_place(key): server for key, server in self.servers.items()}
+        held = [s for place, server in servers.items() if place[1] == group for s in server.protocol.slices.values()]
+        return bool(held) and all(of.values is not None for of in held)
+
     def copies(self) -> list[np.ndarray]:
         """The parameters of every living server group."""
         slices = self.rules.run.prepared.partition.slices
@@ -240,7 +247,8 @@ class Rules:
 
     done: steps that every rank of the only worker group has made; done_at: when it had made the last one. holders: the
     nannies that hold the memory of each of its ranks. keepers: the same of the servers of each server group, each with
-    the number of the replica that it keeps, 0 for what the server itself has written.
+    the number of the replica that it keeps, 0 for what the server itself has written. last: the start, the generation
+    and the size of each server group that was made, when it was made last.
     """
 
     def __init__(self, run: Run) -> None:
@@ -252,6 +260,7 @@ class Rules:
         self.done, self.done_at = 0, 0.0
         self.holders: list[list[str]] = []
         self.keepers: dict[int, list[list[tuple[str, int]]]] = {}
+        self.last: dict[int, tuple[str, int, int]] = {}
 
     def demand(self, holds: Any, what: str) -> None:
         """Raise Broken unless it holds, and tell the history: the product may catch the error."""
@@ -308,25 +317,32 @@ class Rules:
 
     def formed(self, request: ev.FormRequest) -> None:
         """A request has been carried out."""
-        for group in request.server_groups:
-            self.keepers[group.number] = self._keepers(group.number, group.generation, len(group.where))
-
-    def _keepers(self, number: int, generation: int, size: int) -> list[list[tuple[str, int]]]:
         assert self.run.supervisor is not None
-        return _holders(self.run.supervisor.launcher.topic, f"server group {number}", generation, size)
+        topic = self.run.supervisor.launcher.topic
+        for group in request.server_groups:
+            self.last[group.number] = topic, group.generation, len(group.where)
+            self.keepers[group.number] = self._keepers(group.number)
+
+    def _keepers(self, number: int) -> list[list[tuple[str, int]]]:
+        topic, generation, size = self.last[number]
+        return _holders(topic, f"server group {number}", generation, size)
 
     def returns(self, group: ServerGroup) -> bool:
-        """Whether a server group that was lost must come back with everything that it had acknowledged: a nanny that
-        holds the memory of each server, or a replica that the server has not lost, lives and could be asked."""
+        """Whether a server group that was lost, itself or with its driver, must come back with everything that it had
+        acknowledged: a nanny that holds the memory of each server, or a replica that the server has not lost, lives
+        and could be asked."""
         history, state = self.run.history, self.state
-        if state is None or not group.formed or not all(self.keepers.get(group.number, [[]])):
+        if state is None or not all(self.keepers.get(group.number, [[]])):
+            return False
+        if not (group.formed or self.lineage.has_parameters(group.number)):
             return False
         since = [missing.since for place, missing in self.lineage.missing.items() if place[1] == group.number]
-        if history.network.faulty_at() >= min(since, default=0.0) - CLEAR_S:
+        if history.network.faulty_at() >= min(since, default=history.loop.now) - CLEAR_S:
             return False
         living = {nanny for nanny in state.processes.nannies if history.cluster.processes[nanny].alive}
-        later = self._keepers(group.number, group.formed, len(group.where))  # replicas that were made since
-        outdated = [group.outdated.get((group.formed, rank), 0) for rank in range(len(group.where))]
+        later = self._keepers(group.number)  # replicas that were made since
+        _, generation, size = self.last[group.number]
+        outdated = [group.outdated.get((generation, rank), 0) for rank in range(size)]
         return all(
             any(nanny in living and (replica == 0 or replica > lost) for nanny, replica in (*first, *more))
             for first, more, lost in zip(self.keepers[group.number], later, outdated, strict=True)
@@ -364,7 +380,7 @@ class Rules:
             return False
         hosts = {rank.process.host for rank in meeting.ranks}
         nannies = [history.cluster.processes[nanny] for nanny in self.state.processes.nannies]
-        resumed = meeting.plan.group.generation == 1
+        resumed = is_first(meeting.plan.group.generation)
         there = {nanny.address for nanny in nannies if nanny.alive and (nanny.host in hosts or not resumed)}
         return all(there & set(of) for of in self.holders)
 
@@ -437,17 +453,15 @@ class CheckedSupervision(Supervision):
         return commands
 
     def _see(self, command: ev.Command) -> None:
-        if isinstance(command, ev.FormRequest) and command.fresh and command.server_groups:
-            self.rules.run.new_lineage(command.worker_groups[0].plan.resume)
-        if (
-            isinstance(command, ev.FormRequest | ev.Close | ev.Stop | ev.Dismiss)
-            and getattr(command, "number", 0) != 1
-        ):
+        first = isinstance(command, ev.FormRequest) and command.number == 1 and command.fresh
+        if isinstance(command, ev.FormRequest | ev.Close | ev.Stop | ev.Dismiss) and not first:
             self.rules.disturbed()
         for request in command.server_groups if isinstance(command, ev.FormRequest) else ():
             group = self.members.server_groups[request.number]
             needless = bool(request.left) or not self.rules.returns(group)
             self.rules.demand(needless, f"{group} is made anew, though its memory is there")
+        if isinstance(command, ev.FormRequest) and command.fresh and command.server_groups:
+            self.rules.run.new_lineage(command.worker_groups[0].plan.resume)
         if isinstance(command, ev.Rewind):
             steps = {None, *(saved.step for saved in self.rules.run.disk.saved)}
             self.rules.demand(command.step in steps, f"{command}, and there are checkpoints of the steps {steps}")

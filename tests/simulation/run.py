@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import lcm
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +27,7 @@ from singa_dask.net.flat import ALIGNMENT, Entry
 from singa_dask.server import Partition, ServerActor, partition
 from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
+from singa_dask.supervision.inheritance import OUTDATED, recall
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members, NoReplacement
 from singa_dask.supervision.servers import REPLICA_LOST
@@ -89,6 +90,8 @@ class Run:
     driver: Process | None = None
     supervisor: Supervisor | None = None
     disk: Disk = field(default_factory=Disk)
+    starts: int = -1
+    outdated: list[dict[str, Any]] = field(default_factory=list)  # in the record of the run
 
     def __post_init__(self) -> None:
         topology, whole = self.topology, range(1, self.topology.nworkers_per_group + 1)
@@ -100,7 +103,13 @@ class Run:
         job = JobProto(name=self.name, cluster=topology.to_proto())
         layout = SimpleNamespace(entries=(Entry("w", (self.size,), 0, self.size),))
         self.prepared = SimpleNamespace(
-            topology=topology, job=job, layout=layout, code=None, partition=self.cut(topology)
+            topology=topology,
+            job=job,
+            layout=layout,
+            code=None,
+            data={},
+            updater_state=(),
+            partition=self.cut(topology),
         )
         self.rules = Rules(self)
         self.lineages = [self.rules.lineage]
@@ -124,7 +133,7 @@ class Run:
 
     def drive(self, *, resume: bool = False) -> None:
         """Start a driver."""
-        cluster = self.history.cluster
+        cluster, self.starts = self.history.cluster, self.starts + 1
         self.driver = driver = cluster.add("h0", kind="driver")
         self.client = Client(driver, self._start_rank, self._make_server)
         driver.start(lambda: self._drive(driver, resume))
@@ -173,7 +182,8 @@ class Run:
     def _supervised(self, free: list[Any], resume: bool) -> str:
         found = self.disk.newest() if resume else None
         self.known = {0: found.step} if found else {}
-        members = Members.placed(self.topology, place(self.topology, free))
+        members = Members.placed(self.topology, place(self.topology, free), self.starts)
+        recall(members, self.outdated)
         state = CheckedSupervision(
             members, steps=self.known, max_restarts=self.max_restarts, patience_s=self.patience_s, least=self.least
         )
@@ -191,6 +201,7 @@ class Run:
             newest=self.disk.newest,
             rewound=lambda groups, step: self.known.update(dict.fromkeys(groups, step or 0)),
             restarted=lambda restart: None,
+            outdated=lambda lost: self.outdated.append({"event": OUTDATED, **asdict(lost)}),
         )
         self.supervisor.run()
         return "interrupted" if state.stopped else "completed"

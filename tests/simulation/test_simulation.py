@@ -13,17 +13,20 @@ import pytest
 
 from simulation.faults import KNOWN, TOPOLOGIES, Fault, Scenario, scenario
 from simulation.shrink import broken, play, shrunk
+from singa_dask.cluster import held
 from singa_dask.server import Keeper, Stub
 from singa_dask.server.messages import State
 from singa_dask.server.neighbours import Account
 from singa_dask.server.protocol import SliceProtocol
 from singa_dask.server.replica import Replication
 from singa_dask.server.shadow import SliceShadow
+from singa_dask.supervision.inheritance import Inherited
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members
 from singa_dask.supervision.processes import Processes
 from singa_dask.supervision.servers import RunServer, Servers
 
+ALONE = {"resumes": False}
 SEEDS = 200  # in the ordinary suite; `make simulate` plays 10,000
 
 
@@ -161,10 +164,23 @@ def what_is_left_is_not_looked_for(patch):
     left_behind = GroupLauncher.left_behind
 
     def wrong(self, nannies):
-        left, answer = left_behind(self, nannies)
-        return {name: of for name, of in left.items() if not name.startswith("server")}, answer
+        left, inherited = left_behind(self, nannies)
+        groups = {name: of for name, of in left.groups.items() if not name.startswith("server")}
+        return replace(left, groups=groups), inherited and Inherited()
 
     patch.setattr(GroupLauncher, "left_behind", wrong)
+
+
+def what_a_lost_driver_has_left_is_not_looked_for(patch):
+    made = GroupLauncher.__init__
+    patch.setattr(GroupLauncher, "__init__", lambda self, *args, **options: made(self, *args, **options | ALONE))
+
+
+def memory_of_any_start_counts(patch):
+    """Each server group goes on from the oldest memory that is complete."""
+    order = property(lambda self: -self._generation, lambda self, value: setattr(self, "_generation", value))
+    patch.setattr(held._Start, "generation", order, raising=False)
+    patch.setattr(GroupLauncher, "let_go", lambda self, nannies, **options: None)
 
 
 def servers_forget_the_clocks(patch):
@@ -210,6 +226,8 @@ MISTAKES = [
     accounts_stay_as_they_were_opened,
     worker_groups_are_restarted_with_their_servers,
     what_is_left_is_not_looked_for,
+    what_a_lost_driver_has_left_is_not_looked_for,
+    memory_of_any_start_counts,
     servers_forget_the_clocks,
 ]
 

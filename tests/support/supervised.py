@@ -104,7 +104,9 @@ class Run:
     is held. commands: all so far, in order; open: those that have no answer yet. notes, replies: what was said.
     """
 
-    def __init__(self, monkeypatch, *, spare=0, nannies=True, max_restarts=3, steps=None, least=None, **numbers):
+    def __init__(
+        self, monkeypatch, *, spare=0, nannies=True, max_restarts=3, steps=None, least=None, starts=0, **numbers
+    ):
         topology = ClusterTopology(**numbers)
         self.there: dict[str, WorkerInfo] = {}
         self.stuck: set[str] = set()
@@ -116,7 +118,7 @@ class Run:
         placement = place(topology, [self.there[address] for address in first])
         for _ in range(spare):
             self.start()
-        members = Members.placed(topology, placement)
+        members = Members.placed(topology, placement, starts)
         self.state = Supervision(members, steps=steps, max_restarts=max_restarts, patience_s=30.0, least=least)
         self.members, self.worker_groups, self.server_groups = members, members.worker_groups, members.server_groups
         prepared = SimpleNamespace(
@@ -124,6 +126,8 @@ class Run:
             job=JobProto(name="job"),
             layout=GroupLayout((), 0),
             code=None,
+            data={},
+            updater_state=(),
             partition=SimpleNamespace(of_server=lambda i: (i,)),
         )
         worker_plan = WorkerPlan(b"", Path("checkpoints"))
@@ -137,7 +141,7 @@ class Run:
         self.replies: dict[Any, str] = {}
         self.ranks: dict[int, Group] = {}
         self.servers: dict[int, Servers] = {}
-        self.clock, self.found, self.left = 0.0, None, {}
+        self.clock, self.found, self.left, self.inherited = 0.0, None, {}, None
         self.kept: set[int] = set()
         self.generations: dict[Any, int] = {}
 
@@ -213,7 +217,8 @@ class Run:
                 busy = {address for group in self.groups for address in group.addresses}
                 workers = [replace(info, group="job" if a in busy else "") for a, info in sorted(self.there.items())]
                 known = self.found if checkpoint else None, self.left | self._kept() if nannies else {}
-                return ev.Surveyed(number, tuple(workers), self.clock, *known, nannies - self.lost_nannies)
+                there = nannies - self.lost_nannies
+                return ev.Surveyed(number, tuple(workers), self.clock, *known, there, self.inherited)
             case ev.FormRequest():
                 launched = self.launcher.form(command, dict(self.servers), dict(self.ranks))
                 self.ranks |= launched.groups
@@ -305,7 +310,9 @@ def check(run: Run) -> None:
         else:
             named = [g for r in requests for g in r.server_groups]
         mine = [g.generation for g in named if g.number == member.number]
-        assert mine == list(range(1, member.generation + 1)), "generations grow by one with each request"
+        assert mine == list(range(members.before + 1, member.generation + 1)), (
+            "generations grow by one with each request"
+        )
         assert member.restarts <= state.max_restarts
     if not state._losses:
         for group in members.running() if run.server_groups else ():

@@ -73,7 +73,7 @@ def found(monkeypatch, *nannies):
         nanny.address: function(*args[nanny.address], dask_worker=nanny) for nanny in nannies
     }
     monkeypatch.setattr(held, "ask_nannies", answers)
-    return left_behind(None, [nanny.address for nanny in nannies], RUN)[0]
+    return left_behind(None, [nanny.address for nanny in nannies], RUN).groups
 
 
 def test_a_replica_is_found_once_it_is_whole(nanny, monkeypatch):

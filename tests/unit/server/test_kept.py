@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 from support.lost import SIZE, Lost, exchange, same, update
+from support.replicas import Replicated
 from support.servers import contained, ones, server_plan
 
 from singa_dask.ops import Ops
 from singa_dask.server import ServerShadow, partition
-from singa_dask.server.kept import read_kept
+from singa_dask.server.kept import kept_ledger, read_kept
 from singa_dask.server.messages import (
     Fresh,
     Get,
@@ -243,3 +244,20 @@ def test_a_slice_that_cannot_go_back_says_where_it_is(why):
     reply = server.ask(GoBack(0, Origin(0, 1), {"two steps": 1, "nothing to undo": 3}.get(why, 2)))
     assert (reply.next_step, reply.version) == (3, 3)
     assert isinstance(server.ask(GoBack(0, Origin(0, 0), 2)), Refused)
+
+
+def test_who_reads_the_ledger_of_a_lost_server_supersedes_it():
+    """Its driver may be cut off and not dead: nothing is acknowledged that the next driver does not know."""
+    made = Replicated(2)
+    made.server.call(Put(0, ones(0))).result(1)
+    assert kept_ledger(made.shadow.described) is None, "a slice has no values"
+    made = Replicated(2)
+    for index in range(2):
+        made.server.call(Put(index, ones(0))).result(1)
+    for index, step in ((0, 0), (1, 0), (0, 1)):
+        made.server.call(Update(index, Origin(0), step, ones(1.0))).result(1)
+    ledger = kept_ledger(made.shadow.described)
+    (contained,) = ledger.deals[ledger.deal].values()
+    assert (contained.by_all, contained.by_any) == ([0, 1], [0, 2])
+    assert isinstance(made.server.call(Update(1, Origin(0), 1, ones(1.0))).result(1), Moved)
+    assert kept_ledger(made.shadow.described).covers(ledger), "it can be read again"

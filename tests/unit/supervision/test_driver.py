@@ -80,7 +80,7 @@ def test_a_result_keeps_pointing_at_its_own_run(tmp_path):
         results.append(recorded(tmp_path / "w"))
     assert [result.workspace.name for result in results] == ["w-1", "w-2", "w"]
     assert len({result.checkpoint for result in results}) == 3 and all(r.checkpoint.exists() for r in results)
-    Workspace(tmp_path / "w").open("job", 8)
+    Workspace(tmp_path / "w").open("job", resumes=True)
     assert results[-1].workspace.name == "w", "a run that resumes is the same run"
 
 

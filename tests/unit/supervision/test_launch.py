@@ -8,12 +8,17 @@ import pytest
 from support.supervised import Run, failed
 
 from singa_dask.cluster.formation import NoAnswer
+from singa_dask.cluster.held import Left
+from singa_dask.comm.shared_memory import MemoryAddress
 from singa_dask.errors import ClusterError
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto
+from singa_dask.server import KeptServer, ShadowAddress
+from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
-from singa_dask.supervision.launch import GroupLauncher, close
+from singa_dask.supervision.inheritance import Inherited
+from singa_dask.supervision.launch import GroupLauncher, close, model_of
 from singa_dask.training.worker import WorkerPlan
 
 
@@ -150,3 +155,40 @@ def test_worker_groups_that_run_are_told_where_their_servers_are_until_they_hear
 def test_servers_whose_memory_nobody_holds_are_named(run):
     run.keeps = False
     assert run.launcher.form(run.request, {}, {}).event.unkept == (0, 1, 2)
+
+
+def test_memory_of_an_earlier_start_must_be_of_the_same_model_and_readable(run, monkeypatch):
+    """run: of three server groups. Nanny n2 does not answer when it is asked for ledgers."""
+    launcher, ledger = run.launcher, Ledger()
+    ledger.begin(3, 0)
+
+    def left(model, start="an earlier start"):
+        kept = [
+            KeptServer(0, 1, 1, ShadowAddress(MemoryAddress(0, 0, 0, 0), (), (), ""), None, {}, model, f"n{i}")
+            for i in range(3)
+        ]
+        found = Left(start, {f"server group {i}": (kept[i],) for i in range(3)}, ("server group 7", "worker group 0"))
+        monkeypatch.setattr(launch, "left_behind", lambda *args, earlier: found)
+        return launcher.left_behind(["n0", "n1", "n2"])[1]
+
+    def ask(client, function, args, timeout_s):
+        answers = {nanny: function(*given, dask_worker=None) for nanny, given in args.items()}
+        return answers | {"n2": TimeoutError()}
+
+    monkeypatch.setattr(launch, "ask_nannies", ask)
+    monkeypatch.setattr(launch, "kept_ledger", lambda kept: None if kept.holder == "n1" else ledger)
+    assert left(launcher.model) == Inherited(True, ("server group 7",), {"server group 0": ledger})
+    assert left(launcher.model + 1) == Inherited(False, ("server group 7",))
+    assert left(launcher.model, start="run") is None, "of this start"
+
+
+@pytest.mark.parametrize("change", ["groups", "server groups", "data", "state", "slices"])
+def test_the_model_of_servers_is_all_that_their_memory_depends_on(run, change):
+    made = run.launcher.prepared
+    before = model_of(made)
+    numbers = {"groups": {"nworker_groups": 6}, "server groups": {"nserver_groups": 1}}.get(change, {})
+    made.topology = replace(made.topology, **numbers)
+    made.data = {"train/data": "other"} if change == "data" else {"test/data": "other"}
+    made.updater_state = ("velocity",) if change == "state" else ()
+    made.partition = SimpleNamespace(of_server=lambda i: (i, i)) if change == "slices" else made.partition
+    assert model_of(made) != before

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from singa_dask.cluster.formation import WorkersInUse
+from singa_dask.cluster.leases import same_run
 from singa_dask.cluster.workers import WorkerInfo
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, TrainingError
 from singa_dask.job import Job, job_to_text
 from singa_dask.supervision import queue
 from singa_dask.supervision import run as module
 from singa_dask.supervision.callbacks import Callbacks
-from singa_dask.supervision.events import Progress, StopAsked
-from singa_dask.supervision.members import Restart
+from singa_dask.supervision.events import Progress, RecordOutdated, StopAsked
+from singa_dask.supervision.members import GENERATIONS, Restart
 from singa_dask.supervision.run import Run
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.prepare import prepare
@@ -110,8 +111,8 @@ class Played:
         self.local = nworkers
         yield self.client
 
-    def _supervisor(self, state, launcher, *, note, newest, rewound, restarted):
-        self.state, self.launcher, self.newest = state, launcher, newest
+    def _supervisor(self, state, launcher, *, note, newest, rewound, restarted, outdated):
+        self.state, self.launcher, self.newest, self.outdated = state, launcher, newest, outdated
         state = SimpleNamespace(stopped=self.stopped, restarts=self.restarts)
         return SimpleNamespace(state=state, post=self.posted.append, run=lambda: self._run(rewound, restarted))
 
@@ -423,3 +424,20 @@ def test_parameters_to_start_from_must_fit(played, tmp_path):
     played.prepared.job.checkpoint_path[:] = [str(path)]
     with pytest.raises(CheckpointError, match="its parameters do not fit"):
         played.to_end()
+
+
+def test_each_start_of_a_run_has_higher_generations_and_knows_outdated_replicas(played):
+    played.to_end()
+    run, first = played.workspace.id, played.launcher.topic
+    assert played.state.members.before == 0 and not played.launcher.resumes
+    played.outdated(RecordOutdated(0, 3, 1, 2))
+    played.workspace.append({"group": 0, "phase": "train", "step": 6, "loss": 0.5})
+    played.events = [{"kind": "start", "group": 0, "step": 5, "samples": 0}]
+    played.to_end(resume=True)
+    assert played.workspace.id == run and same_run(first, played.launcher.topic) and played.launcher.resumes
+    assert played.state.members.before == GENERATIONS
+    assert played.state.members.server_groups[0].outdated == {(3, 1): 2}
+    assert list(played.workspace.rows()) == [], "the worker group begins before that"
+    played.to_end()
+    assert played.workspace.id != run and not same_run(first, played.launcher.topic)
+    assert played.state.members.before == 0 and played.state.members.server_groups[0].outdated == {}

@@ -99,4 +99,4 @@ def test_a_server_of_a_lost_group_does_not_hear_that_its_replica_is_known_to_be_
     run.settle()
     assert run.servers[0].parameters == "generation 1"
     assert lost(run) == [], "of the former generation"
-    assert [type(command) for command in lost(run, generation=2)] == [ev.Note, ev.ReplaceReplica]
+    assert [type(command) for command in lost(run, generation=2)] == [ev.Note, ev.RecordOutdated, ev.ReplaceReplica]

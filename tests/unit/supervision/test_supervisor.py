@@ -2,12 +2,14 @@
 
 import signal
 import threading
+from types import SimpleNamespace
 
 import pytest
 from support.supervised import failed
 
 from singa_dask.cluster import WorkerInfo
 from singa_dask.cluster.group import GroupFailed, RankFailure
+from singa_dask.cluster.held import Left
 from singa_dask.errors import ClusterError, DataError
 from singa_dask.job import ClusterTopology
 from singa_dask.supervision import events as ev
@@ -74,13 +76,14 @@ class Launcher:
     def __init__(self):
         self.all_servers: list[Servers] = []
         self.made, self.groups, self.servers, self.before = [], {}, {}, lambda request: None
-        self.released = 0
+        self.released = self.earlier_released = 0
 
     def left_behind(self, nannies):
-        return {}, frozenset()
+        return Left(), None
 
-    def let_go(self, nannies):
-        self.released += 1
+    def let_go(self, nannies, *, own=True, earlier=False):
+        self.released += own
+        self.earlier_released += earlier
 
     def form(self, request, running, groups):
         self.before(request)
@@ -122,7 +125,7 @@ def made(monkeypatch):
     monkeypatch.setattr(supervision, "STOPPED_EVERY_S", 0.0)
     kills = []
     monkeypatch.setattr(supervision, "kill_processes", lambda client, pids: kills.append(pids))
-    notes, rewound, restarted = [], [], []
+    notes, rewound, restarted, outdated = [], [], [], []
     made = Supervisor(
         Supervision(members),
         Launcher(),
@@ -130,9 +133,10 @@ def made(monkeypatch):
         newest=lambda: None,
         rewound=lambda *given: rewound.append(given),
         restarted=lambda restart: restarted.append((restart.groups, made.notes[-1])),
+        outdated=outdated.append,
     )
     made.told_restarts = restarted
-    made.stopped = stopped
+    made.stopped, made.told_outdated = stopped, outdated
     made.dead, made.notes, made.back, made.kills = dead, notes, rewound, kills
     return made
 
@@ -394,3 +398,27 @@ def _raising(error):
         raise error
 
     return function
+
+
+def test_what_earlier_starts_have_left_is_let_go_when_this_one_has_it_and_when_it_ends_well(made):
+    made.run()
+    assert (made.launcher.released, made.launcher.earlier_released) == (1, 1)
+
+
+def test_a_driver_that_fails_leaves_the_memory_of_earlier_starts(made):
+    made.launcher.before = lambda request: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        made.run()
+    assert (made.launcher.released, made.launcher.earlier_released) == (1, 0)
+
+
+def test_an_outdated_replica_is_recorded_before_its_server_hears_that_it_is_known(made):
+    heard = []
+    made.state.handle = lambda event: [ev.RecordOutdated(0, 1, 0, 2), ev.ReplaceReplica(0, 0, 2, "n1")]
+    lost = SimpleNamespace(replica_lost=lambda *given: heard.append((given, list(made.told_outdated))), stop=lambda: 0)
+    made._servers[0] = lost
+    made._handle(ev.ReplicaLost(0, 1, 0, 2, True))
+    assert heard == [((0, 2, "n1"), [ev.RecordOutdated(0, 1, 0, 2)])]
+    made._carry_out(ev.LetEarlierGo(frozenset({"n0"})))
+    made._surveys.shutdown()
+    assert (made.launcher.released, made.launcher.earlier_released) == (0, 1)

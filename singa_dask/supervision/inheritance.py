@@ -1,0 +1,55 @@
+"""What a driver takes over from a lost one, besides checkpoints. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from singa_dask.server import KeptServer
+    from singa_dask.server.ledger import Ledger
+    from singa_dask.supervision.members import Members
+
+OUTDATED = "replica outdated"  # an event in the record of a run
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """What the servers of an earlier start of the run have left in memory, by the group's name.
+
+    fits: whether it is of the same net, updater, data and topology. torn: the server groups of which something is
+    missing. ledgers: of those whose memory can be read.
+    """
+
+    fits: bool = True
+    torn: tuple[str, ...] = ()
+    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
+
+
+def inherit(
+    members: Members, left: Mapping[str, tuple[KeptServer, ...]], inherited: Inherited, saved: Ledger | None
+) -> str:
+    """Have servers go on from what those of an earlier start have left, if that contains all that the newest
+    checkpoint contains, whose ledger is `saved`. Returns why it does not count, "" if it does.
+
+    A server group of which something is missing takes over a neighbour's parameters.
+    """
+    if not inherited.fits:
+        return "is of another topology, net, updater or data"
+    groups = [g for g in members.server_groups if str(g) in inherited.ledgers and g.counts(left[str(g)], 0)]
+    if not groups:
+        return f"is not whole: {', '.join(inherited.torn) or 'it is gone, or has no parameters yet'}"
+    if saved is not None and not any(inherited.ledgers[str(group)].covers(saved) for group in groups):
+        return "is older than the newest checkpoint"
+    for group in groups:
+        group.left = left[str(group)]
+    return ""
+
+
+def recall(members: Members, events: Iterable[Mapping[str, Any]]) -> None:
+    """Know the outdated replicas that earlier drivers have recorded."""
+    for lost in events:
+        if lost["event"] == OUTDATED and lost["server_group"] < len(members.server_groups):
+            outdated = members.server_groups[lost["server_group"]].outdated
+            outdated[lost["generation"], lost["rank"]] = lost["replica"]
