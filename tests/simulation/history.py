@@ -236,7 +236,7 @@ class History:
             (actor, {"ThreadPoolExecutor": AtOnce}),
             (leases, {"time": self.clock, "uuid": SimpleNamespace(uuid4=unique)}),
             (rank, {"time": self.clock, "describe": describe}),
-            (remote, {"ask_nannies": self.cluster.ask_nannies, "psutil": psutil}),
+            (remote, {"ask_nannies": self.cluster.ask_nannies, "psutil": psutil, "time": self.clock}),
             (
                 held,
                 {
