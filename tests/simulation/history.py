@@ -270,6 +270,7 @@ class History:
                     "ThreadPoolExecutor": AtOnce,
                     "has_room_here": lambda nbytes, dask_limit: True,
                     "memory_limit": lambda manager: None,
+                    "prepare_successor": lambda worker: None,
                 },
             ),
             (
