@@ -120,7 +120,8 @@ class Fault(threading.Thread):
     def _hit(self, pid: int) -> None:
         process = psutil.Process(pid)
         if self.case.alone:
-            next(nanny for nanny in self._workers.nannies if nanny.pid == process.ppid()).kill()
+            above = {parent.pid for parent in process.parents()}
+            next(nanny for nanny in self._workers.nannies if nanny.pid in above).kill()
         self.at = time.monotonic()
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGSTOP if self.case.stop else signal.SIGKILL)

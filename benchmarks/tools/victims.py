@@ -122,12 +122,14 @@ class Workers:
         self.nannies = [each if each.poll() is None else self.start(n) for n, each in enumerate(self.nannies)]
 
     def workers(self) -> list[psutil.Process]:
-        """The processes of the workers: of each nanny the child that has computed most."""
+        """The processes of the workers: of each nanny the one below it that has computed most and started no other."""
         found = []
         for nanny in self.nannies:
             with suppress(psutil.Error, ValueError):
-                children = psutil.Process(nanny.pid).children()
-                found.append(max(children, key=lambda child: sum(child.cpu_times()[:2])))
+                below = psutil.Process(nanny.pid).children(recursive=True)
+                parents = {process.ppid() for process in below}
+                last = (process for process in below if process.pid not in parents)
+                found.append(max(last, key=lambda process: sum(process.cpu_times()[:2])))
         return found
 
     def end(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from singa_dask.cluster.join import RankPlan
 from singa_dask.cluster.pmi_server import PmiServer
 from singa_dask.cluster.rank import GRACE_S, abort_rank, clean_segments, keep_rank, tell_rank
-from singa_dask.cluster.remote import alive, kill_processes, last_seen, run_each, stopped_processes
+from singa_dask.cluster.remote import StoppedProcesses, alive, kill_processes, last_seen, run_each
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.errors import ClusterError, consequence, root_cause
 
@@ -22,8 +22,6 @@ logger = logging.getLogger(__name__)
 _LIVENESS_POLL_S = 0.25
 _ANSWER_S = 2.0
 _HEARD_EVERY_S = 2.0
-# A process that is stopped twice in a row is lost: whoever stopped it would have to continue it within this time.
-STOPPED_EVERY_S = 1.0
 # Dask's heartbeats come every 0.5 s, those of thousands of workers every 10 s. Who misses them is asked first.
 _HEARTBEAT_S = 10.0
 _MUTE_S = 5.0
@@ -91,8 +89,7 @@ class Group(AbstractContextManager["Group", None]):
         self._checked_at = 0.0
         self._listened_at = 0.0
         self._heard: dict[str, tuple[float, float]] = {}
-        self._looked_at = 0.0
-        self._stopped: set[str] = set()
+        self._stopped = StoppedProcesses(client)
         self._ended = self._formed = False
         self.cancelled: set[int] = set()
         self._left: set[int] = set()  # of those: that have returned
@@ -167,10 +164,13 @@ class Group(AbstractContextManager["Group", None]):
         if self._server is not None:
             self._server.fail(reason)  # ranks that wait for others in MPI_Init hear nothing else
         here = self._unfinished() & alive(self._client, self.addresses)
+        stopped = {w.address for w in self.workers if w.nanny in self._stopped.found} & here
+        self._replace(sorted(stopped))
+        here -= stopped
         told = run_each(self._client, abort_rank, dict.fromkeys(here, (self.id, reason)), _ANSWER_S)
         silent = [address for address, answer in told.items() if isinstance(answer, TimeoutError)]
         self._replace(silent)
-        self._await_end(GRACE_S + 2.0, without=set(silent))
+        self._await_end(GRACE_S + 2.0, without={*silent, *stopped})
         if self._server is not None:
             there = dict.fromkeys(alive(self._client, self.addresses), (self._server.endpoint.kvsname,))
             run_each(self._client, clean_segments, there, _ANSWER_S)
@@ -245,17 +245,15 @@ class Group(AbstractContextManager["Group", None]):
             rank = min(cancelled)
             return RankFailure(rank, self.workers[rank], "its task was cancelled", cancelled=True)
         self.cancelled |= cancelled
-        if time.monotonic() - self._looked_at > STOPPED_EVERY_S and (failure := self._find_stopped()):
+        if (failure := self._find_stopped()) is not None:
             return failure
         return self._mute() if time.monotonic() - self._listened_at > _HEARD_EVERY_S else None
 
     def _find_stopped(self) -> RankFailure | None:
         """A rank whose process is stopped. Its heartbeats would be missed only much later."""
-        self._looked_at = time.monotonic()
-        pids = {w.nanny: w.pid for w in self.workers if w.nanny and w.address in self._unfinished()}
-        before, self._stopped = self._stopped, stopped_processes(self._client, pids)
-        again = before & self._stopped
-        ranks = (rank for rank, worker in enumerate(self.workers) if worker.nanny in again)
+        unfinished = self._unfinished()
+        stopped = self._stopped.look({w.nanny: w.pid for w in self.workers if w.nanny and w.address in unfinished})
+        ranks = (rank for rank, worker in enumerate(self.workers) if worker.nanny in stopped)
         return next(
             (RankFailure(rank, self.workers[rank], "its process is stopped (SIGSTOP)") for rank in ranks), None
         )

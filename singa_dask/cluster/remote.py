@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import pickle
 import signal
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil  # type: ignore[import-untyped]
 
@@ -21,6 +23,10 @@ _LATE_S = 30.0
 # How long a scheduler may take to answer if it is busy, and if the connection to it is lost.
 _BUSY_S, _LOST_S = 60.0, 10.0
 _LOOK_S = 0.5
+# Who has not answered by then may be gone.
+_PROMPT_S = 0.1
+# Between two looks at whether processes are stopped, and the time of each look that a process adds.
+_STOPPED_EVERY_S, _STOPPED_SHARE_S = 0.25, 0.01
 
 
 def run_each(
@@ -46,14 +52,32 @@ def ask_nannies(
 ) -> dict[str, Any | Exception]:
     """As run_each, on nannies, by the nanny's address: also those whose workers are just being restarted."""
 
+    async def answer(address: str) -> Any:
+        question = client.rpc(address).run(function=pickle.dumps(function), args=pickle.dumps(args[address]))
+        asked = asyncio.ensure_future(question)
+        try:
+            await asyncio.wait({asked}, timeout=_PROMPT_S)
+            if not asked.done():
+                await _check_listening(address)
+            return await asked
+        finally:
+            asked.cancel()
+
     async def one(address: str) -> Any:
-        call = client.rpc(address).run(function=pickle.dumps(function), args=pickle.dumps(args[address]))
-        answer = await asyncio.wait_for(call, timeout_s)
-        if answer["status"] != "OK":
-            raise answer["exception"]
-        return answer["result"]
+        answered = await asyncio.wait_for(answer(address), timeout_s)
+        if answered["status"] != "OK":
+            raise answered["exception"]
+        return answered["result"]
 
     return _each(client, one, args, timeout_s)
+
+
+async def _check_listening(address: str) -> None:
+    """Raises OSError where nobody listens at an address: Dask would try to connect until the deadline."""
+    place = urlsplit(address)
+    if place.port is not None:
+        _, writer = await asyncio.open_connection(place.hostname, place.port)
+        writer.close()
 
 
 def _each(
@@ -80,6 +104,26 @@ def _kill(pid: int, dask_worker: Any = None) -> None:
     if dask_worker.pid == pid:  # else the nanny has started another one already
         unlink_segments(process=pid)  # of an MPI that the process started by itself
         os.kill(pid, signal.SIGKILL)
+
+
+class StoppedProcesses:
+    """Watches for processes that are stopped (SIGSTOP). One that is stopped at two looks in a row is lost.
+
+    found: the nannies, as of the last look, whose worker was stopped.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.found: set[str] = set()
+        self._client, self._looked_at = client, -math.inf
+
+    def look(self, pids: Mapping[str, int]) -> set[str]:
+        """The nannies, of those given (nanny -> pid of its worker), whose worker is lost. Looks if it is time to."""
+        now = time.monotonic()
+        if now - self._looked_at < max(_STOPPED_EVERY_S, _STOPPED_SHARE_S * len(pids)):
+            return set()
+        self._looked_at = now
+        before, self.found = self.found, stopped_processes(self._client, pids) if pids else set()
+        return before & self.found
 
 
 def stopped_processes(client: Any, pids: Mapping[str, int]) -> set[str]:

@@ -7,7 +7,6 @@ import signal
 from typing import Any
 
 import numba
-import numpy as np
 
 from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
 from singa_dask.ops.blas import set_blas_threads
@@ -16,12 +15,10 @@ _VARIABLES = {"openblas": "OPENBLAS_NUM_THREADS", "mkl": "MKL_NUM_THREADS", "ope
 
 
 def dask_setup(worker: Any) -> None:
-    """Leave signals that stop a run to the driver. Have random numbers of its own: forked workers begin with the same
-    state of NumPy's global generator. Have the threads that the environment says: libraries of a forked worker were
-    loaded before it was told."""
+    """Leave signals that stop a run to the driver. Have the threads that the environment says: libraries of a
+    forked worker were loaded before it was told."""
     for number in FOR_THE_DRIVER:
         signal.signal(number, signal.SIG_IGN)
-    np.random.seed()
     numba.config.reload_config()
     told = {api: os.environ.get(name, "") for api, name in _VARIABLES.items()}
     set_blas_threads({api: int(count) for api, count in told.items() if count.isdigit()})

@@ -18,6 +18,7 @@ from singa_dask.cluster.held import NannyHolder, read_at
 from singa_dask.cluster.leases import server_key
 from singa_dask.cluster.remote import alive
 from singa_dask.cluster.replicas import NannyReplica
+from singa_dask.cluster.successors import prepare_successor
 from singa_dask.errors import ClusterError
 from singa_dask.server import Address, KeptServer, ServerActor, ServerPlan, ServerShadow
 from singa_dask.server.kept import read_kept
@@ -179,6 +180,7 @@ class RunServer(ServerActor):
             protocol.restore(kept)
         if self._holder is not None and self._shadow is not None:
             self._holder.hold(self._shadow.described, also=self._also)
+        prepare_successor(worker)
 
     def settle(self) -> bool:
         """Let go what former servers have left: all servers of the group hold theirs. Whether its memory is held."""

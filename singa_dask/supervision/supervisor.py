@@ -12,9 +12,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.cluster import Group, GroupFailed
-from singa_dask.cluster.group import STOPPED_EVERY_S
 from singa_dask.cluster.held import Left
-from singa_dask.cluster.remote import alive, kill_processes, stopped_processes
+from singa_dask.cluster.remote import StoppedProcesses, alive, kill_processes
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError, SchedulerLost
 from singa_dask.supervision import events as ev
@@ -65,8 +64,8 @@ class Supervisor:
         # Operations and surveys: one of each at a time, as the state wants it. They get values, and share nothing.
         self._operations = ThreadPoolExecutor(1, thread_name_prefix="launcher")
         self._surveys = ThreadPoolExecutor(1, thread_name_prefix="survey")
-        self._checked_at = self._looked_at = 0.0
-        self._stopped: set[str] = set()
+        self._checked_at = 0.0
+        self._stopped = StoppedProcesses(self.client)
 
     def run(self) -> dict[int, dict[str, Any]]:
         """Train until every worker group has ended; returns their reports. The first Ctrl-C stops the run after the
@@ -151,18 +150,10 @@ class Supervisor:
             return
         self._checked_at = time.monotonic()
         watched = {address for group in self.state.members.serving() for address in group.where}
-        gone, stopped = watched - alive(self.client, watched) if watched else set(), set[str]()
-        if watched and time.monotonic() - self._looked_at > STOPPED_EVERY_S:
-            stopped = self._stopped_again(watched)
+        gone, of = watched - alive(self.client, watched) if watched else set(), self.state.processes.by_nanny(watched)
+        stopped = {of[nanny][0] for nanny in self._stopped.look({nanny: pid for nanny, (_, pid) in of.items()})}
         if gone | stopped:
             self._handle(ev.ServersLost(frozenset(gone | stopped), frozenset(stopped)))
-
-    def _stopped_again(self, watched: set[str]) -> set[str]:
-        """The servers whose processes are stopped, as they were when this was asked before."""
-        self._looked_at = time.monotonic()
-        of = self.state.processes.by_nanny(watched)
-        before, self._stopped = self._stopped, stopped_processes(self.client, {n: pid for n, (_, pid) in of.items()})
-        return {of[nanny][0] for nanny in before & self._stopped}
 
     # Commands
 

@@ -1,12 +1,15 @@
-"""The imports of the fork server, before it forks the first worker. For no other process."""
+"""What fork servers do before they fork the first worker. For no other process."""
 
 from __future__ import annotations
 
 import gc
+import os
 
 gc.disable()
 try:
     import distributed.nanny  # noqa: F401
+    import numpy as np
+    from numba.core.registry import cpu_target
 
     import singa_dask.cluster.worker_setup
     import singa_dask.data.numba_gather
@@ -14,6 +17,11 @@ try:
     import singa_dask.ops.cpu.ops
     import singa_dask.training.dask_task  # noqa: F401
 
+    # What Numba otherwise imports and registers before it loads its first kernel.
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+    # Forked workers would all begin with the same state of NumPy's global generator.
+    os.register_at_fork(after_in_child=np.random.seed)
     # Exclude permanent objects from garbage collection: workers share their pages and never scan them.
     gc.freeze()
 finally:

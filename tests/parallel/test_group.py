@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import cloudpickle
 import numpy as np
+import psutil
 import pytest
 from distributed import Client
 
@@ -24,6 +26,10 @@ def _where(comm):
     total = np.array([comm.rank + 1.0])
     comm.all_reduce(total)
     return comm.rank, os.getpid(), float(total[0])
+
+
+def _born(comm):
+    return os.getppid(), "singa_dask.training.forked" in sys.modules, float(np.random.random())
 
 
 def _for_ever(comm):
@@ -109,34 +115,60 @@ def test_a_killed_rank_is_noticed_named_and_takes_only_its_group_down(cluster3, 
     group.close()
 
 
-def test_workers_on_given_ports_come_back_on_them(no_leaks, tmp_path):
-    """As behind a firewall: the fresh process has the old one's address."""
-    first = 20_000 + os.getpid() % 12_000  # below the ports that Linux gives to whoever asks for any
-    dask, log = [sys.executable, "-m"], open(tmp_path / "log", "w")  # noqa: SIM115 - until the processes end
+@contextmanager
+def _dask_commands(folder, first, *options):
+    """A client of a scheduler and of a command with two nannies. first: the port of the scheduler."""
+    dask, log = [sys.executable, "-m"], open(folder / "log", "w")  # noqa: SIM115 - until the processes end
     started = []
     try:
         for command in (
             ["distributed.cli.dask_scheduler", "--no-dashboard", "--host", "127.0.0.1", "--port", str(first)],
             [
                 *("distributed.cli.dask_worker", f"tcp://127.0.0.1:{first}", "--no-dashboard", "--nworkers", "2"),
-                *("--nthreads", "1", "--host", "127.0.0.1", "--worker-port", f"{first + 1}:{first + 4}"),
+                *("--nthreads", "1", "--host", "127.0.0.1", *options),
             ],
         ):
-            started.append(subprocess.Popen([*dask, *command], stdout=log, stderr=log, cwd=tmp_path))
-        with Client(f"tcp://127.0.0.1:{first}", timeout=20) as client:
-            ranks = [worker.address for worker in wait_workers(client, 2)]
-            group = form_group(client, ranks, _for_ever)
-            spent = {worker.pid for worker in group.workers}
-            group.abort("enough")
-            group.close()
-            with form_group(client, [worker.address for worker in wait_workers(client, 2)], _where) as again:
-                assert not spent & {pid for _, pid, _ in again.results()}
-                assert {int(address.rpartition(":")[2]) - first for address in again.addresses} <= {1, 2, 3, 4}
+            started.append(subprocess.Popen([*dask, *command], stdout=log, stderr=log, cwd=folder))
+        with Client(f"tcp://127.0.0.1:{first}", timeout=20, set_as_default=False) as client:
+            yield client, psutil.Process(started[1].pid)
     finally:
         for process in reversed(started):
             process.terminate()
             process.wait(20)
         log.close()
+
+
+def test_workers_on_given_ports_come_back_on_them(no_leaks, tmp_path):
+    """As behind a firewall: the fresh process has the old one's address."""
+    first = 20_000 + os.getpid() % 12_000  # below the ports that Linux gives to whoever asks for any
+    with _dask_commands(tmp_path, first, "--worker-port", f"{first + 1}:{first + 4}") as (client, _):
+        ranks = [worker.address for worker in wait_workers(client, 2)]
+        group = form_group(client, ranks, _for_ever)
+        spent = {worker.pid for worker in group.workers}
+        group.abort("enough")
+        group.close()
+        with form_group(client, [worker.address for worker in wait_workers(client, 2)], _where) as again:
+            assert not spent & {pid for _, pid, _ in again.results()}
+            assert {int(address.rpartition(":")[2]) - first for address in again.addresses} <= {1, 2, 3, 4}
+
+
+def test_successors_are_forked_from_a_process_that_has_imported_everything(no_leaks, tmp_path):
+    def servers():
+        return [child for child in command.children() if "forkserver" in str(child.cmdline())]
+
+    with _dask_commands(tmp_path, 20_000 + (os.getpid() + 10) % 12_000) as (client, command):
+        group = form_group(client, [worker.address for worker in wait_workers(client, 2)], _for_ever)
+        deadline = time.monotonic() + 20
+        while not servers() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        (server,) = servers()
+        group.abort("enough")
+        group.close()
+        with form_group(client, [worker.address for worker in wait_workers(client, 2)], _born) as again:
+            parents, imported, drawn = zip(*again.results(), strict=True)
+        assert set(parents) == {server.pid} and all(imported)
+        assert len(set(drawn)) == 2, "random numbers of their own"
+    assert server.wait(10) is None, "it ends with the nannies"
 
 
 def test_after_a_failure_a_group_forms_in_fresh_processes(cluster3, ranks3):

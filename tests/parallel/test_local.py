@@ -65,6 +65,7 @@ if __name__ == "__main__":
 _FORKED = """
 import os, signal, sys
 import dask, numba, psutil
+import numpy as np
 from threadpoolctl import threadpool_info
 from singa_dask.cluster import local_cluster
 from singa_dask.cluster.fork_server import fork_server
@@ -72,7 +73,8 @@ from singa_dask.cluster.fork_server import fork_server
 def threads():
     blas = [library["num_threads"] for library in threadpool_info() if library["internal_api"] == "openblas"]
     names = ("OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "MALLOC_TRIM_THRESHOLD_", "PYTHONHASHSEED")
-    return os.getppid(), set(blas), numba.config.NUMBA_NUM_THREADS, [os.environ.get(name) for name in names]
+    variables = [os.environ.get(name) for name in names]
+    return os.getppid(), set(blas), numba.config.NUMBA_NUM_THREADS, variables, np.random.random()
 
 if __name__ == "__main__":
     before, handler = dict(os.environ), signal.getsignal(signal.SIGINT)
@@ -81,7 +83,9 @@ if __name__ == "__main__":
         (server,) = (c for c in psutil.Process().children() if "forkserver" in str(c.cmdline()))
         with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
             with local_cluster(2, cores_per_worker=3) as client:
-                for parent, blas, numba_threads, variables in client.run(threads).values():
+                told = client.run(threads).values()
+                assert len({number for *_, number in told}) == 2, "random numbers of their own"
+                for parent, blas, numba_threads, variables, _ in told:
                     assert parent == server.pid
                     assert (blas, numba_threads) == ({3}, 3)
                     assert variables == ["3", "3", "134217728", "6640"]

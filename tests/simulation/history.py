@@ -237,7 +237,7 @@ class History:
             (leases, {"time": self.clock, "uuid": SimpleNamespace(uuid4=unique)}),
             (rank, {"time": self.clock, "describe": describe}),
             (launch, {"ask_nannies": self.cluster.ask_nannies}),
-            (remote, {"ask_nannies": self.cluster.ask_nannies, "psutil": psutil}),
+            (remote, {"ask_nannies": self.cluster.ask_nannies, "psutil": psutil, "time": self.clock}),
             (
                 held,
                 {
@@ -271,6 +271,7 @@ class History:
                     "ThreadPoolExecutor": AtOnce,
                     "has_room_here": lambda nbytes, dask_limit: True,
                     "memory_limit": lambda manager: None,
+                    "prepare_successor": lambda worker: None,
                 },
             ),
             (

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import pickle
+import socket
+import time
 import warnings
 from types import SimpleNamespace
 
@@ -11,7 +14,7 @@ import pytest
 from distributed.utils import wait_for
 
 from singa_dask.cluster import remote
-from singa_dask.cluster.remote import alive, kill_processes, last_seen, run_each
+from singa_dask.cluster.remote import StoppedProcesses, alive, ask_nannies, kill_processes, last_seen, run_each
 from singa_dask.errors import ClusterError, SchedulerLost
 
 
@@ -128,6 +131,37 @@ def test_nannies_are_asked_to_kill():
     client.answers["a"] = 1
     kill_processes(client, {"a": 5})
     assert client.asked == [("_kill", (5,), "a", True)]
+
+
+def test_a_nanny_that_is_gone_is_not_waited_for():
+    """Dask would try to connect until the deadline."""
+
+    class Call:
+        def __init__(self, address):
+            self.address = address
+
+        async def run(self, function, args):
+            await asyncio.sleep(0.3 if self.address == there else 60.0)
+            return {"status": "OK", "result": pickle.loads(function)(*pickle.loads(args))}
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_server(("127.0.0.1", 0)) as closed:
+        there, gone = (f"tcp://127.0.0.1:{each.getsockname()[1]}" for each in (listener, closed))
+        closed.close()
+        client, began = Client(), time.monotonic()
+        client.rpc = Call
+        answers = ask_nannies(client, abs, {there: (-3,), gone: (1,)}, 20.0)
+        assert answers[there] == 3 and isinstance(answers[gone], ConnectionRefusedError)
+        assert time.monotonic() - began < 10.0
+
+
+def test_many_processes_are_looked_at_less_often(monkeypatch):
+    """Each look asks every nanny."""
+    for count, lost in ((2, [0, 0, 2, 0, 2]), (90, [0, 0, 0, 0, 90])):
+        moments = iter((0.0, 0.2, 0.5, 0.7, 1.0))
+        monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda moments=moments: next(moments)))
+        monkeypatch.setattr(remote, "stopped_processes", lambda client, pids: set(pids))
+        watched = StoppedProcesses(None)
+        assert [len(watched.look({f"n{i}": i for i in range(count)})) for _ in lost] == lost
 
 
 def test_an_asynchronous_client_is_refused():

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from support.supervised import failed
 
-from singa_dask.cluster import WorkerInfo
+from singa_dask.cluster import WorkerInfo, remote
 from singa_dask.cluster.group import GroupFailed, RankFailure
 from singa_dask.cluster.held import Left
 from singa_dask.errors import ClusterError, DataError
@@ -15,7 +15,7 @@ from singa_dask.job import ClusterTopology
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import supervisor as supervision
 from singa_dask.supervision.launch import Launched, own_error
-from singa_dask.supervision.members import Members, ServerGroup, WorkerGroup
+from singa_dask.supervision.members import Members, Phase, ServerGroup, WorkerGroup
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
 
@@ -121,8 +121,9 @@ def made(monkeypatch):
         supervision, "answering", lambda client, s: ([WorkerInfo(a) for a in workers if a not in dead], "")
     )
     stopped = set()
-    monkeypatch.setattr(supervision, "stopped_processes", lambda client, pids: stopped & pids.keys())
-    monkeypatch.setattr(supervision, "STOPPED_EVERY_S", 0.0)
+    monkeypatch.setattr(remote, "stopped_processes", lambda client, pids: stopped & pids.keys())
+    monkeypatch.setattr(remote, "_STOPPED_EVERY_S", 0.0)
+    monkeypatch.setattr(remote, "_STOPPED_SHARE_S", 0.0)
     kills = []
     monkeypatch.setattr(supervision, "kill_processes", lambda client, pids: kills.append(pids))
     notes, rewound, restarted, outdated = [], [], [], []
@@ -203,11 +204,16 @@ def test_servers_that_the_scheduler_misses_are_lost(made):
 
 def test_servers_that_are_stopped_are_lost_once_they_were_seen_so_twice(made):
     made.state.processes.there([WorkerInfo("s0", pid=7, nanny="n0"), WorkerInfo("w0", pid=8, nanny="n1")])
-    assert made._stopped_again({"s0"}) == set()
-    made.stopped |= {"n0", "n1"}
-    assert made._stopped_again({"s0"}) == set() and made._stopped_again({"s0"}) == {"s0"}
-    made.stopped.clear()
-    assert made._stopped_again({"s0"}) == set()
+    made.state.members.server_groups[0].phase = Phase.RUNNING
+    handled = []
+    made._handle = handled.append
+    for stopped in (set(), {"n0", "n1"}, set(), {"n0", "n1"}):
+        made.stopped.clear()
+        made.stopped.update(stopped)
+        made._poll_servers()
+    assert not handled
+    made._poll_servers()
+    assert handled == [ev.ServersLost(frozenset({"s0"}), frozenset({"s0"}))]
 
 
 def test_what_a_rank_raised_ends_the_run_with_its_own_error(made):

@@ -1,0 +1,41 @@
+"""A fork server for each nanny, so that the successor of a lost worker has imported everything before it is needed."""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import suppress
+from multiprocessing import forkserver
+from typing import Any
+
+import dask
+import distributed.utils
+from distributed import default_client
+
+from singa_dask.cluster.fork_server import IMPORTED
+
+# Until then the worker compiles, on the same cores.
+_AFTER_S = 1.0
+
+
+def prepare_successor(worker: Any) -> None:
+    """Have the nanny of a Dask worker fork the worker's successors. Does not wait. For a thread of the worker."""
+
+    async def ask() -> None:
+        with suppress(Exception):  # the nanny is gone, or the worker closes: no successor comes
+            await worker.rpc(worker.nanny).run(function=pickle.dumps(_fork_workers))
+
+    if worker.nanny:
+        worker.loop.add_callback(worker.loop.call_later, _AFTER_S, ask)
+
+
+def _fork_workers(dask_worker: Any = None) -> None:
+    """Have this nanny fork workers, unless it shares its process with a client, or starts them in a way of its own."""
+    with suppress(ValueError):
+        default_client()
+        return
+    if dask.config.get("distributed.worker.multiprocessing-method") == "spawn":
+        # Else Dask would import all of its optional packages here.
+        distributed.utils._forkserver_preload_set = True
+        forkserver.set_forkserver_preload(IMPORTED)
+        forkserver.ensure_running()
+        dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})

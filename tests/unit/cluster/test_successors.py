@@ -1,0 +1,74 @@
+"""When a nanny gets a fork server, with nannies and workers that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from types import SimpleNamespace
+
+import dask
+import distributed
+import pytest
+
+from singa_dask.cluster import successors
+from singa_dask.cluster.fork_server import IMPORTED
+from singa_dask.cluster.successors import prepare_successor
+
+_METHOD = "distributed.worker.multiprocessing-method"
+
+
+@pytest.fixture
+def nanny(monkeypatch):
+    """A process of a nanny, without a client; `done`: what happens to its fork server."""
+    nanny = SimpleNamespace(done=[])
+    nanny.fork = lambda: successors._fork_workers(nanny)
+
+    def none():
+        raise ValueError("no client")
+
+    monkeypatch.setattr(successors, "default_client", none)
+    monkeypatch.setattr(distributed.utils, "_forkserver_preload_set", False)
+    fork_server = SimpleNamespace(
+        set_forkserver_preload=nanny.done.append, ensure_running=lambda: nanny.done.append("running")
+    )
+    monkeypatch.setattr(successors, "forkserver", fork_server)
+    return nanny
+
+
+def test_a_nanny_that_spawns_workers_forks_them_from_now_on(nanny):
+    with dask.config.set({_METHOD: "spawn"}):
+        nanny.fork()
+        assert nanny.done == [IMPORTED, "running"] and dask.config.get(_METHOD) == "forkserver"
+        distributed.utils.get_mp_context()
+        assert distributed.utils._forkserver_preload_set, "Dask does not replace what is imported"
+        nanny.fork()
+        assert len(nanny.done) == 2, "it does so already"
+
+
+def test_a_nanny_in_the_process_of_a_client_and_one_that_forks_stay_as_they_are(nanny, monkeypatch):
+    with dask.config.set({_METHOD: "fork"}):
+        nanny.fork()
+        assert dask.config.get(_METHOD) == "fork"
+    monkeypatch.setattr(successors, "default_client", object)
+    with dask.config.set({_METHOD: "spawn"}):
+        nanny.fork()
+        assert dask.config.get(_METHOD) == "spawn"
+    assert not nanny.done
+
+
+def test_a_worker_asks_its_nanny_once_it_has_compiled():
+    asked, waited = [], []
+
+    class Nanny:
+        async def run(self, function):
+            asked.append(pickle.loads(function))
+            raise OSError("the nanny is gone")
+
+    loop = SimpleNamespace(
+        add_callback=lambda function, *args: function(*args),
+        call_later=lambda delay_s, function: (waited.append(delay_s), asyncio.run(function())),
+    )
+    prepare_successor(SimpleNamespace(nanny="tcp://n:1", loop=loop, rpc=lambda address: Nanny()))
+    assert asked == [successors._fork_workers] and waited == [1.0]
+    prepare_successor(SimpleNamespace(nanny=None))
+    assert len(asked) == 1
