@@ -1,6 +1,6 @@
 """ResNet-20 on CIFAR-10 to the end, beside PyTorch: accuracy on the test images, and both curves.
 
-make bench BENCH=resnet ARGS="--json resnet.json --curves resnet20.png"     # about two hours on 2 cores
+make bench BENCH=resnet ARGS="--json resnet.json --curves resnet20.png"     # more than an hour on 2 cores
 
 Ours is `singa-dask train examples/cifar10/resnet20.conf` with one worker. PyTorch eager trains the same net from the
 same initial parameters with the same rule, rates and order of samples; crops and mirroring are drawn anew. Both run at
@@ -104,9 +104,14 @@ def measure(steps: int, threads: int, folder: Path) -> dict[str, Rows]:
         raise SystemExit(f"The trainers ended with {codes}; see their messages above.")
     files = (folder / "run" / "metrics.jsonl", curves)
     return {
-        name: [json.loads(line) for line in file.read_text().splitlines()]
+        name: [_point(json.loads(line)) for line in file.read_text().splitlines()]
         for name, file in zip(NAMES, files, strict=True)
     }
+
+
+def _point(row: dict[str, Any]) -> dict[str, Any]:
+    point = {key: row[key] for key in ("phase", "step")}
+    return point | {key: round(row[key], 4) for key in ("loss", "accuracy")}
 
 
 def draw(found: dict[str, Rows], picture: Path) -> None:

@@ -344,7 +344,8 @@ class _TrainingLoop:
         if improved:
             path = self._plan.checkpoints / checkpoints.BEST
             self._save(path, partial(self._reporter.best, self._step, decisions.best, path), own_values=True)
-        self._reporter.decided(self._step, decisions.state)
+        if decisions.phases:
+            self._reporter.decided(self._step, decisions.state)
         return bool(ends)
 
     def _end_early(self, why: str) -> bool:
