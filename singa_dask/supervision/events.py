@@ -158,7 +158,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Survey(Command):
-    """Ask all Dask workers to describe themselves, and these nannies what they hold of lost processes.
+    """Ask all Dask workers to describe themselves, and these nannies and theirs what they hold of lost processes.
 
     checkpoint: look for the newest one too.
     """

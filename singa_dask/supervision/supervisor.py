@@ -203,8 +203,10 @@ class Supervisor:
     def _survey(self, command: ev.Survey) -> ev.Surveyed:
         time.sleep(command.delay_s)
         found = self.newest() if command.checkpoint else None
-        left, inherited = self.launcher.left_behind(command.nannies) if command.nannies else (Left(), None)
         workers, _ = answering(self.client, _ANSWER_S)
+        # Another run may have the workers that this one had before its driver was lost.
+        nannies = command.nannies and command.nannies | {info.nanny for info in workers if info.nanny}
+        left, inherited = self.launcher.left_behind(nannies) if nannies else (Left(), None)
         at = time.monotonic()
         return ev.Surveyed(command.number, tuple(workers), at, found, left.groups, left.nannies, inherited)
 

@@ -453,15 +453,15 @@ class CheckedSupervision(Supervision):
         return commands
 
     def _see(self, command: ev.Command) -> None:
-        first = isinstance(command, ev.FormRequest) and command.number == 1 and command.fresh
-        if isinstance(command, ev.FormRequest | ev.Close | ev.Stop | ev.Dismiss) and not first:
-            self.rules.disturbed()
         for request in command.server_groups if isinstance(command, ev.FormRequest) else ():
             group = self.members.server_groups[request.number]
             needless = bool(request.left) or not self.rules.returns(group)
             self.rules.demand(needless, f"{group} is made anew, though its memory is there")
         if isinstance(command, ev.FormRequest) and command.fresh and command.server_groups:
             self.rules.run.new_lineage(command.worker_groups[0].plan.resume)
+        first = isinstance(command, ev.FormRequest) and command.number == 1 and command.fresh
+        if isinstance(command, ev.FormRequest | ev.Close | ev.Stop | ev.Dismiss) and not first:
+            self.rules.disturbed()
         if isinstance(command, ev.Rewind):
             steps = {None, *(saved.step for saved in self.rules.run.disk.saved)}
             self.rules.demand(command.step in steps, f"{command}, and there are checkpoints of the steps {steps}")
