@@ -413,8 +413,8 @@ class Supervision:
             return self._kill(self.processes.stuck(missing, again=first))
         self._replaced_by = None
         error = NoReplacement(
-            f"{len(missing)} Dask workers were lost ({', '.join(missing)}) and only {len(free)} free ones are there "
-            f"after {self.patience_s:g} s. Start more."
+            f"Dask workers were lost ({', '.join(missing)}): {len(missing)} must be replaced, and {len(free)} are "
+            f"free after {self.patience_s:g} s. Start more."
         )
         if isinstance(batch[0], WorkerGroup) and self._may_be_dropped(batch[0]):
             self._drop(batch[0], f"{batch[0]} could not join: {error}")

@@ -450,6 +450,8 @@ class CheckedSupervision(Supervision):
         if self.over and self.error is None:  # servers that are lost after the last exchange are not made again
             phases = {str(group): group.phase for group in members.worker_groups}
             self.rules.demand(set(phases.values()) <= {Phase.ENDED}, f"the run is over: {phases}")
+        if self.over:
+            self.rules.keepers.clear()  # its memory is let go
         return commands
 
     def _see(self, command: ev.Command) -> None:
