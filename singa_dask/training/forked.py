@@ -9,17 +9,15 @@ gc.disable()
 try:
     import distributed.nanny  # noqa: F401
     import numpy as np
-    from numba.core.registry import cpu_target
 
     import singa_dask.cluster.worker_setup
     import singa_dask.data.numba_gather
     import singa_dask.ops.cpu.elementwise.codec_kernels
     import singa_dask.ops.cpu.ops
     import singa_dask.training.dask_task  # noqa: F401
+    from singa_dask.ops.cpu.toolkit.numba_parts import load_registries
 
-    # What Numba otherwise imports and registers before it loads its first kernel.
-    cpu_target.typing_context.refresh()
-    cpu_target.target_context.refresh()
+    load_registries()
     # Forked workers would all begin with the same state of NumPy's global generator.
     os.register_at_fork(after_in_child=np.random.seed)
     # Exclude permanent objects from garbage collection: workers share their pages and never scan them.

@@ -358,7 +358,8 @@ class Rules:
         if history.network.faulty_at() < history.loop.now - CLEAR_S:
             assert self.state is not None
             servers = self.state.members.server_groups[group.server_group]
-            self.demand(not self.returns(servers), f"{group} is restarted, though its servers come back")
+            waits = self.lineage.has_parameters(servers.number) and self.returns(servers)
+            self.demand(not waits, f"{group} is restarted, though its servers come back")
 
     def begins(self, lineage: Lineage, meeting: Meeting, step: int) -> None:
         """A worker group begins."""

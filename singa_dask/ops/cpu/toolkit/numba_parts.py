@@ -26,6 +26,12 @@ def cpu_features() -> set[str]:
     return set(features.split(","))
 
 
+def load_registries() -> None:
+    """What Numba otherwise imports and registers before it loads its first kernel."""
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+
+
 def stamp(cache: FunctionCache, digest: str) -> None:
     """Make a kernel's file in the cache valid only together with `digest`."""
     cache._cache_file._source_stamp = (cache._cache_file._source_stamp, digest)
