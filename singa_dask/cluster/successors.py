@@ -9,7 +9,7 @@ from typing import Any
 
 import dask
 import distributed.utils
-from distributed import default_client
+from distributed import Scheduler, default_client
 
 from singa_dask.cluster.fork_server import IMPORTED
 
@@ -29,7 +29,10 @@ def prepare_successor(worker: Any) -> None:
 
 
 def _fork_workers(dask_worker: Any = None) -> None:
-    """Have this nanny fork workers, unless it shares its process with a client, or starts them in a way of its own."""
+    """Have this nanny fork workers, unless it shares its process with a client or a scheduler, or starts them in a way
+    of its own."""
+    if Scheduler._instances:
+        return
     with suppress(ValueError):
         default_client()
         return
