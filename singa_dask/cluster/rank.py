@@ -21,7 +21,6 @@ from singa_dask.cluster import leases
 from singa_dask.cluster.bootstrap import spend_world
 from singa_dask.cluster.join import RankPlan, join_group
 from singa_dask.cluster.segments import unlink_orphans, unlink_segments
-from singa_dask.cluster.successors import prepare_successor
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.comm import Communicator
 from singa_dask.errors import ClusterError, MpiUnusable
@@ -161,7 +160,6 @@ def rank_task(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:
         # The worker's thread pool stays free for loading tasks, even with one thread.
         secede()
         comm = _joined(task)
-        prepare_successor(worker)
         result = fn(comm, *args)
         comm.close()
         return result

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import pickle
 from contextlib import suppress
 from multiprocessing import forkserver
@@ -13,16 +15,22 @@ from distributed import Scheduler, default_client
 
 from singa_dask.cluster.fork_server import IMPORTED
 
+logger = logging.getLogger(__name__)
+
 # Until then the worker compiles, on the same cores.
 _AFTER_S = 1.0
+_ANSWER_S = 10.0
 
 
 def prepare_successor(worker: Any) -> None:
     """Have the nanny of a Dask worker fork the worker's successors. Does not wait. For a thread of the worker."""
 
     async def ask() -> None:
-        with suppress(Exception):  # the nanny is gone, or the worker closes: no successor comes
-            await worker.rpc(worker.nanny).run(function=pickle.dumps(_fork_workers))
+        asked = worker.rpc(worker.nanny).run(function=pickle.dumps(_fork_workers))
+        with suppress(OSError):  # the nanny is gone or stopped, or the worker closes: no successor comes
+            answer = await asyncio.wait_for(asked, _ANSWER_S)
+            if answer["status"] != "OK":
+                logger.warning("%s cannot fork workers, and starts them anew: %r", worker.nanny, answer["exception"])
 
     if worker.nanny:
         worker.loop.add_callback(worker.loop.call_later, _AFTER_S, ask)

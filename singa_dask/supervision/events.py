@@ -9,13 +9,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from singa_dask.cluster import WorkerInfo
     from singa_dask.server import KeptServer
-    from singa_dask.supervision.inheritance import Inherited
+    from singa_dask.server.ledger import Ledger
     from singa_dask.training.checkpoint import Found
     from singa_dask.training.worker import GroupPlan
 
 
 class Event:
     """Something that has happened."""
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """What the servers of an earlier start of the run have left in memory, by the group's name.
+
+    fits: whether it is of the same net, updater, data and topology. torn: the server groups of which something is
+    missing. ledgers: of those whose memory can be read.
+    """
+
+    fits: bool = True
+    torn: tuple[str, ...] = ()
+    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

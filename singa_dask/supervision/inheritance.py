@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from singa_dask.server import KeptServer
     from singa_dask.server.ledger import Ledger
+    from singa_dask.supervision.events import Inherited
     from singa_dask.supervision.members import Members
 
 OUTDATED = "replica outdated"  # an event in the record of a run
-
-
-@dataclass(frozen=True)
-class Inherited:
-    """What the servers of an earlier start of the run have left in memory, by the group's name.
-
-    fits: whether it is of the same net, updater, data and topology. torn: the server groups of which something is
-    missing. ledgers: of those whose memory can be read.
-    """
-
-    fits: bool = True
-    torn: tuple[str, ...] = ()
-    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
 
 
 def inherit(

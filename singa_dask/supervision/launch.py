@@ -20,8 +20,14 @@ from singa_dask.planning.candidates import with_cluster
 from singa_dask.server import KeptServer, ServerPlan
 from singa_dask.server.kept import kept_ledger
 from singa_dask.server.ledger import Ledger
-from singa_dask.supervision.events import Formed, FormRequest, NotFormed, ServerGroupRequest, WorkerGroupRequest
-from singa_dask.supervision.inheritance import Inherited
+from singa_dask.supervision.events import (
+    Formed,
+    FormRequest,
+    Inherited,
+    NotFormed,
+    ServerGroupRequest,
+    WorkerGroupRequest,
+)
 from singa_dask.supervision.members import is_first
 from singa_dask.supervision.servers import Keeping, Servers, make_servers
 from singa_dask.training.dask_task import train_on_dask_worker

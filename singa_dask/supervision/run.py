@@ -71,7 +71,7 @@ class Run:
     _launcher: GroupLauncher | None = None
     _supervisor: Supervisor | None = None
     _in_process: InProcess | None = None
-    _starts: int = 0  # before this one
+    _told: list[dict[str, Any]] = field(default_factory=list)  # by earlier starts of the run
     _heard: bool = False  # anything from a worker group
     _unwritten: bool = False  # whether metrics wait in memory
     # What the worker groups have told so far: the record of a run that fails.
@@ -97,7 +97,7 @@ class Run:
                     self._free_workers(client)
                 aside = None if resume else self.workspace.set_aside() or self.workspace.aside
                 self.workspace.open(job_to_text(self.prepared.job), resumes=resume)
-                self._starts = [event["event"] for event in self.workspace.told()].count("start")
+                self._told = self.workspace.told()
                 self._tell("start", step=found.step if found else 0)
                 error: BaseException | None = None
                 try:
@@ -178,8 +178,9 @@ class Run:
         groups, size = topology.nworker_groups, topology.nworkers_per_group
         split = any(self.prepared.layout.own_sizes)  # their portions are of so many workers
         self.display.note(f"forming {groups} worker group{'s' * (groups > 1)} of {size} on Dask workers")
-        members = Members.placed(topology, place(topology, free), self._starts)
-        recall(members, self.workspace.told())
+        starts = [event["event"] for event in self._told].count("start")
+        members = Members.placed(topology, place(topology, free), starts)
+        recall(members, self._told)
         state = Supervision(
             members,
             steps=self._steps,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from singa_dask.errors import ClusterError
 from singa_dask.supervision import events as ev
-from singa_dask.supervision.inheritance import Inherited, inherit
+from singa_dask.supervision.inheritance import inherit
 from singa_dask.supervision.members import (
     GroupLost,
     Loss,
@@ -301,7 +301,7 @@ class Supervision:
         while self._askers and not self.over:
             self._do(ev.Reply(self._askers.pop(0), self._newcomer(there)))
 
-    def _inherit(self, left: Mapping[str, tuple[Any, ...]], inherited: Inherited) -> None:
+    def _inherit(self, left: Mapping[str, tuple[Any, ...]], inherited: ev.Inherited) -> None:
         """Have servers go on from what those of an earlier start have left, or say why not."""
         why = inherit(self.members, left, inherited, None if self._found is None else self._found.ledger)
         if why and why != self._not_inherited:

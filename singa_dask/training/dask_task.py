@@ -25,9 +25,11 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
 
     from singa_dask.cluster import current_task
     from singa_dask.cluster.held import NannyHolder
+    from singa_dask.cluster.successors import prepare_successor
     from singa_dask.data import dask_submit
 
     worker, task = get_worker(), current_task()
+    prepare_successor(worker)
 
     def links() -> Mapping[int, Link]:
         count = len(task.wait_told("servers", SERVERS_S))

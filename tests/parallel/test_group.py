@@ -13,9 +13,10 @@ import cloudpickle
 import numpy as np
 import psutil
 import pytest
-from distributed import Client
+from distributed import Client, get_worker
 
 from singa_dask.cluster import GroupFailed, current_task, form_group, wait_workers
+from singa_dask.cluster.successors import prepare_successor
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError, DataError
 
@@ -26,6 +27,11 @@ def _where(comm):
     total = np.array([comm.rank + 1.0])
     comm.all_reduce(total)
     return comm.rank, os.getpid(), float(total[0])
+
+
+def _prepared(comm):
+    prepare_successor(get_worker())
+    return _for_ever(comm)
 
 
 def _born(comm):
@@ -157,7 +163,7 @@ def test_successors_are_forked_from_a_process_that_has_imported_everything(no_le
         return [child for child in command.children() if "forkserver" in str(child.cmdline())]
 
     with _dask_commands(tmp_path, 20_000 + (os.getpid() + 10) % 12_000) as (client, command):
-        group = form_group(client, [worker.address for worker in wait_workers(client, 2)], _for_ever)
+        group = form_group(client, [worker.address for worker in wait_workers(client, 2)], _prepared)
         deadline = time.monotonic() + 20
         while not servers() and time.monotonic() < deadline:
             time.sleep(0.05)

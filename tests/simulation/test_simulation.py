@@ -20,7 +20,7 @@ from singa_dask.server.neighbours import Account
 from singa_dask.server.protocol import SliceProtocol
 from singa_dask.server.replica import Replication
 from singa_dask.server.shadow import SliceShadow
-from singa_dask.supervision.inheritance import Inherited
+from singa_dask.supervision.events import Inherited
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members
 from singa_dask.supervision.processes import Processes

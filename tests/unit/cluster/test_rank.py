@@ -59,7 +59,6 @@ def worker(monkeypatch):
     monkeypatch.setattr(rank, "get_worker", lambda: worker)
     monkeypatch.setattr(rank, "secede", lambda: None)
     monkeypatch.setattr(rank, "describe", lambda dask_worker: WorkerInfo(dask_worker.address))
-    monkeypatch.setattr(rank, "prepare_successor", lambda worker: None)
     worker.spent = []
     monkeypatch.setattr(rank, "spend_world", worker.spent.append)
     worker.comm, worker.joins = Comm(), []

@@ -19,7 +19,7 @@ _METHOD = "distributed.worker.multiprocessing-method"
 
 @pytest.fixture
 def nanny(monkeypatch):
-    """A process of a nanny, without a client; `done`: what happens to its fork server."""
+    """A process of a nanny, without a client or a scheduler; `done`: what happens to its fork server."""
     nanny = SimpleNamespace(done=[])
     nanny.fork = lambda: successors._fork_workers(nanny)
 
@@ -27,6 +27,7 @@ def nanny(monkeypatch):
         raise ValueError("no client")
 
     monkeypatch.setattr(successors, "default_client", none)
+    monkeypatch.setattr(successors, "Scheduler", SimpleNamespace(_instances=[]))
     monkeypatch.setattr(distributed.utils, "_forkserver_preload_set", False)
     fork_server = SimpleNamespace(
         set_forkserver_preload=nanny.done.append, ensure_running=lambda: nanny.done.append("running")
@@ -43,6 +44,14 @@ def test_a_nanny_that_spawns_workers_forks_them_from_now_on(nanny):
         assert distributed.utils._forkserver_preload_set, "Dask does not replace what is imported"
         nanny.fork()
         assert len(nanny.done) == 2, "it does so already"
+
+
+def test_a_nanny_in_the_process_of_a_scheduler_stays_as_it_is(nanny, monkeypatch):
+    monkeypatch.setattr(successors, "Scheduler", SimpleNamespace(_instances=["one"]))
+    with dask.config.set({_METHOD: "spawn"}):
+        nanny.fork()
+        assert dask.config.get(_METHOD) == "spawn"
+    assert not nanny.done
 
 
 def test_a_nanny_in_the_process_of_a_client_and_one_that_forks_stay_as_they_are(nanny, monkeypatch):
@@ -72,3 +81,16 @@ def test_a_worker_asks_its_nanny_once_it_has_compiled():
     assert asked == [successors._fork_workers] and waited == [1.0]
     prepare_successor(SimpleNamespace(nanny=None))
     assert len(asked) == 1
+
+
+def test_a_nanny_that_cannot_fork_workers_is_named(caplog):
+    async def run(function):
+        return {"status": "error", "exception": RuntimeError("no fork server")}
+
+    loop = SimpleNamespace(
+        add_callback=lambda function, *args: function(*args),
+        call_later=lambda delay_s, function: asyncio.run(function()),
+    )
+    nanny = SimpleNamespace(run=run)
+    prepare_successor(SimpleNamespace(nanny="tcp://n:1", loop=loop, rpc=lambda address: nanny))
+    assert "tcp://n:1 cannot fork workers" in caplog.text and "no fork server" in caplog.text

@@ -7,7 +7,8 @@ from support.supervised import Run, kept_server
 
 from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
-from singa_dask.supervision.inheritance import OUTDATED, Inherited, recall
+from singa_dask.supervision.events import Inherited
+from singa_dask.supervision.inheritance import OUTDATED, recall
 from singa_dask.supervision.members import GENERATIONS, Restart
 
 DOWNPOUR = {"nworker_groups": 2, "server_worker_separate": True}

@@ -17,7 +17,7 @@ from singa_dask.server import KeptServer, ShadowAddress
 from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
-from singa_dask.supervision.inheritance import Inherited
+from singa_dask.supervision.events import Inherited
 from singa_dask.supervision.launch import GroupLauncher, close, model_of
 from singa_dask.training.worker import WorkerPlan
 
