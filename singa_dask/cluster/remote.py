@@ -25,8 +25,10 @@ _BUSY_S, _LOST_S = 60.0, 10.0
 _LOOK_S = 0.5
 # Who has not answered by then may be gone.
 _PROMPT_S = 0.1
-# Between two looks at whether processes are stopped, and the time of each look that a process adds.
-_STOPPED_EVERY_S, _STOPPED_SHARE_S = 0.25, 0.01
+# Between two looks at whether processes are stopped.
+_STOPPED_EVERY_S = 0.25
+# What each process adds to the time between two looks at all of them.
+_LOOK_SHARE_S = 0.01
 
 
 def run_each(
@@ -35,16 +37,38 @@ def run_each(
     """What `function(*args[address])` returned on each worker, or the exception that it ended with.
 
     `Client.run` waits for all its workers together, and for a stopped one for ever. Here each has its own deadline:
-    one that does not answer yields TimeoutError. The function runs on the event loop of the worker, or of its nanny,
-    and must not block.
+    one that does not answer yields TimeoutError, and one that the scheduler misses meanwhile OSError, at once. The
+    function runs on the event loop of the worker, or of its nanny, and must not block.
     """
 
-    async def one(address: str) -> Any:
+    async def call(address: str) -> Any:
         # Client._run is what Client.run awaits; the public call has no deadline.
-        calls = client._run(function, *args[address], workers=[address], nanny=on_nanny)
-        return (await asyncio.wait_for(calls, timeout_s))[address]
+        return (await client._run(function, *args[address], workers=[address], nanny=on_nanny))[address]
+
+    look_s = max(_PROMPT_S, _LOOK_SHARE_S * len(args))
+
+    async def one(address: str) -> Any:
+        deadline, asked = time.monotonic() + timeout_s, asyncio.ensure_future(call(address))
+        try:
+            while not asked.done() and (left := deadline - time.monotonic()) > 0:
+                await asyncio.wait({asked}, timeout=min(left, look_s))
+                # The scheduler itself goes on connecting.
+                if not (asked.done() or on_nanny or await _is_listed(client, address, left)):
+                    raise OSError(f"the scheduler misses {address}")
+            if not asked.done():
+                raise TimeoutError
+            return asked.result()
+        finally:
+            asked.cancel()
 
     return _each(client, one, args, timeout_s)
+
+
+async def _is_listed(client: Any, address: str, timeout_s: float) -> bool:
+    """Whether the scheduler knows a worker; true if it does not say."""
+    with suppress(OSError, AttributeError):  # no answer in time, or the client has given up the scheduler
+        return address in await asyncio.wait_for(client.scheduler.ncores(workers=[address]), timeout_s)
+    return True
 
 
 def ask_nannies(
@@ -119,7 +143,7 @@ class StoppedProcesses:
     def look(self, pids: Mapping[str, int]) -> set[str]:
         """The nannies, of those given (nanny -> pid of its worker), whose worker is lost. Looks if it is time to."""
         now = time.monotonic()
-        if now - self._looked_at < max(_STOPPED_EVERY_S, _STOPPED_SHARE_S * len(pids)):
+        if now - self._looked_at < max(_STOPPED_EVERY_S, _LOOK_SHARE_S * len(pids)):
             return set()
         self._looked_at = now
         before, self.found = self.found, stopped_processes(self._client, pids) if pids else set()

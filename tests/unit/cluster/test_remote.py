@@ -6,6 +6,7 @@ import asyncio
 import gc
 import pickle
 import socket
+import threading
 import time
 import warnings
 from types import SimpleNamespace
@@ -87,6 +88,15 @@ def test_each_worker_answers_for_itself():
     answers = run_each(client, print, {"a": (), "b": (7,), "c": ()}, 0.05)
     assert client.asked == [("print", (), "a", False), ("print", (7,), "b", False), ("print", (), "c", False)]
     assert answers["a"] == 1 and answers["c"] is fault and isinstance(answers["b"], TimeoutError)
+
+
+def test_a_worker_that_the_scheduler_misses_meanwhile_is_not_waited_for():
+    client = Client({"a": 1, "b": None})
+    began = time.monotonic()
+    threading.Timer(0.2, client.answers.pop, ("b",)).start()
+    answers = run_each(client, print, {"a": (), "b": ()}, 20.0)
+    assert answers["a"] == 1 and time.monotonic() - began < 10.0
+    assert "the scheduler misses b" in str(answers["b"]) and not isinstance(answers["b"], TimeoutError)
 
 
 def test_a_client_whose_event_loop_is_stuck_has_no_answers():
