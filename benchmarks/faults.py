@@ -3,7 +3,8 @@
 make faults                              # or: python benchmarks/faults.py --case worker --job examples/mnist/job.conf
 
 Each case trains a net on Dask workers of this machine, as their commands start them, and hits one process with SIGKILL
-or SIGSTOP.
+or SIGSTOP. As root there are four more cases, whose workers are dealt to three hosts (namespaces of Linux), half as
+many again as the job needs: one host loses all its processes, or is cut off the network, and does not come back.
 
     next_s      seconds from the fault until every worker group has made a further step
     repeated    steps that were made and then thrown away
@@ -32,6 +33,7 @@ import h5py
 import numpy as np
 import psutil
 from rich.console import Console
+from tools.network import Host, joined_hosts
 from tools.report import begun, end, show
 from tools.victims import Watcher, Workers, connected, left
 
@@ -42,20 +44,23 @@ from singa_dask.supervision.control import ask_run
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SYNCHRONOUS = ("allreduce", "sandblaster")
 WITHIN_S = 60.0
+HOSTS = 3
 
 
 @dataclass(frozen=True)
 class Case:
     """victim: "worker" or "server", of a framework; stop: with SIGSTOP; alone: its nanny is killed too, so nobody
-    replaces it. when: the fault comes at half of the steps, in the midst of a "checkpoint" or an "evaluation", just
-    after a worker group was told to "join", or a second one in the midst of a "restart". more: settings of the job.
-    longer: how many times as many steps it takes."""
+    replaces it. host: in place of one process, all of the second host are killed ("lost"), or it is "cut" off. when:
+    the fault comes at half of the steps, in the midst of a "checkpoint" or an "evaluation", just after a worker group
+    was told to "join", or a second one in the midst of a "restart". more: settings of the job. longer: how many times
+    as many steps it takes."""
 
     name: str
     framework: str
     victim: str = "worker"
     stop: bool = False
     alone: bool = False
+    host: str = ""
     when: str = "step"
     more: tuple[str, ...] = ()
     longer: int = 1
@@ -77,6 +82,10 @@ CASES = (
     Case("downpour-join", "downpour", when="join", longer=4),
     Case("hogwild-worker", "hogwild", longer=10),
     Case("hybrid-worker", "hybrid", longer=4),
+    Case("host", "allreduce", host="lost"),
+    Case("cut", "allreduce", host="cut"),
+    Case("downpour-host", "downpour", host="lost"),
+    Case("downpour-cut", "downpour", host="cut"),
 )
 
 
@@ -98,7 +107,10 @@ class Fault(threading.Thread):
         self._until(moments.get(self.case.when, lambda: self._step >= self._half))
         if self.case.when == "join":
             ask_run(self._client, "join")
-        self._hit(victims[0])
+        if self.case.host:
+            self._hit_host(self._workers.hosts[1])
+        else:
+            self._hit(victims[0])
         if self.case.when == "restart":
             self._until(lambda: len(self._watcher.starts[0]) > 1)
             self._hit(self._victims()[0])
@@ -116,6 +128,13 @@ class Fault(threading.Thread):
         """Processes of the kind that the case names."""
         found = self._client.run(_role)
         return sorted(pid for pid, kind in found.values() if kind == self.case.victim)
+
+    def _hit_host(self, host: Host) -> None:
+        self.at = time.monotonic()
+        if self.case.host == "cut":
+            host.cut(off=True)
+        else:
+            self._workers.crash(host)
 
     def _hit(self, pid: int) -> None:
         process = psutil.Process(pid)
@@ -142,15 +161,19 @@ def trained(case: Case, job: Path, steps: int, *, hit: bool) -> tuple[dict[str, 
     """A run, and what it showed."""
     watcher, result, failed, steps = Watcher(), None, "", steps * case.longer
     settings = [f"train_steps={steps}", f"disp_freq={case.longer}", "test_freq=0", "checkpoint_freq=0", *case.more]
+    if case.host:
+        settings[3] = f"checkpoint_freq={steps // 10}"
     if case.when == "checkpoint":
         settings[3] = f"checkpoint_freq={steps // 2}"
     elif case.when == "evaluation":
         settings[2] = f"test_freq={steps // 2}"
     told = Job.from_file(job, overrides=settings, cluster=EXAMPLES / "clusters" / f"{case.framework}.conf")
-    count = told.topology.nprocesses + (told.topology.nworkers_per_group if case.when == "join" else 0)
+    spare = -(-told.topology.nprocesses // 2) if case.host else 0
+    count = told.topology.nprocesses + (told.topology.nworkers_per_group if case.when == "join" else spare)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
-        workers = Workers(count, folder)
+        hosts = stack.enter_context(joined_hosts(HOSTS, home=True)) if case.host else ()
+        workers = Workers(count, folder, hosts)
         stack.callback(workers.end)
         client = stack.enter_context(connected(workers, count))
         fault = Fault(case, client, workers, watcher, steps // 2, folder / "run")
@@ -197,7 +220,7 @@ def main(names: Sequence[str], steps: int, job: Path, out: Path | None) -> None:
     before = set(os.listdir("/dev/shm"))
     undisturbed: dict[Any, Any] = {}
     for case in CASES:
-        if names and case.name not in names:
+        if case.name not in names and (names or (case.host and os.geteuid() != 0)):
             continue
         key = case.framework, case.more
         if case.framework in SYNCHRONOUS and key not in undisturbed:

@@ -18,6 +18,8 @@ immune.
     repeated    steps that were made and then thrown away
     back_s      seconds from a fault until every worker group is beyond the step that it had: median, and the longest.
                 Faults that the next one follows before that are left out.
+    cost_s      for each kind of fault: the mean of the seconds in which calm makes the steps that are missing between
+                the fault and the next one
     ledger      the verdict of `singa-dask audit`
     left        processes and segments of shared memory that are there afterwards
 """
@@ -72,6 +74,7 @@ class Storm(threading.Thread):
     kinds: Sequence[str]
     hit: list[tuple[float, str]] = field(default_factory=list)
     began: float = 0.0
+    failed: str = ""
 
     def __post_init__(self) -> None:
         super().__init__(daemon=True)
@@ -82,7 +85,15 @@ class Storm(threading.Thread):
     def run(self) -> None:
         self.watcher.started.wait(STARTING_S)
         self.began = time.monotonic()
-        ends = self.began + self.seconds
+        try:
+            self._rage(self.began + self.seconds)
+        except Exception as error:
+            self.failed = f"the storm: {error}"
+        finally:
+            with suppress(SingaError):  # it has failed
+                ask_run(self.client, "stop")
+
+    def _rage(self, ends: float) -> None:
         following = self._next()
         while time.monotonic() < ends:
             time.sleep(0.1)
@@ -94,8 +105,6 @@ class Storm(threading.Thread):
                 following = self._next()
         for _, undo in self._due:
             undo()
-        with suppress(SingaError):  # it has failed
-            ask_run(self.client, "stop")
 
     def _next(self) -> float:
         return time.monotonic() + self.draw.expovariate(1 / self.every)
@@ -156,8 +165,9 @@ def measure(
         except SingaError as error:
             failed = str(error).splitlines()[0]
         storm.join(STARTING_S)
+        failed = failed or storm.failed
         ledger = audit(result).verdict if result else ""
-    made = sum(watcher.steps(storm.began + seconds).values()) - sum(watcher.steps(storm.began).values())
+    made = _made(watcher, storm.began, storm.began + seconds)
     nexts = [*(when for when, _ in storm.hit[1:]), storm.began + seconds]
     backs = [(watcher.back(when), when, after) for (when, _), after in zip(storm.hit, nexts, strict=False)]
     return {
@@ -171,8 +181,25 @@ def measure(
         "loss": round(result.train["loss"], 4) if result and result.train else None,
         "ledger": ledger,
         "failed": failed,
-        "hit": [(round(when - storm.began, 1), kind) for when, kind in storm.hit],
+        "hit": [
+            {"at": round(when - storm.began, 1), "kind": kind, "for": round(after - when, 1), "steps": steps}
+            for (when, kind), after in zip(storm.hit, nexts, strict=False)
+            for steps in [_made(watcher, when, after)]
+        ],
     }
+
+
+def _made(watcher: Watcher, begin: float, end: float) -> int:
+    """Steps of all worker groups between two moments."""
+    return sum(watcher.steps(end).values()) - sum(watcher.steps(begin).values())
+
+
+def costs(hit: Sequence[dict[str, Any]], rate: float) -> dict[str, float]:
+    """Seconds that a fault of each kind costs. rate: of the steps in calm."""
+    lost: dict[str, list[float]] = {}
+    for fault in hit:
+        lost.setdefault(fault["kind"], []).append(fault["for"] - fault["steps"] / rate)
+    return {kind: round(mean(seconds), 1) for kind, seconds in sorted(lost.items())}
 
 
 @contextmanager
@@ -228,12 +255,15 @@ def main(
         row, calm = runs[len(runs) // 2], runs[::2] if calm_s else []
         rates = row["calm_steps_per_s"] = [each["steps_per_s"] for each in calm]
         row["goodput"] = round(row["steps_per_s"] / mean(rates), 3) if all(rates) and rates else None
+        row["cost_s"] = costs(row["hit"], mean(rates)) if all(rates) and rates else None
         row["calm_loss"] = calm[0]["loss"] if calm else None
         row["back_median_s"] = median(row["back_s"]) if row["back_s"] else None
         row["back_longest_s"] = max(row["back_s"], default=None)
         row["left"] = ", ".join(left(before))
         figures["rows"].append(row)
         show(console, f"{framework}: a fault every {every:g} s", [row])
+        if row["cost_s"]:
+            console.print("seconds per fault: " + ", ".join(f"{kind} {s:g}" for kind, s in row["cost_s"].items()))
     end(console, figures, out)
     if any(row["failed"] or row["left"] or not row["ledger"].startswith("clean") for row in figures["rows"]):
         sys.exit(1)

@@ -174,7 +174,7 @@ def _holder() -> subprocess.Popen:
 
 
 def _ran(command: Sequence[str]) -> str:
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if ran.returncode != 0:
         raise NotHere(f"`{' '.join(command)}` failed: {ran.stderr.strip()}")
     return ran.stdout

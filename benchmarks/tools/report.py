@@ -43,10 +43,10 @@ def end(console: Console, figures: dict[str, Any], out: Path | None) -> None:
 
 
 def show(console: Console, title: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Print rows of figures; lists stay out."""
+    """Print rows of figures; lists and dictionaries stay out."""
     table = Table(title=title, box=None)
     for row in rows:
-        shown = {name: value for name, value in row.items() if not isinstance(value, list)}
+        shown = {name: value for name, value in row.items() if not isinstance(value, list | dict)}
         if not table.columns:
             for name, value in shown.items():
                 table.add_column(name.replace("_", " "), justify="left" if isinstance(value, str) else "right")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -126,11 +126,13 @@ class WorkerGroup(Member):
 class ServerGroup(Member):
     """The servers that hold one copy of the parameters.
 
-    left: by its lost servers, from which it goes on. inherits: whether it was to go on from what an earlier start of
-    the run had left. outdated: the last replica that a server has lost, by generation and rank.
+    left: by its lost servers, from which it goes on. guests: the servers, by rank, that are in a process of other
+    members until there is a free one. inherits: whether it was to go on from what an earlier start of the run had
+    left. outdated: the last replica that a server has lost, by generation and rank.
     """
 
     left: tuple[KeptServer, ...] = ()
+    guests: frozenset[int] = frozenset()
     inherits: bool = False
     outdated: dict[tuple[int, int], int] = field(default_factory=dict)
 
@@ -146,6 +148,15 @@ class ServerGroup(Member):
             and (kept.replica == 0 or kept.replica > self.outdated.get((kept.generation, kept.rank), 0))
             for kept in left
         )
+
+    def spread(self, free: list[str], together: int) -> list[str]:
+        """Put guests into free processes, so many together, and take these off the list; returns them."""
+        guests, own = sorted(self.guests), free[: -(-len(self.guests) // together)]
+        del free[: len(own)]
+        places = {rank: own[i // together] for i, rank in enumerate(guests[: len(own) * together])}
+        self.where = tuple(places.get(rank, address) for rank, address in enumerate(self.where))
+        self.guests -= places.keys()
+        return own
 
     def __str__(self) -> str:
         return f"server group {self.number}"
@@ -219,6 +230,13 @@ class Members:
     def used(self, but: Phase = Phase.ENDED) -> set[str]:
         """The Dask workers that members are on, without those in the phase `but`."""
         return {a for m in self.all() if m.phase not in (Phase.ENDED, but) for a in m.where}
+
+    def hosts(self, group: ServerGroup, answer: Container[str]) -> list[str]:
+        """The processes, of those that answer, that can take in servers of a group: those of its other servers, else
+        of other server groups that run, else of worker groups that run."""
+        circles = [[group], [other for other in self.serving() if other is not group], self.running()]
+        found = ([a for m in circle for a in dict.fromkeys(m.where) if a in answer] for circle in circles)
+        return next(filter(None, found), [])
 
     def move(self, member: Member, what: str) -> None:
         """Make the transition that `what` means. Raises KeyError where TRANSITIONS has none."""

@@ -132,7 +132,7 @@ class Supervision:
             elif others_ended and not (self.lead_told or self._pending()):
                 numbers = tuple(group.number for group in self.members.serving())
                 self._do_alone(ev.TellLead(True, (*numbers[:-1], *numbers[-3::-1])))  # along the line, and back
-        growing = self._lacks() > 0 and not self._pending()
+        growing = bool(self._lacks() or self._with_guests()) and not self._pending()
         if self._survey is None and (self._pending() or self._askers or growing):
             wanted = self._needs_checkpoint or self.members.synchronous or not self.members.serving()
             checkpoint = wanted and self._checkpoint is None and self._pending()
@@ -296,8 +296,9 @@ class Supervision:
                 self._do(ev.Note(f"the last exchange between server groups failed: {self._flush_fault}"))
                 self._do_alone(ev.TellLead(True))
             self._flush_fault = ""
-            if self._lacks() and self.busy is None:
+            if self.busy is None and not self._pending():
                 self._grow(there)
+                self._spread(there)
         while self._askers and not self.over:
             self._do(ev.Reply(self._askers.pop(0), self._newcomer(there)))
 
@@ -404,6 +405,8 @@ class Supervision:
             self._replaced_by = None
             self.members.relocate(batch, dict(zip(missing, free, strict=False)))
             return self._form(batch)
+        if lodged := self._lodged(batch, there, free, nannies):
+            return self._form(lodged)
         first, self._replaced_by = self._replaced_by is None, self._replaced_by or at + self.patience_s
         if late or not coming:
             here = [address for address in batch[0].where if address in answer] + free
@@ -431,14 +434,46 @@ class Supervision:
         self._do(ev.Note(f"{group} goes on with {self._size(len(here))}"))
         return batch
 
+    def _lodged(
+        self, batch: Sequence[Member], there: Sequence[WorkerInfo], free: Sequence[str], nannies: frozenset[str]
+    ) -> list[ServerGroup]:
+        """The server groups of the batch that running worker groups wait for, and whose servers have processes now: some
+        as guests."""
+        free, lodged = list(free), []
+        waiting = {group.server_group for group in self.members.running()}
+        for group in self.members.returning():
+            if group in batch and group.number in waiting:
+                guests = self.processes.lodge(group, self.members, there, free, nannies)
+                lodged += [] if guests is None else [group]
+                if guests:
+                    self._do(ev.Note(f"{group} goes on in other processes of the run until there are free ones"))
+        return lodged
+
+    def _with_guests(self) -> list[ServerGroup]:
+        """The server groups that run and have guests."""
+        return [] if self.stopped or self.lead_told else [group for group in self.members.serving() if group.guests]
+
+    def _spread(self, there: Sequence[WorkerInfo]) -> None:
+        """Give servers that are guests free processes."""
+        free = [info.address for info in self.processes.free(there, self.members)]
+        for group in self._with_guests():
+            if own := group.spread(free, self.members.topology.nservers_per_procs):
+                self._do(ev.Note(f"{group} goes on in {', '.join(own)}, which had no work"))
+                self._take_down_whole(group)
+
     def _grow(self, there: Sequence[WorkerInfo]) -> None:
         """Form the synchronous group again if Dask workers are free that can take the place of lost ones."""
-        (group,), free = self.members.worker_groups, self.processes.free(there, self.members)
-        if not free:
+        lacks, free = self._lacks(), self.processes.free(there, self.members)
+        if not (lacks and free):
             return
-        group.where += tuple(info.address for info in free[: self._lacks()])
+        (group,) = self.members.worker_groups
+        group.where += tuple(info.address for info in free[:lacks])
         self._do(ev.Note(f"{group} goes on with {self._size(len(group.where))}"))
-        self.members.move(group, "take down")
+        self._take_down_whole(group)
+
+    def _take_down_whole(self, member: Member) -> None:
+        """Take down a member that has lost nothing, to form it again in other processes."""
+        self.members.move(member, "take down")
         self._checkpoint = None
         self._outdated = self._surveys
 

@@ -144,7 +144,11 @@ class _Resolver:
         if phase == Phase.kTrain:
             self.trained[name] = info, store
             self.described[name] = info.manifest.description
-        elif name in self.trained and _normalisation(store) != _normalisation(self.trained[name][1]):
+            return info, stream
+        if fitted is not info and info.manifest.digest == fitted.manifest.digest and not store.validation_share:
+            message = "the %s metrics are of the training data: layer %r reads %s in both phases"
+            logger.warning(message, PHASE_NAMES[phase], name, info.path)
+        if name in self.trained and _normalisation(store) != _normalisation(self.trained[name][1]):
             message = "layer %r normalises the samples of phase %s otherwise than those of training"
             logger.warning(message, name, PHASE_NAMES[phase])
         return info, stream

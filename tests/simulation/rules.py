@@ -444,7 +444,11 @@ class CheckedSupervision(Supervision):
                 member.generation in (generation, generation + 1), f"the generation of {member} has jumped"
             )
         workers = [set(group.where) for group in members.worker_groups if group.phase is not Phase.ENDED]
-        servers = [set(group.where) for group in members.server_groups if group.phase is not Phase.ENDED]
+        servers = [
+            {address for rank, address in enumerate(group.where) if rank not in group.guests}
+            for group in members.server_groups
+            if group.phase is not Phase.ENDED
+        ]
         separate = members.topology.server_worker_separate
         for places in (workers, servers, [*workers, *servers] if separate else []):
             self.rules.demand(len(set().union(*places)) == sum(map(len, places)), "two members are on one process")

@@ -301,7 +301,11 @@ def check(run: Run) -> None:
     assert {g.plan.number for g in request.worker_groups} == {m.number for m in forming if m in members.worker_groups}
     assert {g.number for g in request.server_groups} == {m.number for m in forming if m in members.server_groups}
     workers = [set(group.where) for group in members.worker_groups if group.phase is not Phase.ENDED]
-    servers = [set(group.where) for group in members.server_groups if group.phase is not Phase.ENDED]
+    servers = [
+        {address for rank, address in enumerate(group.where) if rank not in group.guests}
+        for group in members.server_groups
+        if group.phase is not Phase.ENDED
+    ]
     for places in (workers, servers, [*workers, *servers] if members.topology.server_worker_separate else []):
         assert len(set().union(*places)) == sum(map(len, places)), "a Dask worker is in two places"
     for member in members.all():

@@ -116,6 +116,75 @@ def test_server_groups_that_come_back_are_there_for_those_that_do_not(start):
     assert "of worker group 0 and worker group 1 and worker group 2, from the parameters of a neigh" in run.notes[0]
 
 
+def go_on(run):
+    """Answer what is open: surveys follow each other as long as a process is missing."""
+    for _ in range(12):
+        if run.open:
+            run.answer()
+
+
+def lose_with_nanny(run, address):
+    run.lost_nannies.add(run.there[address].nanny)
+    run.kill(address)
+
+
+def test_lost_servers_are_guests_in_other_processes_until_there_are_free_ones(start):
+    run = start(spare=0, **DOWNPOUR, nservers_per_group=2)
+    stays, lost = run.server_groups[0].where
+    before = dict(run.ranks)
+    lose_with_nanny(run, lost)
+    run.handle(ev.ServersLost(frozenset({lost})))
+    go_on(run)
+    assert run.server_groups[0].where == (stays, stays) and run.servers[0].parameters == "generation 1"
+    assert run.notes[1:] == ["server group 0 goes on in other processes of the run until there are free ones"]
+    new = run.start()
+    run.settle()
+    assert run.server_groups[0].where == (stays, new) and run.servers[0].parameters == "generation 2"
+    assert run.notes[2:] == [f"server group 0 goes on in {new}, which had no work"] and run.ranks == before
+    assert [ranks.told[-1] for ranks in run.ranks.values()] == [("servers", run.servers[0].addresses)] * 2
+    assert len(run.state.restarts) == 1 and not run.server_groups[0].guests
+
+
+def test_servers_of_a_host_are_guests_while_its_worker_group_waits_for_processes(start):
+    run = start(spare=0, **DOWNPOUR)
+    lose_with_nanny(run, run.server_groups[0].where[0])
+    lose_with_nanny(run, run.worker_groups[1].where[0])
+    run.handle(ev.WorkerGroupFailed(1, run.worker_groups[1].generation, "its process died"))
+    go_on(run)
+    assert run.server_groups[0].where == run.worker_groups[0].where and run.servers[0].parameters == "generation 1"
+    assert run.worker_groups[1].phase is Phase.DOWN
+    first, second = run.start(), run.start()
+    run.settle()
+    assert {run.worker_groups[1].where, run.server_groups[0].where} == {(first,), (second,)}
+    run.lose(0)
+    assert run.server_groups[0].phase is Phase.RUNNING, "it is no guest any more"
+
+
+def test_servers_that_nobody_waits_for_are_no_guests(start):
+    run = start(spare=0, **DOWNPOUR, nservers_per_group=2)
+    lost = run.server_groups[0].where[1]
+    lose_with_nanny(run, lost)
+    for number in range(2):
+        lose_with_nanny(run, run.worker_groups[number].where[0])
+        run.handle(ev.WorkerGroupFailed(number, run.worker_groups[number].generation, "its process died"))
+    run.handle(ev.ServersLost(frozenset({lost})))
+    go_on(run)
+    assert {group.phase for group in run.members.all()} == {Phase.DOWN} and not run.server_groups[0].guests
+
+
+def test_servers_wait_for_the_process_that_their_nanny_starts(start):
+    run = start(spare=0, **DOWNPOUR, nservers_per_group=2)
+    lost = run.server_groups[0].where[1]
+    nanny = run.there[lost].nanny
+    run.kill(lost)
+    run.handle(ev.ServersLost(frozenset({lost})))
+    go_on(run)
+    assert run.server_groups[0].phase is Phase.DOWN
+    new = run.start(nanny=nanny)
+    run.settle()
+    assert run.server_groups[0].where[1] == new and not run.server_groups[0].guests
+
+
 def test_worker_groups_whose_servers_come_back_in_vain_are_formed_again(start):
     """The memory is lost too before a process is there for the servers."""
     run = start(spare=0, **DOWNPOUR)

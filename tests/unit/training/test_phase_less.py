@@ -122,3 +122,14 @@ def test_validation_data_that_nothing_evaluates_are_told(trained, caplog):
         assert "'data'" in told[0] and "validate_freq: 100" in told[0]
         prepare(Job.from_text(job_to_text(job.proto), ["validate_freq=4"]))
         assert "nothing evaluates" not in caplog.text
+
+
+def test_an_evaluation_on_the_training_data_is_told(tmp_path, trained, caplog):
+    text, told = JOB % {"folder": tmp_path, "phases": "%s", "valid": ""}, "the test metrics are of the training data"
+    caplog.clear()
+    prepare(Job.from_text(text % "", ["test_freq=4"]))
+    assert caplog.text.count(told) == 1
+    caplog.clear()
+    other = VALID.replace("kVal", "kTest") % tmp_path
+    prepare(Job.from_text(JOB % {"folder": tmp_path, "phases": "include: kTrain", "valid": other}, ["test_freq=4"]))
+    assert told not in caplog.text
