@@ -437,8 +437,8 @@ class Supervision:
     def _lodged(
         self, batch: Sequence[Member], there: Sequence[WorkerInfo], free: Sequence[str], nannies: frozenset[str]
     ) -> list[ServerGroup]:
-        """The server groups of the batch that running worker groups wait for, and whose servers have processes now: some
-        as guests."""
+        """The server groups of the batch that running worker groups wait for, and whose servers have processes now,
+        perhaps as guests."""
         free, lodged = list(free), []
         waiting = {group.server_group for group in self.members.running()}
         for group in self.members.returning():
