@@ -234,9 +234,11 @@ class Members:
     def hosts(self, group: ServerGroup, answer: Container[str]) -> list[str]:
         """The processes, of those that answer, that can take in servers of a group: those of its other servers, else
         of other server groups that run, else of worker groups that run."""
-        circles = [[group], [other for other in self.serving() if other is not group], self.running()]
-        found = ([a for m in circle for a in dict.fromkeys(m.where) if a in answer] for circle in circles)
-        return next(filter(None, found), [])
+        others: list[Member] = [other for other in self.serving() if other is not group]
+        for circle in ([group], others, self.running()):
+            if found := [a for member in circle for a in dict.fromkeys(member.where) if a in answer]:
+                return found
+        return []
 
     def move(self, member: Member, what: str) -> None:
         """Make the transition that `what` means. Raises KeyError where TRANSITIONS has none."""
