@@ -11,7 +11,7 @@ from singa_dask.errors import CheckpointError
 from singa_dask.server.ledger import Contained, Deal, Ledger, Ranges, difference, pairs
 from singa_dask.supervision.driver import Result
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.workspace import Workspace
+from singa_dask.training.workspace import REWOUND, Workspace
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class _Record:
                 self.began[group] = min(step - 1, self.began.get(group, step))
         told = workspace.told()
         self._restarts = [event for event in told if event["event"] == "restart"]
-        self._resumed = [event["step"] for event in told if event["event"] == "start" and event["step"]]
+        self._went_back = [event["step"] for event in told if event["event"] in ("start", REWOUND) and event["step"]]
 
     def why(self, group: int, stop: int, *, partly: bool, last: bool) -> str:
         """Why steps before `stop` are missing. last: whether the checkpoint contains no later ones of the group."""
@@ -131,8 +131,8 @@ class _Record:
             if event["servers"] and group not in event["groups"]:
                 lost = " and ".join(map(str, event["servers"]))
                 return f"server group {lost} was lost, with updates that no other had: {event['cause']}"
-        if partly and self._resumed:
-            return f"the run was resumed from a checkpoint during training (step {self._resumed[-1]})"
+        if partly and self._went_back:
+            return f"the run went on from a checkpoint that was made during training (step {self._went_back[-1]})"
         return ""
 
 

@@ -40,7 +40,7 @@ from singa_dask.training.checkpoint import Found
 from singa_dask.training.history import row_of
 from singa_dask.training.prepare import Prepared
 from singa_dask.training.worker import WorkerPlan
-from singa_dask.training.workspace import Workspace
+from singa_dask.training.workspace import REWOUND, Workspace
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -201,8 +201,9 @@ class Run:
         with listening(launcher.client, self.prepared.job.name, str(self.workspace.folder), supervisor.post):
             self._reports |= supervisor.run()
 
-    def _rewound(self, groups: Iterable[int], step: int | None) -> None:
+    def _rewound(self, groups: Collection[int], step: int | None) -> None:
         self._steps |= dict.fromkeys(groups, step or 0)
+        self._tell(REWOUND, groups=tuple(groups), step=step)
         self.workspace.rewind(step, groups if self._heard else None)  # there may have been more groups before
         if 0 in groups:
             self._tell_decided({})

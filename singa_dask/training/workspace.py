@@ -2,7 +2,7 @@
 
 job.conf          the job as it ran
 metrics.jsonl     all displayed metrics, one flat JSON object per line (history.py)
-events.jsonl      each start and restart of the run, one JSON object per line
+events.jsonl      each start and restart of the run, and each return to a checkpoint, one JSON object per line
 summary.json      final metrics, topology, speed; or the cause of the failure
 curves.png        loss and accuracy over the steps
 confusion-test.png, parity-test.png   what the last evaluation compared
@@ -27,6 +27,8 @@ from typing import Any
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.training.checkpoint import UNFINISHED
 from singa_dask.training.line_file import LineFile, write_whole
+
+REWOUND = "rewound"  # an event: worker groups went back to a checkpoint
 
 
 class Workspace:

@@ -173,13 +173,14 @@ def test_every_deal_of_a_resumed_run_is_on_its_own(run):
     assert "1 of 2  55-79    55-79      -        -" in text_of(made)
 
 
-def test_a_checkpoint_during_training_explains_what_only_some_parameters_contain(run):
-    run.workspace.tell("start", step=50)
+@pytest.mark.parametrize("event", [{"event": "start"}, {"event": "rewound", "groups": [0, 1]}])
+def test_a_checkpoint_during_training_explains_what_only_some_parameters_contain(run, event):
+    run.workspace.tell(step=50, **event)
+    run.workspace.tell("restart", groups=[0, 1], step=70, cause="the host died", servers=[0])
     run.save(80, [[2, 0, [whole(0, 0, 80), [1, [0, 48, 49, 80], [0, 80], []]]]])
     run.end(g0=80, g1=80)
-    assert run.audit().groups[1].missing == (
-        Missing(48, 49, partly=True, why="the run was resumed from a checkpoint during training (step 50)"),
-    )
+    why = "the run went on from a checkpoint that was made during training (step 50)"
+    assert run.audit().groups[1].missing == (Missing(48, 49, partly=True, why=why),)
 
 
 def test_a_run_is_found_by_its_folder_its_name_and_its_result(run, tmp_path, monkeypatch):
