@@ -237,7 +237,8 @@ def test_restarts_are_recorded_and_metrics_measured_again_are_forgotten(played):
     assert summary["samples_per_s"] == 80.1, "the sum of the rates since"
     restart = {"event": "restart", "groups": [1], "step": 4, "cause": "its process died"}
     restart |= {"servers": [], "whole": []}
-    assert played.workspace.told() == [{"event": "start", "step": 0}, restart]
+    back = [{"event": "rewound", "groups": [group], "step": step} for group, step in ((1, 3), (0, None))]
+    assert played.workspace.told() == [{"event": "start", "step": 0}, *back, restart]
 
 
 EVENTS = [
