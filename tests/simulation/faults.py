@@ -156,8 +156,11 @@ KNOWN: dict[str, tuple[Mapping[str, Any], list[tuple[str, int, float, float]]]] 
     # Servers are guests, move to processes of their own, and are lost there or on the way.
     "a host is lost, and processes come one by one": (
         DOWNPOUR,
-        [("lose host", 1, 0.9, 0.0), ("start process", 0, 3.0, 0.0), ("start process", 0, 4.5, 0.0)]
-        + [("kill", 1, 5.5, 0.0), ("start process", 0, 6.5, 0.0), ("kill", 4, 8.0, 0.0)],
+        [
+            ("lose host", 1, 0.9, 0.0),
+            *(("start process", 0, at, 0.0) for at in (3.0, 4.5, 6.5)),
+            ("kill", 4, 8.0, 0.0),
+        ],
     ),
     "workers and servers of a synchronous group": (
         SANDBLASTER,

@@ -123,7 +123,7 @@ def made(monkeypatch):
     stopped = set()
     monkeypatch.setattr(remote, "stopped_processes", lambda client, pids: stopped & pids.keys())
     monkeypatch.setattr(remote, "_STOPPED_EVERY_S", 0.0)
-    monkeypatch.setattr(remote, "_STOPPED_SHARE_S", 0.0)
+    monkeypatch.setattr(remote, "_LOOK_SHARE_S", 0.0)
     kills = []
     monkeypatch.setattr(supervision, "kill_processes", lambda client, pids: kills.append(pids))
     notes, rewound, restarted, outdated = [], [], [], []
