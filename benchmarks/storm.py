@@ -33,6 +33,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -164,6 +165,7 @@ def measure(
             result = train(told, client, workspace=disk / "run", display=watcher, max_restarts=10, curves=False)
         except SingaError as error:
             failed = str(error).splitlines()[0]
+            print("".join(traceback.format_exception(error)), file=sys.stderr)  # with what happened before
         storm.join(STARTING_S)
         failed = failed or storm.failed
         ledger = audit(result).verdict if result else ""

@@ -155,8 +155,13 @@ def connected(workers: Workers, count: int) -> Iterator[Client]:
 
 def left(before: set[str]) -> list[str]:
     """What a run has left behind: segments of shared memory, and processes of this one."""
-    children = [
-        child.name() for child in psutil.Process().children() if "resource_tracker" not in str(child.cmdline())
-    ]
+    children = [child.name() for child in psutil.Process().children() if "resource_tracker" not in _command(child)]
     segments = {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}  # Python's, of any process
     return sorted(segments - before) + children
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # a zombie has none
+        return ""

@@ -27,6 +27,7 @@ from singa_dask.supervision.members import (
     WorkerGroup,
     is_first,
 )
+from singa_dask.supervision.places import Places
 from singa_dask.supervision.processes import Processes
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 # Between two surveys while a replacement is missing.
 _SURVEY_AGAIN_S = 0.05
-# Between two surveys of a group that goes on with fewer workers.
-_GROW_EVERY_S = 2.0
+# Between two surveys while members run with fewer processes than they should.
+_IMPROVE_EVERY_S = 2.0
 REPLICATED = "servers keep replicas on other hosts; cluster.server_replicas: 0 trains without them"
 UNKEPT = (
     "leaves no copies in memory, as its processes have no nannies or too little memory: "
@@ -47,7 +48,6 @@ UNKEPT = (
 class Supervision:
     """The state of one run. One thread owns it and calls `handle`.
 
-    least: the fewest workers with which the synchronous group goes on while replacements are missing; None: it waits.
     steps: last known step of every worker group. busy: the operation under way, of which there is one at a time.
     stopped: by whom it was asked to stop. over: the run has ended, with `error` if it failed.
     """
@@ -62,7 +62,8 @@ class Supervision:
         least: int | None = None,
     ) -> None:
         self.members, self.processes = members, Processes()
-        self.max_restarts, self.patience_s, self.least = max_restarts, patience_s, least
+        self.places = Places(members, self.processes, patience_s, least, lambda text: self._do(ev.Note(text)))
+        self.max_restarts = max_restarts
         self.steps: dict[int, int] = dict(steps or {})
         self.restarts: list[Restart] = []
         self.stopped, self.over, self.lead_told = "", False, False
@@ -76,7 +77,6 @@ class Supervision:
         self._requests = self._surveys = self._outdated = 0
         self._checkpoint: tuple[Found | None] | None = None  # the newest, once looked for
         self._needs_checkpoint = False
-        self._replaced_by: float | None = None  # when replacements must have come
 
     def handle(self, event: ev.Event | None) -> list[ev.Command]:
         """Take an event (None: the start); returns what to do about it, in this order."""
@@ -132,12 +132,12 @@ class Supervision:
             elif others_ended and not (self.lead_told or self._pending()):
                 numbers = tuple(group.number for group in self.members.serving())
                 self._do_alone(ev.TellLead(True, (*numbers[:-1], *numbers[-3::-1])))  # along the line, and back
-        growing = bool(self._lacks() or self._with_guests()) and not self._pending()
-        if self._survey is None and (self._pending() or self._askers or growing):
+        improves = self.places.wanting and not (self.stopped or self._pending())
+        if self._survey is None and (self._pending() or self._askers or improves):
             wanted = self._needs_checkpoint or self.members.synchronous or not self.members.serving()
             checkpoint = wanted and self._checkpoint is None and self._pending()
-            waiting_s = _GROW_EVERY_S if growing and not self._askers else 0.0
-            delay_s = waiting_s if self._replaced_by is None else _SURVEY_AGAIN_S
+            waiting_s = _IMPROVE_EVERY_S if improves and not self._askers else 0.0
+            delay_s = _SURVEY_AGAIN_S if self.places.awaits else waiting_s
             self._surveys += 1
             nannies = self.processes.nannies if self._pending() else frozenset()
             self._survey = ev.Survey(self._surveys, checkpoint, delay_s, nannies)
@@ -296,9 +296,8 @@ class Supervision:
                 self._do(ev.Note(f"the last exchange between server groups failed: {self._flush_fault}"))
                 self._do_alone(ev.TellLead(True))
             self._flush_fault = ""
-            if self.busy is None and not self._pending():
-                self._grow(there)
-                self._spread(there)
+            if self.busy is None and not (self.stopped or self._pending()):
+                self._improve(there)
         while self._askers and not self.over:
             self._do(ev.Reply(self._askers.pop(0), self._newcomer(there)))
 
@@ -369,7 +368,7 @@ class Supervision:
     def _restart(
         self, member: Member, error: Exception, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]
     ) -> None:
-        self._replaced_by = None  # replacements get the full patience again
+        self.places.be_patient()
         numbers = tuple(group.number for group in workers)
         served = [n for group in servers for n in self.members.coming(group.number)]
         step = min((self.steps.get(number, 0) for number in numbers or served), default=0)
@@ -390,35 +389,20 @@ class Supervision:
     # Places
 
     def _place(self, there: Sequence[WorkerInfo], at: float, nannies: frozenset[str]) -> None:
-        """Replace the batch's missing Dask workers by free ones and have it formed. Nannies restart lost processes
-        under other addresses. If these have left memory, it waits for them: others may be on other machines."""
+        """Have the batch formed, as far as it has Dask workers."""
         batch = self.members.batch(self._may_be_dropped)
         if not batch or (self._checkpoint is None and not self.members.serving()):
             return
-        answer = {info.address for info in there}
-        missing = list(dict.fromkeys(address for m in batch for address in m.where if address not in answer))
-        free = self.processes.nearest(missing, self.processes.free(there, self.members))
-        coming = self.processes.coming(missing, there, nannies)
-        late = self._replaced_by is not None and at >= self._replaced_by
-        left = any(member.left for member in batch if isinstance(member, WorkerGroup))
-        if len(free) >= len(missing) and (late or not (left and coming)):
-            self._replaced_by = None
-            self.members.relocate(batch, dict(zip(missing, free, strict=False)))
-            return self._form(batch)
-        if lodged := self._lodged(batch, there, free, nannies):
-            return self._form(lodged)
-        first, self._replaced_by = self._replaced_by is None, self._replaced_by or at + self.patience_s
-        if late or not coming:
-            here = [address for address in batch[0].where if address in answer] + free
-            if self.least is not None and len(here) >= self.least:
-                return self._form(self._shrunk(batch, here))
-        if not late:
-            return self._kill(self.processes.stuck(missing, again=first))
-        self._replaced_by = None
-        error = NoReplacement(
-            f"Dask workers were lost ({', '.join(missing)}): {len(missing)} must be replaced, and {len(free)} are "
-            f"free after {self.patience_s:g} s. Start more."
-        )
+        try:
+            placed, stuck = self.places.find(batch, there, at, nannies)
+        except NoReplacement as error:
+            return self._not_placed(batch, error)
+        if placed:
+            self._form(placed)
+        else:
+            self._kill(stuck)
+
+    def _not_placed(self, batch: Sequence[Member], error: NoReplacement) -> None:
         if isinstance(batch[0], WorkerGroup) and self._may_be_dropped(batch[0]):
             self._drop(batch[0], f"{batch[0]} could not join: {error}")
         elif self.stopped and not any(isinstance(member, WorkerGroup) for member in batch):
@@ -427,66 +411,12 @@ class Supervision:
         else:
             self._end(error)
 
-    def _shrunk(self, batch: Sequence[Member], here: Sequence[str]) -> Sequence[Member]:
-        """The synchronous group with these workers, which are fewer than it had."""
-        (group,), self._replaced_by = batch, None
-        group.where = tuple(here)
-        self._do(ev.Note(f"{group} goes on with {self._size(len(here))}"))
-        return batch
-
-    def _lodged(
-        self, batch: Sequence[Member], there: Sequence[WorkerInfo], free: Sequence[str], nannies: frozenset[str]
-    ) -> list[ServerGroup]:
-        """The server groups of the batch that running worker groups wait for, and whose servers have processes now,
-        perhaps as guests."""
-        free, lodged = list(free), []
-        waiting = {group.server_group for group in self.members.running()}
-        for group in self.members.returning():
-            if group in batch and group.number in waiting:
-                guests = self.processes.lodge(group, self.members, there, free, nannies)
-                lodged += [] if guests is None else [group]
-                if guests:
-                    self._do(ev.Note(f"{group} goes on in other processes of the run until there are free ones"))
-        return lodged
-
-    def _with_guests(self) -> list[ServerGroup]:
-        """The server groups that run and have guests."""
-        return [] if self.stopped or self.lead_told else [group for group in self.members.serving() if group.guests]
-
-    def _spread(self, there: Sequence[WorkerInfo]) -> None:
-        """Give servers that are guests free processes."""
-        free = [info.address for info in self.processes.free(there, self.members)]
-        for group in self._with_guests():
-            if own := group.spread(free, self.members.topology.nservers_per_procs):
-                self._do(ev.Note(f"{group} goes on in {', '.join(own)}, which had no work"))
-                self._take_down_whole(group)
-
-    def _grow(self, there: Sequence[WorkerInfo]) -> None:
-        """Form the synchronous group again if Dask workers are free that can take the place of lost ones."""
-        lacks, free = self._lacks(), self.processes.free(there, self.members)
-        if not (lacks and free):
-            return
-        (group,) = self.members.worker_groups
-        group.where += tuple(info.address for info in free[:lacks])
-        self._do(ev.Note(f"{group} goes on with {self._size(len(group.where))}"))
-        self._take_down_whole(group)
-
-    def _take_down_whole(self, member: Member) -> None:
-        """Take down a member that has lost nothing, to form it again in other processes."""
-        self.members.move(member, "take down")
-        self._checkpoint = None
-        self._outdated = self._surveys
-
-    def _lacks(self) -> int:
-        """How many workers the synchronous group could take in, if it runs with fewer than it should."""
-        (group, *others) = self.members.worker_groups
-        if self.least is None or others or self.stopped or group.phase is not Phase.RUNNING:
-            return 0
-        return self.members.topology.nworkers_per_group - len(group.where)
-
-    def _size(self, count: int) -> str:
-        whole = self.members.topology.nworkers_per_group
-        return f"{count} of {whole} workers" if count < whole else f"all {whole} workers"
+    def _improve(self, there: Sequence[WorkerInfo]) -> None:
+        """Form members again, which have lost nothing, if there are Dask workers that they lack."""
+        for member in self.places.better(there):
+            self.members.move(member, "take down")
+            self._checkpoint = None
+            self._outdated = self._surveys
 
     def _newcomer(self, there: Sequence[WorkerInfo]) -> str:
         """Take in one more worker group on free Dask workers, if they suffice; returns what to answer."""

@@ -1,0 +1,121 @@
+"""Which Dask workers members of a run get that lack some. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from singa_dask.supervision.members import Member, Members, NoReplacement, Phase, ServerGroup, WorkerGroup
+from singa_dask.supervision.processes import Processes
+
+if TYPE_CHECKING:
+    from singa_dask.cluster import WorkerInfo
+
+
+class Places:
+    """Finds Dask workers for members that are to be formed, and better ones for members that run.
+
+    least: the fewest workers with which the synchronous group goes on while replacements are missing; None: it waits.
+    note: tells the user. awaits: whether replacements are missing.
+    """
+
+    def __init__(
+        self, members: Members, processes: Processes, patience_s: float, least: int | None, note: Callable[[str], None]
+    ) -> None:
+        self.members, self.processes, self.patience_s, self.least = members, processes, patience_s, least
+        self._note = note
+        self._until: float | None = None  # when replacements must have come
+
+    @property
+    def awaits(self) -> bool:
+        """Whether replacements are missing."""
+        return self._until is not None
+
+    def be_patient(self) -> None:
+        """Wait for replacements with full patience again."""
+        self._until = None
+
+    def find(
+        self, batch: Sequence[Member], there: Sequence[WorkerInfo], at: float, nannies: frozenset[str]
+    ) -> tuple[Sequence[Member], dict[str, int]]:
+        """Replace missing Dask workers by free ones; returns the members of the batch that can be formed now, and
+        processes to kill, pid by address, that do not answer. Nannies restart lost processes under other addresses. If
+        these have left memory, it waits for them: others may be on other machines.
+
+        Raises NoReplacement if replacements have not come in time.
+        """
+        answer = {info.address for info in there}
+        missing = list(dict.fromkeys(address for m in batch for address in m.where if address not in answer))
+        free = self.processes.nearest(missing, self.processes.free(there, self.members))
+        coming = self.processes.coming(missing, there, nannies)
+        late = self._until is not None and at >= self._until
+        left = any(member.left for member in batch if isinstance(member, WorkerGroup))
+        if len(free) >= len(missing) and (late or not (left and coming)):
+            self._until = None
+            self.members.relocate(batch, dict(zip(missing, free, strict=False)))
+            return batch, {}
+        if lodged := self._lodged(batch, there, free, nannies):
+            return lodged, {}
+        first, self._until = self._until is None, self._until or at + self.patience_s
+        if late or not coming:
+            here = [address for address in batch[0].where if address in answer] + free
+            if self.least is not None and len(here) >= self.least:
+                self._until = None
+                self._resize(batch[0], here)
+                return batch, {}
+        if not late:
+            return (), self.processes.stuck(missing, again=first)
+        self._until = None
+        raise NoReplacement(
+            f"Dask workers were lost ({', '.join(missing)}): {len(missing)} must be replaced, and {len(free)} are "
+            f"free after {self.patience_s:g} s. Start more."
+        )
+
+    def _lodged(
+        self, batch: Sequence[Member], there: Sequence[WorkerInfo], free: Sequence[str], nannies: frozenset[str]
+    ) -> list[Member]:
+        """The server groups of the batch that running worker groups wait for, and whose servers have processes now,
+        perhaps as guests."""
+        free, lodged = list(free), list[Member]()
+        waiting = {group.server_group for group in self.members.running()}
+        for group in self.members.returning():
+            if group in batch and group.number in waiting:
+                guests = self.processes.lodge(group, self.members, there, free, nannies)
+                lodged += [] if guests is None else [group]
+                if guests:
+                    self._note(f"{group} goes on in other processes of the run until there are free ones")
+        return lodged
+
+    @property
+    def wanting(self) -> bool:
+        """Whether members that run could use more processes."""
+        return bool(self._lacks() or self._with_guests())
+
+    def better(self, there: Sequence[WorkerInfo]) -> list[Member]:
+        """Give free processes to the members that could use them; returns those that got some, to be formed again."""
+        free, changed = [info.address for info in self.processes.free(there, self.members)], list[Member]()
+        if (lacks := self._lacks()) and free:
+            (group,) = self.members.worker_groups
+            self._resize(group, [*group.where, *free[:lacks]])
+            changed.append(group)
+        for servers in self._with_guests():
+            if own := servers.spread(free, self.members.topology.nservers_per_procs):
+                self._note(f"{servers} goes on in {', '.join(own)}, which had no work")
+                changed.append(servers)
+        return changed
+
+    def _resize(self, group: Member, where: Sequence[str]) -> None:
+        group.where = tuple(where)
+        count, whole = len(group.where), self.members.topology.nworkers_per_group
+        size = f"{count} of {whole} workers" if count < whole else f"all {whole} workers"
+        self._note(f"{group} goes on with {size}")
+
+    def _lacks(self) -> int:
+        """How many workers the synchronous group could take in, if it runs with fewer than it should."""
+        (group, *others) = self.members.worker_groups
+        if self.least is None or others or group.phase is not Phase.RUNNING:
+            return 0
+        return self.members.topology.nworkers_per_group - len(group.where)
+
+    def _with_guests(self) -> list[ServerGroup]:
+        return [group for group in self.members.serving() if group.guests]
