@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -230,15 +230,6 @@ class Members:
     def used(self, but: Phase = Phase.ENDED) -> set[str]:
         """The Dask workers that members are on, without those in the phase `but`."""
         return {a for m in self.all() if m.phase not in (Phase.ENDED, but) for a in m.where}
-
-    def hosts(self, group: ServerGroup, answer: Container[str]) -> list[str]:
-        """The processes, of those that answer, that can take in servers of a group: those of its other servers, else
-        of other server groups that run, else of worker groups that run."""
-        others: list[Member] = [other for other in self.serving() if other is not group]
-        for circle in ([group], others, self.running()):
-            if found := [a for member in circle for a in dict.fromkeys(member.where) if a in answer]:
-                return found
-        return []
 
     def move(self, member: Member, what: str) -> None:
         """Make the transition that `what` means. Raises KeyError where TRANSITIONS has none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain, cycle
 from typing import TYPE_CHECKING
 
 from singa_dask.supervision.members import Member, Members, NoReplacement, Phase, ServerGroup, WorkerGroup
@@ -74,17 +75,34 @@ class Places:
     def _lodged(
         self, batch: Sequence[Member], there: Sequence[WorkerInfo], free: Sequence[str], nannies: frozenset[str]
     ) -> list[Member]:
-        """The server groups of the batch that running worker groups wait for, and whose servers have processes now,
-        perhaps as guests."""
-        free, lodged = list(free), list[Member]()
+        """The server groups of the batch that running worker groups wait for, with their lost servers in free
+        processes, or as guests in others of the run. Without those for which nannies are starting new processes."""
+        answer, free, lodged = {info.address for info in there}, list(free), list[Member]()
         waiting = {group.server_group for group in self.members.running()}
         for group in self.members.returning():
-            if group in batch and group.number in waiting:
-                guests = self.processes.lodge(group, self.members, there, free, nannies)
-                lodged += [] if guests is None else [group]
-                if guests:
-                    self._note(f"{group} goes on in other processes of the run until there are free ones")
+            lost = list(dict.fromkeys(address for address in group.where if address not in answer))
+            if group not in batch or group.number not in waiting or self.processes.coming(lost, there, nannies):
+                continue
+            own, hosts = free[: len(lost)], self._hosts(group, answer)
+            if not hosts and len(own) < len(lost):
+                continue
+            places = dict(zip(lost, chain(own, cycle(hosts)), strict=False))
+            if guests := {rank for rank, address in enumerate(group.where) if places.get(address) in hosts}:
+                self._note(f"{group} goes on in other processes of the run until there are free ones")
+            group.guests |= guests
+            self.members.relocate([group], places)
+            free = free[len(own) :]
+            lodged.append(group)
         return lodged
+
+    def _hosts(self, group: ServerGroup, answer: set[str]) -> list[str]:
+        """The processes, of those that answer, that can take in servers of a group: those of its other servers, else
+        of other server groups that run, else of worker groups that run."""
+        others: list[Member] = [other for other in self.members.serving() if other is not group]
+        for circle in ([group], others, self.members.running()):
+            if found := [a for member in circle for a in dict.fromkeys(member.where) if a in answer]:
+                return found
+        return []
 
     @property
     def wanting(self) -> bool:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, cycle
 from typing import TYPE_CHECKING
 
-from singa_dask.supervision.members import Members, Phase, ServerGroup
+from singa_dask.supervision.members import Members, Phase
 
 if TYPE_CHECKING:
     from singa_dask.cluster import WorkerInfo
@@ -86,29 +85,6 @@ class Processes:
         are where the memory of these is."""
         nannies = self._nannies_of(missing)
         return [info.address for info in sorted(free, key=lambda info: info.nanny not in nannies)]
-
-    def lodge(
-        self,
-        group: ServerGroup,
-        members: Members,
-        there: Sequence[WorkerInfo],
-        free: list[str],
-        nannies: frozenset[str],
-    ) -> set[int] | None:
-        """Put the lost servers of a group into free processes, which it takes off the list, and the others as guests
-        into processes of other members. Returns the guests, by rank; None if there is no place for them, or nannies
-        are starting new processes."""
-        answer = {info.address for info in there}
-        lost = list(dict.fromkeys(address for address in group.where if address not in answer))
-        own, hosts = free[: len(lost)], members.hosts(group, answer)
-        if self.coming(lost, there, nannies) or not (hosts or len(own) == len(lost)):
-            return None
-        del free[: len(own)]
-        places = dict(zip(lost, chain(own, cycle(hosts)), strict=False))
-        guests = {rank for rank, address in enumerate(group.where) if places.get(address) in hosts}
-        members.relocate([group], places)
-        group.guests |= guests
-        return guests
 
     def _nannies_of(self, addresses: Iterable[str]) -> set[str]:
         return {self._nannies[address] for address in addresses if address in self._nannies}
