@@ -55,7 +55,7 @@ class Places:
             self._until = None
             self.members.relocate(batch, dict(zip(missing, free, strict=False)))
             return batch, {}
-        if lodged := self._lodged(batch, there, free, nannies):
+        if lodged := self._lodged(batch, there, free, nannies, late=late):
             return lodged, {}
         first, self._until = self._until is None, self._until or at + self.patience_s
         if late or not coming:
@@ -73,15 +73,22 @@ class Places:
         )
 
     def _lodged(
-        self, batch: Sequence[Member], there: Sequence[WorkerInfo], free: Sequence[str], nannies: frozenset[str]
+        self,
+        batch: Sequence[Member],
+        there: Sequence[WorkerInfo],
+        free: Sequence[str],
+        nannies: frozenset[str],
+        *,
+        late: bool,
     ) -> list[Member]:
-        """The server groups of the batch that running worker groups wait for, with their lost servers in free
-        processes, or as guests in others of the run. Without those for which nannies are starting new processes."""
+        """The server groups of the batch with their lost servers in free processes, or as guests in others of the run:
+        those that running worker groups wait for, unless nannies are starting new processes; all if these are late."""
         answer, free, lodged = {info.address for info in there}, list(free), list[Member]()
         waiting = {group.server_group for group in self.members.running()}
         for group in self.members.returning():
             lost = list(dict.fromkeys(address for address in group.where if address not in answer))
-            if group not in batch or group.number not in waiting or self.processes.coming(lost, there, nannies):
+            soon = group.number not in waiting or self.processes.coming(lost, there, nannies)
+            if group not in batch or (soon and not late):
                 continue
             own, hosts = free[: len(lost)], self._hosts(group, answer)
             if not hosts and len(own) < len(lost):

@@ -403,8 +403,13 @@ class Supervision:
             self._kill(stuck)
 
     def _not_placed(self, batch: Sequence[Member], error: NoReplacement) -> None:
+        """Go on without what has no Dask workers if the run can, else end it."""
+        *_, last = batch
+        groups = [member for member in batch if isinstance(member, WorkerGroup)]
         if isinstance(batch[0], WorkerGroup) and self._may_be_dropped(batch[0]):
             self._drop(batch[0], f"{batch[0]} could not join: {error}")
+        elif self.members.running() and groups == batch and last.number > 0:
+            self._drop(last, f"{last} is left out, and the others go on: {error} Then `singa-dask join` the run.")
         elif self.stopped and not any(isinstance(member, WorkerGroup) for member in batch):
             for member in batch:
                 self._drop(member, f"{member} does not come back: {error}")

@@ -172,6 +172,46 @@ def test_servers_that_nobody_waits_for_are_no_guests(start):
     assert {group.phase for group in run.members.all()} == {Phase.DOWN} and not run.server_groups[0].guests
 
 
+def test_a_worker_group_without_processes_is_left_out_and_the_others_go_on(start):
+    run = start(spare=0, **DOWNPOUR)
+    lose_with_nanny(run, run.worker_groups[1].where[0])
+    run.handle(ev.WorkerGroupFailed(1, run.worker_groups[1].generation, "its process died"))
+    go_on(run)
+    assert run.worker_groups[1].phase is Phase.DOWN
+    run.clock = 31.0
+    run.settle()
+    assert run.worker_groups[1].phase is Phase.ENDED and run.worker_groups[0].phase is Phase.RUNNING
+    assert run.servers[0].dismissed == [(1, 1)]
+    assert run.notes[-1] == (
+        "worker group 1 is left out, and the others go on: Dask workers were lost (w2): 1 must be replaced, and 0 are "
+        "free after 30 s. Start more. Then `singa-dask join` the run."
+    )
+    run.start()
+    assert run.ask_join().startswith("worker group 2 joins")
+
+
+def test_a_lead_without_processes_ends_the_run(start):
+    run = start(spare=0, **DOWNPOUR)
+    lose_with_nanny(run, run.worker_groups[0].where[0])
+    run.handle(ev.WorkerGroupFailed(0, run.worker_groups[0].generation, "its process died"))
+    go_on(run)
+    run.clock = 31.0
+    run.settle()
+    assert run.state.over and "1 must be replaced" in str(run.state.error)
+
+
+def test_servers_between_two_others_are_guests_though_their_worker_group_is_left_out(start):
+    run = start(spare=0, **HOGWILD)
+    lose_with_nanny(run, run.worker_groups[1].where[0])
+    run.handle(ev.WorkerGroupFailed(1, run.worker_groups[1].generation, "its process died"))
+    go_on(run)
+    assert run.server_groups[1].phase is Phase.DOWN
+    run.clock = 31.0
+    go_on(run)
+    assert run.worker_groups[1].phase is Phase.ENDED and run.servers[1].parameters == "generation 1"
+    assert run.server_groups[1].where == run.worker_groups[0].where and run.server_groups[1].phase is Phase.RUNNING
+
+
 def test_servers_wait_for_the_process_that_their_nanny_starts(start):
     run = start(spare=0, **DOWNPOUR, nservers_per_group=2)
     lost = run.server_groups[0].where[1]
@@ -239,14 +279,28 @@ def test_a_run_that_is_being_stopped_waits_for_its_servers(start):
     assert run.state.over and run.state.error is None
 
 
-def test_a_run_that_is_being_stopped_goes_without_servers_that_have_no_process(start):
-    run = start(spare=0, nannies=True, **DOWNPOUR)
+def test_a_run_that_is_being_stopped_has_guests_if_the_process_of_a_server_does_not_come(start):
+    run = start(spare=0, **DOWNPOUR)
     run.handle(ev.StopAsked())
     run.lose_servers(0)
-    while not run.state.over:
-        run.clock += 10
-        run.answer()
-    assert run.state.over and any("server group 0 does not come back" in note for note in run.notes)
+    go_on(run)
+    run.clock = 31.0
+    run.settle()
+    assert run.server_groups[0].where == run.worker_groups[0].where
+    run.end(1, 0)
+    run.settle()
+    assert run.state.over and run.state.error is None
+
+
+def test_a_run_that_is_being_stopped_goes_without_servers_that_have_no_process_and_no_memory(start):
+    run = start(spare=0, **DOWNPOUR)
+    run.handle(ev.StopAsked())
+    run.lose_servers(0)
+    go_on(run)
+    run.kept.clear()
+    run.clock = 31.0
+    go_on(run)
+    assert run.state.over and any("The run is being stopped, so it ends here" in note for note in run.notes)
 
 
 def test_it_is_said_if_no_memory_is_held(monkeypatch):
