@@ -91,7 +91,7 @@ class Storm(threading.Thread):
         except Exception as error:
             self.failed = f"the storm: {error}"
         finally:
-            with suppress(SingaError):  # it has failed
+            with suppress(Exception):  # it has failed
                 ask_run(self.client, "stop")
 
     def _rage(self, ends: float) -> None:

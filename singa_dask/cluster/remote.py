@@ -25,6 +25,8 @@ _BUSY_S, _LOST_S = 60.0, 10.0
 _LOOK_S = 0.5
 # Who has not answered by then may be gone.
 _PROMPT_S = 0.1
+# In which a nanny that lives says how its worker is.
+_PROMPT_ANSWER_S = 1.0
 # Between two looks at whether processes are stopped.
 _STOPPED_EVERY_S = 0.25
 # What each process adds to the time between two looks at all of them.
@@ -130,6 +132,17 @@ def _kill(pid: int, dask_worker: Any = None) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def replace_stopped(client: Any, nannies: Iterable[str]) -> None:
+    """Have these nannies replace their worker if its process is stopped (SIGSTOP). Nobody else misses one that is
+    stopped while it starts, or without work."""
+    ask_nannies(client, _replace_stopped, dict.fromkeys(nannies, ()), _PROMPT_ANSWER_S)
+
+
+def _replace_stopped(dask_worker: Any = None) -> None:
+    if dask_worker.pid and _is_stopped(dask_worker.pid):
+        _kill(dask_worker.pid, dask_worker)
+
+
 class StoppedProcesses:
     """Watches for processes that are stopped (SIGSTOP). One that is stopped at two looks in a row is lost.
 
@@ -152,7 +165,8 @@ class StoppedProcesses:
 
 def stopped_processes(client: Any, pids: Mapping[str, int]) -> set[str]:
     """The nannies, of those given (nanny -> pid of its worker), whose worker's process is stopped (SIGSTOP)."""
-    answers = ask_nannies(client, _is_stopped, {nanny: (pid,) for nanny, pid in pids.items()}, 1.0)
+    asked = {nanny: (pid,) for nanny, pid in pids.items()}
+    answers = ask_nannies(client, _is_stopped, asked, _PROMPT_ANSWER_S)
     return {nanny for nanny, answer in answers.items() if answer is True}
 
 

@@ -80,11 +80,23 @@ class Processes:
         """The nannies, of those that answer, that are starting a process in the place of a missing one."""
         return (self._nannies_of(missing) & nannies) - {info.nanny for info in there}
 
-    def nearest(self, missing: Sequence[str], free: Iterable[WorkerInfo]) -> list[str]:
-        """The addresses of free Dask workers, first those that nannies have started in the place of missing ones: they
-        are where the memory of these is."""
-        nannies = self._nannies_of(missing)
-        return [info.address for info in sorted(free, key=lambda info: info.nanny not in nannies)]
+    def nearest(self, missing: Sequence[str], free: Sequence[WorkerInfo]) -> list[str]:
+        """The addresses of free Dask workers in the order in which they take the place of the missing ones: each gets
+        one of its nanny, where its memory is, else one of its machine, else any other."""
+        left, taken = list(free), dict[str, str]()
+        near = (
+            lambda info, nanny: info.nanny == nanny,
+            lambda info, nanny: info.node == self._machines.get(nanny),
+            lambda info, nanny: True,
+        )
+        for is_near in near:
+            for address in missing:
+                nanny = self._nannies.get(address, "")
+                found = next((info for info in left if is_near(info, nanny)), None)
+                if address not in taken and found is not None:
+                    left.remove(found)
+                    taken[address] = found.address
+        return [*(taken[address] for address in missing if address in taken), *(info.address for info in left)]
 
     def _nannies_of(self, addresses: Iterable[str]) -> set[str]:
         return {self._nannies[address] for address in addresses if address in self._nannies}

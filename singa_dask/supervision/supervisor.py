@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from singa_dask.cluster import Group, GroupFailed
 from singa_dask.cluster.held import Left
-from singa_dask.cluster.remote import StoppedProcesses, alive, kill_processes
+from singa_dask.cluster.remote import StoppedProcesses, alive, kill_processes, replace_stopped
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError, SchedulerLost
 from singa_dask.supervision import events as ev
@@ -204,6 +204,8 @@ class Supervisor:
         time.sleep(command.delay_s)
         found = self.newest() if command.checkpoint else None
         workers, _ = answering(self.client, _ANSWER_S)
+        if command.delay_s:  # there were too few
+            replace_stopped(self.client, command.nannies - {info.nanny for info in workers})
         # Another run may have the workers that this one had before its driver was lost.
         nannies = command.nannies and command.nannies | {info.nanny for info in workers if info.nanny}
         left, inherited = self.launcher.left_behind(nannies) if nannies else (Left(), None)

@@ -310,6 +310,12 @@ class Cluster:
             self.loop.fiber.wait(timeout_s, everybody)
         return {address: answers.get(address, TimeoutError("no answer")) for address in args}
 
+    def replace_stopped(self, client: Client, nannies: Iterable[str]) -> None:
+        """As cluster.remote."""
+        stopped = {p.address: p.pid for p in self.workers() if p.stopped and p.nanny in set(nannies)}
+        if stopped:
+            self.kill_processes(client, stopped)
+
     def kill_processes(self, client: Client, pids: Mapping[str, int]) -> None:
         """As cluster.remote: nannies kill. One that is cut off does it once it hears of it."""
         for address in sorted(pids):

@@ -279,6 +279,7 @@ class History:
                 {
                     "alive": self.cluster.alive,
                     "kill_processes": self.cluster.kill_processes,
+                    "replace_stopped": self.cluster.replace_stopped,
                     "time": self.clock,
                     "SimpleQueue": Mailbox,
                     "ThreadPoolExecutor": self._pool,

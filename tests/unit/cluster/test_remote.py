@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import pickle
+import signal
 import socket
+import subprocess
 import threading
 import time
 import warnings
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from distributed.utils import wait_for
 
@@ -189,3 +192,18 @@ def test_a_nanny_kills_the_process_that_was_meant_and_no_later_one(monkeypatch):
     assert done == []
     remote._kill(5, SimpleNamespace(pid=5))
     assert done == [("unlink", 5), (5, remote.signal.SIGKILL)]
+
+
+def test_a_nanny_replaces_a_worker_that_is_stopped_and_no_other():
+    for stopped in (False, True):
+        with subprocess.Popen(["sleep", "60"]) as process:
+            if stopped:
+                process.send_signal(signal.SIGSTOP)
+                while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+                    time.sleep(0.01)
+            remote._replace_stopped(SimpleNamespace(pid=process.pid))
+            if not stopped:
+                assert process.poll() is None
+                process.kill()
+            assert process.wait(timeout=10) == -signal.SIGKILL
+    remote._replace_stopped(SimpleNamespace(pid=None))

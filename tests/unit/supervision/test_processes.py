@@ -47,3 +47,13 @@ def test_a_replica_is_where_a_worker_has_answered_lately():
     made = processes("a", "b", "c")
     made.there([WorkerInfo("w0", node="a", nanny="n0"), WorkerInfo("w2", node="c", nanny="n2")])
     assert {made.keeps_replica("w0", ["w1", "w2"], number, wanted=None) for number in range(3)} == {"n2"}
+
+
+def test_each_missing_process_is_replaced_by_one_of_its_nanny_else_of_its_machine():
+    made = processes("a", "a", "b", "b")
+    again = [WorkerInfo("v1", node="a", nanny="n1"), WorkerInfo("v0", node="a", nanny="n0")]
+    assert made.nearest(["w0", "w1"], again) == ["v0", "v1"]
+    booted = [WorkerInfo("x", node="c", nanny="n9"), WorkerInfo("y", node="b", nanny="n8"), *again]
+    assert made.nearest(["w2", "w1"], booted) == ["y", "v1", "x", "v0"]
+    assert made.nearest(["w3", "unknown"], booted[:2]) == ["y", "x"]
+    assert made.nearest(["w0", "w1"], booted[:1]) == ["x"]

@@ -120,6 +120,7 @@ def made(monkeypatch):
     monkeypatch.setattr(
         supervision, "answering", lambda client, s: ([WorkerInfo(a) for a in workers if a not in dead], "")
     )
+    monkeypatch.setattr(supervision, "replace_stopped", lambda client, nannies: None)
     stopped = set()
     monkeypatch.setattr(remote, "stopped_processes", lambda client, pids: stopped & pids.keys())
     monkeypatch.setattr(remote, "_STOPPED_EVERY_S", 0.0)
