@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, cycle
 from typing import TYPE_CHECKING
 
@@ -46,8 +47,9 @@ class Places:
         Raises NoReplacement if replacements have not come in time.
         """
         answer = {info.address for info in there}
-        missing = list(dict.fromkeys(address for m in batch for address in m.where if address not in answer))
-        free = self.processes.nearest(missing, self.processes.free(there, self.members))
+        missing = _lost(batch, answer)
+        unused = self.processes.free(there, self.members)
+        free = self.processes.nearest(missing, unused)
         coming = self.processes.coming(missing, there, nannies)
         late = self._until is not None and at >= self._until
         left = any(member.left for member in batch if isinstance(member, WorkerGroup))
@@ -55,8 +57,8 @@ class Places:
             self._until = None
             self.members.relocate(batch, dict(zip(missing, free, strict=False)))
             return batch, {}
-        if lodged := self._lodged(batch, there, free, nannies, late=late):
-            return lodged, {}
+        if part := self._part(batch, there, unused, nannies, late=late):
+            return part, {}
         first, self._until = self._until is None, self._until or at + self.patience_s
         if late or not coming:
             here = [address for address in batch[0].where if address in answer] + free
@@ -72,35 +74,45 @@ class Places:
             f"free after {self.patience_s:g} s. Start more."
         )
 
-    def _lodged(
+    def _part(
         self,
         batch: Sequence[Member],
         there: Sequence[WorkerInfo],
-        free: Sequence[str],
+        free: Sequence[WorkerInfo],
         nannies: frozenset[str],
         *,
         late: bool,
     ) -> list[Member]:
-        """The server groups of the batch with their lost servers in free processes, or as guests in others of the run:
-        those that running worker groups wait for, unless nannies are starting new processes; all if these are late."""
-        answer, free, lodged = {info.address for info in there}, list(free), list[Member]()
-        waiting = {group.server_group for group in self.members.running()}
-        for group in self.members.returning():
-            lost = list(dict.fromkeys(address for address in group.where if address not in answer))
-            soon = group.number not in waiting or self.processes.coming(lost, there, nannies)
-            if group not in batch or (soon and not late):
-                continue
-            own, hosts = free[: len(lost)], self._hosts(group, answer)
-            if not hosts and len(own) < len(lost):
+        """The members of the batch that need not wait for the others, with free processes in the place of lost ones.
+        Servers for which there are none are guests in other processes of the run."""
+        answer, placed = {info.address for info in there}, list[Member]()
+        for member in self._independent(batch, late=late):
+            lost = _lost([member], answer)
+            own = self.processes.nearest(lost, free)[: len(lost)]
+            hosts = self._hosts(member, answer) if isinstance(member, ServerGroup) else []
+            coming = self.processes.coming(lost, there, nannies)
+            if (coming and not late) or (len(own) < len(lost) and not hosts):
                 continue
             places = dict(zip(lost, chain(own, cycle(hosts)), strict=False))
-            if guests := {rank for rank, address in enumerate(group.where) if places.get(address) in hosts}:
-                self._note(f"{group} goes on in other processes of the run until there are free ones")
-            group.guests |= guests
-            self.members.relocate([group], places)
-            free = free[len(own) :]
-            lodged.append(group)
-        return lodged
+            if isinstance(member, ServerGroup):
+                if guests := {rank for rank, address in enumerate(member.where) if places.get(address) in hosts}:
+                    self._note(f"{member} goes on in other processes of the run until there are free ones")
+                member.guests |= guests
+            self.members.relocate([member], places)
+            free = [info for info in free if info.address not in own]
+            placed.append(member)
+        return placed
+
+    def _independent(self, batch: Sequence[Member], *, late: bool) -> list[Member]:
+        """Server groups that go on from memory and that running worker groups wait for (late: all that go on), then
+        worker groups whose servers run, and which share no process with others of the batch."""
+        waiting, serving = {group.server_group for group in self.members.running()}, self.members.serving()
+        found: list[Member] = [g for g in self.members.returning() if g in batch and (late or g.number in waiting)]
+        uses = Counter(address for member in batch for address in set(member.where))
+        for group in batch:
+            if isinstance(group, WorkerGroup) and all(uses[address] == 1 for address in group.where):
+                found += [group for server_group in serving if server_group.number == group.server_group]
+        return found
 
     def _hosts(self, group: ServerGroup, answer: set[str]) -> list[str]:
         """The processes, of those that answer, that can take in servers of a group: those of its other servers, else
@@ -144,3 +156,8 @@ class Places:
 
     def _with_guests(self) -> list[ServerGroup]:
         return [group for group in self.members.serving() if group.guests]
+
+
+def _lost(members: Iterable[Member], answer: set[str]) -> list[str]:
+    """The processes of members that do not answer."""
+    return list(dict.fromkeys(address for m in members for address in m.where if address not in answer))

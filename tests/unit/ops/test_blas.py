@@ -32,4 +32,4 @@ def test_any_thread_limits_blas_after_another_that_still_lives():
     with blas_threads(1):
         assert set(counts()) == {1}
     set_blas_threads({"openblas": began[0], "mkl": began[0]})
-    assert counts() == began
+    assert counts() == began[:1] * len(began)  # of one that was loaded since there may have been others before

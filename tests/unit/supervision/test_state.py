@@ -888,3 +888,32 @@ def test_a_transition_that_is_not_in_the_table_is_an_error(start):
     run = start(**DOWNPOUR)
     with pytest.raises(KeyError):
         run.members.move(run.worker_groups[0], "form")
+
+
+def test_a_group_does_not_wait_for_the_processes_of_another(start):
+    run = start(spare=0, nworker_groups=3, server_worker_separate=True)
+    for number in (1, 2):
+        where = run.worker_groups[number].where[0]
+        run.lost_nannies.add(run.there[where].nanny)
+        run.lose(number)
+    run.start()
+    for _ in range(12):
+        run.answer()
+    assert [group.phase for group in run.worker_groups] == [Phase.RUNNING, Phase.RUNNING, Phase.DOWN]
+    run.start()
+    run.settle()
+    assert run.worker_groups[2].phase is Phase.RUNNING and run.made()[1:] == [([1], []), ([2], [])]
+
+
+def test_a_group_whose_nanny_starts_a_process_takes_no_other(start):
+    run = start(spare=0, nworker_groups=3, server_worker_separate=True)
+    nanny = run.there[run.worker_groups[1].where[0]].nanny
+    for number in (1, 2):
+        run.lose(number)
+    other = run.start()
+    for _ in range(12):
+        run.answer()
+    assert [group.phase for group in run.worker_groups] == [Phase.RUNNING, Phase.DOWN, Phase.DOWN]
+    own = run.start(nanny=nanny)
+    run.settle()
+    assert [run.worker_groups[number].where for number in (1, 2)] == [(own,), (other,)]
