@@ -50,7 +50,7 @@ HOSTS = 3
 @dataclass(frozen=True)
 class Case:
     """victim: "worker" or "server", of a framework; stop: with SIGSTOP; alone: its nanny is killed too, so nobody
-    replaces it. host: in place of one process, all of the second host are killed ("lost"), or it is "cut" off. when:
+    replaces it. host: in place of one process, all of its host are killed ("lost"), or the host is "cut" off. when:
     the fault comes at half of the steps, in the midst of a "checkpoint" or an "evaluation", just after a worker group
     was told to "join", or a second one in the midst of a "restart". more: settings of the job. longer: how many times
     as many steps it takes."""
@@ -84,8 +84,8 @@ CASES = (
     Case("hybrid-worker", "hybrid", longer=4),
     Case("host", "allreduce", host="lost"),
     Case("cut", "allreduce", host="cut"),
-    Case("downpour-host", "downpour", host="lost"),
-    Case("downpour-cut", "downpour", host="cut"),
+    Case("downpour-host", "downpour", "server", host="lost"),
+    Case("downpour-cut", "downpour", "server", host="cut"),
 )
 
 
@@ -108,7 +108,7 @@ class Fault(threading.Thread):
         if self.case.when == "join":
             ask_run(self._client, "join")
         if self.case.host:
-            self._hit_host(self._workers.hosts[1])
+            self._hit_host(self._workers.host_of(victims[-1]))
         else:
             self._hit(victims[0])
         if self.case.when == "restart":

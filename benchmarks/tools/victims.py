@@ -117,6 +117,11 @@ class Workers:
                     for process in (psutil.Process(nanny.pid), *psutil.Process(nanny.pid).children(recursive=True)):
                         process.kill()
 
+    def host_of(self, pid: int) -> Host:
+        """Where a worker is."""
+        above = {parent.pid for parent in psutil.Process(pid).parents()}
+        return next(self.hosts[n % len(self.hosts)] for n, nanny in enumerate(self.nannies) if nanny.pid in above)
+
     def revive(self) -> None:
         """Start again what was killed."""
         self.nannies = [each if each.poll() is None else self.start(n) for n, each in enumerate(self.nannies)]
