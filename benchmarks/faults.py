@@ -216,7 +216,7 @@ def differs(hit: dict[str, np.ndarray], calm: dict[str, np.ndarray]) -> float:
 def main(names: Sequence[str], steps: int, job: Path, out: Path | None) -> None:
     """Hit a run once, and measure what it costs."""
     console, rows = Console(width=180), []
-    figures: dict[str, Any] = begun() | {"job": str(job), "rows": rows}
+    figures: dict[str, Any] = begun() | {"job": os.path.relpath(job, EXAMPLES.parent), "rows": rows}
     before = set(os.listdir("/dev/shm"))
     undisturbed: dict[Any, Any] = {}
     for case in CASES:
