@@ -63,7 +63,7 @@ def test_attach_takes_over_a_run_whose_driver_was_killed(dask, environment, tmp_
         steps_of(said(tmp_path), r"step +(\d+)/"),
         steps_of(ended.out, r"\d+ workers? ready.*?(?:, from step (\d+))?$"),
     )
-    assert made[0] >= 100 and made.keys() <= began.keys()
+    assert max(made.values()) >= 100 and made.keys() <= began.keys()
     assert all(began[group] >= made[group] for group in made), (began, made)
     rows = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     shown = [(row["group"], row["step"]) for row in rows if row["phase"] == "train"]
