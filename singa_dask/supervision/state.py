@@ -409,7 +409,7 @@ class Supervision:
         if isinstance(batch[0], WorkerGroup) and self._may_be_dropped(batch[0]):
             self._drop(batch[0], f"{batch[0]} could not join: {error}")
         elif self.members.running() and groups == batch and last.number > 0:
-            self._drop(last, f"{last} is left out, and the others go on: {error} Then `singa-dask join` the run.")
+            self._drop(last, f"{last} is left out, and the others go on: {error} `singa-dask join` adds a group.")
         elif self.stopped and not any(isinstance(member, WorkerGroup) for member in batch):
             for member in batch:
                 self._drop(member, f"{member} does not come back: {error}")

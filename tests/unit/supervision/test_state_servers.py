@@ -184,7 +184,7 @@ def test_a_worker_group_without_processes_is_left_out_and_the_others_go_on(start
     assert run.servers[0].dismissed == [(1, 1)]
     assert run.notes[-1] == (
         "worker group 1 is left out, and the others go on: Dask workers were lost (w2): 1 must be replaced, and 0 are "
-        "free after 30 s. Start more. Then `singa-dask join` the run."
+        "free after 30 s. Start more. `singa-dask join` adds a group."
     )
     run.start()
     assert run.ask_join().startswith("worker group 2 joins")
@@ -279,11 +279,16 @@ def test_a_run_that_is_being_stopped_waits_for_its_servers(start):
     assert run.state.over and run.state.error is None
 
 
-def test_a_run_that_is_being_stopped_has_guests_if_the_process_of_a_server_does_not_come(start):
+def stopped_without_a_process_for_its_servers(start):
     run = start(spare=0, **DOWNPOUR)
     run.handle(ev.StopAsked())
     run.lose_servers(0)
     go_on(run)
+    return run
+
+
+def test_a_run_that_is_being_stopped_has_guests_if_the_process_of_a_server_does_not_come(start):
+    run = stopped_without_a_process_for_its_servers(start)
     run.clock = 31.0
     run.settle()
     assert run.server_groups[0].where == run.worker_groups[0].where
@@ -293,10 +298,7 @@ def test_a_run_that_is_being_stopped_has_guests_if_the_process_of_a_server_does_
 
 
 def test_a_run_that_is_being_stopped_goes_without_servers_that_have_no_process_and_no_memory(start):
-    run = start(spare=0, **DOWNPOUR)
-    run.handle(ev.StopAsked())
-    run.lose_servers(0)
-    go_on(run)
+    run = stopped_without_a_process_for_its_servers(start)
     run.kept.clear()
     run.clock = 31.0
     go_on(run)
