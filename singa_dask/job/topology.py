@@ -48,7 +48,7 @@ class ClusterTopology:
     one_behind: whether a group computes its next gradient while its last update is under way.
     bucket_size: gradient elements that are sent together, once the backward pass has completed them.
     codec: how gradients are compressed on their way; sparsity: the share of elements that kPartial and kTopK send.
-    min_workers: the fewest workers with which a synchronous group goes on while replacements are missing.
+    min_workers: the fewest workers with which a worker group goes on while replacements are missing.
     server_replicas: replicas of each server in the memory of other processes, 0 or 1. None: 1 if there are several
     hosts. Servers in the processes of a synchronous group have none.
 

@@ -46,6 +46,20 @@ class Partition:
             if s.worker == worker
         )
 
+    def dealt_to(self, workers: int) -> Partition:
+        """The same slices in a group of fewer workers, each with those of one or more workers of a whole group.
+
+        Without own portions, which are of as many workers as the group was made for.
+        """
+        if not self.buckets:
+            return self
+        whole = len(self.buckets[0].counts)
+        owners = [worker * workers // whole for worker in range(whole)]
+        firsts = [*(owners.index(worker) for worker in range(workers)), whole]
+        buckets = [replace(b, counts=tuple(sum(b.counts[i:j]) for i, j in pairwise(firsts))) for b in self.buckets]
+        slices = [replace(s, worker=owners[s.worker]) for s in self.slices]
+        return replace(self, slices=tuple(slices), buckets=tuple(buckets))
+
     def of_server(self, server: int) -> tuple[Slice, ...]:
         """The slices of one server."""
         return tuple(s for s in self.slices if s.server == server)

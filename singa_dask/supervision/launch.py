@@ -150,9 +150,9 @@ class GroupLauncher:
         launched.moved |= {old: new for old, new in zip(request.where, group.addresses, strict=True) if old != new}
 
     def _job_of(self, workers: int) -> bytes:
-        """The serialised job, for groups of so many workers."""
+        """The serialised job of a group of so many workers. Servers of its own are in its workers' processes."""
         job, topology = self.prepared.job, self.prepared.topology
-        if workers == topology.nworkers_per_group:
+        if workers == topology.nworkers_per_group or not topology.in_process_servers:
             return self.worker_plan.job
         return with_cluster(job, topology.of_workers(workers).to_proto()).SerializeToString()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, cycle
 from typing import TYPE_CHECKING
 
-from singa_dask.supervision.members import Member, Members, NoReplacement, Phase, ServerGroup, WorkerGroup
+from singa_dask.supervision.members import Member, Members, NoReplacement, ServerGroup, WorkerGroup
 from singa_dask.supervision.processes import Processes
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Places:
     """Finds Dask workers for members that are to be formed, and better ones for members that run.
 
-    least: the fewest workers with which the synchronous group goes on while replacements are missing; None: it waits.
+    least: the fewest workers with which a worker group goes on while replacements are missing; None: it waits.
     note: tells the user. awaits: whether replacements are missing.
     """
 
@@ -58,14 +58,10 @@ class Places:
             self.members.relocate(batch, dict(zip(missing, free, strict=False)))
             return batch, {}
         if part := self._part(batch, there, unused, nannies, late=late):
+            if len(part) == len(batch):
+                self._until = None
             return part, {}
         first, self._until = self._until is None, self._until or at + self.patience_s
-        if late or not coming:
-            here = [address for address in batch[0].where if address in answer] + free
-            if self.least is not None and len(here) >= self.least:
-                self._until = None
-                self._resize(batch[0], here)
-                return batch, {}
         if not late:
             return (), self.processes.stuck(missing, again=first)
         self._until = None
@@ -84,20 +80,25 @@ class Places:
         late: bool,
     ) -> list[Member]:
         """The members of the batch that need not wait for the others, with free processes in the place of lost ones.
-        Servers for which there are none are guests in other processes of the run."""
+        Worker groups for which there are none go on with fewer workers, and servers are guests in other processes of
+        the run."""
         answer, placed = {info.address for info in there}, list[Member]()
         for member in self._independent(batch, late=late):
             lost = _lost([member], answer)
             own = self.processes.nearest(lost, free)[: len(lost)]
             hosts = self._hosts(member, answer) if isinstance(member, ServerGroup) else []
             coming = self.processes.coming(lost, there, nannies)
-            if (coming and not late) or (len(own) < len(lost) and not hosts):
+            if (coming and not late) or (
+                len(own) < len(lost) and not (hosts or self._may_shrink(member, answer, own))
+            ):
                 continue
             places = dict(zip(lost, chain(own, cycle(hosts)), strict=False))
             if isinstance(member, ServerGroup):
                 if guests := {rank for rank, address in enumerate(member.where) if places.get(address) in hosts}:
                     self._note(f"{member} goes on in other processes of the run until there are free ones")
                 member.guests |= guests
+            elif len(own) < len(lost):
+                self._resize(member, [*(address for address in member.where if address in answer), *own])
             self.members.relocate([member], places)
             free = [info for info in free if info.address not in own]
             placed.append(member)
@@ -105,14 +106,18 @@ class Places:
 
     def _independent(self, batch: Sequence[Member], *, late: bool) -> list[Member]:
         """Server groups that go on from memory and that running worker groups wait for (late: all that go on), then
-        worker groups whose servers run, and which share no process with others of the batch."""
-        waiting, serving = {group.server_group for group in self.members.running()}, self.members.serving()
+        worker groups whose servers, if any, run, and which share no process with others of the batch."""
+        waiting = {group.server_group for group in self.members.running()}
         found: list[Member] = [g for g in self.members.returning() if g in batch and (late or g.number in waiting)]
         uses = Counter(address for member in batch for address in set(member.where))
-        for group in batch:
-            if isinstance(group, WorkerGroup) and all(uses[address] == 1 for address in group.where):
-                found += [group for server_group in serving if server_group.number == group.server_group]
-        return found
+        serving = {group.number for group in self.members.serving()} if self.members.server_groups else {0}
+        groups = (group for group in batch if isinstance(group, WorkerGroup) and group.server_group in serving)
+        return found + [group for group in groups if all(uses[address] == 1 for address in group.where)]
+
+    def _may_shrink(self, member: Member, answer: set[str], own: Sequence[str]) -> bool:
+        """Whether it is a worker group that can go on with those of its processes that answer, and these new ones."""
+        here = sum(address in answer for address in member.where) + len(own)
+        return isinstance(member, WorkerGroup) and self.least is not None and here >= self.least
 
     def _hosts(self, group: ServerGroup, answer: set[str]) -> list[str]:
         """The processes, of those that answer, that can take in servers of a group: those of its other servers, else
@@ -126,15 +131,21 @@ class Places:
     @property
     def wanting(self) -> bool:
         """Whether members that run could use more processes."""
-        return bool(self._lacks() or self._with_guests())
+        return bool(self._shrunk() or self._with_guests())
+
+    @property
+    def lacks(self) -> int:
+        """How many processes worker groups that run could use."""
+        return sum(map(self._lacks, self._shrunk()))
 
     def better(self, there: Sequence[WorkerInfo]) -> list[Member]:
         """Give free processes to the members that could use them; returns those that got some, to be formed again."""
         free, changed = [info.address for info in self.processes.free(there, self.members)], list[Member]()
-        if (lacks := self._lacks()) and free:
-            (group,) = self.members.worker_groups
-            self._resize(group, [*group.where, *free[:lacks]])
-            changed.append(group)
+        for group in self._shrunk():
+            own, free = free[: self._lacks(group)], free[self._lacks(group) :]
+            if own:
+                self._resize(group, [*group.where, *own])
+                changed.append(group)
         for servers in self._with_guests():
             if own := servers.spread(free, self.members.topology.nservers_per_procs):
                 self._note(f"{servers} goes on in {', '.join(own)}, which had no work")
@@ -147,11 +158,11 @@ class Places:
         size = f"{count} of {whole} workers" if count < whole else f"all {whole} workers"
         self._note(f"{group} goes on with {size}")
 
-    def _lacks(self) -> int:
-        """How many workers the synchronous group could take in, if it runs with fewer than it should."""
-        (group, *others) = self.members.worker_groups
-        if self.least is None or others or group.phase is not Phase.RUNNING:
-            return 0
+    def _shrunk(self) -> list[WorkerGroup]:
+        """The worker groups that run with fewer workers than they should."""
+        return [group for group in self.members.running() if self._lacks(group)]
+
+    def _lacks(self, group: WorkerGroup) -> int:
         return self.members.topology.nworkers_per_group - len(group.where)
 
     def _with_guests(self) -> list[ServerGroup]:

@@ -186,7 +186,7 @@ class Run:
             steps=self._steps,
             max_restarts=self.max_restarts,
             patience_s=self.patience_s,
-            least=topology.min_workers if topology.in_process_servers and not split else None,
+            least=None if split else topology.min_workers,
         )
         state.processes.there(free)
         supervisor = self._supervisor = Supervisor(

@@ -420,14 +420,14 @@ class Supervision:
         """Form members again, which have lost nothing, if there are Dask workers that they lack."""
         for member in self.places.better(there):
             self.members.move(member, "take down")
-            self._checkpoint = None
+            self.lead_told, self._checkpoint = False, None
             self._outdated = self._surveys
 
     def _newcomer(self, there: Sequence[WorkerInfo]) -> str:
         """Take in one more worker group on free Dask workers, if they suffice; returns what to answer."""
         needed = self.members.topology.nworkers_per_group
         lost = self.members.used(but=Phase.FORMING) - {info.address for info in there}
-        free = self.processes.free(there, self.members)[len(lost) :]  # replacements come first
+        free = self.processes.free(there, self.members)[len(lost) + self.places.lacks :]  # replacements come first
         if len(free) < needed:
             return f"refused: {needed} free Dask workers are needed, {len(free)} are there; start more and join again"
         group = self.members.add(free[:needed], first=max(self.steps.values(), default=0))

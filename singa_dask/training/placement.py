@@ -18,17 +18,22 @@ from singa_dask.updaters import updater_class
 
 
 def parameter_partition(
-    topology: ClusterTopology, layout: GroupLayout, updater: UpdaterProto, *, whole: bool = False
+    topology: ClusterTopology,
+    layout: GroupLayout,
+    updater: UpdaterProto,
+    *,
+    whole: bool = False,
+    workers: int | None = None,
 ) -> Partition:
     """How the parameters of a group are cut for the workers and servers of this topology: for a rule that needs whole
     parameters, only between them.
 
     whole: the replicated ones into one bucket, because nothing is sent: workers share memory. So it is for a worker on
-    its own.
+    its own. workers: how many the group has at present, if it lacks some; the slices are those of a whole group.
     """
     whole = whole or topology.nworkers_per_group == 1
     starts = () if whole else [entry.start for entry in layout.replicated]
-    return partition(
+    cut = partition(
         layout.size,
         topology.nworkers_per_group,
         topology.nservers_per_group,
@@ -37,6 +42,7 @@ def parameter_partition(
         own=layout.own_sizes,
         cuts=[entry.start for entry in layout.replicated] if updater_class(updater).whole_parameters else None,
     )
+    return cut if workers in (None, topology.nworkers_per_group) else cut.dealt_to(workers)
 
 
 def server_plan(job: JobProto, entries: tuple[Entry, ...], slices: tuple[Slice, ...], **more: Any) -> ServerPlan:

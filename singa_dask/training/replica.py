@@ -120,7 +120,7 @@ class Replica:
         one_machine = comm.size > 1 and device_comm is None and comm.one_machine()
         shared = form_shared_parameters(flat, comm) if one_machine and suits_sharing(job, ops) else None
         whole = links is None and shared is not None
-        cut = parameter_partition(topology, layout, job.updater, whole=whole)
+        cut = parameter_partition(topology, layout, job.updater, whole=whole, workers=comm.size)
         slices = cut.of_worker(comm.rank)
         codec = {"name": topology.codec, "sparsity": topology.sparsity}
         exchange: BucketExchange

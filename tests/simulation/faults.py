@@ -170,6 +170,13 @@ KNOWN: dict[str, tuple[Mapping[str, Any], list[tuple[str, int, float, float]]]] 
         ALLREDUCE,
         [("kill for good", 1, 0.9, 0.0), ("kill for good", 0, 1.9, 0.0), ("start process", 0, 4.0, 0.0)],
     ),
+    "groups with servers shrink and grow": (
+        {**SANDBLASTER, "nworker_groups": 2},
+        [
+            *(("kill for good", who, at, 0.0) for who, at in ((1, 0.9), (0, 2.2), (1, 3.5))),
+            *(("start process", 0, at, 0.0) for at in (4.0, 5.5, 7.0)),
+        ],
+    ),
     # The newest memory counts, which is not that of the first start.
     "a driver is lost, and the next one too": (
         DOWNPOUR,

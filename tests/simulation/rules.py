@@ -430,10 +430,11 @@ class CheckedSupervision(Supervision):
         before = {member: member.generation for member in self.members.all()}
         if isinstance(event, ev.Formed) and isinstance(self.busy, ev.FormRequest):
             self.rules.formed(self.busy)
-        running = self.members.running()
+        running = {group: group.where for group in self.members.running()}
         commands = super().handle(event)
-        for group in running:
-            if group.phase in (Phase.LOST, Phase.CLOSING, Phase.DROPPED):
+        for group, where in running.items():
+            grows = len(group.where) > len(where)
+            if group.phase in (Phase.LOST, Phase.CLOSING, Phase.DROPPED) and not grows:
                 self.rules.goes(group)
         self.rules.run.tell(" -> ".join([ev.line(event), "; ".join(map(ev.line, commands))]))
         for command in commands:

@@ -95,11 +95,10 @@ class Run:
 
     def __post_init__(self) -> None:
         topology, whole = self.topology, range(1, self.topology.nworkers_per_group + 1)
-        elastic = topology.in_process_servers
-        blocks = lcm(*whole) if elastic else max(topology.nworkers_per_group, topology.nservers_per_group)
+        recut = topology.in_process_servers  # for fewer workers
+        blocks = lcm(*whole) if recut else max(topology.nworkers_per_group, topology.nservers_per_group)
         self.width = -(-(topology.nworker_groups + NEWCOMERS) * self.steps // ALIGNMENT) * ALIGNMENT
         self.size = blocks * self.width
-        self.least = topology.min_workers if elastic else None
         job = JobProto(name=self.name, cluster=topology.to_proto())
         layout = SimpleNamespace(entries=(Entry("w", (self.size,), 0, self.size),))
         self.prepared = SimpleNamespace(
@@ -185,7 +184,11 @@ class Run:
         members = Members.placed(self.topology, place(self.topology, free), self.starts)
         recall(members, self.outdated)
         state = CheckedSupervision(
-            members, steps=self.known, max_restarts=self.max_restarts, patience_s=self.patience_s, least=self.least
+            members,
+            steps=self.known,
+            max_restarts=self.max_restarts,
+            patience_s=self.patience_s,
+            least=self.topology.min_workers,
         )
         state.processes.there(free)
         state.rules, self.rules.state = self.rules, state

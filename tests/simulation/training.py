@@ -67,7 +67,10 @@ class Training:
         self.meeting, self.run_, self.plan = meeting, meeting.run, meeting.plan.group
         self.rules, self.steps = self.run_.rules, self.run_.steps
         self.clock, self.cluster = self.run_.clock, self.run_.history.cluster
-        self.cut = self.run_.cut(ClusterTopology.from_proto(JobProto.FromString(meeting.plan.job).cluster))
+        topology = ClusterTopology.from_proto(JobProto.FromString(meeting.plan.job).cluster)
+        self.cut = self.run_.cut(topology)
+        if meeting.size < topology.nworkers_per_group:
+            self.cut = self.cut.dealt_to(meeting.size)
         self.values, self.ledger, self.first = np.zeros(self.cut.size, np.float32), Ledger(), 0
         self.compute_s = COMPUTE_S * (1 + self.run_.slow.get(self.plan.number, 0))
 

@@ -33,9 +33,15 @@ class Ran:
 
 
 def run_topology(
-    prepared: Prepared, folder: Path, *, timeout_s: float = 30.0, kind: type[ThreadCommunicator] = ThreadCommunicator
+    prepared: Prepared,
+    folder: Path,
+    *,
+    timeout_s: float = 30.0,
+    kind: type[ThreadCommunicator] = ThreadCommunicator,
+    present: int | None = None,
 ) -> Ran:
-    """Train the job with all its worker and server groups. kind: of the communicators of worker groups.
+    """Train the job with all its worker and server groups. kind: of the communicators of worker groups. present: how
+    many workers each group has, if it lacks some.
 
     Raises what the first failing worker raised.
     """
@@ -54,7 +60,7 @@ def run_topology(
                 code=prepared.code,
                 group=GroupPlan(group, puts=group == served[0]),
             )
-            mine = kind.create(topology.nworkers_per_group, timeout_s)
+            mine = kind.create(present or topology.nworkers_per_group, timeout_s)
             comms += mine
             surroundings = RankServices(
                 loading.submit,

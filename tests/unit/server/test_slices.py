@@ -46,6 +46,29 @@ def test_the_slices_of_workers_and_of_servers_are_all_slices(blocks, nworkers, n
         assert sum(s.size for s in cut.of_worker(i)) == cut.buckets[0].counts[i]
 
 
+@given(
+    nworkers=members, nservers=members, beside=st.booleans(), data=st.data(),
+    bounds=st.lists(st.integers(0, 60), min_size=2, max_size=5).map(sorted),
+)  # fmt: skip
+def test_a_group_that_lacks_workers_deals_their_slices_to_the_others(nworkers, nservers, beside, data, bounds):
+    bounds = [ALIGNMENT * (bound - bounds[0]) for bound in bounds]
+    cut = partition(bounds[-1], nworkers, nservers, beside=beside, bounds=bounds)
+    count = data.draw(st.integers(1, nworkers))
+    fewer = cut.dealt_to(count)
+    assert fewer.size == cut.size
+    for before, now in zip(cut.slices, fewer.slices, strict=True):
+        assert (now.index, now.start, now.stop, now.server) == (before.index, before.start, before.stop, before.server)
+    workers = {before.worker: now.worker for before, now in zip(cut.slices, fewer.slices, strict=True)}
+    assert all(workers[a] <= workers[b] for a in workers for b in workers if a < b)
+    for bucket in fewer.buckets:
+        assert len(bucket.counts) == count and sum(bucket.counts) == bucket.size
+        for s in fewer.slices:
+            if bucket.start <= s.start < bucket.stop:
+                part = bucket.part(s.worker)
+                assert part.start <= s.start and s.stop <= part.stop
+    assert cut.dealt_to(nworkers) == cut
+
+
 @given(blocks=st.integers(0, 60), nworkers=members, nservers=members)
 def test_beside_gives_each_server_the_range_of_the_worker_beside_it(blocks, nworkers, nservers):
     cut = partition(blocks * ALIGNMENT, nworkers, nservers, beside=True)

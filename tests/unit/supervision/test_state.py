@@ -471,6 +471,43 @@ def test_a_group_goes_on_with_fewer_workers_and_takes_in_others_later(start):
     assert run.ranks[0].plan.job == b"" and len(run.ranks[0].plan.group.cores) == 3
 
 
+def test_a_group_with_servers_goes_on_with_fewer_workers_and_takes_in_others_later(start):
+    run = start(least=1, **DOWNPOUR | {"nworkers_per_group": 2})
+    run.handle(ev.Progress(1, 7))
+    run.lose(1, "w3")
+    run.lost_nannies.add("n3")
+    while not run.made()[1:]:
+        run.answer()
+    note, request = run.commands[-2:]
+    assert note == ev.Note("worker group 1 goes on with 1 of 2 workers") and run.made()[1:] == [([1], [])]
+    (group,) = request.worker_groups
+    assert group.where == ("w4",) and group.plan.first == 7
+    run.answer(ev.FormRequest)
+    assert run.ranks[1].plan.job == b"", "its slices are those of a whole group"
+    assert [g.phase for g in run.worker_groups] == [Phase.RUNNING] * 2
+    assert run.ask_join().startswith("refused: 2 free Dask workers are needed, 0 are there")
+    came = run.start()
+    run.answer(ev.Survey)
+    assert run.commands[-2:] == [ev.Note("worker group 1 goes on with all 2 workers"), ev.Close((1,), ())]
+    while len(run.made()) < 3:
+        run.answer()
+    assert run.commands[-1].worker_groups[0].where == ("w4", came) and len(run.state.restarts) == 1
+
+
+def test_a_group_all_of_whose_workers_are_lost_waits(start):
+    run = start(least=1, **DOWNPOUR | {"nworkers_per_group": 2})
+    run.lose(1, "w3")
+    del run.there["w4"]
+    run.lost_nannies |= {"n3", "n4"}
+    for _ in range(5):
+        run.answer(ev.Survey if isinstance(run.open[0], ev.Survey) else None)
+    assert run.worker_groups[1].phase is Phase.DOWN and run.made()[1:] == []
+    came = run.start()
+    while not run.made()[1:]:
+        run.answer()
+    assert run.commands[-1].worker_groups[0].where == (came,)
+
+
 def test_fewer_workers_than_the_least_are_too_few(start):
     run = start(least=2, **ALLREDUCE)
     run.lose(0)

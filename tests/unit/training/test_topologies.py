@@ -99,6 +99,25 @@ def test_sandblaster_equals_allreduce_and_serial(folder, tmp_path, serial, worke
         )
 
 
+@pytest.mark.parametrize("servers", [1, 2, 3])
+@pytest.mark.parametrize("present", [1, 2])
+@pytest.mark.parametrize("more", ["", "bucket_size: 16"])
+def test_a_group_that_lacks_workers_equals_a_whole_one(folder, tmp_path, serial, present, servers, more):
+    cluster = f"nworkers_per_group: 3 nservers_per_group: {servers} server_worker_separate: true {more}"
+    ran = run_topology(job(folder, cluster), tmp_path, present=present)
+    assert {s.version for server in ran.servers.values() for s in server.protocol.slices.values()} == {6}
+    for name, value in serial.parameters.items():
+        np.testing.assert_allclose(final(tmp_path).parameters[name], value, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("codec", ["kHalf", "kTopK sparsity: 0.1", "kPartial sparsity: 0.5"])
+@pytest.mark.parametrize("separate", ["true", "false"])
+def test_groups_that_lack_workers_train_with_codecs(folder, tmp_path, codec, separate):
+    cluster = f"nworker_groups: 2 nworkers_per_group: 2 nservers_per_group: 2 server_worker_separate: {separate}"
+    ran = run_topology(job(folder, f"{cluster} codec: {codec}"), tmp_path, present=1)
+    assert ran.reports[0]["metrics"]["test"]["loss"] < 1.0
+
+
 def test_lock_step_is_reproducible(folder, tmp_path):
     """With max_staleness 0 no group computes on anything but what all have made of the same step. (With momentum the
     order of the updates within a step would count.)"""
