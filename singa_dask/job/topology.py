@@ -12,7 +12,7 @@ The numbers alone decide the framework. The training loop is the same for all.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
@@ -255,12 +255,6 @@ class ClusterTopology:
             and self.nserver_groups == self.nworker_groups
             and self.nservers_per_procs == self.nservers_per_group
         )
-
-    def of_workers(self, count: int) -> ClusterTopology:
-        """The same, with groups of `count` workers whose servers are in their processes. One worker needs no codec."""
-        servers, least = min(self.nservers_per_group, count), min(self.min_workers, count)
-        uncoded: dict[str, Any] = {"codec": "kFull", "sparsity": None} if count == 1 else {}
-        return replace(self, nworkers_per_group=count, nservers_per_group=servers, min_workers=least, **uncoded)
 
     def server_group_of(self, worker_group: int) -> int:
         """The server group that holds this worker group's parameters."""

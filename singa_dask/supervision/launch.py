@@ -16,7 +16,6 @@ from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.held import Left, left_behind, let_go
 from singa_dask.cluster.remote import ask_nannies
 from singa_dask.errors import ClusterError, SingaError
-from singa_dask.planning.candidates import with_cluster
 from singa_dask.server import KeptServer, ServerPlan
 from singa_dask.server.kept import kept_ledger
 from singa_dask.server.ledger import Ledger
@@ -138,7 +137,7 @@ class GroupLauncher:
             self.client,
             request.where,
             train_on_dask_worker,
-            replace(self.worker_plan, group=request.plan, job=self._job_of(len(request.where))),
+            replace(self.worker_plan, group=request.plan),
             self.topic,
             comm_timeout_s=self.patience_s,
             name=f"train-{self.prepared.job.name}",
@@ -148,13 +147,6 @@ class GroupLauncher:
         )
         launched.groups[request.plan.number] = group
         launched.moved |= {old: new for old, new in zip(request.where, group.addresses, strict=True) if old != new}
-
-    def _job_of(self, workers: int) -> bytes:
-        """The serialised job of a group of so many workers. Servers of its own are in its workers' processes."""
-        job, topology = self.prepared.job, self.prepared.topology
-        if workers == topology.nworkers_per_group or not topology.in_process_servers:
-            return self.worker_plan.job
-        return with_cluster(job, topology.of_workers(workers).to_proto()).SerializeToString()
 
     def _make_servers(
         self, request: FormRequest, running: Mapping[int, Servers], launched: Launched

@@ -42,7 +42,7 @@ def parameter_partition(
         own=layout.own_sizes,
         cuts=[entry.start for entry in layout.replicated] if updater_class(updater).whole_parameters else None,
     )
-    return cut if workers in (None, topology.nworkers_per_group) else cut.dealt_to(workers)
+    return cut if workers is None else cut.dealt_to(workers)
 
 
 def server_plan(job: JobProto, entries: tuple[Entry, ...], slices: tuple[Slice, ...], **more: Any) -> ServerPlan:

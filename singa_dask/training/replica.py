@@ -210,10 +210,12 @@ class Replica:
 def _in_process(
     job: JobProto, ops: Ops, entries: tuple[Entry, ...], slices: tuple[Slice, ...], shadow: Shadow | None
 ) -> dict[int, Link]:
-    """Links to a server in this process, which works on the worker's parameters in place."""
+    """Links to a server in this process, which works on the worker's parameters in place. It is all servers whose
+    slices the worker has."""
     plan = server_plan(job, entries, slices)
     keepers = {} if shadow is None else {index: Keeper(of) for index, of in shadow.slices.items()}
-    return {s.server: LocalLink(Server(plan.protocol(ops, copy=False, keepers=keepers), live=True)) for s in slices}
+    link = LocalLink(Server(plan.protocol(ops, copy=False, keepers=keepers), live=True))
+    return {s.server: link for s in slices}
 
 
 def _exactly(slices: tuple[Slice, ...], entries: tuple[Entry, ...]) -> set[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from math import lcm
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -94,9 +93,8 @@ class Run:
     outdated: list[dict[str, Any]] = field(default_factory=list)  # in the record of the run
 
     def __post_init__(self) -> None:
-        topology, whole = self.topology, range(1, self.topology.nworkers_per_group + 1)
-        recut = topology.in_process_servers  # for fewer workers
-        blocks = lcm(*whole) if recut else max(topology.nworkers_per_group, topology.nservers_per_group)
+        topology = self.topology
+        blocks = max(topology.nworkers_per_group, topology.nservers_per_group)
         self.width = -(-(topology.nworker_groups + NEWCOMERS) * self.steps // ALIGNMENT) * ALIGNMENT
         self.size = blocks * self.width
         job = JobProto(name=self.name, cluster=topology.to_proto())

@@ -14,7 +14,7 @@ import pytest
 from simulation.faults import KNOWN, TOPOLOGIES, Fault, Scenario, scenario
 from simulation.shrink import broken, play, shrunk
 from singa_dask.cluster import held
-from singa_dask.server import Keeper, Stub
+from singa_dask.server import Keeper, Partition, Stub
 from singa_dask.server.messages import State
 from singa_dask.server.neighbours import Account
 from singa_dask.server.protocol import SliceProtocol
@@ -128,8 +128,8 @@ def checkpoints_are_put_without_their_ledger(patch):
     patch.setattr(Stub, "put", lambda self, values, state, step, *_: put(self, values, state, step))
 
 
-def smaller_groups_train_the_job_of_the_whole(patch):
-    patch.setattr(GroupLauncher, "_job_of", lambda self, workers: self.worker_plan.job)
+def nobody_has_the_slices_of_workers_that_are_missing(patch):
+    patch.setattr(Partition, "dealt_to", lambda self, workers: self)
 
 
 def memory_is_of_different_steps(patch):
@@ -220,7 +220,7 @@ MISTAKES = [
     the_last_exchange_is_left_out,
     processes_in_use_are_free,
     checkpoints_are_put_without_their_ledger,
-    smaller_groups_train_the_job_of_the_whole,
+    nobody_has_the_slices_of_workers_that_are_missing,
     memory_is_of_different_steps,
     nobody_waits_for_nannies,
     servers_save_every_other_change,

@@ -16,8 +16,6 @@ import numpy as np
 from simulation.rules import Counting
 from singa_dask.cluster.held import NannyHolder
 from singa_dask.errors import ClusterError, CommTimeout
-from singa_dask.job import ClusterTopology
-from singa_dask.job.job_pb2 import JobProto
 from singa_dask.ops import Ops
 from singa_dask.server import ActorLink, Address, Keeper, Link, LocalLink, Server, Shadow, Slice, Stub
 from singa_dask.server.clocks import Note
@@ -67,10 +65,7 @@ class Training:
         self.meeting, self.run_, self.plan = meeting, meeting.run, meeting.plan.group
         self.rules, self.steps = self.run_.rules, self.run_.steps
         self.clock, self.cluster = self.run_.clock, self.run_.history.cluster
-        topology = ClusterTopology.from_proto(JobProto.FromString(meeting.plan.job).cluster)
-        self.cut = self.run_.cut(topology)
-        if meeting.size < topology.nworkers_per_group:
-            self.cut = self.cut.dealt_to(meeting.size)
+        self.cut = self.run_.prepared.partition.dealt_to(meeting.size)
         self.values, self.ledger, self.first = np.zeros(self.cut.size, np.float32), Ledger(), 0
         self.compute_s = COMPUTE_S * (1 + self.run_.slow.get(self.plan.number, 0))
 

@@ -1,7 +1,6 @@
 """How a request is carried out, with groups and servers that only say that they are there."""
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,15 +10,12 @@ from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.held import Left
 from singa_dask.comm.shared_memory import MemoryAddress
 from singa_dask.errors import ClusterError
-from singa_dask.job import ClusterTopology
-from singa_dask.job.job_pb2 import JobProto
 from singa_dask.server import KeptServer, ShadowAddress
 from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
 from singa_dask.supervision.events import Inherited
-from singa_dask.supervision.launch import GroupLauncher, close, model_of
-from singa_dask.training.worker import WorkerPlan
+from singa_dask.supervision.launch import close, model_of
 
 
 @pytest.fixture
@@ -119,20 +115,6 @@ def test_closing_tells_which_processes_are_replaced(run):
     run.stuck |= {"w1", "w3"}
     assert close(launched.groups.values(), launched.servers.values()) == {"w1": 1, "w3": 3}
     assert all(servers.stopped for servers in launched.servers.values())
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_a_smaller_group_trains_a_job_of_its_size(workers):
-    topology = replace(ClusterTopology.allreduce(3), codec="kTopK", min_workers=2)
-    job = JobProto(name="digits", cluster=topology.to_proto())
-    job.cluster.workspace = "runs/digits"
-    plan = WorkerPlan(job.SerializeToString(), Path("runs"))
-    launcher = GroupLauncher(None, SimpleNamespace(job=job, topology=topology), plan, topic="", patience_s=1.0)
-    made = JobProto.FromString(launcher._job_of(workers))
-    now = ClusterTopology.from_proto(made.cluster)
-    assert (now.nworkers_per_group, now.nservers_per_group, now.min_workers) == (workers, workers, min(workers, 2))
-    assert now.codec == ("kFull" if workers == 1 else "kTopK")
-    assert (made.name, made.cluster.workspace) == ("digits", "runs/digits")
 
 
 def test_worker_groups_that_run_are_told_where_their_servers_are_until_they_hear_it(run):

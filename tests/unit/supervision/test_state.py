@@ -8,7 +8,6 @@ from support.supervised import Run, failed
 
 from singa_dask.cluster.formation import NoAnswer
 from singa_dask.errors import ClusterError, DataError
-from singa_dask.job.job_pb2 import JobProto
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
 from singa_dask.supervision.members import TRANSITIONS, GroupLost, NoReplacement, Phase
@@ -459,8 +458,6 @@ def test_a_group_goes_on_with_fewer_workers_and_takes_in_others_later(start):
     (group,) = request.worker_groups
     assert group.where == ("w1", "w3") and len(group.plan.cores) == 2
     run.answer()
-    cluster = JobProto.FromString(run.ranks[0].plan.job).cluster
-    assert (cluster.nworkers_per_group, cluster.nservers_per_group) == (2, 2)
     run.answer(ev.TellLead)
     ((number, delay_s),) = waits(run.open)
     assert delay_s == 2.0 and waits(run.answer()) == [(number + 1, 2.0)], "nobody is free"
@@ -468,7 +465,7 @@ def test_a_group_goes_on_with_fewer_workers_and_takes_in_others_later(start):
     assert run.answer() == [ev.Note("worker group 0 goes on with all 3 workers"), ev.Close((0,), ())]
     run.settle()
     assert run.worker_groups[0].where == ("w1", "w3", came) and len(run.state.restarts) == 1
-    assert run.ranks[0].plan.job == b"" and len(run.ranks[0].plan.group.cores) == 3
+    assert len(run.ranks[0].plan.group.cores) == 3
 
 
 def test_a_group_with_servers_goes_on_with_fewer_workers_and_takes_in_others_later(start):
@@ -483,7 +480,6 @@ def test_a_group_with_servers_goes_on_with_fewer_workers_and_takes_in_others_lat
     (group,) = request.worker_groups
     assert group.where == ("w4",) and group.plan.first == 7
     run.answer(ev.FormRequest)
-    assert run.ranks[1].plan.job == b"", "its slices are those of a whole group"
     assert [g.phase for g in run.worker_groups] == [Phase.RUNNING] * 2
     assert run.ask_join().startswith("refused: 2 free Dask workers are needed, 0 are there")
     came = run.start()
