@@ -233,10 +233,22 @@ MISTAKES = [
 ]
 
 
+# The known history that finds a mistake, where few others do.
+FINDS = {
+    a_restarted_server_begins_anew: "a server group is lost with its memory",
+    memory_of_any_start_counts: "a driver is lost, and the next one too",
+    nobody_has_the_slices_of_workers_that_are_missing: "groups with servers shrink and grow",
+    servers_do_not_wait_until_their_driver_knows_of_a_lost_replica: "a server is cut off from its replica and lost",
+    updates_are_acknowledged_before_the_replica_has_them: "a server is cut off from its replica and lost",
+    what_a_lost_driver_has_left_is_not_looked_for: "a driver is lost, and the next one too",
+}
+
+
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
 def test_a_mistake_is_found_and_shrunk(mistake, monkeypatch):
     mistake(monkeypatch)
-    found = (shrunk(s) for s in map(scenario, range(MOST)) if broken(s))
+    drawn = sorted(map(scenario, range(MOST)), key=lambda s: s.name != FINDS.get(mistake, s.name))
+    found = (shrunk(s) for s in drawn if broken(s))
     smallest = next((s for s in found if len(s.faults) <= 2), None)
     assert smallest is not None and broken(smallest), "no history finds it with two faults"
     for i in range(len(smallest.faults)):
