@@ -105,13 +105,15 @@ class Member:
 class WorkerGroup(Member):
     """Workers that share mini-batches.
 
-    server_group: that it uses. cores: of each process, also of those that it lacks at the moment. resume: checkpoint
-    that its servers began with. first: step to begin with where nothing later is known. left: shadows of its lost
-    ranks, from which it goes on. joined: it joined a running job; leaving: it was asked to end.
+    server_group: that it uses. cores: of each process, also of those that it lacks. lacks: the lost Dask workers that
+    it goes on without. resume: checkpoint that its servers began with. first: step to begin with where nothing later
+    is known. left: shadows of its lost ranks, from which it goes on. joined: it joined a running job; leaving: it was
+    asked to end.
     """
 
     server_group: int
     cores: tuple[int, ...]
+    lacks: tuple[str, ...] = ()
     resume: Path | None = None
     first: int = 0
     left: tuple[RankAddress, ...] = ()

@@ -97,8 +97,8 @@ class Places:
                 if guests := {rank for rank, address in enumerate(member.where) if places.get(address) in hosts}:
                     self._note(f"{member} goes on in other processes of the run until there are free ones")
                 member.guests |= guests
-            elif len(own) < len(lost):
-                self._resize(member, [*(address for address in member.where if address in answer), *own])
+            elif isinstance(member, WorkerGroup) and len(own) < len(lost):
+                self._shrink(member, lost[len(own) :])
             self.members.relocate([member], places)
             free = [info for info in free if info.address not in own]
             placed.append(member)
@@ -131,20 +131,20 @@ class Places:
     @property
     def wanting(self) -> bool:
         """Whether members that run could use more processes."""
-        return bool(self._shrunk() or self._with_guests())
+        return bool(self.lacks or self._with_guests())
 
     @property
     def lacks(self) -> int:
         """How many processes worker groups that run could use."""
-        return sum(map(self._lacks, self._shrunk()))
+        return sum(len(group.lacks) for group in self.members.running())
 
     def better(self, there: Sequence[WorkerInfo]) -> list[Member]:
         """Give free processes to the members that could use them; returns those that got some, to be formed again."""
         free, changed = [info.address for info in self.processes.free(there, self.members)], list[Member]()
-        for group in self._shrunk():
-            own, free = free[: self._lacks(group)], free[self._lacks(group) :]
+        for group in self.members.running():
+            own, free = free[: len(group.lacks)], free[len(group.lacks) :]
             if own:
-                self._resize(group, [*group.where, *own])
+                self._resize(group, [*group.where, *own], group.lacks[len(own) :])
                 changed.append(group)
         for servers in self._with_guests():
             if own := servers.spread(free, self.members.topology.nservers_per_procs):
@@ -152,18 +152,19 @@ class Places:
                 changed.append(servers)
         return changed
 
-    def _resize(self, group: Member, where: Sequence[str]) -> None:
-        group.where = tuple(where)
-        count, whole = len(group.where), self.members.topology.nworkers_per_group
-        size = f"{count} of {whole} workers" if count < whole else f"all {whole} workers"
+    def need_all(self, group: WorkerGroup) -> None:
+        """No worker group goes on with fewer workers any more: this one cannot, and waits for those that it lacks."""
+        self.least = None
+        group.where, group.lacks = (*group.where, *group.lacks), ()
+
+    def _shrink(self, group: WorkerGroup, lost: Sequence[str]) -> None:
+        self._resize(group, [address for address in group.where if address not in lost], [*group.lacks, *lost])
+
+    def _resize(self, group: WorkerGroup, where: Sequence[str], lacks: Sequence[str]) -> None:
+        group.where, group.lacks = tuple(where), tuple(lacks)
+        count, whole = len(where), len(where) + len(lacks)
+        size = f"{count} of {whole} workers" if lacks else f"all {whole} workers"
         self._note(f"{group} goes on with {size}")
-
-    def _shrunk(self) -> list[WorkerGroup]:
-        """The worker groups that run with fewer workers than they should."""
-        return [group for group in self.members.running() if self._lacks(group)]
-
-    def _lacks(self, group: WorkerGroup) -> int:
-        return self.members.topology.nworkers_per_group - len(group.where)
 
     def _with_guests(self) -> list[ServerGroup]:
         return [group for group in self.members.serving() if group.guests]

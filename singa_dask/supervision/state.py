@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from singa_dask.errors import ClusterError
+from singa_dask.errors import ClusterError, ConfigError
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.inheritance import inherit
 from singa_dask.supervision.members import (
@@ -159,6 +159,9 @@ class Supervision:
         self.processes.replaced.update(event.replaced.items())
         if event.raised is None or self._may_be_dropped(group):
             self._lose(Loss(group, GroupLost(event.cause), refused=event.raised is not None))
+        elif isinstance(event.raised, ConfigError) and group.lacks:
+            self.places.need_all(group)
+            self._lose(Loss(group, GroupLost(f"{group} cannot go on with fewer workers: {event.cause}")))
         else:
             self._end(event.raised)
 

@@ -239,6 +239,14 @@ class Run:
             self.answer()
         raise AssertionError(f"{self.open} without end")
 
+    def until_formed(self, times: int) -> ev.FormRequest:
+        """Answer until members have been formed so many times in all; returns the last request."""
+        for _ in range(200):
+            if len(self.made()) >= times and not isinstance(self.state.busy, ev.FormRequest):
+                return [command for command in self.commands if isinstance(command, ev.FormRequest)][-1]
+            self.answer()
+        raise AssertionError(f"{self.open} without end")
+
     def begin(self) -> Run:
         self.handle(None)
         return self.settle()

@@ -7,7 +7,7 @@ import pytest
 from support.supervised import Run, failed
 
 from singa_dask.cluster.formation import NoAnswer
-from singa_dask.errors import ClusterError, DataError
+from singa_dask.errors import ClusterError, ConfigError, DataError, Problem
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
 from singa_dask.supervision.members import TRANSITIONS, GroupLost, NoReplacement, Phase
@@ -473,21 +473,37 @@ def test_a_group_with_servers_goes_on_with_fewer_workers_and_takes_in_others_lat
     run.handle(ev.Progress(1, 7))
     run.lose(1, "w3")
     run.lost_nannies.add("n3")
-    while not run.made()[1:]:
-        run.answer()
-    note, request = run.commands[-2:]
-    assert note == ev.Note("worker group 1 goes on with 1 of 2 workers") and run.made()[1:] == [([1], [])]
-    (group,) = request.worker_groups
+    (group,) = run.until_formed(2).worker_groups
+    assert run.notes[-1] == "worker group 1 goes on with 1 of 2 workers" and run.made()[1:] == [([1], [])]
     assert group.where == ("w4",) and group.plan.first == 7
-    run.answer(ev.FormRequest)
     assert [g.phase for g in run.worker_groups] == [Phase.RUNNING] * 2
     assert run.ask_join().startswith("refused: 2 free Dask workers are needed, 0 are there")
     came = run.start()
-    run.answer(ev.Survey)
-    assert run.commands[-2:] == [ev.Note("worker group 1 goes on with all 2 workers"), ev.Close((1,), ())]
-    while len(run.made()) < 3:
+    assert run.until_formed(3).worker_groups[0].where == ("w4", came)
+    assert run.notes[-1] == "worker group 1 goes on with all 2 workers" and len(run.state.restarts) == 1
+
+
+def test_a_group_that_cannot_go_on_with_fewer_workers_waits_for_the_others(start):
+    run = start(least=1, nworkers_per_group=3, nservers_per_group=3)
+    run.left = {"worker group 0": ("0", "1", "2")}
+    run.lose(0, "w2")
+    run.lost_nannies.add("n2")
+    run.until_formed(2)
+    assert run.worker_groups[0].where == ("w1", "w3") and run.worker_groups[0].lacks == ("w2",)
+    run.lose(0, raised=ConfigError(Problem("neuralnet", "needs 9.0 GB per worker")))
+    for _ in range(8):
         run.answer()
-    assert run.commands[-1].worker_groups[0].where == ("w4", came) and len(run.state.restarts) == 1
+        assert run.worker_groups[0].phase is not Phase.FORMING
+    assert "worker group 0 cannot go on with fewer workers" in run.notes[-1] and not run.state.over
+    came = run.start()
+    run.until_formed(3)
+    assert run.worker_groups[0].where == ("w1", "w3", came) and run.worker_groups[0].lacks == ()
+
+
+def test_an_invalid_job_ends_the_run(start):
+    run = start(least=1, nworkers_per_group=3, nservers_per_group=3)
+    run.lose(0, raised=ConfigError(Problem("neuralnet", "needs 9.0 GB per worker")))
+    assert isinstance(run.state.error, ConfigError)
 
 
 def test_a_group_all_of_whose_workers_are_lost_waits(start):
@@ -499,9 +515,7 @@ def test_a_group_all_of_whose_workers_are_lost_waits(start):
         run.answer(ev.Survey if isinstance(run.open[0], ev.Survey) else None)
     assert run.worker_groups[1].phase is Phase.DOWN and run.made()[1:] == []
     came = run.start()
-    while not run.made()[1:]:
-        run.answer()
-    assert run.commands[-1].worker_groups[0].where == (came,)
+    assert came in run.until_formed(2).worker_groups[0].where
 
 
 def test_fewer_workers_than_the_least_are_too_few(start):
