@@ -34,11 +34,11 @@ train: setup  ## train JOB=digits|mnist|... under CLUSTER=allreduce|...|auto (mo
 test: setup  ## run the tests
 	@$(MAKE) --no-print-directory test-unit test-runs
 
-test-unit: setup  ## run the tests that need no process but their own, on all cores
-	$(BIN)/python -m pytest -m "not slow and not long" -n auto tests/unit tests/gpu tests/peers singa_dask $(ARGS)
+test-unit: setup  ## run the tests that need no process but their own, simulated runs among them, on all cores
+	$(BIN)/python -m pytest -m "not slow and not long" -n auto tests/unit tests/gpu tests/peers tests/simulation singa_dask $(ARGS)
 
-test-runs: setup  ## run the tests of several processes, and simulated runs
-	$(BIN)/python -m pytest -m "not slow and not long" tests/e2e tests/parallel tests/simulation $(ARGS)
+test-runs: setup  ## run the tests of several processes
+	$(BIN)/python -m pytest -m "not slow and not long" tests/e2e tests/parallel $(ARGS)
 
 test-long: setup  ## run the tests of several processes that take more than ten seconds each
 	$(BIN)/python -m pytest -m long $(ARGS)
