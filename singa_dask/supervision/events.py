@@ -184,11 +184,12 @@ class Survey(Command):
 
 @dataclass(frozen=True)
 class WorkerGroupRequest:
-    """A worker group to form. server_group: that it uses."""
+    """A worker group to form. server_group: that it uses. grows: whether it takes in Dask workers that it lacked."""
 
     plan: GroupPlan
     where: tuple[str, ...]
     server_group: int
+    grows: bool = False
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,8 @@ class GroupLauncher:
             name=f"train-{self.prepared.job.name}",
             run=self.topic,
             replaced=launched.replaced,
-            in_use_s=_IN_USE_S if is_first(request.plan.generation) else None,  # its workers were free a moment ago
+            # Workers that were free a moment ago.
+            in_use_s=_IN_USE_S if is_first(request.plan.generation) or request.grows else None,
         )
         launched.groups[request.plan.number] = group
         launched.moved |= {old: new for old, new in zip(request.where, group.addresses, strict=True) if old != new}

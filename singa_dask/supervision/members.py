@@ -106,19 +106,32 @@ class WorkerGroup(Member):
     """Workers that share mini-batches.
 
     server_group: that it uses. cores: of each process, also of those that it lacks. lacks: the lost Dask workers that
-    it goes on without. resume: checkpoint that its servers began with. first: step to begin with where nothing later
-    is known. left: shadows of its lost ranks, from which it goes on. joined: it joined a running job; leaving: it was
-    asked to end.
+    it goes on without. least: the fewest workers with which it can. shrunk, added: until it makes a step with them,
+    whether it goes on with fewer workers than before, and the Dask workers that it has taken in. began: the step with
+    which it was formed last. resume: checkpoint that its servers began with. first: step to begin with where nothing
+    later is known. left: shadows of its lost ranks, from which it goes on. joined: it joined a running job; leaving:
+    it was asked to end.
     """
 
     server_group: int
     cores: tuple[int, ...]
     lacks: tuple[str, ...] = ()
+    least: int = 1
+    shrunk: bool = False
+    added: tuple[str, ...] = ()
+    began: int | None = None
     resume: Path | None = None
     first: int = 0
     left: tuple[RankAddress, ...] = ()
     joined: bool = False
     leaving: bool = False
+
+    def reached_step(self, step: int) -> None:
+        """It has made so many steps."""
+        if self.began is None:
+            self.began = step
+        elif step > self.began:
+            self.shrunk, self.added = False, ()
 
     def __str__(self) -> str:
         return f"worker group {self.number}"
@@ -356,7 +369,7 @@ class Members:
             cores=group.cores[: len(group.where)],
             left=group.left if fresh else (),
         )
-        return WorkerGroupRequest(plan, group.where, group.server_group)
+        return WorkerGroupRequest(plan, group.where, group.server_group, grows=bool(group.added))
 
     def server_group_request(
         self, group: ServerGroup, also: tuple[str, ...], replicas: tuple[str, ...], *, fresh: bool, returns: bool

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, cycle
+from itertools import cycle
 from typing import TYPE_CHECKING
 
-from singa_dask.supervision.members import Member, Members, NoReplacement, ServerGroup, WorkerGroup
+from singa_dask.supervision.members import Member, Members, NoReplacement, Phase, ServerGroup, WorkerGroup
 from singa_dask.supervision.processes import Processes
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class Places:
         self.members, self.processes, self.patience_s, self.least = members, processes, patience_s, least
         self._note = note
         self._until: float | None = None  # when replacements must have come
+        self._refused: set[str] = set()  # Dask workers that a group could not take in
 
     @property
     def awaits(self) -> bool:
@@ -49,13 +50,13 @@ class Places:
         answer = {info.address for info in there}
         missing = _lost(batch, answer)
         unused = self.processes.free(there, self.members)
-        free = self.processes.nearest(missing, unused)
+        places = self.processes.nearest(missing, unused)
         coming = self.processes.coming(missing, there, nannies)
         late = self._until is not None and at >= self._until
         left = any(member.left for member in batch if isinstance(member, WorkerGroup))
-        if len(free) >= len(missing) and (late or not (left and coming)):
+        if len(places) == len(missing) and (late or not (left and coming)):
             self._until = None
-            self.members.relocate(batch, dict(zip(missing, free, strict=False)))
+            self.members.relocate(batch, places)
             return batch, {}
         if part := self._part(batch, there, unused, nannies, late=late):
             if len(part) == len(batch):
@@ -66,7 +67,7 @@ class Places:
             return (), self.processes.stuck(missing, again=first)
         self._until = None
         raise NoReplacement(
-            f"Dask workers were lost ({', '.join(missing)}): {len(missing)} must be replaced, and {len(free)} are "
+            f"Dask workers were lost ({', '.join(missing)}): {len(missing)} must be replaced, and {len(unused)} are "
             f"free after {self.patience_s:g} s. Start more."
         )
 
@@ -85,22 +86,22 @@ class Places:
         answer, placed = {info.address for info in there}, list[Member]()
         for member in self._independent(batch, late=late):
             lost = _lost([member], answer)
-            own = self.processes.nearest(lost, free)[: len(lost)]
+            places = self.processes.nearest(lost, free)
             hosts = self._hosts(member, answer) if isinstance(member, ServerGroup) else []
+            rest = [address for address in lost if address not in places]
             coming = self.processes.coming(lost, there, nannies)
-            if (coming and not late) or (
-                len(own) < len(lost) and not (hosts or self._may_shrink(member, answer, own))
-            ):
+            if (coming and not late) or (rest and not (hosts or self._may_shrink(member, rest))):
                 continue
-            places = dict(zip(lost, chain(own, cycle(hosts)), strict=False))
+            free = [info for info in free if info.address not in places.values()]
             if isinstance(member, ServerGroup):
-                if guests := {rank for rank, address in enumerate(member.where) if places.get(address) in hosts}:
+                places |= dict(zip(rest, cycle(hosts), strict=False))
+                if guests := {rank for rank, address in enumerate(member.where) if address in rest}:
                     self._note(f"{member} goes on in other processes of the run until there are free ones")
                 member.guests |= guests
-            elif isinstance(member, WorkerGroup) and len(own) < len(lost):
-                self._shrink(member, lost[len(own) :])
+            elif isinstance(member, WorkerGroup) and rest:
+                member.shrunk, member.added = True, ()
+                self._resize(member, [a for a in member.where if a not in rest], [*member.lacks, *rest])
             self.members.relocate([member], places)
-            free = [info for info in free if info.address not in own]
             placed.append(member)
         return placed
 
@@ -114,10 +115,11 @@ class Places:
         groups = (group for group in batch if isinstance(group, WorkerGroup) and group.server_group in serving)
         return found + [group for group in groups if all(uses[address] == 1 for address in group.where)]
 
-    def _may_shrink(self, member: Member, answer: set[str], own: Sequence[str]) -> bool:
-        """Whether it is a worker group that can go on with those of its processes that answer, and these new ones."""
-        here = sum(address in answer for address in member.where) + len(own)
-        return isinstance(member, WorkerGroup) and self.least is not None and here >= self.least
+    def _may_shrink(self, member: Member, lost: Sequence[str]) -> bool:
+        """Whether it is a worker group that can go on without these."""
+        if not isinstance(member, WorkerGroup) or self.least is None:
+            return False
+        return len(member.where) - len(lost) >= max(self.least, member.least)
 
     def _hosts(self, group: ServerGroup, answer: set[str]) -> list[str]:
         """The processes, of those that answer, that can take in servers of a group: those of its other servers, else
@@ -141,24 +143,45 @@ class Places:
     def better(self, there: Sequence[WorkerInfo]) -> list[Member]:
         """Give free processes to the members that could use them; returns those that got some, to be formed again."""
         free, changed = [info.address for info in self.processes.free(there, self.members)], list[Member]()
-        for group in self.members.running():
-            own, free = free[: len(group.lacks)], free[len(group.lacks) :]
-            if own:
-                self._resize(group, [*group.where, *own], group.lacks[len(own) :])
-                changed.append(group)
         for servers in self._with_guests():
             if own := servers.spread(free, self.members.topology.nservers_per_procs):
                 self._note(f"{servers} goes on in {', '.join(own)}, which had no work")
                 changed.append(servers)
+        free = [address for address in free if address not in self._refused]
+        for group in filter(self._may_grow, self.members.running()):
+            if own := free[: len(group.lacks)]:
+                free = free[len(own) :]
+                group.added = tuple(own)
+                lacks = [address for address in group.lacks if address not in own]
+                self._resize(group, [*group.where, *own], lacks[: len(group.lacks) - len(own)])
+                changed.append(group)
         return changed
 
-    def need_all(self, group: WorkerGroup) -> None:
-        """No worker group goes on with fewer workers any more: this one cannot, and waits for those that it lacks."""
-        self.least = None
-        group.where, group.lacks = (*group.where, *group.lacks), ()
+    def _may_grow(self, group: WorkerGroup) -> bool:
+        """Whether it lacks workers and can be formed again without a loss: its processes, which may have to be started
+        anew, have nannies and no server, and what they have in memory is held. At its end it need not grow."""
+        others = self.members.worker_groups[1:]
+        ends = group.leaving or (group.number == 0 and others and all(o.phase is Phase.ENDED for o in others))
+        served = {address for servers in self.members.serving() for address in servers.where}
+        nannied = len(self.processes.by_nanny(group.where)) == len(group.where)
+        held = bool(self.members.server_groups or group.left)
+        return bool(group.lacks and nannied and held and not ends and not served.intersection(group.where))
 
-    def _shrink(self, group: WorkerGroup, lost: Sequence[str]) -> None:
-        self._resize(group, [address for address in group.where if address not in lost], [*group.lacks, *lost])
+    def retreat(self, group: WorkerGroup, *, raised: bool) -> str:
+        """Undo the last change of the size of a group that fails before it makes a step; returns what could not be
+        done, "" if its size had not changed. raised: whether a rank has raised an error of its own."""
+        if group.added:
+            added, group.added = group.added, ()
+            self._refused.update(added)
+            self._resize(group, [a for a in group.where if a not in added], [*group.lacks, *added])
+            return f"{group} could not take in {', '.join(added)}"
+        if not (group.shrunk and raised):
+            return ""
+        group.shrunk, group.least = False, len(group.where) + 1
+        used = self.members.used()  # what is lost may have come back with its address, for another member
+        group.where = (*group.where, *(f"{a} (lost)" if a in used else a for a in group.lacks))
+        group.lacks = ()
+        return f"{group} cannot go on with fewer workers"
 
     def _resize(self, group: WorkerGroup, where: Sequence[str], lacks: Sequence[str]) -> None:
         group.where, group.lacks = tuple(where), tuple(lacks)

@@ -80,9 +80,9 @@ class Processes:
         """The nannies, of those that answer, that are starting a process in the place of a missing one."""
         return (self._nannies_of(missing) & nannies) - {info.nanny for info in there}
 
-    def nearest(self, missing: Sequence[str], free: Sequence[WorkerInfo]) -> list[str]:
-        """The addresses of free Dask workers in the order in which they take the place of the missing ones: each gets
-        one of its nanny, where its memory is, else one of its machine, else any other."""
+    def nearest(self, missing: Sequence[str], free: Sequence[WorkerInfo]) -> dict[str, str]:
+        """The free Dask workers that take the place of missing ones, by address, as far as they suffice: each gets one
+        of its nanny, where its memory is, else one of its machine, else any other."""
         left, taken = list(free), dict[str, str]()
         near = (
             lambda info, nanny: info.nanny == nanny,
@@ -96,7 +96,7 @@ class Processes:
                 if address not in taken and found is not None:
                     left.remove(found)
                     taken[address] = found.address
-        return [*(taken[address] for address in missing if address in taken), *(info.address for info in left)]
+        return taken
 
     def _nannies_of(self, addresses: Iterable[str]) -> set[str]:
         return {self._nannies[address] for address in addresses if address in self._nannies}

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from singa_dask.errors import ClusterError, ConfigError
+from singa_dask.errors import ClusterError
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.inheritance import inherit
 from singa_dask.supervision.members import (
@@ -49,7 +49,9 @@ class Supervision:
     """The state of one run. One thread owns it and calls `handle`.
 
     steps: last known step of every worker group. busy: the operation under way, of which there is one at a time.
-    stopped: by whom it was asked to stop. over: the run has ended, with `error` if it failed.
+    stopped: by whom it was asked to stop. lead_told: whether worker group 0 was told that all others have ended, after
+    the last exchange of the servers; lead_believes: whether it believes that they have. over: the run has ended, with
+    `error` if it failed.
     """
 
     def __init__(
@@ -66,7 +68,8 @@ class Supervision:
         self.max_restarts = max_restarts
         self.steps: dict[int, int] = dict(steps or {})
         self.restarts: list[Restart] = []
-        self.stopped, self.over, self.lead_told = "", False, False
+        self.stopped, self.over = "", False
+        self.lead_told = self.lead_believes = False
         self.error: BaseException | None = None
         self.busy: ev.FormRequest | ev.Close | ev.TellLead | None = None
         self._commands: list[ev.Command] = []
@@ -88,6 +91,7 @@ class Supervision:
         match event:
             case ev.Progress(group, step):
                 self.steps[group] = step
+                self.members.worker_groups[group].reached_step(step)
             case ev.WorkerGroupEnded() | ev.WorkerGroupFailed():
                 self._worker_group_came_to_an_end(event)
             case ev.ServersLost(addresses, stopped):
@@ -104,7 +108,8 @@ class Supervision:
             case ev.LeadTold(ended, heard, fault):
                 self._flush_fault = fault
                 self._operation_done()
-                self.lead_told = ended if heard else self.lead_told
+                if heard:
+                    self.lead_told = self.lead_believes = ended
             case ev.StopAsked(by, early) if not self.stopped:
                 self._stop(by, early)
             case ev.JoinAsked(asker):
@@ -127,7 +132,7 @@ class Supervision:
             closed = tuple(m.number for m in gone if isinstance(m, WorkerGroup))
             self._do_alone(ev.Close(closed, tuple(m.number for m in gone if isinstance(m, ServerGroup))))
         if self.busy is None and lead.phase is Phase.RUNNING and not self._flush_fault:
-            if self.lead_told and not others_ended:
+            if self.lead_believes and not others_ended:
                 self._do_alone(ev.TellLead(False))
             elif others_ended and not (self.lead_told or self._pending()):
                 numbers = tuple(group.number for group in self.members.serving())
@@ -139,7 +144,7 @@ class Supervision:
             waiting_s = _IMPROVE_EVERY_S if improves and not self._askers else 0.0
             delay_s = _SURVEY_AGAIN_S if self.places.awaits else waiting_s
             self._surveys += 1
-            nannies = self.processes.nannies if self._pending() else frozenset()
+            nannies = self.processes.nannies if self._pending() or improves else frozenset()
             self._survey = ev.Survey(self._surveys, checkpoint, delay_s, nannies)
             self._do(self._survey)
 
@@ -157,11 +162,11 @@ class Supervision:
         if isinstance(event, ev.WorkerGroupEnded):
             return self.members.move(group, "ended")
         self.processes.replaced.update(event.replaced.items())
-        if event.raised is None or self._may_be_dropped(group):
-            self._lose(Loss(group, GroupLost(event.cause), refused=event.raised is not None))
-        elif isinstance(event.raised, ConfigError) and group.lacks:
-            self.places.need_all(group)
-            self._lose(Loss(group, GroupLost(f"{group} cannot go on with fewer workers: {event.cause}")))
+        raised = event.raised is not None
+        if why := self.places.retreat(group, raised=raised):
+            self._lose(Loss(group, GroupLost(f"{why}: {event.cause}")))
+        elif not raised or self._may_be_dropped(group):
+            self._lose(Loss(group, GroupLost(event.cause), refused=raised))
         else:
             self._end(event.raised)
 
@@ -214,16 +219,23 @@ class Supervision:
         for member in members:
             self.members.move(member, "formed")
             member.formed = member.generation
-            if isinstance(member, WorkerGroup) and (self.stopped or member.leaving):
-                self._do(ev.Stop(member.number))
+            if isinstance(member, WorkerGroup):
+                member.began = None
+                self.lead_believes = self.lead_believes and member.number > 0
+                if self.stopped or member.leaving:
+                    self._do(ev.Stop(member.number))
 
     def _not_formed(self, members: Sequence[Member], event: ev.NotFormed) -> None:
         self.processes.replaced.update(event.replaced.items())
         first, *others = members
         for member in others:
             self.members.move(member, "not formed")
+        groups, raised = (m for m in members if isinstance(m, WorkerGroup)), event.raised is not None
+        undone = [why for group in groups if (why := self.places.retreat(group, raised=raised))]
         if isinstance(first, WorkerGroup) and self._may_be_dropped(first):
             self._lose(Loss(first, event.error, refused=True))
+        elif undone:
+            self._lose(Loss(first, GroupLost(f"{', '.join(undone)}: {event.error}")))
         elif event.raised is not None:
             self._end(event.raised)
         else:
@@ -423,7 +435,8 @@ class Supervision:
         """Form members again, which have lost nothing, if there are Dask workers that they lack."""
         for member in self.places.better(there):
             self.members.move(member, "take down")
-            self.lead_told, self._checkpoint = False, None
+            self.lead_told = self.lead_told and member is not self.members.worker_groups[0]
+            self._checkpoint = None
             self._outdated = self._surveys
 
     def _newcomer(self, there: Sequence[WorkerInfo]) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from functools import partial
 
 import pytest
 from support import commands
+from support.dask_commands import DaskCommands
 
 
 @pytest.fixture(scope="session")
@@ -30,18 +29,18 @@ def here(environment, tmp_path):
     return partial(commands.run_here, cwd=tmp_path, env=environment)
 
 
+@pytest.fixture
+def dask(environment, tmp_path):
+    """A Dask cluster by commands, which ends with the test. It has no workers yet."""
+    cluster = DaskCommands(tmp_path / "dask", environment)
+    yield cluster
+    cluster.end()
+
+
 @pytest.fixture(scope="module")
 def scheduler(environment, tmp_path_factory):
     """The scheduler file of a cluster of two `dask worker` processes, which ends with the module."""
-    folder = tmp_path_factory.mktemp("dask")
-    file = folder / "scheduler.json"
-    here = ["--scheduler-file", str(file), "--host", "127.0.0.1", "--no-dashboard"]
-    commands = [["dask_scheduler", *here, "--port", "0"], ["dask_worker", *here, "--nworkers", "2", "--nthreads", "1"]]
-    options = {"cwd": folder, "env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    processes = [
-        subprocess.Popen([sys.executable, "-m", f"distributed.cli.{c[0]}", *c[1:]], **options) for c in commands
-    ]
-    yield file
-    for process in reversed(processes):
-        process.terminate()
-        process.wait(timeout=20)
+    cluster = DaskCommands(tmp_path_factory.mktemp("dask") / "cluster", environment)
+    cluster.workers(2)
+    yield cluster.file
+    cluster.end()

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 from support.commands import audited, cluster, example, run, said, sets, started, summary, wait_until
@@ -14,32 +12,18 @@ STEPS = 600
 SETTINGS = sets(train_steps=STEPS, test_freq=0, test_steps=0, checkpoint_freq=0, disp_freq=20)
 
 
-@pytest.fixture
-def dask(environment, tmp_path):
-    """Starts a cluster of so many workers; returns its file, and the process of the scheduler."""
-    folder = tmp_path / "dask"
-    folder.mkdir()
-    options = {"cwd": folder, "env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    processes = []
-
-    def begin(workers):
-        file = folder / "scheduler.json"
-        here = ["--scheduler-file", file, "--host", "127.0.0.1", "--no-dashboard"]
-        for name, *more in (("scheduler", "--port", "0"), ("worker", "--nthreads", "1", "--nworkers", str(workers))):
-            command = [sys.executable, "-m", f"distributed.cli.dask_{name}", *here, *more]
-            processes.append(subprocess.Popen(command, **options))
-        return file, processes[0]
-
-    yield begin
-    for process in reversed(processes):
-        process.terminate()
-    for process in reversed(processes):
-        process.wait(timeout=30)
-
-
-def begun(file, name, folder, environment):
+def begun(dask, name, folder, environment):
     """A run that is about to begin."""
-    options = ("train", example(), "--cluster", cluster(name), "--scheduler-file", file, "--workspace", folder / "run")
+    options = (
+        "train",
+        example(),
+        "--cluster",
+        cluster(name),
+        "--scheduler-file",
+        dask.file,
+        "--workspace",
+        folder / "run",
+    )
     return started(*options, *SETTINGS, folder=folder, env=environment)
 
 
@@ -51,12 +35,12 @@ def steps_of(told, pattern):
 
 @pytest.mark.parametrize(("name", "workers"), [("allreduce", 3), ("sandblaster", 5), ("downpour", 6), ("hogwild", 3)])
 def test_attach_takes_over_a_run_whose_driver_was_killed(dask, environment, tmp_path, no_leaks, name, workers):
-    file, _ = dask(workers)
-    with begun(file, name, tmp_path, environment) as driver:
+    dask.workers(workers)
+    with begun(dask, name, tmp_path, environment) as driver:
         wait_until(lambda: f"step 100/{STEPS}" in said(tmp_path), driver, tmp_path, within=120)
         driver.kill()
         driver.wait()
-    ended = run("attach", "run", "--scheduler-file", file, cwd=tmp_path, env=environment, timeout=150)
+    ended = run("attach", "run", "--scheduler-file", dask.file, cwd=tmp_path, env=environment, timeout=150)
     assert ended.code == 0, ended.err
     assert summary(tmp_path / "run")["step"] == STEPS
     made, began = (
@@ -73,10 +57,10 @@ def test_attach_takes_over_a_run_whose_driver_was_killed(dask, environment, tmp_
 
 
 def test_workers_save_when_the_scheduler_is_lost(dask, environment, tmp_path, no_leaks):
-    file, scheduler = dask(3)
-    with begun(file, "allreduce", tmp_path, environment) as driver:
+    dask.workers(3)
+    with begun(dask, "allreduce", tmp_path, environment) as driver:
         wait_until(lambda: f"step 100/{STEPS}" in said(tmp_path), driver, tmp_path, within=120)
-        scheduler.kill()
+        dask.scheduler.kill()
         assert driver.wait(timeout=90) == 1, said(tmp_path)
     last = said(tmp_path).rstrip().splitlines()[-1]
     (step,) = re.findall(r"^error: the Dask scheduler .*The newest checkpoint is of step (\d+)", last)

@@ -52,8 +52,8 @@ def test_a_replica_is_where_a_worker_has_answered_lately():
 def test_each_missing_process_is_replaced_by_one_of_its_nanny_else_of_its_machine():
     made = processes("a", "a", "b", "b")
     again = [WorkerInfo("v1", node="a", nanny="n1"), WorkerInfo("v0", node="a", nanny="n0")]
-    assert made.nearest(["w0", "w1"], again) == ["v0", "v1"]
+    assert made.nearest(["w0", "w1"], again) == {"w0": "v0", "w1": "v1"}
     booted = [WorkerInfo("x", node="c", nanny="n9"), WorkerInfo("y", node="b", nanny="n8"), *again]
-    assert made.nearest(["w2", "w1"], booted) == ["y", "v1", "x", "v0"]
-    assert made.nearest(["w3", "unknown"], booted[:2]) == ["y", "x"]
-    assert made.nearest(["w0", "w1"], booted[:1]) == ["x"]
+    assert made.nearest(["w2", "w1"], booted) == {"w2": "y", "w1": "v1"}
+    assert made.nearest(["w3", "unknown"], booted[:2]) == {"w3": "y", "unknown": "x"}
+    assert made.nearest(["w0", "w1"], booted[:1]) == {"w0": "x"}

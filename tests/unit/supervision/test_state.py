@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from support.supervised import Run, failed
 
-from singa_dask.cluster.formation import NoAnswer
+from singa_dask.cluster.formation import NoAnswer, WorkersInUse
 from singa_dask.errors import ClusterError, ConfigError, DataError, Problem
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
@@ -498,6 +498,80 @@ def test_a_group_that_cannot_go_on_with_fewer_workers_waits_for_the_others(start
     came = run.start()
     run.until_formed(3)
     assert run.worker_groups[0].where == ("w1", "w3", came) and run.worker_groups[0].lacks == ()
+
+
+def shrunk(start, **more):
+    """A run of Downpour whose worker group 1 goes on with w4 alone."""
+    run = start(least=1, **DOWNPOUR | {"nworkers_per_group": 2} | more)
+    run.lose(1, "w3")
+    run.lost_nannies.add("n3")
+    run.until_formed(2)
+    return run
+
+
+def works(run, number, step):
+    for each in (step, step + 1):
+        run.handle(ev.Progress(number, each))
+
+
+@pytest.mark.parametrize("raised", [None, ConfigError(Problem("gpu", "there is none")), MemoryError()])
+def test_a_group_that_cannot_take_in_a_worker_goes_on_without_it(start, raised):
+    run = shrunk(start)
+    works(run, 1, 7)
+    came = run.start()
+    run.until_formed(3)
+    assert run.worker_groups[1].where == ("w4", came)
+    run.handle(ev.WorkerGroupFailed(1, run.worker_groups[1].generation, "its process does not suit", raised))
+    run.until_formed(4)
+    assert run.worker_groups[1].where == ("w4",) and run.worker_groups[1].lacks == (came,)
+    assert any(f"worker group 1 could not take in {came}: its process does not suit" in note for note in run.notes)
+    for _ in range(3):
+        run.answer(ev.Survey)
+    assert len(run.made()) == 4, "it is not tried again"
+    another = run.start()
+    run.until_formed(5)
+    assert run.worker_groups[1].where == ("w4", another)
+    works(run, 1, 8)
+    run.lose(1, raised=DataError("a shard is damaged"))
+    assert isinstance(run.state.error, DataError), "it is no matter of size any more"
+
+
+def test_a_worker_that_another_run_takes_first_is_done_without(start):
+    run = shrunk(start)
+    came = run.start()
+    while not isinstance(run.state.busy, ev.FormRequest):
+        run.answer()
+    run.answer(ev.FormRequest, ev.NotFormed(run.state.busy.number, WorkersInUse(f"{came} is in use")))
+    run.until_formed(4)
+    assert run.worker_groups[1].where == ("w4",) and not run.state.over
+
+
+def test_the_group_that_leads_does_not_grow_at_the_end(start):
+    run = start(least=1, **DOWNPOUR | {"nworkers_per_group": 2})
+    run.lose(0, "w1")
+    run.lost_nannies.add("n1")
+    run.until_formed(2)
+    run.end(1)
+    for _ in range(4):
+        run.answer()
+    assert len(run.made()) == 2 and run.told(0)[-1] == ("others ended", True)
+
+
+def test_a_group_that_fails_with_one_worker_goes_on_with_two(start):
+    run = start(least=1, nworkers_per_group=4, nservers_per_group=1, server_worker_separate=True)
+    for address in ("w2", "w3"):
+        del run.there[address]
+    run.lost_nannies |= {"n2", "n3"}
+    run.lose(0, "w4")
+    run.lost_nannies.add("n4")
+    run.until_formed(2)
+    group = run.worker_groups[0]
+    assert group.where == ("w1",) and group.lacks == ("w2", "w3", "w4")
+    run.lose(0, raised=MemoryError())
+    assert group.least == 2 and group.where == ("w1", "w2", "w3", "w4")
+    came = run.start()
+    run.until_formed(3)
+    assert group.where == ("w1", came) and len(group.lacks) == 2, "one more may suffice"
 
 
 def test_an_invalid_job_ends_the_run(start):
