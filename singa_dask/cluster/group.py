@@ -26,6 +26,8 @@ _HEARD_EVERY_S = 2.0
 _HEARTBEAT_S = 10.0
 _MUTE_S = 5.0
 _KEEP_EVERY_S = 0.25
+# What ranks are told that shall leave after a step.
+REGROUP = "regroup"
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,13 @@ class Group(AbstractContextManager["Group", None]):
         """Tell every rank something that can be pickled: `current_task().told[name]` there. Whether all heard it."""
         told = run_each(self._client, tell_rank, dict.fromkeys(self.addresses, (self.id, name, value)), _ANSWER_S)
         return not any(isinstance(answer, Exception) for answer in told.values())
+
+    def leave_after_step(self, timeout_s: float = 5.0) -> None:
+        """Have all ranks leave after the same step; closing ends those that have not in time."""
+        self.tell(REGROUP, True)
+        deadline = time.monotonic() + timeout_s
+        while self._unfinished() and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def abort(self, reason: str) -> None:
         """End all ranks: their collectives raise ClusterError; a process that does not leave in 3 s exits.

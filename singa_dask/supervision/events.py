@@ -222,10 +222,12 @@ class FormRequest(Command):
 
 @dataclass(frozen=True)
 class Close(Command):
-    """End the ranks of these worker groups, and let these server groups go."""
+    """End the ranks of these worker groups, and let these server groups go. growing: those of the worker groups that
+    have lost nothing: their ranks leave after a step."""
 
     worker_groups: tuple[int, ...]
     server_groups: tuple[int, ...]
+    growing: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -228,11 +228,14 @@ def keeping_of(group: ServerGroupRequest, run: str, model: int) -> list[Keeping]
     ]
 
 
-def close(groups: Iterable[Group], servers: Iterable[Servers]) -> dict[str, int]:
-    """End ranks and let servers go; returns the processes that nannies were asked to replace, pid by address."""
+def close(groups: Iterable[Group], servers: Iterable[Servers], growing: Collection[Group] = ()) -> dict[str, int]:
+    """End ranks, those of growing groups after a step, and let servers go; returns the processes that nannies were
+    asked to replace, pid by address."""
     replaced: dict[str, int] = {}
     for group in groups:
         try:
+            if group in growing:
+                group.leave_after_step()
             group.abort("the driver re-forms it, or goes on without it")
             group.close()
             group.replace_processes()

@@ -129,8 +129,10 @@ class Supervision:
             return self._end()
         gone = [member for member in self.members.all() if member.phase in (Phase.CLOSING, Phase.DROPPED)]
         if self.busy is None and gone:
-            closed = tuple(m.number for m in gone if isinstance(m, WorkerGroup))
-            self._do_alone(ev.Close(closed, tuple(m.number for m in gone if isinstance(m, ServerGroup))))
+            groups = [member for member in gone if isinstance(member, WorkerGroup)]
+            closed, growing = (tuple(g.number for g in of) for of in (groups, (g for g in groups if g.added)))
+            servers = tuple(member.number for member in gone if isinstance(member, ServerGroup))
+            self._do_alone(ev.Close(closed, servers, growing))
         if self.busy is None and lead.phase is Phase.RUNNING and not self._flush_fault:
             if self.lead_believes and not others_ended:
                 self._do_alone(ev.TellLead(False))

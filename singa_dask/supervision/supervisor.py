@@ -167,10 +167,11 @@ class Supervisor:
                 self._begin(self._surveys, self._replace, dict(pids))
             case ev.FormRequest():
                 self._begin(self._operations, self.launcher.form, command, dict(self._servers), dict(self._groups))
-            case ev.Close(worker_groups, server_groups):
+            case ev.Close(worker_groups, server_groups, growing):
+                grow = [self._groups[number] for number in growing if number in self._groups]
                 groups = [self._groups.pop(number) for number in worker_groups if number in self._groups]
                 servers = [self._servers.pop(number) for number in server_groups if number in self._servers]
-                self._begin(self._operations, lambda: ev.Closed(close(groups, servers)))
+                self._begin(self._operations, lambda: ev.Closed(close(groups, servers, grow)))
             case ev.TellLead(ended, flush):
                 flushed = [self._servers[number] for number in flush]
                 self._begin(self._operations, _tell_lead, self._groups[0], ended, flushed)

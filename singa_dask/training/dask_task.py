@@ -24,6 +24,7 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
     from distributed import get_client, get_worker
 
     from singa_dask.cluster import current_task
+    from singa_dask.cluster.group import REGROUP
     from singa_dask.cluster.held import NannyHolder
     from singa_dask.cluster.successors import prepare_successor
     from singa_dask.data import dask_submit
@@ -40,6 +41,7 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         submit=dask_submit(get_client(), worker),
         emit=partial(worker.log_event, topic),
         stop_requested=lambda: task.stop_requested,
+        regroup_requested=lambda: bool(task.told.get(REGROUP)),
         links=None if plan.group.in_process_servers else links,
         others_ended=lambda: bool(task.told.get("others ended")),
         cores=plan.group.cores[comm.rank],

@@ -16,7 +16,7 @@ import numpy as np
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.nccl import form_nccl
 from singa_dask.comm.solo import SoloCommunicator
-from singa_dask.errors import TrainingError
+from singa_dask.errors import ClusterError, TrainingError
 from singa_dask.job import active_phases, job_to_text
 from singa_dask.job.code_bundle import CodeBundle, unpacked
 from singa_dask.job.job_pb2 import JobProto, Phase
@@ -98,15 +98,16 @@ class RankServices:
     """What surrounds a rank; tests supply their own.
 
     submit: runs a loading task ahead of time. emit: sends an event to the driver. stop_requested: whether the driver
-    asked for an early, clean end. links: to the servers of the group; None where these are in the workers' processes.
-    others_ended: whether all other worker groups have ended. cores: for this rank. memory_limit: bytes from which on
-    the Dask worker loads no more data; None for no limit. holder: has a shadow outlive the process; None where nothing
-    can.
+    asked for an early, clean end; regroup_requested: that the group leave after a step, to be formed again. links: to
+    the servers of the group; None where these are in the workers' processes. others_ended: whether all other worker
+    groups have ended. cores: for this rank. memory_limit: bytes from which on the Dask worker loads no more data; None
+    for no limit. holder: has a shadow outlive the process; None where nothing can.
     """
 
     submit: Callable[..., Any]
     emit: Callable[[dict[str, Any]], None] = lambda event: None
     stop_requested: Callable[[], bool] = lambda: False
+    regroup_requested: Callable[[], bool] = lambda: False
     links: Callable[[], Mapping[int, Link]] | None = None
     others_ended: Callable[[], bool] = lambda: True
     cores: int = 1
@@ -284,9 +285,9 @@ class _TrainingLoop:
         self._step += 1
         self._shadow_state(decided=False)
         saves = self._comm.rank == 0 and time.monotonic() - self._saved_at >= self._saves_every_s
-        (stopping, self._saves_now), summed, ranks = sum_over_ranks(
+        (stopping, self._saves_now, regroups), summed, ranks = sum_over_ranks(
             self._comm,
-            (self._services.stop_requested(), saves),
+            (self._services.stop_requested(), saves, self._services.regroup_requested()),
             metrics,
             self._replica.wait_s - waited,
             self._feed.wait_s - loading,
@@ -297,6 +298,9 @@ class _TrainingLoop:
         self._replica.stub.reductions = max(self._replica.stub.reductions, most_reductions(ranks))
         self._reporter.add_step(self._step, time.perf_counter() - began, summed, ranks)
         self._saver.look()
+        if regroups:
+            self._replica.drain()
+            raise ClusterError("the group is formed again, with more workers")
         return stopping
 
     def _leave(self) -> None:

@@ -50,5 +50,6 @@ def test_a_group_shrinks_and_grows(dask, environment, tmp_path, no_leaks, name, 
         os.killpg(driver.pid, signal.SIGINT)
         assert driver.wait(timeout=60) == 130, said(tmp_path)
     assert summary(tmp_path / "run")["restarts"] == 1, "taking in a worker is none"
-    for group in audited(tmp_path / "run"):
-        assert group["missing"] == [], said(tmp_path)
+    gaps = [gap for group in audited(tmp_path / "run") for gap in group["missing"]]
+    assert len(gaps) <= (name == "downpour"), "at most the step in which the worker was lost"
+    assert all(gap["partly"] and gap["stop"] - gap["first"] == 1 for gap in gaps)

@@ -53,7 +53,9 @@ def test_attach_takes_over_a_run_whose_driver_was_killed(dask, environment, tmp_
     shown = [(row["group"], row["step"]) for row in rows if row["phase"] == "train"]
     seen = {g: [*range(20, made.get(g, 0) + 1, 20), *range(began[g] // 20 * 20 + 20, STEPS + 1, 20)] for g in began}
     assert sorted(shown) == [(group, step) for group in sorted(seen) for step in seen[group]], "nobody saw the others"
-    assert [group["missing"] for group in audited(tmp_path / "run") if group["missing"]] == []
+    for group in audited(tmp_path / "run"):  # some servers may lack the step under way
+        assert all(gap["partly"] and gap["stop"] - gap["first"] == 1 for gap in group["missing"])
+        assert len(group["missing"]) <= (name in ("downpour", "hogwild"))
 
 
 def test_workers_save_when_the_scheduler_is_lost(dask, environment, tmp_path, no_leaks):

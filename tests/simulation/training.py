@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulation.rules import Counting
+from singa_dask.cluster.group import REGROUP
 from singa_dask.cluster.held import NannyHolder
 from singa_dask.errors import ClusterError, CommTimeout
 from singa_dask.ops import Ops
@@ -108,6 +109,10 @@ class Training:
                 return {"step": step, "interrupted": step < self.steps}
             self._step(step)
             step += 1
+            if any(rank.task.told.get(REGROUP) for rank in ranks):
+                for stub in self._each():
+                    stub.pull(self.values, everything=True)
+                raise ClusterError("the group is formed again, with more workers")
             for shadow in self._shadows if step == start + 1 else ():
                 shadow.settle()
             if step % self.run_.display_freq == 0:

@@ -39,6 +39,9 @@ class Group:
         self.told.append((name, value))
         return self.run.hears
 
+    def leave_after_step(self):
+        self.tell("regroup", True)
+
     def abort(self, reason):
         self.aborted = reason
         for address in self.addresses:
@@ -224,9 +227,11 @@ class Run:
                 self.ranks |= launched.groups
                 self.servers |= launched.servers
                 return launched.event
-            case ev.Close(worker_groups, server_groups):
+            case ev.Close(worker_groups, server_groups, growing):
+                grow = [self.ranks[number] for number in growing]
                 groups = [self.ranks.pop(n) for n in worker_groups if n in self.ranks]
-                return ev.Closed(close(groups, [self.servers.pop(n) for n in server_groups if n in self.servers]))
+                servers = [self.servers.pop(n) for n in server_groups if n in self.servers]
+                return ev.Closed(close(groups, servers, grow))
             case ev.TellLead(ended):
                 return ev.LeadTold(ended, self.ranks[0].tell("others ended", ended))
         raise AssertionError(command)

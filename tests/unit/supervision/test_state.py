@@ -462,7 +462,7 @@ def test_a_group_goes_on_with_fewer_workers_and_takes_in_others_later(start):
     ((number, delay_s),) = waits(run.open)
     assert delay_s == 2.0 and waits(run.answer()) == [(number + 1, 2.0)], "nobody is free"
     came = run.start()
-    assert run.answer() == [ev.Note("worker group 0 goes on with all 3 workers"), ev.Close((0,), ())]
+    assert run.answer() == [ev.Note("worker group 0 goes on with all 3 workers"), ev.Close((0,), (), (0,))]
     run.settle()
     assert run.worker_groups[0].where == ("w1", "w3", came) and len(run.state.restarts) == 1
     assert len(run.ranks[0].plan.group.cores) == 3
