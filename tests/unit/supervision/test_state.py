@@ -887,6 +887,20 @@ def test_who_joins_after_the_others_ended_is_waited_for(start):
     assert run.told(0)[-1] == ("others ended", True)
 
 
+def test_who_joins_while_servers_come_back_is_waited_for_too(start):
+    run = start(spare=3, **DOWNPOUR)
+    run.kept = {0}
+    run.end(1)
+    run.settle()
+    run.lose_servers(0)
+    run.ask_join()
+    for _ in range(40):
+        if not run.open:
+            break
+        run.answer()
+    assert run.told(0)[-1] == ("others ended", False), "though the loss of servers made the last exchange void"
+
+
 def test_a_lead_that_is_formed_anew_is_told_again(start):
     run = start(spare=1, **DOWNPOUR)
     run.end(1)
