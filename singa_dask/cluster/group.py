@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,7 @@ _HEARD_EVERY_S = 2.0
 _HEARTBEAT_S = 10.0
 _MUTE_S = 5.0
 _KEEP_EVERY_S = 0.25
-# What ranks are told that shall leave after a step.
+# Tells ranks to leave after a step.
 REGROUP = "regroup"
 
 
@@ -158,9 +158,7 @@ class Group(AbstractContextManager["Group", None]):
     def leave_after_step(self, timeout_s: float = 5.0) -> None:
         """Have all ranks leave after the same step; closing ends those that have not in time."""
         self.tell(REGROUP, True)
-        deadline = time.monotonic() + timeout_s
-        while self._unfinished() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        self._staying(timeout_s)
 
     def abort(self, reason: str) -> None:
         """End all ranks: their collectives raise ClusterError; a process that does not leave in 3 s exits.
@@ -215,12 +213,18 @@ class Group(AbstractContextManager["Group", None]):
             self._left |= {rank for rank in there if answers[self.addresses[rank]] is False}
 
     def _await_end(self, timeout_s: float, without: set[str]) -> None:
+        if stuck := self._staying(timeout_s, without):
+            self._replace(sorted(stuck))
+
+    def _staying(self, timeout_s: float, without: Collection[str] = ()) -> set[str]:
+        """The workers that live and whose ranks have not left after so many seconds."""
         deadline = time.monotonic() + timeout_s
-        while stuck := (self._unfinished() - without) & alive(self._client, self.addresses):
+        while staying := (self._unfinished() - set(without)) & alive(self._client, self.addresses):
             if time.monotonic() >= deadline:
-                return self._replace(sorted(stuck))
+                break
             time.sleep(0.02)
             self._keep_cancelled()
+        return staying
 
     def _replace(self, addresses: list[str]) -> None:
         """Have nannies replace processes that do not react."""

@@ -14,17 +14,8 @@ SETTINGS = sets(train_steps=STEPS, test_freq=0, test_steps=0, checkpoint_freq=0,
 
 def begun(dask, name, folder, environment):
     """A run that is about to begin."""
-    options = (
-        "train",
-        example(),
-        "--cluster",
-        cluster(name),
-        "--scheduler-file",
-        dask.file,
-        "--workspace",
-        folder / "run",
-    )
-    return started(*options, *SETTINGS, folder=folder, env=environment)
+    options = ("train", example(), "--cluster", cluster(name), "--scheduler-file", dask.file)
+    return started(*options, "--workspace", folder / "run", *SETTINGS, folder=folder, env=environment)
 
 
 def steps_of(told, pattern):
@@ -55,7 +46,7 @@ def test_attach_takes_over_a_run_whose_driver_was_killed(dask, environment, tmp_
     assert sorted(shown) == [(group, step) for group in sorted(seen) for step in seen[group]], "nobody saw the others"
     for group in audited(tmp_path / "run"):  # some servers may lack the step under way
         assert all(gap["partly"] and gap["stop"] - gap["first"] == 1 for gap in group["missing"])
-        assert len(group["missing"]) <= (name in ("downpour", "hogwild"))
+        assert len(group["missing"]) <= (name == "downpour")
 
 
 def test_workers_save_when_the_scheduler_is_lost(dask, environment, tmp_path, no_leaks):
