@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from singa_dask.server.ledger import Ledger
 
@@ -44,7 +44,7 @@ class Note:
 
     def encode(self) -> bytes:
         """JSON, about 40 bytes for each worker group and 25 for each gap of the ledger."""
-        members = [[group, *astuple(member)] for group, member in self.members.items()]
+        members = [[group, *vars(member).values()] for group, member in self.members.items()]
         return json.dumps(vars(self) | {"ledger": self.ledger.encode(), "members": members}).encode()
 
     @classmethod

@@ -14,7 +14,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-from simulation.batch import CHUNK, on_one_core, played, shortest
+from simulation.batch import CHUNK, begin, played, shortest
 
 
 def main() -> int:
@@ -28,8 +28,7 @@ def main() -> int:
     began, how, broken = time.monotonic(), Counter[str](), []
     chunks = [seeds[first : first + CHUNK] for first in range(0, len(seeds), CHUNK)]
     processes = min(options.processes, len(chunks))
-    started = get_context("spawn").Value("i", 0)
-    with ProcessPoolExecutor(processes, get_context("spawn"), on_one_core, (started,)) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), begin) as pool:
         for outcomes in pool.map(played, chunks):
             for seed, rule, runs, trace in outcomes:
                 how.update(run.partition(":")[0] for run in runs)

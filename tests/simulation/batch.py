@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-from typing import Any
 
 from simulation.faults import scenario
 from simulation.shrink import play, shrunk
@@ -12,13 +10,8 @@ from simulation.shrink import play, shrunk
 CHUNK = 50  # histories that a process plays at a time
 
 
-def on_one_core(started: Any) -> None:
-    """Threads of a history take turns: on one core they hand over four times as fast. What was imported stays, and
-    need not be looked at when garbage is collected."""
-    with started.get_lock():
-        number, started.value = started.value, started.value + 1
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[number % len(cores)]})
+def begin() -> None:
+    """What was imported stays, and need not be looked at when garbage is collected."""
     gc.freeze()
     gc.set_threshold(20_000)
 

@@ -1,14 +1,17 @@
-"""Simulated time: an event loop whose clock jumps to the next event, and threads of which one runs at a time."""
+"""Simulated time: an event loop whose clock jumps to the next event, and threads that take turns, as greenlets."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from heapq import heappop, heappush
+from itertools import count
 from queue import Empty
 from typing import Any
+
+from greenlet import getcurrent, greenlet
 
 
 class Stuck(Exception):
@@ -16,59 +19,130 @@ class Stuck(Exception):
 
 
 class Killed(BaseException):
-    """The process of this thread is gone."""
+    """The process of this fiber is gone."""
 
 
-class Loop(asyncio.BaseEventLoop):
-    """An event loop on simulated time. fiber: the thread that runs now, None for the loop itself."""
+class _Call:
+    """What is to be called. function: None once it is cancelled."""
+
+    __slots__ = ("args", "function")
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.function: Callable[..., Any] | None = function
+        self.args = args
+
+    def cancel(self) -> None:
+        self.function = None
+
+
+class Loop(asyncio.AbstractEventLoop):
+    """An event loop on simulated time: if nothing is left to do now, its clock jumps to the next timer.
+
+    fiber: the one that runs now, None for the loop itself.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
         self.now = 0.0
         self.fiber: Fiber | None = None
         self.fibers: set[Fiber] = set()
-        self.handed_back = threading.Lock()
-        self.handed_back.acquire()
-        self._selector = self  # of BaseEventLoop
+        self._ready = deque[_Call]()
+        self._timers: list[tuple[float, int, _Call]] = []
+        self._set = count()  # timers of the same time go in the order in which they were set
+        self._runs = self._ended = False
+        self._on_error: Callable[[Any, dict[str, Any]], object] = lambda loop, context: None
 
     def time(self) -> float:
         return self.now
 
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise Stuck
-        self.now += timeout
-        return []
+    def is_closed(self) -> bool:
+        return self._ended
 
-    def _process_events(self, events: list[Any]) -> None:
-        pass
+    def get_debug(self) -> bool:
+        return False
 
-    def _write_to_self(self) -> None:
-        pass
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+        call = _Call(callback, args)
+        if not self._ended:  # collected coroutines still call
+            self._ready.append(call)
+        return call
+
+    call_soon_threadsafe = call_soon
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+        call = _Call(callback, args)
+        heappush(self._timers, (when, next(self._set), call))
+        return call
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+        return self.call_at(self.now + delay, callback, *args)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, **_: Any) -> Any:
+        return asyncio.Task(coro, loop=self)
+
+    def run_in_executor(self, executor: Any, function: Callable[..., Any], *args: Any) -> Any:
+        return asyncio.wrap_future(executor.submit(function, *args), loop=self)
+
+    def set_exception_handler(self, handler: Callable[[Any, dict[str, Any]], object] | None) -> None:
+        assert handler is not None
+        self._on_error = handler
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self._on_error(self, context)
+
+    def run_forever(self) -> None:
+        """Do what there is to do until it is stopped. Raises Stuck where nothing is left."""
+        self._runs = True
+        asyncio._set_running_loop(self)
+        try:
+            while self._runs:
+                if not self._ready:
+                    self._jump()
+                call = self._ready.popleft()
+                if call.function is not None:
+                    try:
+                        call.function(*call.args)
+                    except Exception as error:
+                        self.call_exception_handler(
+                            {"message": f"a callback failed: {call.function}", "exception": error}
+                        )
+        finally:
+            asyncio._set_running_loop(None)
+
+    def stop(self) -> None:
+        self._runs = False
+
+    def _jump(self) -> None:
+        while self._timers:
+            when, _, call = heappop(self._timers)
+            if call.function is not None:
+                self.now = max(self.now, when)
+                self._ready.append(call)
+                return
+        raise Stuck
 
     def end(self) -> None:
-        """End all threads. What they still do in passing reaches nobody."""
+        """End all fibers. What they still do in passing reaches nobody."""
         for fiber in list(self.fibers):
             fiber.killed = True
             while fiber in self.fibers:
                 fiber.go_on()
+        self._ended = True
         self._ready.clear()
-        self._scheduled.clear()
-        self.call_soon = lambda *_, **__: None  # type: ignore[method-assign,assignment]  # as collected coroutines do
-        self.close()
+        self._timers.clear()
 
 
 class Fiber:
-    """A thread that runs blocking code on simulated time, only while the loop waits for it. process: that it is in, if
-    it stays in one."""
+    """Blocking code on simulated time, which runs only while the loop waits for it. process: that it is in, if it
+    stays in one."""
 
     def __init__(self, loop: Loop, function: Callable[[], Any]) -> None:
         self.loop, self.function, self.killed = loop, function, False
-        self._turn = threading.Lock()
-        self._turn.acquire()
+        self._stack = greenlet(self._run)
         self._waits = 0
         self.process: Any = None
-        self._begun = False
         loop.fibers.add(self)
         loop.call_soon(self._wake, 0)
 
@@ -78,7 +152,7 @@ class Fiber:
         self.loop.call_soon(self._wake, self._waits)
 
     def wait(self, seconds: float | None = None, future: Future[Any] | None = None) -> None:
-        """Let time pass: so many seconds, or until the future is done. Called in this thread."""
+        """Let time pass: so many seconds, or until the future is done. Called in this fiber."""
         if self.killed:
             raise Killed
         self._waits += 1
@@ -86,8 +160,7 @@ class Fiber:
         timer = None if seconds is None else self.loop.call_later(max(0.0, seconds), self._wake, number)
         if future is not None:
             future.add_done_callback(lambda _: self.loop.call_soon(self._wake, number))
-        self.loop.handed_back.release()
-        self._turn.acquire()
+        self._stack.parent.switch()
         if timer is not None:
             timer.cancel()
         if self.killed:
@@ -96,12 +169,8 @@ class Fiber:
     def go_on(self) -> None:
         """Run it until it waits or ends."""
         self.loop.fiber = self
-        if not self._begun:
-            self._begun = True
-            threading.Thread(target=self._run, daemon=True, name="simulated").start()
-        else:
-            self._turn.release()
-        self.loop.handed_back.acquire()
+        self._stack.parent = getcurrent()
+        self._stack.switch()
         self.loop.fiber = None
 
     def _wake(self, number: int) -> None:
@@ -118,7 +187,6 @@ class Fiber:
             self.loop.call_exception_handler({"message": "a simulated thread failed", "exception": error})
         finally:
             self.loop.fibers.discard(self)
-            self.loop.handed_back.release()
 
 
 class Clock:
@@ -138,23 +206,65 @@ class Clock:
 
 
 class SimulatedFuture(Future[Any]):
-    """A future whose result is waited for on simulated time. loop: of the history that runs now."""
+    """A future whose result is waited for on simulated time. loop: of the history that runs now.
+
+    Nothing runs beside it, so it has none of the locks of other futures.
+    """
 
     loop: Loop
 
+    def __init__(self) -> None:
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._is_done = self._is_cancelled = False
+        self._callbacks: list[Callable[[Any], Any]] = []
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def cancelled(self) -> bool:
+        return self._is_cancelled
+
+    def cancel(self) -> bool:
+        if not self._is_done:
+            self._is_cancelled = True
+            self.settle(error=CancelledError())
+        return self._is_cancelled
+
     def result(self, timeout: float | None = None) -> Any:
-        if not self.done():
+        if not self._is_done:
             assert self.loop.fiber is not None
             self.loop.fiber.wait(timeout, self)
-        return super().result(0)
+        if not self._is_done:
+            raise TimeoutError
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if self._is_cancelled or not self._is_done:
+            raise CancelledError if self._is_cancelled else TimeoutError
+        return self._error
+
+    def add_done_callback(self, function: Callable[[Any], Any]) -> None:
+        if self._is_done:
+            function(self)
+        else:
+            self._callbacks.append(function)
+
+    def set_result(self, result: Any) -> None:
+        self.settle(result)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        self.settle(error=exception)
 
     def settle(self, result: Any = None, error: BaseException | None = None) -> None:
         """Set the result or the error, unless there is one already."""
-        if not self.done():
-            if error is not None:
-                self.set_exception(error)
-            else:
-                self.set_result(result)
+        if not self._is_done:
+            self._is_done, self._value, self._error = True, result, error
+            callbacks, self._callbacks = self._callbacks, []
+            for function in callbacks:
+                function(self)
 
 
 class SimulatedAsyncio:
@@ -165,7 +275,7 @@ class SimulatedAsyncio:
 
     def run_coroutine_threadsafe(self, coroutine: Any, loop: Loop) -> SimulatedFuture:
         future = SimulatedFuture()
-        loop.call_soon(lambda: loop.create_task(coroutine).add_done_callback(lambda task: _pass_on(task, future)))
+        loop.create_task(coroutine).add_done_callback(lambda task: _pass_on(task, future))
         return future
 
 

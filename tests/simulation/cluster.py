@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from functools import cache
 from inspect import signature
 from types import SimpleNamespace
@@ -142,7 +143,11 @@ def _takes_worker(function: Callable[..., Any]) -> bool:
 def copied(message: Any) -> Any:
     """The message with copies of its arrays and its ledger, as the network makes them."""
     parts = {name: value.copy() for name, value in vars(message).items() if isinstance(value, np.ndarray | Ledger)}
-    return replace(message, **parts) if parts else message
+    if not parts:
+        return message
+    own = copy(message)
+    vars(own).update(parts)
+    return own
 
 
 class Cluster:

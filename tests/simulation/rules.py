@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -197,7 +197,8 @@ class Lineage:
 
     def _plausible(self, values: np.ndarray, start: int, stop: int, where: str) -> None:
         wrong = (values > self.made[start:stop]) | (values < self.base[start:stop])
-        self.rules.demand(not wrong.any(), f"{where}: twice, or never applied: {self.rules.names(wrong, start)}")
+        if wrong.any():
+            self.rules.broken(f"{where}: twice, or never applied: {self.rules.names(wrong, start)}")
 
     def _bounded(self, key: str, start: int, step: int) -> None:
         """max_staleness, while no worker group has come, gone or been lost."""
@@ -263,10 +264,14 @@ class Rules:
         self.last: dict[int, tuple[str, int, int]] = {}
 
     def demand(self, holds: Any, what: str) -> None:
-        """Raise Broken unless it holds, and tell the history: the product may catch the error."""
+        """Raise Broken unless it holds."""
         if not holds:
-            self.run.history.breaks(what)
-            raise Broken(what)
+            self.broken(what)
+
+    def broken(self, what: str) -> NoReturn:
+        """Raise Broken, and tell the history: the product may catch the error."""
+        self.run.history.breaks(what)
+        raise Broken(what)
 
     def names(self, elements: np.ndarray, start: int = 0) -> list[str]:
         """Blocks, groups and steps of elements from `start` on."""
@@ -284,13 +289,15 @@ class Rules:
         by_all, by_any = np.zeros((2, self.run.width), np.float32)
         for of in ledger.deals.values():
             for group, contained in of.items():
-                self.demand(not contained.twice, f"{where}: twice by the ledger: {contained} of worker group {group}")
+                if contained.twice:
+                    self.broken(f"{where}: twice by the ledger: {contained} of worker group {group}")
                 for told, ranges in ((by_all, contained.by_all), (by_any, contained.by_any)):
                     for first, last in pairs(ranges):
                         told[group * self.run.steps + first : group * self.run.steps + last] += 1
         blocks = values.reshape(-1, self.run.width)
         wrong = ((blocks < by_all) | (blocks > by_any)).reshape(-1)
-        self.demand(not wrong.any(), f"{where}: the ledger is wrong: {self.names(wrong)}")
+        if wrong.any():
+            self.broken(f"{where}: the ledger is wrong: {self.names(wrong)}")
 
     # The synchronous group whose servers are in its workers' processes
 

@@ -26,6 +26,8 @@ from singa_dask.supervision.members import Members
 from singa_dask.supervision.processes import Processes
 from singa_dask.supervision.servers import RunServer, Servers
 
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # as the history had ended
+
 ALONE = {"resumes": False}
 SEEDS = 200  # in the ordinary suite; `make simulate` plays 10,000
 MOST = 1000  # until a mistake is found

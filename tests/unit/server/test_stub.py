@@ -47,6 +47,18 @@ class Slow:
         request, future = self.asked.pop(at)
         future.set_result(self.server.call(request).result(5) if reply is None else reply)
 
+    def answer_once_wanted(self, after_s: float) -> None:
+        """Answer the oldest request when somebody has waited for it for so long."""
+        _, future = self.asked[0]
+        result = future.result
+
+        def wanted(timeout: float | None = None) -> Reply:
+            future.result = result
+            threading.Timer(after_s, self.answer).start()
+            return result(timeout)
+
+        future.result = wanted
+
 
 def servers(cut: Partition, n: int, **options) -> dict[int, Server]:
     return {i: Server(server_plan(cut, i, **options).protocol(Ops())) for i in range(n)}
@@ -303,7 +315,7 @@ def test_figures_of_a_link_that_travels(one):
         stub.push(step, ones(), out)
         server.call(Update(0, Origin(7), 2 * step, ones()))
         server.call(Update(0, Origin(7), 2 * step + 1, ones()))
-        threading.Timer(0.1, link.answer).start()
+        link.answer_once_wanted(0.1)
         stub.pull(out)
     taken = stub.take_traffic()
     assert taken.updates == 2 and taken.staleness == 4 and taken.staleness_max == 2
