@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 OPSET = 17
 TIMED = ("batch", "time")
+_DEPTH_AND_CHANNELS = [0, 2, 1, 3, 4]  # volumes in the model are images at several depths
 
 
 def export(net: Net, outputs: Sequence[str], name: str = "singa_dask") -> onnx.ModelProto:
@@ -70,6 +71,10 @@ def export(net: Net, outputs: Sequence[str], name: str = "singa_dask") -> onnx.M
         if output in timed:
             turn = [1, 0, *range(2, len(shape) + 2)]
             graph.give(output, graph.add("Transpose", [graph.by_step(rows, shape)], perm=turn), [*TIMED, *shape])
+        elif len(shape) == 4 and any(_has_volumes(net.layers[name]) for name in wanted.intersection(net.input_layers)):
+            depth, channels, *image = shape
+            rows = graph.add("Transpose", [rows], perm=_DEPTH_AND_CHANNELS)
+            graph.give(output, rows, ["batch", channels, depth, *image])
         else:
             graph.give(output, rows, ["batch", *shape])
     for carried in graph.carried:
@@ -133,12 +138,17 @@ def _taken(graph: Graph, layer: Layer, wanted: Sequence[Layer], outputs: Sequenc
     rule = graph.net.input_layer(layer.name).normalisation
     operations = _operations(("Sub", "Div"), (rule.mean, rule.std), record, record)
     symbols = not operations and _are_symbols(layer, wanted, outputs)
-    volume = len(sample) == 4 and record == shape
+    volume = _has_volumes(layer)
     given = (sample[-1], *sample[:-1]) if volume else as_onnx(sample)
     name = graph.take(layer.name, [*(TIMED if any(stepwise) else ("batch",)), *given], symbols=symbols)
-    if volume:  # inside, as images at several depths
-        name = graph.add("Transpose", [name], perm=[0, 2, 1, 3, 4])
+    if volume:
+        name = graph.add("Transpose", [name], perm=_DEPTH_AND_CHANNELS)
     return _applied(graph, layer.name, name, operations)
+
+
+def _has_volumes(layer: Any) -> bool:
+    """Whether the samples of an input layer are volumes, and not images in sequence."""
+    return len(layer.sample_shape) == 4 and not layer.proto.store_conf.sequence
 
 
 def _are_symbols(layer: Layer, wanted: Sequence[Layer], outputs: Sequence[str]) -> bool:

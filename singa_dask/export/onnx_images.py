@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -28,21 +29,26 @@ def transposed_convolution(graph: Graph, layer: Any, x: str) -> str:
 
 
 def _moving(graph: Graph, layer: Any, x: str, op: str, **options: Any) -> str:
-    """A convolution along the axes of sequences, images or volumes, which ONNX wants behind the channels."""
-    shape = source_shape(graph, layer)
-    axes = len(shape) - 1
-    turn, back = (0, axes + 1, *range(1, axes + 1)), (0, *range(2, axes + 2), 1)
+    """A convolution along the axes of sequences, images or volumes."""
+    axes = len(source_shape(graph, layer)) - 1
     weight = graph.parameter(layer.weight, (axes + 1, axes, *range(axes)))
     window = {name: sizes[-2 * axes :] if name == "pads" else sizes[-axes:] for name, sizes in _window(layer).items()}
     if axes == 1:  # computed as an image of height 1
         window["pads"] = [layer.window.pad[1]] * 2
     options |= {**window, "dilations": layer.window.dilation[-axes:], "group": layer.conf.groups}
-    if axes != 2:
-        x = graph.add("Transpose", [graph.channels_last(x, shape)], perm=turn)
-    y = graph.add(op, [x, *weight, *graph.parameter(layer.bias)], **options)
-    if axes == 2:
-        return y
-    return graph.channels_first(graph.add("Transpose", [y], perm=back), graph.net.shapes[layer.name])
+    return _by_channels(graph, layer, x, op, [*weight, *graph.parameter(layer.bias)], **options)
+
+
+def _by_channels(graph: Graph, layer: Any, x: str, op: str, more: Sequence[str] = (), **options: Any) -> str:
+    """An operator that wants the channels right after the rows, on sequences, images, volumes or vectors."""
+    shape = source_shape(graph, layer)
+    axes = len(shape) - 1
+    if axes in (0, 2):
+        return graph.add(op, [x, *more], **options)
+    turn, back = (0, axes + 1, *range(1, axes + 1)), (0, *range(2, axes + 2), 1)
+    x = graph.add("Transpose", [graph.channels_last(x, shape)], perm=turn)
+    y = graph.add("Transpose", [graph.add(op, [x, *more], **options)], perm=back)
+    return graph.channels_first(y, graph.net.shapes[layer.name])
 
 
 def upsampling(graph: Graph, layer: Any, x: str) -> str:
@@ -62,7 +68,7 @@ def pooling(graph: Graph, layer: Any, x: str) -> str:
 
 
 def global_pooling(graph: Graph, layer: Any, x: str) -> str:
-    return graph.add("GlobalMaxPool" if layer.is_max else "GlobalAveragePool", [x])
+    return _by_channels(graph, layer, x, "GlobalMaxPool" if layer.is_max else "GlobalAveragePool")
 
 
 def _window(layer: Any) -> dict[str, Any]:
@@ -77,7 +83,7 @@ def lrn(graph: Graph, layer: Any, x: str) -> str:
 
 def batch_norm(graph: Graph, layer: Any, x: str) -> str:
     params = [name for p in (layer.scale, layer.bias, layer.mean, layer.var) for name in graph.parameter(p)]
-    return graph.add("BatchNormalization", [x, *params], epsilon=EPSILON)
+    return _by_channels(graph, layer, x, "BatchNormalization", params, epsilon=EPSILON)
 
 
 def layer_norm(graph: Graph, layer: Any, x: str) -> str:

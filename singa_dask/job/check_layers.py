@@ -139,9 +139,9 @@ def _check_data(findings: Findings, where: Path, store: StoreProto) -> None:
 
 def _check_store(findings: Findings, where: Path, store: StoreProto) -> None:
     groups = findings.job.cluster.nworker_groups
-    if len(store.shape) > 3:
-        hint = "Write the shape of one sample: features; height, width; or channels, height, width."
-        findings.add((*where, "shape"), "must have at most 3 dimensions", str(list(store.shape)), hint)
+    if len(store.shape) > 4:
+        hint = "Write the shape of one sample: features; height, width; or channels and 2 or 3 dimensions."
+        findings.add((*where, "shape"), "must have at most 4 dimensions", str(list(store.shape)), hint)
     if len(store.batchsize) not in (0, 1, groups) and groups >= 1:
         hint = f"Give one for all, or {groups}."
         received = f"{len(store.batchsize)} entries"

@@ -59,6 +59,8 @@ def test_a_job_suits_its_data_and_trains(tmp_path, kind):
     result = trained(tmp_path / "job.conf", tmp_path)
     assert metrics <= set(result.summary["validate"])
     assert Job.from_file(tmp_path / "job.conf") == job
+    checked = CliRunner().invoke(main, ["check", str(result.workspace / "job.conf")])  # as it was resolved
+    assert checked.exit_code == 0, checked.output
 
 
 def test_the_comments_say_what_the_data_are_and_what_to_do_next(tmp_path):

@@ -15,16 +15,19 @@ from singa_dask.export.onnx import export
 from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import (
+    BatchNorm,
     BCELoss,
     Concate,
     Convolution,
     EuclideanLoss,
+    GlobalPooling,
     HuberLoss,
     InnerProduct,
     Layer,
     MAELoss,
     MSELoss,
     RecordInput,
+    Reshape,
     Slice,
     Step,
     Tanh,
@@ -291,8 +294,26 @@ def test_convolutions_of_volumes(kind, options):
     ]
     model = Model(layers)
     x = np.random.default_rng(0).normal(size=(5, 2, 5, 6, 7)).astype(np.float32)
-    ours = np.moveaxis(model.predict(x), -1, 2)  # as in the model, images at several depths
+    ours = np.moveaxis(model.predict(x), -1, 1)
     np.testing.assert_allclose(ran(model, layers, {"data": x}, "conv"), ours, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("axes", [(5, 6, 5), (5,)])  # of volumes with as many depths as channels, of sequences
+@pytest.mark.parametrize("last", ["BatchNorm", "GlobalPooling"])
+def test_layers_of_channels_on_volumes_and_sequences(axes, last):
+    data = RecordInput("data", shape=[2, *axes] if axes[1:] else [10], has_label=False)
+    layers = [data, *([] if axes[1:] else [Reshape("sequences", shape=[5, 2])])]
+    layers += [Convolution("conv", num_filters=4, kernel=2, param=LARGE), BatchNorm("norm")]
+    layers += [GlobalPooling("means"), InnerProduct("out", num_output=3, param=LARGE)] if last != "BatchNorm" else []
+    model, draw = Model(layers), np.random.default_rng(0)
+    x = draw.normal(size=(6, *data.proto.store_conf.shape)).astype(np.float32)
+    for param in model.net.params:
+        if param.name.startswith("norm"):
+            param.value[...] = draw.uniform(0.5, 2.0, param.value.shape)
+    ours = model.predict(x)
+    ours = np.moveaxis(ours, -1, 1) if ours.ndim == 5 else ours
+    name = "norm" if last == "BatchNorm" else "out"
+    np.testing.assert_allclose(ran(model, layers, {"data": x}, name), ours, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 4])

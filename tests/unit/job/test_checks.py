@@ -202,7 +202,7 @@ BROKEN = [
         *("type: kReLU", "type: kPooling pooling_conf { kernel_x: 5 pad: 3 kernel_y: 4 pad_y: 4 }"),
         *("neuralnet.layer[relu1].pooling_conf.pad_y", 32, 86, "must be smaller than kernel_y"),
     ),
-    ("shape: [1, 8, 8]", "shape: [1, 1, 8, 8]", "neuralnet.layer[0].store_conf.shape", 15, 61, "at most 3 dimensions"),
+    ("shape: [1, 8, 8]", "shape: [1, 1, 1, 8, 8]", "neuralnet.layer[0].store_conf.shape", 15, 61, "at most 4"),
     # the graph
     ('srclayers: "relu1"', 'srclayers: "relu2"', "neuralnet.layer[ip1].srclayers[0]", 36, 5, "Did you mean relu1?"),
     ('srclayers: "conv1"', "", "neuralnet.layer[relu1].srclayers", 32, 3, "is missing: the layer has no source"),
