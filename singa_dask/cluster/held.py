@@ -154,13 +154,15 @@ class Left:
     """What processes of one start of a run have left in memory.
 
     run: the key of the start, "" if there is nothing. groups: by the group's name, in the order of the processes;
-    torn: the groups of which something is missing. nannies: those that answer.
+    torn: the groups of which something is missing. nannies: those that answer; silent: those that do not answer in
+    time, and may hold more.
     """
 
     run: str = ""
     groups: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     torn: tuple[str, ...] = ()
     nannies: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
 
 
 def left_behind(client: Any, nannies: Iterable[str], run: str, *, earlier: bool = False) -> Left:
@@ -172,6 +174,7 @@ def left_behind(client: Any, nannies: Iterable[str], run: str, *, earlier: bool 
     """
     answers = ask_nannies(client, _list_held, dict.fromkeys(nannies, (run,)), _ANSWER_S)
     there = frozenset(nanny for nanny, answer in answers.items() if not isinstance(answer, Exception))
+    silent = frozenset(nanny for nanny, answer in answers.items() if isinstance(answer, TimeoutError))
     starts: defaultdict[str, _Start] = defaultdict(_Start)
     for nanny in sorted(there):
         for owner, described, memories, settled in cast("Sequence[_Listed]", answers[nanny]):
@@ -181,8 +184,9 @@ def left_behind(client: Any, nannies: Iterable[str], run: str, *, earlier: bool 
     for key, start in sorted(starts.items(), key=lambda item: (item[0] == run, item[1].generation), reverse=True):
         groups = dict(start.complete())
         if start.settled or groups.keys() == names:
-            return Left(key, groups, tuple(sorted({name for name, _ in start.found} - groups.keys())), there)
-    return Left(nannies=there)
+            torn = tuple(sorted({name for name, _ in start.found} - groups.keys()))
+            return Left(key, groups, torn, there, silent)
+    return Left(nannies=there, silent=silent)
 
 
 class _Start:

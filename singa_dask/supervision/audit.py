@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from singa_dask.errors import CheckpointError
 from singa_dask.server.ledger import Contained, Deal, Ledger, Ranges, difference, pairs
 from singa_dask.supervision.driver import Result
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.workspace import REWOUND, Workspace
+from singa_dask.training.workspace import BEGUN, REWOUND, Workspace
 
 
 @dataclass(frozen=True)
@@ -117,23 +119,43 @@ class _Record:
                 self.trained[group] = max(step, self.trained.get(group, 0))
                 self.began[group] = min(step - 1, self.began.get(group, step))
         told = workspace.told()
-        self._restarts = [event for event in told if event["event"] == "restart"]
+        self._restarts = [
+            _Loss(event, _until(event, told[i:])) for i, event in enumerate(told) if event["event"] == "restart"
+        ]
         self._went_back = [event["step"] for event in told if event["event"] in ("start", REWOUND) and event["step"]]
 
-    def why(self, group: int, stop: int, *, partly: bool, last: bool) -> str:
-        """Why steps before `stop` are missing. last: whether the checkpoint contains no later ones of the group."""
+    def why(self, group: int, first: int, stop: int, *, partly: bool, last: bool, alone: bool) -> str:
+        """Why the steps [first, stop) are missing. last: whether the checkpoint contains no later ones of the group;
+        alone: whether it was the only group, whose steps are made again after a loss."""
         if last and self.status != "completed":
             return f"not in the newest checkpoint of a run that is {self.status}"
-        for event in reversed(self._restarts):
-            if group in event["groups"] and event["step"] <= stop:
+        if alone:
+            return ""
+        for loss in reversed(self._restarts):
+            event, until = loss.event, loss.steps.get(group, math.inf)
+            if group in event["groups"] and event["step"] <= stop <= until:
                 return f"worker group {group} was restarted at step {event['step']}: {event['cause']}"
-        for event in reversed(self._restarts):
-            if event["servers"] and group not in event["groups"]:
+        for loss in reversed(self._restarts):
+            event, until = loss.event, loss.steps.get(group, math.inf)
+            if event["servers"] and group not in event["groups"] and first <= until:
                 lost = " and ".join(map(str, event["servers"]))
                 return f"server group {lost} was lost, with updates that no other had: {event['cause']}"
         if partly and self._went_back:
             return f"the run went on from a checkpoint that was made during training (step {self._went_back[-1]})"
         return ""
+
+
+class _Loss(NamedTuple):
+    """A restart. steps: by group, those that were made when the first of the restarted groups began again; nothing
+    where none did."""
+
+    event: dict[str, Any]
+    steps: dict[int, int]
+
+
+def _until(restart: Mapping[str, Any], later: Iterable[Mapping[str, Any]]) -> dict[int, int]:
+    begun = (e for e in later if e["event"] == BEGUN and e["group"] in restart["groups"])
+    return dict(next(begun, {"steps": ()})["steps"])
 
 
 def _groups(ledger: Ledger, deal: Deal, record: _Record) -> Iterator[GroupAudit]:
@@ -147,16 +169,17 @@ def _groups(ledger: Ledger, deal: Deal, record: _Record) -> Iterator[GroupAudit]
             known = [*of.by_any[:1], *([record.began[group]] if current and group in record.began else [])]
             start = max(start, min(known, default=start))
         trained = max(start, end, record.trained.get(group, 0) if current else 0)
-        missing = tuple(_missing(group, [start, trained] if start < trained else [], of, record))
+        missing = tuple(_missing(deal, group, [start, trained] if start < trained else [], of, record))
         yield GroupAudit(deal, group, start, trained, pairs(of.by_all), missing, pairs(of.twice))
 
 
-def _missing(group: int, trained: Ranges, of: Contained, record: _Record) -> Iterator[Missing]:
+def _missing(deal: Deal, group: int, trained: Ranges, of: Contained, record: _Record) -> Iterator[Missing]:
     last = of.by_all[-1] if of.by_all else 0
     gaps = [(False, *pair) for pair in pairs(difference(trained, of.by_any))]
     gaps += [(True, *pair) for pair in pairs(difference(of.by_any, of.by_all))]
     for partly, first, stop in sorted(gaps, key=lambda gap: gap[1]):
-        yield Missing(first, stop, partly, record.why(group, stop, partly=partly, last=first >= last))
+        why = record.why(group, first, stop, partly=partly, last=first >= last, alone=deal.groups == 1)
+        yield Missing(first, stop, partly, why)
 
 
 def _count(ranges: Iterable[tuple[int, int]]) -> int:

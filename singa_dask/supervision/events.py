@@ -35,7 +35,8 @@ class Inherited:
 class Surveyed(Event):
     """The answer to a Survey. at: when, by a monotonic clock; nannies: those of the Survey that answer; found: the
     newest checkpoint, if it was asked for; left: what the processes of worker groups and server groups have left in
-    memory, by the group's name; inherited: of `left`, if servers of an earlier start have left it."""
+    memory, by the group's name; inherited: of `left`, if servers of an earlier start have left it; silent: the nannies
+    that do not answer in time, and may hold more."""
 
     number: int
     workers: tuple[WorkerInfo, ...]
@@ -44,6 +45,7 @@ class Surveyed(Event):
     left: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     nannies: frozenset[str] = frozenset()
     inherited: Inherited | None = None
+    silent: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -264,6 +264,8 @@ class Members:
         """Put members elsewhere: old address -> new one."""
         for member in members:
             member.where = tuple(moved.get(address, address) for address in member.where)
+            if isinstance(member, WorkerGroup):
+                member.added = tuple(moved.get(address, address) for address in member.added)
         if moved:
             self.record(f"moved: {dict(moved)}")
 

@@ -14,6 +14,25 @@ if TYPE_CHECKING:
     from singa_dask.cluster import WorkerInfo
 
 
+_LOOKS = 30  # for free processes, until one that could not be taken in is tried again: about a minute
+
+
+class _Refused:
+    """A free process that a group could not take in. It is tried again after some looks, then after twice as many."""
+
+    def __init__(self) -> None:
+        self._next, self._left = _LOOKS, 0
+
+    def again(self) -> None:
+        """It could not be taken in."""
+        self._left, self._next = self._next, 2 * self._next
+
+    def waits(self) -> bool:
+        """Whether this look is too early."""
+        self._left -= 1
+        return self._left >= 0
+
+
 class Places:
     """Finds Dask workers for members that are to be formed, and better ones for members that run.
 
@@ -27,7 +46,7 @@ class Places:
         self.members, self.processes, self.patience_s, self.least = members, processes, patience_s, least
         self._note = note
         self._until: float | None = None  # when replacements must have come
-        self._refused: set[str] = set()  # Dask workers that a group could not take in
+        self._refused: dict[str, _Refused] = {}  # what a group could not take in, by Processes.place
 
     @property
     def awaits(self) -> bool:
@@ -147,7 +166,7 @@ class Places:
             if own := servers.spread(free, self.members.topology.nservers_per_procs):
                 self._note(f"{servers} goes on in {', '.join(own)}, which had no work")
                 changed.append(servers)
-        free = [address for address in free if address not in self._refused]
+        free = [address for address in free if not self._is_refused(address)]
         for group in filter(self._may_grow, self.members.running()):
             if own := free[: len(group.lacks)]:
                 free = free[len(own) :]
@@ -172,7 +191,8 @@ class Places:
         done, "" if its size had not changed. raised: whether a rank has raised an error of its own."""
         if group.added:
             added, group.added = group.added, ()
-            self._refused.update(added)
+            for place in map(self.processes.place, added):
+                self._refused.setdefault(place, _Refused()).again()
             self._resize(group, [a for a in group.where if a not in added], [*group.lacks, *added])
             return f"{group} could not take in {', '.join(added)}"
         if not (group.shrunk and raised):
@@ -182,6 +202,11 @@ class Places:
         group.where = (*group.where, *(f"{a} (lost)" if a in used else a for a in group.lacks))
         group.lacks = ()
         return f"{group} cannot go on with fewer workers"
+
+    def _is_refused(self, address: str) -> bool:
+        """Whether this free process could not be taken in lately. To be asked once per look."""
+        refused = self._refused.get(self.processes.place(address))
+        return refused is not None and refused.waits()
 
     def _resize(self, group: WorkerGroup, where: Sequence[str], lacks: Sequence[str]) -> None:
         group.where, group.lacks = tuple(where), tuple(lacks)

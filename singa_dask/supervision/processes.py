@@ -38,6 +38,10 @@ class Processes:
         """Nannies have started processes: old address -> new one."""
         self._nannies |= {new: self._nannies[old] for old, new in moved.items() if old in self._nannies}
 
+    def place(self, address: str) -> str:
+        """What starts processes in the place of this one: its nanny. Its own address where it has none."""
+        return self._nannies.get(address, address)
+
     def free(self, there: Iterable[WorkerInfo], members: Members) -> list[WorkerInfo]:
         """The Dask workers that nobody has. Those of what is being formed may come back under unknown addresses."""
         used = members.used()
@@ -53,7 +57,7 @@ class Processes:
     def also(self, address: str, used: Iterable[str]) -> str:
         """Another nanny of the machine of a Dask worker, of the used ones, "" for none: they take turns."""
         own = self._nannies.get(address, "")
-        there = sorted(n for n in self._nannies_of(used) | {own} if self._machines.get(n) == self._machines.get(own))
+        there = sorted(n for n in self.nannies_of(used) | {own} if self._machines.get(n) == self._machines.get(own))
         behind = there[there.index(own) + 1 :] + there[: there.index(own)] if own else []
         return next(iter(behind), "")
 
@@ -66,7 +70,7 @@ class Processes:
         own = self._nannies.get(address, "")
         others = {n for n in self._latest if n != own}
         away = {n for n in others if self._machines.get(n) != self._machines.get(own)}
-        first = sorted(away & self._nannies_of(used))
+        first = sorted(away & self.nannies_of(used))
         more = sorted(away - set(first)) or ([] if first else sorted(others))
         turns = first or (more if wanted == 1 else [])
         return turns[number % len(turns)] if own and wanted != 0 and turns else ""
@@ -78,7 +82,7 @@ class Processes:
 
     def coming(self, missing: Iterable[str], there: Iterable[WorkerInfo], nannies: frozenset[str]) -> set[str]:
         """The nannies, of those that answer, that are starting a process in the place of a missing one."""
-        return (self._nannies_of(missing) & nannies) - {info.nanny for info in there}
+        return (self.nannies_of(missing) & nannies) - {info.nanny for info in there}
 
     def nearest(self, missing: Sequence[str], free: Sequence[WorkerInfo]) -> dict[str, str]:
         """The free Dask workers that take the place of missing ones, by address, as far as they suffice: each gets one
@@ -98,7 +102,8 @@ class Processes:
                     taken[address] = found.address
         return taken
 
-    def _nannies_of(self, addresses: Iterable[str]) -> set[str]:
+    def nannies_of(self, addresses: Iterable[str]) -> set[str]:
+        """The nannies of these processes."""
         return {self._nannies[address] for address in addresses if address in self._nannies}
 
     def stuck(self, missing: Iterable[str], *, again: bool) -> dict[str, int]:

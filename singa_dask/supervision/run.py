@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ from singa_dask.training.checkpoint import Found
 from singa_dask.training.history import row_of
 from singa_dask.training.prepare import Prepared
 from singa_dask.training.worker import WorkerPlan
-from singa_dask.training.workspace import REWOUND, Workspace
+from singa_dask.training.workspace import BEGUN, REWOUND, Workspace
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -269,6 +269,9 @@ class Run:
         if event["kind"] == "start":  # what comes after this step is measured again
             self.workspace.rewind(event["step"] or None, [event["group"]])
         self._steps[event["group"]] = event["step"]
+        if event["kind"] == "start" and self._supervisor:
+            steps = sorted(self._steps.items())
+            self._supervisor.post(partial(self._tell, BEGUN, group=event["group"], steps=steps))
         if self._supervisor:
             self._supervisor.post(Progress(event["group"], event["step"]))
         if event["kind"] == "decision" and event.get("ends") and self._supervisor:

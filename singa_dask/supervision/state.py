@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 # Between two surveys while a replacement is missing.
 _SURVEY_AGAIN_S = 0.05
+# How long nannies that may hold the memory of lost members get to answer.
+_SILENT_S = 6.0
 # Between two surveys while members run with fewer processes than they should.
 _IMPROVE_EVERY_S = 2.0
 REPLICATED = "servers keep replicas on other hosts; cluster.server_replicas: 0 trains without them"
@@ -76,6 +78,7 @@ class Supervision:
         self._losses: list[Loss] = []
         self._askers: list[Any] = []  # of a worker group that wants to join
         self._flush_fault = self._not_inherited = ""
+        self._silent_until: float | None = None
         self._survey: ev.Survey | None = None  # under way
         self._requests = self._surveys = self._outdated = 0
         self._checkpoint: tuple[Found | None] | None = None  # the newest, once looked for
@@ -305,7 +308,8 @@ class Supervision:
         there, back = self.processes.there(event.workers)
         self._kill(back)
         silent = self.members.used() - {info.address for info in there}
-        if self.busy is None and not self._take_losses(silent) and not self._lose_stranded():
+        decides = self.busy is None and not self._waits_for_memory(silent, event)
+        if decides and not self._take_losses(silent) and not self._lose_stranded():
             for member in self.members.cut_off() if self.stopped else ():
                 self._drop(member)
             self._place(there, event.at, event.nannies)
@@ -325,6 +329,18 @@ class Supervision:
             step = self._found.step if self._found else 0
             self._do(ev.Note(f"the memory of the lost driver's servers {why}. The run goes on from step {step}."))
         self._not_inherited = why
+
+    def _waits_for_memory(self, silent: set[str], event: ev.Surveyed) -> bool:
+        """Whether nannies that do not answer may hold what lost members would go on from, and have some time left."""
+        keepers: Sequence[WorkerGroup | ServerGroup] = self.members.server_groups or self.members.worker_groups
+        lost = [m for loss in self._losses for of in self.members.affected(loss.member, silent) for m in of]
+        without = (m for m in keepers if (m in lost or m.phase is Phase.DOWN) and m.formed and not m.left)
+        if self.stopped or not any(self.processes.nannies_of(m.where) & event.silent for m in without):
+            self._silent_until = None
+            return False
+        if self._silent_until is None:
+            self._silent_until = event.at + _SILENT_S
+        return event.at < self._silent_until
 
     def _take_losses(self, silent: set[str]) -> bool:
         """Take down the lost members. Returns whether there were any: then nothing can be placed yet."""

@@ -211,7 +211,9 @@ class Supervisor:
         nannies = command.nannies and command.nannies | {info.nanny for info in workers if info.nanny}
         left, inherited = self.launcher.left_behind(nannies) if nannies else (Left(), None)
         at = time.monotonic()
-        return ev.Surveyed(command.number, tuple(workers), at, found, left.groups, left.nannies, inherited)
+        return ev.Surveyed(
+            command.number, tuple(workers), at, found, left.groups, left.nannies, inherited, left.silent
+        )
 
     def _close(self) -> None:
         for pool in (self._operations, self._surveys):

@@ -19,6 +19,7 @@ The loader's position is the step: the samples of mini-batch k are a function of
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections import deque
@@ -38,6 +39,8 @@ from singa_dask.training import checkpoint_file
 from singa_dask.training.checkpoint_file import SavedArray
 from singa_dask.training.ledgers import joint_ledger
 from singa_dask.updaters import EMA
+
+logger = logging.getLogger(__name__)
 
 FORMAT = "singa_dask checkpoint 1"
 BEST = "best.h5"
@@ -185,11 +188,15 @@ def intact(path: Path) -> bool:
     return True
 
 
-def keep_newest(folder: Path, count: int) -> None:
-    """Remove the checkpoints of the fewest steps until `count` are left, besides the best one."""
-    steps = _numbered(folder)
+def keep_newest(folder: Path, count: int, step: int) -> None:
+    """Of the checkpoints of at most `step` steps, remove those of the fewest until `count` are left, besides the best
+    one. Those of more steps stay: the run had gone back behind them, as they are damaged."""
+    steps = {path: steps for path, steps in _numbered(folder).items() if steps <= step}
     for path in sorted(steps, key=lambda path: steps[path])[:-count]:
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:  # what was saved counts
+            logger.warning("%s: could not be removed: %s", path, error)
 
 
 def load_parameters(paths: Iterable[str]) -> dict[str, SavedArray]:

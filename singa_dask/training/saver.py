@@ -102,4 +102,4 @@ class Saver:
                 if not begins[0]:
                     comm.broadcast(begins)
         if self._keep:
-            checkpoints.keep_newest(path.parent, self._keep)
+            checkpoints.keep_newest(path.parent, self._keep, checkpoint.step)

@@ -84,8 +84,8 @@ class RankShadow:
         self._holder.hold(self.address, only=True, also=self._also or "")
 
     def save_moving(self, step: int, state: Any) -> None:
-        """Copy the moving state after `step` steps, if a copy is due."""
-        if step % self.slices.pace.every:
+        """Copy the moving state after `step` steps: if it changes with every step, when the slices are copied."""
+        if self._every_step and step % self.slices.pace.every:
             return
         began = time.perf_counter()
         self._save_moving(step, np.frombuffer(pickle.dumps(state, pickle.HIGHEST_PROTOCOL), np.uint8))

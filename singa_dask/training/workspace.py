@@ -2,7 +2,8 @@
 
 job.conf          the job as it ran
 metrics.jsonl     all displayed metrics, one flat JSON object per line (history.py)
-events.jsonl      each start and restart of the run, and each return to a checkpoint, one JSON object per line
+events.jsonl      each start and restart of the run, each begin of a worker group, and each return to a checkpoint,
+                  one JSON object per line
 summary.json      final metrics, topology, speed; or the cause of the failure
 curves.png        loss and accuracy over the steps
 confusion-test.png, parity-test.png   what the last evaluation compared
@@ -28,7 +29,8 @@ from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.training.checkpoint import UNFINISHED
 from singa_dask.training.line_file import LineFile, write_whole
 
-REWOUND = "rewound"  # an event: worker groups went back to a checkpoint
+# Events in events.jsonl: worker groups went back to a checkpoint; a worker group begins, at first or after a restart.
+REWOUND, BEGUN = "rewound", "begun"
 
 
 class Workspace:

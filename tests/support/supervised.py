@@ -114,6 +114,7 @@ class Run:
         self.there: dict[str, WorkerInfo] = {}
         self.stuck: set[str] = set()
         self.lost_nannies: set[str] = set()
+        self.silent_nannies: set[str] = set()
         self.groups: list[Group] = []
         self.hears, self.fault, self.nannies, self.keeps = True, None, nannies, True
         self.pids = 0
@@ -220,8 +221,8 @@ class Run:
                 busy = {address for group in self.groups for address in group.addresses}
                 workers = [replace(info, group="job" if a in busy else "") for a, info in sorted(self.there.items())]
                 known = self.found if checkpoint else None, self.left | self._kept() if nannies else {}
-                there = nannies - self.lost_nannies
-                return ev.Surveyed(number, tuple(workers), self.clock, *known, there, self.inherited)
+                there, silent = nannies - self.lost_nannies - self.silent_nannies, nannies & self.silent_nannies
+                return ev.Surveyed(number, tuple(workers), self.clock, *known, there, self.inherited, silent)
             case ev.FormRequest():
                 launched = self.launcher.form(command, dict(self.servers), dict(self.ranks))
                 self.ranks |= launched.groups

@@ -119,6 +119,33 @@ def test_a_restart_explains_what_its_groups_lost_until_then_and_nothing_else(run
     assert partly == Missing(60, 61, partly=True, why="worker group 1 was restarted at step 58: its process died")
 
 
+def test_a_restart_explains_nothing_that_its_groups_made_later(run):
+    bounds = [0, 60, 61, 80, 81, 100]
+    run.save(100, [[2, 0, [whole(0, 0, 100), whole(1, *bounds)]]])
+    run.end(g0=100, g1=100)
+    run.workspace.tell("restart", groups=[1], step=58, cause="its process died", servers=[])
+    run.workspace.tell("begun", group=1, steps=[[0, 63], [1, 61]])
+    lost, later = run.audit().groups[1].missing
+    assert lost.why == "worker group 1 was restarted at step 58: its process died"
+    assert later == Missing(80, 81, partly=False, why="")
+
+
+def test_a_restart_does_not_explain_what_a_single_group_lacks(run):
+    run.save(100, [[1, 0, [whole(0, 0, 60, 61, 100)]]])
+    run.end(g0=100)
+    run.workspace.tell("restart", groups=[0], step=58, cause="its process died", servers=[])
+    assert run.audit().groups[0].missing == (Missing(60, 61, partly=False, why=""),)
+
+
+def test_a_lost_server_group_explains_nothing_that_other_groups_made_later(run):
+    run.save(100, [[2, 0, [whole(0, 0, 80, 81, 90, 91, 100), whole(1, 0, 100)]]])
+    run.end(g0=100, g1=100)
+    run.workspace.tell("restart", groups=[1], step=84, cause="it died", servers=[1])
+    run.workspace.tell("begun", group=1, steps=[[0, 86], [1, 85]])
+    lost, later = run.audit().groups[0].missing
+    assert lost.why.startswith("server group 1 was lost") and later == Missing(90, 91, partly=False, why="")
+
+
 def test_a_lost_server_group_explains_what_its_neighbours_groups_lost(run):
     run.save(100, [[2, 0, [whole(0, 0, 90, 92, 100), whole(1, 0, 80, 85, 100)]]])
     run.end(g0=100, g1=100)

@@ -500,6 +500,38 @@ def test_a_group_that_cannot_go_on_with_fewer_workers_waits_for_the_others(start
     assert run.worker_groups[0].where == ("w1", "w3", came) and run.worker_groups[0].lacks == ()
 
 
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_nanny_that_does_not_answer_gets_some_time_before_a_checkpoint_counts(start, comes):
+    run = start(spare=1, nworkers_per_group=3, nservers_per_group=3)
+    run.found = checkpoint(50)
+    run.silent_nannies.add("n2")
+    run.lose(0, "w2")
+    for run.clock in (2.0, 4.0, 6.0):
+        run.answer(ev.Survey)
+        assert run.worker_groups[0].phase is Phase.LOST and not run.notes
+    if comes:
+        run.silent_nannies.clear()
+        run.left = {"worker group 0": ("0", "1", "2")}
+    else:
+        run.clock = 8.1
+    run.answer(ev.Survey)
+    goes_on = "from the state that its processes have left in memory" if comes else "from step 50"
+    assert run.notes == [f"its process died (step 0). Restart 1 of 3, {goes_on}."]
+
+
+def test_servers_wait_for_a_nanny_that_may_hold_them_and_their_groups_wait_for_them(start):
+    run = start(spare=1, **DOWNPOUR)
+    run.silent_nannies.add("n3")
+    run.lose_servers(0)
+    for run.clock in (2.0, 4.0):
+        run.answer(ev.Survey)
+        assert run.server_groups[0].phase is Phase.LOST
+        assert [group.phase for group in run.worker_groups] == [Phase.RUNNING] * 2
+    run.clock = 8.1
+    run.until_formed(2)
+    assert [r.groups for r in run.state.restarts] == [(0, 1)]
+
+
 def shrunk(start, **more):
     """A run of Downpour whose worker group 1 goes on with w4 alone."""
     run = start(least=1, **DOWNPOUR | {"nworkers_per_group": 2} | more)
@@ -534,6 +566,31 @@ def test_a_group_that_cannot_take_in_a_worker_goes_on_without_it(start, raised):
     works(run, 1, 8)
     run.lose(1, raised=DataError("a shard is damaged"))
     assert isinstance(run.state.error, DataError), "it is no matter of size any more"
+
+
+def test_a_worker_that_could_not_be_taken_in_is_tried_again_later(start):
+    run = shrunk(start)
+    run.start()
+    for attempt, looks in ((3, 30), (5, 60)):
+        run.until_formed(attempt)
+        run.handle(ev.WorkerGroupFailed(1, run.worker_groups[1].generation, "its process does not suit", None))
+        run.until_formed(attempt + 1)
+        for _ in range(looks):
+            run.answer(ev.Survey)
+            assert len(run.made()) == attempt + 1
+        run.answer(ev.Survey)
+    run.until_formed(7)
+
+
+def test_a_worker_that_is_not_taken_in_goes_under_the_address_that_it_got_meanwhile(start):
+    run = shrunk(start)
+    came = run.start()
+    while not isinstance(run.state.busy, ev.FormRequest):
+        run.answer()
+    moved, error = {came: "w9"}, ClusterError("its process does not suit")
+    run.answer(ev.FormRequest, ev.NotFormed(run.state.busy.number, error, lost=True, moved=moved))
+    run.until_formed(4)
+    assert run.worker_groups[1].where == ("w4",) and run.worker_groups[1].lacks == ("w9",)
 
 
 def test_a_worker_that_another_run_takes_first_is_done_without(start):

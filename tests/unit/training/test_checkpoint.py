@@ -192,8 +192,16 @@ def test_a_full_disk_is_named_with_what_is_needed(tmp_path, monkeypatch):
 def test_only_the_newest_are_kept_and_the_best(tmp_path):
     for path in (*(path_of(tmp_path, step) for step in (5, 40, 100, 100_000_000)), tmp_path / checkpoints.BEST):
         save(example(), path)
-    checkpoints.keep_newest(tmp_path, 2)
+    checkpoints.keep_newest(tmp_path, 2, 100_000_000)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["best.h5", "step-00000100.h5", "step-100000000.h5"]
+
+
+def test_a_damaged_one_of_more_steps_takes_the_place_of_none(tmp_path):
+    for step in (300, 320):
+        save(example(), path_of(tmp_path, step))
+    path_of(tmp_path, 400).write_bytes(b"damaged")
+    checkpoints.keep_newest(tmp_path, 1, 320)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000320.h5", "step-00000400.h5"]
 
 
 def test_a_disk_that_fills_up_half_way_leaves_the_old_one(tmp_path):

@@ -120,6 +120,21 @@ def test_without_the_memory_of_a_rank_nothing_changes():
     assert on_workers("rows", member, left) == [None, None]
 
 
+def test_decisions_are_left_also_where_slices_are_seldom_copied():
+    job, held = job_of("rows"), {}
+
+    def decides(comm):
+        replica = begun(job, comm, held)
+        replica.shadow.slices.pace.every = HALF + 1
+        replica.shadow.save_moving(HALF, {"carried": {}, "decisions": {"reductions": 2}})
+        return replica
+
+    replicas = on_workers("rows", decides)
+    found = on_workers("rows", lambda comm: formed(job, comm, {}).group_state.recover([held[0], held[1]]))
+    assert [each["decisions"] for each in found] == [{"reductions": 2}] * 2
+    assert replicas
+
+
 @pytest.mark.parametrize("plan", ["rows", "mixed"])
 def test_residuals_move_with_the_ranks(plan):
     job = job_of(plan, codec="kTopK")
