@@ -79,11 +79,11 @@ class Watcher(Display):
 class Workers:
     """The scheduler and the `dask worker` commands of a cluster on this machine, each a nanny with its worker.
 
-    hosts: that the workers are dealt to, if any. nannies: whether there are any.
+    hosts: that the workers are dealt to, if any.
     """
 
-    def __init__(self, count: int, folder: Path, hosts: Sequence[Host] = (), *, nannies: bool = True) -> None:
-        self.file, self.hosts, self._with_nanny = folder / "scheduler.json", hosts, nannies
+    def __init__(self, count: int, folder: Path, hosts: Sequence[Host] = ()) -> None:
+        self.file, self.hosts = folder / "scheduler.json", hosts
         environment = SETTINGS | dict.fromkeys(THREAD_VARIABLES, str(equal_share(count)))
         self._environment, self._folder = os.environ | environment, folder
         home = HOME_ADDRESS if hosts else "127.0.0.1"
@@ -97,7 +97,6 @@ class Workers:
             *("worker", "--scheduler-file", str(self.file), "--nthreads", "1", "--no-dashboard"),
             *("--local-directory", str(self._folder), "--preload", "singa_dask.cluster.worker_setup"),
             *(("--host", host.address) if host else ()),
-            *(() if self._with_nanny else ("--no-nanny",)),
             host=host,
         )
 

@@ -27,9 +27,34 @@ from singa_dask.cli.options import (
 
 if TYPE_CHECKING:
     from singa_dask.job import Job
+    from singa_dask.supervision.driver import Result
 
 _PYTHONS_THRESHOLD = gc.get_threshold()
 AUTO = Path("auto")
+
+
+def driving_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of commands that drive a run."""
+    options = (
+        click.option(
+            "--max-restarts",
+            type=click.IntRange(0),
+            default=3,
+            show_default=True,
+            help="How many times a group that lost a worker is restarted.",
+        ),
+        click.option(
+            "--max-queue",
+            "max_queue_s",
+            metavar="SECONDS",
+            type=click.FloatRange(0),
+            help="How long to wait for Dask workers that other runs use [default: until they end].",
+        ),
+        click.option("--tensorboard", is_flag=True, help="Write the metrics for TensorBoard: WORKSPACE/tensorboard."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 @click.command()
@@ -43,21 +68,7 @@ AUTO = Path("auto")
     metavar="NAME",
     help="With --mpi: the network interface for Dask, for example ib0 [default: the default route].",
 )
-@click.option(
-    "--max-restarts",
-    type=click.IntRange(0),
-    default=3,
-    show_default=True,
-    help="How many times a group that lost a worker is restarted.",
-)
-@click.option(
-    "--max-queue",
-    "max_queue_s",
-    metavar="SECONDS",
-    type=click.FloatRange(0),
-    help="How long to wait for Dask workers that other runs use [default: until they end].",
-)
-@click.option("--tensorboard", is_flag=True, help="Write the metrics for TensorBoard: WORKSPACE/tensorboard.")
+@driving_options
 @reports_errors
 def train(
     job: Path,
@@ -67,7 +78,6 @@ def train(
     scheduler_file: Path | None,
     mpi: bool,
     interface: str | None,
-    tensorboard: bool,
     **driving: Any,
 ) -> None:
     """Train the net of JOB, a job file.
@@ -96,26 +106,19 @@ def train(
             loaded()
             client = connect(stack, scheduler, scheduler_file)
         from singa_dask.monitor.progress import LineDisplay
-        from singa_dask.monitor.tensorboard import TensorBoard
-        from singa_dask.supervision import driver
 
         # MPI launchers may give their ranks a terminal that nobody watches.
         display = LineDisplay() if mpi else None
-        callbacks = [TensorBoard()] if tensorboard else []
-        chosen = "auto" if auto else None
-        result = driver.train(loaded(), client, cluster=chosen, display=display, callbacks=callbacks, **driving)
-    if tensorboard:
-        click.echo(f"tensorboard --logdir {result.workspace / 'tensorboard'}")
-    click.echo(str(result))
-    if result.interrupted:
-        sys.exit(130)
+        result = _drive(loaded(), client, cluster="auto" if auto else None, display=display, **driving)
+    _conclude(result, **driving)
 
 
 @click.command()
 @click.argument("run")
 @scheduler_options
+@driving_options
 @reports_errors
-def attach(run: str, scheduler: str | None, scheduler_file: Path | None) -> None:
+def attach(run: str, scheduler: str | None, scheduler_file: Path | None, **driving: Any) -> None:
     """Take over RUN, whose driver was lost.
 
     RUN is the workspace of the run, or its name in runs/. Its Dask workers hold its state in memory for ten minutes.
@@ -123,15 +126,31 @@ def attach(run: str, scheduler: str | None, scheduler_file: Path | None) -> None
     Without that memory, it goes on from its newest checkpoint.
     """
     save_when_stopped(signal.SIGTERM)
-    from singa_dask.supervision import driver
     from singa_dask.training.workspace import Workspace
 
     workspace = Workspace.of(run)
     with ExitStack() as stack:
         if scheduler is None and scheduler_file is None:
+            message = "No --scheduler is given: the run goes on from its newest checkpoint, on a local Dask cluster."
+            click.echo(message, err=True)
             fork_workers(stack)
         client = connect(stack, scheduler, scheduler_file)
-        result = driver.train(load(workspace.job, (), None), client, workspace=workspace.folder, resume=True)
+        job = load(workspace.job, (), None)
+        result = _drive(job, client, workspace=workspace.folder, resume=True, **driving)
+    _conclude(result, **driving)
+
+
+def _drive(job: Job, client: Any, *, tensorboard: bool, **driving: Any) -> Result:
+    from singa_dask.monitor.tensorboard import TensorBoard
+    from singa_dask.supervision import driver
+
+    return driver.train(job, client, callbacks=[TensorBoard()] if tensorboard else [], **driving)
+
+
+def _conclude(result: Result, *, tensorboard: bool, **_: Any) -> None:
+    """Say what a run reached, and end with the exit status for it."""
+    if tensorboard:
+        click.echo(f"tensorboard --logdir {result.workspace / 'tensorboard'}")
     click.echo(str(result))
     if result.interrupted:
         sys.exit(130)

@@ -411,13 +411,21 @@ class Supervision:
             self.members.move(other, "take down")
         self.lead_told = False
         if member.restarts > self.max_restarts:
-            return self._end(error)
+            return self._end(self._given_up(error, step))
         whole = tuple(group.number for group in servers if group.left)
         anew = tuple(group.number for group in servers if group.number not in whole)
         self.restarts.append(Restart(numbers, step, str(error), anew, whole))
         attempt = f"Restart {member.restarts} of {self.max_restarts}"
         way_out = self.members.way_out(workers, servers, self._found)
         self._do(ev.Note(f"{error} (step {step}). {attempt}{way_out}."))
+
+    def _given_up(self, error: Exception, step: int) -> Exception:
+        """The error of a group that is not restarted any more, with the step."""
+        if not isinstance(error, GroupLost):
+            return error
+        times = f"{self.max_restarts} time{'s' * (self.max_restarts > 1)}"
+        tried = f" The group was restarted {times} without progress (max_restarts)." if self.max_restarts else ""
+        return GroupLost(f"{error} (step {step}).{tried}")
 
     # Places
 

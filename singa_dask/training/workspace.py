@@ -2,8 +2,8 @@
 
 job.conf          the job as it ran
 metrics.jsonl     all displayed metrics, one flat JSON object per line (history.py)
-events.jsonl      each start and restart of the run, each begin of a worker group, and each return to a checkpoint,
-                  one JSON object per line
+events.jsonl      each start and restart of the run, the step with which each worker group begins, and each return
+                  to a checkpoint, one JSON object per line
 summary.json      final metrics, topology, speed; or the cause of the failure
 curves.png        loss and accuracy over the steps
 confusion-test.png, parity-test.png   what the last evaluation compared
