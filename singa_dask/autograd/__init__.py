@@ -256,7 +256,11 @@ def reshape(x: Any, shape: Any) -> Any:
 
 
 def matmul(a: Any, b: Any) -> Any:
-    """The product of two matrices, (M, K) and (K, N). Raises DataError for other shapes."""
+    """The product of two matrices of arrays, (M, K) and (K, N). Raises DataError for other shapes, ConfigError for
+    layers: a net has no matrices but parameters."""
+    if isinstance(a, Layer | str) or isinstance(b, Layer | str):
+        hint = "Use InnerProduct (autograd.Linear) for a matrix of parameters, or Attention."
+        raise ConfigError(Problem("matmul", "multiplies arrays and tensors, not layers", f"{a!r}, {b!r}", hint))
     return _applied(_MatMul, a, b)
 
 
@@ -292,6 +296,8 @@ def _applied(kind: type[Layer], *x: Any, **settings: Any) -> Any:
 
 class _Flatten(Layer):
     """y = x as rows of features."""
+
+    rowwise = True
 
     def setup(self, *src: Any) -> Any:
         return (prod(src[0]),)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice, repeat
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -37,6 +38,39 @@ rank: ContextVar[int] = ContextVar("rank", default=0)
 
 class Function(Layer):
     """A layer for arrays alone, whose sources may have different numbers of rows."""
+
+
+class Steps(list[Any]):
+    """The time steps of a sequence, as layers give them: arrays or tensors. +, -, * and / work step by step, with
+    another list of time steps, a tensor or a number."""
+
+    def _combined(self, function: Callable[[Any, Any], Any], other: Any) -> Steps:
+        others = other if isinstance(other, list) else repeat(other)
+        if isinstance(other, list) and len(other) != len(self):
+            received = f"{len(self)} and {len(other)}"
+            raise ConfigError(Problem("time steps", "must be equally many in both lists", received))
+        return Steps(map(function, self, others))
+
+    def __add__(self, other: Any) -> Steps:
+        return self._combined(operator.add, other)
+
+    def __radd__(self, other: Any) -> Steps:
+        return self._combined(lambda own, given: given + own, other)
+
+    def __sub__(self, other: Any) -> Steps:
+        return self._combined(operator.sub, other)
+
+    def __rsub__(self, other: Any) -> Steps:
+        return self._combined(lambda own, given: given - own, other)
+
+    def __mul__(self, other: Any) -> Steps:
+        return self._combined(operator.mul, other)
+
+    def __rmul__(self, other: Any) -> Steps:
+        return self._combined(lambda own, given: given * own, other)
+
+    def __truediv__(self, other: Any) -> Steps:
+        return self._combined(operator.truediv, other)
 
 
 @dataclass
@@ -73,18 +107,19 @@ def computed(layer: Layer, sources: Sequence[Any]) -> Any:
     """The output of a layer for arrays or tensors, batch first. Arrays give an array, tensors give a tensor; a layer
     with several outputs gives a tuple of them.
 
-    A list of arrays or tensors as the first source is a sequence of time steps, for recurrent layers and others that
-    compute `across_steps`; the output is such a list. Of a single one, a recurrent layer computes one time step.
+    A list of arrays or tensors as a source is a sequence of time steps, which recurrent and rowwise layers compute in
+    one call; the output is such a list. The loss of a list is the mean over all time steps. Of a single time step, a
+    recurrent layer computes one.
 
     The first call sets the layer up for the shapes of a sample, and draws its parameters. While autograd.training is
     true, the call is remembered. A loss gives the mean loss of the rows, shape (1,).
     Raises ConfigError for a layer that cannot be called on arrays, and where the shapes do not fit.
     """
-    steps = len(sources[0]) if isinstance(sources[0], list | tuple) else None
-    _check_callable(layer, len(sources), steps)
-    flat = [*sources] if steps is None else [*sources[0], *sources[1:]]
+    timed = [isinstance(source, list | tuple) for source in sources]
+    steps = _steps(layer, sources, timed)
+    flat = [each for source, many in zip(sources, timed, strict=True) for each in (source if many else [source])]
     tensors, device = _tensors(layer, flat)
-    y = _call(layer, device, tensors) if steps is None else _over_time(layer, device, tensors, steps)
+    y = _call(layer, device, tensors) if steps is None else _over_time(layer, device, tensors, timed, steps)
     if any(isinstance(each, Tensor) for each in flat):
         return y
     if isinstance(y, Tensor):
@@ -92,28 +127,57 @@ def computed(layer: Layer, sources: Sequence[Any]) -> Any:
     return type(y)(device.ops.to_host(each.array).copy() for each in y)
 
 
-def _check_callable(layer: Layer, sources: int, steps: int | None) -> None:
-    """steps: how many a list has as the first source; None for another source."""
+def _steps(layer: Layer, sources: Sequence[Any], timed: Sequence[bool]) -> int | None:
+    """How many time steps the sources have of which `timed` is true; None if there is none. Raises ConfigError if the
+    layer cannot be called on these."""
     kind = type(layer).__name__
     if isinstance(layer, InputLayer):
         hint = "Use it in a net: call it on layers, or put it into a list."
         raise layer.problem(f"{kind} cannot be called on arrays", hint=hint)
-    if steps is None and sources > 1 and len(getattr(layer, "carried", ())) > 1:
-        hint = "Call it on the list of all time steps."
-        raise layer.problem(f"{kind} forgets its cell between calls for one time step each", hint=hint)
-    if steps is not None and not (layer.recurrent or layer.across_steps):
+    if not any(timed):
+        if len(sources) > 1 and len(getattr(layer, "carried", ())) > 1:
+            hint = "Call it on the list of all time steps."
+            raise layer.problem(f"{kind} forgets its cell between calls for one time step each", hint=hint)
+        return None
+    if not (layer.recurrent or layer.rowwise):
         raise layer.problem(f"{kind} reads no lists of time steps", hint="Call it on each of them.")
-    if steps == 0:
+    if layer.recurrent and (not timed[0] or any(timed[1:])):
+        received = ", ".join("a list" if many else "an array" for many in timed)
+        raise layer.problem("the time steps must be a list, and the initial state an array", received)
+    counts = {len(source) for source, many in zip(sources, timed, strict=True) if many}
+    if 0 in counts:
         raise layer.problem("a list of time steps must not be empty", "[]")
+    if len(counts) > 1 or not (layer.recurrent or all(timed)):
+        hint = "Give lists of equally many time steps."
+        received = ", ".join(
+            f"a list of {len(x)}" if many else "an array" for x, many in zip(sources, timed, strict=True)
+        )
+        raise layer.problem("the sources have different time steps", received, hint)
+    return counts.pop()
 
 
-def _over_time(layer: Layer, device: Device, sources: list[Tensor], steps: int) -> Any:
-    """The outputs of a layer for the first `steps` sources, time steps that it computes in one call. The other sources
-    are its further ones."""
+def _over_time(layer: Layer, device: Device, tensors: list[Tensor], timed: Sequence[bool], steps: int) -> Any:
+    """The outputs of a layer that computes all time steps in one call. tensors: of the sources one after the other,
+    `steps` of each that is timed."""
     from singa_dask import autograd
 
-    y = _call(layer, device, [autograd.cat(sources[:steps], axis=0), *sources[steps:]], steps)
-    return list(autograd.split(y, 0, steps))
+    rest = iter(tensors)
+    x = [_joined(device, [*islice(rest, steps)]) if many else next(rest) for many in timed]
+    if isinstance(layer, LossLayer):
+        return _call(layer, device, x)
+    y = _call(layer, device, x, steps, timed)
+    if isinstance(y, tuple):
+        return tuple(Steps(autograd.split(each, 0, steps)) for each in y)
+    return Steps(autograd.split(y, 0, steps))
+
+
+def _joined(device: Device, steps: list[Tensor]) -> Tensor:
+    """The rows of all time steps, one step after the other."""
+    from singa_dask import autograd
+
+    if any(each.requires_grad for each in steps):
+        return cast("Tensor", autograd.cat(steps, axis=0))
+    return Tensor.of(device.ops.xp.concatenate([each.array for each in steps]), device)
 
 
 def _tensors(layer: Layer, sources: Sequence[Any]) -> tuple[list[Tensor], Device]:
@@ -132,8 +196,10 @@ def _tensors(layer: Layer, sources: Sequence[Any]) -> tuple[list[Tensor], Device
     return [each if isinstance(each, Tensor) else Tensor.of(each, device) for each in sources], device
 
 
-def _call(layer: Layer, device: Device, sources: list[Tensor], steps: int = 1) -> Any:
-    """steps: time steps, of which the first source has the rows one after the other."""
+def _call(
+    layer: Layer, device: Device, sources: list[Tensor], steps: int = 1, timed: Sequence[bool] | None = None
+) -> Any:
+    """steps: time steps, of which the sources that are `timed` have the rows one after the other."""
     from singa_dask import autograd
 
     kept = _kept.get(layer)
@@ -142,7 +208,7 @@ def _call(layer: Layer, device: Device, sources: list[Tensor], steps: int = 1) -
     x = [source.array for source in sources]
     rows = len(x[0]) // steps
     if not (isinstance(layer, Function) or (isinstance(layer, Concate) and layer.conf.concate_dim == 0)):
-        counts = [rows, *(len(each) for each in x[1:])]
+        counts = [len(each) // (steps if many else 1) for each, many in zip(x, timed or [False] * len(x), strict=True)]
         if len(set(counts)) > 1:
             received = ", ".join(map(str, counts))
             raise DataError(

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
+from typing import Any
 
 from singa_dask.cluster.cores import THREAD_VARIABLES, added_variables
 from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
@@ -46,13 +47,20 @@ def fork_server() -> Iterator[None]:
         _end()
 
 
-def _end() -> None:
-    """It would end when it has imported everything, and hold the command's output open until then."""
+def own_fork_servers() -> Iterator[Any]:
+    """The fork servers that this process has started, as psutil knows them."""
     import psutil  # type: ignore[import-untyped]
 
     for child in psutil.Process().children():
-        with suppress(psutil.Error, ChildProcessError):
+        with suppress(psutil.Error):
             if any("multiprocessing.forkserver" in word for word in child.cmdline()):
-                child.kill()
-                # Until it has ended, and no more: multiprocessing itself asks for its status before it starts another.
-                os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+                yield child
+
+
+def _end() -> None:
+    """It would end when it has imported everything, and hold the command's output open until then."""
+    for server in own_fork_servers():
+        with suppress(ChildProcessError):
+            server.kill()
+            # Until it has ended, and no more: multiprocessing itself asks for its status before it starts another.
+            os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import psutil  # type: ignore[import-untyped]
 
+from singa_dask.cluster.fork_server import own_fork_servers
 from singa_dask.cluster.segments import unlink_segments
 from singa_dask.errors import ClusterError, SchedulerLost
 
@@ -133,12 +134,15 @@ def _kill(pid: int, dask_worker: Any = None) -> None:
 
 
 def replace_stopped(client: Any, nannies: Iterable[str]) -> None:
-    """Have these nannies replace their worker if its process is stopped (SIGSTOP). Nobody else misses one that is
-    stopped while it starts, or without work."""
+    """Have these nannies replace their worker if its process is stopped (SIGSTOP), and continue their fork server if
+    that is. Nobody else misses a process that is stopped while it starts, or without work."""
     ask_nannies(client, _replace_stopped, dict.fromkeys(nannies, ()), _PROMPT_ANSWER_S)
 
 
 def _replace_stopped(dask_worker: Any = None) -> None:
+    for server in own_fork_servers():
+        if _is_stopped(server.pid):
+            server.resume()
     if dask_worker.pid and _is_stopped(dask_worker.pid):
         _kill(dask_worker.pid, dask_worker)
 

@@ -63,7 +63,25 @@ class ActorLink:
         here = server_here(self._worker, _located(self.where).key) if self.local else None
         if here is None:
             return self._ask(request, out)
-        return _unless_moved(here.call(request, out), lambda: self._ask(request, out))
+        reply = _unless_moved(here.call(request, out), lambda: self._ask(request, out))
+        if not reply.done():
+            self._watch(here, reply)
+        return reply
+
+    def _watch(self, here: Server, reply: Future[Reply]) -> None:
+        """Have a server of this process retire if it goes, or has a successor, while it owes a reply: its driver may
+        not have reached it."""
+        key, loop = _located(self.where).key, self._worker.loop.asyncio_loop
+
+        def look() -> None:
+            if reply.done() or here.retired:
+                return
+            if server_here(self._worker, key) is not here or _located(self.where).key != key:
+                here.retire()
+            else:
+                loop.call_later(RETRY_S, look)
+
+        loop.call_soon_threadsafe(loop.call_later, RETRY_S, look)
 
     def _ask(self, request: Request, out: Array | None) -> Future[Reply]:
         known = self._largest.get(request.slice, 0)

@@ -112,15 +112,16 @@ class Places:
             if (coming and not late) or (rest and not (hosts or self._may_shrink(member, rest))):
                 continue
             free = [info for info in free if info.address not in places.values()]
+            # Others of the batch that were in the same processes, such as the worker beside a server, move along.
+            self.members.relocate(batch, places)
             if isinstance(member, ServerGroup):
-                places |= dict(zip(rest, cycle(hosts), strict=False))
                 if guests := {rank for rank, address in enumerate(member.where) if address in rest}:
                     self._note(f"{member} goes on in other processes of the run until there are free ones")
                 member.guests |= guests
+                self.members.relocate([member], dict(zip(rest, cycle(hosts), strict=False)))
             elif isinstance(member, WorkerGroup) and rest:
                 member.shrunk, member.added = True, ()
                 self._resize(member, [a for a in member.where if a not in rest], [*member.lacks, *rest])
-            self.members.relocate([member], places)
             placed.append(member)
         return placed
 

@@ -16,6 +16,7 @@ import pytest
 from distributed import Client, get_worker
 
 from singa_dask.cluster import GroupFailed, current_task, form_group, wait_workers
+from singa_dask.cluster.remote import replace_stopped
 from singa_dask.cluster.successors import prepare_successor
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError, DataError
@@ -168,8 +169,11 @@ def test_successors_are_forked_from_a_process_that_has_imported_everything(no_le
         while not servers() and time.monotonic() < deadline:
             time.sleep(0.05)
         (server,) = servers()
+        nannies = {worker.nanny for worker in group.workers}
+        server.suspend()
         group.abort("enough")
         group.close()
+        replace_stopped(client, nannies)
         with form_group(client, [worker.address for worker in wait_workers(client, 2)], _born) as again:
             parents, imported, drawn = zip(*again.results(), strict=True)
         assert set(parents) == {server.pid} and all(imported)

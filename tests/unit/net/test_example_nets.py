@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.gradients import check_gradients
 
+from singa_dask import Module, autograd, tensor
 from singa_dask.algorithms import BP
 from singa_dask.errors import ConfigError
 from singa_dask.job.job_pb2 import Phase
@@ -126,6 +127,50 @@ def text(rows=ROWS, seed=5):
 def test_causal_transformer(dim, kind):
     sizes = (2, 3) if kind == "LEARNED" else (2,)
     trains(transformer(kind=kind), text(), sizes, falls=0.97, unroll_len=STEPS, partition_dim=dim)
+
+
+class GPT(Module):
+    """The same, with one block, as a class."""
+
+    def __init__(self):
+        self.embed, self.positions = Embedding(vocab_size=SYMBOLS, feature_dim=8), PositionalEmbedding()
+        self.norm, self.attention = LayerNorm(), Attention(num_heads=4, causal=True)
+        self.last, self.wide, self.narrow = LayerNorm(), InnerProduct(num_output=16), InnerProduct(num_output=8)
+        self.out = InnerProduct(num_output=SYMBOLS)
+
+    def forward(self, x):
+        x = self.positions(self.embed(x))
+        x = x + self.attention(self.norm(x))
+        x = x + self.narrow(autograd.gelu(self.wide(self.last(x))))
+        return self.out(x)
+
+
+def test_a_transformer_as_a_class_computes_on_lists_of_time_steps_what_the_net_computes(monkeypatch):
+    monkeypatch.setattr(autograd, "training", True)
+    rows = text()[0]["data"][0]
+    symbols, labels = [*rows[:, :-1].T], [*rows[:, 1:].T]
+    model = GPT()
+    scores = model(symbols)
+    loss = autograd.softmax_cross_entropy([tensor.from_numpy(each) for each in scores], labels)
+    assert [each.shape for each in scores] == [(ROWS, SYMBOLS)] * STEPS
+
+    layers = [CharRNN("data", path="text", unroll_len=STEPS, batchsize=ROWS), RNNLabel("label", "data"), GPT()("data")]
+    layers.append(SoftmaxLoss("loss", [layers[-1], "label"], scale=1 / STEPS))
+    net = Net(net_of(layers, unroll_len=STEPS), Phase.kTrain, Ops(np.float32))
+    state = model.state_dict()
+    assert state.keys() == net.named_params.keys()
+    for name, value in state.items():
+        net.named_params[name].value[...] = value
+    net.forward({"data": Batch(rows)}, Step(total_rows=ROWS))
+    net.backward()
+    np.testing.assert_allclose(np.concatenate(scores), net.output("out"), rtol=1e-5, atol=1e-6)
+    assert float(loss) == pytest.approx(net.metrics()["loss"].total / ROWS, rel=1e-5)
+
+    loss = autograd.softmax_cross_entropy(model([tensor.from_numpy(each) for each in symbols]), labels)
+    gradients = {param.name: gradient.array.copy() for param, gradient in autograd.backward(loss)}
+    assert gradients.keys() == state.keys()
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(gradient, net.named_params[name].grad, rtol=1e-4, atol=1e-6)
 
 
 def test_heads_are_divided():

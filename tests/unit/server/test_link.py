@@ -203,14 +203,23 @@ def test_a_server_in_this_process_is_called_directly(loop):
     assert own.send(GET, out).result(1).values is out and (out == 3).all()
 
 
-def test_a_server_in_this_process_may_have_a_successor_elsewhere(loop):
+@pytest.mark.parametrize("hears", ["the server", "the worker group", "Dask"])
+def test_a_server_in_this_process_may_have_a_successor_elsewhere(loop, hears):
     server, worker = Server(protocol()), Answering(Done())
     worker.loop, worker.state = loop, SimpleNamespace(actors={"here": SimpleNamespace(server=server)})
     now = [Address("tcp://here:1", "here")]
     own = ActorLink(lambda: now[0], worker, 5.0)
     waiting = own.send(GET)
-    now[0] = Address("tcp://elsewhere:2", "successor")
-    server.retire()
+    if hears == "the server":
+        now[0] = Address("tcp://elsewhere:2", "successor")
+        server.retire()
+    elif hears == "the worker group":  # the driver has not reached the server
+        now[0] = Address("tcp://elsewhere:2", "successor")
+    else:
+        del worker.state.actors["here"]
+        with pytest.raises(TimeoutError):
+            waiting.result(0.1)
+        now[0] = Address("tcp://elsewhere:2", "successor")
     assert own.local and waiting.result(5) == Done()
     assert [(address, message["actor"]) for address, message in worker.messages] == [
         ("tcp://elsewhere:2", "successor")

@@ -190,6 +190,24 @@ def test_a_worker_group_without_processes_is_left_out_and_the_others_go_on(start
     assert run.ask_join().startswith("worker group 2 joins")
 
 
+def test_of_groups_that_are_lost_together_those_go_on_that_get_processes(start):
+    run = start(spare=2, **HOGWILD)
+    for group in run.worker_groups:
+        lose_with_nanny(run, group.where[0])
+        run.handle(ev.WorkerGroupFailed(group.number, group.generation, "its process died"))
+    for run.clock in (31.0, 62.0, 93.0, 124.0):
+        for _ in range(8):
+            if run.open:
+                run.answer()
+    first, second, third = run.worker_groups
+    assert (first.where, second.where) == (("w4",), ("w5",))
+    assert [group.phase for group in run.worker_groups] == [Phase.RUNNING, Phase.RUNNING, Phase.ENDED]
+    assert [group.phase for group in run.server_groups] == [Phase.RUNNING] * 3
+    assert [group.where for group in run.server_groups] == [("w4",), ("w5",), ("w4",)]
+    assert any(note.startswith("worker group 2 is left out, and the others go on") for note in run.notes)
+    assert third.phase is Phase.ENDED and not run.state.over
+
+
 def test_a_lead_without_processes_ends_the_run(start):
     run = start(spare=0, **DOWNPOUR)
     lose_with_nanny(run, run.worker_groups[0].where[0])
