@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 import pytest
 
@@ -103,6 +105,21 @@ def test_layers_across_time_steps_read_lists():
         np.testing.assert_array_equal(y, expected)
 
 
+def test_operators_of_time_steps_work_step_by_step():
+    x, zeros = autograd.tanh([*drawn(3, 2, 4)]), [*np.zeros((3, 2, 4), np.float32)]
+    for made, expected in (
+        (x + x, [2 * step for step in x]),
+        (zeros + x, x),
+        (x - 1.0, [step - 1 for step in x]),
+        (2 * x / 4, [step / 2 for step in x]),
+        (1 - x, [1 - step for step in x]),
+    ):
+        assert len(made) == 3
+        np.testing.assert_allclose(np.stack(made), np.stack(expected), rtol=1e-6, atol=1e-7)
+    dropped = autograd.dropout([*np.ones((3, 200, 4), np.float32)], 0.5)
+    assert 0.3 < np.stack(dropped).astype(bool).mean() < 0.7
+
+
 class Everything(Module):
     """Every operation, on given values and on computed ones."""
 
@@ -157,7 +174,20 @@ def test_gradients_equal_differences_in_float64():
             ConfigError,
             r"LSTM forgets its cell .*list of all time steps",
         ),
-        (lambda x: autograd.Linear(3, 2)([x, x]), ConfigError, "InnerProduct reads no lists of time steps"),
+        (lambda x: layers.BatchNorm()([x, x]), ConfigError, "BatchNorm reads no lists of time steps"),
+        (lambda x: autograd.add([x, x], [x]), ConfigError, "different time steps.*a list of 2, a list of 1"),
+        (lambda x: autograd.add([x, x], x), ConfigError, "different time steps.*a list of 2, an array"),
+        (
+            lambda x: operator.add(autograd.Linear(3, 2)([x, x]), [x]),
+            ConfigError,
+            "equally many in both lists.*2 and 1",
+        ),
+        (lambda x: autograd.GRU(3, 2)([x, x], [x]), ConfigError, "the initial state an array"),
+        (
+            lambda x: autograd.matmul(layers.ReLU(), layers.ReLU()),
+            ConfigError,
+            "matmul.*multiplies arrays and tensors",
+        ),
         (lambda x: autograd.GRU(3, 2)([]), ConfigError, "a list of time steps must not be empty"),
         (lambda x: autograd.GRU(3, 2)([x, x], drawn(4, 2)), DataError, "equally many rows. Received: 2, 4"),
         (lambda x: autograd.matmul(x, x), DataError, r"matmul takes matrices .*\(2, 3\) and \(2, 3\)"),
