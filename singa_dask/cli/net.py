@@ -173,25 +173,13 @@ def export(
 
     The model takes raw samples: normalisation is part of it.
     """
-    from singa_dask.errors import ConfigError, Problem
+    from singa_dask.export.onnx import save
     from singa_dask.job.job_pb2 import Phase
     from singa_dask.training import evaluate
 
-    try:
-        import onnx
-
-        from singa_dask.export.onnx import export as to_onnx
-    except ImportError as error:
-        hint = "Run `pip install '.[onnx]'` in a clone of singa_dask."
-        raise ConfigError(Problem("--onnx", str(error), hint=hint)) from error
     ready, path = trained(job, overrides, cluster, None, checkpoint, trust_code=trust_code)
     net = evaluate.restore_net(ready.job, Phase.kTest, path)
-    model = to_onnx(net, list(dict.fromkeys(outputs)) or [net.scores()[0]], ready.job.name)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        onnx.save(model, out)
-    except OSError as error:
-        raise ConfigError(Problem("--onnx", f"cannot be written ({error.strerror})", str(out))) from error
+    model = save(net, out, outputs, ready.job.name, "--onnx")
     inputs = ", ".join(value.name for value in model.graph.input)
     results = ", ".join(value.name for value in model.graph.output)
     click.echo(f"{path} exported to {out}: inputs {inputs}; outputs {results}")

@@ -6,6 +6,7 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -204,6 +205,21 @@ class Model:
         own = own_arrays(self.net.params, state)
         for param in self.net.params:
             param.value[...] = self.ops.asarray(own[param.name], self.ops.dtype)
+
+    def to_onnx(self, path: str | Path, outputs: Sequence[str] = ()) -> None:
+        """Write the net with its parameters as an ONNX model, as `singa-dask export` does.
+
+        outputs: names of layers, by default the one of the predictions.
+
+        Raises ConfigError where a layer has no counterpart in ONNX, the model is partitioned, or the file cannot be
+        written.
+        """
+        from singa_dask.export.onnx import save
+
+        if self.partitioned:
+            hint = "Load the state_dict() that every rank gets into a Model of its own, and export that."
+            raise ConfigError(Problem("model", f"is partitioned over {self.ranks.size} ranks", hint=hint))
+        save(self._make_test_net(self.net), Path(path), outputs)
 
     def spread(self, ranks: Ranks) -> None:
         """Train on these ranks; each keeps its portions of rank 0's parameters if the net is partitioned. Collective.

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,6 +84,29 @@ def export(net: Net, outputs: Sequence[str], name: str = "singa_dask") -> onnx.M
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="singa_dask")
     model.ir_version = 8  # the IR version of opset 17, for older runtimes
     checker.check_model(model, full_check=True)
+    return model
+
+
+def save(
+    net: Net, path: Path, outputs: Sequence[str] = (), name: str = "singa_dask", key: str = "path"
+) -> onnx.ModelProto:
+    """Write the ONNX model of a net of an evaluation phase, and return it. outputs: names of the output layers, by
+    default the one of the predictions.
+
+    Raises ConfigError as `export`, and where the package onnx is missing or the file cannot be written; key: names
+    what the user gave.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        hint = "Run `pip install '.[onnx]'` in a clone of singa_dask."
+        raise ConfigError(Problem(key, str(error), hint=hint)) from error
+    model = export(net, list(dict.fromkeys(outputs)) or [net.scores()[0]], name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        onnx.save(model, path)
+    except OSError as error:
+        raise ConfigError(Problem(key, f"cannot be written ({error.strerror})", str(path))) from error
     return model
 
 

@@ -29,6 +29,7 @@ from singa_dask.layers import (
     RecordInput,
     Reshape,
     Slice,
+    SoftmaxLoss,
     Step,
     Tanh,
     TransposedConvolution,
@@ -314,6 +315,19 @@ def test_layers_of_channels_on_volumes_and_sequences(axes, last):
     ours = np.moveaxis(ours, -1, 1) if ours.ndim == 5 else ours
     name = "norm" if last == "BatchNorm" else "out"
     np.testing.assert_allclose(ran(model, layers, {"data": x}, name), ours, rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_that_a_loop_has_trained_is_written_to_a_file(tmp_path):
+    model = Model(
+        [RecordInput(shape=[3]), InnerProduct("out", num_output=2, param=LARGE), SoftmaxLoss("loss")], seed=1
+    )
+    x = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    model.to_onnx(tmp_path / "models" / "net.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "models" / "net.onnx")
+    (given,) = session.get_inputs()
+    np.testing.assert_allclose(session.run(None, {given.name: x})[0], model.predict(x), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ConfigError, match=r"path: cannot be written .*models"):
+        model.to_onnx(tmp_path / "models")
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 4])
