@@ -21,6 +21,11 @@ from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.attention import Triple
 
+_SEQUENCE = (
+    "Set neuralnet { unroll_len: T } for sequences of T steps, or let it read an image. "
+    "On arrays, give it the list of all time steps."
+)
+
 
 class Attention(Layer):
     """Multi-head self-attention   (Vaswani et al. 2017): q, k, v = x W + b, y = concat_n(softmax(q_n k_n^T / sqrt(D))
@@ -53,8 +58,9 @@ class Attention(Layer):
         if heads < 1 or channels % heads:
             raise self.problem(f"attention_conf.num_heads must divide the {channels} features of its source", heads)
         if self._length < 2:
-            hint = "Set neuralnet { unroll_len: T } for sequences of T steps, or let it read an image."
-            raise self.problem("has a single position, and nothing to attend to", f"samples of shape {shape}", hint)
+            raise self.problem(
+                "has a single position, and nothing to attend to", f"samples of shape {shape}", _SEQUENCE
+            )
         split = self.partition.makes is Form.PARTIAL
         self._channels, self._size = channels, channels // heads
 
@@ -143,6 +149,8 @@ class PositionalEmbedding(Layer):
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)
         self._in_sample, self._length = _positions(self, shape)
+        if self._length < 2:
+            raise self.problem("has a single position", f"samples of shape {shape}", _SEQUENCE)
         own = slice(self.proto.unroll_index, self.proto.unroll_index + self.steps)  # of an unrolled layer: one step
         self._range = slice(self._length) if self._in_sample else own
         split = self.partition.splits

@@ -18,8 +18,9 @@ def test_heads_must_divide_the_features():
 
 @pytest.mark.parametrize("shape", [(8,), (1, 1, 8)])
 def test_a_single_position_is_refused(shape):
-    with pytest.raises(ConfigError, match=r"layer 'a': has a single position.*unroll_len: T"):
-        Attention("a", "x", num_heads=2).setup(shape)
+    for layer in (Attention("a", "x", num_heads=2), PositionalEmbedding("a", "x")):
+        with pytest.raises(ConfigError, match=r"layer 'a': has a single position.*unroll_len: T"):
+            layer.setup(shape)
 
 
 def attention(steps, causal):
