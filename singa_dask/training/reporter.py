@@ -91,6 +91,11 @@ class Reporter:
         why = "the workers have no memory left for a copy of the parameters and the updater's state"
         self.emit("unsaved", step=step, text=f"{why}: after a loss, the run goes back to a checkpoint.")
 
+    def unread(self, step: int) -> None:
+        """Emit that the group cannot go on from what lost ranks have left."""
+        why = "the memory of lost ranks is on another machine, incomplete, or of another net"
+        self.emit("unsaved", step=step, text=f"not restored: {why}. The group goes on from here.")
+
     def best(self, step: int, best: Mapping[str, Any] | None, checkpoint: Path) -> None:
         """Emit which evaluation is the best so far, after `step` steps."""
         self._best = {**(best or {}), "checkpoint": str(checkpoint)}

@@ -194,6 +194,7 @@ class _TrainingLoop:
         self._saves_every_s = checkpoint_seconds(replica.job)
         self._saved_at, self._saves_now = time.monotonic(), False
         self._paced_since = 0.0
+        self._unread = False  # whether lost ranks have left what these cannot go on from
 
     def run(self) -> dict[str, Any]:
         job, group, group_state = self._job, self._group, self._replica.group_state
@@ -207,6 +208,8 @@ class _TrainingLoop:
         if job.cluster.nworker_groups > 1 and not self._replica.in_process_servers:
             group_state.fetch(start)  # other groups have gone on meanwhile
         self._reporter.start(start)
+        if self._unread:
+            self._reporter.unread(start)
         if group.leads:
             self._recall(decided)
         self._shadow_state()
@@ -246,12 +249,17 @@ class _TrainingLoop:
             found = self._replica.group_state.recover(group.left, group.first)
             if found is not None:
                 return found.get("decisions") or {}
+            self._unread = True
         checkpoint = put_parameters(self._replica, group.resume, carry=group.leads, servers_are_new=group.fresh)
         return checkpoint.decisions if checkpoint else {}
 
+    @property
+    def _pace(self) -> Pace:
+        return self._replica.shadow.slices.pace if self._replica.shadow else Pace()
+
     def _pace_copies(self, steps: int) -> None:
         """After some steps, have copies be made less often if they take too much of a step. Collective."""
-        pace = self._replica.shadow.slices.pace if self._replica.shadow else Pace()
+        pace = self._pace
         if steps == PACED_AFTER:
             self._paced_since, pace.seconds = time.perf_counter(), 0.0
         elif steps == 2 * PACED_AFTER:
@@ -298,7 +306,7 @@ class _TrainingLoop:
         self._replica.stub.reductions = max(self._replica.stub.reductions, most_reductions(ranks))
         self._reporter.add_step(self._step, time.perf_counter() - began, summed, ranks)
         self._saver.look()
-        if regroups:
+        if regroups and self._step % self._pace.every == 0:  # after a step that is in memory
             self._replica.drain()
             raise ClusterError("the group is formed again, with more workers")
         return stopping

@@ -13,14 +13,16 @@ from support.topologies import run_topology
 
 from singa_dask.comm.threads import run_threads
 from singa_dask.data import write_shards
-from singa_dask.errors import DataError, SingaError, TrainingError
+from singa_dask.errors import ClusterError, DataError, SingaError, TrainingError
 from singa_dask.job import Job
+from singa_dask.server import Shadow, Slice
+from singa_dask.server.shadow import Pace
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import worker
 from singa_dask.training.group_state import GroupState
 from singa_dask.training.prepare import prepare
 from singa_dask.training.replica import Replica
-from singa_dask.training.shadows import LeftBehind
+from singa_dask.training.shadows import LeftBehind, RankAddress
 from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
 
 JOB = """
@@ -51,7 +53,7 @@ def prepared(tmp_path):
     return lambda *overrides: prepare(Job.from_text(JOB % {"folder": tmp_path}, overrides))
 
 
-def run(prepared, folder, resume=None, stop_at=lambda event: False):
+def run(prepared, folder, resume=None, stop_at=lambda event: False, left=()):
     """Run all ranks; returns the first one's report and events. A stop is requested once `stop_at(event)` is true."""
     events, stop = [], threading.Event()
 
@@ -60,7 +62,7 @@ def run(prepared, folder, resume=None, stop_at=lambda event: False):
         if stop_at(event):
             stop.set()
 
-    group = GroupPlan(resume=resume)
+    group = GroupPlan(resume=resume, left=left)
     plan = WorkerPlan(prepared.job.SerializeToString(), folder, data=prepared.data, group=group)
     with ThreadPoolExecutor(3) as pool:
         reports = run_threads(3, train_rank, plan, RankServices(pool.submit, emit, stop.is_set), timeout_s=10)
@@ -74,6 +76,26 @@ def told(events):
 def parameters(folder, step):
     saved = checkpoints.load(checkpoints.path_of(folder, step)).parameters
     return {name: np.asarray(value) for name, value in saved.items()}
+
+
+def test_a_group_leaves_to_grow_after_a_step_that_is_in_memory(prepared, tmp_path, monkeypatch):
+    monkeypatch.setattr(worker._TrainingLoop, "_pace", property(lambda loop: Pace(every=3)))
+    plan, events = WorkerPlan(prepared("disp_freq=1").job.SerializeToString(), tmp_path / "run"), []
+    with ThreadPoolExecutor(3) as pool:
+        services = RankServices(pool.submit, events.append, lambda: False, regroup_requested=lambda: True)
+        with pytest.raises(ClusterError, match="formed again, with more workers"):
+            run_threads(3, train_rank, plan, services, timeout_s=10)
+    assert max(event["step"] for event in events if event["kind"] == "metrics") == 2, "it left after the third"
+
+
+def test_memory_that_cannot_be_read_is_named(prepared, tmp_path):
+    of_another_net = Shadow.create([Slice(0, 0, 8, 0, 0)], (), np.float32)
+    left = (RankAddress(7, 0, 1, of_another_net.address, every_step=False, moving=None),)
+    _, events = run(prepared("train_steps=1"), tmp_path / "run", left=left)
+    (said,) = [event for event in events if event["kind"] == "unsaved"]
+    assert said["step"] == 0 and said["text"].startswith(
+        "not restored: the memory of lost ranks is on another machine"
+    )
 
 
 def test_the_order_of_things(prepared, tmp_path):
