@@ -12,6 +12,8 @@ many again as the job needs: one host loses all its processes, or is cut off the
                 framework is synchronous: others depend on the order of messages
     ledger      the verdict of `singa-dask audit`
     left        processes and segments of shared memory that are there afterwards
+
+The exit status is 1 if a run failed, its ledger is not clean, or something is left.
 """
 
 from __future__ import annotations
@@ -235,7 +237,7 @@ def main(names: Sequence[str], steps: int, job: Path, out: Path | None) -> None:
         show(console, "", [row])
     show(console, "one fault", rows)
     end(console, figures, out)
-    if any(row["failed"] or row["left"] for row in rows):
+    if any(row["failed"] or row["left"] or not row["ledger"].startswith("clean") for row in rows):
         sys.exit(1)
 
 

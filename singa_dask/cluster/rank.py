@@ -32,7 +32,7 @@ GRACE_S = 3.0
 # For so long a rank whose task was cancelled waits for its driver's word: whoever cancelled it may not be the driver.
 _UNHEARD_S = 5.0
 # For so long a rank whose Dask worker closes, as when the scheduler is lost, may finish its step and save.
-_CLOSING_S = 20.0
+CLOSING_S = 20.0
 # By when a task that has ended is forgotten.
 _SETTLED_S = 0.5
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
@@ -216,7 +216,7 @@ class _Departure(WorkerPlugin):
 
     async def teardown(self, worker: Any) -> None:
         """Called by Dask."""
-        deadline = time.monotonic() + _CLOSING_S
+        deadline = time.monotonic() + CLOSING_S
         self._task.told["stop"] = True
         while not self._left.is_set() and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
@@ -255,7 +255,7 @@ class _Watchdog(threading.Thread):
     def _reason_to_leave(self) -> str:
         if self._worker.status not in (Status.init, Status.starting, Status.running, Status.paused):
             self._closing_at = min(self._closing_at, time.monotonic())
-            late = time.monotonic() - self._closing_at > _CLOSING_S
+            late = time.monotonic() - self._closing_at > CLOSING_S
             return f"the Dask worker is {self._worker.status.name}" if late else ""
         state = self._worker.state.tasks.get(self._key)
         if state is None or state.state not in ("executing", "long-running"):

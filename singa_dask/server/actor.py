@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -45,6 +46,7 @@ class ServerActor:
 
         self._key, self._worker = plan.key, get_worker()
         self.closed = False
+        self._asked_at = time.monotonic()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="server")
         # Runs while the workers start. If it fails, the first update raises the same error for its sender.
         self._warm = self._pool.submit(plan.warm_up)
@@ -58,6 +60,7 @@ class ServerActor:
 
     async def call(self, request: Request) -> Reply:
         """The reply to a request, or NotYet if it has to wait for long."""
+        self._asked_at = time.monotonic()
         array = getattr(request, "gradient", None)
         small = array is None or (array.nbytes <= SMALL_NBYTES and not isinstance(array, Coded))
         if array is None or (small and self._warm.done()):
@@ -117,6 +120,12 @@ class ServerActor:
         """Exchange everything with the right neighbour now."""
         for _ in range(2):  # the first may repeat an exchange under way
             await asyncio.gather(*(self._exchange(index, force=True) for index in self._slices))
+
+    def is_deserted(self, quiet_s: float) -> bool:
+        """Whether all worker groups have left, and nobody has asked for so many seconds; or Dask has released it."""
+        slices = self.server.protocol.slices.values()
+        left = not any(member.active for state in slices for member in state.members.values())
+        return not self.there() or (left and time.monotonic() - self._asked_at > quiet_s)
 
     def there(self) -> bool:
         """Whether Dask has the actor. It releases it without notice when its client is gone."""

@@ -12,10 +12,13 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from distributed import WorkerPlugin
+
 from singa_dask.cluster import leases
 from singa_dask.cluster.formation import NoAnswer, WorkersInUse
 from singa_dask.cluster.held import NannyHolder, read_at
 from singa_dask.cluster.leases import server_key
+from singa_dask.cluster.rank import CLOSING_S
 from singa_dask.cluster.remote import alive
 from singa_dask.cluster.replicas import NannyReplica
 from singa_dask.cluster.successors import prepare_successor
@@ -31,6 +34,8 @@ _START_S = 60.0
 _LOOK_EVERY_S = 0.5
 _CALL_S = 30.0
 _CLOSE_S = 2.0
+# After the last request of a worker group that saves.
+_QUIET_S = 3.0
 REPLICA_LOST = "replica lost"  # an event of a server; `lost`: the fields of ReplicaLost
 
 
@@ -181,6 +186,7 @@ class RunServer(ServerActor):
         if self._holder is not None and self._shadow is not None:
             self._holder.hold(self._shadow.described, also=self._also)
         prepare_successor(worker)
+        self._departure = Departure(self, plan.key, worker)
 
     def settle(self) -> bool:
         """Let go what former servers have left: all servers of the group hold theirs. Whether its memory is held."""
@@ -213,12 +219,40 @@ class RunServer(ServerActor):
         if self._replicator is not None:
             self._replicator.end()
             self._sending.shutdown(wait=False)
+        await self._departure.remove()
         await super().close()
 
     def _tell_lost(self, replica: int, awaited: bool) -> None:
         rank, _, generation = self._keeping.place
         lost = self._keeping.group, generation, rank, replica, awaited
         self._worker.log_event(self._keeping.run, {"kind": REPLICA_LOST, "lost": lost})
+
+
+class Departure(WorkerPlugin):
+    """Has a Dask worker that has lost its scheduler wait, before it closes, for the worker groups of its server: they
+    save what they have reached."""
+
+    def __init__(self, server: RunServer, key: str, worker: Any) -> None:
+        self.name = f"singa-departure-{key}"
+        self._server, self._worker = server, worker
+        worker.loop.add_callback(worker.plugin_add, self, self.name)
+
+    async def remove(self) -> None:
+        """The server is closed."""
+        self._server.closed = True
+        if self.name in self._worker.plugins:
+            await self._worker.plugin_remove(self.name)
+
+    async def teardown(self, worker: Any) -> None:
+        """Called by Dask."""
+        deadline = time.monotonic() + CLOSING_S
+        while not self._may_go() and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+
+    def _may_go(self) -> bool:
+        stream = self._worker.batched_stream
+        connected = stream is not None and stream.comm is not None and not stream.comm.closed()
+        return connected or self._server.closed or self._server.is_deserted(_QUIET_S)
 
 
 def _has_room(nbytes: int) -> bool:

@@ -49,9 +49,10 @@ def test_attach_takes_over_a_run_whose_driver_was_killed(dask, environment, tmp_
         assert len(group["missing"]) <= (name == "downpour")
 
 
-def test_workers_save_when_the_scheduler_is_lost(dask, environment, tmp_path, no_leaks):
-    dask.workers(3)
-    with begun(dask, "allreduce", tmp_path, environment) as driver:
+@pytest.mark.parametrize(("name", "count"), [("allreduce", 3), ("sandblaster", 5), ("downpour", 6), ("hogwild", 3)])
+def test_workers_save_when_the_scheduler_is_lost(dask, environment, tmp_path, no_leaks, name, count):
+    dask.workers(count)
+    with begun(dask, name, tmp_path, environment) as driver:
         wait_until(lambda: f"step 100/{STEPS}" in said(tmp_path), driver, tmp_path, within=120)
         dask.scheduler.kill()
         assert driver.wait(timeout=90) == 1, said(tmp_path)

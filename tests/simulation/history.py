@@ -272,6 +272,7 @@ class History:
                     "has_room_here": lambda nbytes, dask_limit: True,
                     "memory_limit": lambda manager: None,
                     "prepare_successor": lambda worker: None,
+                    "Departure": _NoDeparture,
                 },
             ),
             (
@@ -297,6 +298,16 @@ class History:
         assert self.loop.fiber is not None
         process = next(p for p in self.cluster.processes.values() if self.loop.fiber in p.fibers)
         return Pool(process.start)
+
+
+class _NoDeparture:
+    """No scheduler is lost."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    async def remove(self) -> None:
+        pass
 
 
 @contextmanager

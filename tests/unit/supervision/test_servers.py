@@ -1,5 +1,6 @@
 """Making, calling and closing the servers of a group, with actors that the test plays."""
 
+import asyncio
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -209,7 +210,8 @@ def test_a_call_without_an_answer_and_one_that_fails_are_told_apart(there):
 
 
 def test_no_server_is_made_on_a_worker_that_another_run_has(monkeypatch):
-    worker = SimpleNamespace(address="w", state=SimpleNamespace(actors={}), nanny="")
+    loop = SimpleNamespace(add_callback=lambda function, *args: None)
+    worker = SimpleNamespace(address="w", state=SimpleNamespace(actors={}), nanny="", loop=loop, plugin_add=None)
     monkeypatch.setattr("distributed.get_worker", lambda: worker)
     monkeypatch.setattr(ServerActor, "__init__", lambda self, plan: setattr(self, "server", Server(None)))
     own, other = (Plan(leases.server_key("0", run)) for run in ("its run", "another run"))
@@ -226,6 +228,22 @@ def test_no_server_is_made_on_a_worker_that_another_run_has(monkeypatch):
     RunServer(own, its)
     with pytest.raises(WorkersInUse, match="w is in use by server-0@its run"):
         RunServer(other, others)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_worker_that_has_lost_its_scheduler_waits_for_the_groups_of_its_server(connected, monkeypatch):
+    deserted, waited = [False, False, True], []
+
+    async def sleep(seconds):
+        waited.append(seconds)
+
+    loop = SimpleNamespace(add_callback=lambda function, *args: None)
+    stream = SimpleNamespace(comm=SimpleNamespace(closed=lambda: not connected))
+    worker = SimpleNamespace(loop=loop, plugin_add=None, plugins={}, batched_stream=stream)
+    server = SimpleNamespace(closed=False, is_deserted=lambda quiet_s: deserted.pop(0))
+    monkeypatch.setattr(serving, "asyncio", SimpleNamespace(sleep=sleep))
+    asyncio.run(serving.Departure(server, "server", worker).teardown(worker))
+    assert len(waited) == (0 if connected else 2)
 
 
 def test_workers_in_use_are_told_as_such(there):
