@@ -33,6 +33,8 @@ GRACE_S = 3.0
 _UNHEARD_S = 5.0
 # For so long a rank whose Dask worker closes, as when the scheduler is lost, may finish its step and save.
 CLOSING_S = 20.0
+# Of these, how long the first worker group waits for the others to end.
+OTHERS_S = 5.0
 # By when a task that has ended is forgotten.
 _SETTLED_S = 0.5
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
@@ -216,9 +218,11 @@ class _Departure(WorkerPlugin):
 
     async def teardown(self, worker: Any) -> None:
         """Called by Dask."""
-        deadline = time.monotonic() + CLOSING_S
+        began = time.monotonic()
         self._task.told["stop"] = True
-        while not self._left.is_set() and time.monotonic() < deadline:
+        while not self._left.is_set() and (waited_s := time.monotonic() - began) < CLOSING_S:
+            if waited_s > OTHERS_S:  # the driver may be unable to say it
+                self._task.told["others ended"] = True
             await asyncio.sleep(0.05)
 
 

@@ -18,7 +18,7 @@ from singa_dask.cluster import leases
 from singa_dask.cluster.formation import NoAnswer, WorkersInUse
 from singa_dask.cluster.held import NannyHolder, read_at
 from singa_dask.cluster.leases import server_key
-from singa_dask.cluster.rank import CLOSING_S
+from singa_dask.cluster.rank import CLOSING_S, OTHERS_S
 from singa_dask.cluster.remote import alive
 from singa_dask.cluster.replicas import NannyReplica
 from singa_dask.cluster.successors import prepare_successor
@@ -34,8 +34,8 @@ _START_S = 60.0
 _LOOK_EVERY_S = 0.5
 _CALL_S = 30.0
 _CLOSE_S = 2.0
-# After the last request of a worker group that saves.
-_QUIET_S = 3.0
+# After the last request: the first worker group waits for the others, and then saves what all have reached.
+_QUIET_S = 2 * OTHERS_S
 REPLICA_LOST = "replica lost"  # an event of a server; `lost`: the fields of ReplicaLost
 
 
