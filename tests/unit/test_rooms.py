@@ -17,6 +17,7 @@ ROOMS = [
     ["ops"],
     ["layers"],
     ["net"],
+    ["export"],
     ["autograd"],
     ["algorithms"],
     ["updaters"],
@@ -30,7 +31,6 @@ ROOMS = [
     ["planning"],
     ["profiling"],
     ["monitor", "supervision"],
-    ["export"],
     ["estimators"],
     ["cli"],
 ]

@@ -208,7 +208,7 @@ def test_a_cancelled_rank_stays_as_long_as_its_driver_asks(worker, monkeypatch):
 
 @pytest.mark.parametrize("address", ["tcp://w1:1", "inproc://w1"])
 def test_a_rank_that_does_not_leave_loses_its_process_unless_the_client_is_in_it(worker, monkeypatch, address, caplog):
-    monkeypatch.setattr(rank, "_CLOSING_S", -1.0)
+    monkeypatch.setattr(rank, "CLOSING_S", -1.0)
     now, ended, waits = [100.0], [], []
     task, watchdog = watched(worker, monkeypatch, now)
     worker.address = address
@@ -245,7 +245,7 @@ def test_a_dask_worker_that_closes_waits_for_its_rank_to_save(worker, monkeypatc
 
 
 def test_a_dask_worker_does_not_wait_for_ever(worker, monkeypatch):
-    monkeypatch.setattr(rank, "_CLOSING_S", 0.1)
+    monkeypatch.setattr(rank, "CLOSING_S", 0.1)
     leases.reserve(worker.address, "g", 5.0)
     rank_task(RankPlan("g", 0, 1), lambda comm: asyncio.run(next(iter(worker.plugins.values())).teardown(worker)), ())
 
