@@ -146,16 +146,20 @@ class _Record:
 
 
 class _Loss(NamedTuple):
-    """A restart. steps: by group, those that were made when the first of the restarted groups began again; nothing
-    where none did."""
+    """A restart. steps: by group, those that were made when the group began again; of a group that was not restarted,
+    when the first one of the others did. A group that did not begin again is not in it."""
 
     event: dict[str, Any]
     steps: dict[int, int]
 
 
 def _until(restart: Mapping[str, Any], later: Iterable[Mapping[str, Any]]) -> dict[int, int]:
-    begun = (e for e in later if e["event"] == BEGUN and e["group"] in restart["groups"])
-    return dict(next(begun, {"steps": ()})["steps"])
+    begun = [event for event in later if event["event"] == BEGUN and event["group"] in restart["groups"]]
+    own: dict[int, int] = {}
+    for event in begun:
+        own.setdefault(event["group"], dict(event["steps"])[event["group"]])
+    others = {group: step for group, step in (begun[0]["steps"] if begun else ()) if group not in restart["groups"]}
+    return others | own
 
 
 def _groups(ledger: Ledger, deal: Deal, record: _Record) -> Iterator[GroupAudit]:

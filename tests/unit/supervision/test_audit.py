@@ -130,6 +130,15 @@ def test_a_restart_explains_nothing_that_its_groups_made_later(run):
     assert later == Missing(80, 81, partly=False, why="")
 
 
+def test_groups_that_are_lost_together_begin_one_after_the_other(run):
+    run.save(100, [[2, 0, [whole(0, 0, 60, 61, 100), whole(1, 0, 58, 59, 100)]]])
+    run.end(g0=100, g1=100)
+    run.workspace.tell("restart", groups=[0, 1], step=57, cause="their host died", servers=[])
+    run.workspace.tell("begun", group=0, steps=[[0, 61], [1, 57]])
+    run.workspace.tell("begun", group=1, steps=[[0, 66], [1, 59]])
+    assert run.audit().clean
+
+
 def test_a_restart_does_not_explain_what_a_single_group_lacks(run):
     run.save(100, [[1, 0, [whole(0, 0, 60, 61, 100)]]])
     run.end(g0=100)
