@@ -72,6 +72,9 @@ class Steps(list[Any]):
     def __truediv__(self, other: Any) -> Steps:
         return self._combined(operator.truediv, other)
 
+    # Those of a list would make it longer.
+    __iadd__, __imul__ = __add__, __mul__
+
 
 @dataclass
 class Call:

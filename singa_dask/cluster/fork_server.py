@@ -59,8 +59,10 @@ def own_fork_servers() -> Iterator[Any]:
 
 def _end() -> None:
     """It would end when it has imported everything, and hold the command's output open until then."""
+    import psutil
+
     for server in own_fork_servers():
-        with suppress(ChildProcessError):
+        with suppress(psutil.Error, ChildProcessError):
             server.kill()
             # Until it has ended, and no more: multiprocessing itself asks for its status before it starts another.
             os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)

@@ -142,7 +142,8 @@ def replace_stopped(client: Any, nannies: Iterable[str]) -> None:
 def _replace_stopped(dask_worker: Any = None) -> None:
     for server in own_fork_servers():
         if _is_stopped(server.pid):
-            server.resume()
+            with suppress(psutil.Error):
+                server.resume()
     if dask_worker.pid and _is_stopped(dask_worker.pid):
         _kill(dask_worker.pid, dask_worker)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
+from weakref import ref
 
 from distributed import WorkerPlugin
 
@@ -234,12 +235,13 @@ class Departure(WorkerPlugin):
 
     def __init__(self, server: RunServer, key: str, worker: Any) -> None:
         self.name = f"singa-departure-{key}"
-        self._server, self._worker = server, worker
+        self._server, self._worker = ref(server), worker  # Dask may release it without closing it
         worker.loop.add_callback(worker.plugin_add, self, self.name)
 
     async def remove(self) -> None:
         """The server is closed."""
-        self._server.closed = True
+        if (server := self._server()) is not None:
+            server.closed = True
         if self.name in self._worker.plugins:
             await self._worker.plugin_remove(self.name)
 
@@ -252,7 +254,8 @@ class Departure(WorkerPlugin):
     def _may_go(self) -> bool:
         stream = self._worker.batched_stream
         connected = stream is not None and stream.comm is not None and not stream.comm.closed()
-        return connected or self._server.closed or self._server.is_deserted(_QUIET_S)
+        server = self._server()
+        return connected or server is None or server.closed or server.is_deserted(_QUIET_S)
 
 
 def _has_room(nbytes: int) -> bool:

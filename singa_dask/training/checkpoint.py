@@ -190,7 +190,7 @@ def intact(path: Path) -> bool:
 
 def keep_newest(folder: Path, count: int, step: int) -> None:
     """Of the checkpoints of at most `step` steps, remove those of the fewest until `count` are left, besides the best
-    one. Those of more steps stay: the run had gone back behind them, as they are damaged."""
+    one. Those of more steps stay: the run has resumed from an earlier one, so they are damaged."""
     steps = {path: steps for path, steps in _numbered(folder).items() if steps <= step}
     for path in sorted(steps, key=lambda path: steps[path])[:-count]:
         try:

@@ -94,7 +94,7 @@ class Reporter:
     def unread(self, step: int) -> None:
         """Emit that the group cannot go on from what lost ranks have left."""
         why = "the memory of lost ranks is on another machine, incomplete, or of another net"
-        self.emit("unsaved", step=step, text=f"not restored: {why}. The group goes on from here.")
+        self.emit("unsaved", step=step, text=f"not restored: {why}. The group goes on from this step.")
 
     def best(self, step: int, best: Mapping[str, Any] | None, checkpoint: Path) -> None:
         """Emit which evaluation is the best so far, after `step` steps."""

@@ -116,6 +116,11 @@ def test_operators_of_time_steps_work_step_by_step():
     ):
         assert len(made) == 3
         np.testing.assert_allclose(np.stack(made), np.stack(expected), rtol=1e-6, atol=1e-7)
+    y = x
+    y += x
+    y *= 2
+    assert len(y) == len(x) == 3
+    np.testing.assert_allclose(np.stack(y), 4 * np.stack(x), rtol=1e-6)
     dropped = autograd.dropout([*np.ones((3, 200, 4), np.float32)], 0.5)
     assert 0.3 < np.stack(dropped).astype(bool).mean() < 0.7
 

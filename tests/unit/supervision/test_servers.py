@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -240,7 +241,7 @@ def test_a_worker_that_has_lost_its_scheduler_waits_for_the_groups_of_its_server
     loop = SimpleNamespace(add_callback=lambda function, *args: None)
     stream = SimpleNamespace(comm=SimpleNamespace(closed=lambda: not connected))
     worker = SimpleNamespace(loop=loop, plugin_add=None, plugins={}, batched_stream=stream)
-    server = SimpleNamespace(closed=False, is_deserted=lambda quiet_s: deserted.pop(0))
+    server = Mock(closed=False, is_deserted=lambda quiet_s: deserted.pop(0))
     monkeypatch.setattr(serving, "asyncio", SimpleNamespace(sleep=sleep))
     asyncio.run(serving.Departure(server, "server", worker).teardown(worker))
     assert len(waited) == (0 if connected else 2)
