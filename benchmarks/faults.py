@@ -86,8 +86,8 @@ CASES = (
     Case("downpour-join", "downpour", when="join", longer=4),
     Case("hogwild-worker", "hogwild", longer=10),
     Case("hybrid-worker", "hybrid", longer=4),
-    Case("host", "allreduce", host="lost"),
-    Case("cut", "allreduce", host="cut"),
+    Case("host", "allreduce", host="lost", longer=5),
+    Case("cut", "allreduce", host="cut", longer=5),
     Case("downpour-host", "downpour", "server", host="lost"),
     Case("downpour-cut", "downpour", "server", host="cut"),
 )
@@ -165,8 +165,6 @@ def trained(case: Case, job: Path, steps: int, *, hit: bool) -> tuple[dict[str, 
     """A run, and what it showed."""
     watcher, result, failed, steps = Watcher(), None, "", steps * case.longer
     settings = [f"train_steps={steps}", f"disp_freq={case.longer}", "test_freq=0", "checkpoint_freq=0", *case.more]
-    if case.host:
-        settings[3] = f"checkpoint_freq={steps // 10}"
     if case.when == "checkpoint":
         settings[3] = f"checkpoint_freq={steps // 2}"
     elif case.when == "evaluation":

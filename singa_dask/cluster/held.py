@@ -21,10 +21,10 @@ from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.leases import same_run
 from singa_dask.cluster.remote import ask_nannies
 from singa_dask.comm.shared_memory import Memory, MemoryAddress
-from singa_dask.server.replica import Replica
 
 logger = logging.getLogger(__name__)
 
+CHECKPOINT = "checkpoint"  # what Owner calls the group of deposits
 _HOLD_S = 10.0
 _ANSWER_S = 2.0
 
@@ -48,12 +48,23 @@ class Held(Protocol):
         """The same, held by the nanny `holder`."""
 
 
+class Written(Protocol):
+    """Memory that a nanny keeps for another machine, which writes to it by messages."""
+
+    @property
+    def memories(self) -> Sequence[Memory]:
+        """All memory that it takes."""
+
+    def write(self, pieces: Sequence[Any]) -> bool:
+        """Take what has come; False if a successor goes on from here."""
+
+
 @dataclass(frozen=True)
 class Owner:
     """Whose memory it is: of process `rank` of `size` of a group in this `generation`.
 
-    run: the key of a start of the run; pid: of the process. replica: the number of a replica, 0 for what the process
-    itself has written.
+    run: the key of a start of the run; pid: of the process. replica: the number of a replica or a deposit, 0 for what
+    the process itself has written.
     """
 
     run: str
@@ -69,14 +80,14 @@ class Owner:
 class HeldMemory:
     """Memory that a nanny holds. own: whether it is of the nanny's own worker. whole: False while a replica lacks
     something that its server has acknowledged. settled: whether all processes of the group have theirs held, so that
-    it has taken over from former ones. replica: to write to, if it is one; written: lately."""
+    it has taken over from former ones. replica: what messages are written to, if any; written: lately."""
 
     described: bytes
     memories: list[Memory]
     own: bool = False
     whole: bool = True
     settled: bool = False
-    replica: Replica | None = None
+    replica: Written | None = None
     written: bool = True
 
 
@@ -154,13 +165,14 @@ class Left:
     """What processes of one start of a run have left in memory.
 
     run: the key of the start, "" if there is nothing. groups: by the group's name, in the order of the processes;
-    torn: the groups of which something is missing. nannies: those that answer; silent: those that do not answer in
-    time, and may hold more.
+    torn: the groups of which something is missing. deposit: with the newest checkpoint, if there is one. nannies:
+    those that answer; silent: those that do not answer in time, and may hold more.
     """
 
     run: str = ""
     groups: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     torn: tuple[str, ...] = ()
+    deposit: Any = None
     nannies: frozenset[str] = frozenset()
     silent: frozenset[str] = frozenset()
 
@@ -176,17 +188,20 @@ def left_behind(client: Any, nannies: Iterable[str], run: str, *, earlier: bool 
     there = frozenset(nanny for nanny, answer in answers.items() if not isinstance(answer, Exception))
     silent = frozenset(nanny for nanny, answer in answers.items() if isinstance(answer, TimeoutError))
     starts: defaultdict[str, _Start] = defaultdict(_Start)
+    deposits = _Start()
     for nanny in sorted(there):
         for owner, described, memories, settled in cast("Sequence[_Listed]", answers[nanny]):
             if owner.run == run or earlier:
-                starts[owner.run].add(owner, settled, described, memories, nanny)
+                start = deposits if owner.group == CHECKPOINT else starts[owner.run]
+                start.add(owner, settled, described, memories, nanny)
+    newest = dict(deposits.complete()).get(CHECKPOINT, (None,))[0]
     names = {name for start in starts.values() for name, _ in start.found}
     for key, start in sorted(starts.items(), key=lambda item: (item[0] == run, item[1].generation), reverse=True):
         groups = dict(start.complete())
         if start.settled or groups.keys() == names:
             torn = tuple(sorted({name for name, _ in start.found} - groups.keys()))
-            return Left(key, groups, torn, there, silent)
-    return Left(nannies=there, silent=silent)
+            return Left(key, groups, torn, newest, there, silent)
+    return Left(deposit=newest, nannies=there, silent=silent)
 
 
 class _Start:

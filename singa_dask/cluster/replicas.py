@@ -1,6 +1,6 @@
-"""Replicas of servers: shadows in the memory of nannies on other machines.
+"""Memory of nannies that is written by messages from other machines: replicas of servers, and deposits.
 
-A nanny keeps them itself, so there is no further process that could be lost or stopped.
+A nanny keeps it itself, so there is no further process that could be lost or stopped.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from singa_dask.cluster.held import HeldMemory, NannyHolder, Owner, memory_of
+from singa_dask.cluster.held import Held, HeldMemory, NannyHolder, Owner, Written, memory_of
 from singa_dask.server import KeptServer
 from singa_dask.server.replica import Piece, Replica
-from singa_dask.server.replicator import Kept
+from singa_dask.server.replicator import OPEN_S, Kept
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +25,10 @@ _OP = "singa_dask_replica"
 
 @dataclass(frozen=True)
 class _Copies:
-    """For the replica of this owner. whole: as in Target.write."""
+    """For what a nanny keeps for this owner. whole: as in Target.write."""
 
     owner: Owner
-    pieces: Sequence[Piece]
+    pieces: Sequence[Any]
     whole: bool
 
 
@@ -47,32 +47,69 @@ class NannyReplica:
         """See Target."""
         described = replace(self._described, replica=number)
         self._owner = self._holder.owner(described, number)
-        args = pickle.dumps((self._owner, described, self._room, self._holder.orphan_s))
-        answer = await self._holder.worker.rpc(self._nanny).run(function=pickle.dumps(_open), args=args)
-        if answer["status"] != "OK":
-            logger.warning("the nanny %s keeps no replica: %r", self._nanny, answer["exception"])
-            return False
-        return bool(answer["result"])
+        return await _ask_to_keep(self._holder, self._nanny, self._owner, described, Replica.create, self._room)
 
     async def write(self, pieces: Sequence[Piece], *, whole: bool) -> Kept:
         """See Target."""
-        from distributed.protocol import to_serialize  # keeps Dask out of programs that only read jobs
-
         assert self._owner is not None
-        call = getattr(self._holder.worker.rpc(self._nanny), _OP)
-        answer = await call(copies=to_serialize(_Copies(self._owner, pieces, whole)))
-        return Kept(answer) if isinstance(answer, str) else Kept.GONE  # a nanny that was started meanwhile has none
+        return await _send(self._holder, self._nanny, _Copies(self._owner, pieces, whole))
 
 
-def _open(owner: Owner, described: KeptServer, room: Callable[[int], bool], orphan_s: float, dask_worker: Any) -> bool:
-    """Make a replica, on a nanny."""
-    kept, replica = memory_of(dask_worker.address), Replica.create(described, room)
-    if replica is None:
+def keep_at(holder: NannyHolder, nanny: str, *args: Any) -> bool:
+    """Have a nanny keep memory that is written by messages; whether it has room. From another thread than Dask's.
+    args: the owner, what describes the memory, what makes it of that, `room` as in NannyReplica."""
+    return bool(_in_time(holder, _ask_to_keep(holder, nanny, *args), OPEN_S))
+
+
+def write_at(
+    holder: NannyHolder, nanny: str, owner: Owner, pieces: Sequence[Any], whole: bool, timeout_s: float
+) -> Kept:
+    """Write to memory that a nanny keeps. From another thread than Dask's. Raises OSError or TimeoutError."""
+    return Kept(_in_time(holder, _send(holder, nanny, _Copies(owner, pieces, whole)), timeout_s))
+
+
+def _in_time(holder: NannyHolder, call: Any, timeout_s: float) -> Any:
+    return asyncio.run_coroutine_threadsafe(call, holder.worker.loop.asyncio_loop).result(timeout_s)
+
+
+async def _ask_to_keep(
+    holder: NannyHolder,
+    nanny: str,
+    owner: Owner,
+    described: Held,
+    create: Callable[..., Written | None],
+    room: Callable[[int], bool],
+) -> bool:
+    args = pickle.dumps((owner, described, create, room, holder.orphan_s))
+    answer = await holder.worker.rpc(nanny).run(function=pickle.dumps(_open), args=args)
+    if answer["status"] != "OK":
+        logger.warning("the nanny %s keeps nothing: %r", nanny, answer["exception"])
+        return False
+    return bool(answer["result"])
+
+
+async def _send(holder: NannyHolder, nanny: str, copies: _Copies) -> Kept:
+    from distributed.protocol import to_serialize  # keeps Dask out of programs that only read jobs
+
+    answer = await getattr(holder.worker.rpc(nanny), _OP)(copies=to_serialize(copies))
+    return Kept(answer) if isinstance(answer, str) else Kept.GONE  # a nanny that was started meanwhile has none
+
+
+def _open(
+    owner: Owner,
+    described: Held,
+    create: Callable[..., Written | None],
+    room: Callable[[int], bool],
+    orphan_s: float,
+    dask_worker: Any,
+) -> bool:
+    """Make memory that is written by messages, on a nanny."""
+    kept, made = memory_of(dask_worker.address), create(described, room)
+    if made is None:
         return False
     # A message of its own, as `run` is for calls that are worth a line in a log.
     dask_worker.handlers[_OP] = _handler(dask_worker.address)
-    memories = [shadow.memory for shadow in replica.shadows]
-    kept[owner] = HeldMemory(pickle.dumps(described), memories, whole=False, replica=replica)
+    kept[owner] = HeldMemory(pickle.dumps(described), list(made.memories), whole=False, replica=made)
     _forget_later(dask_worker.address, owner, orphan_s)
     return True
 

@@ -203,7 +203,7 @@ kTransition: LayerType
 kLabelTransition: LayerType
 
 class JobProto(_message.Message):
-    __slots__ = ("name", "seed", "train_steps", "disp_freq", "gpu", "test_freq", "test_steps", "validate_freq", "validate_steps", "checkpoint_freq", "checkpoint_path", "warmup_steps", "debug", "reset_param_version", "num_openblas_threads", "checkpoint_after", "disp_after", "test_after", "validate_after", "metric", "early_stopping", "keep_best", "checkpoint_every", "keep", "resume", "step", "id", "train_one_batch", "updater", "cluster", "neuralnet")
+    __slots__ = ("name", "seed", "train_steps", "disp_freq", "gpu", "test_freq", "test_steps", "validate_freq", "validate_steps", "checkpoint_freq", "checkpoint_path", "warmup_steps", "debug", "reset_param_version", "num_openblas_threads", "checkpoint_after", "disp_after", "test_after", "validate_after", "metric", "early_stopping", "keep_best", "checkpoint_every", "memory_checkpoint_every", "keep", "resume", "step", "id", "train_one_batch", "updater", "cluster", "neuralnet")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     TRAIN_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -227,6 +227,7 @@ class JobProto(_message.Message):
     EARLY_STOPPING_FIELD_NUMBER: _ClassVar[int]
     KEEP_BEST_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_EVERY_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_CHECKPOINT_EVERY_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -258,6 +259,7 @@ class JobProto(_message.Message):
     early_stopping: EarlyStoppingProto
     keep_best: str
     checkpoint_every: str
+    memory_checkpoint_every: str
     keep: int
     resume: bool
     step: int
@@ -266,7 +268,7 @@ class JobProto(_message.Message):
     updater: UpdaterProto
     cluster: ClusterProto
     neuralnet: NetProto
-    def __init__(self, name: _Optional[str] = ..., seed: _Optional[int] = ..., train_steps: _Optional[int] = ..., disp_freq: _Optional[int] = ..., gpu: _Optional[_Iterable[int]] = ..., test_freq: _Optional[int] = ..., test_steps: _Optional[int] = ..., validate_freq: _Optional[int] = ..., validate_steps: _Optional[int] = ..., checkpoint_freq: _Optional[int] = ..., checkpoint_path: _Optional[_Iterable[str]] = ..., warmup_steps: _Optional[int] = ..., debug: bool = ..., reset_param_version: bool = ..., num_openblas_threads: _Optional[int] = ..., checkpoint_after: _Optional[int] = ..., disp_after: _Optional[int] = ..., test_after: _Optional[int] = ..., validate_after: _Optional[int] = ..., metric: _Optional[_Iterable[str]] = ..., early_stopping: _Optional[_Union[EarlyStoppingProto, _Mapping]] = ..., keep_best: _Optional[str] = ..., checkpoint_every: _Optional[str] = ..., keep: _Optional[int] = ..., resume: bool = ..., step: _Optional[int] = ..., id: _Optional[int] = ..., train_one_batch: _Optional[_Union[AlgProto, _Mapping]] = ..., updater: _Optional[_Union[UpdaterProto, _Mapping]] = ..., cluster: _Optional[_Union[ClusterProto, _Mapping]] = ..., neuralnet: _Optional[_Union[NetProto, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., seed: _Optional[int] = ..., train_steps: _Optional[int] = ..., disp_freq: _Optional[int] = ..., gpu: _Optional[_Iterable[int]] = ..., test_freq: _Optional[int] = ..., test_steps: _Optional[int] = ..., validate_freq: _Optional[int] = ..., validate_steps: _Optional[int] = ..., checkpoint_freq: _Optional[int] = ..., checkpoint_path: _Optional[_Iterable[str]] = ..., warmup_steps: _Optional[int] = ..., debug: bool = ..., reset_param_version: bool = ..., num_openblas_threads: _Optional[int] = ..., checkpoint_after: _Optional[int] = ..., disp_after: _Optional[int] = ..., test_after: _Optional[int] = ..., validate_after: _Optional[int] = ..., metric: _Optional[_Iterable[str]] = ..., early_stopping: _Optional[_Union[EarlyStoppingProto, _Mapping]] = ..., keep_best: _Optional[str] = ..., checkpoint_every: _Optional[str] = ..., memory_checkpoint_every: _Optional[str] = ..., keep: _Optional[int] = ..., resume: bool = ..., step: _Optional[int] = ..., id: _Optional[int] = ..., train_one_batch: _Optional[_Union[AlgProto, _Mapping]] = ..., updater: _Optional[_Union[UpdaterProto, _Mapping]] = ..., cluster: _Optional[_Union[ClusterProto, _Mapping]] = ..., neuralnet: _Optional[_Union[NetProto, _Mapping]] = ...) -> None: ...
 
 class AlgProto(_message.Message):
     __slots__ = ("alg", "user_alg", "cd_conf", "user_conf")

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from singa_dask.comm.shared_memory import Memory
 from singa_dask.server.kept import SIDES, KeptServer, ServerShadow, account_of
 from singa_dask.server.shadow import Copy, Shadow, ShadowAddress
 from singa_dask.server.slices import Slice
@@ -57,6 +58,11 @@ class Replica:
     def __init__(self, shadows: Sequence[Shadow]) -> None:
         self.shadows = tuple(shadows)
         self._written: dict[tuple[int, int], int] = {}
+
+    @property
+    def memories(self) -> tuple[Memory, ...]:
+        """All memory that it takes."""
+        return tuple(shadow.memory for shadow in self.shadows)
 
     @classmethod
     def create(cls, described: KeptServer, room: Callable[[int], bool]) -> Replica | None:

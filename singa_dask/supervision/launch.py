@@ -37,6 +37,8 @@ from singa_dask.training.worker import WorkerPlan
 if TYPE_CHECKING:
     from distributed import Client
 
+    from singa_dask.training.checkpoint import Found
+
 logger = logging.getLogger(__name__)
 
 _IN_USE_S = 2.0
@@ -113,6 +115,15 @@ class GroupLauncher:
             return left, None
         fits = all(kept.model == self.model for group in servers.values() for kept in group)
         return left, Inherited(fits, torn, self._ledgers(servers) if fits else {})
+
+    def checkpoint_in(self, left: Left) -> Found | None:
+        """The checkpoint that nannies keep in memory, if it fits this run."""
+        if left.deposit is None:
+            return None
+        found, made = left.deposit.content, self.prepared
+        same = found.shapes == made.shapes and set(found.updater_state) == set(made.updater_state)
+        fits = same and training_data(found.data) == training_data(made.data)
+        return replace(found, deposit=left.deposit) if fits else None
 
     def _ledgers(self, servers: Mapping[str, tuple[KeptServer, ...]]) -> dict[str, Ledger]:
         """Of each group of which all memory can be read."""

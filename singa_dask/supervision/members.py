@@ -16,6 +16,7 @@ from singa_dask.supervision.events import ServerGroupRequest, WorkerGroupRequest
 from singa_dask.training.worker import GroupPlan
 
 if TYPE_CHECKING:
+    from singa_dask.cluster.deposits import Deposit
     from singa_dask.cluster.workers import Placement, WorkerInfo
     from singa_dask.server import KeptServer
     from singa_dask.training.checkpoint import Found
@@ -120,7 +121,7 @@ class WorkerGroup(Member):
     shrunk: bool = False
     added: tuple[str, ...] = ()
     began: int | None = None
-    resume: Path | None = None
+    resume: Path | Deposit | None = None
     first: int = 0
     left: tuple[RankAddress, ...] = ()
     joined: bool = False
@@ -310,7 +311,7 @@ class Members:
             return f"{names}, from the parameters of a neighbouring server group"
         if all(group.left for group in workers):
             return f"{names}, from the state that its processes have left in memory"
-        return f"{names}, from step {found.step if found else 0}"
+        return f"{names}, from step {found.step if found else 0}{' in memory' if found and found.deposit else ''}"
 
     def returning(self) -> list[ServerGroup]:
         """The server groups that are down, and go on from what they have left."""
@@ -357,8 +358,11 @@ class Members:
         users = [group for group in self.working() if group.server_group == server_group]
         return tuple(group.number for group in sorted(users, key=lambda group: group.joined))
 
-    def worker_group_request(self, group: WorkerGroup, steps: Mapping[int, int], *, fresh: bool) -> WorkerGroupRequest:
-        """What the launcher must know of a worker group. fresh: servers have no parameters yet."""
+    def worker_group_request(
+        self, group: WorkerGroup, steps: Mapping[int, int], nannies: tuple[tuple[str, str], ...], *, fresh: bool
+    ) -> WorkerGroupRequest:
+        """What the launcher must know of a worker group. nannies: as in GroupPlan. fresh: servers have no parameters
+        yet."""
         plan = GroupPlan(
             number=group.number,
             generation=group.generation,
@@ -370,6 +374,7 @@ class Members:
             in_process_servers=self.topology.in_process_servers,
             cores=group.cores[: len(group.where)],
             left=group.left if fresh else (),
+            nannies=nannies,
         )
         return WorkerGroupRequest(plan, group.where, group.server_group, grows=bool(group.added))
 

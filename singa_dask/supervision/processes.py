@@ -75,6 +75,13 @@ class Processes:
         turns = first or (more if wanted == 1 else [])
         return turns[number % len(turns)] if own and wanted != 0 and turns else ""
 
+    def keeps_checkpoint(self, address: str, used: Iterable[str]) -> tuple[tuple[str, str], ...]:
+        """The machines and addresses of the nannies that may keep the newest checkpoint of a group with a process at
+        this address: its own, those of the used processes, those of others."""
+        own, of_used = self._nannies.get(address, ""), self.nannies_of(used)
+        known = sorted((n != own, n not in of_used, n) for n in self._latest | of_used)
+        return tuple((self._machines[n], n) for *_, n in known if n in self._machines) if own else ()
+
     def by_nanny(self, addresses: Iterable[str]) -> dict[str, tuple[str, int]]:
         """By nanny, the address and the number of its process, of those of these processes that have one."""
         known = (address for address in addresses if address in self._nannies and address in self.pids)

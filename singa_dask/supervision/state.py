@@ -497,12 +497,15 @@ class Supervision:
             member.generation += 1
         for group in workers:
             if fresh:
-                group.resume, group.first = (found.path, found.step) if found else (None, 0)
+                group.resume, group.first = (found.source, found.step) if found else (None, 0)
             elif found and self.members.synchronous:
-                group.resume = found.path  # for what evaluations had decided: its servers have the parameters
+                group.resume = found.source  # for what evaluations had decided: its servers have the parameters
         self._requests += 1
-        worker_groups = tuple(self.members.worker_group_request(group, self.steps, fresh=fresh) for group in workers)
         used = self.members.used()
+        worker_groups = tuple(
+            self.members.worker_group_request(group, self.steps, self._keeps_checkpoint(group, used), fresh=fresh)
+            for group in workers
+        )
         server_groups = tuple(
             self.members.server_group_request(
                 group,
@@ -514,6 +517,10 @@ class Supervision:
             for group in servers
         )
         self._do_alone(ev.FormRequest(self._requests, worker_groups, server_groups, fresh))
+
+    def _keeps_checkpoint(self, group: WorkerGroup, used: set[str]) -> tuple[tuple[str, str], ...]:
+        """As GroupPlan.nannies: of the group that saves for all."""
+        return self.processes.keeps_checkpoint(group.where[0], used) if group.number == 0 else ()
 
     def _take_over(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]) -> None:
         """Record that servers go on from what those of an earlier start of the run have left."""

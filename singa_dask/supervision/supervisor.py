@@ -203,17 +203,22 @@ class Supervisor:
 
     def _survey(self, command: ev.Survey) -> ev.Surveyed:
         time.sleep(command.delay_s)
-        found = self.newest() if command.checkpoint else None
         workers, _ = answering(self.client, _ANSWER_S)
         if command.delay_s:  # there were too few
             replace_stopped(self.client, command.nannies - {info.nanny for info in workers})
         # Another run may have the workers that this one had before its driver was lost.
         nannies = command.nannies and command.nannies | {info.nanny for info in workers if info.nanny}
         left, inherited = self.launcher.left_behind(nannies) if nannies else (Left(), None)
+        found = self._newest(left) if command.checkpoint else None
         at = time.monotonic()
         return ev.Surveyed(
             command.number, tuple(workers), at, found, left.groups, left.nannies, inherited, left.silent
         )
+
+    def _newest(self, left: Left) -> Found | None:
+        """The newest checkpoint, on the disk or in memory."""
+        found, held = self.newest(), self.launcher.checkpoint_in(left)
+        return held if held is not None and (found is None or held.step > found.step) else found
 
     def _close(self) -> None:
         for pool in (self._operations, self._surveys):

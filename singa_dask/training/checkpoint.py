@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,6 +39,9 @@ from singa_dask.training import checkpoint_file
 from singa_dask.training.checkpoint_file import SavedArray
 from singa_dask.training.ledgers import joint_ledger
 from singa_dask.updaters import EMA
+
+if TYPE_CHECKING:
+    from singa_dask.cluster.deposits import Deposit
 
 logger = logging.getLogger(__name__)
 
@@ -113,16 +116,10 @@ def save(checkpoint: Checkpoint, path: Path, begin: Callable[[], None] = lambda:
     Raises CheckpointError (disk full, no permission); the temporary file is removed.
     """
     path = Path(path)
-    attributes = {
-        "format": FORMAT,
-        "step": checkpoint.step,
-        "seed": np.uint64(checkpoint.seed),
-        "data": json.dumps(dict(checkpoint.data), sort_keys=True),
-    }
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        checkpoint_file.write(temporary, attributes, _arrays(checkpoint), begin)
+        write(checkpoint, temporary, begin)
         sync(temporary)
         os.replace(temporary, path)
         sync(path.parent)
@@ -133,6 +130,22 @@ def save(checkpoint: Checkpoint, path: Path, begin: Callable[[], None] = lambda:
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+def write(checkpoint: Checkpoint, path: Path, begin: Callable[[], None] = lambda: None) -> None:
+    """Write a checkpoint to a file, as `save` does to its temporary file."""
+    attributes = {
+        "format": FORMAT,
+        "step": checkpoint.step,
+        "seed": np.uint64(checkpoint.seed),
+        "data": json.dumps(dict(checkpoint.data), sort_keys=True),
+    }
+    checkpoint_file.write(path, attributes, _arrays(checkpoint), begin)
+
+
+def nbytes_of(checkpoint: Checkpoint) -> int:
+    """Bytes of its file, about."""
+    return checkpoint_file.nbytes_of(_arrays(checkpoint))
 
 
 def contribute(checkpoint: Checkpoint) -> None:
@@ -232,7 +245,8 @@ def fitting(given: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], dra
 
 @dataclass(frozen=True)
 class Found:
-    """A valid checkpoint: its path, its completed steps, and its contents without arrays."""
+    """A valid checkpoint: its path, its completed steps, and its contents without arrays. deposit: where it is in
+    memory, if it is not on the disk."""
 
     path: Path
     step: int
@@ -242,6 +256,12 @@ class Found:
     decisions: Mapping[str, Any] = field(default_factory=dict)
     job: str = ""
     ledger: Ledger = field(default_factory=Ledger)
+    deposit: Deposit | None = None
+
+    @property
+    def source(self) -> Path | Deposit:
+        """Where it is read from."""
+        return self.deposit or self.path
 
 
 def misfits(saved: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> list[str]:
@@ -258,11 +278,11 @@ def newest(folder: Path) -> tuple[Found | None, list[str]]:
     steps = _numbered(folder)
     faults: list[str] = []
     best = Path(folder) / BEST
-    found = _found(best, faults) if best.is_file() else None
+    found = _valid(best, faults) if best.is_file() else None
     for path in sorted(steps, key=lambda path: steps[path], reverse=True):
         if found is not None and found.step > steps[path]:
             break
-        if checkpoint := _found(path, faults):
+        if checkpoint := _valid(path, faults):
             return checkpoint, faults
     return found, faults
 
@@ -272,13 +292,18 @@ def _numbered(folder: Path) -> dict[Path, int]:
     return {p: int(name[1]) for p in Path(folder).glob("step-*.h5") if (name := _NAME.fullmatch(p.name))}
 
 
-def _found(path: Path, faults: list[str]) -> Found | None:
+def _valid(path: Path, faults: list[str]) -> Found | None:
     """A checkpoint, unless it is not valid, which is added to `faults`."""
     try:
-        checkpoint = load(path)
+        return found(path)
     except CheckpointError as error:
         faults.append(str(error))
         return None
+
+
+def found(path: Path) -> Found:
+    """The checkpoint in a file. Raises CheckpointError as `load` does."""
+    checkpoint = load(path)
     shapes = {name: value.shape for name, value in checkpoint.parameters.items()}
     states = tuple(checkpoint.updater)
     rest = checkpoint.decisions, checkpoint.job, checkpoint.ledger

@@ -113,8 +113,7 @@ def write(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, Any], 
     Raises DiskFull before `begin` is called, OSError where writing fails.
     """
     file = _File(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    nbytes = sum(_nbytes(array) + _HEADERS for array in arrays.values())
-    _reserve(file, path, nbytes)
+    _reserve(file, path, nbytes_of(arrays))
     os.ftruncate(file.descriptor, 0)  # HDF5 begins with an empty file
     with file.as_hdf5("w") as hdf5:
         offsets = {name: _create(hdf5, name, array) for name, array in arrays.items()}
@@ -136,6 +135,11 @@ def write(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, Any], 
     with file.as_hdf5("r+") as hdf5:
         hdf5.attrs.modify("sha256", _digest(hdf5, _saved_arrays(hdf5, file)))
     file.close()
+
+
+def nbytes_of(arrays: Mapping[str, Any]) -> int:
+    """Bytes of a file with these arrays, at most."""
+    return sum(_nbytes(array) + _HEADERS for array in arrays.values())
 
 
 def _reserve(file: _File, path: Path, nbytes: int) -> None:

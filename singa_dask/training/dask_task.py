@@ -8,6 +8,7 @@ from typing import Any
 
 from singa_dask.comm.communicator import Communicator
 from singa_dask.server import ActorLink, Link
+from singa_dask.training.memory import has_room_here
 from singa_dask.training.worker import RankServices, WorkerPlan, train_rank
 
 # Servers are made once all worker groups that are formed with them have formed.
@@ -24,8 +25,9 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
     from distributed import get_client, get_worker
 
     from singa_dask.cluster import current_task
+    from singa_dask.cluster.deposits import Depositor
     from singa_dask.cluster.group import REGROUP
-    from singa_dask.cluster.held import NannyHolder
+    from singa_dask.cluster.held import CHECKPOINT, NannyHolder
     from singa_dask.cluster.successors import prepare_successor
     from singa_dask.data import dask_submit
 
@@ -37,6 +39,8 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         wheres = [lambda i=i: task.told["servers"][i] for i in range(count)]
         return {i: ActorLink(where, worker, BACK * comm.timeout_s) for i, where in enumerate(wheres)}
 
+    number, generation = plan.group.number, plan.group.generation
+    deposits = NannyHolder.of(worker, topic, CHECKPOINT, generation, orphan_s=ORPHAN_S)
     services = RankServices(
         submit=dask_submit(get_client(), worker),
         emit=partial(worker.log_event, topic),
@@ -46,9 +50,8 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         others_ended=lambda: bool(task.told.get("others ended")),
         cores=plan.group.cores[comm.rank],
         memory_limit=memory_limit(worker.memory_manager),
-        holder=NannyHolder.of(
-            worker, topic, f"worker group {plan.group.number}", plan.group.generation, orphan_s=ORPHAN_S
-        ),
+        holder=NannyHolder.of(worker, topic, f"worker group {number}", generation, orphan_s=ORPHAN_S),
+        deposits=Depositor(deposits, has_room_here) if deposits is not None else None,
     )
     return train_rank(comm, plan, services)
 

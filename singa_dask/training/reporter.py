@@ -91,6 +91,11 @@ class Reporter:
         why = "the workers have no memory left for a copy of the parameters and the updater's state"
         self.emit("unsaved", step=step, text=f"{why}: after a loss, the run goes back to a checkpoint.")
 
+    def unkept(self, step: int, why: str) -> None:
+        """Emit that no checkpoint is kept in memory."""
+        then = "after the loss of a machine, the run goes back to a checkpoint on the disk"
+        self.emit("unsaved", step=step, text=f"not kept in memory: {why}; {then}.")
+
     def unread(self, step: int) -> None:
         """Emit that the group cannot go on from what lost ranks have left."""
         why = "the memory of lost ranks is on another machine, incomplete, or of another net"

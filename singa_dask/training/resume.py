@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from singa_dask.errors import CheckpointError
 from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.checkpoint import Checkpoint
 from singa_dask.training.replica import Replica
 
 # Compiling kernels takes seconds, longer where workers share a core; so does writing a large checkpoint.
@@ -15,21 +17,22 @@ MEETING_TIMEOUT_S = 300.0
 
 
 def put_parameters(
-    replica: Replica, resume: Path | None, *, carry: bool, servers_are_new: bool
-) -> checkpoints.Checkpoint | None:
-    """Give the servers the checkpoint `resume`, else the initial parameters. Collective. Returns it on the first rank.
+    replica: Replica, load: Callable[[], Checkpoint] | None, *, carry: bool, servers_are_new: bool
+) -> Checkpoint | None:
+    """Give the servers a checkpoint, else the initial parameters. Collective. Returns it on the first rank.
 
-    carry: see GroupState.restore. A restarted group whose servers are not new needs no checkpoint: they have the
-    parameters. Raises CheckpointError where a new group's checkpoint is missing or damaged.
+    load: reads the checkpoint, on the first rank. carry: see GroupState.restore. A restarted group whose servers are
+    not new needs no checkpoint: they have the parameters. Raises CheckpointError where a new group's checkpoint is
+    missing or damaged.
     """
     state, comm = replica.group_state, replica.comm
-    if resume is None:
+    if load is None:
         state.initialise(checkpoints.load_parameters(replica.job.checkpoint_path) if comm.rank == 0 else {})
         return None
     checkpoint, found = None, np.ones(1)
     if comm.rank == 0:
         try:
-            checkpoint = checkpoints.load(resume)
+            checkpoint = load()
         except CheckpointError:
             if replica.in_process_servers or servers_are_new:
                 raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,22 +18,26 @@ from singa_dask.training.memory import has_room
 WRITING_TIMEOUT_S = 300.0
 
 
+Write: TypeAlias = Callable[[Checkpoint, Callable[[], None]], Any]
+
+
 class Saver:
     """Saves the checkpoints of a worker group, one at a time.
 
-    Where the memory of any rank has no room for a copy, training waits until the checkpoint is written. keep: how many
-    stay, the newest; 0 for all. failed: on the first rank, is told why one could not be written.
-
-    All methods but `look` are collective.
+    Where the memory of any rank has no room for a copy, training waits until the checkpoint is written.
+    All methods but `look` and `busy` are collective.
     """
 
-    def __init__(
-        self, comm: Communicator, keep: int, failed: Callable[[str], None], dask_limit: int | None = None
-    ) -> None:
-        self._parent, self._keep, self._failed, self._dask_limit = comm, keep, failed, dask_limit
+    def __init__(self, comm: Communicator, dask_limit: int | None = None) -> None:
+        self._parent, self._dask_limit = comm, dask_limit
         self._own: Communicator | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._under_way: tuple[Future[None], Callable[[], None]] | None = None
+        self._under_way: tuple[Future[None], Callable[[], None], Callable[[str], None]] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written, as far as this rank knows."""
+        return self._under_way is not None
 
     @property
     def comm(self) -> Communicator:
@@ -43,12 +47,18 @@ class Saver:
             self._own.hurried = False
         return self._own
 
-    def save(self, checkpoint: Checkpoint, path: Path, saved: Callable[[], None]) -> None:
-        """Begin to save a checkpoint whose arrays are gathered by `comm`. saved: called by a later
-        method, once it is written."""
+    def save(
+        self, checkpoint: Checkpoint, write: Write | None, saved: Callable[[], None], failed: Callable[[str], None]
+    ) -> None:
+        """Begin to save a checkpoint whose arrays are gathered by `comm`.
+
+        write: on the first rank, writes it as checkpoints.save does. saved, failed: called by a later method, once it
+        is written, or on the first rank, why it could not be.
+        """
         self.wait()
         beside = has_room(self._parent, checkpoint.own_nbytes, self._dask_limit)
-        self._under_way = self._pool.submit(self._write, checkpoint.taken() if beside else checkpoint, path), saved
+        writing = self._pool.submit(self._write, checkpoint.taken() if beside else checkpoint, write)
+        self._under_way = writing, saved, failed
         if not beside:
             self.wait()
 
@@ -73,17 +83,17 @@ class Saver:
 
     def _report(self, *, must: bool = False) -> None:
         assert self._under_way is not None
-        (written, saved), self._under_way = self._under_way, None
+        (written, saved, failed), self._under_way = self._under_way, None
         try:
             written.result()
         except CheckpointError as error:
             if must:
                 raise
-            self._failed(str(error))
+            failed(str(error))
         else:
             saved()
 
-    def _write(self, checkpoint: Checkpoint, path: Path) -> None:
+    def _write(self, checkpoint: Checkpoint, write: Write | None) -> None:
         comm, begins = self.comm, np.zeros(1)
         with comm.patiently(WRITING_TIMEOUT_S):
             if comm.rank > 0:
@@ -96,10 +106,9 @@ class Saver:
                 begins[0] = 1
                 comm.broadcast(begins)
 
+            assert write is not None
             try:
-                checkpoints.save(checkpoint, path, begin)
+                write(checkpoint, begin)
             finally:
                 if not begins[0]:
                     comm.broadcast(begins)
-        if self._keep:
-            checkpoints.keep_newest(path.parent, self._keep, checkpoint.step)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,10 +17,9 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.nccl import form_nccl
 from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.errors import ClusterError, TrainingError
-from singa_dask.job import active_phases, job_to_text
+from singa_dask.job import active_phases
 from singa_dask.job.code_bundle import CodeBundle, unpacked
 from singa_dask.job.job_pb2 import JobProto, Phase
-from singa_dask.job.schedule import checkpoint_seconds
 from singa_dask.layers.context import Metric
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
@@ -31,15 +30,19 @@ from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.decisions import Decisions, Verdict
 from singa_dask.training.feed import Feed, data_key
 from singa_dask.training.frequencies import batches_of, due, evaluations_due
+from singa_dask.training.group_checkpoints import GroupCheckpoints, load_source
 from singa_dask.training.group_evaluation import evaluate_group
 from singa_dask.training.memory import check_memory, has_room
+from singa_dask.training.memory_checkpoints import Deposits
 from singa_dask.training.placement import gpu_of, suits_device_comm
 from singa_dask.training.replica import Replica
 from singa_dask.training.reporter import Reporter
-from singa_dask.training.resume import MEETING_TIMEOUT_S, must_save, put_parameters
-from singa_dask.training.saver import Saver
+from singa_dask.training.resume import MEETING_TIMEOUT_S, put_parameters
 from singa_dask.training.shadows import Holder, RankAddress
 from singa_dask.training.step_metrics import most_reductions, sum_over_ranks
+
+if TYPE_CHECKING:
+    from singa_dask.cluster.deposits import Deposit
 
 # Copies of the state take at most this share of the time: else they are made after every second, third ... step. That
 # is decided by so many steps, after as many others.
@@ -57,18 +60,20 @@ class GroupPlan:
     parameters, from the checkpoint `resume` if there is one. first: step to begin with, unless the servers know a
     later one. fresh: whether the servers are new, and have no parameters. in_process_servers: whether every server is
     in the process of the only worker that uses it. cores: of each worker's process.
-    left: the shadows of the ranks that it replaces, from which it goes on if they are still there.
+    left: the shadows of the ranks that it replaces, from which it goes on if they are still there. nannies: that may
+    keep its newest checkpoint in memory, as for MemoryCheckpoints.
     """
 
     number: int = 0
     generation: int = 0
     puts: bool = True
-    resume: Path | None = None
+    resume: Path | Deposit | None = None
     first: int = 0
     fresh: bool = True
     in_process_servers: bool = True
     cores: tuple[int, ...] = ()
     left: tuple[RankAddress, ...] = ()
+    nannies: tuple[tuple[str, str], ...] = ()
 
     @property
     def leads(self) -> bool:
@@ -101,7 +106,7 @@ class RankServices:
     asked for an early, clean end; regroup_requested: that the group leave after a step, to be formed again. links: to
     the servers of the group; None where these are in the workers' processes. others_ended: whether all other worker
     groups have ended. cores: for this rank. memory_limit: bytes from which on the Dask worker loads no more data; None
-    for no limit. holder: has a shadow outlive the process; None where nothing can.
+    for no limit. holder: has a shadow outlive the process, deposits: checkpoints in memory; None where nothing can.
     """
 
     submit: Callable[..., Any]
@@ -113,6 +118,7 @@ class RankServices:
     cores: int = 1
     memory_limit: int | None = None
     holder: Holder | None = None
+    deposits: Deposits | None = None
 
 
 def train_rank(comm: Communicator, plan: WorkerPlan, services: RankServices) -> dict[str, Any]:
@@ -189,10 +195,7 @@ class _TrainingLoop:
         self._job, self._comm, self._group = replica.job, replica.comm, plan.group
         self._step = 0
         self._decisions = Decisions(replica.job)  # made by the first rank of the group that leads
-        self._saver = Saver(replica.comm, replica.job.keep, self._unsaved, services.memory_limit)
-        stack.push(lambda kind, error, trace: self._saver.close(failed=kind is not None))
-        self._saves_every_s = checkpoint_seconds(replica.job)
-        self._saved_at, self._saves_now = time.monotonic(), False
+        self._saves_now = self._keeps_now = False
         self._paced_since = 0.0
         self._unread = False  # whether lost ranks have left what these cannot go on from
 
@@ -204,6 +207,7 @@ class _TrainingLoop:
         start = self._step = group_state.fetch(0 if founds else group.first)
         self._feed = self._stack.enter_context(self._open(self._replica.net, start))
         self._reporter = Reporter(self._replica, self._services.emit, self._group.number, self._feed.batchsize)
+        self._checkpoints = GroupCheckpoints(self._replica, self._plan, self._services, self._reporter, self._stack)
         self._warm_up()
         if job.cluster.nworker_groups > 1 and not self._replica.in_process_servers:
             group_state.fetch(start)  # other groups have gone on meanwhile
@@ -231,10 +235,13 @@ class _TrainingLoop:
                     ended, why = True, self._decisions.reason
                     interrupted = self._end_early(why)
             ended = ended or interrupted
-            if ended or self._saves_now or due(self._step, job.checkpoint_freq, job.checkpoint_after):
-                self._save_step()
+            saves = ended or self._saves_now or due(self._step, job.checkpoint_freq, job.checkpoint_after)
+            if group.leads and saves:
+                self._checkpoints.save_step(self._step, self._decisions.state)
+            elif self._keeps_now:
+                self._checkpoints.keep(self._step, self._decisions.state)
             if ended:
-                self._saver.wait(must=True)
+                self._checkpoints.wait()
                 return self._reporter.end(self._step, interrupted=interrupted, ended_early=why)
             stopping = self._train()
             self._pace_copies(self._step - start)
@@ -250,7 +257,8 @@ class _TrainingLoop:
             if found is not None:
                 return found.get("decisions") or {}
             self._unread = True
-        checkpoint = put_parameters(self._replica, group.resume, carry=group.leads, servers_are_new=group.fresh)
+        load = partial(load_source, group.resume, self._services.deposits) if group.resume else None
+        checkpoint = put_parameters(self._replica, load, carry=group.leads, servers_are_new=group.fresh)
         return checkpoint.decisions if checkpoint else {}
 
     @property
@@ -292,10 +300,10 @@ class _TrainingLoop:
         metrics = self._replica.train_step(*self._feed.next(self._step))
         self._step += 1
         self._shadow_state(decided=False)
-        saves = self._comm.rank == 0 and time.monotonic() - self._saved_at >= self._saves_every_s
-        (stopping, self._saves_now, regroups), summed, ranks = sum_over_ranks(
+        wishes = self._services.stop_requested(), self._services.regroup_requested(), *self._checkpoints.due
+        (stopping, regroups, self._saves_now, self._keeps_now), summed, ranks = sum_over_ranks(
             self._comm,
-            (self._services.stop_requested(), saves, self._services.regroup_requested()),
+            wishes,
             metrics,
             self._replica.wait_s - waited,
             self._feed.wait_s - loading,
@@ -305,7 +313,7 @@ class _TrainingLoop:
         _check_finite(summed, self._step - 1)
         self._replica.stub.reductions = max(self._replica.stub.reductions, most_reductions(ranks))
         self._reporter.add_step(self._step, time.perf_counter() - began, summed, ranks)
-        self._saver.look()
+        self._checkpoints.look()
         if regroups and self._step % self._pace.every == 0:  # after a step that is in memory
             self._replica.drain()
             raise ClusterError("the group is formed again, with more workers")
@@ -355,7 +363,8 @@ class _TrainingLoop:
             self._reporter.reduced(self._step, decisions.rate(self._step))
         if improved:
             path = self._plan.checkpoints / checkpoints.BEST
-            self._save(path, partial(self._reporter.best, self._step, decisions.best, path), own_values=True)
+            saved = partial(self._reporter.best, self._step, decisions.best, path)
+            self._checkpoints.save(self._step, decisions.state, path, saved, own_values=True)
         if decisions.phases:
             self._reporter.decided(self._step, decisions.state)
         return bool(ends)
@@ -384,29 +393,6 @@ class _TrainingLoop:
         decisions.reductions = stub.reductions = int(reductions[0])
         if decisions.best:
             self._reporter.best(self._step, decisions.best, folder / checkpoints.BEST)
-
-    def _save_step(self) -> None:
-        if not self._group.leads:
-            return
-        self._saver.wait()  # it may be this step's
-        self._saved_at = time.monotonic()
-        path = checkpoints.path_of(self._plan.checkpoints, self._step)
-        if must_save(self._replica, path, self._step):
-            self._save(path, partial(self._reporter.saved, path, self._step))
-
-    def _save(self, path: Path, saved: Callable[[], None], *, own_values: bool = False) -> None:
-        """Begin to save a checkpoint. saved, own_values: see Saver.save, GroupState.snapshot."""
-        self._replica.drain()
-        self._saver.wait()
-        found = self._replica.group_state.snapshot(
-            self._step, job_to_text(self._job), self._plan.data, self._saver.comm, own_values=own_values
-        )
-        found.described, found.code = self._plan.described, self._plan.code
-        found.decisions = self._decisions.state
-        self._saver.save(found, path, saved)
-
-    def _unsaved(self, why: str) -> None:
-        self._reporter.unsaved(self._step, why)
 
     def _open(self, net: Net, start: int, stop: int | None = None) -> Feed:
         comm, number = self._comm, self._group.number

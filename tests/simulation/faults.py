@@ -153,6 +153,11 @@ KNOWN: dict[str, tuple[Mapping[str, Any], list[tuple[str, int, float, float]]]] 
         HOGWILD | {"server_replicas": 0},
         [("reboot", 0, 1.6, 0.0), ("kill for good", 2, 3.0, 0.0)],
     ),
+    # What ranks leave is gone with their host, and the newest checkpoint is in memory.
+    "hosts of a synchronous group are lost": (
+        ALLREDUCE,
+        [("reboot", 0, 2.2, 0.0), ("reboot", 1, 5.2, 0.0)],
+    ),
     # Servers are guests, move to processes of their own, and are lost there or on the way.
     "a host is lost, and processes come one by one": (
         DOWNPOUR,

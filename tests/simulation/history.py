@@ -21,7 +21,7 @@ from simulation.faults import HOSTS, PAIRS, Fault, Scenario
 from simulation.memory import SimulatedMemory
 from simulation.network import Network
 from simulation.run import Run
-from singa_dask.cluster import formation, group, held, leases, rank, remote, workers
+from singa_dask.cluster import deposits, formation, group, held, leases, rank, remote, replicas, workers
 from singa_dask.job import ClusterTopology
 from singa_dask.ops import Ops
 from singa_dask.server import ServerPlan, actor, link, server, shadow, stub
@@ -250,6 +250,8 @@ class History:
                 },
             ),
             (shadow, {"Memory": SimulatedMemory}),
+            (deposits, {"Memory": SimulatedMemory}),
+            (replicas, {"asyncio": SimulatedAsyncio()}),
             (shadows, {"all_gather_objects": lambda comm, own: comm.places}),
             (workers, {name: calls[name] for name in ("alive", "run_each", "describe", "time")}),
             (group, calls),

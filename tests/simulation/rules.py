@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from singa_dask.cluster import held
+from singa_dask.cluster import held, leases
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.errors import ClusterError
 from singa_dask.server import Server, Slice
@@ -249,7 +249,8 @@ class Rules:
     done: steps that every rank of the only worker group has made; done_at: when it had made the last one. holders: the
     nannies that hold the memory of each of its ranks. keepers: the same of the servers of each server group, each with
     the number of the replica that it keeps, 0 for what the server itself has written. last: the start, the generation
-    and the size of each server group that was made, when it was made last.
+    and the size of each server group that was made, when it was made last. deposit: the step of the newest checkpoint
+    in memory at the last survey, and the nannies that had it.
     """
 
     def __init__(self, run: Run) -> None:
@@ -262,6 +263,7 @@ class Rules:
         self.holders: list[list[str]] = []
         self.keepers: dict[int, list[list[tuple[str, int]]]] = {}
         self.last: dict[int, tuple[str, int, int]] = {}
+        self.deposit: tuple[int, list[str]] = 0, []
 
     def demand(self, holds: Any, what: str) -> None:
         """Raise Broken unless it holds."""
@@ -354,6 +356,27 @@ class Rules:
             any(nanny in living and (replica == 0 or replica > lost) for nanny, replica in (*first, *more))
             for first, more, lost in zip(self.keepers[group.number], later, outdated, strict=True)
         )
+
+    def surveyed(self) -> None:
+        """A survey begins."""
+        assert self.run.supervisor is not None and self.state is not None
+        launcher, kept = self.run.supervisor.launcher, dict[str, tuple[int, int]]()
+        for nanny in self.state.processes.nannies:
+            for owner, memory in held._held[nanny].items():
+                ours = owner.run == launcher.topic or (launcher.resumes and leases.same_run(owner.run, launcher.topic))
+                if owner.group == held.CHECKPOINT and ours and memory.whole:
+                    kept[nanny] = max(kept.get(nanny, (0, 0)), (owner.generation, owner.replica))
+        newest = max(kept.values(), default=(0, 0))
+        self.deposit = newest[1], [nanny for nanny, of in kept.items() if of == newest]
+
+    def begins_anew(self, request: ev.FormRequest) -> None:
+        """No server has parameters: worker groups go on from memory, or from the newest checkpoint."""
+        history, (step, nannies) = self.run.history, self.deposit
+        there = any(history.cluster.processes[nanny].alive for nanny in nannies)
+        if there and history.network.faulty_at() < history.loop.now - CLEAR_S:
+            for group in request.worker_groups:
+                first = group.plan.first
+                self.demand(group.plan.left or first >= step, f"begins at step {first}, though {step} is in memory")
 
     def goes(self, group: WorkerGroup) -> None:
         """A worker group does not run any more: it is lost, or its servers are."""
@@ -472,13 +495,18 @@ class CheckedSupervision(Supervision):
             group = self.members.server_groups[request.number]
             needless = bool(request.left) or not self.rules.returns(group)
             self.rules.demand(needless, f"{group} is made anew, though its memory is there")
+        if isinstance(command, ev.Survey):
+            self.rules.surveyed()
+        if isinstance(command, ev.FormRequest) and command.fresh:
+            self.rules.begins_anew(command)
         if isinstance(command, ev.FormRequest) and command.fresh and command.server_groups:
             self.rules.run.new_lineage(command.worker_groups[0].plan.resume)
         first = isinstance(command, ev.FormRequest) and command.number == 1 and command.fresh
         if isinstance(command, ev.FormRequest | ev.Close | ev.Stop | ev.Dismiss) and not first:
             self.rules.disturbed()
         if isinstance(command, ev.Rewind):
-            steps = {None, *(saved.step for saved in self.rules.run.disk.saved)}
+            saved = *self.rules.run.disk.saved, *self.rules.run.deposited
+            steps = {None, *(each.step for each in saved)}
             self.rules.demand(command.step in steps, f"{command}, and there are checkpoints of the steps {steps}")
         if isinstance(command, ev.Note):
             self.rules.notes.append(command.text)

@@ -13,9 +13,11 @@ import numpy as np
 from simulation.client import Client, Task
 from simulation.clock import Clock
 from simulation.cluster import Process, describe
+from simulation.disk import Disk, Saved
 from simulation.ranks import Meeting
 from simulation.rules import NEWCOMERS, CheckedSupervision, Counting, Lineage, Rules
 from singa_dask.cluster import leases
+from singa_dask.cluster.deposits import Deposit
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.cluster.rank import RankTask
 from singa_dask.cluster.workers import place
@@ -42,36 +44,6 @@ QUEUE_S = 60.0  # that a second run waits for free workers
 LEAVING_S = 10.0  # that a resumed run waits for its former workers
 
 
-@dataclass(frozen=True)
-class Saved:
-    """A checkpoint."""
-
-    path: str
-    step: int
-    values: np.ndarray
-    ledger: Ledger
-
-
-@dataclass
-class Disk:
-    """The checkpoints of a run. full: how many faults of the disk there are."""
-
-    saved: list[Saved] = field(default_factory=list)
-    full: int = 0
-
-    def newest(self) -> Saved | None:
-        return max(self.saved, key=lambda saved: saved.step, default=None)
-
-    def load(self, path: Any) -> Saved:
-        return next(saved for saved in self.saved if saved.path == path)
-
-    def save(self, run: Run, step: int, values: np.ndarray, ledger: Ledger, lineage: Lineage) -> None:
-        """Save, unless the disk is full or an intact one is there: training/saver.py only says so."""
-        lineage.check_values(values, f"checkpoint {step}", complete=False)
-        if not self.full and not any(saved.step == step for saved in self.saved):
-            self.saved.append(Saved(f"step-{step}.h5", step, values, ledger))
-
-
 @dataclass(eq=False)
 class Run:
     """A run and, one after the other, its drivers. outcome: "" while it goes on."""
@@ -89,6 +61,7 @@ class Run:
     driver: Process | None = None
     supervisor: Supervisor | None = None
     disk: Disk = field(default_factory=Disk)
+    deposited: list[Saved] = field(default_factory=list)  # that nannies were given
     starts: int = -1
     outdated: list[dict[str, Any]] = field(default_factory=list)  # in the record of the run
 
@@ -105,6 +78,7 @@ class Run:
             layout=layout,
             code=None,
             data={},
+            shapes={},
             updater_state=(),
             partition=self.cut(topology),
         )
@@ -226,9 +200,16 @@ class Run:
 
     # What its tasks do
 
-    def new_lineage(self, path: Any) -> None:
+    def saved(self, source: Any) -> Saved:
+        """The checkpoint on the disk or in memory, or the start."""
+        if source is None:
+            return Saved("", 0, np.zeros(self.size, np.float32), Ledger())
+        of, path = (self.deposited, source.content.path) if isinstance(source, Deposit) else (self.disk.saved, source)
+        return next(saved for saved in of if saved.path == str(path))
+
+    def new_lineage(self, source: Any) -> None:
         """All begin at a checkpoint, or at the start."""
-        saved = self.disk.load(path) if path else Saved("", 0, np.zeros(self.size, np.float32), Ledger())
+        saved = self.saved(source)
         self.rules.lineage = Lineage(self.rules, saved.step, saved.values, saved.ledger)
         self.lineages.append(self.rules.lineage)
 

@@ -6,16 +6,21 @@ parameters contain this update. A gradient is -1 there. Slices consist of whole 
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simulation.clock import Fiber
+from simulation.disk import Saved
 from simulation.rules import Counting
+from singa_dask.cluster.deposits import Deposit, Depositor
 from singa_dask.cluster.group import REGROUP
-from singa_dask.cluster.held import NannyHolder
+from singa_dask.cluster.held import CHECKPOINT, NannyHolder
 from singa_dask.errors import ClusterError, CommTimeout
 from singa_dask.ops import Ops
 from singa_dask.server import ActorLink, Address, Keeper, Link, LocalLink, Server, Shadow, Slice, Stub
@@ -23,6 +28,7 @@ from singa_dask.server.clocks import Note
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Fresh, Reply, Request, Update
 from singa_dask.training.dask_task import BACK, ORPHAN_S, SERVERS_S
+from singa_dask.training.memory_checkpoints import MemoryCheckpoints
 from singa_dask.training.placement import server_plan
 from singa_dask.training.shadows import LATEST, LeftBehind, RankAddress, RankShadow
 from singa_dask.training.worker import STOP_S
@@ -35,7 +41,12 @@ COMPUTE_S = 0.25  # of a step, on a fast worker group
 UPDATE_S = 0.03  # of a rank's slices, by the server in its process
 SAVE_S = 0.2
 LOOK_S = 0.1
+KEPT_FREQ = 3  # steps between two checkpoints in memory
 PATIENCE_S = 60.0  # for a reply of a living server
+
+
+def _has_room(nbytes: int) -> bool:
+    return True
 
 
 class _Watched:
@@ -68,13 +79,14 @@ class Training:
         self.clock, self.cluster = self.run_.clock, self.run_.history.cluster
         self.cut = self.run_.prepared.partition.dealt_to(meeting.size)
         self.values, self.ledger, self.first = np.zeros(self.cut.size, np.float32), Ledger(), 0
+        self.keeping: Fiber | None = None
         self.compute_s = COMPUTE_S * (1 + self.run_.slow.get(self.plan.number, 0))
 
     def run(self) -> dict[str, Any]:
         plan, ranks, topology = self.plan, self.meeting.ranks, self.run_.topology
         recovered = plan.in_process_servers and self._recover(plan.left)
         if not recovered and plan.puts and plan.resume is not None:
-            saved = self.run_.disk.load(plan.resume)
+            saved = self._load(plan.resume)
             self.values[...], self.ledger, self.first = saved.values, saved.ledger, saved.step
         if plan.in_process_servers:
             if recovered:
@@ -109,6 +121,8 @@ class Training:
                 return {"step": step, "interrupted": step < self.steps}
             self._step(step)
             step += 1
+            if step % KEPT_FREQ == 0:
+                self._keep(step)
             if any(rank.task.told.get(REGROUP) for rank in ranks):
                 for stub in self._each():
                     stub.pull(self.values, everything=True)
@@ -246,17 +260,49 @@ class Training:
         self._fetch(step)
 
     def _save(self, step: int) -> None:
+        values, ledger = self._gathered(f"checkpoint {step}")
+        self._pause(SAVE_S)
+        self.run_.disk.save(step, values, ledger, self.lineage)
+
+    def _gathered(self, where: str) -> tuple[np.ndarray, Ledger]:
+        """What the servers hold."""
         for stub in self._each():
             stub.pull(self.values, everything=True)
-        saved, ledgers = np.zeros_like(self.values), []
+        values, ledgers = np.zeros_like(self.values), []
         for stub in self._each():
             for i, s in enumerate(stub.slices):
                 state = stub.inspect(i)
-                saved[s.start : s.stop] = state.values
-                self.rules.agree(state.values, state.ledger, f"checkpoint {step}")
+                values[s.start : s.stop] = state.values
+                self.rules.agree(state.values, state.ledger, where)
                 ledgers.append(state.ledger)
-        self._pause(SAVE_S)
-        self.run_.disk.save(self.run_, step, saved, Ledger.joint(ledgers), self.lineage)
+        return values, Ledger.joint(ledgers)
+
+    def _load(self, source: Path | Deposit) -> Saved:
+        """A checkpoint, as the first rank reads it."""
+        saved = self.run_.saved(source)
+        if isinstance(source, Deposit):
+            parts: list[bytes] = []
+            self._depositor().read(source, parts.append)
+            self.rules.demand(b"".join(parts) == pickle.dumps(saved), f"the memory of step {saved.step} is damaged")
+            self.run_.history.counts["from a deposit"] += 1
+        return saved
+
+    def _depositor(self) -> Depositor:
+        process = self.meeting.ranks[0].process
+        owner = self.meeting.topic, CHECKPOINT, self.plan.generation
+        return Depositor(NannyHolder(process, *owner, orphan_s=ORPHAN_S), _has_room)
+
+    def _keep(self, step: int) -> None:
+        """Keep a checkpoint in memory, beside the next steps: training/group_checkpoints.py."""
+        hosts = {machine for machine, _ in self.plan.nannies}
+        if not self.plan.leads or len(hosts) < 2 or self.keeping in self.cluster.loop.fibers:
+            return
+        values, ledger = self._gathered(f"memory {step}")
+        saved = Saved(f"memory-{len(self.run_.deposited)}", step, values, ledger)
+        self.run_.deposited.append(saved)
+        memory = MemoryCheckpoints(self._depositor(), self.plan.nannies, 0.0)
+        data = np.frombuffer(pickle.dumps(saved), np.uint8)
+        self.keeping = self.meeting.ranks[0].process.start(lambda: memory._keep(step, saved.found, data))
 
     def _emit(self, step: int) -> None:
         """Tell the driver, by an event of Dask."""

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from singa_dask.cluster import GroupFailed, RankFailure, WorkerInfo
+from singa_dask.cluster.deposits import Deposit
 from singa_dask.cluster.workers import place
 from singa_dask.comm.shared_memory import MemoryAddress
 from singa_dask.errors import ClusterError
@@ -23,7 +24,13 @@ from singa_dask.supervision import launch
 from singa_dask.supervision.launch import GroupLauncher, close
 from singa_dask.supervision.members import Members, Phase, ServerGroup
 from singa_dask.supervision.state import Supervision
+from singa_dask.training.checkpoint import Found
 from singa_dask.training.worker import WorkerPlan
+
+
+def found(step: int, deposit: Deposit | None = None) -> Found:
+    """A checkpoint: on the disk, or in memory."""
+    return Found(Path(f"step-{step}.h5"), step, {}, {}, (), deposit=deposit)
 
 
 class Group:

@@ -5,50 +5,18 @@ import pickle
 from types import SimpleNamespace
 
 import pytest
+from support.nannies import Nanny, broken_room, found_by, no_room, room
 from support.replicas import Replicated, update
 from support.servers import ones
 
 from singa_dask.cluster import held
-from singa_dask.cluster.held import HeldMemory, NannyHolder, Owner, left_behind, memory_of
+from singa_dask.cluster.held import HeldMemory, NannyHolder, Owner, memory_of
 from singa_dask.cluster.replicas import NannyReplica
 from singa_dask.server.kept import read_kept
 from singa_dask.server.messages import Put
 from singa_dask.server.replicator import Kept
 
 RUN = "job/folder#1"
-
-
-class Nanny:
-    """A nanny, and a worker on another host that reaches it as Dask does."""
-
-    def __init__(self, address="far") -> None:
-        self.address, self.handlers = address, {}
-
-    def rpc(self, address):
-        assert address == self.address
-
-        async def run(function, args):
-            try:
-                return {"status": "OK", "result": pickle.loads(function)(*pickle.loads(args), dask_worker=self)}
-            except ValueError as error:
-                return {"status": "error", "exception": error}
-
-        async def singa_dask_replica(copies):
-            return self.handlers["singa_dask_replica"](pickle.loads(pickle.dumps(copies.data)))
-
-        return SimpleNamespace(run=run, singa_dask_replica=singa_dask_replica)
-
-
-def room(nbytes):
-    return True
-
-
-def no_room(nbytes):
-    return False
-
-
-def broken(nbytes):
-    raise ValueError("no memory information")
 
 
 @pytest.fixture
@@ -69,11 +37,7 @@ def server(nanny, generation=1, orphan_s=60.0, room=room):
 
 
 def found(monkeypatch, *nannies):
-    answers = lambda client, function, args, timeout_s: {  # noqa: E731
-        nanny.address: function(*args[nanny.address], dask_worker=nanny) for nanny in nannies
-    }
-    monkeypatch.setattr(held, "ask_nannies", answers)
-    return left_behind(None, [nanny.address for nanny in nannies], RUN).groups
+    return found_by(monkeypatch, held, RUN, *nannies).groups
 
 
 def test_a_replica_is_found_once_it_is_whole(nanny, monkeypatch):
@@ -91,7 +55,7 @@ def test_a_replica_is_found_once_it_is_whole(nanny, monkeypatch):
     asyncio.run(play())
 
 
-@pytest.mark.parametrize("room", [no_room, broken])
+@pytest.mark.parametrize("room", [no_room, broken_room])
 def test_a_nanny_without_memory_keeps_none(nanny, room):
     async def play():
         _, target = server(nanny, room=room)

@@ -1,9 +1,10 @@
 """A run whose driver was lost, and the driver that takes it over."""
 
-from types import SimpleNamespace
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from support.supervised import Run, kept_server
+from support.supervised import Run, found, kept_server
 
 from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
@@ -39,7 +40,7 @@ def start(monkeypatch):
             run.left[str(group)] = (type(kept)(**vars(kept) | {"generation": 3, "replica": replica}),)
         run.inherited = Inherited(fits, torn, {name: ledger(*made) for name in run.left})
         if saved is not None:
-            run.found = SimpleNamespace(step=saved[0], path=f"step-{saved[0]}.h5", ledger=ledger(*saved))
+            run.found = replace(found(saved[0]), ledger=ledger(*saved))
             run.state.steps[0] = saved[0]
         return run
 
@@ -77,7 +78,7 @@ def test_memory_that_does_not_count_is_named_once_and_the_checkpoint_counts(star
     assert run.notes == [f"the memory of the lost driver's servers {why}. The run goes on from step 10."]
     made = request(run)
     assert made.fresh and made.server_groups[0].left == () and run.state.restarts == []
-    assert [g.plan.resume for g in made.worker_groups] == ["step-10.h5"] * 2
+    assert [g.plan.resume for g in made.worker_groups] == [Path("step-10.h5")] * 2
     assert ev.Rewind((0, 1), 10) in run.commands
 
 

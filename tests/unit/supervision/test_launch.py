@@ -4,8 +4,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from support.supervised import Run, failed
+from support.supervised import Run, failed, found
 
+from singa_dask.cluster.deposits import Deposit
 from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.held import Left
 from singa_dask.comm.shared_memory import MemoryAddress
@@ -162,6 +163,26 @@ def test_memory_of_an_earlier_start_must_be_of_the_same_model_and_readable(run, 
     assert left(launcher.model) == Inherited(True, ("server group 7",), {"server group 0": ledger})
     assert left(launcher.model + 1) == Inherited(False, ("server group 7",))
     assert left(launcher.model, start="run") is None, "of this start"
+
+
+@pytest.mark.parametrize(
+    ("there", "fits"),
+    [
+        ({}, True),
+        ({"data": {"train/data": "a", "test/data": "other"}}, True),
+        ({"data": {"train/data": "other"}}, False),
+        ({"shapes": {"w": (3,)}}, False),
+        ({"updater_state": ()}, False),
+    ],
+)
+def test_a_checkpoint_in_memory_must_be_of_the_same_net_updater_and_data(run, there, fits):
+    made = run.launcher.prepared
+    made.shapes, made.updater_state, made.data = {"w": (2,)}, ("velocity",), {"train/data": "a"}
+    of = {"shapes": made.shapes, "updater_state": made.updater_state, "data": made.data} | there
+    deposit = Deposit(replace(found(7), **of), 8)
+    held = run.launcher.checkpoint_in(Left(deposit=deposit))
+    assert held == (replace(deposit.content, deposit=deposit) if fits else None)
+    assert run.launcher.checkpoint_in(Left()) is None
 
 
 @pytest.mark.parametrize("change", ["groups", "server groups", "data", "state", "slices"])

@@ -1,11 +1,13 @@
 """What a run does about losses, newcomers and leavers: the state that results, and who is told what."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.supervised import Run, failed
+from support.supervised import Run, failed, found
 
+from singa_dask.cluster.deposits import Deposit
 from singa_dask.cluster.formation import NoAnswer, WorkersInUse
 from singa_dask.errors import ClusterError, ConfigError, DataError, Problem
 from singa_dask.supervision import events as ev
@@ -25,10 +27,6 @@ def start(monkeypatch):
     return lambda **options: Run(monkeypatch, **options).begin()
 
 
-def checkpoint(step):
-    return SimpleNamespace(path=f"step-{step}.h5", step=step)
-
-
 def where(run):
     return [group.where for group in run.worker_groups], [group.where for group in run.server_groups]
 
@@ -40,8 +38,10 @@ def test_a_run_begins_with_a_survey_and_forms_everything_at_once(monkeypatch):
     assert request == ev.FormRequest(
         number=1,
         worker_groups=tuple(
-            ev.WorkerGroupRequest(GroupPlan(g, 1, in_process_servers=False, cores=(2,)), (f"w{g + 1}",), g)
-            for g in range(3)
+            ev.WorkerGroupRequest(
+                GroupPlan(g, 1, in_process_servers=False, cores=(2,), nannies=nannies), (f"w{g + 1}",), g
+            )
+            for g, nannies in enumerate([(("", "n1"), ("", "n2"), ("", "n3")), (), ()])
         ),
         server_groups=(
             ev.ServerGroupRequest(0, ("w1",), 1, (0,), {"right": (1, 1)}, ("right",), ("n2",), ("",)),
@@ -61,13 +61,14 @@ def test_a_run_begins_with_a_survey_and_forms_everything_at_once(monkeypatch):
 
 def test_one_worker_group_has_in_process_servers_and_begins_at_the_checkpoint(monkeypatch):
     run = Run(monkeypatch, steps={0: 40}, **ALLREDUCE)
-    run.found = checkpoint(40)
+    run.found = found(40)
     run.begin()
     (request,) = (c for c in run.commands if isinstance(c, ev.FormRequest))
     assert request.server_groups == () and request.fresh
     (group,) = request.worker_groups
     assert group.where == ("w1", "w2")
-    assert group.plan == GroupPlan(0, 1, puts=True, resume="step-40.h5", first=40, cores=(4, 4))
+    nannies = ("", "n1"), ("", "n2")
+    assert group.plan == GroupPlan(0, 1, resume=Path("step-40.h5"), first=40, cores=(4, 4), nannies=nannies)
     assert not any(isinstance(c, ev.Rewind) for c in run.commands)
 
 
@@ -81,7 +82,7 @@ def waits(commands):
 
 def test_the_synchronous_group_goes_back_to_the_newest_checkpoint(monkeypatch):
     run = Run(monkeypatch, spare=1, **ALLREDUCE).begin()
-    run.found = checkpoint(50)
+    run.found = found(50)
     run.handle(ev.Progress(0, 77))
     run.lose(0, "w2")
     assert run.answer() == [
@@ -93,9 +94,21 @@ def test_the_synchronous_group_goes_back_to_the_newest_checkpoint(monkeypatch):
     assert rewind == ev.Rewind((0,), 50) and run.state.steps == {0: 50}
     (group,) = request.worker_groups
     assert group.where == ("w1", "w3")
-    assert (group.plan.generation, group.plan.first, group.plan.resume) == (2, 50, "step-50.h5")
+    assert (group.plan.generation, group.plan.first, group.plan.resume) == (2, 50, Path("step-50.h5"))
     run.settle()
     assert [(r.groups, r.step, r.cause) for r in run.state.restarts] == [((0,), 77, "its process died")]
+
+
+def test_a_checkpoint_in_memory_is_one_like_others(start):
+    run = start(spare=1, **ALLREDUCE)
+    deposit = Deposit("its contents", 8)
+    run.found = found(70, deposit)
+    run.handle(ev.Progress(0, 77))
+    run.lose(0)
+    run.settle()
+    assert ev.Rewind((0,), 70) in run.commands
+    assert run.notes == ["its process died (step 77). Restart 1 of 3, from step 70 in memory."]
+    assert (run.ranks[0].plan.group.resume, run.ranks[0].plan.group.first) == (deposit, 70)
 
 
 def test_without_a_checkpoint_it_goes_back_to_the_start(start):
@@ -110,7 +123,7 @@ def test_without_a_checkpoint_it_goes_back_to_the_start(start):
 
 def test_a_group_goes_on_from_the_memory_of_lost_processes(monkeypatch):
     run = Run(monkeypatch, spare=2, **ALLREDUCE).begin()
-    run.found, run.left = checkpoint(50), {"worker group 0": ("rank 0's", "rank 1's")}
+    run.found, run.left = found(50), {"worker group 0": ("rank 0's", "rank 1's")}
     run.handle(ev.Progress(0, 77))
     run.lose(0, "w2")
     run.answer(), run.answer()
@@ -125,7 +138,7 @@ def test_a_group_goes_on_from_the_memory_of_lost_processes(monkeypatch):
     ]
     assert not any(isinstance(c, ev.Rewind) for c in run.commands)
     plan = run.ranks[0].plan.group
-    assert (plan.left, plan.resume, plan.first) == (("rank 0's", "rank 1's"), "step-50.h5", 50)
+    assert (plan.left, plan.resume, plan.first) == (("rank 0's", "rank 1's"), Path("step-50.h5"), 50)
     run.left = {}
     run.lose(0)
     run.settle()
@@ -214,7 +227,7 @@ def test_a_server_group_that_is_made_again_meets_its_neighbours_again(start, los
 
 def test_all_server_groups_lost_begin_with_the_checkpoint_and_open_their_accounts_anew(start):
     run = start(spare=3, **HOGWILD)
-    run.found = checkpoint(30)
+    run.found = found(30)
     for number in range(3):
         run.handle(ev.Progress(number, 40 + number))
         run.kill(f"w{number + 1}")
@@ -251,7 +264,7 @@ def test_two_server_groups_are_made_from_the_nearest_one_that_is_up(start):
 
 def test_lost_servers_take_along_the_groups_that_they_serve(start):
     run = start(spare=1, **DOWNPOUR)
-    run.found = checkpoint(20)
+    run.found = found(20)
     run.lose_servers(0)
     run.settle()
     assert run.made()[-1] == ([0, 1], [0])
@@ -500,7 +513,7 @@ def test_a_group_that_cannot_go_on_with_fewer_workers_waits_for_the_others(start
 @pytest.mark.parametrize("comes", [True, False])
 def test_a_nanny_that_does_not_answer_gets_some_time_before_a_checkpoint_counts(start, comes):
     run = start(spare=1, nworkers_per_group=3, nservers_per_group=3)
-    run.found = checkpoint(50)
+    run.found = found(50)
     run.silent_nannies.add("n2")
     run.lose(0, "w2")
     for run.clock in (2.0, 4.0, 6.0):
@@ -826,7 +839,7 @@ def test_a_newcomer_that_is_left_alone_gives_new_servers_the_parameters_of_the_c
     run = start(spare=2, **DOWNPOUR)
     run.ask_join()
     run.settle()
-    run.found = checkpoint(60)
+    run.found = found(60)
     run.end(0, 1)
     run.lose_servers(0)
     run.settle()

@@ -5,9 +5,10 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from support.supervised import failed
+from support.supervised import failed, found
 
 from singa_dask.cluster import WorkerInfo, remote
+from singa_dask.cluster.deposits import Deposit
 from singa_dask.cluster.group import GroupFailed, RankFailure
 from singa_dask.cluster.held import Left
 from singa_dask.errors import ClusterError, DataError
@@ -77,9 +78,13 @@ class Launcher:
         self.all_servers: list[Servers] = []
         self.made, self.groups, self.servers, self.before = [], {}, {}, lambda request: None
         self.released = self.earlier_released = 0
+        self.in_memory = None
 
     def left_behind(self, nannies):
         return Left(), None
+
+    def checkpoint_in(self, left):
+        return self.in_memory
 
     def let_go(self, nannies, *, own=True, earlier=False):
         self.released += own
@@ -405,6 +410,17 @@ def _raising(error):
         raise error
 
     return function
+
+
+@pytest.mark.parametrize(
+    ("disk", "memory", "newest"), [(None, None, None), (5, None, 5), (5, 5, 5), (None, 3, -3), (5, 6, -6), (7, 6, 7)]
+)
+def test_the_newest_checkpoint_is_on_the_disk_or_in_memory(made, disk, memory, newest):
+    made.newest = lambda: disk and found(disk)
+    made.launcher.in_memory = memory and found(memory, Deposit(None, 0))
+    chosen = made._survey(ev.Survey(1, checkpoint=True)).found
+    assert newest == (chosen and (-chosen.step if chosen.deposit else chosen.step))
+    assert made._survey(ev.Survey(1)).found is None
 
 
 def test_what_earlier_starts_have_left_is_let_go_when_this_one_has_it_and_when_it_ends_well(made):

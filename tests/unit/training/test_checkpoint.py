@@ -262,13 +262,15 @@ def test_kill_at_any_moment_of_a_save_leaves_a_valid_one(tmp_path):
         folder, draw, step = Path({str(tmp_path)!r}), random.Random(0), 0
         def saved(step):
             save(Checkpoint(step, 0, "", {{"w": np.full(200_000, step, np.float32)}}), path_of(folder, 1 + step % 2))
+        began = time.monotonic()
         saved(step)
+        longest = max(0.05, 2 * (time.monotonic() - began))
         for _ in range(50):
             child = os.fork()
             while child == 0:
                 step += 1
                 saved(step)
-            time.sleep(draw.uniform(0.0, 0.05))
+            time.sleep(draw.uniform(0.0, longest))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             found, faults = newest(folder)

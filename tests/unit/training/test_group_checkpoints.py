@@ -1,0 +1,210 @@
+"""The checkpoints of a worker group, on the disk and in memory."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from singa_dask.cluster.deposits import Deposit
+from singa_dask.comm.threads import run_threads
+from singa_dask.data import write_shards
+from singa_dask.errors import CheckpointError, ClusterError
+from singa_dask.job import Job
+from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training import memory_checkpoints
+from singa_dask.training.checkpoint import Checkpoint
+from singa_dask.training.group_checkpoints import load_source
+from singa_dask.training.memory_checkpoints import MemoryCheckpoints
+from singa_dask.training.prepare import prepare
+from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
+
+JOB = """
+name: "points" train_steps: 12 seed: 5
+train_one_batch { alg: kBP }
+updater { type: kSGD momentum: 0.9 learning_rate { type: kFixed base_lr: 0.1 } }
+cluster { nworkers_per_group: 2 nservers_per_group: 2 }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { path: "%s" batchsize: 20 } }
+  layer { name: "scores" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 2 } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "scores" srclayers: "data" }
+}
+"""
+HOSTS = ("one", "n1"), ("other", "n2")
+
+
+class Nannies:
+    """What nannies keep: by nanny, the number, the content and the bytes. refuse: those without memory."""
+
+    def __init__(self, *refuse):
+        self.kept, self.refuse, self.all = {}, refuse, []
+
+    def keep(self, nanny, number, content, data):
+        if nanny in self.refuse:
+            return False
+        assert number > self.kept.get(nanny, (0,))[0]
+        self.kept[nanny] = number, content, data.tobytes()
+        self.all.append((nanny, content, data.tobytes()))
+        return True
+
+    def read(self, deposit, out):
+        data = next(data for nanny, content, data in self.all if (nanny, content) == (deposit.holder, deposit.content))
+        out(data[:1000])
+        out(data[1000:])
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 2, 90)
+    features = draw.normal(size=(90, 3)) + 2 * labels[:, None]
+    write_shards(tmp_path / "train", features.astype(np.float32), labels)
+    return lambda *overrides: prepare(Job.from_text(JOB % (tmp_path / "train"), overrides))
+
+
+@pytest.fixture
+def always_due(monkeypatch):
+    monkeypatch.setattr(MemoryCheckpoints, "due", True)
+
+
+def run(prepared, folder, nannies=None, places=HOSTS, resume=None):
+    """Train; returns the final parameters and what was said."""
+    events = []
+    plan = WorkerPlan(
+        prepared.job.SerializeToString(), folder, data=prepared.data, group=GroupPlan(resume=resume, nannies=places)
+    )
+    with ThreadPoolExecutor(2) as pool:
+        run_threads(2, train_rank, plan, RankServices(pool.submit, events.append, deposits=nannies), timeout_s=10)
+    saved = checkpoints.load(checkpoints.path_of(folder, 12))
+    values = {name: np.asarray(value) for name, value in saved.parameters.items()}
+    return values, [event["text"] for event in events if event["kind"] == "unsaved"]
+
+
+def test_a_group_goes_on_from_memory_as_if_nothing_had_happened(prepared, tmp_path, always_due):
+    nannies = Nannies()
+    whole, said = run(prepared(), tmp_path / "whole", nannies)
+    steps = [content.step for nanny, content, _ in nannies.all if nanny == "n1"]
+    assert steps == sorted(set(steps)) and 0 < steps[0] < 12 and said == []
+    assert steps == [content.step for nanny, content, _ in nannies.all if nanny == "n2"]
+    for nanny, content, data in nannies.all[:2]:
+        deposit = Deposit(content, len(data), holder=nanny)
+        again, _ = run(prepared(), tmp_path / nanny, nannies, (), deposit)
+        assert all((again[name] == whole[name]).all() for name in whole)
+        assert replace(content, deposit=deposit).source is deposit
+
+
+@pytest.mark.parametrize(
+    ("setting", "places", "without"),
+    [
+        ('memory_checkpoint_every="0s"', HOSTS, False),
+        ("keep=0", (), False),
+        ("keep=0", HOSTS, True),
+    ],
+)
+def test_none_is_kept_where_none_is_wanted_or_nobody_can(prepared, tmp_path, always_due, setting, places, without):
+    nannies = Nannies()
+    run(prepared(setting), tmp_path / "run", None if without else nannies, places)
+    assert nannies.all == []
+
+
+def test_without_memory_training_goes_on_and_one_line_says_so(prepared, tmp_path, always_due):
+    _, said = run(prepared(), tmp_path / "run", Nannies("n1", "n2"))
+    (line,) = said
+    assert line.startswith(
+        "not kept in memory: no nanny keeps a checkpoint; after the loss of a machine, the run goes"
+    )
+
+
+def test_only_so_many_stay_on_the_disk(prepared, tmp_path):
+    run(prepared("checkpoint_freq=2", "keep=2"), tmp_path / "run")
+    assert sorted(p.name for p in (tmp_path / "run").glob("*")) == ["step-00000010.h5", "step-00000012.h5"]
+
+
+# Which nannies, and how often
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = SimpleNamespace(s=100.0)
+    monkeypatch.setattr(memory_checkpoints, "time", SimpleNamespace(monotonic=lambda: now.s))
+    return now
+
+
+def written(memory, step=3):
+    memory.write(Checkpoint(step, 0, "", {"w": np.ones(5, np.float32)}), lambda: None)
+    return memory.kept
+
+
+@pytest.mark.parametrize(
+    ("places", "refuse", "kept"),
+    [
+        ("an am bo", "", "no"),
+        ("an am bo", "n", "mo"),
+        ("an am bo", "o", "nm"),
+        ("an am", "", "nm"),
+        ("an bm co", "", "nm"),
+        ("an bm co", "m", "no"),
+        ("an", "", "n"),
+    ],
+)
+def test_two_nannies_keep_it_on_two_machines_if_there_are(places, refuse, kept):
+    assert written(MemoryCheckpoints(Nannies(*refuse), [tuple(place) for place in places.split()], 10.0)) == tuple(
+        kept
+    )
+
+
+def test_they_are_as_often_as_the_job_says_and_take_a_small_share_of_the_time(clock):
+    class Slow(Nannies):
+        seconds = 0.0
+
+        def keep(self, *args):
+            clock.s += self.seconds
+            return super().keep(*args)
+
+    def next_after(step, seconds):
+        began, nannies.seconds = clock.s, seconds / 2
+        written(memory, step)
+        clock.s = (now := clock.s) + 0.01
+        while not memory.due:
+            clock.s += 0.01
+        return began, round(clock.s - now, 1)
+
+    nannies = Slow()
+    memory = MemoryCheckpoints(nannies, HOSTS, 10.0)
+    assert not memory.due
+    clock.s += 1.0
+    assert memory.due
+    assert [next_after(step, seconds)[1] for step, seconds in enumerate((1.0, 0.01, 0.01, 0.5, 60.0), 1)] == [
+        4.0,  # twice the time so far: the nannies were new
+        10.0,
+        10.0,
+        25.0,
+        300.0,
+    ]
+
+
+def test_no_memory_for_it_is_an_error_and_asks_nobody(monkeypatch):
+    monkeypatch.setattr(memory_checkpoints, "has_room_here", lambda nbytes: False)
+    memory, begun = MemoryCheckpoints(Nannies(), HOSTS, 10.0), []
+    with pytest.raises(CheckpointError, match=r"there is no memory for a checkpoint of \d+"):
+        memory.write(Checkpoint(1, 0, "", {"w": np.ones(5)}), lambda: begun.append(1))
+    assert not begun and not memory.due
+
+
+def test_one_that_is_gone_is_a_loss_and_a_damaged_one_an_error(tmp_path):
+    class Gone(Nannies):
+        def read(self, deposit, out):
+            raise ClusterError("let go")
+
+    class Damaged(Nannies):
+        def read(self, deposit, out):
+            out(b"no HDF5")
+
+    deposit = Deposit(None, 7, holder="n1")
+    with pytest.raises(ClusterError, match="let go"):
+        load_source(deposit, Gone())
+    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
+        load_source(deposit, Damaged())
+    with pytest.raises(CheckpointError, match="not found"):
+        load_source(tmp_path / "c.h5", None)
