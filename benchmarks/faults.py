@@ -224,9 +224,11 @@ def main(names: Sequence[str], steps: int, job: Path, out: Path | None) -> None:
     for case in CASES:
         if case.name not in names and (names or (case.host and os.geteuid() != 0)):
             continue
-        key = case.framework, case.more
+        key = case.framework, case.more, case.longer
         if case.framework in SYNCHRONOUS and key not in undisturbed:
-            undisturbed[key] = trained(Case("calm", case.framework, more=case.more), job, steps, hit=False)[0]
+            undisturbed[key] = trained(
+                Case("calm", case.framework, more=case.more, longer=case.longer), job, steps, hit=False
+            )[0]
         row = trained(case, job, steps, hit=True)[0]
         parameters = row.pop("parameters")
         row["differs"] = f"{differs(parameters, undisturbed[key]['parameters']):.1e}" if key in undisturbed else None

@@ -109,11 +109,14 @@ def Conv2d(
     kernel_size: int | tuple[int, int],
     stride: int | tuple[int, int] = 1,
     padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+    group: int = 1,
     bias: bool = True,
 ) -> Layer:
-    """A convolution of images with in_channels channels."""
-    window = _window(kernel=kernel_size, stride=stride, pad=padding)
-    return _for(layers.Convolution(num_filters=out_channels, bias_term=bias, **window), in_channels, "channels")
+    """A convolution of images with in_channels channels, in so many groups."""
+    window = _window(kernel=kernel_size, stride=stride, pad=padding, dilation=dilation)
+    conv = layers.Convolution(num_filters=out_channels, groups=group, bias_term=bias, **window)
+    return _for(conv, in_channels, "channels")
 
 
 def Linear(in_features: int, out_features: int, bias: bool = True) -> Layer:
@@ -230,9 +233,12 @@ def split(x: Any, axis: int, parts: int | Sequence[int]) -> Any:
     """A tuple of pieces along an axis, as of `cat`. parts: their sizes, or a number of equal pieces, of which the last
     one also has the remainder.
 
-    Of a layer it is the layer: what reads it gets one piece after the other.
+    Of layers the axis is above 0: a net does not divide its mini-batch.
     """
     given = {"num_slices": parts} if isinstance(parts, int) else {"sizes": tuple(parts)}
+    if isinstance(x, Layer | str):
+        count = parts if isinstance(parts, int) else len(parts)
+        return tuple(layers.Slice(slice_dim=axis, piece=i, **given)(x) for i in range(count))
     return _applied(layers.Slice, x, slice_dim=axis, **given)
 
 

@@ -72,6 +72,12 @@ class Steps(list[Any]):
     def __truediv__(self, other: Any) -> Steps:
         return self._combined(operator.truediv, other)
 
+    def __rtruediv__(self, other: Any) -> Steps:
+        return self._combined(lambda own, given: given / own, other)
+
+    def __neg__(self) -> Steps:
+        return Steps(map(operator.neg, self))
+
     # Those of a list would make it longer.
     __iadd__, __imul__ = __add__, __mul__
 
@@ -165,7 +171,7 @@ def _over_time(layer: Layer, device: Device, tensors: list[Tensor], timed: Seque
     from singa_dask import autograd
 
     rest = iter(tensors)
-    x = [_joined(device, [*islice(rest, steps)]) if many else next(rest) for many in timed]
+    x = [_joined(layer, device, [*islice(rest, steps)]) if many else next(rest) for many in timed]
     if isinstance(layer, LossLayer):
         return _call(layer, device, x)
     y = _call(layer, device, x, steps, timed)
@@ -174,9 +180,13 @@ def _over_time(layer: Layer, device: Device, tensors: list[Tensor], timed: Seque
     return Steps(autograd.split(y, 0, steps))
 
 
-def _joined(device: Device, steps: list[Tensor]) -> Tensor:
-    """The rows of all time steps, one step after the other."""
+def _joined(layer: Layer, device: Device, steps: list[Tensor]) -> Tensor:
+    """The rows of all time steps, one step after the other. Raises ConfigError if their shapes differ."""
     from singa_dask import autograd
+
+    shapes = dict.fromkeys(each.shape for each in steps)
+    if len(shapes) > 1:
+        raise layer.problem("the time steps of a list must have one shape", " and ".join(map(str, shapes)))
 
     if any(each.requires_grad for each in steps):
         return cast("Tensor", autograd.cat(steps, axis=0))

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,36 +50,54 @@ class Deposit:
 class Depositor:
     """Has nannies keep bytes, the latest, and reads what they keep.
 
-    holder: whose deposits they are. room: whether there is memory for so many bytes, where it is called.
+    worker: the Dask worker of this process. holder: whose deposits they are; None to read only. room: whether there is
+    memory for so many bytes, where it is called. aborted: whether nobody needs the answer any more.
     """
 
-    def __init__(self, holder: NannyHolder, room: Callable[[int], bool]) -> None:
-        self._holder, self._room = holder, room
+    def __init__(
+        self,
+        worker: Any,
+        holder: NannyHolder | None,
+        room: Callable[[int], bool],
+        aborted: Callable[[], bool] | None = None,
+    ) -> None:
+        self._worker, self._holder, self._room, self._aborted = worker, holder, room, aborted
 
-    def keep(self, nanny: str, number: int, content: Any, data: np.ndarray) -> bool:
-        """Have a nanny keep bytes (uint8) in the place of those with a lower number, above 0; returns whether it does.
-        Until it has all of them, it keeps the former ones too."""
-        described = Deposit(content, data.size)
+    @property
+    def keeps(self) -> bool:
+        """Whether it can have bytes be kept."""
+        return self._holder is not None
+
+    def keep(self, nanny: str, number: int, content: Any, path: Path) -> bool:
+        """Have a nanny keep the bytes of a file in the place of those with a lower number, above 0; returns whether it
+        has memory for them. Until it has all of them, it keeps the former ones too.
+
+        Raises OSError if nobody listens at its address, TimeoutError if it does not answer.
+        """
+        assert self._holder is not None
+        nbytes = path.stat().st_size
+        described = Deposit(content, nbytes)
         owner = self._holder.owner(described, number)
-        try:
-            if not keep_at(self._holder, nanny, owner, described, _Blocks.create, self._room):
-                return False
-            for first in range(0, data.size, _BLOCK):
-                blocks, last = [(first, data[first : first + _BLOCK])], first + _BLOCK >= data.size
-                if write_at(self._holder, nanny, owner, blocks, last, _BLOCK_S) is not Kept.KEPT:
-                    return False
-            # It is whole, so the former ones may go.
-            return write_at(self._holder, nanny, owner, (), True, _BLOCK_S) is Kept.KEPT
-        except (OSError, TimeoutError) as error:
-            logger.info("the nanny %s keeps no deposit: %r", nanny, error)
+        if not keep_at(self._holder, nanny, owner, described, _Blocks.create, self._room, aborted=self._aborted):
             return False
+
+        def write(pieces: Sequence[tuple[int, np.ndarray]], *, whole: bool) -> bool:
+            assert self._holder is not None
+            answer = write_at(self._holder, nanny, owner, pieces, whole, _BLOCK_S, aborted=self._aborted)
+            return answer is Kept.KEPT
+
+        for first in range(0, nbytes, _BLOCK):
+            block = np.fromfile(path, np.uint8, _BLOCK, offset=first)
+            if not write([(first, block)], whole=first + _BLOCK >= nbytes):
+                return False
+        return write((), whole=True)  # it has all, so the former ones may go
 
     def read(self, deposit: Deposit, out: Callable[[bytes], Any]) -> None:
         """Read a deposit, block by block. Raises NoAnswer if it is gone."""
         for first in range(0, deposit.nbytes, _BLOCK):
             last = min(first + _BLOCK, deposit.nbytes)
             args = deposit.memory, first, last
-            block = read_at(self._holder.worker, deposit.holder, _read, *args, timeout_s=_BLOCK_S)
+            block = read_at(self._worker, deposit.holder, _read, *args, timeout_s=_BLOCK_S)
             if block is None:
                 raise NoAnswer(f"the nanny {deposit.holder} has let its deposit go")
             out(block)

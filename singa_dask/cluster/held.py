@@ -165,14 +165,14 @@ class Left:
     """What processes of one start of a run have left in memory.
 
     run: the key of the start, "" if there is nothing. groups: by the group's name, in the order of the processes;
-    torn: the groups of which something is missing. deposit: with the newest checkpoint, if there is one. nannies:
-    those that answer; silent: those that do not answer in time, and may hold more.
+    torn: the groups of which something is missing. deposits: with the newest checkpoint, each of another nanny.
+    nannies: those that answer; silent: those that do not answer in time, and may hold more.
     """
 
     run: str = ""
     groups: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     torn: tuple[str, ...] = ()
-    deposit: Any = None
+    deposits: tuple[Any, ...] = ()
     nannies: frozenset[str] = frozenset()
     silent: frozenset[str] = frozenset()
 
@@ -188,20 +188,22 @@ def left_behind(client: Any, nannies: Iterable[str], run: str, *, earlier: bool 
     there = frozenset(nanny for nanny, answer in answers.items() if not isinstance(answer, Exception))
     silent = frozenset(nanny for nanny, answer in answers.items() if isinstance(answer, TimeoutError))
     starts: defaultdict[str, _Start] = defaultdict(_Start)
-    deposits = _Start()
+    deposits: defaultdict[tuple[int, int], list[Any]] = defaultdict(list)
     for nanny in sorted(there):
         for owner, described, memories, settled in cast("Sequence[_Listed]", answers[nanny]):
-            if owner.run == run or earlier:
-                start = deposits if owner.group == CHECKPOINT else starts[owner.run]
-                start.add(owner, settled, described, memories, nanny)
-    newest = dict(deposits.complete()).get(CHECKPOINT, (None,))[0]
+            if owner.group == CHECKPOINT and (owner.run == run or earlier):
+                deposit = pickle.loads(described).moved(memories, nanny)
+                deposits[owner.generation, owner.replica].append(deposit)
+            elif owner.run == run or earlier:
+                starts[owner.run].add(owner, settled, described, memories, nanny)
+    newest = tuple(deposits[max(deposits)]) if deposits else ()
     names = {name for start in starts.values() for name, _ in start.found}
     for key, start in sorted(starts.items(), key=lambda item: (item[0] == run, item[1].generation), reverse=True):
         groups = dict(start.complete())
         if start.settled or groups.keys() == names:
             torn = tuple(sorted({name for name, _ in start.found} - groups.keys()))
             return Left(key, groups, torn, newest, there, silent)
-    return Left(deposit=newest, nannies=there, silent=silent)
+    return Left(deposits=newest, nannies=there, silent=silent)
 
 
 class _Start:
@@ -233,9 +235,12 @@ def _nearer(one: Owner, other: Owner) -> bool:
     return (one.replica == 0, one.replica) > (other.replica == 0, other.replica)
 
 
-def let_go(client: Any, nannies: Iterable[str], run: str, *, own: bool = True, earlier: bool = False) -> None:
-    """Hold nothing any more of this start of a run (`own`), or of all other starts of the run (`earlier`)."""
-    ask_nannies(client, _let_go, dict.fromkeys(nannies, (run, own, earlier)), _ANSWER_S)
+def let_go(
+    client: Any, nannies: Iterable[str], run: str, *, own: bool = True, earlier: bool = False, deposits: bool = True
+) -> None:
+    """Hold nothing any more of this start of a run (`own`), or of all other starts of the run (`earlier`); but
+    deposits, unless these are to go too."""
+    ask_nannies(client, _let_go, dict.fromkeys(nannies, (run, own, earlier, deposits)), _ANSWER_S)
 
 
 def _hold(
@@ -289,8 +294,8 @@ def _list_held(run: str, dask_worker: Any) -> list[_Listed]:
     ]
 
 
-def _let_go(run: str, own: bool, earlier: bool, dask_worker: Any) -> None:
+def _let_go(run: str, own: bool, earlier: bool, deposits: bool, dask_worker: Any) -> None:
     kept = _held[dask_worker.address]
     for owner in [owner for owner in kept if same_run(owner.run, run)]:
-        if own if owner.run == run else earlier:
+        if (own if owner.run == run else earlier) and (deposits or owner.group != CHECKPOINT):
             del kept[owner]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import math
@@ -12,13 +11,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
-from distributed import WorkerPlugin, get_worker, secede
+from distributed import get_worker, secede
 from distributed.core import Status
 
 from singa_dask.cluster import leases
 from singa_dask.cluster.bootstrap import spend_world
+from singa_dask.cluster.departure import CLOSING_S, OTHERS_S, Departure
 from singa_dask.cluster.join import RankPlan, join_group
 from singa_dask.cluster.segments import unlink_orphans, unlink_segments
 from singa_dask.cluster.workers import WorkerInfo, describe
@@ -31,10 +32,6 @@ logger = logging.getLogger(__name__)
 GRACE_S = 3.0
 # For so long a rank whose task was cancelled waits for its driver's word: whoever cancelled it may not be the driver.
 _UNHEARD_S = 5.0
-# For so long a rank whose Dask worker closes, as when the scheduler is lost, may finish its step and save.
-CLOSING_S = 20.0
-# Of these, how long the first worker group waits for the others to end.
-OTHERS_S = 5.0
 # By when a task that has ended is forgotten.
 _SETTLED_S = 0.5
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
@@ -155,7 +152,8 @@ def rank_task(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:
         raise ClusterError(
             f"rank {plan.rank}: the process at {worker.address} is not the one that was chosen for {plan.group}"
         )
-    watchdog, departure = _Watchdog(task, worker), _Departure(task, worker)
+    watchdog = _Watchdog(task, worker)
+    departure = Departure(f"{plan.group}-{plan.rank}", worker, partial(_ask_to_leave, task))
     token = _current.set(task)
     comm: Communicator | None = None
     try:
@@ -179,6 +177,14 @@ def rank_task(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:
         _collect_soon(worker)
 
 
+def _ask_to_leave(task: RankTask, waited_s: float) -> bool:
+    """Of a rank whose Dask worker closes: it finishes its step, saves and returns."""
+    task.told["stop"] = True
+    if waited_s > OTHERS_S:  # the driver may be unable to say it
+        task.told["others ended"] = True
+    return False
+
+
 def _collect_soon(worker: Any) -> None:
     """Have Python look for what refers to itself, nets and the memory that ranks share among it, once the task and the
     traceback of its error are gone. By itself it may not for many runs."""
@@ -197,33 +203,6 @@ def _joined(task: RankTask) -> Communicator:
         raise JoinFailed(str(error)) from error
     task.joined(comm)
     return comm
-
-
-class _Departure(WorkerPlugin):
-    """Has a Dask worker that closes wait for its rank, which is asked to finish its step, save and return."""
-
-    def __init__(self, task: RankTask, worker: Any) -> None:
-        self.name = f"singa-departure-{task.plan.group}-{task.rank}"
-        self._task, self._worker, self._left = task, worker, threading.Event()
-        worker.loop.add_callback(worker.plugin_add, self, self.name)
-
-    def done(self) -> None:
-        """The rank has left."""
-        self._left.set()
-        with suppress(RuntimeError):  # the loop is closed
-            self._worker.loop.add_callback(self._remove)
-
-    def _remove(self) -> Any:
-        return self._worker.plugin_remove(self.name) if self.name in self._worker.plugins else None
-
-    async def teardown(self, worker: Any) -> None:
-        """Called by Dask."""
-        began = time.monotonic()
-        self._task.told["stop"] = True
-        while not self._left.is_set() and (waited_s := time.monotonic() - began) < CLOSING_S:
-            if waited_s > OTHERS_S:  # the driver may be unable to say it
-                self._task.told["others ended"] = True
-            await asyncio.sleep(0.05)
 
 
 class _Watchdog(threading.Thread):

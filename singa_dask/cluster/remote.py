@@ -85,7 +85,7 @@ def ask_nannies(
         try:
             await asyncio.wait({asked}, timeout=_PROMPT_S)
             if not asked.done():
-                await _check_listening(address)
+                await check_listening(address)
             return await asked
         finally:
             asked.cancel()
@@ -99,7 +99,7 @@ def ask_nannies(
     return _each(client, one, args, timeout_s)
 
 
-async def _check_listening(address: str) -> None:
+async def check_listening(address: str) -> None:
     """Raises OSError where nobody listens at an address: Dask would try to connect until the deadline."""
     place = urlsplit(address)
     if place.port is not None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from singa_dask.cluster.held import Held, HeldMemory, NannyHolder, Owner, Written, memory_of
+from singa_dask.cluster.held import CHECKPOINT, Held, HeldMemory, NannyHolder, Owner, Written, memory_of
+from singa_dask.cluster.leases import same_run
+from singa_dask.cluster.remote import check_listening
 from singa_dask.server import KeptServer
 from singa_dask.server.replica import Piece, Replica
 from singa_dask.server.replicator import OPEN_S, Kept
@@ -21,6 +24,7 @@ from singa_dask.server.replicator import OPEN_S, Kept
 logger = logging.getLogger(__name__)
 
 _OP = "singa_dask_replica"
+_LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -55,21 +59,47 @@ class NannyReplica:
         return await _send(self._holder, self._nanny, _Copies(self._owner, pieces, whole))
 
 
-def keep_at(holder: NannyHolder, nanny: str, *args: Any) -> bool:
+def keep_at(holder: NannyHolder, nanny: str, *args: Any, aborted: Callable[[], bool] | None = None) -> bool:
     """Have a nanny keep memory that is written by messages; whether it has room. From another thread than Dask's.
-    args: the owner, what describes the memory, what makes it of that, `room` as in NannyReplica."""
-    return bool(_in_time(holder, _ask_to_keep(holder, nanny, *args), OPEN_S))
+
+    args: the owner, what describes the memory, what makes it of that, `room` as in NannyReplica. aborted: whether
+    nobody needs the answer any more.
+    Raises OSError if nobody listens at the nanny's address, TimeoutError if it does not answer.
+    """
+
+    async def ask() -> bool:
+        await check_listening(nanny)
+        return await _ask_to_keep(holder, nanny, *args)
+
+    return bool(_in_time(holder, ask(), OPEN_S, aborted))
 
 
 def write_at(
-    holder: NannyHolder, nanny: str, owner: Owner, pieces: Sequence[Any], whole: bool, timeout_s: float
+    holder: NannyHolder,
+    nanny: str,
+    owner: Owner,
+    pieces: Sequence[Any],
+    whole: bool,
+    timeout_s: float,
+    aborted: Callable[[], bool] | None = None,
 ) -> Kept:
-    """Write to memory that a nanny keeps. From another thread than Dask's. Raises OSError or TimeoutError."""
-    return Kept(_in_time(holder, _send(holder, nanny, _Copies(owner, pieces, whole)), timeout_s))
+    """Write to memory that a nanny keeps, as keep_at. Raises OSError or TimeoutError."""
+    return Kept(_in_time(holder, _send(holder, nanny, _Copies(owner, pieces, whole)), timeout_s, aborted))
 
 
-def _in_time(holder: NannyHolder, call: Any, timeout_s: float) -> Any:
-    return asyncio.run_coroutine_threadsafe(call, holder.worker.loop.asyncio_loop).result(timeout_s)
+def _in_time(holder: NannyHolder, call: Any, timeout_s: float, aborted: Callable[[], bool] | None) -> Any:
+    """What a coroutine returns in Dask's thread. Raises TimeoutError if it takes longer, or is aborted."""
+    asked = asyncio.run_coroutine_threadsafe(call, holder.worker.loop.asyncio_loop)
+    deadline, look_s = time.monotonic() + timeout_s, timeout_s if aborted is None else _LOOK_S
+    while True:
+        try:
+            return asked.result(look_s)
+        except TimeoutError:
+            if asked.done() and asked.exception() is not None:
+                raise
+            if aborted is None or aborted() or time.monotonic() > deadline:
+                asked.cancel()
+                raise
 
 
 async def _ask_to_keep(
@@ -104,13 +134,20 @@ def _open(
     dask_worker: Any,
 ) -> bool:
     """Make memory that is written by messages, on a nanny."""
-    kept, made = memory_of(dask_worker.address), create(described, room)
+    kept = memory_of(dask_worker.address)
+    for other in [other for other in kept if owner.group == CHECKPOINT == other.group and not kept[other].whole]:
+        if _same(owner, other):
+            del kept[other]  # which could not be completed
+    made = create(described, room)
     if made is None:
         return False
     # A message of its own, as `run` is for calls that are worth a line in a log.
     dask_worker.handlers[_OP] = _handler(dask_worker.address)
     kept[owner] = HeldMemory(pickle.dumps(described), list(made.memories), whole=False, replica=made)
-    _forget_later(dask_worker.address, owner, orphan_s)
+    if owner.group == CHECKPOINT:  # the next one takes its place
+        asyncio.get_running_loop().call_later(orphan_s, kept.pop, owner, None)
+    else:
+        _forget_later(dask_worker.address, owner, orphan_s)
     return True
 
 
@@ -136,12 +173,17 @@ def _write(nanny: str, copies: _Copies) -> Kept:
 
 
 def _let_go_former(nanny: str, owner: Owner) -> None:
-    """A server has one replica, the last."""
-    place = owner.run, owner.group, owner.rank
+    """A server has one replica, the last, and a run one deposit, whatever start it is of."""
     for other in list(memory_of(nanny)):
         before = (other.generation, other.replica) < (owner.generation, owner.replica)
-        if other.replica and before and (other.run, other.group, other.rank) == place:
+        if other.replica and before and _same(owner, other):
             del memory_of(nanny)[other]
+
+
+def _same(owner: Owner, other: Owner) -> bool:
+    """Whether both are replicas of one server, or deposits of one run."""
+    run = same_run(owner.run, other.run) if owner.group == CHECKPOINT else owner.run == other.run
+    return run and (owner.group, owner.rank) == (other.group, other.rank)
 
 
 def _forget_later(nanny: str, owner: Owner, orphan_s: float) -> None:

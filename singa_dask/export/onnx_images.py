@@ -32,10 +32,7 @@ def _moving(graph: Graph, layer: Any, x: str, op: str, **options: Any) -> str:
     """A convolution along the axes of sequences, images or volumes."""
     axes = len(source_shape(graph, layer)) - 1
     weight = graph.parameter(layer.weight, (axes + 1, axes, *range(axes)))
-    window = {name: sizes[-2 * axes :] if name == "pads" else sizes[-axes:] for name, sizes in _window(layer).items()}
-    if axes == 1:  # computed as an image of height 1
-        window["pads"] = [layer.window.pad[1]] * 2
-    options |= {**window, "dilations": layer.window.dilation[-axes:], "group": layer.conf.groups}
+    options |= {**_window(graph, layer), "dilations": layer.window.dilation[-axes:], "group": layer.conf.groups}
     return _by_channels(graph, layer, x, op, [*weight, *graph.parameter(layer.bias)], **options)
 
 
@@ -52,28 +49,30 @@ def _by_channels(graph: Graph, layer: Any, x: str, op: str, more: Sequence[str] 
 
 
 def upsampling(graph: Graph, layer: Any, x: str) -> str:
-    factor = float(layer.conf.factor)
-    scales = graph.constant(f"by_{factor:g}", np.array([1, 1, factor, factor], np.float32))
+    factor, axes = float(layer.conf.factor), len(source_shape(graph, layer)) - 1
+    scales = graph.constant(f"by_{factor:g}_{axes}", np.array([1, 1, *(factor,) * axes], np.float32))
     if layer.conf.method == UpsamplingProto.NEAREST:
         how = {"coordinate_transformation_mode": "asymmetric", "mode": "nearest", "nearest_mode": "floor"}
     else:
         how = {"coordinate_transformation_mode": "half_pixel", "mode": "linear"}
-    return graph.add("Resize", [x, "", scales], **how)
+    return _by_channels(graph, layer, x, "Resize", ["", scales], **how)
 
 
 def pooling(graph: Graph, layer: Any, x: str) -> str:
+    window = _window(graph, layer)
     if layer.is_max:
-        return graph.add("MaxPool", [x], **_window(layer))
-    return graph.add("AveragePool", [x], count_include_pad=1, **_window(layer))
+        return _by_channels(graph, layer, x, "MaxPool", **window)
+    return _by_channels(graph, layer, x, "AveragePool", count_include_pad=1, **window)
 
 
 def global_pooling(graph: Graph, layer: Any, x: str) -> str:
     return _by_channels(graph, layer, x, "GlobalMaxPool" if layer.is_max else "GlobalAveragePool")
 
 
-def _window(layer: Any) -> dict[str, Any]:
-    window = layer.window
-    return {"kernel_shape": window.kernel, "strides": window.stride, "pads": [*window.pad, *window.pad]}
+def _window(graph: Graph, layer: Any) -> dict[str, Any]:
+    axes, window = len(source_shape(graph, layer)) - 1, layer.window  # sequences are computed as images of height 1
+    kernel, stride, pad = (sizes[-axes:] for sizes in window.sizes)
+    return {"kernel_shape": kernel, "strides": stride, "pads": [*pad, *pad]}
 
 
 def lrn(graph: Graph, layer: Any, x: str) -> str:
@@ -121,14 +120,15 @@ def preprocess(graph: Graph, layer: Any, x: str) -> str:
     return graph.add("Mul", [x, graph.constant(f"{layer.name}_scale", np.float32(layer.conf.scale))])
 
 
-def slice_(graph: Graph, layer: Any, x: str) -> list[str]:
+def slice_(graph: Graph, layer: Any, x: str) -> str | list[str]:
     dim, shape = layer.conf.slice_dim, source_shape(graph, layer)
     if dim == 0:
         raise layer.problem("slices the batch, and a model must take any batch size", "slice_dim: 0")
     size = shape[array_axis(dim, shape) - 1]
     sizes = [stop - start for start, stop in layer.bounds(size)]
     parts = graph.constant(f"{layer.name}_sizes", np.array(sizes, np.int64))
-    return graph.add_several("Split", [x, parts], len(sizes), axis=_onnx_axis(dim, shape))
+    pieces = graph.add_several("Split", [x, parts], len(sizes), axis=_onnx_axis(dim, shape))
+    return pieces if layer.multiple_outputs else pieces[layer.conf.piece]
 
 
 def concate(graph: Graph, layer: Layer, *x: str) -> str:

@@ -17,7 +17,7 @@ from singa_dask.job.job_pb2 import AlgProto, JobProto, Phase
 from singa_dask.job.locate import Locate
 from singa_dask.job.paths import Path
 from singa_dask.job.phases import active_phases, graph_phase
-from singa_dask.job.schedule import checkpoint_seconds, memory_checkpoint_seconds
+from singa_dask.job.schedule import seconds_in
 from singa_dask.job.topology import ClusterTopology
 from singa_dask.job.unroll import plain
 
@@ -58,13 +58,14 @@ def _check_run(findings: Findings, training: bool) -> None:
     elif "/" in job.name or job.name in (".", ".."):
         message = "is used as a folder name: it must not contain a slash or be . or .."
         findings.add(("name",), message, job.name, "Rename the job.")
-    if job.checkpoint_every and not checkpoint_seconds(job) > 0:
-        message = "must be a time above 0, with its unit"
-        findings.add(("checkpoint_every",), message, repr(job.checkpoint_every), 'For example "60s" or "10m".')
-    if job.HasField("memory_checkpoint_every") and not memory_checkpoint_seconds(job) >= 0:
-        message = "must be a time with its unit"
-        hint = 'For example "10s"; "0s" keeps no checkpoint in memory.'
-        findings.add(("memory_checkpoint_every",), message, repr(job.memory_checkpoint_every), hint)
+    for field, bounds, fits in (
+        ("checkpoint_every", " above 0", lambda seconds: seconds > 0),
+        ("memory_checkpoint_every", "", lambda seconds: seconds >= 0),
+        ("orphan_timeout", " of at least a minute", lambda seconds: seconds >= 60),
+    ):
+        time, default = getattr(job, field), job.DESCRIPTOR.fields_by_name[field].default_value
+        if time != default and not fits(seconds_in(time)):
+            findings.add((field,), f"must be a time{bounds}, with its unit", repr(time), 'For example "60s" or "10m".')
     if training and not job.HasField("train_steps"):
         findings.missing(("train_steps",), "train_steps: 1000")
     if job.step and not job.resume:

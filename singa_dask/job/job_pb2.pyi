@@ -203,7 +203,7 @@ kTransition: LayerType
 kLabelTransition: LayerType
 
 class JobProto(_message.Message):
-    __slots__ = ("name", "seed", "train_steps", "disp_freq", "gpu", "test_freq", "test_steps", "validate_freq", "validate_steps", "checkpoint_freq", "checkpoint_path", "warmup_steps", "debug", "reset_param_version", "num_openblas_threads", "checkpoint_after", "disp_after", "test_after", "validate_after", "metric", "early_stopping", "keep_best", "checkpoint_every", "memory_checkpoint_every", "keep", "resume", "step", "id", "train_one_batch", "updater", "cluster", "neuralnet")
+    __slots__ = ("name", "seed", "train_steps", "disp_freq", "gpu", "test_freq", "test_steps", "validate_freq", "validate_steps", "checkpoint_freq", "checkpoint_path", "warmup_steps", "debug", "reset_param_version", "num_openblas_threads", "checkpoint_after", "disp_after", "test_after", "validate_after", "metric", "early_stopping", "keep_best", "checkpoint_every", "memory_checkpoint_every", "orphan_timeout", "keep", "resume", "step", "id", "train_one_batch", "updater", "cluster", "neuralnet")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     TRAIN_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +228,7 @@ class JobProto(_message.Message):
     KEEP_BEST_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_EVERY_FIELD_NUMBER: _ClassVar[int]
     MEMORY_CHECKPOINT_EVERY_FIELD_NUMBER: _ClassVar[int]
+    ORPHAN_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -260,6 +261,7 @@ class JobProto(_message.Message):
     keep_best: str
     checkpoint_every: str
     memory_checkpoint_every: str
+    orphan_timeout: str
     keep: int
     resume: bool
     step: int
@@ -268,7 +270,7 @@ class JobProto(_message.Message):
     updater: UpdaterProto
     cluster: ClusterProto
     neuralnet: NetProto
-    def __init__(self, name: _Optional[str] = ..., seed: _Optional[int] = ..., train_steps: _Optional[int] = ..., disp_freq: _Optional[int] = ..., gpu: _Optional[_Iterable[int]] = ..., test_freq: _Optional[int] = ..., test_steps: _Optional[int] = ..., validate_freq: _Optional[int] = ..., validate_steps: _Optional[int] = ..., checkpoint_freq: _Optional[int] = ..., checkpoint_path: _Optional[_Iterable[str]] = ..., warmup_steps: _Optional[int] = ..., debug: bool = ..., reset_param_version: bool = ..., num_openblas_threads: _Optional[int] = ..., checkpoint_after: _Optional[int] = ..., disp_after: _Optional[int] = ..., test_after: _Optional[int] = ..., validate_after: _Optional[int] = ..., metric: _Optional[_Iterable[str]] = ..., early_stopping: _Optional[_Union[EarlyStoppingProto, _Mapping]] = ..., keep_best: _Optional[str] = ..., checkpoint_every: _Optional[str] = ..., memory_checkpoint_every: _Optional[str] = ..., keep: _Optional[int] = ..., resume: bool = ..., step: _Optional[int] = ..., id: _Optional[int] = ..., train_one_batch: _Optional[_Union[AlgProto, _Mapping]] = ..., updater: _Optional[_Union[UpdaterProto, _Mapping]] = ..., cluster: _Optional[_Union[ClusterProto, _Mapping]] = ..., neuralnet: _Optional[_Union[NetProto, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., seed: _Optional[int] = ..., train_steps: _Optional[int] = ..., disp_freq: _Optional[int] = ..., gpu: _Optional[_Iterable[int]] = ..., test_freq: _Optional[int] = ..., test_steps: _Optional[int] = ..., validate_freq: _Optional[int] = ..., validate_steps: _Optional[int] = ..., checkpoint_freq: _Optional[int] = ..., checkpoint_path: _Optional[_Iterable[str]] = ..., warmup_steps: _Optional[int] = ..., debug: bool = ..., reset_param_version: bool = ..., num_openblas_threads: _Optional[int] = ..., checkpoint_after: _Optional[int] = ..., disp_after: _Optional[int] = ..., test_after: _Optional[int] = ..., validate_after: _Optional[int] = ..., metric: _Optional[_Iterable[str]] = ..., early_stopping: _Optional[_Union[EarlyStoppingProto, _Mapping]] = ..., keep_best: _Optional[str] = ..., checkpoint_every: _Optional[str] = ..., memory_checkpoint_every: _Optional[str] = ..., orphan_timeout: _Optional[str] = ..., keep: _Optional[int] = ..., resume: bool = ..., step: _Optional[int] = ..., id: _Optional[int] = ..., train_one_batch: _Optional[_Union[AlgProto, _Mapping]] = ..., updater: _Optional[_Union[UpdaterProto, _Mapping]] = ..., cluster: _Optional[_Union[ClusterProto, _Mapping]] = ..., neuralnet: _Optional[_Union[NetProto, _Mapping]] = ...) -> None: ...
 
 class AlgProto(_message.Message):
     __slots__ = ("alg", "user_alg", "cd_conf", "user_conf")
@@ -1029,7 +1031,7 @@ class UpsamplingProto(_message.Message):
     def __init__(self, factor: _Optional[int] = ..., method: _Optional[_Union[UpsamplingProto.Method, str]] = ...) -> None: ...
 
 class PoolingProto(_message.Message):
-    __slots__ = ("pool", "kernel", "pad", "stride", "kernel_x", "kernel_y", "pad_x", "pad_y", "stride_x", "stride_y")
+    __slots__ = ("pool", "kernel", "pad", "stride", "kernel_x", "kernel_y", "pad_x", "pad_y", "stride_x", "stride_y", "kernel_z", "pad_z", "stride_z")
     class PoolMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         MAX: _ClassVar[PoolingProto.PoolMethod]
@@ -1046,6 +1048,9 @@ class PoolingProto(_message.Message):
     PAD_Y_FIELD_NUMBER: _ClassVar[int]
     STRIDE_X_FIELD_NUMBER: _ClassVar[int]
     STRIDE_Y_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_Z_FIELD_NUMBER: _ClassVar[int]
+    PAD_Z_FIELD_NUMBER: _ClassVar[int]
+    STRIDE_Z_FIELD_NUMBER: _ClassVar[int]
     pool: PoolingProto.PoolMethod
     kernel: int
     pad: int
@@ -1056,7 +1061,10 @@ class PoolingProto(_message.Message):
     pad_y: int
     stride_x: int
     stride_y: int
-    def __init__(self, pool: _Optional[_Union[PoolingProto.PoolMethod, str]] = ..., kernel: _Optional[int] = ..., pad: _Optional[int] = ..., stride: _Optional[int] = ..., kernel_x: _Optional[int] = ..., kernel_y: _Optional[int] = ..., pad_x: _Optional[int] = ..., pad_y: _Optional[int] = ..., stride_x: _Optional[int] = ..., stride_y: _Optional[int] = ...) -> None: ...
+    kernel_z: int
+    pad_z: int
+    stride_z: int
+    def __init__(self, pool: _Optional[_Union[PoolingProto.PoolMethod, str]] = ..., kernel: _Optional[int] = ..., pad: _Optional[int] = ..., stride: _Optional[int] = ..., kernel_x: _Optional[int] = ..., kernel_y: _Optional[int] = ..., pad_x: _Optional[int] = ..., pad_y: _Optional[int] = ..., stride_x: _Optional[int] = ..., stride_y: _Optional[int] = ..., kernel_z: _Optional[int] = ..., pad_z: _Optional[int] = ..., stride_z: _Optional[int] = ...) -> None: ...
 
 class GlobalPoolingProto(_message.Message):
     __slots__ = ("pool",)
@@ -1273,14 +1281,16 @@ class ConcateProto(_message.Message):
     def __init__(self, concate_dim: _Optional[int] = ..., num_concates: _Optional[int] = ...) -> None: ...
 
 class SliceProto(_message.Message):
-    __slots__ = ("slice_dim", "num_slices", "sizes")
+    __slots__ = ("slice_dim", "num_slices", "sizes", "piece")
     SLICE_DIM_FIELD_NUMBER: _ClassVar[int]
     NUM_SLICES_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
     slice_dim: int
     num_slices: int
     sizes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, slice_dim: _Optional[int] = ..., num_slices: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+    piece: int
+    def __init__(self, slice_dim: _Optional[int] = ..., num_slices: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., piece: _Optional[int] = ...) -> None: ...
 
 class SplitProto(_message.Message):
     __slots__ = ("num_splits",)

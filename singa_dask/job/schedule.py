@@ -1,4 +1,4 @@
-"""When a run saves by the clock."""
+"""The times in a job: "60s", "10m"."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from singa_dask.job.job_pb2 import JobProto
 
 
 def checkpoint_seconds(job: JobProto) -> float:
-    """Seconds between two checkpoints on the disk, infinity where the job does not say; NaN where it says no time."""
-    return _seconds(job.checkpoint_every) if job.checkpoint_every else math.inf
+    """Seconds between two checkpoints on the disk, infinity where the job does not say."""
+    return seconds_in(job.checkpoint_every) if job.checkpoint_every else math.inf
 
 
 def memory_checkpoint_seconds(job: JobProto) -> float:
-    """Seconds between two checkpoints in memory, 0 for none; NaN where the job says no time."""
-    return _seconds(job.memory_checkpoint_every)
+    """Seconds between two checkpoints in memory, 0 for none."""
+    return seconds_in(job.memory_checkpoint_every)
 
 
-def _seconds(text: str) -> float:
+def orphan_seconds(job: JobProto) -> float:
+    """For how long the memory of a run outlives its driver."""
+    return seconds_in(job.orphan_timeout)
+
+
+def seconds_in(time: str) -> float:
+    """Seconds; NaN for anything but a number with a unit."""
     from dask.utils import parse_timedelta  # takes longer than reading a job
 
     try:
-        return float(parse_timedelta(text, default=False))
+        return float(parse_timedelta(time, default=False))
     except (ValueError, KeyError, IndexError):
         return math.nan

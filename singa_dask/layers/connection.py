@@ -48,14 +48,17 @@ class Split(Layer):
 
 class Slice(Layer):
     """Slices x into num_slices equal pieces, one per destination, where the last one takes the remainder; or into
-    pieces of given sizes.
+    pieces of given sizes. With `piece`, every destination gets the piece of that number.
 
-    slice_conf: slice_dim, num_slices, sizes.
+    slice_conf: slice_dim, num_slices, sizes, piece.
     """
 
     type: ClassVar[str] = "kSlice"
     conf_field: ClassVar[str | None] = "slice_conf"
-    multiple_outputs: ClassVar[bool] = True
+
+    @property
+    def multiple_outputs(self) -> bool:  # type: ignore[override]
+        return not self.conf.HasField("piece")
 
     @property
     def rowwise(self) -> bool:  # type: ignore[override]
@@ -68,7 +71,10 @@ class Slice(Layer):
     def setup(self, *src: Shape) -> Any:
         (shape,) = self.sources(src)
         self._axis = _axis(self, self.conf.slice_dim, shape)
-        count = len(self.conf.sizes) or self.conf.num_slices
+        count, piece = len(self.conf.sizes) or self.conf.num_slices, self.conf.piece
+        if not self.multiple_outputs and not (self._axis and 0 <= piece < count):
+            message = f"slice_conf.piece must be below the number of pieces, {count}, and slice_dim above 0"
+            raise self.problem(message, f"piece: {piece}, slice_dim: {self.conf.slice_dim}")
         if self._axis == 0:
             if count < 1:
                 raise self.problem("slice_conf.num_slices must be at least 1", count)
@@ -76,7 +82,8 @@ class Slice(Layer):
         size = shape[self._axis - 1]
         if not 1 <= count <= size:
             raise self.problem(f"slice_conf.num_slices must lie between 1 and the dimension's size, {size}", count)
-        return tuple(_resized(shape, self._axis, stop - start) for start, stop in self.bounds(size))
+        shapes = tuple(_resized(shape, self._axis, stop - start) for start, stop in self.bounds(size))
+        return shapes if self.multiple_outputs else shapes[piece]
 
     def bounds(self, size: int) -> list[tuple[int, int]]:
         """Start and end of each piece of a dimension of this size. Raises ConfigError if given sizes do not fit."""
@@ -91,10 +98,16 @@ class Slice(Layer):
     def forward(self, ctx: Context, *x: Array) -> Any:
         ctx.x_shape = x[0].shape
         ctx.pieces = _cuts(x[0].shape, self._axis, self.bounds(x[0].shape[self._axis]))
+        if not self.multiple_outputs:
+            return _piece(ctx, "y", x[0], ctx.pieces[self.conf.piece])
         return tuple(_piece(ctx, f"y{i}", x[0], cut) for i, cut in enumerate(ctx.pieces))
 
     def backward(self, ctx: Context, dy: Any) -> Array:
         dx = ctx.buffer("dx", ctx.x_shape)
+        if not self.multiple_outputs:
+            dx[...] = 0
+            dx[ctx.pieces[self.conf.piece]] = dy
+            return dx
         for cut, piece in zip(ctx.pieces, dy, strict=True):
             dx[cut] = piece
         return dx

@@ -29,7 +29,7 @@ class _Convolution(Layer):
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)
-        self.window = window_of(self, shape, (2, 3, 4))
+        self.window = window_of(self, shape)
         self._image, self._axes, channels = as_image(shape), len(shape) - 1, shape[-1]
         filters, groups = self.conf.num_filters, self.conf.groups
         if filters < 1:

@@ -12,17 +12,16 @@ from singa_dask.ops import Window
 _AXES = {2: ("_x",), 3: ("_y", "_x"), 4: ("_z", "_y", "_x")}
 
 
-def window_of(layer: Layer, shape: Shape, axes: tuple[int, ...] = (3,)) -> Window:
+def window_of(layer: Layer, shape: Shape) -> Window:
     """The layer's window over samples of `shape`: `kernel`, `pad`, `stride` and `dilation`, or their `_x` (width),
-    `_y` (height) and `_z` (depth) forms if set. Sequences have a window over images of height 1. axes: how many axes
-    samples may have.
+    `_y` (height) and `_z` (depth) forms if set. Sequences have a window over images of height 1.
 
-    Raises ConfigError if the source has others, or the settings are out of range.
+    Raises ConfigError if the source has other axes, or the settings are out of range.
     """
-    if len(shape) not in axes:
+    if len(shape) not in _AXES:
         hint = "Give store_conf.shape as channels, height, width, and put no InnerProduct before this layer."
-        wanted = "images" if axes == (3,) else "images, sequences or volumes"
-        raise layer.problem(f"{type(layer).__name__} needs {wanted}", f"samples of shape {shape}", hint)
+        kind = type(layer).__name__
+        raise layer.problem(f"{kind} needs images, sequences or volumes", f"samples of shape {shape}", hint)
     names = _AXES[len(shape)]
     first = (1,) * (len(names) == 1)
     kernel, stride, dilation = (first + _sizes(layer.conf, key, names) for key in ("kernel", "stride", "dilation"))

@@ -16,6 +16,7 @@ from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.held import Left, left_behind, let_go
 from singa_dask.cluster.remote import ask_nannies
 from singa_dask.errors import ClusterError, SingaError
+from singa_dask.job.schedule import orphan_seconds
 from singa_dask.server import KeptServer, ServerPlan
 from singa_dask.server.kept import kept_ledger
 from singa_dask.server.ledger import Ledger
@@ -118,12 +119,12 @@ class GroupLauncher:
 
     def checkpoint_in(self, left: Left) -> Found | None:
         """The checkpoint that nannies keep in memory, if it fits this run."""
-        if left.deposit is None:
+        if not left.deposits:
             return None
-        found, made = left.deposit.content, self.prepared
+        found, made = left.deposits[0].content, self.prepared
         same = found.shapes == made.shapes and set(found.updater_state) == set(made.updater_state)
         fits = same and training_data(found.data) == training_data(made.data)
-        return replace(found, deposit=left.deposit) if fits else None
+        return replace(found, deposits=left.deposits) if fits else None
 
     def _ledgers(self, servers: Mapping[str, tuple[KeptServer, ...]]) -> dict[str, Ledger]:
         """Of each group of which all memory can be read."""
@@ -138,10 +139,12 @@ class GroupLauncher:
         by_group = {name: [found.get((name, kept.rank)) for kept in group] for name, group in servers.items()}
         return {name: Ledger.joint(filter(None, of)) for name, of in by_group.items() if None not in of}
 
-    def let_go(self, nannies: Iterable[str], *, own: bool = True, earlier: bool = False) -> None:
-        """Have nobody hold anything of this start of the run any more, or of earlier ones."""
+    def let_go(self, nannies: Iterable[str], *, own: bool = True, earlier: bool = False, deposits: bool) -> None:
+        """Have nobody hold anything of this start of the run any more, or of earlier ones: of checkpoints in memory,
+        only if `deposits`."""
         with suppress(ClusterError):  # Dask is gone, and so is what was held
-            let_go(self.client, nannies, self.topic, own=own, earlier=earlier and self.resumes)
+            kinds = {"own": own, "earlier": earlier and self.resumes, "deposits": deposits}
+            let_go(self.client, nannies, self.topic, **kinds)
 
     def _form_worker_group(self, request: WorkerGroupRequest, launched: Launched) -> None:
         group = form_group(
@@ -181,7 +184,7 @@ class GroupLauncher:
                 group.generation,
                 where,
                 self._server_plans(group),
-                keeping_of(group, self.topic, self.model),
+                keeping_of(group, self.topic, self.model, orphan_seconds(self.prepared.job)),
             )
             up[group.number] = launched.servers[group.number] = servers
             if neighbours:
@@ -229,12 +232,12 @@ def model_of(prepared: Prepared) -> int:
     return crc32(repr((entries, cut, groups, prepared.updater_state, data)).encode())
 
 
-def keeping_of(group: ServerGroupRequest, run: str, model: int) -> list[Keeping]:
+def keeping_of(group: ServerGroupRequest, run: str, model: int, orphan_s: float) -> list[Keeping]:
     """How each server of a group leaves its slices in memory."""
     size = len(group.where)
     also, left = group.also or ("",) * size, group.left or (None,) * size
     return [
-        Keeping(run, group.number, (i, size, group.generation), group.sides, also[i], left[i], model)
+        Keeping(run, group.number, (i, size, group.generation), group.sides, also[i], left[i], model, orphan_s)
         for i in range(size)
     ]
 

@@ -121,7 +121,7 @@ class WorkerGroup(Member):
     shrunk: bool = False
     added: tuple[str, ...] = ()
     began: int | None = None
-    resume: Path | Deposit | None = None
+    resume: Path | tuple[Deposit, ...] | None = None
     first: int = 0
     left: tuple[RankAddress, ...] = ()
     joined: bool = False
@@ -261,6 +261,14 @@ class Members:
         self.worker_groups.append(group)
         return group
 
+    def made(self, number: int, step: int) -> None:
+        """A worker group has made so many steps, so its servers have parameters."""
+        group = self.worker_groups[number]
+        group.reached_step(step)
+        for other in self.worker_groups if self.server_groups else ():
+            if other.server_group == group.server_group:
+                other.resume = None
+
     def relocate(self, members: Iterable[Member], moved: Mapping[str, str]) -> None:
         """Put members elsewhere: old address -> new one."""
         for member in members:
@@ -311,7 +319,7 @@ class Members:
             return f"{names}, from the parameters of a neighbouring server group"
         if all(group.left for group in workers):
             return f"{names}, from the state that its processes have left in memory"
-        return f"{names}, from step {found.step if found else 0}{' in memory' if found and found.deposit else ''}"
+        return f"{names}, from step {found.step if found else 0}{' in memory' if found and found.deposits else ''}"
 
     def returning(self) -> list[ServerGroup]:
         """The server groups that are down, and go on from what they have left."""

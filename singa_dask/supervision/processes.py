@@ -77,10 +77,10 @@ class Processes:
 
     def keeps_checkpoint(self, address: str, used: Iterable[str]) -> tuple[tuple[str, str], ...]:
         """The machines and addresses of the nannies that may keep the newest checkpoint of a group with a process at
-        this address: its own, those of the used processes, those of others."""
-        own, of_used = self._nannies.get(address, ""), self.nannies_of(used)
-        known = sorted((n != own, n not in of_used, n) for n in self._latest | of_used)
-        return tuple((self._machines[n], n) for *_, n in known if n in self._machines) if own else ()
+        this address: its own, then those of the used processes."""
+        own = self._nannies.get(address, "")
+        known = sorted(self.nannies_of(used), key=lambda nanny: (nanny != own, nanny))
+        return tuple((self._machines[n], n) for n in known if n in self._machines) if own else ()
 
     def by_nanny(self, addresses: Iterable[str]) -> dict[str, tuple[str, int]]:
         """By nanny, the address and the number of its process, of those of these processes that have one."""

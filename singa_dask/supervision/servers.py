@@ -13,13 +13,11 @@ from typing import Any
 from uuid import uuid4
 from weakref import ref
 
-from distributed import WorkerPlugin
-
 from singa_dask.cluster import leases
+from singa_dask.cluster.departure import OTHERS_S, Departure
 from singa_dask.cluster.formation import NoAnswer, WorkersInUse
 from singa_dask.cluster.held import NannyHolder, read_at
 from singa_dask.cluster.leases import server_key
-from singa_dask.cluster.rank import CLOSING_S, OTHERS_S
 from singa_dask.cluster.remote import alive
 from singa_dask.cluster.replicas import NannyReplica
 from singa_dask.cluster.successors import prepare_successor
@@ -28,7 +26,7 @@ from singa_dask.server import Address, KeptServer, ServerActor, ServerPlan, Serv
 from singa_dask.server.kept import read_kept
 from singa_dask.server.messages import Origin
 from singa_dask.server.replicator import Replicator
-from singa_dask.training.dask_task import ORPHAN_S, memory_limit
+from singa_dask.training.dask_task import memory_limit
 from singa_dask.training.memory import has_room_here
 
 _START_S = 60.0
@@ -136,7 +134,7 @@ class Keeping:
 
     run, group: its run, and the number of its group; place: rank, size and generation, as in KeptServer. sides: on
     which there are neighbours. also: another nanny of its machine, "" for none. left: by the server that it succeeds.
-    model: as in KeptServer.
+    model: as in KeptServer. orphan_s: for how long its memory outlives its driver.
     """
 
     run: str
@@ -146,6 +144,7 @@ class Keeping:
     also: str = ""
     left: KeptServer | None = None
     model: int = 0
+    orphan_s: float = 600.0
 
     @property
     def group_name(self) -> str:
@@ -174,7 +173,7 @@ class RunServer(ServerActor):
             if kept is None:
                 raise NoAnswer(f"{plan.key}: what the lost server has left in memory is gone.")
         generation = keeping.place[2]
-        self._holder = NannyHolder.of(worker, run, keeping.group_name, generation, orphan_s=ORPHAN_S)
+        self._holder = NannyHolder.of(worker, run, keeping.group_name, generation, orphan_s=keeping.orphan_s)
         self._also, self._keeping = keeping.also, keeping
         self._shadow: ServerShadow | None = None
         self._replicator: Replicator | None = None
@@ -187,7 +186,7 @@ class RunServer(ServerActor):
         if self._holder is not None and self._shadow is not None:
             self._holder.hold(self._shadow.described, also=self._also)
         prepare_successor(worker)
-        self._departure = Departure(self, plan.key, worker)
+        self._departure = Departure(plan.key, worker, partial(_may_close, ref(self), worker))
 
     def settle(self) -> bool:
         """Let go what former servers have left: all servers of the group hold theirs. Whether its memory is held."""
@@ -220,6 +219,7 @@ class RunServer(ServerActor):
         if self._replicator is not None:
             self._replicator.end()
             self._sending.shutdown(wait=False)
+        self.closed = True
         await self._departure.remove()
         await super().close()
 
@@ -229,33 +229,12 @@ class RunServer(ServerActor):
         self._worker.log_event(self._keeping.run, {"kind": REPLICA_LOST, "lost": lost})
 
 
-class Departure(WorkerPlugin):
-    """Has a Dask worker that has lost its scheduler wait, before it closes, for the worker groups of its server: they
-    save what they have reached."""
-
-    def __init__(self, server: RunServer, key: str, worker: Any) -> None:
-        self.name = f"singa-departure-{key}"
-        self._server, self._worker = ref(server), worker  # Dask may release it without closing it
-        worker.loop.add_callback(worker.plugin_add, self, self.name)
-
-    async def remove(self) -> None:
-        """The server is closed."""
-        if (server := self._server()) is not None:
-            server.closed = True
-        if self.name in self._worker.plugins:
-            await self._worker.plugin_remove(self.name)
-
-    async def teardown(self, worker: Any) -> None:
-        """Called by Dask."""
-        deadline = time.monotonic() + CLOSING_S
-        while not self._may_go() and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
-
-    def _may_go(self) -> bool:
-        stream = self._worker.batched_stream
-        connected = stream is not None and stream.comm is not None and not stream.comm.closed()
-        server = self._server()
-        return connected or server is None or server.closed or server.is_deserted(_QUIET_S)
+def _may_close(server: ref[RunServer], worker: Any, waited_s: float) -> bool:
+    """Whether a Dask worker that has lost its scheduler may close: the worker groups of its server have saved what
+    they have reached. Dask may release the server without closing it."""
+    stream, found = worker.batched_stream, server()
+    connected = stream is not None and stream.comm is not None and not stream.comm.closed()
+    return connected or found is None or found.closed or found.is_deserted(_QUIET_S)
 
 
 def _has_room(nbytes: int) -> bool:

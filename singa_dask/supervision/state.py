@@ -94,7 +94,7 @@ class Supervision:
         match event:
             case ev.Progress(group, step):
                 self.steps[group] = step
-                self.members.worker_groups[group].reached_step(step)
+                self.members.made(group, step)
             case ev.WorkerGroupEnded() | ev.WorkerGroupFailed():
                 self._worker_group_came_to_an_end(event)
             case ev.ServersLost(addresses, stopped):
@@ -492,14 +492,15 @@ class Supervision:
                 self._do(ev.Rewind(numbers, found.step if found else None))
         if any(not group.formed and not group.inherits for group in returning):
             self._take_over(workers, servers)
+        anew = fresh and not all(group.left for group in workers)
+        if anew and found and found.deposits and not any(member.formed for member in self.members.all()):
+            self._do(ev.Note(f"the run goes on from step {found.step}, which is in memory"))
         for member in batch:
             self.members.move(member, "form")
             member.generation += 1
         for group in workers:
             if fresh:
                 group.resume, group.first = (found.source, found.step) if found else (None, 0)
-            elif found and self.members.synchronous:
-                group.resume = found.source  # for what evaluations had decided: its servers have the parameters
         self._requests += 1
         used = self.members.used()
         worker_groups = tuple(

@@ -182,7 +182,9 @@ class Supervisor:
             case ev.RecordOutdated():
                 self.outdated(command)
             case ev.LetEarlierGo(nannies):
-                self._begin(self._surveys, partial(self.launcher.let_go, nannies, own=False, earlier=True))
+                # The new start may be reading a checkpoint that an earlier one has left.
+                former = partial(self.launcher.let_go, nannies, own=False, earlier=True, deposits=False)
+                self._begin(self._surveys, former)
             case ev.Stop(group):
                 self._groups[group].stop()
             case ev.Rewind(groups, step):
@@ -237,8 +239,9 @@ class Supervisor:
                 logger.warning("a worker group could not be closed: %s", error)
         for servers in self._servers.values():
             servers.stop()
-        # A driver that fails before it has taken over leaves what it found to the next one.
-        self.launcher.let_go(self.state.processes.nannies, earlier=self.state.over and self.state.error is None)
+        # A driver that fails before it has taken over leaves what it found to the next one, and its last checkpoint.
+        well = self.state.over and self.state.error is None
+        self.launcher.let_go(self.state.processes.nannies, earlier=well, deposits=well)
 
 
 def _tell_lead(lead: Group, ended: bool, flush: list[Servers]) -> ev.LeadTold:

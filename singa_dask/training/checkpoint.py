@@ -245,7 +245,7 @@ def fitting(given: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], dra
 
 @dataclass(frozen=True)
 class Found:
-    """A valid checkpoint: its path, its completed steps, and its contents without arrays. deposit: where it is in
+    """A valid checkpoint: its path, its completed steps, and its contents without arrays. deposits: where it is in
     memory, if it is not on the disk."""
 
     path: Path
@@ -256,12 +256,12 @@ class Found:
     decisions: Mapping[str, Any] = field(default_factory=dict)
     job: str = ""
     ledger: Ledger = field(default_factory=Ledger)
-    deposit: Deposit | None = None
+    deposits: tuple[Deposit, ...] = ()
 
     @property
-    def source(self) -> Path | Deposit:
+    def source(self) -> Path | tuple[Deposit, ...]:
         """Where it is read from."""
-        return self.deposit or self.path
+        return self.deposits or self.path
 
 
 def misfits(saved: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> list[str]:

@@ -7,8 +7,11 @@ from functools import partial
 from typing import Any
 
 from singa_dask.comm.communicator import Communicator
+from singa_dask.job.job_pb2 import JobProto
+from singa_dask.job.schedule import memory_checkpoint_seconds, orphan_seconds
 from singa_dask.server import ActorLink, Link
 from singa_dask.training.memory import has_room_here
+from singa_dask.training.memory_checkpoints import AT_LEAST_EVERY_S
 from singa_dask.training.worker import RankServices, WorkerPlan, train_rank
 
 # Servers are made once all worker groups that are formed with them have formed.
@@ -16,8 +19,6 @@ SERVERS_S = 120.0
 # A server that is lost comes back within so many times the driver's patience: until a process is there for it, and
 # until it is made. Its links wait for that.
 BACK = 3
-# For so long the memory of a run stays after its driver was lost, for another driver to go on from.
-ORPHAN_S = 600.0
 
 
 def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> dict[str, Any]:
@@ -40,7 +41,10 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         return {i: ActorLink(where, worker, BACK * comm.timeout_s) for i, where in enumerate(wheres)}
 
     number, generation = plan.group.number, plan.group.generation
-    deposits = NannyHolder.of(worker, topic, CHECKPOINT, generation, orphan_s=ORPHAN_S)
+    job = JobProto.FromString(plan.job)
+    orphan_s = orphan_seconds(job)
+    every_s = max(AT_LEAST_EVERY_S, memory_checkpoint_seconds(job))  # until the next one takes its place
+    depositing = NannyHolder.of(worker, topic, CHECKPOINT, generation, orphan_s=orphan_s + every_s)
     services = RankServices(
         submit=dask_submit(get_client(), worker),
         emit=partial(worker.log_event, topic),
@@ -50,8 +54,8 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         others_ended=lambda: bool(task.told.get("others ended")),
         cores=plan.group.cores[comm.rank],
         memory_limit=memory_limit(worker.memory_manager),
-        holder=NannyHolder.of(worker, topic, f"worker group {number}", generation, orphan_s=ORPHAN_S),
-        deposits=Depositor(deposits, has_room_here) if deposits is not None else None,
+        holder=NannyHolder.of(worker, topic, f"worker group {number}", generation, orphan_s=orphan_s),
+        deposits=Depositor(worker, depositing, has_room_here, task.abort_event.is_set),
     )
     return train_rank(comm, plan, services)
 

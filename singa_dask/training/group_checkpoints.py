@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from singa_dask.errors import ClusterError
 from singa_dask.job import job_to_text
 from singa_dask.job.schedule import checkpoint_seconds, memory_checkpoint_seconds
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Checkpoint
+from singa_dask.training.memory import has_room_here
 from singa_dask.training.memory_checkpoints import Deposits, MemoryCheckpoints, load_deposit
 from singa_dask.training.resume import must_save
 from singa_dask.training.saver import Saver
@@ -24,15 +26,22 @@ if TYPE_CHECKING:
     from singa_dask.training.worker import RankServices, WorkerPlan
 
 
-def load_source(source: Path | Deposit, deposits: Deposits | None) -> Checkpoint:
-    """The checkpoint in a file, or in the memory of a nanny.
+def load_source(source: Path | Sequence[Deposit], deposits: Deposits | None, folder: Path | None) -> Checkpoint:
+    """The checkpoint in a file, or in the memory of nannies; if those do not have it any more, the newest in the
+    folder, if one is given.
 
-    Raises CheckpointError if it is missing or damaged, ClusterError if it was in memory and is gone.
+    Raises CheckpointError if the file is missing or damaged, ClusterError if nothing is left.
     """
     if isinstance(source, Path):
         return checkpoints.load(source)
     assert deposits is not None
-    return load_deposit(deposits, source)
+    try:
+        return load_deposit(deposits, source)
+    except ClusterError:
+        found = None if folder is None else checkpoints.newest(folder)[0]
+        if found is None:
+            raise
+        return checkpoints.load(found.path)
 
 
 class GroupCheckpoints:
@@ -46,6 +55,7 @@ class GroupCheckpoints:
     ) -> None:
         self._replica, self._plan, self._services, self._job = replica, plan, services, replica.job
         self._reporter = reporter
+        self._memory_limit = services.memory_limit
         self._saver = Saver(replica.comm, services.memory_limit)
         stack.push(lambda kind, error, trace: self._saver.close(failed=kind is not None))
         self._every_s, self._saved_at = checkpoint_seconds(replica.job), time.monotonic()
@@ -58,10 +68,10 @@ class GroupCheckpoints:
         group, deposits, replica = self._plan.group, self._services.deposits, self._replica
         machines = {machine for machine, _ in group.nannies}
         wanted = len(machines) > 1 or (replica.in_process_servers and replica.shadow is None)
-        if not (wanted and group.leads and deposits is not None and replica.comm.rank == 0):
+        if not (wanted and group.leads and deposits is not None and deposits.keeps and replica.comm.rank == 0):
             return None
-        every_s = memory_checkpoint_seconds(self._job)
-        return MemoryCheckpoints(deposits, group.nannies, every_s) if every_s else None
+        every_s, room = memory_checkpoint_seconds(self._job), partial(has_room_here, dask_limit=self._memory_limit)
+        return MemoryCheckpoints(deposits, group.nannies, every_s, room) if every_s else None
 
     @property
     def due(self) -> tuple[bool, bool]:

@@ -13,13 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
-from singa_dask.errors import CheckpointError
+from singa_dask.errors import CheckpointError, ClusterError
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Checkpoint
 from singa_dask.training.checkpoint_file import DiskFull
-from singa_dask.training.memory import format_nbytes, has_room_here
+from singa_dask.training.memory import format_nbytes
 
 if TYPE_CHECKING:
     from singa_dask.cluster.deposits import Deposit
@@ -29,16 +27,22 @@ logger = logging.getLogger(__name__)
 _COPIES = 2
 # The first one is made after so many seconds. Until then a lost group would go back to the start.
 _FIRST_S = 1.0
-# They take at most this share of the time, and come at least so often: nannies let go what is older.
+# They take at most this share of the time, but come at least so often, unless the job wants them less often.
 _SHARE = 0.02
-_AT_LEAST_EVERY_S = 300.0
+AT_LEAST_EVERY_S = 300.0
+# For so long a nanny is not asked again that has not answered, or its machine.
+_SILENT_S = 300.0
 
 
 class Deposits(Protocol):
-    """What nannies keep for a group (cluster.deposits.Depositor)."""
+    """What nannies keep for a group (cluster.deposits.Depositor). keeps: whether they can be asked to."""
 
-    def keep(self, nanny: str, number: int, content: Any, data: np.ndarray) -> bool:
-        """Have a nanny keep bytes in the place of those with a lower number; returns whether it does."""
+    @property
+    def keeps(self) -> bool: ...
+
+    def keep(self, nanny: str, number: int, content: Any, path: Path) -> bool:
+        """Have a nanny keep the bytes of a file in the place of those with a lower number; returns whether it does.
+        Raises OSError if nobody listens at its address, TimeoutError if it does not answer."""
 
     def read(self, deposit: Deposit, out: Callable[[bytes], Any]) -> None:
         """Read what a nanny keeps. Raises ClusterError if it is gone."""
@@ -48,14 +52,18 @@ class MemoryCheckpoints:
     """Keeps the newest checkpoint of a group in the memory of two nannies.
 
     nannies: the machines and addresses of those that may keep it, by preference. every_s: seconds between two
-    checkpoints, more if they would take more than 2 % of the time.
+    checkpoints, more if they would take more than 2 % of the time. room: whether this process has memory for so many
+    bytes.
     """
 
-    def __init__(self, deposits: Deposits, nannies: Sequence[tuple[str, str]], every_s: float) -> None:
-        self._deposits, self._nannies, self._every_s = deposits, nannies, every_s
+    def __init__(
+        self, deposits: Deposits, nannies: Sequence[tuple[str, str]], every_s: float, room: Callable[[int], bool]
+    ) -> None:
+        self._deposits, self._nannies, self._every_s, self._room = deposits, nannies, every_s, room
         self._began = time.monotonic()
         self._next = self._began + _FIRST_S
-        self.kept: tuple[str, ...] = ()
+        self._silent: dict[str, float] = {}  # nannies and machines, until when they are not asked
+        self.kept: dict[str, str] = {}  # nanny -> machine
 
     @property
     def due(self) -> bool:
@@ -65,43 +73,65 @@ class MemoryCheckpoints:
     def write(self, checkpoint: Checkpoint, begin: Callable[[], None]) -> None:
         """Write a checkpoint into the memory of the nannies. begin: as for checkpoints.save.
 
-        Raises CheckpointError if this process or all nannies have no memory for it.
+        Raises CheckpointError if this process has no memory for it, or if nannies of several machines should keep it
+        and those of at most one do.
         """
         began = time.monotonic()
-        self._next = began + _AT_LEAST_EVERY_S  # unless it succeeds
+        at_most_s = max(AT_LEAST_EVERY_S, self._every_s)
+        self._next = began + at_most_s  # unless it succeeds
         nbytes = checkpoints.nbytes_of(checkpoint)
-        if not has_room_here(nbytes):
+        if not self._room(nbytes):
             raise CheckpointError(f"there is no memory for a checkpoint of {format_nbytes(nbytes)}")
-        with _memory_file() as path:
-            try:
+        before = self.kept
+        try:
+            with _memory_file() as path:
                 checkpoints.write(checkpoint, path, begin)
-            except (OSError, DiskFull) as error:
-                raise CheckpointError(f"the checkpoint in memory: {error}") from error
-            found = checkpoints.found(path)
-            before, self.kept = self.kept, self._keep(found.step, found, np.memmap(path, np.uint8, "r"))
-        if not self.kept:
-            raise CheckpointError("no nanny keeps a checkpoint")
+                found = checkpoints.found(path)
+                self.kept = self._keep(found.step, found, path)
+        except (OSError, DiskFull) as error:
+            raise CheckpointError(f"the checkpoint in memory: {error}") from error
         now = time.monotonic()
-        took_s = now - began if self.kept == before else 0.0  # a nanny imports this package with its first one
+        # A nanny imports this package with its first one.
+        took_s = now - began if self.kept == before else 0.0
         every_s = min(self._every_s, 2 * (now - self._began))
-        self._next = now + min(max(took_s / _SHARE, every_s), _AT_LEAST_EVERY_S)
+        self._next = now + max(every_s, min(took_s / _SHARE, at_most_s))
+        machines, wanted = set(self.kept.values()), {machine for machine, _ in self._nannies}
+        if len(machines) < min(_COPIES, len(wanted)):
+            kept = "only nannies of one machine keep" if machines else "no nanny keeps"
+            raise CheckpointError(f"{kept} a checkpoint")
 
-    def _keep(self, step: int, content: Any, data: np.ndarray) -> tuple[str, ...]:
-        """The nannies that keep it: on as many machines as there are, at most two."""
+    def _keep(self, step: int, content: Any, path: Path) -> dict[str, str]:
+        """Have nannies keep it: of as many machines as there are, at most two."""
         kept: dict[str, str] = {}
         for apart in (True, False):  # two nannies of one machine, if there is no other
             for machine, nanny in self._nannies:
                 if len(kept) < _COPIES and nanny not in kept and not (apart and machine in kept.values()):
-                    kept |= {nanny: machine} if self._deposits.keep(nanny, step, content, data) else {}
-        return tuple(kept)
+                    kept |= {nanny: machine} if self._asked(machine, nanny, step, content, path) else {}
+        return kept
+
+    def _asked(self, machine: str, nanny: str, step: int, content: Any, path: Path) -> bool:
+        now = time.monotonic()
+        if any(self._silent.get(each, now) > now for each in (machine, nanny)):
+            return False
+        try:
+            return self._deposits.keep(nanny, step, content, path)
+        except (OSError, TimeoutError) as error:
+            logger.info("the nanny %s keeps no checkpoint: %r", nanny, error)
+            self._silent[machine if isinstance(error, TimeoutError) else nanny] = now + _SILENT_S
+            return False
 
 
-def load_deposit(deposits: Deposits, deposit: Deposit) -> Checkpoint:
-    """A checkpoint that nannies keep. Raises ClusterError if it is gone, CheckpointError if it is damaged."""
-    with _memory_file() as path:
-        with path.open("wb") as file:
-            deposits.read(deposit, file.write)
-        return checkpoints.load(path)  # its arrays hold the file open
+def load_deposit(deposits: Deposits, copies: Sequence[Deposit]) -> Checkpoint:
+    """A checkpoint of which nannies keep copies. Raises ClusterError if none can be read."""
+    for deposit in copies:
+        try:
+            with _memory_file() as path:
+                with path.open("wb") as file:
+                    deposits.read(deposit, file.write)
+                return checkpoints.load(path)  # its arrays hold the file open
+        except (ClusterError, CheckpointError, OSError) as error:
+            logger.warning("a checkpoint in the memory of the nanny %s cannot be read: %s", deposit.holder, error)
+    raise ClusterError("the checkpoint in memory is gone")
 
 
 @contextmanager

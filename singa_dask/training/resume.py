@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from singa_dask.errors import CheckpointError
+from singa_dask.errors import CheckpointError, ClusterError
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Checkpoint
 from singa_dask.training.replica import Replica
@@ -23,7 +23,7 @@ def put_parameters(
 
     load: reads the checkpoint, on the first rank. carry: see GroupState.restore. A restarted group whose servers are
     not new needs no checkpoint: they have the parameters. Raises CheckpointError where a new group's checkpoint is
-    missing or damaged.
+    missing or damaged, ClusterError where it was in memory.
     """
     state, comm = replica.group_state, replica.comm
     if load is None:
@@ -33,7 +33,7 @@ def put_parameters(
     if comm.rank == 0:
         try:
             checkpoint = load()
-        except CheckpointError:
+        except (CheckpointError, ClusterError):
             if replica.in_process_servers or servers_are_new:
                 raise
             found[0] = 0  # it may have been removed since

@@ -70,8 +70,16 @@ class Saver:
     def wait(self, *, must: bool = False) -> None:
         """Return when everything is written. Raises CheckpointError on the first rank if the last one `must` be there
         and could not be written; ClusterError where another rank is lost."""
+        fault: CheckpointError | None = None
         if self._under_way is not None:
-            self._report(must=must)
+            try:
+                self._report(must=must)
+            except CheckpointError as error:
+                fault = error
+        with self._parent.patiently(WRITING_TIMEOUT_S):  # only the first rank has written
+            self._parent.barrier()
+        if fault is not None:
+            raise fault
 
     def close(self, *, failed: bool) -> None:
         """End the thread. failed: whether other ranks may not take part any more."""

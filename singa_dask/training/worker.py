@@ -67,7 +67,7 @@ class GroupPlan:
     number: int = 0
     generation: int = 0
     puts: bool = True
-    resume: Path | Deposit | None = None
+    resume: Path | tuple[Deposit, ...] | None = None
     first: int = 0
     fresh: bool = True
     in_process_servers: bool = True
@@ -257,7 +257,9 @@ class _TrainingLoop:
             if found is not None:
                 return found.get("decisions") or {}
             self._unread = True
-        load = partial(load_source, group.resume, self._services.deposits) if group.resume else None
+        # Servers that are not new may have been given this one already, and no other.
+        folder = self._plan.checkpoints if group.fresh else None
+        load = partial(load_source, group.resume, self._services.deposits, folder) if group.resume else None
         checkpoint = put_parameters(self._replica, load, carry=group.leads, servers_are_new=group.fresh)
         return checkpoint.decisions if checkpoint else {}
 

@@ -26,6 +26,20 @@ def restricted():
 
 @pytest.mark.long
 @pytest.mark.timeout(240)
+def test_a_run_that_loses_a_host_goes_on_from_memory(environment, tmp_path, no_leaks):
+    if restricted():
+        pytest.skip("namespaces, network cards or mounts are not allowed")
+    figures, faults = tmp_path / "figures.json", STORM.with_name("faults.py")
+    command = [sys.executable, faults, "--case", "host", "--steps", "600", "--json", figures]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (row,) = json.loads(figures.read_text())["rows"]
+    assert row["restarts"] == 1 and row["ledger"].startswith("clean") and not row["left"], row
+    assert 0 < row["repeated"] < 1499, "it lost the host after 1,500 steps, and has no checkpoint on the disk"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("framework", ["allreduce", "sandblaster", "downpour", "hogwild"])
 def test_a_run_survives_a_storm(framework, environment, tmp_path, no_leaks):
     figures = tmp_path / "figures.json"

@@ -144,6 +144,26 @@ OTHER_SHAPES = {
         (11, 6),
         lambda x, w, b: F.conv1d(x.permute(0, 2, 1), w.permute(2, 1, 0), b, stride=2, padding=2).permute(0, 2, 1),
     ),
+    "max pooling of sequences": (
+        Pooling("n", "x", kernel=3, stride=2, pad=1),
+        (7, 3),
+        lambda x: F.max_pool1d(x.permute(0, 2, 1), 3, 2, 1).permute(0, 2, 1),
+    ),
+    "average pooling of volumes": (
+        Pooling("n", "x", pool="AVG", kernel=3, stride=2, pad=1),
+        (4, 5, 6, 2),
+        lambda x: F.avg_pool3d(x.permute(0, 4, 1, 2, 3), 3, 2, 1).permute(0, 2, 3, 4, 1),
+    ),
+    "max pooling of volumes": (
+        Pooling("n", "x", kernel=2, stride=2),
+        (4, 5, 6, 2),
+        lambda x: F.max_pool3d(x.permute(0, 4, 1, 2, 3), 2, 2).permute(0, 2, 3, 4, 1),
+    ),
+    "upsampling between voxels": (
+        Upsampling("n", "x", factor=2, method="BILINEAR"),
+        (2, 3, 4, 2),
+        lambda x: F.interpolate(x.permute(0, 4, 1, 2, 3), scale_factor=2, mode="trilinear").permute(0, 2, 3, 4, 1),
+    ),
     "convolution of volumes": (
         Convolution("n", "x", num_filters=4, kernel=3, kernel_z=2, pad=1, groups=2),
         (4, 5, 6, 2),

@@ -27,7 +27,7 @@ from singa_dask.ops import Ops
 from singa_dask.server import ServerPlan, actor, link, server, shadow, stub
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch, servers, supervisor
-from singa_dask.training import shadows
+from singa_dask.training import memory_checkpoints, shadows
 
 LIMIT_S = 1500.0  # every run ends by then, whatever happens to it
 RESUMED_S = 3.0  # after its driver was lost
@@ -251,7 +251,8 @@ class History:
             ),
             (shadow, {"Memory": SimulatedMemory}),
             (deposits, {"Memory": SimulatedMemory}),
-            (replicas, {"asyncio": SimulatedAsyncio()}),
+            (replicas, {"asyncio": SimulatedAsyncio(), "time": self.clock, "check_listening": _listening}),
+            (memory_checkpoints, {"time": self.clock}),
             (shadows, {"all_gather_objects": lambda comm, own: comm.places}),
             (workers, {name: calls[name] for name in ("alive", "run_each", "describe", "time")}),
             (group, calls),
@@ -300,6 +301,10 @@ class History:
         assert self.loop.fiber is not None
         process = next(p for p in self.cluster.processes.values() if self.loop.fiber in p.fibers)
         return Pool(process.start)
+
+
+async def _listening(address: str) -> None:
+    """The network of the history says who does."""
 
 
 class _NoDeparture:

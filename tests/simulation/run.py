@@ -17,7 +17,6 @@ from simulation.disk import Disk, Saved
 from simulation.ranks import Meeting
 from simulation.rules import NEWCOMERS, CheckedSupervision, Counting, Lineage, Rules
 from singa_dask.cluster import leases
-from singa_dask.cluster.deposits import Deposit
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.cluster.rank import RankTask
 from singa_dask.cluster.workers import place
@@ -204,7 +203,7 @@ class Run:
         """The checkpoint on the disk or in memory, or the start."""
         if source is None:
             return Saved("", 0, np.zeros(self.size, np.float32), Ledger())
-        of, path = (self.deposited, source.content.path) if isinstance(source, Deposit) else (self.disk.saved, source)
+        of, path = (self.disk.saved, source) if isinstance(source, Path) else (self.deposited, source[0].content.path)
         return next(saved for saved in of if saved.path == str(path))
 
     def new_lineage(self, source: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,8 +28,8 @@ from singa_dask.server import ActorLink, Address, Keeper, Link, LocalLink, Serve
 from singa_dask.server.clocks import Note
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Fresh, Reply, Request, Update
-from singa_dask.training.dask_task import BACK, ORPHAN_S, SERVERS_S
-from singa_dask.training.memory_checkpoints import MemoryCheckpoints
+from singa_dask.training.dask_task import BACK, SERVERS_S
+from singa_dask.training.memory_checkpoints import MemoryCheckpoints, _memory_file
 from singa_dask.training.placement import server_plan
 from singa_dask.training.shadows import LATEST, LeftBehind, RankAddress, RankShadow
 from singa_dask.training.worker import STOP_S
@@ -41,6 +42,7 @@ COMPUTE_S = 0.25  # of a step, on a fast worker group
 UPDATE_S = 0.03  # of a rank's slices, by the server in its process
 SAVE_S = 0.2
 LOOK_S = 0.1
+ORPHAN_S = 600.0  # for which memory outlives its process
 KEPT_FREQ = 3  # steps between two checkpoints in memory
 PATIENCE_S = 60.0  # for a reply of a living server
 
@@ -80,6 +82,7 @@ class Training:
         self.cut = self.run_.prepared.partition.dealt_to(meeting.size)
         self.values, self.ledger, self.first = np.zeros(self.cut.size, np.float32), Ledger(), 0
         self.keeping: Fiber | None = None
+        self.memory: MemoryCheckpoints | None = None
         self.compute_s = COMPUTE_S * (1 + self.run_.slow.get(self.plan.number, 0))
 
     def run(self) -> dict[str, Any]:
@@ -277,20 +280,25 @@ class Training:
                 ledgers.append(state.ledger)
         return values, Ledger.joint(ledgers)
 
-    def _load(self, source: Path | Deposit) -> Saved:
-        """A checkpoint, as the first rank reads it."""
-        saved = self.run_.saved(source)
-        if isinstance(source, Deposit):
-            parts: list[bytes] = []
-            self._depositor().read(source, parts.append)
-            self.rules.demand(b"".join(parts) == pickle.dumps(saved), f"the memory of step {saved.step} is damaged")
-            self.run_.history.counts["from a deposit"] += 1
+    def _load(self, source: Path | tuple[Deposit, ...]) -> Saved:
+        """A checkpoint, as the first rank reads it: GroupCheckpoints.load_source."""
+        saved, parts = self.run_.saved(source), list[bytes]()
+        for deposit in () if isinstance(source, Path) else source:
+            parts.clear()
+            with suppress(ClusterError):
+                self._depositor().read(deposit, parts.append)
+                break
+        else:
+            if not isinstance(source, Path):
+                raise ClusterError("the checkpoint in memory is gone")
+            return saved
+        self.rules.demand(b"".join(parts) == pickle.dumps(saved), f"the memory of step {saved.step} is damaged")
+        self.run_.history.counts["from a deposit"] += 1
         return saved
 
     def _depositor(self) -> Depositor:
-        process = self.meeting.ranks[0].process
-        owner = self.meeting.topic, CHECKPOINT, self.plan.generation
-        return Depositor(NannyHolder(process, *owner, orphan_s=ORPHAN_S), _has_room)
+        process, owner = self.meeting.ranks[0].process, (self.meeting.topic, CHECKPOINT, self.plan.generation)
+        return Depositor(process, NannyHolder.of(process, *owner, orphan_s=ORPHAN_S), _has_room)
 
     def _keep(self, step: int) -> None:
         """Keep a checkpoint in memory, beside the next steps: training/group_checkpoints.py."""
@@ -300,9 +308,14 @@ class Training:
         values, ledger = self._gathered(f"memory {step}")
         saved = Saved(f"memory-{len(self.run_.deposited)}", step, values, ledger)
         self.run_.deposited.append(saved)
-        memory = MemoryCheckpoints(self._depositor(), self.plan.nannies, 0.0)
-        data = np.frombuffer(pickle.dumps(saved), np.uint8)
-        self.keeping = self.meeting.ranks[0].process.start(lambda: memory._keep(step, saved.found, data))
+        if self.memory is None:
+            self.memory = MemoryCheckpoints(self._depositor(), self.plan.nannies, 0.0, _has_room)
+        self.keeping = self.meeting.ranks[0].process.start(partial(self._kept, self.memory, saved))
+
+    def _kept(self, memory: MemoryCheckpoints, saved: Saved) -> None:
+        with _memory_file() as path:
+            path.write_bytes(pickle.dumps(saved))
+            memory._keep(saved.step, saved.found, path)
 
     def _emit(self, step: int) -> None:
         """Tell the driver, by an event of Dask."""

@@ -316,6 +316,24 @@ CASES: dict[str, Case] = {
         ((3, 1, 2),),
         lambda x: formulas.between(x).repeat(2, axis=2),
     ),
+    "Upsampling of sequences": Case(
+        Upsampling("u", "x", method="BILINEAR"),
+        'name: "u" type: kUpsampling srclayers: "x" upsampling_conf { method: BILINEAR }',
+        ((3, 2),),
+        formulas.between,
+    ),
+    "Upsampling of volumes": Case(
+        Upsampling("u", "x", factor=3),
+        'name: "u" type: kUpsampling srclayers: "x" upsampling_conf { factor: 3 }',
+        ((2, 3, 2, 2),),
+        lambda x: x.repeat(3, axis=1).repeat(3, axis=2).repeat(3, axis=3),
+    ),
+    "Upsampling between voxels": Case(
+        Upsampling("u", "x", method="BILINEAR"),
+        'name: "u" type: kUpsampling srclayers: "x" upsampling_conf { method: BILINEAR }',
+        ((3, 1, 1, 2),),
+        lambda x: formulas.between(x).repeat(2, axis=2).repeat(2, axis=3),
+    ),
     "Pooling MAX": Case(
         Pooling("p", "x"),
         'name: "p" type: kPooling srclayers: "x"',
@@ -333,6 +351,36 @@ CASES: dict[str, Case] = {
         'name: "p" type: kPooling srclayers: "x" pooling_conf { pool: AVG kernel: 3 stride: 1 pad: 1 }',
         ((5, 4, 2),),
         formulas.pool(np.mean, 3, 1, 1, 0),
+    ),
+    "Pooling MAX of sequences": Case(
+        Pooling("p", "x", kernel=3, stride=1, pad=1),
+        'name: "p" type: kPooling srclayers: "x" pooling_conf { kernel: 3 stride: 1 pad: 1 }',
+        ((7, 2),),
+        formulas.pool(np.max, 3, 1, 1, -np.inf),
+    ),
+    "Pooling AVG of sequences": Case(
+        Pooling("p", "x", pool="AVG", kernel=3),
+        'name: "p" type: kPooling srclayers: "x" pooling_conf { pool: AVG kernel: 3 }',
+        ((8, 2),),
+        formulas.pool(np.mean, 3, 2, 0, 0),
+    ),
+    "Pooling MAX of volumes": Case(
+        Pooling("p", "x", pad=1),
+        'name: "p" type: kPooling srclayers: "x" pooling_conf { pad: 1 }',
+        ((4, 5, 3, 2),),
+        formulas.pool(np.max, 3, 2, 1, -np.inf),
+    ),
+    "Pooling AVG of volumes": Case(
+        Pooling("p", "x", pool="AVG", kernel=2, stride=1, pad=1),
+        'name: "p" type: kPooling srclayers: "x" pooling_conf { pool: AVG kernel: 2 stride: 1 pad: 1 }',
+        ((2, 3, 2, 2),),
+        formulas.pool(np.mean, 2, 1, 1, 0),
+    ),
+    "Pooling of depth": Case(
+        Pooling("p", "x", kernel=1, stride=1, kernel_z=2, stride_z=2),
+        'name: "p" type: kPooling srclayers: "x" pooling_conf { kernel: 1 stride: 1 kernel_z: 2 stride_z: 2 }',
+        ((5, 2, 3, 2),),
+        lambda x: np.maximum(x[:, 0:4:2], x[:, 1:5:2]),
     ),
     **_activations(),
     "ReLU with a slope": Case(
@@ -680,6 +728,12 @@ CASES: dict[str, Case] = {
         'name: "s" type: kSlice srclayers: "x" slice_conf { slice_dim: 1 num_slices: 2 }',
         ((2, 3, 5),),
         lambda x: [x[..., :2], x[..., 2:]],
+    ),
+    "Slice of one piece": Case(
+        Slice("s", "x", slice_dim=1, sizes=[1, 2], piece=1),
+        'name: "s" type: kSlice srclayers: "x" slice_conf { slice_dim: 1 sizes: [1, 2] piece: 1 }',
+        ((2, 2, 3),),
+        lambda x: x[..., 1:],
     ),
     "Slice of rows": Case(
         Slice("s", "x", num_slices=2),

@@ -76,11 +76,13 @@ def pool(
     reduce: Callable[..., np.ndarray], kernel: int, stride: int, pad: int, fill: float
 ) -> Callable[..., np.ndarray]:
     def formula(x: np.ndarray) -> np.ndarray:
-        padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)), constant_values=fill)
-        size = [(n - kernel) // stride + 1 for n in padded.shape[1:3]]
-        y = np.empty((len(x), *size, x.shape[3]))
-        for h, v in itertools.product(*map(range, size)):
-            y[:, h, v] = reduce(padded[:, h * stride :, v * stride :][:, :kernel, :kernel], axis=(1, 2))
+        axes = tuple(range(1, x.ndim - 1))  # of sequences, images or volumes
+        padded = np.pad(x, [(pad, pad) if axis in axes else (0, 0) for axis in range(x.ndim)], constant_values=fill)
+        size = [(padded.shape[axis] - kernel) // stride + 1 for axis in axes]
+        y = np.empty((len(x), *size, x.shape[-1]))
+        for place in itertools.product(*map(range, size)):
+            window = (slice(n * stride, n * stride + kernel) for n in place)
+            y[(slice(None), *place)] = reduce(padded[(slice(None), *window)], axis=axes)
         return y
 
     return formula

@@ -28,9 +28,9 @@ from singa_dask.training.checkpoint import Found
 from singa_dask.training.worker import WorkerPlan
 
 
-def found(step: int, deposit: Deposit | None = None) -> Found:
+def found(step: int, *deposits: Deposit) -> Found:
     """A checkpoint: on the disk, or in memory."""
-    return Found(Path(f"step-{step}.h5"), step, {}, {}, (), deposit=deposit)
+    return Found(Path(f"step-{step}.h5"), step, {}, {}, (), deposits=deposits)
 
 
 class Group:

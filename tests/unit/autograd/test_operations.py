@@ -121,6 +121,7 @@ def test_operators_of_time_steps_work_step_by_step():
     y *= 2
     assert len(y) == len(x) == 3
     np.testing.assert_allclose(np.stack(y), 4 * np.stack(x), rtol=1e-6)
+    np.testing.assert_allclose(np.stack(2 / -y), -0.5 / np.stack(x), rtol=1e-6)
     dropped = autograd.dropout([*np.ones((3, 200, 4), np.float32)], 0.5)
     assert 0.3 < np.stack(dropped).astype(bool).mean() < 0.7
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from distributed.core import Status
 
-from singa_dask.cluster import leases, rank
+from singa_dask.cluster import departure, leases, rank
 from singa_dask.cluster.rank import (
     JoinFailed,
     RankPlan,
@@ -245,7 +245,7 @@ def test_a_dask_worker_that_closes_waits_for_its_rank_to_save(worker, monkeypatc
 
 
 def test_a_dask_worker_does_not_wait_for_ever(worker, monkeypatch):
-    monkeypatch.setattr(rank, "CLOSING_S", 0.1)
+    monkeypatch.setattr(departure, "CLOSING_S", 0.1)
     leases.reserve(worker.address, "g", 5.0)
     rank_task(RankPlan("g", 0, 1), lambda comm: asyncio.run(next(iter(worker.plugins.values())).teardown(worker)), ())
 

@@ -26,6 +26,7 @@ from singa_dask.layers import (
     Layer,
     MAELoss,
     MSELoss,
+    Pooling,
     RecordInput,
     Reshape,
     Slice,
@@ -33,6 +34,7 @@ from singa_dask.layers import (
     Step,
     Tanh,
     TransposedConvolution,
+    Upsampling,
 )
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
@@ -335,8 +337,9 @@ def test_pieces_of_volumes(dim):
     pieces = Slice("pieces", "data", slice_dim=dim, num_slices=2)
     data = RecordInput("data", shape=[4, 5, 6, 7], has_label=False)
     layers = [data, pieces, Tanh("first", "pieces"), Tanh("second", "pieces")]
+    layers += [Slice("last", "data", slice_dim=dim, num_slices=2, piece=1)]
     layers += [
-        Concate("both", ["second", "first"], concate_dim=dim),
+        Concate("both", ["second", "first", "last"], concate_dim=dim),
         InnerProduct("out", "both", num_output=2, param=LARGE),
     ]
     model = Model(layers)
@@ -353,6 +356,24 @@ def test_convolutions_of_sequences(kind):
     model = Model(layers)
     x = np.random.default_rng(0).normal(size=(5, 9, 3)).astype(np.float32)
     np.testing.assert_allclose(ran(model, layers, {"data": x}, "conv"), model.predict(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("axes", [(4, 6, 5), (9,)], ids=["volumes", "sequences"])
+@pytest.mark.parametrize("method", ["NEAREST", "BILINEAR"])
+def test_windows_on_volumes_and_sequences(axes, method):
+    shape = {"shape": [2, *axes]} if axes[1:] else {"shape": [2], "sequence": axes[0]}
+    layers = [
+        RecordInput("data", has_label=False, **shape),
+        Convolution("conv", num_filters=3, kernel=1, param=LARGE),
+        Pooling("largest", kernel=3, stride=2, pad=1),
+        Upsampling("more", method=method),
+        Pooling("means", pool="AVG", kernel=3, stride=1, pad=1),
+        InnerProduct("out", num_output=4, param=LARGE) if axes[1:] else Convolution("out", num_filters=4, param=LARGE),
+    ]
+    model = Model(layers)
+    source = (2, *axes) if axes[1:] else (*axes, 2)
+    x = np.random.default_rng(0).normal(size=(5, *source)).astype(np.float32)
+    np.testing.assert_allclose(ran(model, layers, {"data": x}, "out"), model.predict(x), rtol=1e-4, atol=1e-4)
 
 
 def test_volumes_are_taken_with_channels_first():

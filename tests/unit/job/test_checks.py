@@ -40,6 +40,9 @@ BROKEN = [
     ("test_steps: 5", "early_stopping { patience: 0 }", "early_stopping.patience", 4, 18, "must be at least 1"),
     ("test_steps: 5", "test_steps: 5 gpu: [1, 1]", "gpu", 4, 15, "must not name a GPU twice. Received: [1, 1]."),
     ("test_steps: 5", "test_steps: 5 gpu: [0, -1]", "gpu[1]", 4, 24, "must not be negative"),
+    ("test_steps: 5", 'test_steps: 5 checkpoint_every: "0s"', "checkpoint_every", 4, 15, "must be a time above 0"),
+    ("test_steps: 5", 'test_steps: 5 memory_checkpoint_every: "10"', "memory_checkpoint_every", 4, 15, "its unit"),
+    ("test_steps: 5", 'test_steps: 5 orphan_timeout: "5s"', "orphan_timeout", 4, 15, "of at least a minute"),
     # the algorithm
     ("train_one_batch { alg: kBP }", "", "train_one_batch", None, None, "is missing. Write train_one"),
     ("{ alg: kBP }", "{ }", "train_one_batch.alg", 5, 1, "is missing"),

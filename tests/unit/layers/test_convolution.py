@@ -31,11 +31,10 @@ def test_settings_that_do_not_fit(kind, conf, shape, words):
         kind("c", "x", num_filters=6, **conf).setup(shape)
 
 
-def test_pooling_is_for_images():
-    with pytest.raises(ConfigError, match=r"Pooling needs images.*\(9, 4\)"):
-        Pooling("p", "x").setup((9, 4))
-    with pytest.raises(ConfigError, match=r"Upsampling needs images.*\(9, 4\)"):
-        Upsampling("u", "x").setup((9, 4))
+@pytest.mark.parametrize("layer", [Pooling("p", "x"), Upsampling("u", "x")])
+def test_features_have_no_place_for_windows(layer):
+    with pytest.raises(ConfigError, match=r"(Pooling|Upsampling) needs images, sequences or volumes.*\(36,\)"):
+        layer.setup((36,))
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from singa_dask import Job, Model, Module
+from singa_dask import Job, Model, Module, autograd
 from singa_dask.errors import ConfigError
 from singa_dask.job.assemble import assemble
-from singa_dask.layers import Accuracy, Concate, Convolution, Dropout, InnerProduct, RecordInput, ReLU, SoftmaxLoss
+from singa_dask.layers import (
+    Accuracy,
+    Concate,
+    Convolution,
+    Dropout,
+    InnerProduct,
+    RecordInput,
+    ReLU,
+    Slice,
+    SoftmaxLoss,
+)
 from singa_dask.updaters import SGD
 
 DATA = {"path": "dataset:digits/train", "batchsize": 4, "shape": 64}
@@ -138,6 +149,25 @@ def test_a_module_that_is_called_twice_shares_its_parameters():
     net = Block(64)
     names = {m.name: m.share_params for m in assemble([SoftmaxLoss("loss")(net(one) + net(two), one)])}
     assert names["fc_2"] == "fc" and names["relu_2"] == ""
+
+
+class Gated(Module):
+    def __init__(self):
+        self.fc = InnerProduct(num_output=5)
+
+    def forward(self, x):
+        gates, _, values = autograd.split(self.fc(x), 1, [2, 1, 2])
+        return values * autograd.sigmoid(gates)
+
+
+def test_pieces_are_read_in_any_order():
+    model = Model([RecordInput("data", shape=3), Gated()])
+    x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    weight, bias = (np.asarray(param.value) for param in model.net.params)
+    y = x @ weight + bias
+    np.testing.assert_allclose(model.predict(x), y[:, 3:] / (1 + np.exp(-y[:, :2])), rtol=1e-5)
+    with pytest.raises(ConfigError, match=r"piece must be below the number of pieces, 2, and slice_dim above 0"):
+        Model([RecordInput("data", shape=3), Slice(slice_dim=1, num_slices=2, piece=2)])
 
 
 def test_a_module_may_be_used_for_several_nets():

@@ -180,8 +180,8 @@ def test_a_checkpoint_in_memory_must_be_of_the_same_net_updater_and_data(run, th
     made.shapes, made.updater_state, made.data = {"w": (2,)}, ("velocity",), {"train/data": "a"}
     of = {"shapes": made.shapes, "updater_state": made.updater_state, "data": made.data} | there
     deposit = Deposit(replace(found(7), **of), 8)
-    held = run.launcher.checkpoint_in(Left(deposit=deposit))
-    assert held == (replace(deposit.content, deposit=deposit) if fits else None)
+    held = run.launcher.checkpoint_in(Left(deposits=(deposit, deposit)))
+    assert held == (replace(deposit.content, deposits=(deposit, deposit)) if fits else None)
     assert run.launcher.checkpoint_in(Left()) is None
 
 

@@ -2,12 +2,13 @@
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
-from singa_dask.cluster import leases
+from singa_dask.cluster import departure, leases
 from singa_dask.cluster.formation import NoAnswer, WorkersInUse
 from singa_dask.errors import ClusterError
 from singa_dask.server import Address, Server, ServerActor
@@ -242,8 +243,9 @@ def test_a_worker_that_has_lost_its_scheduler_waits_for_the_groups_of_its_server
     stream = SimpleNamespace(comm=SimpleNamespace(closed=lambda: not connected))
     worker = SimpleNamespace(loop=loop, plugin_add=None, plugins={}, batched_stream=stream)
     server = Mock(closed=False, is_deserted=lambda quiet_s: deserted.pop(0))
-    monkeypatch.setattr(serving, "asyncio", SimpleNamespace(sleep=sleep))
-    asyncio.run(serving.Departure(server, "server", worker).teardown(worker))
+    monkeypatch.setattr(departure, "asyncio", SimpleNamespace(sleep=sleep))
+    may_close = partial(serving._may_close, lambda: server, worker)
+    asyncio.run(departure.Departure("server", worker, may_close).teardown(worker))
     assert len(waited) == (0 if connected else 2)
 
 

@@ -108,7 +108,14 @@ def test_a_checkpoint_in_memory_is_one_like_others(start):
     run.settle()
     assert ev.Rewind((0,), 70) in run.commands
     assert run.notes == ["its process died (step 77). Restart 1 of 3, from step 70 in memory."]
-    assert (run.ranks[0].plan.group.resume, run.ranks[0].plan.group.first) == (deposit, 70)
+    assert (run.ranks[0].plan.group.resume, run.ranks[0].plan.group.first) == ((deposit,), 70)
+
+
+def test_a_run_that_resumes_from_memory_says_so(monkeypatch):
+    run = Run(monkeypatch, steps={0: 40}, starts=1, **ALLREDUCE)
+    run.found = found(70, Deposit("its contents", 8))
+    run.begin()
+    assert run.notes == ["the run goes on from step 70, which is in memory"] and run.state.steps == {0: 70}
 
 
 def test_without_a_checkpoint_it_goes_back_to_the_start(start):

@@ -79,6 +79,7 @@ class Launcher:
         self.made, self.groups, self.servers, self.before = [], {}, {}, lambda request: None
         self.released = self.earlier_released = 0
         self.in_memory = None
+        self.let_deposits_go = []
 
     def left_behind(self, nannies):
         return Left(), None
@@ -86,7 +87,8 @@ class Launcher:
     def checkpoint_in(self, left):
         return self.in_memory
 
-    def let_go(self, nannies, *, own=True, earlier=False):
+    def let_go(self, nannies, *, own=True, earlier=False, deposits):
+        self.let_deposits_go.append(deposits)
         self.released += own
         self.earlier_released += earlier
 
@@ -419,13 +421,14 @@ def test_the_newest_checkpoint_is_on_the_disk_or_in_memory(made, disk, memory, n
     made.newest = lambda: disk and found(disk)
     made.launcher.in_memory = memory and found(memory, Deposit(None, 0))
     chosen = made._survey(ev.Survey(1, checkpoint=True)).found
-    assert newest == (chosen and (-chosen.step if chosen.deposit else chosen.step))
+    assert newest == (chosen and (-chosen.step if chosen.deposits else chosen.step))
     assert made._survey(ev.Survey(1)).found is None
 
 
 def test_what_earlier_starts_have_left_is_let_go_when_this_one_has_it_and_when_it_ends_well(made):
     made.run()
     assert (made.launcher.released, made.launcher.earlier_released) == (1, 1)
+    assert made.launcher.let_deposits_go == [True]
 
 
 def test_a_driver_that_fails_leaves_the_memory_of_earlier_starts(made):
@@ -433,6 +436,7 @@ def test_a_driver_that_fails_leaves_the_memory_of_earlier_starts(made):
     with pytest.raises(ZeroDivisionError):
         made.run()
     assert (made.launcher.released, made.launcher.earlier_released) == (1, 0)
+    assert made.launcher.let_deposits_go == [False], "--resume may go on from its last checkpoint"
 
 
 def test_an_outdated_replica_is_recorded_before_its_server_hears_that_it_is_known(made):

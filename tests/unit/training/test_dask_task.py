@@ -1,5 +1,6 @@
 """What a worker gets from its Dask worker, without Dask."""
 
+import threading
 from types import SimpleNamespace
 
 import distributed
@@ -17,7 +18,12 @@ from singa_dask.training.worker import GroupPlan, WorkerPlan
 def played(monkeypatch):
     """What each worker was given, by rank: (communicator, plan, services)."""
     told = {"servers": ("address 0", "address 1")}
-    task = SimpleNamespace(stop_requested=False, told=told, wait_told=lambda name, timeout_s: told[name])
+    task = SimpleNamespace(
+        stop_requested=False,
+        told=told,
+        wait_told=lambda name, timeout_s: told[name],
+        abort_event=threading.Event(),
+    )
     played = SimpleNamespace(given={}, task=task, logged=[])
     worker = SimpleNamespace(
         log_event=lambda topic, event: played.logged.append((topic, event)),

@@ -1,6 +1,7 @@
 """The checkpoints of a worker group, on the disk and in memory."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -37,15 +38,17 @@ HOSTS = ("one", "n1"), ("other", "n2")
 class Nannies:
     """What nannies keep: by nanny, the number, the content and the bytes. refuse: those without memory."""
 
+    keeps = True
+
     def __init__(self, *refuse):
         self.kept, self.refuse, self.all = {}, refuse, []
 
-    def keep(self, nanny, number, content, data):
+    def keep(self, nanny, number, content, path):
         if nanny in self.refuse:
             return False
         assert number > self.kept.get(nanny, (0,))[0]
-        self.kept[nanny] = number, content, data.tobytes()
-        self.all.append((nanny, content, data.tobytes()))
+        self.kept[nanny] = number, content, path.read_bytes()
+        self.all.append((nanny, content, path.read_bytes()))
         return True
 
     def read(self, deposit, out):
@@ -89,9 +92,9 @@ def test_a_group_goes_on_from_memory_as_if_nothing_had_happened(prepared, tmp_pa
     assert steps == [content.step for nanny, content, _ in nannies.all if nanny == "n2"]
     for nanny, content, data in nannies.all[:2]:
         deposit = Deposit(content, len(data), holder=nanny)
-        again, _ = run(prepared(), tmp_path / nanny, nannies, (), deposit)
+        again, _ = run(prepared(), tmp_path / nanny, nannies, (), (deposit,))
         assert all((again[name] == whole[name]).all() for name in whole)
-        assert replace(content, deposit=deposit).source is deposit
+        assert replace(content, deposits=(deposit,)).source == (deposit,)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,11 @@ def clock(monkeypatch):
 
 def written(memory, step=3):
     memory.write(Checkpoint(step, 0, "", {"w": np.ones(5, np.float32)}), lambda: None)
-    return memory.kept
+    return "".join(memory.kept)
+
+
+def in_memory(nannies, places=HOSTS, every_s=10.0, room=lambda nbytes: True):
+    return MemoryCheckpoints(nannies, places, every_s, room)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +148,6 @@ def written(memory, step=3):
     [
         ("an am bo", "", "no"),
         ("an am bo", "n", "mo"),
-        ("an am bo", "o", "nm"),
         ("an am", "", "nm"),
         ("an bm co", "", "nm"),
         ("an bm co", "m", "no"),
@@ -149,9 +155,34 @@ def written(memory, step=3):
     ],
 )
 def test_two_nannies_keep_it_on_two_machines_if_there_are(places, refuse, kept):
-    assert written(MemoryCheckpoints(Nannies(*refuse), [tuple(place) for place in places.split()], 10.0)) == tuple(
-        kept
-    )
+    assert written(in_memory(Nannies(*refuse), [tuple(place) for place in places.split()])) == kept
+
+
+def test_copies_on_one_of_several_machines_are_a_fault():
+    memory = in_memory(Nannies("o"), [tuple(place) for place in ("an", "am", "bo")])
+    with pytest.raises(CheckpointError, match="only nannies of one machine keep a checkpoint"):
+        written(memory)
+    assert "".join(memory.kept) == "nm", "which is better than nothing"
+
+
+@pytest.mark.parametrize(("error", "asked"), [(TimeoutError(), "noono"), (ConnectionRefusedError(), "nmomonmo")])
+def test_who_does_not_answer_is_not_asked_again_for_some_time(clock, error, asked):
+    class Silent(Nannies):
+        asked = ""
+
+        def keep(self, nanny, *args):
+            self.asked += nanny
+            if nanny == "n":
+                raise error
+            return nanny == "o" or super().keep(nanny, *args)
+
+    nannies = Silent()
+    memory = in_memory(nannies, [tuple(place) for place in ("an", "am", "bo")])
+    for step, later_s in enumerate((0, 10, 300), 1):
+        clock.s += later_s
+        with suppress(CheckpointError):  # only one machine has it
+            written(memory, step)
+    assert nannies.asked == asked
 
 
 def test_they_are_as_often_as_the_job_says_and_take_a_small_share_of_the_time(clock):
@@ -171,7 +202,7 @@ def test_they_are_as_often_as_the_job_says_and_take_a_small_share_of_the_time(cl
         return began, round(clock.s - now, 1)
 
     nannies = Slow()
-    memory = MemoryCheckpoints(nannies, HOSTS, 10.0)
+    memory = in_memory(nannies)
     assert not memory.due
     clock.s += 1.0
     assert memory.due
@@ -184,27 +215,28 @@ def test_they_are_as_often_as_the_job_says_and_take_a_small_share_of_the_time(cl
     ]
 
 
-def test_no_memory_for_it_is_an_error_and_asks_nobody(monkeypatch):
-    monkeypatch.setattr(memory_checkpoints, "has_room_here", lambda nbytes: False)
-    memory, begun = MemoryCheckpoints(Nannies(), HOSTS, 10.0), []
+def test_no_memory_for_it_is_an_error_and_asks_nobody():
+    memory, begun = in_memory(Nannies(), room=lambda nbytes: False), []
     with pytest.raises(CheckpointError, match=r"there is no memory for a checkpoint of \d+"):
         memory.write(Checkpoint(1, 0, "", {"w": np.ones(5)}), lambda: begun.append(1))
     assert not begun and not memory.due
 
 
-def test_one_that_is_gone_is_a_loss_and_a_damaged_one_an_error(tmp_path):
-    class Gone(Nannies):
+def test_the_next_copy_is_read_where_one_is_gone_or_damaged_and_then_the_disk(tmp_path):
+    class Some(Nannies):
         def read(self, deposit, out):
-            raise ClusterError("let go")
+            if deposit.holder == "gone":
+                raise ClusterError("let go")
+            out(b"no HDF5" if deposit.holder == "damaged" else saved.read_bytes())
 
-    class Damaged(Nannies):
-        def read(self, deposit, out):
-            out(b"no HDF5")
-
-    deposit = Deposit(None, 7, holder="n1")
-    with pytest.raises(ClusterError, match="let go"):
-        load_source(deposit, Gone())
-    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
-        load_source(deposit, Damaged())
+    saved = checkpoints.save(Checkpoint(7, 0, "", {"w": np.ones(5)}), tmp_path / "c.h5")
+    gone, damaged, good = (Deposit(None, 7, holder=holder) for holder in ("gone", "damaged", "good"))
+    assert load_source([gone, damaged, good], Some(), tmp_path).step == 7
+    with pytest.raises(ClusterError, match="the checkpoint in memory is gone"):
+        load_source([gone, damaged], Some(), tmp_path)
+    checkpoints.save(Checkpoint(5, 0, "", {"w": np.ones(5)}), checkpoints.path_of(tmp_path, 5))
+    assert load_source([gone, damaged], Some(), tmp_path).step == 5
+    with pytest.raises(ClusterError, match="is gone"):
+        load_source([gone], Some(), None)
     with pytest.raises(CheckpointError, match="not found"):
-        load_source(tmp_path / "c.h5", None)
+        load_source(tmp_path / "lost.h5", None, tmp_path)
