@@ -121,9 +121,9 @@ def train(
 def attach(run: str, scheduler: str | None, scheduler_file: Path | None, **driving: Any) -> None:
     """Take over RUN, whose driver was lost.
 
-    RUN is the workspace of the run, or its name in runs/. Its Dask workers hold its state in memory for ten minutes.
-    The run goes on from there: at most one step is repeated, and no update is lost that servers had acknowledged.
-    Without that memory, it goes on from its newest checkpoint.
+    RUN is the workspace of the run, or its name in runs/. Its Dask workers hold its state in memory for ten minutes,
+    or the orphan_timeout of its job. The run goes on from there: at most one step is repeated, and no update is lost
+    that servers had acknowledged. Without that memory, it goes on from its newest checkpoint.
     """
     save_when_stopped(signal.SIGTERM)
     from singa_dask.training.workspace import Workspace

@@ -6,6 +6,7 @@ They are on other machines than the processes that may be lost, and held like th
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _BLOCK = 16 << 20  # bytes of a message
 _BLOCK_S = 10.0  # for a message to be answered
+_KEEP_S = 100.0  # for a nanny to have all
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Depositor:
     """Has nannies keep bytes, the latest, and reads what they keep.
 
     worker: the Dask worker of this process. holder: whose deposits they are; None to read only. room: whether there is
-    memory for so many bytes, where it is called. aborted: whether nobody needs the answer any more.
+    memory for so many bytes, where it is called. leaves: whether the rank has no time for deposits any more.
     """
 
     def __init__(
@@ -59,9 +61,19 @@ class Depositor:
         worker: Any,
         holder: NannyHolder | None,
         room: Callable[[int], bool],
-        aborted: Callable[[], bool] | None = None,
+        leaves: Callable[[], bool] | None = None,
     ) -> None:
-        self._worker, self._holder, self._room, self._aborted = worker, holder, room, aborted
+        self._worker, self._holder, self._room, self._leaves = worker, holder, room, leaves
+
+    @property
+    def own(self) -> str:
+        """The nanny of this process, which is asked first."""
+        return str(self._worker.nanny)
+
+    @property
+    def leaves(self) -> bool:
+        """Whether there is no time for deposits any more."""
+        return self._leaves is not None and self._leaves()
 
     @property
     def keeps(self) -> bool:
@@ -70,23 +82,27 @@ class Depositor:
 
     def keep(self, nanny: str, number: int, content: Any, path: Path) -> bool:
         """Have a nanny keep the bytes of a file in the place of those with a lower number, above 0; returns whether it
-        has memory for them. Until it has all of them, it keeps the former ones too.
+        does. Until it has all of them, it keeps the former ones too.
 
-        Raises OSError if nobody listens at its address, TimeoutError if it does not answer.
+        Raises OSError if nobody listens at its address, TimeoutError if it does not answer, or takes too long.
         """
         assert self._holder is not None
-        nbytes = path.stat().st_size
+        deadline, nbytes = time.monotonic() + _KEEP_S, path.stat().st_size
         described = Deposit(content, nbytes)
         owner = self._holder.owner(described, number)
-        if not keep_at(self._holder, nanny, owner, described, _Blocks.create, self._room, aborted=self._aborted):
+        if not keep_at(self._holder, nanny, owner, described, _Blocks.create, self._room, aborted=self._leaves):
             return False
 
         def write(pieces: Sequence[tuple[int, np.ndarray]], *, whole: bool) -> bool:
             assert self._holder is not None
-            answer = write_at(self._holder, nanny, owner, pieces, whole, _BLOCK_S, aborted=self._aborted)
+            answer = write_at(self._holder, nanny, owner, pieces, whole, _BLOCK_S, aborted=self._leaves)
             return answer is Kept.KEPT
 
         for first in range(0, nbytes, _BLOCK):
+            if self.leaves:
+                return False
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{nbytes} bytes took longer than {_KEEP_S:g} s")
             block = np.fromfile(path, np.uint8, _BLOCK, offset=first)
             if not write([(first, block)], whole=first + _BLOCK >= nbytes):
                 return False

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _OP = "singa_dask_replica"
 _LOOK_S = 0.2
+_READ_S = 120.0  # for a checkpoint to be read
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,12 @@ def _let_go_former(nanny: str, owner: Owner) -> None:
     """A server has one replica, the last, and a run one deposit, whatever start it is of."""
     for other in list(memory_of(nanny)):
         before = (other.generation, other.replica) < (owner.generation, owner.replica)
-        if other.replica and before and _same(owner, other):
+        if not (other.replica and before and _same(owner, other)):
+            continue
+        if owner.group == CHECKPOINT and (owner.run, owner.generation) != (other.run, other.generation):
+            # Groups that were formed together may still be reading it.
+            asyncio.get_running_loop().call_later(_READ_S, memory_of(nanny).pop, other, None)
+        else:
             del memory_of(nanny)[other]
 
 

@@ -123,6 +123,7 @@ class GroupLauncher:
             return None
         found, made = left.deposits[0].content, self.prepared
         same = found.shapes == made.shapes and set(found.updater_state) == set(made.updater_state)
+        same = same and found.step <= made.job.train_steps
         fits = same and training_data(found.data) == training_data(made.data)
         return replace(found, deposits=left.deposits) if fits else None
 

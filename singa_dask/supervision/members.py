@@ -109,9 +109,9 @@ class WorkerGroup(Member):
     server_group: that it uses. cores: of each process, also of those that it lacks. lacks: the lost Dask workers that
     it goes on without. least: the fewest workers with which it can. shrunk, added: until it makes a step with them,
     whether it goes on with fewer workers than before, and the Dask workers that it has taken in. began: the step with
-    which it was formed last. resume: checkpoint that its servers began with. first: step to begin with where nothing
-    later is known. left: shadows of its lost ranks, from which it goes on. joined: it joined a running job; leaving:
-    it was asked to end.
+    which it was formed last. given: whether its servers are known to have parameters. resume: checkpoint that its
+    servers began with. first: step to begin with where nothing later is known. left: shadows of its lost ranks, from
+    which it goes on. joined: it joined a running job; leaving: it was asked to end.
     """
 
     server_group: int
@@ -121,6 +121,7 @@ class WorkerGroup(Member):
     shrunk: bool = False
     added: tuple[str, ...] = ()
     began: int | None = None
+    given: bool = False
     resume: Path | tuple[Deposit, ...] | None = None
     first: int = 0
     left: tuple[RankAddress, ...] = ()
@@ -265,9 +266,9 @@ class Members:
         """A worker group has made so many steps, so its servers have parameters."""
         group = self.worker_groups[number]
         group.reached_step(step)
-        for other in self.worker_groups if self.server_groups else ():
-            if other.server_group == group.server_group:
-                other.resume = None
+        if group.phase is Phase.RUNNING:  # else this is late news of servers that are lost
+            for other in self.worker_groups:
+                other.given = other.given or other.server_group == group.server_group
 
     def relocate(self, members: Iterable[Member], moved: Mapping[str, str]) -> None:
         """Put members elsewhere: old address -> new one."""
@@ -375,7 +376,7 @@ class Members:
             number=group.number,
             generation=group.generation,
             # Servers that have parameters already ignore it.
-            puts=(fresh or not group.joined) and self.coming(group.server_group)[0] == group.number,
+            puts=(fresh or not (group.joined or group.given)) and self.coming(group.server_group)[0] == group.number,
             resume=group.resume,
             first=group.first if fresh else steps.get(group.number, group.first),
             fresh=fresh,

@@ -501,6 +501,7 @@ class Supervision:
         for group in workers:
             if fresh:
                 group.resume, group.first = (found.source, found.step) if found else (None, 0)
+                group.given = False
         self._requests += 1
         used = self.members.used()
         worker_groups = tuple(

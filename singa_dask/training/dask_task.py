@@ -44,7 +44,7 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
     job = JobProto.FromString(plan.job)
     orphan_s = orphan_seconds(job)
     every_s = max(AT_LEAST_EVERY_S, memory_checkpoint_seconds(job))  # until the next one takes its place
-    depositing = NannyHolder.of(worker, topic, CHECKPOINT, generation, orphan_s=orphan_s + every_s)
+    depositing = NannyHolder.of(worker, topic, CHECKPOINT, generation, orphan_s=orphan_s + 3 * every_s)
     services = RankServices(
         submit=dask_submit(get_client(), worker),
         emit=partial(worker.log_event, topic),
@@ -55,7 +55,9 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         cores=plan.group.cores[comm.rank],
         memory_limit=memory_limit(worker.memory_manager),
         holder=NannyHolder.of(worker, topic, f"worker group {number}", generation, orphan_s=orphan_s),
-        deposits=Depositor(worker, depositing, has_room_here, task.abort_event.is_set),
+        deposits=Depositor(
+            worker, depositing, has_room_here, lambda: task.abort_event.is_set() or task.stop_requested
+        ),
     )
     return train_rank(comm, plan, services)
 

@@ -59,6 +59,7 @@ class GroupState:
         )
         self._residuals: ResidualState | None = None
         self._restored_step: int | None = None
+        self.outdated = False  # whether what `recover` has found is older than a checkpoint
 
     def initialise(self, given: Mapping[str, Any] | None = None) -> None:
         """Draw the initial parameters, replace some by the first worker's given ones, and put them on the servers.
@@ -157,7 +158,8 @@ class GroupState:
         steps = [found.step for found in mine.values() if found.step is not None]
         step = int(comm.all_gather_number(min(steps, default=LATEST)).min())
         copies = [(s, found.slices.slices[index].at(step)) for found in mine.values() for index, *s in found.pieces]
-        if step < least or comm.all_gather_number(sum(copy is None for _, copy in copies)).any():
+        self.outdated = step < least
+        if self.outdated or comm.all_gather_number(sum(copy is None for _, copy in copies)).any():
             return None
         values, own = self._zeros(self._net.flat.size), self._own_on_host()
         states = {name: self._zeros(self._size) for name in self._updater_state}

@@ -35,10 +35,17 @@ _SILENT_S = 300.0
 
 
 class Deposits(Protocol):
-    """What nannies keep for a group (cluster.deposits.Depositor). keeps: whether they can be asked to."""
+    """What nannies keep for a group (cluster.deposits.Depositor). keeps: whether they can be asked to; own: the nanny
+    of this process; leaves: whether there is no time for it any more."""
 
     @property
     def keeps(self) -> bool: ...
+
+    @property
+    def own(self) -> str: ...
+
+    @property
+    def leaves(self) -> bool: ...
 
     def keep(self, nanny: str, number: int, content: Any, path: Path) -> bool:
         """Have a nanny keep the bytes of a file in the place of those with a lower number; returns whether it does.
@@ -89,14 +96,14 @@ class MemoryCheckpoints:
                 found = checkpoints.found(path)
                 self.kept = self._keep(found.step, found, path)
         except (OSError, DiskFull) as error:
-            raise CheckpointError(f"the checkpoint in memory: {error}") from error
+            raise CheckpointError(str(error)) from error
         now = time.monotonic()
         # A nanny imports this package with its first one.
         took_s = now - began if self.kept == before else 0.0
         every_s = min(self._every_s, 2 * (now - self._began))
         self._next = now + max(every_s, min(took_s / _SHARE, at_most_s))
         machines, wanted = set(self.kept.values()), {machine for machine, _ in self._nannies}
-        if len(machines) < min(_COPIES, len(wanted)):
+        if len(machines) < min(_COPIES, len(wanted)) and not self._deposits.leaves:
             kept = "only nannies of one machine keep" if machines else "no nanny keeps"
             raise CheckpointError(f"{kept} a checkpoint")
 
@@ -111,7 +118,7 @@ class MemoryCheckpoints:
 
     def _asked(self, machine: str, nanny: str, step: int, content: Any, path: Path) -> bool:
         now = time.monotonic()
-        if any(self._silent.get(each, now) > now for each in (machine, nanny)):
+        if self._deposits.leaves or any(self._silent.get(each, now) > now for each in (machine, nanny)):
             return False
         try:
             return self._deposits.keep(nanny, step, content, path)
@@ -123,7 +130,7 @@ class MemoryCheckpoints:
 
 def load_deposit(deposits: Deposits, copies: Sequence[Deposit]) -> Checkpoint:
     """A checkpoint of which nannies keep copies. Raises ClusterError if none can be read."""
-    for deposit in copies:
+    for deposit in sorted(copies, key=lambda copy: copy.holder != deposits.own):
         try:
             with _memory_file() as path:
                 with path.open("wb") as file:

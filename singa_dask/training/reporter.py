@@ -93,7 +93,7 @@ class Reporter:
 
     def unkept(self, step: int, why: str) -> None:
         """Emit that no checkpoint is kept in memory."""
-        then = "after the loss of a machine, the run goes back to a checkpoint on the disk"
+        then = "after a loss, the run may have to go back to a checkpoint on the disk"
         self.emit("unsaved", step=step, text=f"not kept in memory: {why}; {then}.")
 
     def unread(self, step: int) -> None:

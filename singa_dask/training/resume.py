@@ -37,7 +37,8 @@ def put_parameters(
             if replica.in_process_servers or servers_are_new:
                 raise
             found[0] = 0  # it may have been removed since
-    comm.broadcast(found)
+    with comm.patiently(MEETING_TIMEOUT_S):
+        comm.broadcast(found)
     if found[0]:
         state.restore(checkpoint, carry=carry)
     return checkpoint

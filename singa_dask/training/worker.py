@@ -256,7 +256,7 @@ class _TrainingLoop:
             found = self._replica.group_state.recover(group.left, group.first)
             if found is not None:
                 return found.get("decisions") or {}
-            self._unread = True
+            self._unread = not self._replica.group_state.outdated
         # Servers that are not new may have been given this one already, and no other.
         folder = self._plan.checkpoints if group.fresh else None
         load = partial(load_source, group.resume, self._services.deposits, folder) if group.resume else None

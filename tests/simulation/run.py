@@ -69,7 +69,7 @@ class Run:
         blocks = max(topology.nworkers_per_group, topology.nservers_per_group)
         self.width = -(-(topology.nworker_groups + NEWCOMERS) * self.steps // ALIGNMENT) * ALIGNMENT
         self.size = blocks * self.width
-        job = JobProto(name=self.name, cluster=topology.to_proto())
+        job = JobProto(name=self.name, train_steps=self.steps, cluster=topology.to_proto())
         layout = SimpleNamespace(entries=(Entry("w", (self.size,), 0, self.size),))
         self.prepared = SimpleNamespace(
             topology=topology,

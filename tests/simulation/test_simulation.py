@@ -216,18 +216,15 @@ def checkpoints_in_memory_are_not_looked_for(patch):
     patch.setattr(GroupLauncher, "checkpoint_in", lambda self, left: None)
 
 
-def nannies_let_no_checkpoint_go(patch):
-    """And the oldest one counts."""
-    nearer = held._nearer
-    patch.setattr(
-        held, "_nearer", lambda one, other: nearer(other, one) if one.group == held.CHECKPOINT else nearer(one, other)
-    )
+def the_oldest_checkpoint_in_memory_counts(patch):
+    choose = lambda of, *more: min(of) if isinstance(of, dict) else max(of, *more)  # noqa: E731
+    patch.setattr(held, "max", choose, raising=False)
     patch.setattr(replicas, "_let_go_former", lambda nanny, owner: None)
 
 
 MISTAKES = [
     checkpoints_in_memory_are_not_looked_for,
-    nannies_let_no_checkpoint_go,
+    the_oldest_checkpoint_in_memory_counts,
     updates_are_acknowledged_before_the_replica_has_them,
     servers_do_not_wait_until_their_driver_knows_of_a_lost_replica,
     restarted_groups_begin_too_early,
@@ -254,7 +251,7 @@ MISTAKES = [
 FINDS = {
     a_restarted_server_begins_anew: "a server group is lost with its memory",
     checkpoints_in_memory_are_not_looked_for: "hosts of a synchronous group are lost",
-    nannies_let_no_checkpoint_go: "hosts of a synchronous group are lost",
+    the_oldest_checkpoint_in_memory_counts: "hosts of a synchronous group are lost",
     memory_of_any_start_counts: "a driver is lost, and the next one too",
     nobody_has_the_slices_of_workers_that_are_missing: "groups with servers shrink and grow",
     servers_do_not_wait_until_their_driver_knows_of_a_lost_replica: "a server is cut off from its replica and lost",

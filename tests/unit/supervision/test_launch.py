@@ -173,11 +173,13 @@ def test_memory_of_an_earlier_start_must_be_of_the_same_model_and_readable(run, 
         ({"data": {"train/data": "other"}}, False),
         ({"shapes": {"w": (3,)}}, False),
         ({"updater_state": ()}, False),
+        ({"step": 11}, False),
     ],
 )
 def test_a_checkpoint_in_memory_must_be_of_the_same_net_updater_and_data(run, there, fits):
     made = run.launcher.prepared
     made.shapes, made.updater_state, made.data = {"w": (2,)}, ("velocity",), {"train/data": "a"}
+    made.job.train_steps = 10
     of = {"shapes": made.shapes, "updater_state": made.updater_state, "data": made.data} | there
     deposit = Deposit(replace(found(7), **of), 8)
     held = run.launcher.checkpoint_in(Left(deposits=(deposit, deposit)))

@@ -77,6 +77,17 @@ def test_a_synchronous_group_goes_on_with_its_servers(start):
     assert "of worker group 0, from the servers' parameters" in run.notes[0]
 
 
+def test_a_group_gives_parameters_only_to_servers_that_may_have_none(monkeypatch):
+    run = Run(monkeypatch, spare=3, **DOWNPOUR).begin()
+    assert [run.ranks[i].plan.group.puts for i in range(2)] == [True, False]
+    for step, puts in ((None, True), (3, False), (5, False)):
+        if step is not None:
+            run.handle(ev.Progress(1, step))
+        run.lose(0)
+        run.settle()
+        assert run.ranks[0].plan.group.puts is puts
+
+
 def test_servers_that_are_stopped_are_replaced_at_once(start):
     run = start(spare=0, **DOWNPOUR)
     (address,) = run.server_groups[0].where

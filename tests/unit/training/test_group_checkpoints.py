@@ -38,7 +38,7 @@ HOSTS = ("one", "n1"), ("other", "n2")
 class Nannies:
     """What nannies keep: by nanny, the number, the content and the bytes. refuse: those without memory."""
 
-    keeps = True
+    keeps, own, leaves = True, "", False
 
     def __init__(self, *refuse):
         self.kept, self.refuse, self.all = {}, refuse, []
@@ -114,9 +114,7 @@ def test_none_is_kept_where_none_is_wanted_or_nobody_can(prepared, tmp_path, alw
 def test_without_memory_training_goes_on_and_one_line_says_so(prepared, tmp_path, always_due):
     _, said = run(prepared(), tmp_path / "run", Nannies("n1", "n2"))
     (line,) = said
-    assert line.startswith(
-        "not kept in memory: no nanny keeps a checkpoint; after the loss of a machine, the run goes"
-    )
+    assert line.startswith("not kept in memory: no nanny keeps a checkpoint; after a loss, the run may have to go")
 
 
 def test_only_so_many_stay_on_the_disk(prepared, tmp_path):
@@ -215,6 +213,12 @@ def test_they_are_as_often_as_the_job_says_and_take_a_small_share_of_the_time(cl
     ]
 
 
+def test_a_rank_that_leaves_asks_nobody_and_complains_of_nothing():
+    nannies = Nannies()
+    nannies.leaves = True
+    assert written(in_memory(nannies)) == "" and nannies.all == []
+
+
 def test_no_memory_for_it_is_an_error_and_asks_nobody():
     memory, begun = in_memory(Nannies(), room=lambda nbytes: False), []
     with pytest.raises(CheckpointError, match=r"there is no memory for a checkpoint of \d+"):
@@ -238,5 +242,8 @@ def test_the_next_copy_is_read_where_one_is_gone_or_damaged_and_then_the_disk(tm
     assert load_source([gone, damaged], Some(), tmp_path).step == 5
     with pytest.raises(ClusterError, match="is gone"):
         load_source([gone], Some(), None)
+    read, some = [], Some()
+    some.own, some.read = "own", lambda deposit, out: read.append(deposit.holder) or out(saved.read_bytes())
+    assert load_source([good, replace(good, holder="own")], some, None).step == 7 and read == ["own"]
     with pytest.raises(CheckpointError, match="not found"):
         load_source(tmp_path / "lost.h5", None, tmp_path)
