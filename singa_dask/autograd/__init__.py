@@ -113,7 +113,8 @@ def Conv2d(
     group: int = 1,
     bias: bool = True,
 ) -> Layer:
-    """A convolution of images with in_channels channels, in so many groups."""
+    """A convolution of images with in_channels channels. group: the number of groups; a filter reads the channels of
+    its group."""
     window = _window(kernel=kernel_size, stride=stride, pad=padding, dilation=dilation)
     conv = layers.Convolution(num_filters=out_channels, groups=group, bias_term=bias, **window)
     return _for(conv, in_channels, "channels")

@@ -5,10 +5,8 @@ They are on other machines than the processes that may be lost, and held like th
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,6 @@ from singa_dask.cluster.held import NannyHolder, read_at
 from singa_dask.cluster.replicas import keep_at, write_at
 from singa_dask.comm.shared_memory import Memory, MemoryAddress
 from singa_dask.server.replicator import Kept
-
-logger = logging.getLogger(__name__)
 
 _BLOCK = 16 << 20  # bytes of a message
 _BLOCK_S = 10.0  # for a message to be answered
@@ -140,7 +136,5 @@ class _Blocks:
 
 def _read(memory: MemoryAddress, first: int, last: int, dask_worker: Any) -> bytes | None:
     """On the nanny that holds it."""
-    with suppress(OSError):
-        opened = Memory.open(memory)
-        return None if opened is None else opened.array(np.uint8, last - first, first).tobytes()
-    return None
+    opened = Memory.open(memory)
+    return None if opened is None else opened.array(np.uint8, last - first, first).tobytes()

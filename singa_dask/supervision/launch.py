@@ -122,9 +122,12 @@ class GroupLauncher:
         if not left.deposits:
             return None
         found, made = left.deposits[0].content, self.prepared
-        same = found.shapes == made.shapes and set(found.updater_state) == set(made.updater_state)
-        same = same and found.step <= made.job.train_steps
-        fits = same and training_data(found.data) == training_data(made.data)
+        fits = (
+            found.step <= made.job.train_steps
+            and found.shapes == made.shapes
+            and set(found.updater_state) == set(made.updater_state)
+            and training_data(found.data) == training_data(made.data)
+        )
         return replace(found, deposits=left.deposits) if fits else None
 
     def _ledgers(self, servers: Mapping[str, tuple[KeptServer, ...]]) -> dict[str, Ledger]:

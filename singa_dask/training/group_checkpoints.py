@@ -55,7 +55,6 @@ class GroupCheckpoints:
     ) -> None:
         self._replica, self._plan, self._services, self._job = replica, plan, services, replica.job
         self._reporter = reporter
-        self._memory_limit = services.memory_limit
         self._saver = Saver(replica.comm, services.memory_limit)
         stack.push(lambda kind, error, trace: self._saver.close(failed=kind is not None))
         self._every_s, self._saved_at = checkpoint_seconds(replica.job), time.monotonic()
@@ -70,7 +69,8 @@ class GroupCheckpoints:
         wanted = len(machines) > 1 or (replica.in_process_servers and replica.shadow is None)
         if not (wanted and group.leads and deposits is not None and deposits.keeps and replica.comm.rank == 0):
             return None
-        every_s, room = memory_checkpoint_seconds(self._job), partial(has_room_here, dask_limit=self._memory_limit)
+        every_s = memory_checkpoint_seconds(self._job)
+        room = partial(has_room_here, dask_limit=self._services.memory_limit)
         return MemoryCheckpoints(deposits, group.nannies, every_s, room) if every_s else None
 
     @property
