@@ -10,15 +10,19 @@ The rules and their settings are those of singa_dask.updaters.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from singa_dask import updaters
 from singa_dask.comm import SoloCommunicator
 from singa_dask.distopt import DistOpt, NcclIdHolder
+from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.tensor import Tensor
 
-__all__ = ["SGD", "AdaGrad", "Adam", "AdamW", "DistOpt", "NcclIdHolder", "RMSProp"]
+__all__ = ["LAMB", "SGD", "AdaGrad", "Adam", "AdamW", "DistOpt", "NcclIdHolder", "RMSProp"]
+
+# SINGA 3.x's names of settings, and those of singa_dask.updaters.
+_NAMES = {"beta_1": "beta1", "beta_2": "beta2", "epsilon": "delta"}
 
 
 class Optimizer:
@@ -27,11 +31,12 @@ class Optimizer:
     lr: the learning rate, a number or a schedule. proto: the message of the updater, so that a Job takes it too.
     """
 
-    rule: ClassVar[type[updaters.Updater]]
+    rule: type[updaters.Updater]
 
     def __init__(self, lr: float | updaters.Schedule | None = None, **settings: Any) -> None:
-        settings["learning_rate" if isinstance(lr, updaters.Schedule) else "lr"] = lr
-        self.proto: UpdaterProto = self.rule(**settings).proto
+        named = {_NAMES.get(name, name): value for name, value in settings.items()}
+        named["learning_rate" if isinstance(lr, updaters.Schedule) else "lr"] = lr
+        self.proto: UpdaterProto = self.rule(**named).proto
 
     @cached_property
     def alone(self) -> DistOpt:
@@ -50,7 +55,29 @@ class Optimizer:
 
 
 class SGD(Optimizer):
-    rule = updaters.SGD
+    """v = momentum v - lr g;  w += v, or with nesterov the rule of updaters.Nesterov.
+
+    Raises ConfigError for a dampening that is not 0.
+    """
+
+    rule: type[updaters.Updater] = updaters.SGD
+
+    def __init__(
+        self,
+        lr: float | updaters.Schedule = 0.1,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float = 0,
+        nesterov: bool = False,
+        **settings: Any,
+    ) -> None:
+        if dampening:
+            hint = "Multiply lr by 1 - dampening instead."
+            raise ConfigError(Problem("updater.dampening", "is not available", str(dampening), hint))
+        if nesterov:
+            self.rule = updaters.Nesterov
+        settings |= {name: value for name, value in (("momentum", momentum), ("weight_decay", weight_decay)) if value}
+        super().__init__(lr, **settings)
 
 
 class AdaGrad(Optimizer):
@@ -69,5 +96,9 @@ class AdamW(Optimizer):
     rule = updaters.AdamW
 
 
-for _optimizer in (SGD, AdaGrad, RMSProp, Adam, AdamW):
+class LAMB(Optimizer):
+    rule = updaters.LAMB
+
+
+for _optimizer in (AdaGrad, RMSProp, Adam, AdamW, LAMB):
     _optimizer.__doc__ = _optimizer.rule.__doc__

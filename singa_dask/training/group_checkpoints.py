@@ -21,6 +21,7 @@ from singa_dask.training.saver import Saver
 
 if TYPE_CHECKING:
     from singa_dask.cluster.deposits import Deposit
+    from singa_dask.comm.communicator import Communicator
     from singa_dask.training.replica import Replica
     from singa_dask.training.reporter import Reporter
     from singa_dask.training.worker import RankServices, WorkerPlan
@@ -104,8 +105,8 @@ class GroupCheckpoints:
             if self._job.keep:
                 checkpoints.keep_newest(path.parent, self._job.keep, checkpoint.step)
 
-        snapshot = self._snapshot(step, decisions, own_values=own_values)
-        self._saver.save(snapshot, write, saved, partial(self._reporter.unsaved, step))
+        take = partial(self._snapshot, step, decisions, own_values)
+        self._saver.save(take, write, saved, partial(self._reporter.unsaved, step))
 
     def keep(self, step: int, decisions: Mapping[str, Any]) -> None:
         """Begin to save one in memory."""
@@ -116,7 +117,7 @@ class GroupCheckpoints:
             self._told = True
 
         write = self._memory.write if self._memory is not None else None  # only the first rank writes
-        self._saver.save(self._snapshot(step, decisions), write, lambda: None, failed)
+        self._saver.save(partial(self._snapshot, step, decisions, False), write, lambda: None, failed)
 
     def look(self) -> None:
         """Report one that has been written since."""
@@ -126,10 +127,9 @@ class GroupCheckpoints:
         """Return once the last one is written. Raises CheckpointError if it could not be."""
         self._saver.wait(must=True)
 
-    def _snapshot(self, step: int, decisions: Mapping[str, Any], *, own_values: bool = False) -> Checkpoint:
+    def _snapshot(self, step: int, decisions: Mapping[str, Any], own_values: bool, comm: Communicator) -> Checkpoint:
         self._replica.drain()
-        self._saver.wait()
         state, plan = self._replica.group_state, self._plan
-        found = state.snapshot(step, job_to_text(self._job), plan.data, self._saver.comm, own_values=own_values)
+        found = state.snapshot(step, job_to_text(self._job), plan.data, comm, own_values=own_values)
         found.described, found.code, found.decisions = plan.described, plan.code, decisions
         return found

@@ -39,25 +39,23 @@ class Saver:
         """Whether a checkpoint is being written, as far as this rank knows."""
         return self._under_way is not None
 
-    @property
-    def comm(self) -> Communicator:
-        """What carries the gathered arrays of its checkpoints."""
-        if self._own is None:
-            self._own = self._parent.split(0)
-            self._own.hurried = False
-        return self._own
-
     def save(
-        self, checkpoint: Checkpoint, write: Write | None, saved: Callable[[], None], failed: Callable[[str], None]
+        self,
+        take: Callable[[Communicator], Checkpoint],
+        write: Write | None,
+        saved: Callable[[], None],
+        failed: Callable[[str], None],
     ) -> None:
-        """Begin to save a checkpoint whose arrays are gathered by `comm`.
+        """Begin to save a checkpoint, once the last one is written.
 
-        write: on the first rank, writes it as checkpoints.save does. saved, failed: called by a later method, once it
-        is written, or on the first rank, why it could not be.
+        take: returns it; the communicator gathers its arrays. write: on the first rank, writes it as checkpoints.save
+        does. saved, failed: called by a later method, once it is written, or on the first rank, why it could not be.
         """
         self.wait()
+        comm = self._comm()
+        checkpoint = take(comm)
         beside = has_room(self._parent, checkpoint.own_nbytes, self._dask_limit)
-        writing = self._pool.submit(self._write, checkpoint.taken() if beside else checkpoint, write)
+        writing = self._pool.submit(_write, checkpoint.taken() if beside else checkpoint, comm, write)
         self._under_way = writing, saved, failed
         if not beside:
             self.wait()
@@ -101,22 +99,30 @@ class Saver:
         else:
             saved()
 
-    def _write(self, checkpoint: Checkpoint, write: Write | None) -> None:
-        comm, begins = self.comm, np.zeros(1)
-        with comm.patiently(WRITING_TIMEOUT_S):
-            if comm.rank > 0:
-                comm.broadcast(begins)
-                if begins[0]:
-                    checkpoints.contribute(checkpoint)
-                return
+    def _comm(self) -> Communicator:
+        """What carries the gathered arrays of its checkpoints."""
+        if self._own is None:
+            self._own = self._parent.split(0)
+            self._own.hurried = False
+        return self._own
 
-            def begin() -> None:
-                begins[0] = 1
-                comm.broadcast(begins)
 
-            assert write is not None
-            try:
-                write(checkpoint, begin)
-            finally:
-                if not begins[0]:
-                    comm.broadcast(begins)
+def _write(checkpoint: Checkpoint, comm: Communicator, write: Write | None) -> None:
+    begins = np.zeros(1)
+    with comm.patiently(WRITING_TIMEOUT_S):
+        if comm.rank > 0:
+            comm.broadcast(begins)
+            if begins[0]:
+                checkpoints.contribute(checkpoint)
+            return
+
+        def begin() -> None:
+            begins[0] = 1
+            comm.broadcast(begins)
+
+        assert write is not None
+        try:
+            write(checkpoint, begin)
+        finally:
+            if not begins[0]:
+                comm.broadcast(begins)

@@ -35,6 +35,7 @@ from singa_dask.layers import (
     Pooling,
     RecordInput,
     ReLU,
+    Reshape,
     Sigmoid,
     SiLU,
     Softmax,
@@ -126,6 +127,7 @@ LAYERS = {
         GlobalPooling("n", "x", pool="MAX"),
         as_images(lambda x: F.adaptive_max_pool2d(x, 1)),
     ),
+    "reshape": (Reshape("n", "x", shape=[2, 27, 7]), as_images(lambda x: x.reshape(len(x), 2, 27, 7))),
     "leaky relu": (LeakyReLU("n", "x"), F.leaky_relu),
     "elu": (ELU("n", "x", alpha=0.5), lambda x: F.elu(x, 0.5)),
     "gelu": (GELU("n", "x"), F.gelu),
@@ -232,14 +234,36 @@ def test_outputs_and_gradients_of_a_layer_with_several_sources(name):
         np.testing.assert_allclose(dx, x.grad.numpy(), rtol=1e-5, atol=2e-5)
 
 
-def test_the_loss():
+CLASS_WEIGHTS, ROW_WEIGHTS = [1.0, 0.0, 2.5, *[0.5] * 7], [1.0, 0.0, 2.0, 0.5, 1.0, 3.0]
+CROSS_ENTROPIES = {
+    "": (SoftmaxLoss("n", ["x", "data"]), F.cross_entropy),
+    "label smoothing": (
+        SoftmaxLoss("n", ["x", "data"], label_smoothing=0.1),
+        lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1),
+    ),
+    # PyTorch divides by the sum of the weights of the rows, we divide by their number.
+    "class weights": (
+        SoftmaxLoss("n", ["x", "data"], class_weight=CLASS_WEIGHTS),
+        lambda x, t: F.cross_entropy(x, t, torch.tensor(CLASS_WEIGHTS), reduction="none").mean(),
+    ),
+    "weights of samples": (
+        SoftmaxLoss("n", ["x", "data", "w"]),
+        lambda x, t: (F.cross_entropy(x, t, reduction="none") * torch.tensor(ROW_WEIGHTS)).mean(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CROSS_ENTROPIES)
+def test_the_loss_of_a_classification(name):
+    layer, peer = CROSS_ENTROPIES[name]
     draw = np.random.default_rng(0)
     logits, labels = draw.normal(size=(6, 10)).astype(np.float32), draw.integers(0, 10, 6)
-    ours = Bench(SoftmaxLoss("n", ["x", "data"]), ((10,), "labels"), get_ops("cpu", np.float32))
-    ours.inputs = [logits, labels]
+    weighted = name == "weights of samples"
+    ours = Bench(layer, ((10,), "labels", *[(1,)] * weighted), get_ops("cpu", np.float32), rows=6)
+    ours.inputs = [logits, labels, *[np.array(ROW_WEIGHTS, np.float32)[:, None]] * weighted]
     ours.ctx.step = type(ours.ctx.step)(total_rows=6)
     x = torch.tensor(logits, requires_grad=True)
-    loss = F.cross_entropy(x, torch.tensor(labels))
+    loss = peer(x, torch.tensor(labels))
     loss.backward()
     ours.forward()
     assert ours.layer.metrics(ours.ctx)["loss"].mean == pytest.approx(loss.item(), rel=1e-5)
@@ -302,20 +326,6 @@ def test_a_loss_of_values(name):
     ours.forward()
     assert ours.layer.metrics(ours.ctx)["loss"].mean == pytest.approx(loss.item(), rel=1e-5)
     np.testing.assert_allclose(ours.backward([np.zeros((6, 4))])[0], x.grad.numpy(), rtol=1e-5, atol=1e-6)
-
-
-def test_the_loss_with_label_smoothing():
-    draw = np.random.default_rng(0)
-    logits, labels = draw.normal(size=(6, 10)).astype(np.float32), draw.integers(0, 10, 6)
-    ours = Bench(SoftmaxLoss("n", ["x", "data"], label_smoothing=0.1), ((10,), "labels"), get_ops("cpu", np.float32))
-    ours.inputs = [logits, labels]
-    ours.ctx.step = type(ours.ctx.step)(total_rows=6)
-    x = torch.tensor(logits, requires_grad=True)
-    loss = F.cross_entropy(x, torch.tensor(labels), label_smoothing=0.1)
-    loss.backward()
-    ours.forward()
-    assert ours.layer.metrics(ours.ctx)["loss"].mean == pytest.approx(loss.item(), rel=1e-5)
-    np.testing.assert_allclose(ours.backward([np.zeros((6, 10))])[0], x.grad.numpy(), rtol=1e-5, atol=1e-6)
 
 
 OPTIMISERS = {
