@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from singa_dask.layers.param import Param
 
 float32, int32 = np.float32, np.int32
+_draw = np.random.default_rng(0)
+_numbers = itertools.count(1)
 
 
 class Tensor:
@@ -23,14 +26,14 @@ class Tensor:
     Images are (B, C, H, W), as in SINGA: `copy_from_numpy` takes this order, and `to_numpy` gives it. Other arrays of
     three or more axes have their channels second too. array: as layers compute with it, channels last. data: the same,
     for collective operations, which work in place. requires_grad: whether a parameter was used to compute it.
-    stores_grad: whether `autograd.backward` gives its gradient too. call: the layer's call that made it; place: among
-    its outputs.
+    stores_grad: whether it is a parameter itself: `autograd.backward` gives its gradient, and optimisers update it.
+    call: the layer's call that made it; place: among its outputs. param: what has its array, of a parameter.
 
     a + b, a - b, a * b, a / b and -a are layers' calls: see singa_dask.layers.Add. A number has as many rows as a
     tensor. a @ b: of matrices.
     """
 
-    stores_grad: bool = False
+    param: Param | None = None
     place: int = 0
     __array_ufunc__ = None  # so that NumPy's numbers leave a + b to the tensor
 
@@ -47,10 +50,12 @@ class Tensor:
         given = None if data is None else np.asarray(data)
         shape = given.shape if given is not None else tuple(shape)
         self.call: Call | None = None
-        self.requires_grad, self.stores_grad = requires_grad or stores_grad, stores_grad
+        self.requires_grad = requires_grad or stores_grad
         self.array = self.device.ops.zeros(_channels_last(shape), dtype)
         if given is not None:
             self.copy_from_numpy(given)
+        if stores_grad:
+            self.param = _param(self.array)
 
     @classmethod
     def of(cls, array: Any, device: Device | None = None) -> Self:
@@ -68,6 +73,21 @@ class Tensor:
         tensor.array, tensor.device, tensor.call, tensor.requires_grad = array, device, call, requires_grad
         tensor.place = place
         return tensor
+
+    @property
+    def array(self) -> Any:
+        return self._array if self.param is None else self.param.value
+
+    @array.setter
+    def array(self, value: Any) -> None:
+        if self.param is None:
+            self._array = value
+        elif value is not self.param.value:
+            self.param.value[...] = value
+
+    @property
+    def stores_grad(self) -> bool:
+        return self.param is not None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -93,6 +113,29 @@ class Tensor:
             raise DataError(f"copy_from_numpy: the tensor has shape {self.shape}. Received: {array.shape}.")
         values = np.ascontiguousarray(_moved(_held(array, self.array.dtype), 1, -1))
         self.array[...] = self.device.ops.asarray(values, self.array.dtype)
+
+    def set_value(self, value: float) -> None:
+        """Make all elements equal to a number."""
+        self.array[...] = value
+
+    def gaussian(self, mean: float, std: float) -> None:
+        """Draw all elements from a normal distribution; see autograd.set_seed."""
+        self.copy_from_numpy(_draw.normal(mean, std, self.shape).astype(np.float32))
+
+    def uniform(self, low: float, high: float) -> None:
+        """Draw all elements between two numbers; see autograd.set_seed."""
+        self.copy_from_numpy(_draw.uniform(low, high, self.shape).astype(np.float32))
+
+    def to_device(self, device: Device) -> None:
+        """Move the tensor to a device. Raises DataError for the output of a layer and for a parameter of one."""
+        if self.call is not None or isinstance(self, Parameter):
+            raise DataError(f"to_device: {self!r} belongs to a layer. Move the tensors on which the layer is called.")
+        array = device.ops.asarray(self.device.ops.to_host(self.array), self.array.dtype)
+        self.device = device
+        if self.param is None:
+            self.array = array
+        else:
+            self.param.bind(array, device.ops.zeros(array.shape, array.dtype))
 
     def to_numpy(self) -> np.ndarray:
         """A copy on the host."""
@@ -173,21 +216,14 @@ class Tensor:
 class Parameter(Tensor):
     """A parameter of a layer, in the layout in which the layer stores it. name: for example "conv_weight"."""
 
+    param: Param
+
     def __init__(self, param: Param, device: Device) -> None:
         self.param, self.device, self.call, self.requires_grad = param, device, None, True
 
     @property
     def name(self) -> str:
         return self.param.name
-
-    @property
-    def array(self) -> Any:
-        return self.param.value
-
-    @array.setter
-    def array(self, value: Any) -> None:
-        if value is not self.param.value:
-            self.param.value[...] = value
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -214,6 +250,24 @@ def from_numpy(array: Any) -> Tensor:
 def to_numpy(tensor: Tensor) -> np.ndarray:
     """A copy of a tensor on the host."""
     return tensor.to_numpy()
+
+
+def _param(array: Any) -> Param:
+    """A parameter that is no layer's. Raises DataError for whole numbers."""
+    from singa_dask.job.job_pb2 import ParamProto
+    from singa_dask.layers.param import Param
+
+    if array.dtype.kind != "f":
+        raise DataError(f"stores_grad: a parameter must have floats. Received: {array.dtype}.")
+    param = Param(ParamProto(), f"tensor{next(_numbers)}", array.shape, 1, 1)
+    param.bind(array, array * 0)
+    return param
+
+
+def set_seed(number: int) -> None:
+    """Seed what tensors draw from now on."""
+    global _draw
+    _draw = np.random.default_rng(number)
 
 
 def _held(array: np.ndarray, dtype: Any) -> np.ndarray:

@@ -28,10 +28,11 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask import layers
+from singa_dask import layers, tensor
 from singa_dask.autograd.tape import Function, Tape, computed, parameters_of, restart_names
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.layers.base import Layer
+from singa_dask.layers.module import Module
 from singa_dask.tensor import Parameter, Tensor
 
 __all__ = [
@@ -44,7 +45,10 @@ __all__ = [
     "Dropout",
     "Linear",
     "MaxPool2d",
+    "ReLU",
+    "SeparableConv2d",
     "add",
+    "add_bias",
     "backward",
     "cat",
     "computed",
@@ -78,26 +82,28 @@ def seed() -> int:
 
 
 def set_seed(number: int) -> None:
-    """Seed the initial parameters of layers that are called for the first time from now on, and dropout.
+    """Seed the initial parameters of layers that are called for the first time from now on, dropout, and what tensors
+    draw.
 
     Layers without a name are numbered from 1 again, since initial parameters depend on names.
     """
     global _seed
     _seed = number
+    tensor.set_seed(number)
     restart_names()
 
 
 def backward(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The parameters from which a loss was computed, each with its gradient of the mean loss over the rows; and the
-    tensors that were made with stores_grad=True.
+    """The parameters from which a loss was computed, each with its gradient of the mean loss over the rows. Tensors
+    that were made with stores_grad=True are parameters too.
 
     A pair comes as soon as its gradient is complete: the last layer's first. The gradient is valid until the next
     backward pass. Raises TrainingError if the loss has gone backward already.
     """
     tape = Tape(loss)
-    for owner, gradient in tape.backward(tape.rows):
-        of = owner if isinstance(owner, Tensor) else Parameter(owner, loss.device)
-        yield of, Tensor.made(gradient, loss.device, None, requires_grad=False)
+    for param in tape.backward(tape.rows):
+        of = tape.tensors[param] if param in tape.tensors else Parameter(param, loss.device)
+        yield of, Tensor.made(param.grad, loss.device, None, requires_grad=False)
 
 
 # Layers
@@ -120,6 +126,27 @@ def Conv2d(
     return _for(conv, in_channels, "channels")
 
 
+class SeparableConv2d(Module):
+    """A convolution of each channel by itself, and one of 1 x 1 over the channels that it gives."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] = 0,
+        bias: bool = False,
+    ) -> None:
+        self.depthwise_conv = Conv2d(
+            in_channels, in_channels, kernel_size, stride, padding, group=in_channels, bias=bias
+        )
+        self.point_conv = Conv2d(in_channels, out_channels, 1, bias=bias)
+
+    def forward(self, x: Any) -> Any:
+        return self.point_conv(self.depthwise_conv(x))
+
+
 def Linear(in_features: int, out_features: int, bias: bool = True) -> Layer:
     """y = x W + b."""
     return _for(layers.InnerProduct(num_output=out_features, bias_term=bias), in_features, "features")
@@ -138,6 +165,11 @@ def AvgPool2d(kernel_size: Any, stride: Any = None, padding: Any = 0) -> Layer:
 def BatchNorm2d(num_features: int, momentum: float = 0.9) -> Layer:
     """Batch normalisation; momentum: the share of the running statistics that stays."""
     return _for(layers.BatchNorm(factor=momentum), num_features, "channels")
+
+
+def ReLU() -> Layer:
+    """max(x, 0)."""
+    return layers.ReLU()
 
 
 def Dropout(ratio: float = 0.5) -> Layer:
@@ -202,6 +234,16 @@ def dropout(x: Any, ratio: float = 0.5) -> Any:
 def add(a: Any, b: Any) -> Any:
     """a + b."""
     return _applied(layers.Add, a, b)
+
+
+def add_bias(x: Tensor, b: Tensor, axis: int = 0) -> Tensor:
+    """x + b of tensors: of x (M, N), b (N,) is added to each row, or with axis=1, b (M,) to each column.
+
+    Raises DataError for other shapes.
+    """
+    if axis not in (0, 1):
+        raise DataError(f"add_bias: axis must be 0 or 1. Received: {axis}.")
+    return _applied(_AddToColumns if axis else _AddToRows, x, b)
 
 
 def mul(a: Any, b: Any) -> Any:
@@ -334,6 +376,32 @@ class _MatMul(Function):
     def backward(self, ctx: Any, dy: Any) -> Any:
         a, b = ctx.x
         return ctx.ops.xp.matmul(dy, b.T), ctx.ops.xp.matmul(a.T, dy)
+
+
+class _AddToRows(Function):
+    """y = x + b.   x: (M, N), b: (N,)."""
+
+    num_sources = (2, 2)
+    axis = 0
+
+    def setup(self, *src: Any) -> Any:
+        return self.sources(src)[0]
+
+    def forward(self, ctx: Any, *x: Any) -> Any:
+        given, bias = x
+        if given.ndim != 2 or bias.shape != (given.shape[1 - self.axis],):
+            message = f"add_bias takes x (M, N) and b {'(M,)' if self.axis else '(N,)'}"
+            raise DataError(f"{message} with axis={self.axis}. Received: {given.shape} and {bias.shape}.")
+        return given + (bias[:, None] if self.axis else bias)
+
+    def backward(self, ctx: Any, dy: Any) -> Any:
+        return dy, dy.sum(self.axis)
+
+
+class _AddToColumns(_AddToRows):
+    """y = x + b.   x: (M, N), b: (M,)."""
+
+    axis = 1
 
 
 def _window(**sizes: Any) -> dict[str, Any]:

@@ -336,8 +336,8 @@ class Tape:
                 stack += [s.call for s in call.sources if s.call is not None and s.requires_grad]
         self.loss = loss
         self.calls = [found[number] for number in sorted(found)]
-        self.params = list(dict.fromkeys(p.owner for call in self.calls for p in call.made.params))
-        self.kept = {id(s): s for call in self.calls for s in call.sources if _asked(s)}
+        self.tensors = {s.param: s for call in self.calls for s in call.sources if s.param is not None}
+        self.params = list(dict.fromkeys(param for call in self.calls for param in _read(call)))
         if any(call.done for call in self.calls):
             raise TrainingError("this loss has gone backward already. Compute it again before the next backward pass.")
 
@@ -351,15 +351,15 @@ class Tape:
         assert self.loss.call is not None
         return self.loss.call
 
-    def backward(self, total_rows: int) -> Iterator[tuple[Param | Tensor, Any]]:
-        """Fill the gradients of the loss, summed over its rows and divided by total_rows. Yields each parameter and
-        each tensor with `stores_grad`, and its gradient, as soon as that is complete: the last layer's first.
+    def backward(self, total_rows: int) -> Iterator[Param]:
+        """Fill the gradients of the loss, summed over its rows and divided by total_rows. Yields each parameter as
+        soon as its gradient is complete: the last layer's first.
 
         What running statistics change by is the share of these rows, so that the sum over ranks is their mean.
         """
         self._call.ctx.step = Step(self._call.ctx.step.phase, total_rows=total_rows)
-        waiting = Counter(read for call in self.calls for read in self._read(call))
-        gradients: dict[Any, Any] = {}  # by _key
+        waiting = Counter(param for call in self.calls for param in _read(call))
+        gradients: dict[tuple[int, int], Any] = {}  # of outputs: by call and place
         for param in self.params:
             param.start_step()
         for call in reversed(self.calls):
@@ -368,36 +368,44 @@ class Tape:
             if call is self._call or any(dy is not None for dy in given):
                 dx = call.made.backward(call.ctx, _whole(call, given))
                 self._collect(call, dx if isinstance(dx, tuple) else (dx,), gradients)
-            for read in self._read(call):
-                waiting[read] -= 1
-                if waiting[read]:
+            for param in _read(call):
+                waiting[param] -= 1
+                if waiting[param]:
                     continue
-                if isinstance(read, Param):
-                    if not read.start_step():
-                        read.grad[...] = 0
-                    elif read.statistic:
-                        read.grad[...] *= self.rows / total_rows
-                    yield read, read.grad
-                else:
-                    tensor = self.kept[read]
-                    yield tensor, gradients.pop(read, call.ctx.ops.xp.zeros_like(tensor.array))
+                if not param.start_step():
+                    param.grad[...] = 0
+                elif param.statistic:
+                    param.grad[...] *= self.rows / total_rows
+                yield param
 
-    def _read(self, call: Call) -> list[Param | int]:
-        """What is to get a gradient: parameters, and tensors by their ids."""
-        return [*(p.owner for p in call.made.params), *(id(s) for s in call.sources if _asked(s))]
-
-    def _collect(self, call: Call, dx: tuple[Any, ...], gradients: dict[Any, Any]) -> None:
+    def _collect(self, call: Call, dx: tuple[Any, ...], gradients: dict[tuple[int, int], Any]) -> None:
         """Add what a layer's backward call returned to the gradients of the tensors that it read."""
         seen: set[int] = set()
         for source, gradient in zip(call.sources, dx, strict=False):
-            if gradient is None or not source.requires_grad or (source.call is None and not _asked(source)):
+            if gradient is None or not source.requires_grad:
+                continue
+            if source.call is None:
+                if source.param is not None:
+                    _add(source.param, gradient)
                 continue
             if address_of(gradient) in seen:  # a backward call may overwrite its dy
                 gradient = gradient.copy()
             seen.add(address_of(gradient))
             gradient = call.ctx.ops.xp.ascontiguousarray(gradient)
-            key = _key(source)
+            key = id(source.call), source.place
             gradients[key] = gradients[key] + gradient if key in gradients else gradient
+
+
+def _read(call: Call) -> list[Param]:
+    """The parameters that it read: the layer's, and tensors that are parameters themselves."""
+    return [*(p.owner for p in call.made.params), *(s.param for s in call.sources if s.param is not None)]
+
+
+def _add(param: Param, gradient: Any) -> None:
+    if param.claim():
+        param.grad += gradient
+    else:
+        param.grad[...] = gradient
 
 
 def _whole(call: Call, given: list[Any]) -> Any:
@@ -406,13 +414,3 @@ def _whole(call: Call, given: list[Any]) -> Any:
         return given[0]
     zeros = call.ctx.ops.zeros
     return tuple(zeros(shape) if dy is None else dy for dy, shape in zip(given, call.shapes, strict=True))
-
-
-def _key(source: Tensor) -> Any:
-    """Of its gradient: the tensor that was given, or the call that made it and the place among its outputs."""
-    return id(source) if source.call is None else (id(source.call), source.place)
-
-
-def _asked(source: Tensor) -> bool:
-    """Whether it was given, not computed, and its gradient is wanted."""
-    return source.stores_grad and source.call is None

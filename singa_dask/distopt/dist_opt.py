@@ -54,13 +54,15 @@ class DistOpt:
     updater: of singa_dask.updaters or singa_dask.opt, or its message. model: passed to `synch`; without one, the
     layers from which the first loss was computed on tensors (singa_dask.autograd). comm: of the ranks; by default the
     MPI world of mpiexec or `launch`, in other processes a group of one. nccl_id, gpu_num, gpu_per_node: of processes
-    that multiprocessing started, what they have in common, the number of this one, and how many there are. Losses
-    divide by the rows of all ranks, so the sum is the gradient of the mean, even of unequal shares.
+    that multiprocessing started, what they have in common, the number of this one, and how many there are; from SINGA
+    3.0 on, the last two are called local_rank and world_size. Losses divide by the rows of all ranks, so the sum is
+    the gradient of the mean, even of unequal shares.
 
     threshold, clipping, clip_Value, spars, topK, corr: what the methods below take if a call does not say otherwise.
 
-    world_size, rank_in_global, rank_in_local: number of ranks, this rank, and this rank on its machine. step: updates
-    made. Bytes and seconds by operation: comm.nbytes, comm.seconds. Buckets are sent during the backward pass.
+    world_size, rank_in_global, rank_in_local: number of ranks, this rank, and this rank on its machine; from SINGA 3.0
+    on, the last two are called global_rank and local_rank. step: updates made. Bytes and seconds by operation:
+    comm.nbytes, comm.seconds. Buckets are sent during the backward pass.
 
     A model with `partition_dim: 1` is partitioned over the ranks (see Model). Each rank updates its portions of split
     parameters, which are never sent; all else is as before. Layers exchange through group.comm.
@@ -75,6 +77,8 @@ class DistOpt:
         nccl_id: NcclIdHolder | None = None,
         gpu_num: int | None = None,
         gpu_per_node: int | None = None,
+        local_rank: int | None = None,
+        world_size: int | None = None,
         threshold: int = THRESHOLD,
         clipping: bool = False,
         clip_Value: float = 100,
@@ -83,11 +87,13 @@ class DistOpt:
         corr: bool = True,
     ) -> None:
         if nccl_id is not None:
-            comm = joined(nccl_id, gpu_num, gpu_per_node)
+            number, count = (gpu_num, gpu_per_node) if local_rank is None else (local_rank, world_size)
+            comm = joined(nccl_id, number, count)
         self.comm = world() if comm is None else comm
         self._settings = Settings(threshold, clipping, clip_Value, spars, topK, corr)
         self.world_size, self.rank_in_global = self.comm.size, self.comm.rank
         self.rank_in_local = self._local_rank()
+        self.global_rank, self.local_rank = self.rank_in_global, self.rank_in_local
         if self.world_size > 1:
             tape.rank.set(self.rank_in_global)  # whose rows layers draw masks for
         self.step = 0

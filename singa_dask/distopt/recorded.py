@@ -103,9 +103,9 @@ class Recorded:
                 param.grad[...] = 0
                 if on_gradient:
                     on_gradient(param)
-        for owner, _ in self._tape.backward(self.contexts["loss"].step.total_rows):
-            if on_gradient and isinstance(owner, Param):
-                on_gradient(owner)
+        for param in self._tape.backward(self.contexts["loss"].step.total_rows):
+            if on_gradient:
+                on_gradient(param)
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of the parameters, by name."""

@@ -16,7 +16,7 @@ from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.layers.param import Param
 from singa_dask.net import Net
 from singa_dask.net.flat import Joined, layout
-from singa_dask.tensor import Parameter, Tensor
+from singa_dask.tensor import Tensor
 from singa_dask.updaters import EMA, Updater, make_updater
 
 
@@ -102,8 +102,9 @@ class UpdatesApart:
 
         Raises ConfigError for an updater with clip_norm, and for what is no parameter.
         """
-        if not isinstance(p, Parameter):
-            raise ConfigError(Problem("p", "is not a parameter of a layer", repr(p), "Write to its data yourself."))
+        if p.param is None:
+            hint = "Make it with stores_grad=True, or write to its data yourself."
+            raise ConfigError(Problem("p", "is not a parameter", repr(p), hint))
         if self._proto.clip_norm:
             message, hint = "needs the gradients of all parameters", "Call opt.backward_and_update(loss)."
             raise ConfigError(Problem("updater.clip_norm", message, str(self._proto.clip_norm), hint))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.layers.base import Layer, data_before, labels_before
 from singa_dask.layers.node import calling
+from singa_dask.tensor import Tensor
+
+_T = TypeVar("_T")
 
 
 class Module:
@@ -51,24 +54,33 @@ class Module:
                 raise self._problem("forward must return layers", repr(y), hint)
         return y
 
+    def train(self, mode: bool = True) -> None:
+        """Sets autograd.training: whether calls on arrays are those of training. It applies to all modules."""
+        from singa_dask import autograd
+
+        autograd.training = mode
+
+    def eval(self) -> None:
+        """Sets autograd.training to False."""
+        self.train(mode=False)
+
     @property
     def layers(self) -> Mapping[int, tuple[str, Layer]]:
         """Name and layer of every layer of this module and of those inside, by the layer's id."""
         found: dict[int, tuple[str, Layer]] = {}
-        for path, layer in _walk(vars(self), (), (self,)):
-            prefix = (self.name, *path) if self.name else path
-            found.setdefault(id(layer), (".".join((*prefix[:-1], layer.name or prefix[-1])), layer))
+        for path, layer in self._held(Layer):
+            found.setdefault(id(layer), (".".join((*path[:-1], layer.name or path[-1])), layer))
         return found
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of the parameters, by name, of a module that has been called on arrays. Raises ConfigError if it has
         not."""
-        return {parameter.name: parameter.to_numpy() for parameter in self._parameters()}
+        return {name: parameter.to_numpy() for name, parameter in self._parameters().items()}
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
         """Set the parameters of a module that has been called on arrays. Raises ConfigError if it has not, or if names
         differ, DataError for another shape."""
-        parameters = {parameter.name: parameter for parameter in self._parameters()}
+        parameters = self._parameters()
         if differ := sorted(parameters.keys() ^ state.keys()):
             raise self._problem("has other parameters than the given state", ", ".join(differ))
         for name, parameter in parameters.items():
@@ -80,16 +92,25 @@ class Module:
             raise self._problem("has parameters, which a copy or a pickle would not have", hint=hint)
         return vars(self)
 
-    def _parameters(self) -> list[Any]:
+    def _parameters(self) -> dict[str, Tensor]:
         found = self._found()
         if not found:
             raise self._problem("has no parameters yet", hint="Call it on an array once: net(x).")
         return found
 
-    def _found(self) -> list[Any]:
+    def _found(self) -> dict[str, Tensor]:
+        """The parameters of layers that have been called on arrays, and tensors that are parameters."""
         from singa_dask import autograd
 
-        return autograd.parameters_of(layer for _, layer in self.layers.values())
+        found: dict[str, Tensor] = {
+            p.name: p for p in autograd.parameters_of(layer for _, layer in self.layers.values())
+        }
+        return found | {".".join(path): tensor for path, tensor in self._held(Tensor) if tensor.stores_grad}
+
+    def _held(self, kind: type[_T]) -> Iterator[tuple[tuple[str, ...], _T]]:
+        """Attributes of this kind, here and in what is inside, and their paths."""
+        for path, value in _walk(vars(self), (), (self,), kind):
+            yield (self.name, *path) if self.name else path, value
 
     def placed(self, before: Sequence[Any]) -> tuple[Layer, ...]:
         """The outputs of the module in a list, after the layers `before`. Its first source is the last layer that
@@ -109,11 +130,13 @@ class Module:
         return ConfigError(Problem(f"module {self.name or type(self).__name__}", message, received, hint))
 
 
-def _walk(values: Mapping[str, Any], path: tuple[str, ...], inside: tuple[Any, ...]) -> Iterator[tuple[Any, Layer]]:
-    """The layers in these values and their paths. inside: the modules and containers around them."""
+def _walk(
+    values: Mapping[str, Any], path: tuple[str, ...], inside: tuple[Any, ...], kind: type[_T]
+) -> Iterator[tuple[tuple[str, ...], _T]]:
+    """The values of this kind among these and in what they hold. inside: the modules and containers around them."""
     for name, value in values.items():
         here = *path, str(name)
-        if isinstance(value, Layer):
+        if isinstance(value, kind):
             yield here, value
         elif isinstance(value, Module | Mapping | list | tuple) and all(value is not each for each in inside):
             held: Mapping[Any, Any]
@@ -121,4 +144,4 @@ def _walk(values: Mapping[str, Any], path: tuple[str, ...], inside: tuple[Any, .
                 here, held = (*path, value.name or str(name)), vars(value)
             else:
                 held = value if isinstance(value, Mapping) else dict(enumerate(value))
-            yield from _walk(held, here, (*inside, value))
+            yield from _walk(held, here, (*inside, value), kind)

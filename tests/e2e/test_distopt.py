@@ -19,7 +19,7 @@ import numpy as np
 from singa_dask import opt
 
 def train(nccl_id, number, count):
-    sgd = opt.DistOpt(opt.SGD(lr=0.1), nccl_id=nccl_id, gpu_num=number, gpu_per_node=count)
+    sgd = opt.DistOpt(opt.SGD(lr=0.1), nccl_id=nccl_id, local_rank=number, world_size=count)
     sgd.comm.timeout_s = 5.0
     if number:
         raise ValueError("the second process fails")

@@ -253,7 +253,7 @@ def test_an_optimiser_trains_in_one_process_as_a_dist_opt_does():
         np.testing.assert_array_equal(states[1][name], value, err_msg=name)
         np.testing.assert_allclose(states[2][name], value, rtol=1e-5, atol=1e-7, err_msg=name)
     assert Job(name="j", layers=[], updater=opt.SGD(0.1), train_steps=1).proto.updater == updaters.SGD(lr=0.1).proto
-    with pytest.raises(ConfigError, match="is not a parameter of a layer"):
+    with pytest.raises(ConfigError, match="is not a parameter"):
         opt.SGD(0.1).update(tensor.Tensor((2, 3)), tensor.Tensor((2, 3)))
 
 

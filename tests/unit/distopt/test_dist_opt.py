@@ -488,7 +488,7 @@ def test_a_group_of_one_trains_without_a_thread_and_reports_what_it_measures():
     warm(*batch(0))  # the kernels' own threads
     threads = set(threading.enumerate())
     model, opt = make(SoloCommunicator(), updater=SGD(lr=0.1, momentum=0.9))
-    assert (opt.world_size, opt.rank_in_global, opt.rank_in_local) == (1, 0, 0)
+    assert (opt.world_size, opt.rank_in_global, opt.rank_in_local) == (1, 0, 0) == (1, opt.global_rank, opt.local_rank)
     x, y = batch(0)
     first = float(model(x, y))
     for _ in range(40):

@@ -1,0 +1,170 @@
+"""Tensors that are parameters themselves, and the values that tensors draw."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singa_dask import Module, autograd, device, opt, tensor
+from singa_dask.comm import run_threads
+from singa_dask.errors import ConfigError, DataError
+from singa_dask.tensor import Tensor
+
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(12, 4)).astype(np.float32)
+Y = RNG.integers(0, 3, 12)
+
+
+@pytest.fixture(autouse=True)
+def training(monkeypatch):
+    monkeypatch.setattr(autograd, "training", True)
+    autograd.set_seed(0)
+
+
+class Layered(Module):
+    def __init__(self):
+        self.hidden, self.scores = autograd.Linear(4, 5), autograd.Linear(5, 3)
+
+    def forward(self, x):
+        return self.scores(autograd.relu(self.hidden(x)))
+
+
+class ByHand(Module):
+    """The same net, of tensors."""
+
+    def __init__(self):
+        self.w, self.b = [self.made(4, 5), self.made(5, 3)], [self.made(5), self.made(3)]
+
+    @staticmethod
+    def made(*shape):
+        return Tensor(shape, requires_grad=True, stores_grad=True)
+
+    def forward(self, x):
+        x = autograd.relu(autograd.add_bias(autograd.matmul(x, self.w[0]), self.b[0]))
+        return autograd.add_bias(autograd.matmul(x, self.w[1]), self.b[1])
+
+
+def pair():
+    """A net of each kind, with the same parameters."""
+    layered, by_hand = Layered(), ByHand()
+    layered(tensor.from_numpy(X))
+    state = layered.state_dict()
+    names = {"hidden_weight": "w.0", "hidden_bias": "b.0", "scores_weight": "w.1", "scores_bias": "b.1"}
+    by_hand.load_state_dict({names[name]: value for name, value in state.items()})
+    return layered, by_hand, names
+
+
+def loss_of(net, rows=slice(None)):
+    return autograd.softmax_cross_entropy(net(tensor.from_numpy(X[rows])), tensor.from_numpy(Y[rows]))
+
+
+@pytest.mark.parametrize("method", ["backward_and_update", "backward_and_update_half", "backward_and_partial_update"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_dist_opt_trains_tensors_as_it_trains_layers(method, size):
+    def member(comm):
+        layered, by_hand, names = pair()
+        for net in (layered, by_hand):
+            sgd = opt.DistOpt(opt.SGD(0.1, momentum=0.9), comm=comm)
+            for step in range(4):
+                getattr(sgd, method)(loss_of(net, slice(comm.rank + step, None, size)))
+        return layered.state_dict(), by_hand.state_dict(), names
+
+    for layered, by_hand, names in run_threads(size, member):
+        for name, value in layered.items():
+            np.testing.assert_allclose(by_hand[names[name]], value, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
+def test_they_are_updated_one_at_a_time_too():
+    layered, by_hand, names = pair()
+    for net in (layered, by_hand):
+        sgd = opt.Adam(lr=0.01)
+        for _ in range(3):
+            for p, g in autograd.backward(loss_of(net)):
+                sgd.update(p, g)
+    for name, value in layered.state_dict().items():
+        np.testing.assert_allclose(by_hand.state_dict()[names[name]], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_backward_gives_the_tensors_themselves():
+    net = ByHand()
+    for w in net.w:
+        w.gaussian(0, 1)
+    assert [p for p, _ in autograd.backward(loss_of(net))] == [net.b[1], net.w[1], net.b[0], net.w[0]]
+
+
+def test_gradients_of_a_tensor_that_is_read_twice_add_up():
+    x = Tensor(data=X, stores_grad=True)
+    ((of, gradient),) = autograd.backward(autograd.mean_square_error(x + x * x, Tensor(X.shape)))
+    assert of is x
+    np.testing.assert_allclose(tensor.to_numpy(gradient), 2 * (X + X * X) * (1 + 2 * X) / X.size, rtol=1e-5)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_bias_of_rows_and_of_columns(axis):
+    x, b = Tensor(data=X, stores_grad=True), Tensor(data=X.sum(axis), stores_grad=True)
+    y = autograd.add_bias(x, b, axis)
+    np.testing.assert_allclose(tensor.to_numpy(y), X + np.expand_dims(X.sum(axis), axis), rtol=1e-6)
+    found = {id(p): tensor.to_numpy(g) for p, g in autograd.backward(autograd.mean_square_error(y, Tensor(X.shape)))}
+    expected = 2 * tensor.to_numpy(y) / X.size
+    np.testing.assert_allclose(found[id(x)], expected, rtol=1e-5)
+    np.testing.assert_allclose(found[id(b)], expected.sum(axis), rtol=1e-4, atol=1e-7)
+    for wrong, other in ((2, b), (1 - axis, b)):
+        with pytest.raises(DataError, match="axis"):
+            autograd.add_bias(x, other, wrong)
+
+
+def test_tensors_draw_values_by_the_seed():
+    def drawn():
+        device.get_default_device().SetRandSeed(3)
+        normal, uniform = Tensor((200, 50)), Tensor((200, 3, 4, 4))
+        normal.gaussian(1, 0.5)
+        uniform.uniform(-2, 0)
+        return tensor.to_numpy(normal), tensor.to_numpy(uniform)
+
+    (normal, uniform), again = drawn(), drawn()
+    assert normal.mean() == pytest.approx(1, abs=0.03) and normal.std() == pytest.approx(0.5, abs=0.02)
+    assert -2 <= uniform.min() < -1.99 and -0.01 < uniform.max() <= 0
+    for one, other in zip((normal, uniform), again, strict=True):
+        np.testing.assert_array_equal(one, other)
+    x = Tensor((2, 3))
+    x.set_value(1.5)
+    assert (tensor.to_numpy(x) == 1.5).all()
+
+
+def test_tensors_move_between_devices_and_outputs_of_layers_do_not():
+    other, x = device.Device("cpu"), Tensor(data=X, stores_grad=True)
+    x.to_device(other)
+    assert x.device is other and (tensor.to_numpy(x) == X).all()
+    assert [p for p, _ in autograd.backward(autograd.mean_square_error(x, Tensor(X.shape, other)))] == [x]
+    with pytest.raises(DataError, match="belongs to a layer"):
+        (x + x).to_device(other)
+
+
+def test_parameters_are_floats():
+    with pytest.raises(DataError, match="stores_grad"):
+        Tensor((3,), dtype=tensor.int32, stores_grad=True)
+    with pytest.raises(ConfigError, match="stores_grad=True"):
+        opt.SGD(0.1).update(Tensor((3,)), Tensor((3,)))
+
+
+def test_a_separable_convolution_is_one_by_channel_and_one_over_channels():
+    x = tensor.from_numpy(RNG.normal(size=(2, 3, 6, 6)).astype(np.float32))
+    net = autograd.SeparableConv2d(3, 5, 3, stride=2, padding=1, bias=True)
+    assert net(x).shape == (2, 5, 3, 3)
+    sizes = {name: value.size for name, value in net.state_dict().items()}
+    assert sizes == {
+        "depthwise_conv_weight": 27,
+        "depthwise_conv_bias": 3,
+        "point_conv_weight": 15,
+        "point_conv_bias": 5,
+    }
+    relu = autograd.ReLU()
+    assert tensor.to_numpy(relu(x)).min() == 0
+
+
+def test_a_module_switches_training_on_and_off():
+    net = Layered()
+    net.eval()
+    assert not autograd.training and net(tensor.from_numpy(X)).call is None
+    net.train()
+    assert autograd.training and net(tensor.from_numpy(X)).call is not None
