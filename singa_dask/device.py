@@ -27,6 +27,11 @@ class Device:
 
         autograd.set_seed(seed)
 
+    def Sync(self) -> None:
+        """Return when the device has computed everything that it was given."""
+        if self.kind == "gpu":
+            self.ops.xp.cuda.Device(self.id).synchronize()
+
     def __repr__(self) -> str:
         return self.kind if self.kind == "cpu" else f"gpu:{self.id}"
 

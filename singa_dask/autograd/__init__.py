@@ -31,7 +31,6 @@ import numpy as np
 from singa_dask import layers, tensor
 from singa_dask.autograd.tape import Function, Tape, computed, parameters_of, restart_names
 from singa_dask.errors import ConfigError, DataError, Problem
-from singa_dask.layers.base import Layer
 from singa_dask.layers.module import Module
 from singa_dask.tensor import Parameter, Tensor
 
@@ -43,6 +42,7 @@ __all__ = [
     "BatchNorm2d",
     "Conv2d",
     "Dropout",
+    "Layer",
     "Linear",
     "MaxPool2d",
     "ReLU",
@@ -73,6 +73,7 @@ __all__ = [
 ]
 
 training = False
+Layer = Module  # SINGA's base class of layers that hold layers
 _seed = 0
 
 
@@ -118,7 +119,7 @@ def Conv2d(
     dilation: int | tuple[int, int] = 1,
     group: int = 1,
     bias: bool = True,
-) -> Layer:
+) -> layers.Layer:
     """A convolution of images with in_channels channels. group: the number of groups; a filter reads the channels of
     its group."""
     window = _window(kernel=kernel_size, stride=stride, pad=padding, dilation=dilation)
@@ -143,57 +144,59 @@ class SeparableConv2d(Module):
         )
         self.point_conv = Conv2d(in_channels, out_channels, 1, bias=bias)
 
-    def forward(self, x: Any) -> Any:
+    def __call__(self, x: Any) -> Any:  # outside a module its layers are numbered, as others are
         return self.point_conv(self.depthwise_conv(x))
 
+    forward = __call__
 
-def Linear(in_features: int, out_features: int, bias: bool = True) -> Layer:
+
+def Linear(in_features: int, out_features: int, bias: bool = True) -> layers.Layer:
     """y = x W + b."""
     return _for(layers.InnerProduct(num_output=out_features, bias_term=bias), in_features, "features")
 
 
-def MaxPool2d(kernel_size: Any, stride: Any = None, padding: Any = 0) -> Layer:
+def MaxPool2d(kernel_size: Any, stride: Any = None, padding: Any = 0) -> layers.Layer:
     """The maximum of each window."""
     return layers.Pooling(pool="MAX", **_window(kernel=kernel_size, stride=stride or kernel_size, pad=padding))
 
 
-def AvgPool2d(kernel_size: Any, stride: Any = None, padding: Any = 0) -> Layer:
+def AvgPool2d(kernel_size: Any, stride: Any = None, padding: Any = 0) -> layers.Layer:
     """The mean of each window."""
     return layers.Pooling(pool="AVG", **_window(kernel=kernel_size, stride=stride or kernel_size, pad=padding))
 
 
-def BatchNorm2d(num_features: int, momentum: float = 0.9) -> Layer:
+def BatchNorm2d(num_features: int, momentum: float = 0.9) -> layers.Layer:
     """Batch normalisation; momentum: the share of the running statistics that stays."""
     return _for(layers.BatchNorm(factor=momentum), num_features, "channels")
 
 
-def ReLU() -> Layer:
+def ReLU() -> layers.Layer:
     """max(x, 0)."""
     return layers.ReLU()
 
 
-def Dropout(ratio: float = 0.5) -> Layer:
+def Dropout(ratio: float = 0.5) -> layers.Layer:
     """Dropout; ratio: the share of elements that become zero."""
     return layers.Dropout(dropout_ratio=ratio)
 
 
-def RNN(input_size: int, hidden_size: int, bias: bool = True) -> Layer:
+def RNN(input_size: int, hidden_size: int, bias: bool = True) -> layers.Layer:
     """Tanh units. Called on a list of time steps (B, input_size) and maybe an initial state (B, hidden_size), it gives
     the list of states; on one time step and the state before it, the state."""
     return _for(layers.RNN(dim_hidden=hidden_size, bias_term=bias), input_size, "features")
 
 
-def GRU(input_size: int, hidden_size: int, bias: bool = True) -> Layer:
+def GRU(input_size: int, hidden_size: int, bias: bool = True) -> layers.Layer:
     """Gated units; called as RNN is."""
     return _for(layers.GRU(dim_hidden=hidden_size, bias_term=bias), input_size, "features")
 
 
-def LSTM(input_size: int, hidden_size: int, bias: bool = True) -> Layer:
+def LSTM(input_size: int, hidden_size: int, bias: bool = True) -> layers.Layer:
     """Long short-term memory; called on a list of time steps as RNN is. The cell starts at zero."""
     return _for(layers.LSTM(dim_hidden=hidden_size, bias_term=bias), input_size, "features")
 
 
-def _for(layer: Layer, size: int, unit: str) -> Layer:
+def _for(layer: layers.Layer, size: int, unit: str) -> layers.Layer:
     layer.source_size = size, unit
     return layer
 
@@ -279,7 +282,7 @@ def split(x: Any, axis: int, parts: int | Sequence[int]) -> Any:
     Of layers the axis is above 0: a net does not divide its mini-batch.
     """
     given = {"num_slices": parts} if isinstance(parts, int) else {"sizes": tuple(parts)}
-    if isinstance(x, Layer | str):
+    if isinstance(x, layers.Layer | str):
         count = parts if isinstance(parts, int) else len(parts)
         return tuple(layers.Slice(slice_dim=axis, piece=i, **given)(x) for i in range(count))
     return _applied(layers.Slice, x, slice_dim=axis, **given)
@@ -291,7 +294,7 @@ def reshape(x: Any, shape: Any) -> Any:
     Raises ConfigError for another number of rows or elements.
     """
     wanted = [int(size) for size in shape]
-    if isinstance(x, Layer | str):
+    if isinstance(x, layers.Layer | str):
         rows = -1
     else:
         rows = len(x)
@@ -307,7 +310,7 @@ def reshape(x: Any, shape: Any) -> Any:
 def matmul(a: Any, b: Any) -> Any:
     """The product of two matrices of arrays, (M, K) and (K, N). Raises DataError for other shapes, ConfigError for
     layers: a net has no matrices but parameters."""
-    if isinstance(a, Layer | str) or isinstance(b, Layer | str):
+    if isinstance(a, layers.Layer | str) or isinstance(b, layers.Layer | str):
         hint = "Use InnerProduct (autograd.Linear) for a matrix of parameters, or Attention."
         raise ConfigError(Problem("matmul", "multiplies arrays and tensors, not layers", f"{a!r}, {b!r}", hint))
     return _applied(_MatMul, a, b)
@@ -315,7 +318,7 @@ def matmul(a: Any, b: Any) -> Any:
 
 def flatten(x: Any) -> Any:
     """x as rows of features. Of a layer it is the layer itself: fully connected layers flatten their source."""
-    if isinstance(x, Layer | str):
+    if isinstance(x, layers.Layer | str):
         return x
     return _applied(_Flatten, x)
 
@@ -330,12 +333,12 @@ def mean_square_error(x: Any, t: Any) -> Any:
     return _applied(layers.MSELoss, x, t)
 
 
-_functions: dict[Any, Layer] = {}
+_functions: dict[Any, layers.Layer] = {}
 
 
-def _applied(kind: type[Layer], *x: Any, **settings: Any) -> Any:
+def _applied(kind: type[layers.Layer], *x: Any, **settings: Any) -> Any:
     """A layer without parameters, called on x: a new node of a net, or one layer for all arrays."""
-    if all(isinstance(each, Layer | str) for each in x):
+    if all(isinstance(each, layers.Layer | str) for each in x):
         return kind(**settings)(*x)
     key = kind, tuple(settings.items())
     if key not in _functions:
@@ -343,7 +346,7 @@ def _applied(kind: type[Layer], *x: Any, **settings: Any) -> Any:
     return _functions[key](*x)
 
 
-class _Flatten(Layer):
+class _Flatten(layers.Layer):
     """y = x as rows of features."""
 
     rowwise = True

@@ -89,7 +89,7 @@ class DistOpt:
         if nccl_id is not None:
             number, count = (gpu_num, gpu_per_node) if local_rank is None else (local_rank, world_size)
             comm = joined(nccl_id, number, count)
-        self.comm = world() if comm is None else comm
+        self.comm = self.communicator = world() if comm is None else comm
         self._settings = Settings(threshold, clipping, clip_Value, spars, topK, corr)
         self.world_size, self.rank_in_global = self.comm.size, self.comm.rank
         self.rank_in_local = self._local_rank()

@@ -64,8 +64,7 @@ class Module:
         """Sets autograd.training to False."""
         self.train(mode=False)
 
-    @property
-    def layers(self) -> Mapping[int, tuple[str, Layer]]:
+    def named_layers(self) -> Mapping[int, tuple[str, Layer]]:
         """Name and layer of every layer of this module and of those inside, by the layer's id."""
         found: dict[int, tuple[str, Layer]] = {}
         for path, layer in self._held(Layer):
@@ -103,7 +102,7 @@ class Module:
         from singa_dask import autograd
 
         found: dict[str, Tensor] = {
-            p.name: p for p in autograd.parameters_of(layer for _, layer in self.layers.values())
+            p.name: p for p in autograd.parameters_of(layer for _, layer in self.named_layers().values())
         }
         return found | {".".join(path): tensor for path, tensor in self._held(Tensor) if tensor.stores_grad}
 

@@ -27,7 +27,7 @@ _WIRING = (
     *("unroll_len", "unroll_conn_type", "shift", "unroll_source", "share_src_blobs"),
 )
 
-# The outermost module that is being called, and its `layers`.
+# The outermost module that is being called, and its layers.
 _called_module: ContextVar[tuple[Any, Mapping[int, tuple[str, Any]]] | None] = ContextVar("module", default=None)
 
 
@@ -176,10 +176,10 @@ def _named(layers: Sequence[Any]) -> str:
 
 @contextmanager
 def calling(module: Any) -> Iterator[bool]:
-    """Inside, each call of a layer makes a node of the net, named as the outermost module's `layers` say. Yields
+    """Inside, each call of a layer makes a node of the net, named as the outermost module's `named_layers` say. Yields
     whether this is the outermost one."""
     outermost = _called_module.get() is None
-    token = _called_module.set((module, module.layers)) if outermost else None
+    token = _called_module.set((module, module.named_layers())) if outermost else None
     try:
         yield outermost
     finally:

@@ -16,12 +16,15 @@ def trained(dev):
     dev.SetRandSeed(0)
     conv, norm, linear = autograd.Conv2d(2, 4, 3), autograd.BatchNorm2d(4), autograd.Linear(36, 3)
     pooling, sgd, losses = autograd.MaxPool2d(2, 2), opt.DistOpt(opt.SGD(lr=0.1, momentum=0.9)), []
+    own, bias = tensor.Tensor((3, 3), stores_grad=True), tensor.Tensor((3,), dev, stores_grad=True)
+    own.gaussian(0, 1)
+    own.to_device(dev)
     x, y = tensor.Tensor(X.shape, dev), tensor.Tensor(ONE_HOT.shape, dev, tensor.int32)
     x.copy_from_numpy(X)
     y.copy_from_numpy(ONE_HOT)
     for step in range(4):
         z = autograd.flatten(pooling(autograd.relu(norm(conv(x)))))
-        loss = autograd.softmax_cross_entropy(linear(z), y)
+        loss = autograd.softmax_cross_entropy(autograd.add_bias(linear(z) @ own, bias), y)
         losses.append(float(loss))
         if step:
             sgd.backward_and_update(loss)
@@ -29,7 +32,8 @@ def trained(dev):
             for p, _ in autograd.backward(loss):
                 sgd.all_reduce(p.data)
                 p /= sgd.world_size
-    return losses, [p.to_numpy() for p in autograd.parameters_of([conv, norm, linear])]
+    dev.Sync()
+    return losses, [p.to_numpy() for p in (*autograd.parameters_of([conv, norm, linear]), own, bias)]
 
 
 def test_a_loop_on_a_gpu_equals_the_loop_on_the_cpu(gpu_library, monkeypatch):

@@ -118,6 +118,9 @@ class _Device:
     def use(self) -> None:
         """Make it the current one."""
 
+    def synchronize(self) -> None:
+        """NumPy has computed everything."""
+
 
 def module() -> ModuleType:
     """A module to stand in sys.modules["cupy"]."""

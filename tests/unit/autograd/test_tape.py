@@ -135,7 +135,10 @@ def test_one_parameter_at_a_time_is_updated_by_the_same_rule():
         for p, g in autograd.backward(loss_of(nets[0])):
             by_hand.update(p, by_hand.all_reduce(g))
         at_once.backward_and_update(loss_of(nets[1]))
-    own = {p.name: p.to_numpy() for p in autograd.tape.parameters_of(layer for _, layer in nets[0].layers.values())}
+    own = {
+        p.name: p.to_numpy()
+        for p in autograd.tape.parameters_of(layer for _, layer in nets[0].named_layers().values())
+    }
     for name, value in at_once.model.state_dict().items():
         if not name.endswith(("_mean", "_var")):
             np.testing.assert_allclose(own[name], value, rtol=1e-5, atol=1e-7, err_msg=name)
@@ -247,7 +250,7 @@ def test_an_optimiser_trains_in_one_process_as_a_dist_opt_does():
             else:
                 for p, g in autograd.backward(loss):
                     alone.update(p, g)
-        params = autograd.tape.parameters_of(layer for _, layer in net.layers.values())
+        params = autograd.tape.parameters_of(layer for _, layer in net.named_layers().values())
         states.append({p.name: p.to_numpy() for p in params})
     for name, value in states[0].items():
         np.testing.assert_array_equal(states[1][name], value, err_msg=name)

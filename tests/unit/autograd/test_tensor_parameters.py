@@ -149,17 +149,35 @@ def test_parameters_are_floats():
 
 def test_a_separable_convolution_is_one_by_channel_and_one_over_channels():
     x = tensor.from_numpy(RNG.normal(size=(2, 3, 6, 6)).astype(np.float32))
-    net = autograd.SeparableConv2d(3, 5, 3, stride=2, padding=1, bias=True)
-    assert net(x).shape == (2, 5, 3, 3)
-    sizes = {name: value.size for name, value in net.state_dict().items()}
+    first = autograd.SeparableConv2d(3, 5, 3, stride=2, padding=1, bias=True)
+    assert first(x).shape == (2, 5, 3, 3)
+    sizes = {name: value.size for name, value in first.state_dict().items()}
     assert sizes == {
-        "depthwise_conv_weight": 27,
-        "depthwise_conv_bias": 3,
-        "point_conv_weight": 15,
-        "point_conv_bias": 5,
+        "convolution1_weight": 27,
+        "convolution1_bias": 3,
+        "convolution2_weight": 15,
+        "convolution2_bias": 5,
     }
-    relu = autograd.ReLU()
-    assert tensor.to_numpy(relu(x)).min() == 0
+    second, scores, relu = autograd.SeparableConv2d(5, 2, 3), autograd.Linear(2, 3), autograd.ReLU()
+    y = relu(second(first(x)))
+    assert y.shape == (2, 2, 1, 1) and tensor.to_numpy(y).min() >= 0
+    loss = autograd.softmax_cross_entropy(scores(autograd.flatten(y)), tensor.from_numpy(Y[:2]))
+    opt.SGD(0.1).backward_and_update(loss)
+
+
+class Separable(Module):
+    def __init__(self):
+        self.first, self.second = autograd.SeparableConv2d(3, 5, 3), autograd.SeparableConv2d(5, 2, 3)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+def test_separable_convolutions_of_a_module_are_named_after_its_attributes():
+    net = Separable()
+    net(tensor.from_numpy(RNG.normal(size=(2, 3, 6, 6)).astype(np.float32)))
+    convs = ["first.depthwise_conv", "first.point_conv", "second.depthwise_conv", "second.point_conv"]
+    assert list(net.state_dict()) == [f"{conv}_weight" for conv in convs]
 
 
 def test_a_module_switches_training_on_and_off():

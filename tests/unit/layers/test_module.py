@@ -106,6 +106,21 @@ def test_names_of_several_modules_do_not_clash():
     ]
 
 
+class Stacked(Module):
+    def __init__(self):
+        self.layers = [InnerProduct(num_output=4), ReLU(), InnerProduct(num_output=3)]
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_an_attribute_may_be_called_layers():
+    assert [name for name, _ in Stacked().named_layers().values()] == ["layers.0", "layers.1", "layers.2"]
+    assert Stacked()(np.ones((2, 5), np.float32)).shape == (2, 3)
+
+
 class Child(Module):
     def __init__(self, parent):
         self.parent, self.fc = parent, InnerProduct(num_output=64)
