@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from singa_dask.cluster.exits import ending_of
 from singa_dask.cluster.join import RankPlan
 from singa_dask.cluster.pmi_server import PmiServer
 from singa_dask.cluster.rank import GRACE_S, abort_rank, clean_segments, keep_rank, tell_rank
@@ -248,7 +249,9 @@ class Group(AbstractContextManager["Group", None]):
                 if w.address not in there and self.futures[r].status != "finished" and r not in self._left
             ]
             if lost:
-                return RankFailure(lost[0], self.workers[lost[0]], "its worker process died")
+                worker = self.workers[lost[0]]
+                ending = ending_of(self._client, worker.nanny, worker.pid)
+                return RankFailure(lost[0], worker, f"its worker process {ending}")
         if errors:
             return self._first_error(errors)
         if gone:

@@ -13,6 +13,7 @@ import dask
 import distributed.utils
 from distributed import Scheduler, default_client
 
+from singa_dask.cluster.exits import record_exits
 from singa_dask.cluster.fork_server import IMPORTED
 
 logger = logging.getLogger(__name__)
@@ -23,10 +24,11 @@ _ANSWER_S = 10.0
 
 
 def prepare_successor(worker: Any) -> None:
-    """Have the nanny of a Dask worker fork the worker's successors. Does not wait. For a thread of the worker."""
+    """Have the nanny of a Dask worker fork the worker's successors, and remember how its processes end. Does not wait.
+    For a thread of the worker."""
 
     async def ask() -> None:
-        asked = worker.rpc(worker.nanny).run(function=pickle.dumps(_fork_workers))
+        asked = worker.rpc(worker.nanny).run(function=pickle.dumps(_prepare))
         with suppress(OSError):  # the nanny is gone or stopped, or the worker closes: no successor comes
             answer = await asyncio.wait_for(asked, _ANSWER_S)
             if answer["status"] != "OK":
@@ -36,7 +38,12 @@ def prepare_successor(worker: Any) -> None:
         worker.loop.add_callback(worker.loop.call_later, _AFTER_S, ask)
 
 
-def _fork_workers(dask_worker: Any = None) -> None:
+def _prepare(dask_worker: Any = None) -> None:
+    record_exits()
+    _fork_workers()
+
+
+def _fork_workers() -> None:
     """Have this nanny fork workers, unless it shares its process with a client or a scheduler, or starts them in a way
     of its own."""
     if Scheduler._instances:

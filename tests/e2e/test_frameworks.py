@@ -111,7 +111,7 @@ def test_a_killed_group_of_downpour_is_restarted_and_the_other_never_stops(
     assert told["restarts"] == 1
     assert told["restarted"][0]["groups"] == [dead]
     assert told["restarted"][0]["step"] >= 40
-    assert "died" in told["restarted"][0]["cause"]
+    assert "its worker process was killed by SIGKILL" in told["restarted"][0]["cause"]
     assert int(re.findall(rf"group {dead} .*from step (\d+)", said(tmp_path))[-1]) >= 40
     trained = [row for row in metrics(tmp_path / "run") if row["phase"] == "train" and row["time"] > killed]
     again = next(row["time"] for row in trained if row["group"] == dead and row["time"] > restarted)

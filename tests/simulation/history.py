@@ -21,7 +21,7 @@ from simulation.faults import HOSTS, PAIRS, Fault, Scenario
 from simulation.memory import SimulatedMemory
 from simulation.network import Network
 from simulation.run import Run
-from singa_dask.cluster import deposits, formation, group, held, leases, rank, remote, replicas, workers
+from singa_dask.cluster import deposits, exits, formation, group, held, leases, rank, remote, replicas, workers
 from singa_dask.job import ClusterTopology
 from singa_dask.ops import Ops
 from singa_dask.server import ServerPlan, actor, link, server, shadow, stub
@@ -237,6 +237,7 @@ class History:
             (leases, {"time": self.clock, "uuid": SimpleNamespace(uuid4=unique)}),
             (rank, {"time": self.clock, "describe": describe}),
             (launch, {"ask_nannies": self.cluster.ask_nannies}),
+            (exits, {"ask_nannies": self.cluster.ask_nannies, "_code_of": lambda pid: None}),
             (remote, {"ask_nannies": self.cluster.ask_nannies, "psutil": psutil, "time": self.clock}),
             (
                 held,

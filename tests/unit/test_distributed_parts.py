@@ -20,6 +20,7 @@ import pytest
 from distributed import Client, LocalCluster, Nanny
 from distributed.actor import Actor
 from distributed.core import Status
+from distributed.nanny import WorkerProcess
 
 from singa_dask.cluster.dask_settings import SETTINGS
 
@@ -193,6 +194,12 @@ PARTS = [
         lambda there: "default" in there.worker.executors,
         ("worker.executors",),
         "loading has a thread pool of its own, as training holds the other one.",
+    ),
+    Part(
+        "WorkerProcess._death_message(pid, exitcode)",
+        lambda there: takes(WorkerProcess._death_message, "pid", "exitcode"),
+        ("WorkerProcess._death_message",),
+        "errors say by which signal a worker was killed. Without it they only say that it died.",
     ),
     Part(
         "Worker.nanny",

@@ -50,6 +50,7 @@ class Cluster:
         monkeypatch.setattr(grouping, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
         for name in ("alive", "run_each", "kill_processes", "last_seen"):
             monkeypatch.setattr(grouping, name, getattr(self, name))
+        monkeypatch.setattr(grouping, "ending_of", lambda client, nanny, pid: f"ended as {nanny} says of {pid}")
         monkeypatch.setattr(remote, "time", grouping.time)
         monkeypatch.setattr(remote, "stopped_processes", self.stopped_processes)
         client = SimpleNamespace(cancel=lambda futures, force: self.cancelled.append((len(futures), force)))
@@ -128,7 +129,8 @@ def test_a_lost_process_is_named_and_the_others_are_told_to_leave(cluster):
     played = cluster()
     played.dead.add("w1")
     failure = played.failure()
-    assert (failure.rank, failure.worker.address, failure.cause) == (1, "w1", "its worker process died")
+    assert (failure.rank, failure.worker.address) == (1, "w1")
+    assert failure.cause == "its worker process ended as n1 says of 11"
     assert failure.exception is None and "rank 1 on w1" in str(failure)
     told = [(address, given[0]) for address, given in played.called(abort_rank)]
     assert sorted(told) == [("w0", "job-1"), ("w2", "job-1")] and played.cancelled == [(3, True)]

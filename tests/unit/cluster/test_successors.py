@@ -21,7 +21,7 @@ _METHOD = "distributed.worker.multiprocessing-method"
 def nanny(monkeypatch):
     """A process of a nanny, without a client or a scheduler; `done`: what happens to its fork server."""
     nanny = SimpleNamespace(done=[])
-    nanny.fork = lambda: successors._fork_workers(nanny)
+    nanny.fork = successors._fork_workers
 
     def none():
         raise ValueError("no client")
@@ -78,7 +78,7 @@ def test_a_worker_asks_its_nanny_once_it_has_compiled():
         call_later=lambda delay_s, function: (waited.append(delay_s), asyncio.run(function())),
     )
     prepare_successor(SimpleNamespace(nanny="tcp://n:1", loop=loop, rpc=lambda address: Nanny()))
-    assert asked == [successors._fork_workers] and waited == [1.0]
+    assert asked == [successors._prepare] and waited == [1.0]
     prepare_successor(SimpleNamespace(nanny=None))
     assert len(asked) == 1
 

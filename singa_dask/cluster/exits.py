@@ -1,0 +1,54 @@
+"""How the processes of Dask workers ended, which only their nannies are told."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from contextlib import suppress
+from typing import Any
+
+from distributed.nanny import WorkerProcess
+
+from singa_dask.cluster.remote import ask_nannies
+
+# Exit codes of this nanny's processes that did not end by themselves, by pid: negative ones are signals.
+_codes: dict[int, int] = {}
+# The nanny may hear of the end after the scheduler does.
+_HEARS_WITHIN_S = 0.2
+_ANSWER_S = 0.5
+_KILLERS = {"SIGKILL": " (as by kill -9, or by a system or a nanny that is short of memory)"}
+
+
+def record_exits() -> None:
+    """Have this nanny's process remember how its workers' processes end."""
+    tell = WorkerProcess._death_message
+    if tell.__module__ == __name__:
+        return
+
+    def death_message(process: Any, pid: int, exitcode: int) -> str:
+        _codes[pid] = exitcode
+        return str(tell(process, pid, exitcode))
+
+    WorkerProcess._death_message = death_message  # type: ignore[method-assign]
+
+
+async def _code_of(pid: int, dask_worker: Any = None) -> int | None:
+    deadline = time.monotonic() + _HEARS_WITHIN_S
+    while pid not in _codes and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    return _codes.get(pid)
+
+
+def ending_of(client: Any, nanny: str, pid: int) -> str:
+    """What became of a nanny's worker process that is gone: "was killed by SIGKILL", for example; "died" if the nanny
+    does not say more."""
+    code = ask_nannies(client, _code_of, {nanny: (pid,)}, _ANSWER_S)[nanny] if nanny else None
+    if not isinstance(code, int) or code == 255:  # of a signal that is not known
+        return "died"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = f"signal {-code}"
+    with suppress(ValueError):
+        name = signal.Signals(-code).name
+    return f"was killed by {name}{_KILLERS.get(name, '')}"
