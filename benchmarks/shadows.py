@@ -39,7 +39,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 NETS = ("mnist", "mnist-mlp")
 WORKERS = 2
 EVERY, FIRST = 20, 10  # steps of a report, and reports that do not count
-SHARE = 0.02  # of the time that checkpoints in memory may take
+SHARE, AT_MOST_S = 0.02, 300.0  # of the time that checkpoints in memory may take; seconds between two of them
 ONE_MACHINE = "one machine"
 
 
@@ -115,7 +115,7 @@ def measure(way: str, example: str, network: str, pairs: int) -> dict[str, Any]:
     if way == "shadows":
         costs = [100 * (a / b - 1) for a, b in zip(kept, none, strict=True)]
     else:
-        every_s = max(10.0, statistics.median(written) / SHARE)
+        every_s = min(max(10.0, statistics.median(written) / SHARE), AT_MOST_S)
         row["checkpoint_ms"] = round(EVERY * statistics.median(a - b for a, b in zip(kept, none, strict=True)), 1)
         row["written_s"], row["every_s"] = round(statistics.median(written), 2), round(every_s, 1)
         costs = [EVERY * (a - b) / every_s / 10 for a, b in zip(kept, none, strict=True)]

@@ -22,7 +22,7 @@ class Device:
         return get_ops(self.kind, device_id=self.id)
 
     def SetRandSeed(self, seed: int) -> None:
-        """Seed initial parameters and dropout of what is created from now on; see autograd.set_seed."""
+        """Seed initial parameters, dropout and what tensors draw from now on; see autograd.set_seed."""
         from singa_dask import autograd
 
         autograd.set_seed(seed)
@@ -31,6 +31,9 @@ class Device:
         """Return when the device has computed everything that it was given."""
         if self.kind == "gpu":
             self.ops.xp.cuda.Device(self.id).synchronize()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (get_default_device, ()) if self.kind == "cpu" else (create_cuda_gpu_on, (self.id,))
 
     def __repr__(self) -> str:
         return self.kind if self.kind == "cpu" else f"gpu:{self.id}"

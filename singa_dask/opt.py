@@ -35,7 +35,10 @@ class Optimizer:
 
     def __init__(self, lr: float | updaters.Schedule | None = None, **settings: Any) -> None:
         named = {_NAMES.get(name, name): value for name, value in settings.items()}
-        named["learning_rate" if isinstance(lr, updaters.Schedule) else "lr"] = lr
+        if len(named) < len(settings):
+            raise ConfigError(Problem("updater", "one setting is given twice", ", ".join(settings)))
+        if lr is not None:
+            named["learning_rate" if isinstance(lr, updaters.Schedule) else "lr"] = lr
         self.proto: UpdaterProto = self.rule(**named).proto
 
     @cached_property
@@ -55,16 +58,16 @@ class Optimizer:
 
 
 class SGD(Optimizer):
-    """v = momentum v - lr g;  w += v, or with nesterov the rule of updaters.Nesterov.
+    """v = momentum v - lr g;  w += v, or with nesterov the rule of updaters.Nesterov.   lr [0.1].
 
-    Raises ConfigError for a dampening that is not 0.
+    Raises ConfigError for a dampening that is not 0, and for nesterov without momentum.
     """
 
     rule: type[updaters.Updater] = updaters.SGD
 
     def __init__(
         self,
-        lr: float | updaters.Schedule = 0.1,
+        lr: float | updaters.Schedule | None = None,
         momentum: float = 0,
         dampening: float = 0,
         weight_decay: float = 0,
@@ -74,8 +77,12 @@ class SGD(Optimizer):
         if dampening:
             hint = "Multiply lr by 1 - dampening instead."
             raise ConfigError(Problem("updater.dampening", "is not available", str(dampening), hint))
+        if nesterov and not momentum:
+            raise ConfigError(Problem("updater.nesterov", "needs momentum", hint="For example momentum=0.9."))
         if nesterov:
             self.rule = updaters.Nesterov
+        if lr is None and "learning_rate" not in settings:
+            lr = 0.1
         settings |= {name: value for name, value in (("momentum", momentum), ("weight_decay", weight_decay)) if value}
         super().__init__(lr, **settings)
 
@@ -86,6 +93,9 @@ class AdaGrad(Optimizer):
 
 class RMSProp(Optimizer):
     rule = updaters.RMSProp
+
+    def __init__(self, lr: float | updaters.Schedule | None = None, rho: float = 0.9, **settings: Any) -> None:
+        super().__init__(lr, rho=rho, **settings)
 
 
 class Adam(Optimizer):

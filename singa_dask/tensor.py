@@ -50,12 +50,11 @@ class Tensor:
         given = None if data is None else np.asarray(data)
         shape = given.shape if given is not None else tuple(shape)
         self.call: Call | None = None
-        self.requires_grad = requires_grad or stores_grad
-        self.array = self.device.ops.zeros(_channels_last(shape), dtype)
+        self.requires_grad = requires_grad
+        self._array = self.device.ops.zeros(_channels_last(shape), dtype)
         if given is not None:
             self.copy_from_numpy(given)
-        if stores_grad:
-            self.param = _param(self.array)
+        self.stores_grad = stores_grad
 
     @classmethod
     def of(cls, array: Any, device: Device | None = None) -> Self:
@@ -89,6 +88,17 @@ class Tensor:
     def stores_grad(self) -> bool:
         return self.param is not None
 
+    @stores_grad.setter
+    def stores_grad(self, wanted: bool) -> None:
+        if wanted and self.param is None:
+            self._check_given("stores_grad")
+            param = _param(self._array, self.device)
+            del self._array
+            self.param = param
+            self.requires_grad = True
+        elif self.param is not None and not wanted:
+            raise DataError("stores_grad: a parameter remains one. Make another tensor.")
+
     @property
     def shape(self) -> tuple[int, ...]:
         return _channels_first(self.array.shape)
@@ -108,6 +118,7 @@ class Tensor:
     def copy_from_numpy(self, array: Any) -> None:
         """Take the values of an array of the same shape. Raises DataError for another shape, and for values that the
         type of the tensor cannot hold."""
+        self._check_given("copy_from_numpy")
         array = np.asarray(array)
         if array.shape != self.shape:
             raise DataError(f"copy_from_numpy: the tensor has shape {self.shape}. Received: {array.shape}.")
@@ -115,8 +126,8 @@ class Tensor:
         self.array[...] = self.device.ops.asarray(values, self.array.dtype)
 
     def set_value(self, value: float) -> None:
-        """Make all elements equal to a number."""
-        self.array[...] = value
+        """Make all elements equal to a number. Raises DataError if the type of the tensor cannot hold it."""
+        self.copy_from_numpy(np.full(self.shape, value))
 
     def gaussian(self, mean: float, std: float) -> None:
         """Draw all elements from a normal distribution; see autograd.set_seed."""
@@ -128,14 +139,20 @@ class Tensor:
 
     def to_device(self, device: Device) -> None:
         """Move the tensor to a device. Raises DataError for the output of a layer and for a parameter of one."""
-        if self.call is not None or isinstance(self, Parameter):
-            raise DataError(f"to_device: {self!r} belongs to a layer. Move the tensors on which the layer is called.")
-        array = device.ops.asarray(self.device.ops.to_host(self.array), self.array.dtype)
-        self.device = device
+        self._check_given("to_device")
+        before, self.device = self.device, device
+        if (device.kind, device.id) == (before.kind, before.id):
+            return
+        array = device.ops.asarray(before.ops.to_host(self.array), self.array.dtype)
         if self.param is None:
             self.array = array
         else:
             self.param.bind(array, device.ops.zeros(array.shape, array.dtype))
+
+    def _check_given(self, what: str) -> None:
+        """Raise DataError for the output of a layer, which its backward pass needs as it is."""
+        if self.call is not None or isinstance(self, Parameter):
+            raise DataError(f"{what}: {self!r} belongs to a layer. Change the tensors on which the layer is called.")
 
     def to_numpy(self) -> np.ndarray:
         """A copy on the host."""
@@ -252,22 +269,22 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
     return tensor.to_numpy()
 
 
-def _param(array: Any) -> Param:
-    """A parameter that is no layer's. Raises DataError for whole numbers."""
+def _param(array: Any, device: Device) -> Param:
+    """A parameter that is no layer's. Raises DataError for another type than that of the device's layers."""
     from singa_dask.job.job_pb2 import ParamProto
     from singa_dask.layers.param import Param
 
-    if array.dtype.kind != "f":
-        raise DataError(f"stores_grad: a parameter must have floats. Received: {array.dtype}.")
+    if array.dtype != device.ops.dtype:
+        raise DataError(f"stores_grad: a parameter must be of {np.dtype(device.ops.dtype)}. Received: {array.dtype}.")
     param = Param(ParamProto(), f"tensor{next(_numbers)}", array.shape, 1, 1)
     param.bind(array, array * 0)
     return param
 
 
 def set_seed(number: int) -> None:
-    """Seed what tensors draw from now on."""
-    global _draw
-    _draw = np.random.default_rng(number)
+    """Seed what tensors draw from now on, and number those that are parameters from 1 again."""
+    global _draw, _numbers
+    _draw, _numbers = np.random.default_rng(number), itertools.count(1)
 
 
 def _held(array: np.ndarray, dtype: Any) -> np.ndarray:

@@ -242,8 +242,11 @@ def add(a: Any, b: Any) -> Any:
 def add_bias(x: Tensor, b: Tensor, axis: int = 0) -> Tensor:
     """x + b of tensors: of x (M, N), b (N,) is added to each row, or with axis=1, b (M,) to each column.
 
-    Raises DataError for other shapes.
+    Raises DataError for other shapes, ConfigError for layers.
     """
+    if any(isinstance(each, layers.Layer | str) for each in (x, b)):
+        hint = "Layers have biases of their own: bias=True."
+        raise ConfigError(Problem("add_bias", "adds tensors, not layers", f"{x!r}, {b!r}", hint))
     if axis not in (0, 1):
         raise DataError(f"add_bias: axis must be 0 or 1. Received: {axis}.")
     return _applied(_AddToColumns if axis else _AddToRows, x, b)

@@ -52,11 +52,11 @@ class DistOpt:
     Collective, as are all its methods and training calls of the model: all ranks make them in the same order.
 
     updater: of singa_dask.updaters or singa_dask.opt, or its message. model: passed to `synch`; without one, the
-    layers from which the first loss was computed on tensors (singa_dask.autograd). comm: of the ranks; by default the
-    MPI world of mpiexec or `launch`, in other processes a group of one. nccl_id, gpu_num, gpu_per_node: of processes
-    that multiprocessing started, what they have in common, the number of this one, and how many there are; from SINGA
-    3.0 on, the last two are called local_rank and world_size. Losses divide by the rows of all ranks, so the sum is
-    the gradient of the mean, even of unequal shares.
+    parameters from which the first loss was computed on tensors (singa_dask.autograd). comm: of the ranks; by default
+    the MPI world of mpiexec or `launch`, in other processes a group of one. nccl_id, gpu_num, gpu_per_node: of
+    processes that multiprocessing started, what they have in common, the number of this one, and how many there are;
+    from SINGA 3.0 on, the last two are called local_rank and world_size. Losses divide by the rows of all ranks, so
+    the sum is the gradient of the mean, even of unequal shares.
 
     threshold, clipping, clip_Value, spars, topK, corr: what the methods below take if a call does not say otherwise.
 
@@ -87,8 +87,8 @@ class DistOpt:
         corr: bool = True,
     ) -> None:
         if nccl_id is not None:
-            number, count = (gpu_num, gpu_per_node) if local_rank is None else (local_rank, world_size)
-            comm = joined(nccl_id, number, count)
+            number = gpu_num if local_rank is None else local_rank
+            comm = joined(nccl_id, number, gpu_per_node if world_size is None else world_size)
         self.comm = self.communicator = world() if comm is None else comm
         self._settings = Settings(threshold, clipping, clip_Value, spars, topK, corr)
         self.world_size, self.rank_in_global = self.comm.size, self.comm.rank

@@ -126,9 +126,10 @@ def joined(holder: NcclIdHolder, rank: int | None, size: int | None, timeout_s: 
         hint = "Make it once, before the processes are started: nccl_id = opt.NcclIdHolder()."
         raise ConfigError(Problem("nccl_id", "must be an NcclIdHolder", repr(holder), hint))
     if size is None or size < 1:
-        raise ConfigError(Problem("gpu_per_node", "must be the number of processes", repr(size)))
+        raise ConfigError(Problem("gpu_per_node (world_size)", "must be the number of processes", repr(size)))
     if rank is None or not 0 <= rank < size:
-        raise ConfigError(Problem("gpu_num", f"must be this process's number, 0 to {size - 1}", repr(rank)))
+        message = f"must be this process's number, 0 to {size - 1}"
+        raise ConfigError(Problem("gpu_num (local_rank)", message, repr(rank)))
     set_blas_threads(dict.fromkeys(("openblas", "mkl", "openmp"), equal_share(size)))
     endpoint = holder.endpoint(size) if size > 1 else None
     plan = RankPlan("distopt", rank, size, endpoint=endpoint, forming_s=_FORMING_S, comm_timeout_s=timeout_s)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.layer_types import parameter_roles
 from singa_dask.layers.base import Layer, data_before, labels_before
 from singa_dask.layers.node import calling
-from singa_dask.tensor import Tensor
+from singa_dask.tensor import Parameter, Tensor
 
 _T = TypeVar("_T")
 
@@ -86,25 +88,35 @@ class Module:
             parameter.copy_from_numpy(state[name])
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._found():
+        if self._of_layers():
             hint = "Keep state_dict(), and load it into a new module."
             raise self._problem("has parameters, which a copy or a pickle would not have", hint=hint)
         return vars(self)
 
     def _parameters(self) -> dict[str, Tensor]:
-        found = self._found()
-        if not found:
+        """By name. Raises ConfigError for two of one name."""
+        layers = self._of_layers()
+        if not layers and any(parameter_roles(layer.proto) != () for _, layer in self.named_layers().values()):
             raise self._problem("has no parameters yet", hint="Call it on an array once: net(x).")
-        return found
+        tensors = [(".".join(path), tensor) for path, tensor in self.held_tensors()]
+        every = [*((parameter.name, parameter) for parameter in layers), *tensors]
+        if not every:
+            raise self._problem("has no parameters")
+        if twice := [name for name, count in Counter(name for name, _ in every).items() if count > 1]:
+            raise self._problem("has two parameters of one name", ", ".join(twice), "Rename an attribute or a module.")
+        return dict(every)
 
-    def _found(self) -> dict[str, Tensor]:
-        """The parameters of layers that have been called on arrays, and tensors that are parameters."""
+    def _of_layers(self) -> list[Any]:
+        """The parameters of layers that have been called on arrays."""
         from singa_dask import autograd
 
-        found: dict[str, Tensor] = {
-            p.name: p for p in autograd.parameters_of(layer for _, layer in self.named_layers().values())
-        }
-        return found | {".".join(path): tensor for path, tensor in self._held(Tensor) if tensor.stores_grad}
+        return autograd.parameters_of(layer for _, layer in self.named_layers().values())
+
+    def held_tensors(self) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+        """Path and tensor of every tensor of this module and of those inside that is a parameter itself."""
+        for path, tensor in self._held(Tensor):
+            if tensor.stores_grad and not isinstance(tensor, Parameter):
+                yield path, tensor
 
     def _held(self, kind: type[_T]) -> Iterator[tuple[tuple[str, ...], _T]]:
         """Attributes of this kind, here and in what is inside, and their paths."""

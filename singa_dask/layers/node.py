@@ -176,10 +176,12 @@ def _named(layers: Sequence[Any]) -> str:
 
 @contextmanager
 def calling(module: Any) -> Iterator[bool]:
-    """Inside, each call of a layer makes a node of the net, named as the outermost module's `named_layers` say. Yields
-    whether this is the outermost one."""
+    """Inside, each call of a layer makes a node of the net, named as the outermost module's `named_layers` say, and
+    tensors that are parameters are named after their attributes. Yields whether this is the outermost module."""
     outermost = _called_module.get() is None
     token = _called_module.set((module, module.named_layers())) if outermost else None
+    for path, tensor in module.held_tensors() if outermost else ():
+        tensor.param.name = ".".join(path)
     try:
         yield outermost
     finally:

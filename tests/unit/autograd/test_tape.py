@@ -193,7 +193,7 @@ def test_errors():
     first, second = opt.SGD(0.1), opt.Adam(0.1)
     for optimiser in (first, first, second):
         optimiser.backward_and_update(loss_of(net))
-    with pytest.raises(TrainingError, match="another optimiser has taken over the parameters conv_weight"):
+    with pytest.raises(TrainingError, match="another optimiser or to_device has moved the parameters conv_weight"):
         first.backward_and_update(loss_of(net))
     with pytest.raises(ConfigError, match="parameters and sources must be on one device"):
         net(tensor.Tensor(X.shape, device.Device("cpu")))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
 from singa_dask import Module, autograd, device, opt, tensor
 from singa_dask.comm import run_threads
-from singa_dask.errors import ConfigError, DataError
+from singa_dask.errors import ConfigError, DataError, TrainingError
 from singa_dask.tensor import Tensor
 
 RNG = np.random.default_rng(5)
@@ -131,20 +133,92 @@ def test_tensors_draw_values_by_the_seed():
     assert (tensor.to_numpy(x) == 1.5).all()
 
 
+class Elsewhere(device.Device):
+    """Another device, with the CPU's operations."""
+
+    def __init__(self):
+        super().__init__("cpu", 1)
+
+
 def test_tensors_move_between_devices_and_outputs_of_layers_do_not():
-    other, x = device.Device("cpu"), Tensor(data=X, stores_grad=True)
+    other, x = Elsewhere(), Tensor(data=X, stores_grad=True)
     x.to_device(other)
     assert x.device is other and (tensor.to_numpy(x) == X).all()
     assert [p for p, _ in autograd.backward(autograd.mean_square_error(x, Tensor(X.shape, other)))] == [x]
-    with pytest.raises(DataError, match="belongs to a layer"):
-        (x + x).to_device(other)
+    for change in (lambda y: y.to_device(other), lambda y: y.set_value(0), lambda y: setattr(y, "stores_grad", True)):
+        with pytest.raises(DataError, match="belongs to a layer"):
+            change(x + x)
 
 
-def test_parameters_are_floats():
-    with pytest.raises(DataError, match="stores_grad"):
+def test_a_parameter_that_is_trained_does_not_move():
+    net, sgd = ByHand(), opt.SGD(0.1)
+    sgd.backward_and_update(loss_of(net))
+    net.w[0].to_device(device.get_default_device())  # it is there
+    sgd.backward_and_update(loss_of(net))
+    for of in (*net.w, *net.b):
+        of.to_device(Elsewhere())
+    net.b[0].device = net.w[0].device = net.w[1].device = net.b[1].device = device.get_default_device()
+    with pytest.raises(TrainingError, match=r"to_device has moved the parameters .*w\.0"):
+        sgd.backward_and_update(loss_of(net))
+
+
+def test_what_is_no_parameter_is_named():
+    with pytest.raises(DataError, match=r"stores_grad: a parameter must be of float32\. Received: int32"):
         Tensor((3,), dtype=tensor.int32, stores_grad=True)
+    with pytest.raises(DataError, match="float32"):
+        Tensor((3,), dtype=np.float16).stores_grad = True
     with pytest.raises(ConfigError, match="stores_grad=True"):
         opt.SGD(0.1).update(Tensor((3,)), Tensor((3,)))
+    with pytest.raises(DataError, match=r"0\.5"):
+        Tensor((3,), dtype=tensor.int32).set_value(0.5)
+    with pytest.raises(ConfigError, match="add_bias"):
+        autograd.add_bias(autograd.ReLU(), autograd.ReLU())
+    net, sgd = ByHand(), opt.SGD(0.1)
+    sgd.backward_and_update(loss_of(net))
+    net.b[0] = Tensor((5,), stores_grad=True)
+    with pytest.raises(TrainingError, match=r"did not use the parameters b\.0.* Make tensors"):
+        sgd.backward_and_update(loss_of(net))
+
+
+def test_a_tensor_may_become_a_parameter_later():
+    x = tensor.from_numpy(X)
+    x.stores_grad = True
+    assert x.requires_grad and [p for p, _ in autograd.backward(autograd.mean_square_error(x, Tensor(X.shape)))] == [x]
+    with pytest.raises(DataError, match="remains"):
+        x.stores_grad = False
+
+
+class Mixed(Module):
+    def __init__(self):
+        self.fc, self.w = autograd.Linear(4, 3), Tensor((3, 3), stores_grad=True)
+        self.w.gaussian(0, 1)
+
+    def forward(self, x):
+        return self.fc(x) @ self.w
+
+
+def test_the_state_of_a_module_has_layers_and_tensors():
+    net = Mixed()
+    with pytest.raises(ConfigError, match="has no parameters yet"):
+        net.state_dict()
+    opt.SGD(0.1).backward_and_update(loss_of(net))
+    assert list(net.state_dict()) == ["fc_weight", "fc_bias", "w"]
+    other = Mixed()
+    other(tensor.from_numpy(X))
+    other.load_state_dict(net.state_dict())
+    assert float(loss_of(other)) == float(loss_of(net))
+    net.fc_weight = Tensor((2,), stores_grad=True)
+    with pytest.raises(ConfigError, match=r"two parameters of one name.* fc_weight"):
+        net.state_dict()
+
+
+def test_a_module_of_tensors_is_copied_with_them():
+    net = ByHand()
+    for w in net.w:
+        w.gaussian(0, 1)
+    other = pickle.loads(pickle.dumps(net))
+    opt.SGD(0.1).backward_and_update(loss_of(other))
+    assert all((tensor.to_numpy(a) != tensor.to_numpy(b)).any() for a, b in zip(net.w, other.w, strict=True))
 
 
 def test_a_separable_convolution_is_one_by_channel_and_one_over_channels():

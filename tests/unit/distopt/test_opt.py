@@ -29,8 +29,21 @@ def test_the_learning_rate_may_be_a_schedule():
     assert opt.LAMB(schedule).proto == updaters.LAMB(learning_rate=schedule).proto
 
 
+def test_what_may_be_left_out():
+    assert opt.RMSProp(lr=0.1).proto == updaters.RMSProp(lr=0.1, rho=0.9).proto
+    assert opt.SGD().proto == updaters.SGD(lr=0.1).proto
+    schedule = schedules.Fixed(base_lr=0.2)
+    assert opt.SGD(learning_rate=schedule).proto == updaters.SGD(lr=0.2).proto
+
+
 @pytest.mark.parametrize(
-    ("settings", "field"), [({"dampening": 0.1}, "updater.dampening"), ({"beta": 0.1}, "updater.beta")]
+    ("settings", "field"),
+    [
+        ({"dampening": 0.1}, "updater.dampening"),
+        ({"beta": 0.1}, "updater.beta"),
+        ({"nesterov": True}, "needs momentum"),
+        ({"epsilon": 1, "delta": 1}, "given twice"),
+    ],
 )
 def test_settings_that_are_not_available_are_named(settings, field):
     with pytest.raises(ConfigError, match=field):
