@@ -39,7 +39,7 @@ class Recorded:
         self.flat = FlatParams.of(self.params, self.ops)
         for param, value in zip(self.params, values, strict=True):
             param.value[...] = value
-        self._places = [_place(param) for param in self.params]
+        self._places = [address_of(param.value) for param in self.params]
         self.own = FlatParams.of([], self.ops)
         self.number = 0
         self.ranks = Ranks()
@@ -78,7 +78,7 @@ class Recorded:
     def loss(self, tape: Tape) -> RecordedLoss:
         """A loss, for DistOpt. Collective. Raises TrainingError if it used other parameters than the first one, or if
         another optimiser has trained them since."""
-        if taken := [p.name for p, at in zip(self.params, self._places, strict=True) if _place(p) != at]:
+        if taken := [p.name for p, at in zip(self.params, self._places, strict=True) if address_of(p.value) != at]:
             names = ", ".join(taken)
             raise TrainingError(
                 f"another optimiser or to_device has moved the parameters {names}. Use one optimiser for each "
@@ -112,10 +112,6 @@ class Recorded:
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of the parameters, by name."""
         return {param.name: np.array(self.ops.to_host(param.value)) for param in self.params}
-
-
-def _place(param: Param) -> tuple[int, int]:
-    return address_of(param.value), address_of(param.grad)
 
 
 @dataclass
