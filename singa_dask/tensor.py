@@ -143,7 +143,7 @@ class Tensor:
         before, self.device = self.device, device
         if (device.kind, device.id) == (before.kind, before.id):
             return
-        array = device.ops.asarray(before.ops.to_host(self.array), self.array.dtype)
+        array = device.ops.asarray(before.ops.to_host(self.array).copy(), self.array.dtype)
         if self.param is None:
             self.array = array
         else:
