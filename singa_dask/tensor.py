@@ -131,11 +131,11 @@ class Tensor:
 
     def gaussian(self, mean: float, std: float) -> None:
         """Draw all elements from a normal distribution; see autograd.set_seed."""
-        self.copy_from_numpy(_draw.normal(mean, std, self.shape).astype(np.float32))
+        self.copy_from_numpy(_draw.normal(mean, std, self.shape))
 
     def uniform(self, low: float, high: float) -> None:
         """Draw all elements between two numbers; see autograd.set_seed."""
-        self.copy_from_numpy(_draw.uniform(low, high, self.shape).astype(np.float32))
+        self.copy_from_numpy(_draw.uniform(low, high, self.shape))
 
     def to_device(self, device: Device) -> None:
         """Move the tensor to a device. Raises DataError for the output of a layer and for a parameter of one."""
@@ -277,7 +277,7 @@ def _param(array: Any, device: Device) -> Param:
     if array.dtype != device.ops.dtype:
         raise DataError(f"stores_grad: a parameter must be of {np.dtype(device.ops.dtype)}. Received: {array.dtype}.")
     param = Param(ParamProto(), f"tensor{next(_numbers)}", array.shape, 1, 1)
-    param.bind(array, array * 0)
+    param.bind(array, device.ops.zeros(array.shape, array.dtype))
     return param
 
 

@@ -17,7 +17,7 @@ _codes: dict[int, int] = {}
 # The nanny may hear of the end after the scheduler does.
 _HEARS_WITHIN_S = 0.2
 _ANSWER_S = 0.5
-_KILLERS = {"SIGKILL": " (as by kill -9, or by a system or a nanny that is short of memory)"}
+_KILLERS = {"SIGKILL": " (by kill -9, or because memory ran out)"}
 
 
 def record_exits() -> None:

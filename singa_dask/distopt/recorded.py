@@ -82,7 +82,7 @@ class Recorded:
             names = ", ".join(taken)
             raise TrainingError(
                 f"another optimiser or to_device has moved the parameters {names}. Use one optimiser for each "
-                "parameter, after it is on its device."
+                "parameter, and move parameters to their device before the first update."
             )
         if others := [param.name for param in tape.params if param not in set(self.params)]:
             names = ", ".join(others)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +14,6 @@ from singa_dask.job.layer_types import parameter_roles
 from singa_dask.layers.base import Layer, data_before, labels_before
 from singa_dask.layers.node import calling
 from singa_dask.tensor import Parameter, Tensor
-
-_T = TypeVar("_T")
 
 
 class Module:
@@ -66,12 +64,19 @@ class Module:
         """Sets autograd.training to False."""
         self.train(mode=False)
 
+    def named(self) -> Mapping[int, tuple[str, Layer | Tensor]]:
+        """Name and object of every layer, and of every tensor that is a parameter itself, of this module and of those
+        inside, by the object's id."""
+        found: dict[int, tuple[str, Layer | Tensor]] = {}
+        for path, part in _walk(vars(self), (), (self,)):
+            *before, last = (self.name, *path) if self.name else path
+            own = part.name if isinstance(part, Layer) else ""
+            found.setdefault(id(part), (".".join((*before, own or last)), part))
+        return found
+
     def named_layers(self) -> Mapping[int, tuple[str, Layer]]:
         """Name and layer of every layer of this module and of those inside, by the layer's id."""
-        found: dict[int, tuple[str, Layer]] = {}
-        for path, layer in self._held(Layer):
-            found.setdefault(id(layer), (".".join((*path[:-1], layer.name or path[-1])), layer))
-        return found
+        return {key: (name, part) for key, (name, part) in self.named().items() if isinstance(part, Layer)}
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of the parameters, by name, of a module that has been called on arrays. Raises ConfigError if it has
@@ -98,10 +103,10 @@ class Module:
         layers = self._of_layers()
         if not layers and any(parameter_roles(layer.proto) != () for _, layer in self.named_layers().values()):
             raise self._problem("has no parameters yet", hint="Call it on an array once: net(x).")
-        tensors = [(".".join(path), tensor) for path, tensor in self.held_tensors()]
+        tensors = [(name, part) for name, part in self.named().values() if isinstance(part, Tensor)]
         every = [*((parameter.name, parameter) for parameter in layers), *tensors]
         if not every:
-            raise self._problem("has no parameters")
+            raise self._problem("has no parameters", hint="Give it layers with parameters as attributes.")
         if twice := [name for name, count in Counter(name for name, _ in every).items() if count > 1]:
             raise self._problem("has two parameters of one name", ", ".join(twice), "Rename an attribute or a module.")
         return dict(every)
@@ -111,17 +116,6 @@ class Module:
         from singa_dask import autograd
 
         return autograd.parameters_of(layer for _, layer in self.named_layers().values())
-
-    def held_tensors(self) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-        """Path and tensor of every tensor of this module and of those inside that is a parameter itself."""
-        for path, tensor in self._held(Tensor):
-            if tensor.stores_grad and not isinstance(tensor, Parameter):
-                yield path, tensor
-
-    def _held(self, kind: type[_T]) -> Iterator[tuple[tuple[str, ...], _T]]:
-        """Attributes of this kind, here and in what is inside, and their paths."""
-        for path, value in _walk(vars(self), (), (self,), kind):
-            yield (self.name, *path) if self.name else path, value
 
     def placed(self, before: Sequence[Any]) -> tuple[Layer, ...]:
         """The outputs of the module in a list, after the layers `before`. Its first source is the last layer that
@@ -142,17 +136,21 @@ class Module:
 
 
 def _walk(
-    values: Mapping[str, Any], path: tuple[str, ...], inside: tuple[Any, ...], kind: type[_T]
-) -> Iterator[tuple[tuple[str, ...], _T]]:
-    """The values of this kind among these and in what they hold. inside: the modules and containers around them."""
+    values: Mapping[str, Any], path: tuple[str, ...], inside: tuple[Any, ...]
+) -> Iterator[tuple[tuple[str, ...], Layer | Tensor]]:
+    """The layers in these values, the tensors that are parameters, and their paths. inside: the modules and containers
+    around them."""
     for name, value in values.items():
         here = *path, str(name)
-        if isinstance(value, kind):
+        if isinstance(value, Layer):
             yield here, value
+        elif isinstance(value, Tensor):
+            if value.stores_grad and not isinstance(value, Parameter):
+                yield here, value
         elif isinstance(value, Module | Mapping | list | tuple) and all(value is not each for each in inside):
             held: Mapping[Any, Any]
             if isinstance(value, Module):
                 here, held = (*path, value.name or str(name)), vars(value)
             else:
                 held = value if isinstance(value, Mapping) else dict(enumerate(value))
-            yield from _walk(held, here, (*inside, value), kind)
+            yield from _walk(held, here, (*inside, value))

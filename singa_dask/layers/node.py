@@ -17,6 +17,7 @@ from singa_dask.job.description import Description
 from singa_dask.job.job_pb2 import LayerProto, ParamProto
 from singa_dask.job.layer_types import parameter_roles
 from singa_dask.layers.param import param_message
+from singa_dask.tensor import Tensor
 
 if TYPE_CHECKING:
     from singa_dask.layers.base import Layer
@@ -176,12 +177,16 @@ def _named(layers: Sequence[Any]) -> str:
 
 @contextmanager
 def calling(module: Any) -> Iterator[bool]:
-    """Inside, each call of a layer makes a node of the net, named as the outermost module's `named_layers` say, and
+    """Inside, each call of a layer makes a node of the net, named as the outermost module's `named` says, and
     tensors that are parameters are named after their attributes. Yields whether this is the outermost module."""
     outermost = _called_module.get() is None
-    token = _called_module.set((module, module.named_layers())) if outermost else None
-    for path, tensor in module.held_tensors() if outermost else ():
-        tensor.param.name = ".".join(path)
+    token = None
+    if outermost:
+        names = module.named()
+        token = _called_module.set((module, names))
+        for name, part in names.values():
+            if isinstance(part, Tensor) and part.param is not None:
+                part.param.name = name
     try:
         yield outermost
     finally:

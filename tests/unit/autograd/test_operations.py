@@ -15,12 +15,6 @@ from singa_dask.ops import get_ops
 RNG = np.random.default_rng(7)
 
 
-@pytest.fixture(autouse=True)
-def training(monkeypatch):
-    monkeypatch.setattr(autograd, "training", True)
-    autograd.set_seed(0)
-
-
 def drawn(*shape, above=0.0):
     return (np.abs(RNG.normal(size=shape)) + above if above else RNG.normal(size=shape)).astype(np.float32)
 

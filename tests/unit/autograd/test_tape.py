@@ -18,12 +18,6 @@ X = RNG.normal(size=(6, 2, 8, 8)).astype(np.float32)
 Y = RNG.integers(0, 3, 6)
 
 
-@pytest.fixture(autouse=True)
-def training(monkeypatch):
-    monkeypatch.setattr(autograd, "training", True)
-    autograd.set_seed(0)
-
-
 class Residual(Module):
     """Uses one layer twice, a sum, a product, a concatenation and batch normalisation."""
 

@@ -17,12 +17,6 @@ X = RNG.normal(size=(12, 4)).astype(np.float32)
 Y = RNG.integers(0, 3, 12)
 
 
-@pytest.fixture(autouse=True)
-def training(monkeypatch):
-    monkeypatch.setattr(autograd, "training", True)
-    autograd.set_seed(0)
-
-
 class Layered(Module):
     def __init__(self):
         self.hidden, self.scores = autograd.Linear(4, 5), autograd.Linear(5, 3)
@@ -157,7 +151,7 @@ def test_a_parameter_that_is_trained_does_not_move():
     sgd.backward_and_update(loss_of(net))
     for of in (*net.w, *net.b):
         of.to_device(Elsewhere())
-    net.b[0].device = net.w[0].device = net.w[1].device = net.b[1].device = device.get_default_device()
+        of.device = device.get_default_device()  # where the inputs are
     with pytest.raises(TrainingError, match=r"to_device has moved the parameters .*w\.0"):
         sgd.backward_and_update(loss_of(net))
 

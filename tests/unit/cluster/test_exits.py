@@ -38,7 +38,7 @@ def test_it_waits_a_moment_for_one_that_it_has_not_heard_of_yet(recording):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (-9, "was killed by SIGKILL (as by kill -9, or by a system or a nanny that is short of memory)"),
+        (-9, "was killed by SIGKILL (by kill -9, or because memory ran out)"),
         (-11, "was killed by SIGSEGV"),
         (-99, "was killed by signal 99"),
         (3, "ended with exit code 3"),
