@@ -2,15 +2,18 @@
 
 import json
 import signal
+from importlib.metadata import PackageNotFoundError
 
 import numpy as np
 import pytest
 
+import singa_dask
 from singa_dask.data import write_shards
 from singa_dask.errors import ConfigError, TrainingError
 from singa_dask.job import ClusterTopology, Job
 from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss
 from singa_dask.monitor.progress import Display
+from singa_dask.supervision import run as run_module
 from singa_dask.supervision.driver import train
 from singa_dask.training.checkpoint import load
 from singa_dask.updaters import SGD
@@ -129,3 +132,31 @@ def test_callbacks_are_called_as_it_goes_on_and_one_that_raises_ends_it_with_a_c
     assert told == [("test", 0), ("step", 2), ("step", 4), ("end", 4)]
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert (summary["status"], summary["step"]) == ("failed", 4)
+
+
+@pytest.fixture
+def not_installed(monkeypatch):
+    """The package runs from a checkout; no library says which version it is."""
+
+    def version(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(run_module, "version", version)
+    run_module._versions.cache_clear()
+    yield
+    run_module._versions.cache_clear()
+
+
+@pytest.mark.xfail(strict=True, reason="the package must be installed")
+def test_a_run_from_a_checkout_that_is_not_installed(job, run, not_installed):
+    versions = run(job()).summary["versions"]
+    assert versions.pop("singa-dask") == singa_dask.__version__
+    assert versions.pop("python") and set(versions.values()) == {None}
+
+
+@pytest.mark.xfail(strict=True, reason="hidden by PackageNotFoundError")
+def test_versions_that_are_not_known_hide_no_error(job, run, not_installed, tmp_path):
+    with pytest.raises(TrainingError, match="training diverged"):
+        run(job(lr=1e38))
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "failed" and "training diverged" in summary["error"]
