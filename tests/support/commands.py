@@ -60,18 +60,26 @@ def run(*args: object, cwd: Path, env: dict[str, str], timeout: float = 100) -> 
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
-def run_here(*args: object, cwd: Path, env: dict[str, str]) -> Ran:
-    """Run `singa-dask ARGS` in this process: for calls that start no other process."""
+@contextmanager
+def command_undone() -> Iterator[None]:
+    """What the command changes in its process is as before afterwards."""
     logger, path, threshold = logging.getLogger("singa_dask"), [*sys.path], gc.get_threshold()
     before, level, on_interrupt = [*logger.handlers], logger.level, signal.getsignal(signal.SIGINT)
+    streams = sys.stdout, sys.stderr
     try:
-        with chdir(cwd):
-            done = CliRunner().invoke(main, [*map(str, args)], env=env, prog_name="singa-dask")
+        yield
     finally:
+        sys.stdout, sys.stderr = streams
         sys.path[:], logger.handlers[:] = path, before
         logger.setLevel(level)
         gc.set_threshold(*threshold)
         signal.signal(signal.SIGINT, on_interrupt)
+
+
+def run_here(*args: object, cwd: Path, env: dict[str, str]) -> Ran:
+    """Run `singa-dask ARGS` in this process: for calls that start no other process."""
+    with command_undone(), chdir(cwd):
+        done = CliRunner().invoke(main, [*map(str, args)], env=env, prog_name="singa-dask")
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
     return Ran(done.exit_code, done.stdout, done.stderr)
 

@@ -1,18 +1,21 @@
 """Training in this process."""
 
+import errno
 import json
 import signal
+import sys
 from importlib.metadata import PackageNotFoundError
 
 import numpy as np
 import pytest
+from support.lost_output import Failing
 
 import singa_dask
 from singa_dask.data import write_shards
 from singa_dask.errors import ConfigError, TrainingError
 from singa_dask.job import ClusterTopology, Job
 from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss
-from singa_dask.monitor.progress import Display
+from singa_dask.monitor.progress import Display, LineDisplay
 from singa_dask.supervision import run as run_module
 from singa_dask.supervision.driver import train
 from singa_dask.training.checkpoint import load
@@ -99,6 +102,31 @@ def test_a_second_ctrl_c_aborts_it(job, run, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(job(), display=Watching(lambda event: event["kind"] == "metrics"))
     assert json.loads((tmp_path / "run/summary.json").read_text())["status"] == "interrupted"
+
+
+@pytest.mark.xfail(strict=True, reason="an output that goes away ends the run")
+@pytest.mark.parametrize("whole", [0, 4])
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.ENOSPC])
+def test_an_output_that_goes_away_ends_no_run(job, run, monkeypatch, capsys, number, whole):
+    monkeypatch.setattr(sys, "stdout", Failing(number, whole))
+    result = run(job(), display=LineDisplay())
+    assert (result.summary["status"], result.summary["step"]) == ("completed", 8)
+    assert json.loads((result.workspace / "summary.json").read_text())["output_lost"] is True
+    assert capsys.readouterr().err.count("cannot be written") == 1
+
+
+@pytest.mark.xfail(strict=True, reason="an output that goes away ends the run")
+def test_a_run_that_is_stopped_after_its_output_went_away_saves(job, run, monkeypatch):
+    class Stopped(LineDisplay):
+        def handle(self, event):
+            super().handle(event)
+            if event["kind"] == "metrics" and event["step"] == 2:
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(sys, "stdout", Failing(errno.EPIPE))
+    result = run(job(), display=Stopped())
+    assert result.interrupted and result.checkpoint.name == "step-00000003.h5"
+    assert run(job(), resume=True).summary["output_lost"] is False
 
 
 def test_what_training_raises_is_raised_here_and_recorded(job, run, tmp_path):

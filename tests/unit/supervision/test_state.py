@@ -1009,15 +1009,14 @@ def test_a_last_exchange_that_no_loss_explains_is_done_without(start):
 # Being stopped
 
 
+@pytest.mark.xfail(strict=True, reason="the note is written before the stop is handed on")
 def test_a_stop_reaches_what_runs_and_what_is_formed_later(start):
     run = start(spare=1, **DOWNPOUR)
     run.lose(1)
     while not isinstance(run.state.busy, ev.FormRequest):
         run.answer()
-    assert run.handle(ev.StopAsked()) == [
-        ev.Note("Ctrl-C: stopping after this step (press Ctrl-C again to abort)"),
-        ev.Stop(0),
-    ]
+    note = ev.Note("Ctrl-C: stopping after this step (press Ctrl-C again to abort)")
+    assert run.handle(ev.StopAsked()) == [ev.Stop(0), note], "writing the note may take a while"
     assert run.handle(ev.StopAsked()) == []
     assert run.answer() == [ev.Stop(1)]
 

@@ -1,0 +1,98 @@
+"""A run's display whose output goes away, and text that is not the display's own."""
+
+import errno
+import io
+import sys
+
+import pytest
+from support.lost_output import FAULTS, Failing
+
+from singa_dask.monitor.progress import LineDisplay, LiveDisplay, display_for
+
+START = {"kind": "start", "group": 0, "groups": 1, "step": 0, "steps": 600, "batch": 96, "ranks": 1, "exchange": "MPI"}
+TEST = {"kind": "metrics", "group": 0, "phase": "test", "step": 600, "metrics": {"loss": 0.1}}
+HOSTILE = "a\x1b]0;owned\x07b\rc\x9b2Jd\u202ee\u2066f"
+SHOWN = r"a\x1b]0;owned\x07b\x0dc\u009b2Jd\u202ee\u2066f"
+
+
+@pytest.mark.xfail(strict=True, reason="an output that goes away ends the run")
+@pytest.mark.parametrize("whole", [0, 3])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_lines_that_cannot_be_written_are_said_once_and_raise_nothing(fault, whole, capsys):
+    display = LineDisplay(Failing(FAULTS[fault], whole))
+    with display:
+        for _ in range(4):
+            display.note("forming the worker group")
+            display.handle(START)
+            display.say("auto: 2 workers")
+    assert display.lost
+    assert capsys.readouterr().err.count("the output of the run cannot be written (") == 1
+
+
+@pytest.mark.xfail(strict=True, reason="an output that goes away ends the run")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_terminal_that_is_closed_ends_no_live_display(fault, capsys):
+    with display_for(Failing(FAULTS[fault], 2, terminal=True)) as display:
+        assert isinstance(display, LiveDisplay)
+        for _ in range(3):
+            display.note("forming the worker group")
+            display.handle(START)
+            display.handle(TEST)
+            display._live.refresh()
+    assert display.lost
+    assert capsys.readouterr().err.count("the output of the run cannot be written (") == 1
+
+
+@pytest.mark.xfail(strict=True, reason="an output that goes away ends the run")
+def test_lines_go_on_where_a_disk_has_space_again():
+    stream = Failing(errno.ENOSPC)
+    display = LineDisplay(stream)
+    display.say("lost")
+    stream.whole = 10
+    display.say("written")
+    assert stream.getvalue() == "written\n" and display.lost
+
+
+@pytest.mark.xfail(strict=True, reason="an output that goes away ends the run")
+@pytest.mark.parametrize("errors", [None, Failing(errno.EPIPE)])
+def test_a_run_without_any_output_goes_on(monkeypatch, errors):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", errors)
+    display = display_for()
+    display.say("auto: 2 workers")
+    assert display.lost
+
+
+@pytest.mark.xfail(strict=True, reason="text of files and jobs goes to the terminal raw")
+def test_lines_escape_control_characters():
+    stream = io.StringIO()
+    LineDisplay(stream).say(f"{HOSTILE}\n\tand ours")
+    assert stream.getvalue() == f"{SHOWN}\n\tand ours\n"
+
+
+@pytest.mark.xfail(strict=True, reason="text of files and jobs goes to the terminal raw")
+def test_a_live_display_escapes_control_characters():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    stream = Terminal()
+    with display_for(stream) as display:
+        display.note(HOSTILE)
+        display._live.refresh()
+        display.say(HOSTILE)
+        display.handle({**START, "steps": 5})
+        display.handle({"kind": "progress", "step": 1, "samples_per_s": 1, "wait": [0], "loading": [0], "group": 0,
+                        "metrics": {HOSTILE: 0.5}})  # fmt: skip
+        display._live.refresh()
+    shown = stream.getvalue()
+    assert shown.count(SHOWN) >= 3
+    assert not set("\x07\x9b\u202e\u2066") & set(shown) and "\x1b]" not in shown
+
+
+@pytest.mark.xfail(strict=True, reason="text that the output's encoding lacks ends the run")
+def test_text_that_the_encoding_lacks_is_escaped_too():
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True)
+    display = LineDisplay(stream)
+    display.say("wü \udcff µ")
+    assert stream.buffer.getvalue() == rb"w\xfc \udcff \xb5" + b"\n" and not display.lost
