@@ -9,10 +9,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from singa_dask import __version__
 from singa_dask.cluster import WorkerInfo, local_cluster
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.cluster.leases import run_key
@@ -415,6 +416,15 @@ def _events(client: Client, topic: str, handler: Callable[[dict[str, Any]], None
 
 
 @cache
-def _versions() -> dict[str, str]:
-    packages = ("singa-dask", "numpy", "numba", "dask", "distributed", "mpi4py", "h5py", "protobuf")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+def _versions() -> dict[str, str | None]:
+    packages = ("numpy", "numba", "dask", "distributed", "mpi4py", "h5py", "protobuf")
+    own = {"python": platform.python_version(), "singa-dask": __version__}
+    return {**own, **{name: _version(name) for name in packages}}
+
+
+def _version(package: str) -> str | None:
+    """None if the package is there without its metadata, such as a copy of its files."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

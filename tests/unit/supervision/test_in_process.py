@@ -175,14 +175,12 @@ def not_installed(monkeypatch):
     run_module._versions.cache_clear()
 
 
-@pytest.mark.xfail(strict=True, reason="the package must be installed")
 def test_a_run_from_a_checkout_that_is_not_installed(job, run, not_installed):
     versions = run(job()).summary["versions"]
     assert versions.pop("singa-dask") == singa_dask.__version__
     assert versions.pop("python") and set(versions.values()) == {None}
 
 
-@pytest.mark.xfail(strict=True, reason="hidden by PackageNotFoundError")
 def test_versions_that_are_not_known_hide_no_error(job, run, not_installed, tmp_path):
     with pytest.raises(TrainingError, match="training diverged"):
         run(job(lr=1e38))
