@@ -48,6 +48,10 @@ class ArrayOps:
     def column_sums(self, x: Array, out: Array, accumulate: bool = False) -> Array:
         """out = sum over rows of x, or out += it.   x: (B, I) -> out: (I,)."""
         if accumulate:
-            out += x.sum(axis=0)
+            out += self.sum_rows(x, self.xp.empty_like(out))
             return out
-        return self.xp.sum(x, axis=0, out=out)
+        return self.sum_rows(x, out)
+
+    def sum_rows(self, x: Array, out: Array) -> Array:
+        """out = sum over rows of x, added up in the type of out.   x: (B, I) -> out: (I,)."""
+        return self.xp.sum(x, axis=0, dtype=out.dtype, out=out)

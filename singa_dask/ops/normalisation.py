@@ -11,6 +11,7 @@ class NormalisationOps:
     """Normalisation over `self.xp`."""
 
     xp: Any
+    sum_rows: Any
 
     def lrn(
         self, x: Array, local_size: int, alpha: float, beta: float, knorm: float, out: Array, scale: Array
@@ -60,7 +61,10 @@ class NormalisationOps:
         return self._row_sums(d, d * (x - mean))
 
     def _row_sums(self, *arrays: Array) -> Array:
-        return self.xp.stack([array.sum(axis=0, dtype="float64") for array in arrays])
+        sums = self.xp.empty((len(arrays), arrays[0].shape[1]), "float64")
+        for array, out in zip(arrays, sums, strict=True):
+            self.sum_rows(array, out)
+        return sums
 
     def normalise_channels(self, x: Array, mean: Array, factor: Array, bias: Array, out: Array) -> Array:
         """out = (x - mean) factor + bias."""

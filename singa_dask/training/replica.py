@@ -201,10 +201,10 @@ class Replica:
 
     def _worker_group(self) -> WorkerGroup:
         """The group as the layers see it; in a partitioned net with a communicator of its own."""
-        if not self.net.partitioned:
-            return WorkerGroup(self.executor, self.comm, self.net.ops)
         comm = self.comm if self.device_comm is None else self.device_comm
-        return WorkerGroup(self.executor, comm.split(0), self.net.ops, on_device=self.device_comm is not None)
+        if self.net.partitioned:
+            comm = comm.split(0)
+        return WorkerGroup(self.executor, comm, self.net.ops, on_device=self.device_comm is not None)
 
 
 def _in_process(

@@ -109,7 +109,6 @@ def test_a_worker_on_its_own_keeps_the_parameters_on_its_gpu(gpus, monkeypatch):
     np.testing.assert_allclose(values, serial.net.flat.values, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.xfail(strict=True, reason="sums of batch normalisation go through the host")
 @pytest.mark.timeout(240)
 def test_sums_of_batch_normalisation_travel_between_the_gpus(gpus):
     def trained(control):
@@ -130,7 +129,6 @@ def test_sums_of_batch_normalisation_travel_between_the_gpus(gpus):
     assert run_threads(gpus, trained, timeout_s=120) == [(0, sums, [])] * gpus
 
 
-@pytest.mark.xfail(strict=True, reason="sums of batch normalisation go through the host")
 @pytest.mark.parametrize("updates_on_the_gpu", [True, False])
 def test_a_worker_on_its_own_needs_no_host_for_batch_normalisation(gpus, monkeypatch, updates_on_the_gpu):
     ops, device_comm = get_ops("gpu"), SoloCommunicator() if updates_on_the_gpu else None

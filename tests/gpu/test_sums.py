@@ -25,7 +25,6 @@ def rows_of(gpu, rows, columns=3):
     return np.random.default_rng(rows).normal(3, 1, (rows, columns)).astype(gpu.dtype)
 
 
-@pytest.mark.xfail(strict=True, reason="one stage")
 @pytest.mark.parametrize("rows", TALL)
 def test_no_stage_has_many_rows(gpu, sums, rows):
     x = gpu.asarray(rows_of(gpu, rows))
@@ -57,7 +56,6 @@ def test_the_sums_are_those_of_the_columns(gpu, rows):
     )
 
 
-@pytest.mark.xfail(strict=True, reason="sums of batch normalisation are not of this kind")
 def test_what_is_not_tall_is_added_up_at_once(gpu, sums):
     gpu.column_sums(gpu.asarray(rows_of(gpu, 100)), gpu.empty((3,)))
     gpu.channel_products(*(gpu.asarray(rows_of(gpu, 100)) for _ in range(2)), gpu.zeros((3,)))

@@ -382,7 +382,9 @@ def _of_device(function):
             if isinstance(each, np.ndarray) and not isinstance(each, DeviceArray) and each.ndim:
                 raise TypeError(f"{function.__name__}: unsupported type numpy.ndarray")
         result = function(*args, **options)
-        return result.view(DeviceArray) if type(result) is np.ndarray else result
+        if type(result) is not np.ndarray:
+            return result
+        return on_gpu(result) if result.base is None else result.view(DeviceArray)
 
     return call
 
