@@ -203,3 +203,23 @@ def test_a_notebooks_layer_is_unknown_to_the_command(here, job_folder):
     assert ran.code == 2
     assert "neuralnet.layer[own].user_type: was defined in a notebook or script" in ran.err
     assert "next to the job file" in ran.err
+
+
+@pytest.mark.xfail(strict=True, reason="whatever can be called is called")
+@pytest.mark.parametrize(
+    ("before", "after", "key"),
+    [
+        (
+            "init { type: kConstant value: 0 }",
+            'init { type: kUserInit user_type: "os:_exit" }',
+            "param 'b_conv1'.init",
+        ),
+        ("type: kSGD", 'user_type: "pip._internal:main"', "updater"),
+        ("alg: kBP", 'user_alg: "this:s"', "train_one_batch"),
+    ],
+)
+def test_check_refuses_to_call_what_is_not_the_job_s_own(here, tmp_path, before, after, key):
+    (tmp_path / "job.conf").write_text(example().read_text().replace(before, after, 1))
+    ran = here("check", "job.conf")
+    assert ran.code == 2 and ran.err.count("\n") == 1, ran.err
+    assert "Name code of your own" in ran.err and key.split(".")[-1] in ran.err

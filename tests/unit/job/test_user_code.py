@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+from support.planted import plant, ran
 
 from singa_dask.errors import ConfigError
 from singa_dask.job import Job
@@ -116,6 +117,104 @@ def test_a_module_of_the_standard_library_is_not_taken_for_ones_own(tmp_path):
     (tmp_path / "json.py").write_text("class Foo: pass\n")
     with searching(tmp_path), pytest.raises(ConfigError, match=r"another module 'json'"):
         user_code("json:Foo", "")
+
+
+@pytest.mark.xfail(strict=True, reason="the folder of the job file comes first")
+def test_what_the_user_s_modules_import_is_not_taken_from_beside_them(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "stringprep", raising=False)
+    plant(tmp_path, ["stringprep"])
+    (tmp_path / "beside_d.py").write_text("import stringprep, beside_e\ndef f(): pass\n")
+    (tmp_path / "beside_e.py").write_text("")
+    with searching(tmp_path):
+        assert user_code("beside_d:f", "").__name__ == "f"
+    assert ran(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            "stringprep", marks=(first := pytest.mark.xfail(strict=True, reason="the job's folder comes first"))
+        ),
+        "numpy",
+        pytest.param("installed_layers", marks=first),
+    ],
+)
+def test_a_module_of_the_user_s_named_like_another_is_refused_unread(tmp_path, monkeypatch, name):
+    """Of the standard library, of a dependency, of PYTHONPATH."""
+    monkeypatch.delitem(sys.modules, "stringprep", raising=False)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "installed_layers.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    plant(tmp_path, [name])
+    message = rf"layer 'x'.*another module '{name}'.*Rename {tmp_path}/{name}.py"
+    with searching(tmp_path), pytest.raises(ConfigError, match=message):
+        user_code(f"{name}:f", "layer 'x'")
+    assert ran(tmp_path) == []
+
+
+STRANGE = {
+    "os:_exit": "'os' belongs to the standard library",
+    "posix:_exit": "'posix' belongs to the standard library",
+    "builtins:exec": "'builtins' belongs to the standard library",
+    "this:s": "'this' belongs to the standard library",
+    "subprocess:Popen": "'subprocess' belongs to the standard library",
+    "numpy:tanh": "'numpy' is an installed package that does not require singa-dask",
+    "pip.__main__:main": "'pip' is an installed package that does not require singa-dask",
+    "strange_own:os._exit": "is defined in 'posix', and 'posix' belongs to the standard library",
+    "strange_own:dumps": "is defined in 'json', and 'json' belongs to the standard library",
+    "strange_own:path": "is no class or function of a module",
+    "singa_dask.cli.options:interrupt": "must name a class",
+}
+
+
+@pytest.mark.xfail(strict=True, reason="a job may name anything that can be imported")
+@pytest.mark.parametrize("spec", STRANGE)
+def test_a_job_can_name_only_what_is_its_user_s(tmp_path, monkeypatch, spec):
+    """A stranger's job must neither call the code of others nor have modules run that nobody wants."""
+    for name in ("this", "strange_own"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "strange_own.py").write_text("import os\nfrom json import dumps\npath = '/'\n")
+    with searching(tmp_path), pytest.raises(ConfigError) as refused:
+        user_code(spec, "param 'w'.init.user_type")
+    (problem,) = refused.value.problems
+    assert str(problem).startswith("param 'w'.init.user_type: ") and STRANGE[spec] in str(problem)
+    assert "this" not in sys.modules and "pip.__main__" not in sys.modules
+
+
+def installed(folder, name, *requires):
+    """A distribution with one module, which leaves its name when it runs."""
+    site = folder / "site-packages"
+    (site / f"{name}-1.dist-info").mkdir(parents=True)
+    wanted = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+    (site / f"{name}-1.dist-info" / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n{wanted}"
+    )
+    (site / f"{name}-1.dist-info" / "RECORD").write_text(f"{name}.py,,\n")
+    plant(site, [name])
+    with open(site / f"{name}.py", "a") as file:
+        file.write("def f(): pass\n")
+    return site
+
+
+@pytest.mark.parametrize(
+    "requires",
+    [
+        ("numpy", "Singa.Dask>=0.1; python_version > '3'"),
+        pytest.param((), marks=pytest.mark.xfail(strict=True, reason="whatever is installed may be named")),
+        pytest.param(("singa",), marks=pytest.mark.xfail(strict=True, reason="whatever is installed may be named")),
+    ],
+)
+def test_an_installed_package_may_be_named_if_it_requires_singa_dask(tmp_path, monkeypatch, requires):
+    name = f"extension_{len(requires)}"
+    site = installed(tmp_path, name, *requires)
+    monkeypatch.syspath_prepend(site)
+    if len(requires) == 2:
+        assert user_code(f"{name}:f", "").__name__ == "f"
+        return
+    with pytest.raises(ConfigError, match=rf"{name}.*does not require singa-dask.*Add singa-dask to its requirements"):
+        user_code(f"{name}:f", "layer 'x'")
+    assert ran(site) == []
 
 
 def test_check_takes_classes_of_a_function_where_they_are_defined(good):

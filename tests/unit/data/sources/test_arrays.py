@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import zipfile
 from pathlib import Path
 
+import numcodecs.pickles
 import numpy as np
 import pytest
 import xarray as xr
@@ -118,6 +121,78 @@ def test_zarr_stores_are_concatenated_and_texts_are_labels(tmp_path):
     source = zarr_source.load(tmp_path, x="data/X", label="kinds")[""]
     assert source.roles == {"kinds": Role.LABEL}
     assert read_all(source)["kinds"].tolist() == ["u", "v"] * 30
+
+
+class Touching:
+    """Unpickling it makes a file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+CODECS = {
+    "filter": ("pickle", {"filters": [{"id": "vlen-utf8"}, {"id": "pickle"}], "compressor": None}),
+    "compressor": ("pickle", {"compressor": {"id": "pickle", "protocol": 4}}),
+    "object codec": ("pickle", {"filters": [{"id": "pickle"}], "compressor": None}),
+    "another object codec": ("json2", {"filters": [{"id": "json2"}]}),
+    "unknown": ("no.such", {"filters": [{"id": "vlen-utf8"}, {"id": "no.such"}]}),
+}
+
+
+@pytest.mark.xfail(strict=True, reason="codecs are taken from the metadata of the file")
+@pytest.mark.parametrize("case", CODECS)
+@pytest.mark.parametrize("consolidated", [False, True])
+def test_zarr_codecs_that_may_run_code_are_refused_by_name(tmp_path, monkeypatch, case, consolidated):
+    """Versions of numcodecs before 0.16.6 unpickle whatever a file holds."""
+    monkeypatch.setattr(numcodecs.pickles, "ALLOW_UNSAFE_PICKLE_DECODE", True, raising=False)
+    path = store(tmp_path / "a.zarr", 2)
+    codec, changed = CODECS[case]
+    metadata = json.loads((path / "kinds" / ".zarray").read_text()) | changed
+    (path / "kinds" / "0").write_bytes(pickle.dumps(Touching(tmp_path / "ran")))
+    (path / "kinds" / ".zarray").write_text(json.dumps(metadata))
+    if consolidated:
+        (path / "kinds" / ".zarray").unlink()
+        whole = {"metadata": {".zgroup": {"zarr_format": 2}, "kinds/.zarray": metadata}, "zarr_consolidated_format": 1}
+        (path / ".zmetadata").write_text(json.dumps(whole))
+    message = rf"a\.zarr: kinds is stored with the codec '{codec}', .*one of .*blosc, .*vlen-utf8"
+    for call in (lambda: read_all(zarr_source.load(path, x="kinds")[""]), lambda: zarr_source.contents(path)):
+        with pytest.raises(DataError, match=message):
+            call()
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.xfail(strict=True, reason="codecs are taken from the metadata of the file")
+@pytest.mark.parametrize("consolidated", [False, True])
+def test_zarr_codecs_in_shards_are_known_too(tmp_path, consolidated):
+    root = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=3)
+    root.create_array("x", data=X, chunks=(1, 2, 4, 5), shards=(10, 2, 4, 5))
+    if consolidated:
+        zarr.consolidate_metadata(str(tmp_path / "a.zarr"))
+    path = tmp_path / "a.zarr" / ("" if consolidated else "x") / "zarr.json"
+    assert '"zstd"' in path.read_text()
+    path.write_text(path.read_text().replace('"zstd"', '"numcodecs.pickle"'))
+    with pytest.raises(DataError, match=r"a\.zarr: x is stored with the codec 'numcodecs.pickle'"):
+        zarr_source.load(tmp_path / "a.zarr")
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_zarr_arrays_of_every_usual_codec_are_read(tmp_path, version):
+    root = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=version)
+    root.attrs["codecs"] = [{"id": "pickle"}]  # of the user's, and no codec
+    packed = zarr.codecs.BloscCodec(), zarr.codecs.GzipCodec(), zarr.codecs.Crc32cCodec()
+    root.create_array("x", data=X, compressors=None if version == 2 else packed)
+    more = (
+        {"filters": [numcodecs.Delta("i8")], "compressors": numcodecs.Zlib()}
+        if version == 2
+        else {"shards": (30,), "chunks": (10,)}
+    )
+    root.create_array("y", data=Y, **more)
+    found = read_all(zarr_source.load(tmp_path / "a.zarr")[""])
+    np.testing.assert_array_equal(found["x"], X)
+    np.testing.assert_array_equal(found["y"], Y)
 
 
 def test_faults_of_zarr_stores_are_errors(tmp_path):

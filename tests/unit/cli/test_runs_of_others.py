@@ -1,0 +1,122 @@
+"""A module in the folder of a run that somebody else has made does not run, wherever the command is typed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.commands import Ran, run_here
+from support.planted import plant, ran
+
+import singa_dask.cli.run
+from singa_dask.errors import ClusterError
+from singa_dask.job import Job
+from singa_dask.job.code_bundle import pack
+from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss
+from singa_dask.monitor.progress import Display
+from singa_dask.supervision import driver
+from singa_dask.updaters import SGD
+
+OWN = """
+from singa_dask.layers import Layer
+class Same(Layer):
+    def setup(self, *src):
+        return self.sources(src)[0]
+    def forward(self, ctx, *x):
+        return x[0]
+    def backward(self, ctx, dy):
+        return dy
+"""
+# One sentence of `code_of`, or of the search for the module.
+REFUSED = ("--trust-code", "no module named")
+
+
+@pytest.fixture
+def strange(tmp_path, monkeypatch) -> Path:
+    """The folder of a run with a layer of its own, signed by another user; a module of that name lies beside it."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "other"))
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "strange_layers.py").write_text(OWN)
+    monkeypatch.syspath_prepend(home)
+    from strange_layers import Same  # type: ignore[import-not-found]
+
+    layers = [RecordInput(batchsize=30), InnerProduct(num_output=2), Same(), SoftmaxLoss()]
+    job = Job(name="points", layers=layers, updater=SGD(lr=0.1), train_steps=2, checkpoint_freq=2)
+    data = np.random.default_rng(0).normal(size=(60, 3)).astype("f4"), np.arange(60) % 2
+    monkeypatch.chdir(home)
+    driver.train(job, data=data, processes=False, workspace=tmp_path / "run", display=Display(), curves=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "mine"))
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != str(home)])
+    monkeypatch.delitem(sys.modules, "strange_layers")
+    plant(tmp_path / "run", ["strange_layers"])
+    plant(tmp_path / "run" / "checkpoint", ["strange_layers"])
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def attached(monkeypatch) -> list[bool]:
+    """`attach` gets as far as the code that it would send to the workers: whether there is some."""
+    sent = []
+
+    def train(job, client, **_):
+        sent.append(pack(job.proto, job.folder) is not None)
+        raise ClusterError("as far as this")
+
+    monkeypatch.setattr(singa_dask.cli.run, "fork_workers", lambda stack: None)
+    monkeypatch.setattr(driver, "train", train)
+    return sent
+
+
+def command(*args: object, cwd: Path) -> Ran:
+    try:
+        return run_here(*args, cwd=cwd, env={})
+    finally:
+        sys.modules.pop("strange_layers", None)
+
+
+def planted(run: Path) -> list[str]:
+    return ran(run) + ran(run / "checkpoint")
+
+
+@pytest.mark.xfail(strict=True, reason="modules are imported from the folder of the run")
+@pytest.mark.parametrize(
+    ("args", "cwd"),
+    [
+        (("predict", "."), "run"),
+        (("test", "."), "run"),
+        (("export", ".", "--onnx", "net.onnx"), "run"),
+        (("predict", "../run"), "run"),
+        (("predict", "."), "link"),
+        (("predict", ".."), "run/checkpoint"),
+        (("predict", "step-00000002.h5"), "run/checkpoint"),
+        (("predict", "../home/job.conf", "--checkpoint", "."), "run"),
+        (("attach", "run"), "."),
+        (("attach", "."), "run"),
+    ],
+)
+def test_it_is_refused_as_any_code_of_others(strange, attached, tmp_path, args, cwd):
+    (tmp_path / "link").symlink_to(strange)
+    (tmp_path / "home" / "job.conf").write_text((strange / "job.conf").read_text())
+    (tmp_path / "home" / "strange_layers.py").unlink()
+    done = command(*args, cwd=tmp_path / cwd)
+    assert planted(strange) == []
+    assert done.code in (1, 2) and any(text in done.err for text in REFUSED), done.err
+    assert done.err.count("\n") == 1 + done.err.count("No --scheduler"), done.err
+
+
+@pytest.mark.xfail(strict=True, reason="attach takes modules from the folder of the run alone")
+def test_attach_takes_the_code_that_the_checkpoint_keeps(strange, attached, tmp_path):
+    trusted = command("attach", "run", "--trust-code", cwd=tmp_path)
+    assert "as far as this" in trusted.err and attached == [True], trusted.err
+    assert planted(strange) == []
+
+
+@pytest.mark.xfail(strict=True, reason="attach takes modules from the folder of the run first")
+def test_code_in_the_current_folder_is_the_user_s_choice(strange, attached, tmp_path):
+    for args in (("predict", tmp_path / "run"), ("attach", tmp_path / "run")):
+        done = command(*args, cwd=tmp_path / "home")
+        assert done.code == 0 or "as far as this" in done.err, done.err
+    assert attached == [True] and planted(strange) == []
