@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,11 +85,14 @@ def run_here(*args: object, cwd: Path, env: dict[str, str]) -> Ran:
 
 
 @contextmanager
-def started(*args: object, folder: Path, env: dict[str, str]) -> Iterator[subprocess.Popen]:
-    """`singa-dask ARGS` in a process group of its own, as a terminal would start it; its output in the file `log`."""
+def started(
+    *args: object, folder: Path, env: dict[str, str], command: Sequence[object] = COMMAND
+) -> Iterator[subprocess.Popen]:
+    """`singa-dask ARGS`, or another command, in a process group of its own, as a terminal would start it. Its output
+    is in the file `log`."""
     with open(folder / "log", "w") as log:
         process = subprocess.Popen(
-            [*COMMAND, *map(str, args)],
+            [*map(str, command), *map(str, args)],
             cwd=folder, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:

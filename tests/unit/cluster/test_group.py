@@ -368,3 +368,23 @@ def test_a_failure_survives_pickling():
     error = pickle.loads(pickle.dumps(GroupFailed("job-1", failure)))
     assert str(error).startswith("job-1 failed: rank 1 on w1") and "The traceback of rank 1:\nTraceback" in str(error)
     assert isinstance(error.__cause__, DataError)
+
+
+@pytest.mark.xfail(strict=True, reason="ranks cannot be asked how long they have not looked for a stop")
+def test_ranks_are_asked_when_they_last_looked_for_a_stop(cluster):
+    played = cluster()
+    played.mute.add("w1")
+    assert played.group.looks() == {0: None, 1: None, 2: None}
+    assert {function.__name__ for function, *_ in played.calls} == {"rank_looks"}
+
+
+@pytest.mark.xfail(strict=True, reason="a rank that does not look for a stop is waited for")
+@pytest.mark.parametrize("nannies", [(True, True, True), (False, True, True)])
+def test_ranks_that_are_given_up_are_replaced_and_named(cluster, nannies):
+    played = cluster(nannies=nannies)
+    played.stubborn |= {"w0", "w1"}
+    played.group.give_up({0: "has made no step for 9 s", 1: "has made no step for 8 s"})
+    assert played.killed[0] == {"w0": 10, "w1": 11} if nannies[0] else {"w1": 11}
+    failure = played.failure()
+    assert (failure.rank, failure.cause, failure.exception) == (0, "has made no step for 9 s", None)
+    assert "w2" in {address for address, _ in played.called(abort_rank)}

@@ -23,7 +23,7 @@ from singa_dask.cluster.rank import (
     tell_rank,
 )
 from singa_dask.cluster.workers import WorkerInfo
-from singa_dask.errors import ClusterError, DataError, MpiUnusable
+from singa_dask.errors import ClusterError, DataError, MpiUnusable, TrainingError
 
 
 class Comm:
@@ -99,6 +99,55 @@ def test_an_error_of_its_own_spends_the_world_that_it_shares(worker, size):
     with pytest.raises(DataError, match="shard 7"):
         rank_task(RankPlan("g", 0, size), fn, ())
     assert worker.spent == ([worker.comm] if size > 1 else []) and leases.holder(worker.address) == ""
+
+
+@pytest.mark.xfail(strict=True, reason="Dask ends the worker's event loop, with tracebacks")
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), SystemExit("out of data")])
+def test_what_would_end_the_process_is_an_error_of_the_rank(worker, error):
+    leases.reserve(worker.address, "g", 5.0)
+
+    def fn(comm):
+        raise error
+
+    with pytest.raises(BaseException) as caught:  # noqa: PT011
+        rank_task(RankPlan("g", 1, 2), fn, ())
+    assert isinstance(caught.value, TrainingError)
+    assert f"rank 1: {type(error).__name__}" in str(caught.value) and f"in fn, {__file__}:" in str(caught.value)
+    assert caught.value.__cause__ is error and worker.spent == [worker.comm]
+
+
+@pytest.mark.xfail(strict=True, reason="nothing tells how long a rank has not looked for a stop, and where it is")
+def test_a_rank_tells_how_long_it_has_not_looked_for_a_stop_and_where_it_is(worker, monkeypatch):
+    from singa_dask.cluster.rank import rank_looks
+
+    now, goes, told = SimpleNamespace(s=100.0), threading.Event(), []
+    monkeypatch.setattr(rank, "time", SimpleNamespace(monotonic=lambda: now.s))
+    monkeypatch.setattr(rank, "_Watchdog", lambda task, worker: SimpleNamespace(stop=lambda: None))
+    leases.reserve(worker.address, "g", 5.0)
+
+    def stands_still():
+        told.append("there")
+        goes.wait(20.0)
+
+    def fn(comm):
+        for later in (1.0, 5.0, 2.0):
+            now.s += later
+            current_task().stop_requested  # noqa: B018
+        stands_still()
+
+    thread = threading.Thread(target=rank_task, args=(RankPlan("g", 0, 1), fn, ()))
+    thread.start()
+    while not told:
+        time.sleep(0.001)
+    now.s += 30.0
+    try:
+        looks = rank_looks("g", worker)
+    finally:
+        goes.set()
+        thread.join(20.0)
+    assert (looks.ago_s, looks.longest_s) == (30.0, 5.0)
+    assert looks.where.startswith("stands_still, ") and f"{__file__}:" in looks.where
+    assert rank_looks("g", worker) is None, "it has left"
 
 
 def test_what_an_aborted_rank_raises_names_the_reason(worker):

@@ -82,7 +82,7 @@ class Client:
         return {address: 1 for address in self.answers if workers is None or address in workers}
 
     async def _identity(self):
-        return {"workers": {address: {"last_seen": 7.0} for address in self.answers}}
+        return {"workers": {address: {"last_seen": 7.0, "nanny": f"nanny of {address}"} for address in self.answers}}
 
 
 def test_each_worker_answers_for_itself():
@@ -139,11 +139,13 @@ def test_a_client_that_has_closed_itself_has_lost_its_scheduler():
         alive(closed)
 
 
-def test_nannies_are_asked_to_kill():
-    client = Client({"a": None, "b": 1})
-    client.answers["a"] = 1
-    kill_processes(client, {"a": 5})
-    assert client.asked == [("_kill", (5,), "a", True)]
+@pytest.mark.xfail(strict=True, reason="the scheduler is asked to ask, and fails with a KeyError")
+def test_nannies_are_asked_to_kill_and_nobody_for_workers_that_have_left(monkeypatch):
+    asked = []
+    monkeypatch.setattr(remote, "ask_nannies", lambda client, function, args, s: asked.append((function, args)))
+    client = Client({"a": 1, "b": 1})
+    kill_processes(client, {"a": 5, "left": 6})
+    assert asked == [(remote._kill, {"nanny of a": (5,)})] and client.asked == []
 
 
 def test_a_nanny_that_is_gone_is_not_waited_for():

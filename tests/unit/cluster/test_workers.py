@@ -227,3 +227,13 @@ def test_workers_are_taken_in_the_order_of_their_numbers():
     assert place(ClusterTopology.allreduce(2), by_port).addresses == ("tcp://a:998", "tcp://a:9999")
     assert place(ClusterTopology.allreduce(1), by_host).addresses == ("tcp://node9:1",)
     assert host_of("inproc://") == "inproc://" and host_of("tls://[::1]:99") == "::1"
+
+
+@pytest.mark.xfail(strict=True, reason="the error does not say how")
+@pytest.mark.parametrize(("there", "wanted"), [(0, 1), (1, 3)])
+def test_too_few_workers_are_told_with_the_ways_to_more(monkeypatch, there, wanted):
+    monkeypatch.setattr(workers, "answering", lambda client: (_workers(a=there) if there else [], ""))
+    client = SimpleNamespace(submit=lambda *a, **o: SimpleNamespace(), scheduler_info=lambda **o: {"workers": {}})
+    said = rf"only {there} of {wanted} .*Start more: .*client\.cluster\.scale\({wanted}\).*adapt\(minimum={wanted}\)"
+    with pytest.raises(ClusterError, match=said):
+        wait_workers(client, wanted, timeout_s=0.01)

@@ -169,6 +169,48 @@ def test_what_is_kept_is_not_used_for_other_options_or_when_damaged(tmp_path, mo
     assert ".out.parts-0123: left by an attempt with other samples" in caplog.text
 
 
+@pytest.mark.xfail(strict=True, reason="nothing removes what a killed attempt has left")
+@pytest.mark.parametrize("name", [".out.parts-0123456789abcdef", ".out.part-4k2jd8_x"])
+def test_what_a_killed_attempt_has_left_is_removed(tmp_path, caplog, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "000000.part").write_bytes(b"left")
+    (tmp_path / ".outer.parts-0123456789abcdef").mkdir()  # of another target
+    write_rows(tmp_path / "out", {"x": np.arange(9.0)})
+    assert sorted(os.listdir(tmp_path)) == [".outer.parts-0123456789abcdef", "out"]
+    assert f"{name}: left by an attempt that was interrupted. It is removed." in caplog.text
+
+
+@pytest.mark.xfail(strict=True, reason="an attempt does not know of others")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_attempt_that_still_runs_keeps_its_folder(tmp_path, monkeypatch, caplog, seed):
+    from singa_dask.data.folders import in_use
+
+    columns = {"x": np.arange(40.0)}
+    monkeypatch.setattr(write, "make_layout", lambda *_: (_ for _ in ()).throw(Crash))
+    with pytest.raises(Crash):
+        write_rows(tmp_path / "out", columns, (20,), seed=0)
+    monkeypatch.undo()
+    (kept,) = tmp_path.glob(".out.parts-*")
+    with in_use(kept):
+        if seed == 0:
+            with pytest.raises(DataError, match=r"another process is writing it"):
+                write_rows(tmp_path / "out", columns, (20,), seed=0)
+        else:
+            write_rows(tmp_path / "out", columns, (20,), seed=1)
+            assert f"{kept}: another attempt is writing" in caplog.text
+    assert len(list(kept.glob("*.part"))) == 2
+
+
+@pytest.mark.xfail(strict=True, reason="old shards stay in a hidden folder")
+def test_shards_that_were_moved_aside_when_their_writer_was_killed_are_put_back(tmp_path):
+    write_rows(tmp_path / "out", {"x": np.arange(9.0)})
+    (tmp_path / ".out.old-4k2jd8_x").mkdir()
+    (tmp_path / "out").rename(tmp_path / ".out.old-4k2jd8_x" / "out")
+    with pytest.raises(DataError, match="out: exists already"):
+        write_rows(tmp_path / "out", {"x": np.arange(5.0)})
+    assert os.listdir(tmp_path) == ["out"] and Manifest.load(tmp_path / "out").total == 9
+
+
 def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
     def full(*args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

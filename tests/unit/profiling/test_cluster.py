@@ -11,6 +11,7 @@ from singa_dask.errors import ClusterError
 from singa_dask.job import Job
 from singa_dask.planning.profile import Curve, LayerSample, Point, Profile
 from singa_dask.planning.work import Work, worker_step
+from singa_dask.profiling import cluster as profiling
 from singa_dask.profiling.cluster import medians, of_one_world, on_workers
 from singa_dask.profiling.facts import by_host, facts_of
 from singa_dask.profiling.jobs import lacking, lacks_own
@@ -133,3 +134,88 @@ def test_a_task_that_raises_timeout_error_has_failed():
     client = SimpleNamespace(submit=lambda *args, **settings: Failed(), cancel=lambda futures, force: None)
     with pytest.raises(ClusterError, match=r"could not measure: TimeoutError.'the store did not answer'"):
         on_workers(client, [worker(1, "10.0.0.1")], print, timeout_s=60.0)
+
+
+class Clock:
+    """Time in which workers have used their processors: as many seconds of each second as `busy` says."""
+
+    def __init__(self, monkeypatch, busy):
+        self.s, self.busy, self.answers = 0.0, busy, True
+        monkeypatch.setattr(profiling, "time", SimpleNamespace(monotonic=lambda: self.s, sleep=self.sleep))
+        monkeypatch.setattr(profiling, "alive", lambda client, addresses: set(addresses))
+        monkeypatch.setattr(profiling, "run_each", self.run_each, raising=False)
+
+    def sleep(self, seconds):
+        self.s += seconds
+
+    def run_each(self, client, function, args, timeout_s):
+        return {
+            a: self.s * share if share is not None else TimeoutError()
+            for a, share in zip(args, self.busy, strict=True)
+        }
+
+
+class Compiling(Failed):
+    """A task that returns after so many seconds."""
+
+    status = "pending"
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds = clock, seconds
+
+    def result(self, timeout):
+        self.clock.sleep(timeout)
+        if self.clock.s < self.seconds:
+            raise TimeoutError
+        return self.seconds
+
+
+@pytest.mark.xfail(strict=True, reason="compiling counts as being stopped or busy")
+@pytest.mark.parametrize("busy", [(0.9, 0.9), (0.02, 0.9)])
+def test_workers_that_compile_are_waited_for(monkeypatch, busy):
+    """One compiles, and the other waits for it."""
+    clock = Clock(monkeypatch, busy)
+    client = SimpleNamespace(submit=lambda *args, **settings: Compiling(clock, 200.0), cancel=lambda *a, **o: None)
+    assert on_workers(client, [worker(1, "a"), worker(2, "a")], print, timeout_s=64.0) == [200.0, 200.0]
+
+
+@pytest.mark.parametrize(("busy", "within"), [((0.02, 0.0), 64), ((None, None), 64)])
+def test_workers_that_do_not_compute_are_named(monkeypatch, busy, within):
+    clock = Clock(monkeypatch, busy)
+    client = SimpleNamespace(submit=lambda *args, **settings: Compiling(clock, 1e9), cancel=lambda *a, **o: None)
+    with pytest.raises(ClusterError, match=rf"1 \(host a, pid 0\) has not measured within {within} s: it is stopped"):
+        on_workers(client, [worker(1, "a"), worker(2, "a")], print, timeout_s=64.0)
+    assert clock.s < 140.0
+
+
+@pytest.mark.xfail(strict=True, reason="workers that compute have no other limit")
+def test_workers_that_compute_for_ever_are_not_waited_for(monkeypatch):
+    clock = Clock(monkeypatch, (1.0, 1.0))
+    client = SimpleNamespace(submit=lambda *args, **settings: Compiling(clock, 1e9), cancel=lambda *a, **o: None)
+    with pytest.raises(ClusterError, match=r"has not measured within 664 s: it is stopped or busy"):
+        on_workers(client, [worker(1, "a"), worker(2, "a")], print, timeout_s=64.0)
+
+
+@pytest.mark.xfail(strict=True, reason="a group that compiles counts as one that hangs")
+@pytest.mark.parametrize(("busy", "ends"), [((0.9,), True), ((0.0,), False)])
+def test_groups_that_compile_are_waited_for(monkeypatch, busy, ends):
+    clock = Clock(monkeypatch, busy)
+
+    class Group:
+        addresses = ("tcp://a:1",)
+
+        def wait(self, timeout_s):
+            clock.sleep(timeout_s)
+            return clock.s >= 200.0
+
+        def results(self, timeout_s):
+            if clock.s < 200.0:
+                raise ClusterError("ranks [0] still run")
+            return ["measured"]
+
+    if ends:
+        assert profiling.results_of(None, Group(), 4.0) == ["measured"]
+    else:
+        with pytest.raises(ClusterError, match="still run"):
+            profiling.results_of(None, Group(), 4.0)
+        assert clock.s < 140.0

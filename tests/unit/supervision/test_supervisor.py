@@ -27,6 +27,14 @@ class Ranks:
     def __init__(self, number, where):
         self.number, self.workers, self.addresses = number, (WorkerInfo(where),), (where,)
         self.script, self.log, self.replaced, self.cancelled = [lambda: False], [], {}, set()
+        self.looked = {}
+
+    def looks(self):
+        return dict(self.looked)
+
+    def give_up(self, causes):
+        self.log.append(("give up", causes))
+        self.script = [_raising(failed())]
 
     def poll(self):
         return (self.script.pop(0) if len(self.script) > 1 else self.script[0])()
@@ -365,6 +373,53 @@ def test_tasks_that_are_cancelled_while_groups_form_stop_the_run(made):
     )
     assert made.run() == {}
     assert made.state.stopped == "cancelled from Dask" and not made.state.restarts
+
+
+@pytest.fixture
+def still(made, monkeypatch):
+    """The lead's only rank has stood still for 40 s, since step 150."""
+    from singa_dask.cluster.rank import Looks
+    from singa_dask.supervision import standstill
+
+    monkeypatch.setattr(standstill, "QUIET_S", 0.0)
+    monkeypatch.setattr(standstill, "ASK_EVERY_S", 0.0)
+    form = made.launcher.form
+
+    def stands(request, running, groups):
+        launched = form(request, running, groups)
+        launched.groups[0].looked = {0: Looks(40.0, 0.2, "forward, own.py:7")}
+        launched.groups[0].stop = lambda: None
+        launched.groups[0].tell = lambda *args: True
+        return launched
+
+    made.launcher.form = stands
+    made.state.steps[0] = 150
+    return made
+
+
+@pytest.mark.xfail(strict=True, reason="nothing watches a rank that makes no step")
+def test_a_rank_that_makes_no_step_is_named(still):
+    def end(text):
+        still.notes.append(text)
+        still.launcher.groups[0].script = [lambda: True]
+
+    still.note = end
+    still.run()
+    assert still.notes == [
+        "rank 0 on w0 (host 127.0.0.1, pid 0) has made no step for 40 s, since step 150: it is in forward, own.py:7"
+    ]
+    assert not any("give up" in entry for entry in still.launcher.groups[0].log)
+
+
+@pytest.mark.xfail(strict=True, reason="nothing ends a rank that makes no step")
+def test_a_stop_ends_ranks_that_make_no_step(still):
+    still.launcher.before = lambda request: still.post(ev.StopAsked("SIGTERM"))
+    assert 0 not in still.run()
+    (given,) = (entry[1] for entry in still.launcher.groups[0].log if entry[0] == "give up")
+    assert given == {0: "has made no step for 40 s, since step 150, and is in forward, own.py:7"}
+    assert still.state.stopped == "SIGTERM" and not still.state.restarts
+    assert "The run is being stopped, so it ends here." in still.notes[-1]
+    assert still.launcher.released == 0, "the nannies hold what ranks have left, and --resume goes on from there"
 
 
 def test_a_second_ctrl_c_aborts(made):

@@ -1,0 +1,127 @@
+"""What a run leaves to its machine when it is killed, and what it does about its user's own faults."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import psutil
+import pytest
+from support.commands import example, run, said, sets, started, summary, wait_until
+
+pytestmark = pytest.mark.timeout(240)
+
+LONG = sets(train_steps=100_000, test_freq=0, test_steps=0, checkpoint_freq=50, disp_freq=20)
+
+_OWN = """
+import time
+from singa_dask.layers import Layer
+
+class Own(Layer):
+    def setup(self, x):
+        self.steps = 0
+        return x
+
+    def forward(self, ctx, x):
+        self.steps += 1
+        if self.steps > 120:
+            {does}
+        return x
+
+    def backward(self, ctx, dy):
+        return dy
+"""
+
+_SCRIPT = """
+import signal
+from singa_dask import Job, layers, train, updaters
+from own import Own
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    net = [layers.RecordInput(path="dataset:digits/train", batchsize=96), Own(), layers.InnerProduct(num_output=10)]
+    job = Job(name="own", layers=[*net, layers.SoftmaxLoss()], updater=updaters.SGD(lr=0.05), train_steps=100_000,
+              checkpoint_freq=50, disp_freq=20, workers=2)
+    print(train(job, workspace="run", patience_s=3.0))
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Writes a script that trains with a layer which does something at step 120; returns it."""
+
+    def write(does):
+        (tmp_path / "own.py").write_text(_OWN.format(does=does))
+        (tmp_path / "train.py").write_text(_SCRIPT)
+        return tmp_path / "train.py"
+
+    return write
+
+
+@pytest.mark.long
+@pytest.mark.xfail(strict=True, reason="nothing names the ranks, and SIGTERM waits for their step")
+def test_ranks_that_make_no_step_are_named_and_the_first_signal_ends_them(environment, tmp_path, script, no_leaks):
+    command = [sys.executable, str(script("while True: time.sleep(0.01)"))]
+    with started(folder=tmp_path, env=environment, command=command) as process:
+        wait_until(lambda: "has made no step for" in said(tmp_path), process, tmp_path, 90)
+        assert "in forward" in said(tmp_path) and "own.py:" in said(tmp_path)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0, said(tmp_path)
+    told = summary(tmp_path / "run")
+    assert told["status"] == "interrupted" and told["stopped_by"] == "SIGTERM"
+    assert told["checkpoint"].endswith("step-00000100.h5") and os.path.exists(told["checkpoint"])
+    assert "Traceback" not in said(tmp_path) and "go on with --resume" in said(tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.xfail(strict=True, reason="Dask prints its tracebacks, and the run goes on for ever")
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "SystemExit(3)"])
+def test_an_exception_that_would_end_a_process_ends_the_run_with_a_sentence(environment, tmp_path, script, error):
+    command = [sys.executable, str(script(f"raise {error}"))]
+    with started(folder=tmp_path, env=environment, command=command) as process:
+        assert process.wait(timeout=100) == 1, said(tmp_path)
+    lines = said(tmp_path).splitlines()
+    assert lines[-1].startswith("singa_dask.errors.TrainingError: rank ")
+    assert f"{error.partition('(')[0]}" in lines[-1] and "own.py:" in lines[-1]
+    assert not any("distributed" in line for line in lines) and len(lines) < 60
+
+
+@pytest.mark.long
+@pytest.mark.xfail(strict=True, reason="folders of killed runs stay in /tmp")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGQUIT])
+def test_what_a_killed_run_has_left_is_removed_by_the_next_one(environment, tmp_path, number, no_leaks):
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp" / "dask-scratch-space").mkdir(mode=0o777)  # somebody else's
+    env = {**environment, "TMPDIR": str(tmp_path / "tmp")}
+    with started("train", example(), "--workspace", tmp_path / "run", *LONG, folder=tmp_path, env=env) as process:
+        wait_until(lambda: "saved" in said(tmp_path), process, tmp_path)
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(number)
+        assert process.wait(timeout=30) == -number
+        psutil.wait_procs(family, timeout=30)
+    assert len(list((tmp_path / "tmp").iterdir())) > 1
+    ran = run("train", example(), "--workspace", tmp_path / "again", *sets(train_steps=1), cwd=tmp_path, env=env)
+    assert ran.code == 0, ran.err
+    assert [path.name for path in (tmp_path / "tmp").iterdir()] == ["dask-scratch-space"]
+    assert not list((tmp_path / "tmp" / "dask-scratch-space").iterdir())
+
+
+@pytest.mark.xfail(strict=True, reason="every failed start is explained by the guard of scripts")
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("NUMBA_NUM_THREADS", "0", "Number of threads specified must be > 0. Workers take over NUMBA_NUM_THREADS=0"),
+        pytest.param(
+            "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT",
+            "-1",
+            "distributed.comm.timeouts.connect",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_workers_that_cannot_start_say_why(singa_dask, environment, variable, value, said):
+    ran = singa_dask("train", example(), env={**environment, variable: value})
+    (error,) = [line for line in ran.err.splitlines() if line.startswith("error: ")]
+    assert said in error and "__main__" not in error
+    assert "Traceback" not in ran.err and len(ran.err.splitlines()) < 4
