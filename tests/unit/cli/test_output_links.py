@@ -1,0 +1,228 @@
+"""What commands write: never through a link, nor in place of a device; what killed processes left is removed."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.commands import run_here
+from support.special_files import CALLED, put
+
+from singa_dask import updaters
+from singa_dask.data import fetch, write_shards
+from singa_dask.data.catalogue import Source
+from singa_dask.data.resolve import _lock
+from singa_dask.job import Job, job_to_text
+from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss
+from singa_dask.monitor.curves import draw_curves
+from singa_dask.monitor.plots import plot_confusion
+from singa_dask.monitor.progress import Display
+from singa_dask.ops.cpu.toolkit.compile_lock import CompileLock
+from singa_dask.planning.profile import Profile
+from singa_dask.profiling import store
+from singa_dask.supervision.driver import train
+from singa_dask.training.predictions.files import Output, Predicted, writing
+
+pytestmark = pytest.mark.timeout(30, method="signal", func_only=True)
+LINKS = pytest.mark.xfail(strict=True, reason="predictable names are opened for writing through links")
+LEFT = pytest.mark.xfail(strict=True, reason="what a killed process leaves stays")
+IN_PLACE = pytest.mark.xfail(strict=True, reason="an output takes the place of what is no file")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run with a plan-free job: its workspace, and its job file."""
+    folder = tmp_path_factory.mktemp("trained")
+    labels = np.arange(60) % 2
+    write_shards(folder / "data", np.stack([labels, 1 - labels], 1).astype(np.float32), labels, classes=2)
+    layers = [RecordInput(path=str(folder / "data"), batchsize=30), InnerProduct(num_output=2), SoftmaxLoss()]
+    job = Job(name="points", layers=layers, updater=updaters.SGD(lr=0.1), train_steps=2, checkpoint_freq=2)
+    (folder / "job.conf").write_text(job_to_text(job.proto))
+    train(job, processes=False, workspace=folder / "run", display=Display(), curves=False)
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path):
+    return partial(run_here, cwd=tmp_path, env={**os.environ, "SINGA_DASK_CACHE": str(tmp_path / "cache")})
+
+
+@pytest.fixture
+def victim(tmp_path):
+    path = tmp_path / "victim"
+    path.write_text("precious")
+    return path
+
+
+def intact(path):
+    return path.read_bytes() == b"precious" and not path.is_symlink()
+
+
+COMMANDS = {
+    "predict": (("predict", "RUN", "--data", "DATA", "--out", "out.csv"), "--out"),
+    "predict to HDF5": (("predict", "RUN", "--data", "DATA", "--out", "out.h5"), "--out"),
+    "show": (("show", "JOB", "--out", "out.png"), "--out"),
+    "export": (("export", "RUN", "--onnx", "out.onnx"), "--onnx"),
+    "plan": (("plan", "JOB", "--profile", "none.json", "--json", "out.json"), "--json"),
+    "profile": (("profile", "--show", "--json", "out.json"), "--json"),
+}
+
+
+def call(here, trained, words):
+    names = {"RUN": trained / "run", "DATA": trained / "data", "JOB": trained / "job.conf"}
+    return here(*(names.get(word, word) for word in words))
+
+
+@LINKS
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_output_that_is_a_link_is_refused_before_any_work(here, trained, tmp_path, victim, command):
+    words, option = COMMANDS[command]
+    (tmp_path / words[-1]).symlink_to(victim)
+    ran = call(here, trained, words)
+    assert ran.code == 2 and f"'{option}': '{words[-1]}' is a symbolic link" in ran.err and str(victim) in ran.err, ran
+    assert intact(victim) and (tmp_path / words[-1]).is_symlink()
+
+
+@IN_PLACE
+@pytest.mark.parametrize("kind", ["fifo", "socket", "folder"])
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.timeout(5, method="signal", func_only=True)
+def test_an_output_that_is_no_file_is_refused_before_any_work(here, trained, tmp_path, command, kind):
+    words, option = COMMANDS[command]
+    path = put(kind, tmp_path / words[-1])
+    ran = call(here, trained, words)
+    assert ran.code == 2 and f"'{option}': '{words[-1]}' is {CALLED[kind]}" in ran.err, ran
+    assert not path.is_file() and path.exists()
+
+
+def predictions(path):
+    outputs = [Output("scores", classifies=False, names=("a",))]
+    with writing(path, outputs) as write:
+        write(Predicted(np.arange(2), {"scores": np.ones((2, 1))}, {}))
+
+
+def profile(_):
+    return store.save("here", Profile())
+
+
+def curves(path):
+    draw_curves([{"group": 0, "phase": "train", "step": step, "loss": 1.0} for step in (1, 2)], path, "points")
+
+
+# What writes, at which path, with which other names beside it that can be told beforehand.
+WRITERS = {
+    "predictions.csv": (predictions, "predictions.csv", f".predictions.csv.{os.getpid()}.tmp"),
+    "predictions.h5": (predictions, "predictions.h5", f".predictions.h5.{os.getpid()}.tmp"),
+    "predictions.parquet": (predictions, "predictions.parquet", f".predictions.parquet.{os.getpid()}.tmp"),
+    "curves": (curves, "curves.png", "curves.png"),
+    "confusion": (lambda path: plot_confusion(np.eye(2), path), "confusion.png", "confusion.png"),
+}
+
+
+@LINKS
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_writer_follows_no_link(tmp_path, victim, writer):
+    write, name, predicted = WRITERS[writer]
+    (tmp_path / predicted).symlink_to(victim)
+    write(tmp_path / name)
+    assert intact(victim) and (tmp_path / name).stat().st_size and not (tmp_path / name).is_symlink()
+    assert {path.name for path in tmp_path.iterdir()} == {name, "victim"}
+
+
+def fetched(folder):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fetch, "_copy", lambda source, file, timeout_s: file.write(b"raw"))
+        patch.setattr(fetch, "checksum_fits", lambda *_: True)
+        return fetch.download(Source("https://a/raw.bin", "raw.bin", 3, ("sha256", "")), folder)
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed(write, patch):
+    """Call `write` as if the process were killed before it renames what it has written. Its lock goes with it."""
+
+    def dies(*_, **__):
+        raise Killed
+
+    with patch.context() as dying:
+        dying.setattr(os, "replace", dies)
+        dying.setattr(Path, "replace", dies)
+        dying.setattr(os, "unlink", dies)
+        dying.setattr(Path, "unlink", dies)
+        with pytest.raises(Killed):
+            write()
+
+
+@LEFT
+@pytest.mark.parametrize("writer", ["predictions.csv", "predictions.h5", "curves", "profile", "download"])
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path, monkeypatch, writer):
+    monkeypatch.setenv("SINGA_DASK_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "out"
+    folder.mkdir()
+    if writer == "profile":
+        folder, write = tmp_path / "cache" / "profiles", partial(profile, None)
+    elif writer == "download":
+        write = partial(fetched, folder)
+    else:
+        write = partial(WRITERS[writer][0], folder / WRITERS[writer][1])
+    killed(write, monkeypatch)
+    (left,) = folder.iterdir()
+    monkeypatch.setattr(os, "getpid", lambda: 4194305)
+    write()
+    (made,) = folder.iterdir()
+    assert made.name != left.name and not made.name.startswith(".")
+
+
+def test_what_a_living_process_writes_stays(tmp_path):
+    """Two that write to one path do not disturb each other: the last one stays."""
+    path = tmp_path / "predictions.csv"
+    with writing(path, [Output("scores", classifies=False, names=("a",))]) as write:
+        write(Predicted(np.arange(3), {"scores": np.ones((3, 1))}, {}))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: 4194305)
+            predictions(path)
+        assert len(path.read_text().splitlines()) == 3
+    assert len(path.read_text().splitlines()) == 4 and [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def compiles(folder):
+    CompileLock().acquire(folder)
+
+
+def locks(folder):
+    with _lock(folder / "digits.lock"):
+        pass
+
+
+def measures(folder):
+    with store.locked("here", print):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("take", "name"),
+    [
+        (compiles, "compiling"),
+        (locks, "digits.lock"),
+        pytest.param(measures, "profiles/here.lock", marks=LINKS),
+    ],
+)
+def test_a_lock_of_a_cache_is_taken_without_emptying_what_a_link_names(tmp_path, monkeypatch, victim, take, name):
+    monkeypatch.setenv("SINGA_DASK_CACHE", str(tmp_path))
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / name).symlink_to(victim)
+    take(tmp_path)
+    assert intact(victim)
+
+
+@LINKS
+@pytest.mark.parametrize(("take", "name"), [(compiles, "compiling"), (locks, "digits.lock")])
+def test_no_file_is_made_by_a_lock_that_is_a_link(tmp_path, take, name):
+    (tmp_path / name).symlink_to(tmp_path / "elsewhere")
+    take(tmp_path)
+    assert not (tmp_path / "elsewhere").exists()

@@ -1,0 +1,132 @@
+"""What is no regular file is refused by what it is, within seconds, wherever a command takes a file."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import numpy as np
+import pytest
+from support.commands import run_here
+from support.special_files import CALLED, put
+
+from singa_dask.data import write_shards
+from singa_dask.data.sources.files import find_files
+from singa_dask.errors import DataError
+
+pytestmark = pytest.mark.timeout(20, method="signal", func_only=True)
+SEEN = pytest.mark.xfail(strict=True, reason="what exists is called missing, or is read without end")
+ENDLESS = pytest.mark.xfail(run=False, reason="is read without end")
+FORMATS = ("csv", "hdf5", "images", "kvfile", "netcdf", "npz", "parquet", "text", "zarr")
+
+JOB = """
+name: "points" train_steps: 2
+train_one_batch { alg: kBP }
+updater { type: kSGD learning_rate { type: kFixed base_lr: 0.1 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { path: "data" batchsize: 2 MORE } }
+  layer { name: "scores" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 2 } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "scores" srclayers: "data" }
+}
+"""
+
+
+@pytest.fixture
+def here(tmp_path):
+    """Runs commands beside a job and its data."""
+    write_shards(tmp_path / "data", np.eye(6, 4, dtype=np.float32), np.arange(6) % 2)
+    (tmp_path / "job.conf").write_text(JOB.replace("MORE", ""))
+    return partial(run_here, cwd=tmp_path, env={**os.environ, "SINGA_DASK_CACHE": str(tmp_path / "cache")})
+
+
+def refused(ran, path, kind):
+    said = ran.err + ran.out
+    assert ran.code in (1, 2), said
+    assert CALLED[kind] in said and path.name in said, said
+    assert "does not exist" not in said and "not found" not in said and "Traceback" not in said, said
+
+
+@pytest.mark.parametrize("kind", ["null", "zero", "fifo", "socket"])
+@pytest.mark.parametrize("form", FORMATS)
+@SEEN
+@pytest.mark.timeout(3, method="signal", func_only=True)
+def test_a_source_that_is_no_file(here, tmp_path, form, kind):
+    if (form, kind) == ("text", "zero"):
+        pytest.xfail("is read without end")
+    path = put(kind, tmp_path / "source")
+    refused(here("shard", form, "--source", path, "--out", "out"), path, kind)
+    assert not (tmp_path / "out").exists()
+
+
+@SEEN
+@pytest.mark.parametrize("kind", ["fifo", "socket", "null"])
+@pytest.mark.parametrize("pattern", ["rows", "rows/*.csv"])
+def test_a_file_of_a_source_that_is_none(tmp_path, pattern, kind):
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "1.csv").write_text("a,b\n1,2\n")
+    put(kind, tmp_path / "rows" / "2.csv")
+    with pytest.raises(DataError, match=rf"2\.csv: .*{CALLED[kind]}"):
+        find_files(tmp_path / pattern, [".csv"])
+
+
+CALLS = {
+    "job": ("check", "given"),
+    "cluster": ("check", "job.conf", "--cluster", "given"),
+    "plan": ("plan", "given"),
+    "checkpoint": ("test", "job.conf", "--checkpoint", "given"),
+    "predict": ("predict", "given.h5"),
+    "data": ("predict", "given.h5", "--data", "given"),
+    "vocabulary": ("shard", "text", "--source", "job.conf", "--vocab", "given", "--out", "out"),
+    "profile": ("plan", "job.conf", "--profile", "given"),
+    "scheduler": ("stop", "--scheduler-file", "given"),
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        *((call, kind) for call in ("job", "cluster", "vocabulary") for kind in ("fifo", "socket", "null")),
+        *((call, kind) for call in ("checkpoint", "profile") for kind in ("fifo", "socket", "null", "folder")),
+        ("predict", "fifo"),
+        ("predict", "null"),
+        ("scheduler", "fifo"),
+        ("scheduler", "folder"),
+    ],
+)
+@SEEN
+@pytest.mark.timeout(5, method="signal", func_only=True)
+def test_a_file_that_a_command_is_given(here, tmp_path, call, kind):
+    words = CALLS[call]
+    path = put(kind, tmp_path / next(word for word in words if word.startswith("given")))
+    refused(here(*words), path, kind)
+
+
+@ENDLESS
+@pytest.mark.parametrize("call", ["job", "cluster", "vocabulary", "checkpoint", "profile", "scheduler"])
+def test_a_file_without_an_end(here, tmp_path, call):
+    refused(here(*CALLS[call]), put("zero", tmp_path / "given"), "zero")
+
+
+@SEEN
+@pytest.mark.timeout(5, method="signal", func_only=True)
+@pytest.mark.parametrize("kind", ["fifo", "null", "folder"])
+@pytest.mark.parametrize("place", ["manifest.json", "shard-00000.h5"])
+def test_what_the_data_of_a_job_are_made_of(here, tmp_path, place, kind):
+    refused(here("check", "job.conf"), put(kind, tmp_path / "data" / place), kind)
+
+
+@SEEN
+@pytest.mark.timeout(5, method="signal", func_only=True)
+@pytest.mark.parametrize("kind", ["fifo", "socket", "null"])
+def test_a_mean_file(here, tmp_path, kind):
+    path = put(kind, tmp_path / "mean.h5")
+    (tmp_path / "job.conf").write_text(JOB.replace("MORE", 'mean_file: "mean.h5"'))
+    refused(here("check", "job.conf"), path, kind)
+
+
+@SEEN
+@pytest.mark.timeout(5, method="signal", func_only=True)
+def test_a_hint_looks_into_files_only(here, tmp_path):
+    put("fifo", tmp_path / "b.conf")
+    ran = here("check", "job.conf", "--cluster", "a.conf")
+    assert ran.code == 2 and "a.conf" in ran.err

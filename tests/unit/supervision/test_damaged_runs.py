@@ -1,0 +1,239 @@
+"""Runs whose folder is damaged: sound checkpoints are used, and what is damaged is named in a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from functools import partial
+
+import numpy as np
+import pytest
+from support.commands import run_here
+from support.special_files import CALLED, put
+
+from singa_dask.data import write_shards
+from singa_dask.errors import CheckpointError, SingaError
+from singa_dask.job import Job
+from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss
+from singa_dask.monitor.progress import Display
+from singa_dask.supervision.driver import train
+from singa_dask.updaters import SGD
+
+pytestmark = pytest.mark.timeout(20, method="signal", func_only=True)
+DAMAGE = pytest.mark.xfail(strict=True, reason="ends in a traceback, hangs, or is passed over in silence")
+ENDLESS = pytest.mark.xfail(run=False, reason="is read without end")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of 4 steps with checkpoints at 2 and 4, and its job."""
+    folder = tmp_path_factory.mktemp("trained")
+    labels = np.arange(60) % 2
+    write_shards(folder / "data", np.stack([labels, 1 - labels], 1).astype(np.float32), labels)
+    layers = [RecordInput(path=str(folder / "data"), batchsize=30), InnerProduct(num_output=2), SoftmaxLoss()]
+    often = {"checkpoint_freq": 2, "disp_freq": 1}
+    make = partial(Job, name="points", layers=layers, updater=SGD(lr=0.1), **often)
+    train(make(train_steps=4), processes=False, workspace=folder / "run", display=Display(), curves=False)
+    return folder / "run", make
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    shutil.copytree(trained[0], tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def here(tmp_path):
+    return partial(run_here, cwd=tmp_path, env=dict(os.environ))
+
+
+@pytest.fixture
+def resumes(trained, run, caplog):
+    """Resumes the run for two more steps; returns what was said."""
+
+    def resume():
+        job = trained[1](train_steps=6)
+        result = train(job, processes=False, workspace=run, resume=True, display=Display(), curves=False)
+        assert result.summary["status"] == "completed" and result.checkpoint.name == "step-00000006.h5"
+        return caplog.text
+
+    return resume
+
+
+def write(name, text):
+    return lambda run: (run / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+def add(name, text):
+    def act(run):
+        with open(run / name, "ab") as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
+
+    return act
+
+
+def place(name, kind):
+    return lambda run: put(kind, run / name)
+
+
+RECORDS = {
+    "summary: a list": ("summary.json", write("summary.json", "[]")),
+    "summary: other types": ("summary.json", write("summary.json", '{"groups": 7, "step": "x"}')),
+    "summary: of groups": ("summary.json", write("summary.json", '{"status": "completed", "groups": {"a": {}}}')),
+    "summary: torn": ("summary.json", write("summary.json", '{"status": "comp')),
+    "summary: bytes": ("summary.json", write("summary.json", b"\xff\xfe\x00")),
+    "summary: deep": ("summary.json", write("summary.json", "[" * 100_000)),
+    "summary: fifo": ("summary.json", place("summary.json", "fifo")),
+    "summary: folder": ("summary.json", place("summary.json", "folder")),
+    "metrics: folder": ("metrics.jsonl", place("metrics.jsonl", "folder")),
+    "metrics: fifo": ("metrics.jsonl", place("metrics.jsonl", "fifo")),
+    "metrics: device": ("metrics.jsonl", place("metrics.jsonl", "null")),
+    "metrics: a list": ("metrics.jsonl: line 5", add("metrics.jsonl", "[1]\n")),
+    "metrics: no step": ("metrics.jsonl: line 5", add("metrics.jsonl", '{"phase": "train", "group": 0}\n')),
+    "metrics: step": (
+        "metrics.jsonl: line 5",
+        add("metrics.jsonl", '{"phase": "train", "group": 0, "step": "many"}\n'),
+    ),
+    "metrics: zeros": ("metrics.jsonl: line 5", add("metrics.jsonl", b"\x00" * 100 + b"\n")),
+    "metrics: half a line inside": ("metrics.jsonl: line 5", add("metrics.jsonl", '{"gro{"group": 0}\n')),
+    "metrics: a line without end": ("metrics.jsonl: line 5", add("metrics.jsonl", b" " * (3 << 20) + b"\n")),
+    "events: fifo": ("events.jsonl", place("events.jsonl", "fifo")),
+    "events: folder": ("events.jsonl", place("events.jsonl", "folder")),
+    "events: a number": ("events.jsonl: line 2", add("events.jsonl", "7\n")),
+    "events: no fields": ("events.jsonl: line 2", add("events.jsonl", '{"event": "restart"}\n')),
+    "events: a replica": (
+        "events.jsonl: line 2",
+        add("events.jsonl", '{"event": "replica outdated", "server_group": "x"}\n'),
+    ),
+    "events: begun": (
+        "events.jsonl: line 2",
+        add("events.jsonl", '{"event": "begun", "group": 0, "steps": {"0": 1}}\n'),
+    ),
+}
+
+
+@DAMAGE
+@pytest.mark.timeout(4, method="signal", func_only=True)
+@pytest.mark.parametrize("damage", RECORDS)
+def test_an_audit_names_what_is_damaged_and_goes_on(here, run, damage):
+    name, act = RECORDS[damage]
+    shutil.rmtree(run / name) if (run / name).is_dir() else None
+    act(run)
+    ran = here("audit", run)
+    assert ran.code in (0, 1) and ran.out.splitlines()[-1].startswith(("clean: 4", "not clean: 4")), ran
+    told = json.loads(here("audit", run, "--json").out)["damaged"]
+    assert len(told) == 1 and name in told[0] and " ".join(told) in " ".join(ran.out.split()), (told, ran.out)
+
+
+@ENDLESS
+@pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "events.jsonl"])
+def test_an_audit_of_a_record_without_an_end(here, run, name):
+    put("zero", run / name)
+    ran = here("audit", run)
+    assert ran.code in (0, 1) and name in ran.out and CALLED["zero"] in ran.out
+
+
+@DAMAGE
+@pytest.mark.timeout(4, method="signal", func_only=True)
+@pytest.mark.parametrize("damage", [damage for damage in RECORDS if not damage.startswith("summary")])
+def test_a_run_whose_record_is_damaged_resumes(resumes, run, damage):
+    name, act = RECORDS[damage]
+    act(run)
+    if damage.endswith("folder"):
+        with pytest.raises(SingaError, match=rf"{name}.*folder"):
+            resumes()
+        return
+    assert name in resumes()
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["step"] == 6 and all(isinstance(row["step"], int) for row in rows)
+    if name.startswith("metrics.jsonl: line"):
+        assert [row["step"] for row in rows if row["phase"] == "train"] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param("fifo", marks=[DAMAGE, pytest.mark.timeout(4, method="signal", func_only=True)]),
+        pytest.param("folder", marks=DAMAGE),
+        pytest.param("zero", marks=ENDLESS),
+        pytest.param("garbage", marks=DAMAGE),
+    ],
+)
+def test_a_run_whose_id_is_damaged(resumes, run, damage):
+    if damage == "garbage":
+        (run / ".run").write_bytes(b"\xff" * 5000)
+        resumes()
+        assert len((run / ".run").read_text()) == 12
+        return
+    (run / ".run").unlink()
+    put(damage, run / ".run")
+    with pytest.raises(SingaError, match=rf"\.run.*{CALLED[damage]}"):
+        resumes()
+
+
+ENTRIES = ["fifo", "socket", "null", "zero", "folder"]
+
+
+@DAMAGE
+@pytest.mark.parametrize("kind", ENTRIES)
+@pytest.mark.parametrize("command", ["audit", "test", "predict", "resume"])
+def test_a_checkpoint_that_is_no_file_is_called_what_it_is(here, run, trained, command, kind):
+    """test and predict without a sound one; audit and --resume too."""
+    for step in (2, 4):
+        put(kind, run / "checkpoint" / f"step-{step:08d}.h5")
+    if command == "resume":
+        with pytest.raises(CheckpointError, match=rf"step-00000004\.h5.*{CALLED[kind]}") as caught:
+            train(trained[1](train_steps=6), processes=False, workspace=run, resume=True, display=Display())
+        assert "not found" not in str(caught.value)
+        return
+    ran = here(command, run)
+    assert ran.code == 1 and CALLED[kind] in ran.err and "step-00000004.h5" in ran.err and "not found" not in ran.err
+
+
+@DAMAGE
+@pytest.mark.parametrize("kind", ENTRIES)
+def test_an_older_sound_checkpoint_is_resumed_from(resumes, run, kind, trained):
+    put(kind, run / "checkpoint" / "step-00000004.h5")
+    said = []
+    display = Display()
+    display.say = said.append
+    result = train(trained[1](train_steps=3), processes=False, workspace=run, resume=True, display=display)
+    assert result.summary["status"] == "completed"
+    assert any("step-00000004.h5" in line and CALLED[kind] in line for line in said)
+
+
+@DAMAGE
+@pytest.mark.parametrize("kind", ["fifo", "folder", "null"])
+@pytest.mark.parametrize("command", ["test", "predict"])
+def test_a_best_checkpoint_that_is_no_file(here, run, command, kind):
+    put(kind, run / "checkpoint" / "best.h5")
+    ran = here(command, run)
+    assert ran.code == 1 and f"{CALLED[kind]}" in ran.err and "best.h5" in ran.err
+
+
+@DAMAGE
+@pytest.mark.parametrize("command", ["audit", "attach"])
+@pytest.mark.parametrize("kind", ["fifo", "socket", "null", "folder"])
+def test_a_run_whose_job_is_no_file(here, run, command, kind):
+    put(kind, run / "job.conf")
+    ran = here(command, run)
+    assert ran.code == 2 and "job.conf" in ran.err and CALLED[kind] in ran.err
+
+
+@DAMAGE
+def test_a_checkpoint_that_leads_to_nothing_is_called_that(here, run):
+    for path in (run / "checkpoint").iterdir():
+        path.unlink()
+    (run / "checkpoint" / "step-00000004.h5").symlink_to("gone.h5")
+    ran = here("audit", run)
+    assert ran.code == 1 and "leads to nothing" in ran.err
+
+
+def test_a_checkpoint_may_be_a_link_to_a_file(here, run, tmp_path):
+    newest = run / "checkpoint" / "step-00000004.h5"
+    newest.rename(tmp_path / "elsewhere.h5")
+    newest.symlink_to(tmp_path / "elsewhere.h5")
+    ran = here("audit", run, "--json")
+    assert ran.code == 0 and json.loads(ran.out)["step"] == 4

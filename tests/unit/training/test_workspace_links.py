@@ -1,0 +1,378 @@
+"""A run's files are not written through links, its lock cannot be removed, and its folder may vanish."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.special_files import CALLED, put
+
+from singa_dask.data import write_shards
+from singa_dask.errors import ConfigError
+from singa_dask.job import Job
+from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss
+from singa_dask.monitor.progress import Display
+from singa_dask.supervision.driver import train
+from singa_dask.training.checkpoint import BEST, Checkpoint, newest, path_of, save
+from singa_dask.training.workspace import Workspace
+from singa_dask.updaters import SGD
+
+pytestmark = pytest.mark.timeout(20, method="signal", func_only=True)
+LINKS = pytest.mark.xfail(strict=True, reason="predictable names are opened for writing through links")
+LOCK = pytest.mark.xfail(strict=True, reason="a removed lock file frees the workspace")
+LINKED = pytest.mark.xfail(strict=True, reason="a link to a workspace is moved aside instead of the folder")
+VANISHED = pytest.mark.xfail(strict=True, reason="what was in a folder that vanishes is not written again")
+NO_LOCKS = pytest.mark.xfail(strict=True, reason="a file system without locks ends in a traceback")
+
+
+@pytest.fixture
+def victim(tmp_path):
+    """A file of which another user would like to be rid."""
+    path = tmp_path / "victim"
+    path.write_text("precious")
+    return path
+
+
+def intact(path):
+    return path.read_bytes() == b"precious" and not path.is_symlink()
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    return Workspace(tmp_path / "shared" / "w")
+
+
+def saved(workspace, step):
+    return save(Checkpoint(step, 0, "", {"w": np.zeros(1)}), path_of(workspace.checkpoints, step))
+
+
+# Links
+
+
+@LINKS
+def test_a_lock_is_not_taken_through_a_link(workspace, victim):
+    workspace.folder.parent.mkdir()
+    (workspace.folder.parent / ".w.lock").symlink_to(victim)
+    with pytest.raises(ConfigError, match=r"\.w\.lock.*symbolic link"), workspace.locked():
+        pass
+    assert intact(victim)
+
+
+@LINKS
+def test_a_lock_is_not_emptied(workspace):
+    workspace.folder.parent.mkdir()
+    (workspace.folder.parent / ".w.lock").write_text("a note")
+    with workspace.locked():
+        assert (workspace.folder.parent / ".w.lock").read_text() == "a note"
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "null", "folder"])
+@pytest.mark.xfail(strict=True, reason="a lock is opened without a look at what it is")
+@pytest.mark.timeout(4, method="signal", func_only=True)
+def test_a_lock_that_is_no_file(workspace, kind):
+    put(kind, workspace.folder.parent / ".w.lock")
+    with pytest.raises(ConfigError, match=rf"\.w\.lock.*({CALLED[kind]}|symbolic link)"), workspace.locked():
+        pass
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("job.conf", marks=LINKS),
+        pytest.param(".run", marks=LINKS),
+        pytest.param(".metrics.jsonl.tmp", marks=LINKS),
+        pytest.param(".events.jsonl.tmp", marks=LINKS),
+        pytest.param(".summary.json.tmp", marks=LINKS),
+        "metrics.jsonl",
+        "events.jsonl",
+        "summary.json",
+    ],
+)
+def test_a_run_writes_nothing_through_links_that_it_finds(workspace, victim, name):
+    workspace.folder.mkdir(parents=True)
+    (workspace.folder / name).symlink_to(victim)
+    refused = pytest.raises(ConfigError, match=r"\.run.*symbolic link") if name == ".run" else nullcontext()
+    with refused, workspace.locked():
+        workspace.open("job")
+        workspace.append({"group": 0, "phase": "train", "step": 1})
+        workspace.write_summary({"status": "completed"})
+        workspace.must_write()
+    assert intact(victim)
+
+
+@LINKS
+@pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl"])
+def test_lines_are_not_added_through_a_link_that_appears(workspace, victim, name):
+    with workspace.locked():
+        workspace.open("job")
+        (workspace.folder / name).unlink()
+        (workspace.folder / name).symlink_to(victim)
+        workspace.append({"group": 0, "phase": "train", "step": 1})
+        workspace.tell("start", step=0)
+        assert intact(victim)
+        workspace.must_write()
+    assert len(list(Workspace(workspace.folder).rows())) == 1 == len(Workspace(workspace.folder).told())
+
+
+@pytest.mark.parametrize("of", [pytest.param("half", marks=LINKS), "step", "best"])
+def test_a_checkpoint_is_not_written_through_a_link(workspace, victim, of):
+    path = path_of(workspace.checkpoints, 1)
+    at = {"half": path.with_name(f".{path.name}.{os.getpid()}.tmp"), "step": path, "best": path.with_name(BEST)}[of]
+    workspace.checkpoints.mkdir(parents=True)
+    at.symlink_to(victim)
+    saved(workspace, 1)
+    save(Checkpoint(1, 0, "", {"w": np.zeros(1)}), path.with_name(BEST))
+    assert newest(workspace.checkpoints)[0].step == 1 and not path.is_symlink() and intact(victim)
+
+
+# The lock
+
+
+@pytest.mark.parametrize(
+    "removed",
+    [pytest.param([".w.lock"], marks=LOCK), ["w/.run"], pytest.param([".w.lock", "w/metrics.jsonl"], marks=LOCK)],
+)
+def test_a_removed_lock_does_not_let_a_second_run_in(workspace, removed):
+    with workspace.locked():
+        workspace.open("job")
+        saved(workspace, 1)
+        for name in removed:
+            (workspace.folder.parent / name).unlink()
+        other = Workspace(workspace.folder)
+        with pytest.raises(ConfigError, match="another run is using it"), other.locked():
+            pass
+    with workspace.locked():
+        pass
+
+
+@LOCK
+def test_a_removed_lock_does_not_let_a_second_run_into_what_follows_an_earlier_one(workspace):
+    with workspace.locked():
+        workspace.open("job")
+        saved(workspace, 1)
+    with workspace.locked():
+        assert workspace.set_aside() is not None
+        workspace.open("job")
+        (workspace.folder.parent / ".w.lock").unlink()
+        with pytest.raises(ConfigError, match="another run is using it"), Workspace(workspace.folder).locked():
+            pass
+
+
+@LOCK
+def test_a_lock_file_that_is_removed_while_it_is_taken_is_taken_again(workspace, monkeypatch):
+    real, lock = fcntl.flock, workspace.folder.parent / ".w.lock"
+
+    def removed(*args):
+        monkeypatch.setattr(fcntl, "flock", real)
+        real(*args)
+        lock.unlink()
+
+    monkeypatch.setattr(fcntl, "flock", removed)
+    again = Workspace(workspace.folder)
+    with workspace.locked(), pytest.raises(ConfigError, match="another run is using it"), again.locked():
+        pass
+
+
+@NO_LOCKS
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO])
+def test_a_file_system_without_locks_is_said(workspace, monkeypatch, caplog, number):
+    def refuses(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    with workspace.locked():
+        workspace.open("job")
+    assert f"cannot be locked ({os.strerror(number)})" in caplog.text and "second run" in caplog.text
+    assert caplog.text.count("cannot be locked") == 1
+
+
+# A link to a workspace
+
+
+@pytest.fixture
+def linked(tmp_path, workspace):
+    """A workspace that is a link to a folder on a larger disk, and that folder."""
+    (tmp_path / "scratch").mkdir()
+    workspace.folder.parent.mkdir()
+    workspace.folder.symlink_to(tmp_path / "scratch" / "runs")
+    return workspace, tmp_path / "scratch" / "runs"
+
+
+@LINKED
+def test_a_linked_workspace_stays_a_link(linked):
+    workspace, target = linked
+    for n in range(3):
+        with workspace.locked():
+            workspace.check_own()
+            aside = workspace.set_aside()
+            workspace.open(f"job {n}")
+            saved(workspace, n + 1)
+        assert aside == (target.with_name(f"runs-{n}") if n else None)
+        assert workspace.folder.is_symlink() and (target / "job.conf").read_text() == f"job {n}"
+    assert {path.name for path in target.parent.iterdir()} >= {"runs", "runs-1", "runs-2"}
+    assert [path.name for path in workspace.folder.parent.iterdir() if path.is_dir()] == ["w"]
+    assert str(target.with_name("runs-1")) in workspace.earlier()
+    first = Workspace(target.with_name("runs-1")).id
+    assert workspace.find(first) == target.with_name("runs-1")
+
+
+@LINKED
+def test_a_workspace_is_locked_under_all_its_names(linked):
+    workspace, target = linked
+    for one, other in ((workspace, Workspace(target)), (Workspace(target), workspace)):
+        with one.locked(), pytest.raises(ConfigError, match="another run is using it"), other.locked():
+            pass
+
+
+@LINKED
+def test_given_data_lie_where_the_link_leads(linked):
+    workspace, target = linked
+    assert workspace.new_data(resume=False).samefile(target / "data")
+    saved(workspace, 1)
+    workspace.new_data(resume=False)
+    assert workspace.folder.is_symlink() and workspace.aside == target.with_name("runs-1")
+
+
+def test_a_parent_may_be_a_link(tmp_path):
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "scratch")
+    workspace = Workspace(tmp_path / "runs" / "w")
+    for aside in (None, tmp_path / "runs" / "w-1"):
+        with workspace.locked():
+            assert workspace.set_aside() == aside
+            workspace.open("job")
+            saved(workspace, 1)
+    assert (tmp_path / "runs").is_symlink() and (tmp_path / "scratch" / "w-1" / "job.conf").exists()
+
+
+@LINKED
+def test_an_earlier_run_is_not_moved_onto_a_link_that_leads_to_nothing(workspace):
+    with workspace.locked():
+        workspace.open("job")
+        saved(workspace, 1)
+    aside = workspace.folder.with_name("w-1")
+    aside.symlink_to("nowhere")  # whose target may come back
+    assert workspace.set_aside() == workspace.folder.with_name("w-2")
+
+
+# A folder that vanishes
+
+
+class Removes(Display):
+    """Calls a function when the run has measured a step."""
+
+    def __init__(self, act, step=3):
+        self.act, self.step = act, step
+
+    def handle(self, event):
+        if event["kind"] == "metrics" and event["step"] == self.step and event["phase"] == "train":
+            self.act()
+
+
+@pytest.fixture
+def trains(tmp_path):
+    """Trains for 8 steps with checkpoints at 2, 4 ..."""
+    labels = np.arange(60) % 2
+    write_shards(tmp_path / "data", np.stack([labels, 1 - labels], 1).astype(np.float32), labels)
+    layers = [RecordInput(path=str(tmp_path / "data"), batchsize=30), InnerProduct(num_output=2), SoftmaxLoss()]
+
+    def run(act, folder=tmp_path / "run", **fields):
+        fields = {"train_steps": 8, "checkpoint_freq": 2, "disp_freq": 1} | fields
+        job = Job(name="points", layers=layers, updater=SGD(lr=0.1), **fields)
+        return train(job, processes=False, workspace=folder, display=Removes(act), curves=False)
+
+    return run
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@VANISHED
+@pytest.mark.parametrize("parent", [False, True])
+def test_a_folder_that_vanishes_is_said_once_and_written_whole_again(trains, tmp_path, caplog, parent):
+    folder = tmp_path / "runs" / "w"
+    result = trains(lambda: shutil.rmtree(folder.parent if parent else folder), folder=folder)
+    assert [row["step"] for row in lines(folder / "metrics.jsonl") if row["phase"] == "train"] == [*range(1, 9)]
+    assert [event["event"] for event in lines(folder / "events.jsonl")] == ["start"]
+    assert Job.from_file(folder / "job.conf").proto.train_steps == 8
+    assert result.workspace == folder and result.checkpoint.exists() and (folder / "summary.json").exists()
+    assert len([record for record in caplog.records if str(folder) in record.getMessage()]) == 1
+    assert "was removed" in caplog.text
+
+
+@VANISHED
+@pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl", "job.conf", ".run"])
+def test_a_file_of_a_run_that_vanishes_is_written_again(trains, tmp_path, name):
+    folder = tmp_path / "run"
+    result = trains((folder / name).unlink)
+    assert [row["step"] for row in lines(folder / "metrics.jsonl")] == [*range(1, 9)]
+    assert result.workspace == folder and Job.from_file(folder / "job.conf").proto.train_steps == 8
+    assert result.summary["run"] == (folder / ".run").read_text() and len(result.summary["run"]) == 12
+    assert len(lines(folder / "events.jsonl")) == 1
+
+
+@VANISHED
+def test_a_folder_that_vanishes_where_nothing_is_measured_is_written_again_at_the_end(trains, tmp_path):
+    folder = tmp_path / "run"
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        from singa_dask.training import checkpoint
+
+        real = checkpoint.save
+
+        def removing(*args):
+            done = real(*args)
+            if not seen:
+                shutil.rmtree(folder)
+            seen.append(done)
+            return done
+
+        patch.setattr(checkpoint, "save", removing)
+        result = trains(lambda: None, disp_freq=0)
+    assert len(seen) > 1 and result.workspace == folder and (folder / "job.conf").exists()
+    assert len(lines(folder / "events.jsonl")) == 1
+
+
+@VANISHED
+def test_a_folder_that_vanished_stays_locked(trains, tmp_path):
+    folder, seen = tmp_path / "runs" / "w", []
+
+    def step(event):
+        if event["kind"] == "metrics" and event["step"] == 3:
+            shutil.rmtree(folder.parent)
+        if event["kind"] == "metrics" and event["step"] == 5:
+            with pytest.raises(ConfigError, match="another run is using it"), Workspace(folder).locked():
+                pass
+            seen.append(event)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Removes, "handle", lambda self, event: step(event))
+        trains(None, folder=folder)
+    assert seen
+
+
+@VANISHED
+def test_a_run_whose_folder_another_one_has_taken_ends(trains, tmp_path):
+    folder, other = tmp_path / "runs" / "w", Workspace(tmp_path / "runs" / "w")
+
+    def taken():
+        shutil.rmtree(folder.parent)
+        taken.lock = other.locked()
+        taken.lock.__enter__()
+        other.open("another job")
+
+    try:
+        with pytest.raises(ConfigError, match="another run has taken"):
+            trains(taken, folder=folder)
+    finally:
+        taken.lock.__exit__(None, None, None)
+    assert (folder / "job.conf").read_text() == "another job" and list(other.rows()) == []
+    assert not (folder / "summary.json").exists()
