@@ -63,6 +63,15 @@ def test_metrics_by_name_are_recorded_as_any(job, data, tmp_path):
     assert not (result.workspace / "parity-test.png").exists()
 
 
+@pytest.mark.xfail(strict=True, reason="names of layers become paths")
+def test_pictures_stay_in_the_folder_of_the_run_whatever_layers_are_called(job, tmp_path):
+    losses = [SoftmaxLoss(name, ["ip", "data"]) for name in ("../../a", "b/c")]
+    result = run(job("classes", "confusion", loss=losses), tmp_path)
+    pictures = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("**/*confusion*.png"))
+    assert pictures == ["run/.._.._a.confusion-test.png", "run/b_c.confusion-test.png"]
+    assert set(result.summary["confusion"]) == {"test.../../a", "test.b/c"}
+
+
 def test_a_regression_leaves_a_parity_plot(job, data, tmp_path):
     loss, store = [EuclideanLoss("loss", ["ip", "data"])], {"normalise": True, "normalise_target": True}
     result = run(job("values", "r2", "rmse", loss=loss, outputs=2, **store), tmp_path)
