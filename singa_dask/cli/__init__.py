@@ -10,6 +10,7 @@ import gc
 import logging
 import signal
 import sys
+from typing import Any
 
 import click
 
@@ -23,12 +24,34 @@ from singa_dask.cli.plan import plan
 from singa_dask.cli.predict import predict
 from singa_dask.cli.profile import profile
 from singa_dask.cli.run import attach, join, leave, stop, train
+from singa_dask.output.streams import Output, for_messages, occupy_descriptors
 
 # Allocations before Python looks for garbage. With its default of 700 the imports would take an eighth longer.
 COLLECT_AFTER = 50_000
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class Command(click.Group):
+    """The command, whose output may go away. It ends as it would have; but where more was wanted than a closed pipe's
+    reader, and no run has told of it, it fails with a sentence."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        occupy_descriptors()
+        output = Output.of(sys.stdout)
+        sys.stdout, sys.stderr = for_messages(output), for_messages(sys.stderr)
+        try:
+            return super().main(*args, **kwargs)
+        except SystemExit as end:
+            output.flush()
+            if output.fault is None or output.told or isinstance(output.fault, BrokenPipeError):
+                raise
+            click.echo(f"error: standard output cannot be written ({output.cause}).", err=True)
+            raise SystemExit(end.code or 1) from None
+
+
+# Colour: click would remove escape sequences that are to be seen.
+@click.group(
+    cls=Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "color": True}
+)
 @click.version_option(__version__, prog_name="singa-dask")
 def main() -> None:
     """Train neural networks on a Dask cluster, as a job file describes."""

@@ -25,9 +25,8 @@ def audit(run: str, as_json: bool) -> None:
     if as_json:
         click.echo(made.to_json())
     else:
-        from rich.console import Console
-
         from singa_dask.monitor.audit_table import print_audit
+        from singa_dask.output.console import Console
 
         console = Console()
         print_audit(console if console.is_terminal else Console(width=119), made)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from singa_dask.cli.options import CHECKPOINT, JOB, PATH, SET, TRUST, job_options, load, reports_errors, trained
+from singa_dask.output.streams import for_data
 
 if TYPE_CHECKING:
     from singa_dask.job import Job
@@ -21,11 +23,10 @@ PHASES = ("train", "validate", "test")
 @reports_errors
 def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: bool) -> None:
     """Check JOB and print its net: shapes, parameters, partitioning."""
-    from rich.console import Console
-
     from singa_dask.cluster.bootstrap import mpi_library
     from singa_dask.monitor.net_tables import net_tables
     from singa_dask.monitor.traffic import Traffic
+    from singa_dask.output.console import Console
     from singa_dask.training.prepare import check_given, prepare
 
     prepared = prepare(_partitioned(load(job, overrides, cluster), with_data=not no_data), with_data=not no_data)
@@ -143,10 +144,14 @@ def sample(job: Path, overrides: tuple[str, ...], checkpoint: Path | None, prime
 
     sampler = Sampler(load(job, overrides, None), [checkpoint] if checkpoint else [])
     written = sampler.write(primer=primer, **drawing)
-    click.echo(primer + (sampler.separator if primer else ""), nl=False)
+    output = for_data(sys.stdout)
+    output.write(primer + (sampler.separator if primer else ""))
     for symbol in written:
-        click.echo(symbol + sampler.separator, nl=False)
-    click.echo()
+        output.write(symbol + sampler.separator)
+        output.flush()
+        if output.fault is not None:
+            return  # nobody reads on
+    output.write("\n")
 
 
 @click.command()

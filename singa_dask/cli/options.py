@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import stat
 import sys
 import time
 from collections.abc import Callable
@@ -71,17 +69,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def interrupt(number: int, frame: object) -> None:
-    """The handler of SIGINT. Raises Interrupted."""
-    raise Interrupted
-
-
-def hang_up(number: int, frame: object) -> None:
-    """The handler of SIGHUP: the terminal was closed, and writing to it would fail. Raises Interrupted."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        if stat.S_ISCHR(os.fstat(stream).st_mode):
-            os.dup2(nowhere, stream)
-    os.close(nowhere)
+    """The handler of signals that stop a command. Raises Interrupted."""
     raise Interrupted
 
 

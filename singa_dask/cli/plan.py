@@ -104,9 +104,8 @@ def plan(
 
 
 def _show(made: Any, job: Path, every: bool) -> None:
-    from rich.console import Console
-
     from singa_dask.monitor.plan_table import WIDTH, print_plan
+    from singa_dask.output.console import Console
 
     console = Console()
     if not console.is_terminal:

@@ -69,7 +69,7 @@ def profile(
     with ExitStack() as stack:
         if not (running or show):
             fork_workers(stack)
-        from rich.console import Console
+        from singa_dask.output.console import Console
 
         console = Console()
         client = connect(stack, scheduler, scheduler_file)

@@ -17,7 +17,6 @@ from singa_dask.cli.options import (
     PATH,
     RUN,
     connect,
-    hang_up,
     interrupt,
     job_options,
     load,
@@ -149,9 +148,12 @@ def _drive(job: Job, client: Any, *, tensorboard: bool, **driving: Any) -> Resul
 
 def _conclude(result: Result, *, tensorboard: bool, **_: Any) -> None:
     """Say what a run reached, and end with the exit status for it."""
+    from singa_dask.monitor.progress import LineDisplay
+
+    display = LineDisplay()
     if tensorboard:
-        click.echo(f"tensorboard --logdir {result.workspace / 'tensorboard'}")
-    click.echo(str(result))
+        display.say(f"tensorboard --logdir {result.workspace / 'tensorboard'}")
+    display.say(str(result))
     if result.interrupted:
         sys.exit(130)
 
@@ -207,7 +209,7 @@ def save_when_stopped(*numbers: signal.Signals) -> None:
     for number in numbers:
         signal.signal(number, interrupt)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # ignored with nohup
-        signal.signal(signal.SIGHUP, hang_up)
+        signal.signal(signal.SIGHUP, interrupt)
 
 
 def fork_workers(stack: ExitStack) -> None:

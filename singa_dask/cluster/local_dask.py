@@ -22,6 +22,7 @@ from singa_dask.cluster.fork_server import IMPORTED, MALLOC
 from singa_dask.cluster.segments import unlink_orphans
 from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
 from singa_dask.errors import ClusterError
+from singa_dask.output.streams import occupy_descriptors
 
 GUARD = 'In a script the call must stand below `if __name__ == "__main__":`, as workers import the script.'
 _CLOSING_S = 2.0
@@ -47,6 +48,7 @@ def local_cluster(
 
     Raises ClusterError where the workers do not start.
     """
+    occupy_descriptors()
     cores = cores_per_worker or equal_share(nworkers)
     settings = SETTINGS | {
         "distributed.scheduler.worker-ttl": f"{worker_ttl_s}s",

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any
+import sys
+from typing import Any, TextIO, cast
 
 import numba
 
 from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
 from singa_dask.ops.blas import set_blas_threads
+from singa_dask.output.streams import Output
 
 _VARIABLES = {"openblas": "OPENBLAS_NUM_THREADS", "mkl": "MKL_NUM_THREADS", "openmp": "OMP_NUM_THREADS"}
 
 
 def dask_setup(worker: Any) -> None:
-    """Leave signals that stop a run to the driver. Have the threads that the environment says: libraries of a
-    forked worker were loaded before it was told."""
+    """Leave signals that stop a run to the driver. Let no print of a layer's fail. Have the threads that the
+    environment says: libraries of a forked worker were loaded before it was told."""
     for number in FOR_THE_DRIVER:
         signal.signal(number, signal.SIG_IGN)
+    sys.stdout, sys.stderr = (cast(TextIO, Output.of(stream)) for stream in (sys.stdout, sys.stderr))
     numba.config.reload_config()
     told = {api: os.environ.get(name, "") for api, name in _VARIABLES.items()}
     set_blas_threads({api: int(count) for api, count in told.items() if count.isdigit()})

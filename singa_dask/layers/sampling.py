@@ -14,6 +14,7 @@ from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.random import random_bits, stream_key
+from singa_dask.output.streams import for_data
 
 
 class RNNDummy(Layer):
@@ -72,7 +73,7 @@ class CharRNNOutput(OutputLayer):
     conf_field: ClassVar[str | None] = "char_rnn_conf"
 
     def write(self, text: str) -> None:
-        sys.stdout.write(text)
+        for_data(sys.stdout).write(text)
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)

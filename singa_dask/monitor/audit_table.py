@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from singa_dask.output.console import Console
 from singa_dask.supervision.audit import Audit, GroupAudit
 
 SHOWN = 4  # ranges in a cell

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from io import StringIO
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from singa_dask.job import ClusterTopology, job_to_text
 from singa_dask.job.job_pb2 import JobProto
+from singa_dask.output.console import Console
 from singa_dask.planning.advise import EXTRAPOLATED, Advice, admits, counts, framework, name
 from singa_dask.planning.limits import LayerAdvice, percent
 from singa_dask.planning.partition import GAIN

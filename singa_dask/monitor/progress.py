@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -20,10 +20,17 @@ from rich.table import Table
 from rich.text import Text
 
 from singa_dask.monitor.lines import Event, EventLines, duration, format_metrics, shares
+from singa_dask.output.console import Console
+from singa_dask.output.streams import Escaped, Output
 
 
 class Display:
-    """Takes a run's events and shows nothing."""
+    """Takes a run's events and shows nothing.
+
+    lost: whether something that a display should have shown could not be written.
+    """
+
+    lost = False
 
     def __enter__(self) -> Display:
         return self
@@ -41,11 +48,28 @@ class Display:
         """Show one event."""
 
 
-class LineDisplay(Display):
+class _Written(Display):
+    """Writes to a stream. A run goes on without it: the first time that something is lost, standard error says so."""
+
+    def __init__(self, stream: TextIO | Output | None) -> None:
+        self.output, self.errors = Output.of(stream), Output.of(sys.stderr)
+
+    @property
+    def lost(self) -> bool:  # type: ignore[override]
+        return self.output.fault is not None or self.errors.fault is not None
+
+    def _tell_of_loss(self) -> None:
+        if self.output.fault is not None and not self.output.told:
+            self.output.told = True
+            message = f"the output of the run cannot be written ({self.output.cause}): training goes on"
+            Escaped(self.errors).say(f"{message}, and its workspace has the metrics")
+
+
+class LineDisplay(_Written):
     """Lines for log files, CI and notebooks."""
 
-    def __init__(self, stream: TextIO | None = None):
-        self.stream = stream or sys.stdout
+    def __init__(self, stream: TextIO | Output | None = None):
+        super().__init__(stream or sys.stdout)
         self._lines = EventLines()
 
     def note(self, text: str) -> None:
@@ -56,15 +80,16 @@ class LineDisplay(Display):
             self.say(line)
 
     def say(self, text: str) -> None:
-        self.stream.write(text + "\n")
-        self.stream.flush()
+        Escaped(self.output).say(text)
+        self._tell_of_loss()
 
 
-class LiveDisplay(Display):
+class LiveDisplay(_Written):
     """A live panel on a terminal with a progress bar per worker group. Log lines scroll above it."""
 
     def __init__(self, console: Console | None = None):
         self.console = console or Console()
+        super().__init__(self.console.output)
         self._bars = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
@@ -88,14 +113,17 @@ class LiveDisplay(Display):
 
     def __exit__(self, *exc: object) -> None:
         self._live.__exit__(None, None, None)
+        self._tell_of_loss()
 
     def note(self, text: str) -> None:
         self._status = text
         if self._started:  # the panel has replaced the status line
-            self.console.print(Text(text, style="yellow"))
+            self.console.print(text, style="yellow", highlight=False)
+            self._tell_of_loss()
 
     def say(self, text: str) -> None:
-        self.console.print(Text(text), highlight=False)
+        self.console.print(text, highlight=False)
+        self._tell_of_loss()
 
     def handle(self, event: Event) -> None:
         kind, group = event["kind"], event.get("group", 0)
@@ -135,7 +163,7 @@ class LiveDisplay(Display):
     def _render(self) -> RenderableType:
         latest = self._latest
         if not latest:
-            return Group(Text(self._status, style="dim"), self._bars)
+            return Group(self.console.render_str(self._status, style="dim", highlight=False), self._bars)
         tables = _tables_of_several(latest) if self._lines.several else _tables_of_one(*latest.values())
         unlimited = self.console.options.update(max_width=10_000)
         for table in tables:  # the first that fits, or the last
@@ -202,7 +230,5 @@ def _of_server(show: Callable[[Mapping[str, Any]], str], event: Event) -> str:
 
 def display_for(stream: TextIO | None = None) -> Display:
     """A live display if `stream` (standard output) is a terminal, else lines."""
-    stream = stream or sys.stdout
-    if stream.isatty():
-        return LiveDisplay(Console(file=stream))
-    return LineDisplay(stream)
+    output = Output.of(stream or sys.stdout)
+    return LiveDisplay(Console(file=output)) if output.isatty() else LineDisplay(output)

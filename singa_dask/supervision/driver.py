@@ -20,6 +20,7 @@ from singa_dask.job.topology import cluster_message
 from singa_dask.monitor.lines import duration, format_metrics
 from singa_dask.monitor.plan_table import expectation
 from singa_dask.monitor.progress import Display, display_for
+from singa_dask.output.streams import Escaped, Output
 from singa_dask.planning.candidates import with_cluster
 from singa_dask.planning.partition import is_open
 from singa_dask.planning.prediction import Candidate
@@ -231,7 +232,7 @@ def train(
 
 def _progress(text: str) -> None:
     """Say what is done before the run begins."""
-    print(text, file=sys.stderr, flush=True)
+    Escaped(Output.of(sys.stderr)).say(text)
 
 
 def _refuse_copies() -> None:

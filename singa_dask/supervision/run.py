@@ -341,6 +341,7 @@ class Run:
             "status": status,
             "error": None if error is None else str(error) or type(error).__name__,
             "stopped_by": stopped if status == "interrupted" else None,
+            "output_lost": self.display.lost,
             "run": self.workspace.id,
             "job": job.name,
             "framework": topology.framework.name.lower(),

@@ -259,11 +259,11 @@ class Supervision:
 
     def _stop(self, by: str, early: bool) -> None:
         self.stopped = by
-        if not early:
-            self._do(ev.Note(f"{by}: stopping after this step (press Ctrl-C {'again ' * (by == 'Ctrl-C')}to abort)"))
         for group in self.members.running():
             if group.number > 0 or not early:
                 self._do(ev.Stop(group.number))
+        if not early:  # after the stop, as it may take a while to write it
+            self._do(ev.Note(f"{by}: stopping after this step (press Ctrl-C {'again ' * (by == 'Ctrl-C')}to abort)"))
         self._refuse_askers()
 
     def _join(self, asker: Any) -> None:

@@ -11,8 +11,9 @@ class Bar:
     """Shows what is done, how many samples and MB/s; nothing if `shown` is False. May be used by several threads."""
 
     def __init__(self, shown: bool | None) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        from singa_dask.output.console import Console
 
         console = Console(stderr=True, force_terminal=shown)
         visible = console.is_terminal or console.is_jupyter if shown is None else shown

@@ -3,9 +3,9 @@
 import io
 
 import pytest
-from rich.console import Console
 
 from singa_dask.monitor.progress import LineDisplay, LiveDisplay, display_for
+from singa_dask.output.console import Console
 
 START = {"kind": "start", "group": 0, "groups": 1, "step": 0, "steps": 600, "batch": 96, "ranks": 3, "exchange": "MPI"}
 TRAIN = {

@@ -104,7 +104,6 @@ def test_a_second_ctrl_c_aborts_it(job, run, tmp_path):
     assert json.loads((tmp_path / "run/summary.json").read_text())["status"] == "interrupted"
 
 
-@pytest.mark.xfail(strict=True, reason="an output that goes away ends the run")
 @pytest.mark.parametrize("whole", [0, 4])
 @pytest.mark.parametrize("number", [errno.EPIPE, errno.ENOSPC])
 def test_an_output_that_goes_away_ends_no_run(job, run, monkeypatch, capsys, number, whole):
@@ -115,7 +114,6 @@ def test_an_output_that_goes_away_ends_no_run(job, run, monkeypatch, capsys, num
     assert capsys.readouterr().err.count("cannot be written") == 1
 
 
-@pytest.mark.xfail(strict=True, reason="an output that goes away ends the run")
 def test_a_run_that_is_stopped_after_its_output_went_away_saves(job, run, monkeypatch):
     class Stopped(LineDisplay):
         def handle(self, event):

@@ -63,7 +63,6 @@ def test_metrics_by_name_are_recorded_as_any(job, data, tmp_path):
     assert not (result.workspace / "parity-test.png").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="names of layers become paths")
 def test_pictures_stay_in_the_folder_of_the_run_whatever_layers_are_called(job, tmp_path):
     losses = [SoftmaxLoss(name, ["ip", "data"]) for name in ("../../a", "b/c")]
     result = run(job("classes", "confusion", loss=losses), tmp_path)

@@ -55,6 +55,8 @@ def report(group, **more):
 
 
 class Display:
+    lost = False
+
     def __init__(self):
         self.notes, self.events, self.open = [], [], False
 

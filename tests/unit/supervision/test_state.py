@@ -1009,7 +1009,6 @@ def test_a_last_exchange_that_no_loss_explains_is_done_without(start):
 # Being stopped
 
 
-@pytest.mark.xfail(strict=True, reason="the note is written before the stop is handed on")
 def test_a_stop_reaches_what_runs_and_what_is_formed_later(start):
     run = start(spare=1, **DOWNPOUR)
     run.lose(1)

@@ -1,0 +1,1 @@
+"""What is printed: streams that may go away, and text of others on a terminal."""
