@@ -112,7 +112,7 @@ def _build(source: str) -> ctypes.CDLL:
 class _Device:
     """The only one there is."""
 
-    def __init__(self, device_id: int):
+    def __init__(self, device_id: int = 0):
         self.device_id = device_id
 
     def use(self) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = pytest.mark.xfail(strict=True, reason="there is no benchmarks/gpu")
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "gpu"
 HERE = "import os, sys; print('line'); "
 
@@ -21,7 +20,7 @@ HERE = "import os, sys; print('line'); "
 @pytest.fixture
 def modules(monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
-    names = ("first_run", "stages", "environment")
+    names = ("first_run", "stages", "wheels")
     yield {name: __import__(name) for name in names}
     for name in names:
         sys.modules.pop(name, None)
@@ -68,7 +67,7 @@ def facts(stage, tmp_path, **found):
         (["c", "--results", "out"], "invalid choice: 'c'"),
         (
             ["a", "--results", "out", "--only", "two-ranks"],
-            "no stage 'two-ranks'. It has: facts, preflight, steps, tests",
+            "no stage 'two-ranks'. It has: facts, install, preflight, steps, tests",
         ),
         (["b", "--results", "out", "--stage-limit", "steps=3"], "no stage 'steps'"),
         (["b", "--results", "out", "--stage-limit", "memcheck=long"], "--stage-limit"),
@@ -109,7 +108,7 @@ def test_a_stage_that_fails_hangs_or_cannot_start_does_not_stop_the_next_one(sta
         stage("fails", "sys.exit('why')"),
         stage("hangs", "sys.stdout.flush(); import time; time.sleep(600)", limit_s=1),
         stage("absent", "", prefix=["no-such-program"]),
-        stage("passes", "print(os.environ['SINGA_DASK_KERNELS'], sys.path[1])"),
+        stage("passes", "assert os.environ['STAGE_LIMIT_S'] == '60'; assert os.environ['SINGA_DASK_KERNELS']"),
     )
     assert code == 1 and told["part"] == "a" and told["limit_s"] == 330
     assert {name: each["status"] for name, each in stages.items()} == {
@@ -130,7 +129,7 @@ def test_nothing_of_a_stage_goes_on_behind_its_limit(modules, stage, tmp_path, m
     ignoring = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     code = f"{ignoring} pid = os.fork(); pid and open({str(child)!r}, 'w').write(str(pid)); time.sleep(600)"
     hangs = stage("hangs", code)
-    outcome = modules["stages"].run_stage(hangs, sys.executable, 2, tmp_path / "log.txt", tmp_path, {})
+    outcome = modules["stages"].run_stage(hangs, 2, tmp_path / "log.txt", tmp_path, {})
     assert outcome["status"] == "late" and outcome["exit_code"] is None
     pid, deadline = int(child.read_text()), time.monotonic() + 30
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
@@ -199,7 +198,7 @@ def wheel(folder):
     info = "carried-1.0.dist-info"
     files = {
         "carried.py": "import numpy\n",
-        "carried-1.0.data/data/lib/libcarried.so": "",
+        "carried-1.0.data/data/lib/libmpi.so.12": "",
         f"{info}/METADATA": "Metadata-Version: 2.1\nName: carried\nVersion: 1.0\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
@@ -212,13 +211,13 @@ def wheel(folder):
 
 def test_wheels_are_there_for_the_stages_beside_what_python_has(stage, play, tmp_path):
     scratch = tmp_path / "scratch"
-    has = stage("has", "import carried; assert os.path.exists(sys.prefix + '/lib/libcarried.so')")
+    has = stage("has", "import carried; assert os.path.exists(os.environ['MPI4PY_LIBMPI'])")
     arguments = ["--wheels", str(wheel(tmp_path / "wheels")), "--scratch", str(scratch)]
     code, told, _ = play(has, arguments=arguments)
     assert code == 0 and told["install"]["status"] == "passed", told
-    before = (scratch / "environment" / "ready").stat().st_mtime_ns
+    before = (scratch / "wheels" / "ready").stat().st_mtime_ns
     play(has, arguments=arguments)
-    assert (scratch / "environment" / "ready").stat().st_mtime_ns == before, "made once"
+    assert (scratch / "wheels" / "ready").stat().st_mtime_ns == before, "made once"
 
 
 def test_wheels_that_cannot_be_installed_do_not_stop_the_stages(stage, play, tmp_path):

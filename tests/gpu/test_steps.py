@@ -1,0 +1,31 @@
+"""The rows of benchmarks/gpu/steps.py: our step on the GPU, and why PyTorch's has no part where it has none."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def steps(gpu_library, monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    monkeypatch.syspath_prepend(BENCHMARKS / "gpu")
+    before = set(sys.modules)
+    yield importlib.import_module("steps")
+    for name in {"steps", "tools", "tools.jobs", "tools.workloads"} - before:
+        sys.modules.pop(name, None)
+
+
+def test_our_step_is_timed_where_pytorch_is_absent(steps, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for few in ("FIRST", "CHUNK", "ROUNDS"):
+        monkeypatch.setattr(steps, few, 1)
+    row = steps.compared("transformer-12", 0, "cuda")
+    assert row["ours"]["least_ms"] == row["ours"]["ms"] > 0 and len(row["ours"]["losses"]) == 1
+    assert "torch" in row["PyTorch"]["absent"] and "torch" in row["PyTorch with TF32"]["absent"]
+    assert "ratio" not in row and steps.told(row).startswith("transformer-12: ours ")
