@@ -23,6 +23,7 @@ from singa_dask.cli.options import (
     reports_errors,
     scheduler_options,
 )
+from singa_dask.output.streams import Output
 
 if TYPE_CHECKING:
     from singa_dask.job import Job
@@ -93,8 +94,9 @@ def train(
         if mpi:
             gc.set_threshold(*_PYTHONS_THRESHOLD)  # ranks train in this process
             client = _join_mpi(stack, lambda: _needed(loaded(), auto), interface, scheduler or scheduler_file)
-            if client is None:
-                return  # this rank was a worker
+            if client is None:  # this rank was a worker
+                Output.of(sys.stdout).told = True  # rank 0 tells of a lost output
+                return
         elif interface:
             raise click.UsageError(
                 "--interface needs --mpi; otherwise give --interface to Dask's own scheduler and workers."

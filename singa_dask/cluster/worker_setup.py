@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ import numba
 
 from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
 from singa_dask.ops.blas import set_blas_threads
-from singa_dask.output.streams import Output
+from singa_dask.output.streams import Output, for_messages
 
 _VARIABLES = {"openblas": "OPENBLAS_NUM_THREADS", "mkl": "MKL_NUM_THREADS", "openmp": "OMP_NUM_THREADS"}
 
@@ -22,6 +23,7 @@ def dask_setup(worker: Any) -> None:
     for number in FOR_THE_DRIVER:
         signal.signal(number, signal.SIG_IGN)
     sys.stdout, sys.stderr = (cast(TextIO, Output.of(stream)) for stream in (sys.stdout, sys.stderr))
+    logging.getLogger("singa_dask").addHandler(logging.StreamHandler(for_messages(sys.stderr)))
     numba.config.reload_config()
     told = {api: os.environ.get(name, "") for api, name in _VARIABLES.items()}
     set_blas_threads({api: int(count) for api, count in told.items() if count.isdigit()})

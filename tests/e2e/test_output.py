@@ -103,6 +103,12 @@ def test_a_command_whose_reader_has_enough_ends_as_it_would_have(to, command):
     assert to(Failing(errno.EPIPE), *command) == (0, "")
 
 
+def test_a_rank_that_trains_leaves_it_to_the_driver_to_tell_of_its_output(to, monkeypatch):
+    monkeypatch.setattr("singa_dask.cli.run._join_mpi", lambda *args: print("a layer's", flush=True))
+    with open("/dev/full", "w") as full:
+        assert to(full, "train", example(), "--mpi") == (0, "")
+
+
 def test_an_error_is_an_error_whoever_reads(to, tmp_path):
     code, said = to(Failing(errno.EPIPE), "check", "missing.conf")
     assert code == 2 and said.startswith("error: ") and len(said.splitlines()) == 1

@@ -1,12 +1,16 @@
 """The start and the end of the fork server, and what a forked worker sets, with processes that the test plays."""
 
+import errno
+import logging
 import os
 import signal
+import sys
 import tempfile
 from types import SimpleNamespace
 
 import psutil
 import pytest
+from support.lost_output import Failing
 
 from singa_dask.cluster import fork_server as module
 from singa_dask.cluster import worker_setup
@@ -93,7 +97,33 @@ def test_it_is_killed_at_the_end_and_no_other_child(started):
     assert server.killed and not other.killed and started.waited == [(7, True)], "its status is left to Python"
 
 
-def test_a_worker_sets_what_its_environment_says(monkeypatch):
+@pytest.fixture
+def in_worker(monkeypatch):
+    """Set up this process as a worker, with standard streams on a full disk; those of the tests come back."""
+    logger = logging.getLogger("singa_dask")
+    monkeypatch.setattr(logger, "handlers", [*logger.handlers])
+
+    def set_up():
+        for name in ("stdout", "stderr"):
+            monkeypatch.setattr(sys, name, Failing(errno.ENOSPC))
+        worker_setup.dask_setup(None)
+
+    return set_up
+
+
+def test_what_a_worker_prints_may_be_lost_and_what_it_logs_is_escaped(in_worker, monkeypatch):
+    monkeypatch.setattr(worker_setup.signal, "signal", lambda *given: None)
+    in_worker()
+    for stream in (sys.stdout, sys.stderr):
+        print("a layer's", file=stream, flush=True)
+    full = sys.stderr.stream
+    full.whole = 10
+    logging.getLogger("singa_dask.training").warning("a\x1b")
+    print("\x1b[31mred", file=sys.stderr)
+    assert full.getvalue() == "a\\x1b\n\x1b[31mred\n"
+
+
+def test_a_worker_sets_what_its_environment_says(in_worker, monkeypatch):
     told: list = []
     told_signals: list = []
     monkeypatch.setattr(worker_setup, "set_blas_threads", told.append)
@@ -102,7 +132,7 @@ def test_a_worker_sets_what_its_environment_says(monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
     monkeypatch.setenv("MKL_NUM_THREADS", "many")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    worker_setup.dask_setup(None)
+    in_worker()
     ignored = [(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     assert told_signals == [*ignored, "numba"]
     assert told == [{"openblas": 3}]

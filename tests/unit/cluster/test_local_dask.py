@@ -102,6 +102,17 @@ def test_a_cluster_has_its_settings_while_it_lives_and_leaves_nothing(kills, mon
     assert int(cluster.variables["MALLOC_TRIM_THRESHOLD_"]) > 1 << 20
 
 
+def test_workers_inherit_no_closed_descriptor(kills):
+    kept = os.dup(0)
+    try:
+        os.close(0)
+        with local_cluster(1):
+            assert os.readlink("/proc/self/fd/0") == os.devnull and os.get_inheritable(0)
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+
+
 def test_workers_share_the_cores_unless_told_otherwise(kills, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     with local_cluster(3) as client:
