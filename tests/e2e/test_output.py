@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import chdir
 from itertools import repeat
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -109,6 +110,14 @@ def test_a_rank_that_trains_leaves_it_to_the_driver_to_tell_of_its_output(to, mo
         assert to(full, "train", example(), "--mpi") == (0, "")
 
 
+def test_a_run_whose_last_line_is_lost_has_not_failed(to, monkeypatch):
+    monkeypatch.setattr("singa_dask.cli.run._join_mpi", lambda *args: "a client")
+    monkeypatch.setattr("singa_dask.cli.run._drive", lambda *args, **kwargs: SimpleNamespace(interrupted=False))
+    with open("/dev/full", "w") as full:
+        code, said = to(full, "train", example(), "--mpi")
+    assert code == 0 and said.startswith("the output of the run cannot be written (No space left on device)")
+
+
 def test_an_error_is_an_error_whoever_reads(to, tmp_path):
     code, said = to(Failing(errno.EPIPE), "check", "missing.conf")
     assert code == 2 and said.startswith("error: ") and len(said.splitlines()) == 1
@@ -159,7 +168,7 @@ def test_a_run_without_standard_streams_trains(environment, tmp_path, job, no_le
 @pytest.mark.timeout(300)
 def test_a_minute_behind_head_loses_nothing(environment, tmp_path, no_leaks):
     """`singa-dask train ... | head -8`, SIGTERM after 60 s, and `--resume`."""
-    steps = sets(disp_freq=20, train_steps=20_000)
+    steps = sets(disp_freq=20, train_steps=1_000_000)
     command = [*COMMAND, "train", example(), "--workspace", tmp_path / "run", *steps]
     head = subprocess.Popen(["head", "-8"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with open(tmp_path / "log", "w") as log:
@@ -234,16 +243,15 @@ def test_log_messages_are_printed_escaped(capsys):
 
 
 def test_a_sample_whose_reader_has_enough_ends(to, job, monkeypatch):
-    class Endless:
-        separator = ""
-
-        def __init__(self, *args):
-            pass
-
-        def write(self, **drawing):
-            return repeat("a")
-
-    monkeypatch.setattr("singa_dask.training.sample.Sampler", Endless)
+    endless = SimpleNamespace(separator="", write=lambda **drawing: repeat("a"))
+    monkeypatch.setattr("singa_dask.training.sample.Sampler", lambda *args: endless)
     stream = Failing(errno.EPIPE, 20)
     assert to(stream, "sample", job) == (0, "")
     assert stream.getvalue() == 19 * "a"
+
+
+def test_a_sample_that_cannot_be_written_has_failed(to, job, monkeypatch):
+    nothing = SimpleNamespace(separator="", write=lambda **drawing: ())
+    monkeypatch.setattr("singa_dask.training.sample.Sampler", lambda *args: nothing)
+    with open("/dev/full", "w") as full:
+        assert to(full, "sample", job) == (1, "error: standard output cannot be written (No space left on device).\n")

@@ -8,6 +8,7 @@ import pytest
 from support.lost_output import FAULTS, Failing
 
 from singa_dask.monitor.progress import LineDisplay, LiveDisplay, display_for
+from singa_dask.output.streams import Escaped, Output
 
 START = {"kind": "start", "group": 0, "groups": 1, "step": 0, "steps": 600, "batch": 96, "ranks": 1, "exchange": "MPI"}
 TEST = {"kind": "metrics", "group": 0, "phase": "test", "step": 600, "metrics": {"loss": 0.1}}
@@ -56,6 +57,14 @@ def test_a_run_without_any_output_goes_on(monkeypatch, errors):
     monkeypatch.setattr(sys, "stderr", errors)
     display = display_for()
     display.say("auto: 2 workers")
+    assert display.lost
+
+
+def test_lost_errors_are_lost_output(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Escaped(Output(Failing(errno.ENOSPC))))
+    display = LineDisplay(io.StringIO())
+    assert not display.lost
+    print("a warning", file=sys.stderr, flush=True)
     assert display.lost
 
 

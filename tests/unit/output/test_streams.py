@@ -63,7 +63,10 @@ def test_streams_share_one_output():
     assert Output.of(stream) is Output.of(output) is output
     stream.write("lost")
     assert stream.fault is output.fault is not None
-    assert not hasattr(stream, "buffer"), "who finds one writes to it"
+
+
+def test_nobody_writes_past_it():
+    assert not hasattr(Output(io.TextIOWrapper(io.BytesIO())), "buffer"), "where click finds one it writes to it"
 
 
 def test_a_standard_stream_that_was_closed_at_the_start_is_lost():
