@@ -9,6 +9,7 @@ import tracemalloc
 import h5py
 import numpy as np
 import pytest
+from support.limits import few_files
 
 from singa_dask.comm import run_threads
 from singa_dask.errors import CheckpointError, ClusterError
@@ -52,6 +53,50 @@ def test_a_checkpoint_without_description_and_code_is_loaded(tmp_path):
     checkpoint_file.write(tmp_path / "early.h5", attributes, arrays, lambda: None)
     loaded = load(tmp_path / "early.h5")
     assert (loaded.step, loaded.job, loaded.described, loaded.code) == (3, 'name: "x"', {}, None)
+
+
+@pytest.mark.xfail(strict=True, reason="tracebacks")
+@pytest.mark.parametrize(
+    ("attributes", "arrays"),
+    [
+        ({"step": [1, 2]}, {}),
+        ({"step": 1e300}, {}),
+        ({"step": "three"}, {}),
+        ({"seed": np.zeros(0)}, {}),
+        ({"data": "["}, {}),
+        ({"data": "[" * 100_000}, {}),
+        ({"data": "3"}, {}),
+        ({}, {"job": b"\xff"}),
+        ({}, {"described": b"{"}),
+        ({}, {"decisions": b"[1]"}),
+        ({}, {"code": b"no code"}),
+        ({}, {"ledgers": b"[3]"}),
+    ],
+)
+def test_contents_of_other_kinds_are_no_checkpoint(tmp_path, attributes, arrays):
+    """Though its hash is right."""
+    attributes = {"format": "singa_dask checkpoint 1", "step": 3, "seed": np.uint64(1), "data": "{}"} | attributes
+    arrays = {name: np.frombuffer(text, np.uint8) for name, text in ({"job": b"name: 'x'"} | arrays).items()}
+    checkpoint_file.write(path_of(tmp_path, 3), attributes, arrays, lambda: None)
+    found, (fault,) = newest(tmp_path)
+    assert found is None and "step-00000003.h5: not a readable checkpoint (" in fault and "Use an older one" in fault
+
+
+@pytest.mark.xfail(strict=True, reason="tracebacks, and another file would not help")
+def test_what_the_machine_lacks_is_no_fault_of_the_file(tmp_path, monkeypatch):
+    path = save(example(), path_of(tmp_path, 7))
+    with few_files(), pytest.raises(CheckpointError, match=r"Too many open files.* Raise the limit: ulimit") as few:
+        load(path)
+
+    def refuse(*_):
+        raise MemoryError("Unable to allocate 3.55 PiB")
+
+    monkeypatch.setattr(checkpoint_file, "read", refuse)
+    with pytest.raises(
+        CheckpointError, match=r"step-00000007\.h5: .*Unable to allocate 3\.55 PiB.* more memory"
+    ) as much:
+        load(path)
+    assert not any("older" in str(refused.value) for refused in (few, much))
 
 
 def test_plain_h5py_reads_it(tmp_path):

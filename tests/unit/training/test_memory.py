@@ -141,3 +141,23 @@ def test_what_fits_is_let_through(monkeypatch):
     monkeypatch.setattr(memory, "free_here", lambda dask_limit: asked.append(dask_limit) or Free(10**9, 10**9))
     run_threads(2, lambda comm: check_memory(job(), comm, Ops(), in_process_servers=True, dask_limit=5))
     assert asked == [5, 5]
+
+
+HUGE = 2**31 - 1
+ABSURD_OUTPUTS = f"neuralnet.layer[ip].innerproduct_conf.num_output={HUGE}"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (f"neuralnet.layer[data].store_conf.batchsize={HUGE}",),
+        (ABSURD_OUTPUTS,),
+        pytest.param(
+            (f"neuralnet.layer[data].store_conf.shape=[{HUGE}, {HUGE}]", ABSURD_OUTPUTS),
+            marks=pytest.mark.xfail(strict=True, reason="traceback: more than 64 bits"),
+        ),
+    ],
+)
+def test_absurd_sizes_are_refused_by_the_memory_that_they_need(overrides):
+    with pytest.raises(ConfigError, match=r"neuralnet: needs [\d.e+]+ GB per worker .* are missing"):
+        run_threads(1, lambda comm: check_memory(job("kAdam", *overrides), comm, Ops(), in_process_servers=True))

@@ -98,6 +98,18 @@ def test_memory_that_cannot_be_read_is_named(prepared, tmp_path):
     )
 
 
+@pytest.mark.xfail(strict=True, reason="traceback")
+@pytest.mark.parametrize("where", ["Replica.form", "Replica.train_step"])
+def test_a_rank_without_memory_says_how_much_it_asked_for(prepared, tmp_path, monkeypatch, where):
+    def refuse(*_, **__):
+        raise MemoryError("Unable to allocate 3.55 PiB")
+
+    monkeypatch.setattr(f"singa_dask.training.worker.{where}", refuse)
+    said = r"rank \d: memory ran out \(Unable to allocate 3\.55 PiB\): the net needs [\d.]+ kB per worker .*batchsize"
+    with pytest.raises(TrainingError, match=said):
+        run(prepared("train_steps=1"), tmp_path / "run")
+
+
 def test_the_order_of_things(prepared, tmp_path):
     report, events = run(prepared(), tmp_path / "run")
     saved = [event for event in told(events) if event[0] == "checkpoint"]

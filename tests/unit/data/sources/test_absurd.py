@@ -1,0 +1,186 @@
+"""Files whose headers promise what no machine has, and machines that lack what a reader needs: one sentence each."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from support.limits import few_files, little_memory, small_disk
+
+from singa_dask.data import Manifest, write_shards
+from singa_dask.data.convert import shard_files
+from singa_dask.data.shards import ShardFolder
+from singa_dask.errors import DataError
+
+pytestmark = pytest.mark.xfail(strict=True, reason="errors of the libraries that read files pass as tracebacks")
+Make = Callable[[Path], Any]
+
+
+def hdf5(shape: tuple[int, ...]) -> Make:
+    """An HDF5 file of a few kilobytes with a dataset of this shape."""
+
+    def make(path: Path) -> None:
+        chunks = (1, *(min(axis, 32) for axis in shape[1:]))
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", shape, "f4", chunks=chunks)[(0,) * len(shape)] = 1
+            file.create_dataset("y", shape[:1], "i4", chunks=(min(shape[0], 1024),))[0] = 1
+
+    return make
+
+
+def npz(header: str, rows: int = 4) -> Make:
+    """A .npz file of a few bytes whose array x has this header, and whose array y so many rows."""
+
+    def make(path: Path) -> None:
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, text in (("x", header), ("y", of_shape(f"({rows},)"))):
+                head = text.encode() + b" " * (-(len(text) + 11) % 64) + b"\n"
+                archive.writestr(f"{name}.npy", b"\x93NUMPY\1\0" + struct.pack("<H", len(head)) + head + bytes(64))
+
+    return make
+
+
+def zarr(shape: list[int], chunks: list[int]) -> Make:
+    """A Zarr store without values."""
+
+    def make(path: Path) -> None:
+        for name, whole, part in (("x", shape, chunks), ("y", shape[:1], [1024])):
+            (path / name).mkdir(parents=True)
+            fields = {"shape": whole, "chunks": part, "dtype": "<f4", "compressor": None, "fill_value": 0}
+            (path / name / ".zarray").write_text(
+                json.dumps({"zarr_format": 2, "order": "C", "filters": None, **fields})
+            )
+        (path / ".zgroup").write_text('{"zarr_format": 2}')
+
+    return make
+
+
+def of_shape(shape: str) -> str:
+    return f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "says"),
+    [
+        ("hdf5", hdf5((4, 10**15)), r"f\.hdf5: a sample of x has 4\.00e\+06 GB; at most 256 MiB .* Cut the samples"),
+        ("hdf5", hdf5((4, 2**20, 2**20, 2**10)), r"f\.hdf5: a sample of x has "),
+        ("hdf5", hdf5((10**14, 4)), r"f\.hdf5: holds 100,000,000,000,000 samples by its header.* Copy it again"),
+        ("npz", npz(of_shape(f"({10**15}, 4)"), 10**15), r"f\.npz: x ends early.* Write it with"),
+        ("npz", npz(of_shape(f"(4, {10**15})")), r"f\.npz: a sample of x has"),
+        ("npz", npz(of_shape(f"(4, {10**40})")), r"f\.npz: a sample of x has"),
+        ("npz", npz("(" * 3000), r"f\.npz: cannot be read \("),
+        ("npz", npz("{" * 200 + "}" * 200), r"f\.npz: cannot be read \("),
+        ("npz", npz(of_shape("(4, -2)")), r"f\.npz: x has the shape \(4, -2\)"),
+        ("zarr", zarr([4, 10**15], [1, 10**15]), r"f\.zarr: a sample of x has "),
+        ("zarr", zarr([10**14, 4], [10**14, 4]), r"f\.zarr: holds 100,000,000,000,000 samples by its header"),
+        ("zarr", zarr([4, 2], [0, 0]), r"f\.zarr: cannot be read"),
+    ],
+)
+def test_absurd_sizes(tmp_path, kind, make, says):
+    pytest.importorskip(kind if kind == "zarr" else "numpy")
+    make(tmp_path / f"f.{kind}")
+    with little_memory(1 << 29), small_disk(1 << 26), pytest.raises(DataError, match=says) as refused:
+        shard_files(kind, tmp_path / "out", source=tmp_path / f"f.{kind}", x="x", y="y")
+    assert len(str(refused.value)) < 500 and os.listdir(tmp_path) == [f"f.{kind}"]
+
+
+@pytest.mark.parametrize("resize", ["1000000x1000000", str(10**12)])
+def test_images_are_not_scaled_beyond_what_a_sample_may_have(tmp_path, resize):
+    from PIL import Image
+
+    (tmp_path / "images" / "ant").mkdir(parents=True)
+    Image.new("RGB", (9, 9)).save(tmp_path / "images" / "ant" / "1.png")
+    with pytest.raises(DataError, match=r"a sample of x has .*; at most 256 MiB .*--resize"):
+        shard_files("images", tmp_path / "out", source=tmp_path / "images", resize=resize)
+
+
+def test_samples_that_do_not_fit_on_the_disk_are_refused_before_it_is_full(tmp_path, monkeypatch):
+    hdf5((10**9, 4))(tmp_path / "f.hdf5")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10**9}))
+    monkeypatch.setattr("singa_dask.data.sources.arrays.RowsBlock.read", lambda block: pytest.fail("was read"))
+    with pytest.raises(DataError, match=r"out: its disk has 1 GB free, and the samples need 20 GB"):
+        shard_files("hdf5", tmp_path / "out", source=tmp_path / "f.hdf5")
+    assert os.listdir(tmp_path) == ["f.hdf5"]
+
+
+def write_csv(path: Path) -> None:
+    path.write_text("a,b,label\n" + "1,2,0\n" * 20)
+
+
+def write_images(path: Path) -> None:
+    from PIL import Image
+
+    for name in ("ant", "bee"):
+        (path / name).mkdir(parents=True)
+        Image.new("RGB", (9, 9)).save(path / name / "1.png")
+
+
+def write_parquet(path: Path) -> None:
+    import pandas as pd
+
+    pd.DataFrame({"a": [1.0, 2.0], "label": [0, 1]}).to_parquet(path)
+
+
+FILES: dict[str, Make] = {
+    "csv": write_csv,
+    "hdf5": hdf5((4, 4)),
+    "images": write_images,
+    "npz": lambda path: np.savez(path, x=np.ones((4, 4), "f4"), y=np.arange(4)),
+    "parquet": write_parquet,
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_too_many_open_files(tmp_path, kind):
+    """Not "copy the file again": it is in order."""
+    source = tmp_path / f"f.{kind}"
+    FILES[kind](source)
+    shard_files(kind, tmp_path / "before", source=source, progress=False)  # imports and compiles
+    with few_files(), pytest.raises(DataError, match=r"Too many open files.* Raise the limit: ulimit -n") as refused:
+        shard_files(kind, tmp_path / "out", source=source, progress=False)
+    assert "opy" not in str(refused.value)
+    assert sorted(os.listdir(tmp_path)) == ["before", source.name]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FILES if kind != "npz"])
+def test_too_little_memory(tmp_path, kind, monkeypatch):
+    source = tmp_path / f"f.{kind}"
+    FILES[kind](source)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise MemoryError("Unable to allocate 3.55 PiB")
+
+    where = {
+        "csv": "singa_dask.data.sources.csv._trimmed",
+        "hdf5": "singa_dask.data.sources.hdf5._resolve",
+        "images": "PIL.Image.Image.convert",
+        "parquet": "singa_dask.data.sources.parquet._values",
+    }
+    monkeypatch.setattr(where[kind], refuse)
+    with pytest.raises(DataError, match=r"f\.\w+.* Unable to allocate 3\.55 PiB.* more memory") as refused:
+        shard_files(kind, tmp_path / "out", source=source, progress=False)
+    assert "opy" not in str(refused.value)
+
+
+def test_shards_that_cannot_be_opened_or_mapped(tmp_path, monkeypatch):
+    write_shards(tmp_path / "shards", np.ones((4, 2), "f4"), np.arange(4), 2)
+    folder = ShardFolder(Manifest.load(tmp_path / "shards"))
+    for more in (0, 1):
+        with few_files(more), pytest.raises(DataError, match=r"shard-00000\.h5: .*Raise the limit: ulimit -n"):
+            folder.check()
+    folder.check()
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Unable to get dataset (bad symbol table node signature)")
+
+    monkeypatch.setattr("h5py.h5o.open", refuse)
+    with pytest.raises(DataError, match=r"shard-00000\.h5: .* cannot be read \(.*signature\)"):
+        ShardFolder(Manifest.load(tmp_path / "shards")).check()
