@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -20,17 +21,18 @@ _ANSWER_S = 0.5
 _KILLERS = {"SIGKILL": " (by kill -9, or because memory ran out)"}
 
 
-def record_exits() -> None:
-    """Have this nanny's process remember how its workers' processes end."""
+def record_exits() -> Mapping[int, int]:
+    """Have this nanny's process remember how its workers' processes end. Returns their exit codes, by pid."""
     tell = WorkerProcess._death_message
     if tell.__module__ == __name__:
-        return
+        return _codes
 
     def death_message(process: Any, pid: int, exitcode: int) -> str:
         _codes[pid] = exitcode
         return str(tell(process, pid, exitcode))
 
     WorkerProcess._death_message = death_message  # type: ignore[method-assign]
+    return _codes
 
 
 async def _code_of(pid: int, dask_worker: Any = None) -> int | None:
@@ -44,7 +46,16 @@ def ending_of(client: Any, nanny: str, pid: int) -> str:
     """What became of a nanny's worker process that is gone: "was killed by SIGKILL", for example; "died" if the nanny
     does not say more."""
     code = ask_nannies(client, _code_of, {nanny: (pid,)}, _ANSWER_S)[nanny] if nanny else None
-    if not isinstance(code, int) or code == 255:  # of a signal that is not known
+    return in_words(code) if isinstance(code, int) else "died"
+
+
+def in_words(code: int) -> str:
+    """What an exit code says of a process.
+
+    >>> in_words(3), in_words(-11)
+    ('ended with exit code 3', 'was killed by SIGSEGV')
+    """
+    if code == 255:  # of a signal that is not known
         return "died"
     if code >= 0:
         return f"ended with exit code {code}"

@@ -6,11 +6,13 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver
+from multiprocessing import current_process, forkserver
+from pathlib import Path
 from typing import Any
 
 from singa_dask.cluster.cores import THREAD_VARIABLES, added_variables
 from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
+from singa_dask.temporary import private_folder
 
 # What workers need.
 IMPORTED = ["singa_dask.training.forked"]
@@ -34,17 +36,30 @@ def fork_server() -> Iterator[None]:
     For the main thread of a process that is ours. Variables that the environment has already stay.
     """
     forkserver.set_forkserver_preload(IMPORTED)
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in FOR_THE_DRIVER}  # as in its workers
-    try:
+    with private_folder() as folder, _multiprocessing_in(folder):
+        handlers = {number: signal.signal(number, signal.SIG_IGN) for number in FOR_THE_DRIVER}  # as in its workers
         try:
-            with added_variables(_ENVIRONMENT):
-                forkserver.ensure_running()
+            try:
+                with added_variables(_ENVIRONMENT):
+                    forkserver.ensure_running()
+            finally:
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
+            yield
         finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+            _end()
+
+
+@contextmanager
+def _multiprocessing_in(folder: Path) -> Iterator[None]:
+    """Have multiprocessing use a folder instead of one of its own, which it would leave if this process is killed."""
+    settings = current_process()._config  # type: ignore[attr-defined]
+    before = settings.get("tempdir")
+    settings["tempdir"] = str(folder)
+    try:
         yield
     finally:
-        _end()
+        settings["tempdir"] = before
 
 
 def own_fork_servers() -> Iterator[Any]:

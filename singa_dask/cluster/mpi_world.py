@@ -22,6 +22,7 @@ from distributed.utils import get_ip, get_ip_interface
 from singa_dask.cluster.bootstrap import launched_size, library_name, mpi_report, this_node
 from singa_dask.cluster.dask_settings import SETTINGS
 from singa_dask.cluster.join import ended_by_alarm, join_launched
+from singa_dask.cluster.local_dask import scratch_folder
 from singa_dask.cluster.remote import alive, run_each
 from singa_dask.cluster.segments import unlink_segments
 from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
@@ -72,14 +73,15 @@ def mpi_world(
     try:
         nodes, faults = world.inventory()
         several = len(set(nodes)) > 1
-        if world.rank == 0:
-            with _driving(world, needed, faults, several, dashboard_address, log_level) as client:
-                yield client
-        else:
-            scheduler = world.hear_address()
-            if scheduler:
-                _serve(world, scheduler, several)
-            yield None
+        with scratch_folder():
+            if world.rank == 0:
+                with _driving(world, needed, faults, several, dashboard_address, log_level) as client:
+                    yield client
+            else:
+                scheduler = world.hear_address()
+                if scheduler:
+                    _serve(world, scheduler, several)
+                yield None
     finally:
         world.leave(scheduler, finalise=not initialised)
         for number, handler in before.items():

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 _SEGMENT = re.compile(r"/dev/shm/mpich_shm_\w+$")
+_ORPHAN = re.compile(r"mpich_shm_|ucx_shm_posix_")
 
 
 def unlink_segments(kvsname: str = "", process: int | str = "self") -> None:
@@ -28,12 +29,13 @@ def unlink_segments(kvsname: str = "", process: int | str = "self") -> None:
 
 
 def unlink_orphans() -> None:
-    """Remove segments of UCX that nobody holds any more, on this machine.
+    """Remove segments of MPICH and UCX that nobody holds any more, on this machine.
 
-    UCX removes a segment's name right after making it. A process that is killed in between leaves it, under a name
-    that only the process knew. Whoever else is in between has the file open: what nobody has open is left for ever.
+    Their names are removed right after all who use them have opened them. Processes that are killed in between leave
+    them, and only they knew the names. Whoever else is in between has the file open: what nobody has open is left for
+    ever.
     """
-    mine = {str(path) for path in Path("/dev/shm").glob("ucx_shm_posix_*") if _is_mine(path)}
+    mine = {str(path) for path in Path("/dev/shm").iterdir() if _ORPHAN.match(path.name) and _is_mine(path)}
     if not mine:
         return
     held: set[str] = set()

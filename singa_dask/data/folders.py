@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import glob
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from singa_dask.data.manifest import MANIFEST_FILE, STATISTICS_FILE
 from singa_dask.errors import DataError
+from singa_dask.temporary import FolderInUse, in_use, remove_abandoned
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -21,6 +26,7 @@ def replace_folder(out: Path, overwrite: bool = False, *, durable: bool = True) 
 
     Raises DataError if `out` exists, unless it is a folder of shards and overwrite is True.
     """
+    remove_leftovers(out)
     check_free(out, overwrite)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -28,16 +34,18 @@ def replace_folder(out: Path, overwrite: bool = False, *, durable: bool = True) 
     except OSError as error:
         raise DataError(f"{out}: cannot be written ({error.strerror}). Choose another folder.") from error
     try:
-        yield temporary
+        with in_use(temporary):
+            yield temporary
         temporary.chmod(0o755)
         if durable:
             sync(temporary)
         check_free(out, overwrite)
         if out.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old-", dir=out.parent))
-            out.rename(old / out.name)
-            temporary.rename(out)
-            shutil.rmtree(old, ignore_errors=True)
+            with in_use(old):
+                out.rename(old / out.name)
+                temporary.rename(out)
+                shutil.rmtree(old, ignore_errors=True)
         else:
             temporary.rename(out)
         if durable:
@@ -46,6 +54,23 @@ def replace_folder(out: Path, overwrite: bool = False, *, durable: bool = True) 
         raise DataError(f"{out}: could not be written ({error}). Is the disk full?") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_leftovers(out: Path, more: Iterable[Path] = ()) -> None:
+    """Remove what killed processes that wrote `out` have left beside it, and `more` of it, and say so. Old shards that
+    they had moved aside are put back."""
+    name = glob.escape(out.name)
+    for old in out.parent.glob(f".{name}.old-*/{name}"):
+        with suppress(FolderInUse, OSError), in_use(old.parent):
+            if not out.exists():
+                old.rename(out)
+    left = [*out.parent.glob(f".{name}.part-*"), *out.parent.glob(f".{name}.old-*"), *more]
+    stay = remove_abandoned(left)
+    for path in left:
+        if path in stay:
+            logger.warning("%s: another attempt is writing it, or has left it. Remove it if none runs.", path)
+        else:
+            logger.warning("%s: left by an attempt that was interrupted. It is removed.", path)
 
 
 def check_free(out: Path, overwrite: bool) -> None:

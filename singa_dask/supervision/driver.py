@@ -7,13 +7,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from multiprocessing import current_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.cluster.bootstrap import launched_sizes
-from singa_dask.cluster.local_dask import GUARD
-from singa_dask.errors import CheckpointError, ClusterError, ConfigError, Problem
+from singa_dask.cluster.local_dask import refuse_import
+from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.job import ClusterTopology, Job
 from singa_dask.job.job_pb2 import ClusterProto, JobProto
 from singa_dask.job.topology import cluster_message
@@ -238,8 +237,7 @@ def _progress(text: str) -> None:
 def _refuse_copies() -> None:
     """Raise where this process is one of several that would each start workers: one of these workers, which imports
     its driver's script, or a rank of mpiexec's."""
-    if getattr(current_process(), "_inheriting", False):  # what multiprocessing itself goes by
-        raise ClusterError(f"train() was called while a worker imported the script. {GUARD}")
+    refuse_import()
     for name, count in launched_sizes(os.environ).items():
         if count > 1:
             message = "says that mpiexec has started this several times, and each would train on its own"

@@ -22,5 +22,8 @@ try:
     os.register_at_fork(after_in_child=np.random.seed)
     # Exclude permanent objects from garbage collection: workers share their pages and never scan them.
     gc.freeze()
+except Exception as error:
+    # The fork server skips it, and says nothing: workers fail with the same error, and their nannies tell it.
+    raise ImportError(f"workers cannot import what they need: {error!r}") from error
 finally:
     gc.enable()

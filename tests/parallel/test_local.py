@@ -148,11 +148,7 @@ def test_a_script_without_a_guard_is_told_of_it(tmp_path, no_leaks):
     ran = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENT_S)
     told = [line for line in ran.stderr.splitlines() if line.startswith("singa_dask.errors.")]
     guard = 'In a script the call must stand below `if __name__ == "__main__":`, as workers import the script.'
-    assert told == [
-        f"singa_dask.errors.ClusterError: train() was called while a worker imported the script. {guard}",
-        "singa_dask.errors.ClusterError: The workers of a local Dask cluster did not start (Nanny failed to start.). "
-        + guard,
-    ]
+    assert told == [f"singa_dask.errors.ClusterError: The workers of a local Dask cluster did not start: {guard}"]
 
 
 def test_closing_takes_seconds_with_stopped_and_busy_workers(no_leaks):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Role
-from singa_dask.data.folders import check_free, replace_folder, sync
+from singa_dask.data.folders import check_free, remove_leftovers, replace_folder, sync
 from singa_dask.data.ingest.assemble import assemble, assembled
 from singa_dask.data.ingest.facts import Summary
 from singa_dask.data.ingest.layout import SPLITS, Layout, make_layout
@@ -30,6 +32,7 @@ from singa_dask.data.sources.source import Source
 from singa_dask.data.statistics import Statistics
 from singa_dask.data.writer import finish, shard_name
 from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.temporary import in_use
 
 logger = logging.getLogger(__name__)
 
@@ -85,23 +88,25 @@ def write(
         _check_no_encoding(encoding)
         source, encoding = prepared_like(source, like)
     _check_options(source, seed, validation, test)
-    check_free(out, overwrite)
     work = _Work(source, out, encoding, seed, shuffle, (validation, test))
-    try:
-        with Bar(progress) as bar:
-            work.open(client)
-            summaries = work.stage(source, client, bar)
-            layout = make_layout(work.plan, source, summaries, nshards, window, like)
-            folders = work.assemble(layout, client, bar, durable)
-            _put_in_place(folders, out, overwrite, durable)
-    except (DataError, ConfigError):
-        work.remove()  # another call needs other samples or options
-        raise
-    except BaseException:
-        if not work.resumable:
-            work.remove()
-        raise
-    work.remove()
+    remove_leftovers(out, work.others())
+    check_free(out, overwrite)
+    with work.opened():
+        try:
+            with Bar(progress) as bar:
+                if client is not None:
+                    check_shared(client, work.path)
+                summaries = work.stage(source, client, bar)
+                layout = make_layout(work.plan, source, summaries, nshards, window, like)
+                folders = work.assemble(layout, client, bar, durable)
+                _put_in_place(folders, out, overwrite, durable)
+        except (DataError, ConfigError):
+            work.remove()  # another call needs other samples or options
+            raise
+        except BaseException:
+            work.leave()
+            raise
+        work.remove()
     return {name: Manifest.load(out / name) for name in folders}
 
 
@@ -147,6 +152,7 @@ class _Work:
         ]
         digest = hashlib.blake2b(json.dumps(told, default=repr).encode(), digest_size=8).hexdigest()
         self.path = out.parent / f".{out.name}.parts-{digest}"
+        self.blocks = len(source.blocks)
         self.resumable = not any(getattr(block, "local", False) for block in source.blocks)
         self.plan = StagePlan(
             self.path,
@@ -162,21 +168,18 @@ class _Work:
             shares,
         )
 
-    def open(self, client: Any) -> None:
-        """Make the folder, and check that the workers share it."""
+    def others(self) -> list[Path]:
+        """The folders of attempts with other samples or options."""
+        name = glob.escape(self.path.name.rpartition("-")[0])
+        return [path for path in self.path.parent.glob(f"{name}-*") if path != self.path]
+
+    def opened(self) -> AbstractContextManager[None]:
+        """Make the folder; inside, this process uses it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise unwritable(self.path, error) from error
-        name = self.path.name.rpartition("-")[0]
-        others = [path for path in self.path.parent.glob(f"{name}-*") if path != self.path]
-        if others:
-            logger.warning(
-                "%s: left by an attempt with other samples or options. Remove it unless it still runs.",
-                ", ".join(map(str, others)),
-            )
-        if client is not None:
-            check_shared(client, self.path)
+        return in_use(self.path)
 
     def stage(self, source: Source, client: Any, bar: Bar) -> list[Summary]:
         """The first pass."""
@@ -231,6 +234,13 @@ class _Work:
         for split, folder in folders.items():
             _finish(layout, split, folder, [results[p] for p, (own, _) in enumerate(tasks) if own == split], durable)
         return {SPLITS[split] if len(splits) > 1 else "": folder for split, folder in folders.items()}
+
+    def leave(self) -> None:
+        """Keep what the same call could go on from, and say so."""
+        if self.resumable and any(self.plan.staged(index) for index in range(self.blocks)):
+            logger.warning("%s: what is done is kept. The same command goes on from there.", self.path)
+        else:
+            self.remove()
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

@@ -97,8 +97,9 @@ def test_outside_of_a_group_there_is_no_current_task():
         current_task()
 
 
-def test_segments_that_nobody_holds_are_removed():
-    orphan, held = (f"/dev/shm/ucx_shm_posix_{os.getpid()}_{name}" for name in ("orphan", "held"))
+@pytest.mark.parametrize("library", ["ucx_shm_posix", "mpich_shm"])
+def test_segments_that_nobody_holds_are_removed(library):
+    orphan, held = (f"/dev/shm/{library}_{os.getpid()}_{name}" for name in ("orphan", "held"))
     Path(orphan).write_bytes(b"x")
     with open(held, "wb"):
         unlink_orphans()

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import tempfile
+from multiprocessing import util
 from types import SimpleNamespace
 
 import psutil
@@ -42,7 +43,7 @@ def started(monkeypatch):
 
     def ensure_running():
         started.environment, started.handlers = dict(os.environ), handlers()
-        started.tempdir = tempfile.gettempdir()
+        started.tempdir = util.get_temp_dir()
         if started.fails:
             raise started.fails
 
@@ -70,14 +71,14 @@ def test_it_starts_with_variables_of_its_own_and_without_ctrl_c(started, monkeyp
     assert dict(os.environ) == before
 
 
-@pytest.mark.xfail(strict=True, reason="its folder is /tmp/pymp-*, and stays when the command is killed")
 def test_its_folder_is_in_a_private_one_that_the_next_start_would_remove(started, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with fork_server():
         (folder,) = tmp_path.iterdir()
         assert started.tempdir == str(folder) and folder.stat().st_mode & 0o777 == 0o700
-        assert tempfile.gettempdir() == str(tmp_path)
     assert not any(tmp_path.iterdir())
+    with fork_server():
+        assert os.path.isdir(started.tempdir) and started.tempdir != str(folder)
 
 
 def test_a_start_that_fails_leaves_the_process_as_it_was(started):

@@ -20,6 +20,7 @@ from singa_dask.data.ingest import assemble, run, stage, write
 from singa_dask.data.ingest.layout import Layout, Part
 from singa_dask.data.ingest.shuffle import permutation, share_rows
 from singa_dask.errors import ConfigError, DataError
+from singa_dask.temporary import in_use
 
 SHAPES = [(), (3,), (4, 6), (3, 2, 2)]
 
@@ -166,10 +167,9 @@ def test_what_is_kept_is_not_used_for_other_options_or_when_damaged(tmp_path, mo
     (tmp_path / ".out.parts-0123").mkdir()
     write_rows(tmp_path / "out", columns, (20,), seed=2, log=log, overwrite=True)
     assert sorted(log.read_text().split()[1:]) == ["0-20", "20-40"]
-    assert ".out.parts-0123: left by an attempt with other samples" in caplog.text
+    assert ".out.parts-0123: left by an attempt that was interrupted" in caplog.text
 
 
-@pytest.mark.xfail(strict=True, reason="nothing removes what a killed attempt has left")
 @pytest.mark.parametrize("name", [".out.parts-0123456789abcdef", ".out.part-4k2jd8_x"])
 def test_what_a_killed_attempt_has_left_is_removed(tmp_path, caplog, name):
     (tmp_path / name).mkdir()
@@ -180,11 +180,8 @@ def test_what_a_killed_attempt_has_left_is_removed(tmp_path, caplog, name):
     assert f"{name}: left by an attempt that was interrupted. It is removed." in caplog.text
 
 
-@pytest.mark.xfail(strict=True, reason="an attempt does not know of others")
 @pytest.mark.parametrize("seed", [0, 1])
 def test_an_attempt_that_still_runs_keeps_its_folder(tmp_path, monkeypatch, caplog, seed):
-    from singa_dask.data.folders import in_use
-
     columns = {"x": np.arange(40.0)}
     monkeypatch.setattr(write, "make_layout", lambda *_: (_ for _ in ()).throw(Crash))
     with pytest.raises(Crash):
@@ -197,11 +194,10 @@ def test_an_attempt_that_still_runs_keeps_its_folder(tmp_path, monkeypatch, capl
                 write_rows(tmp_path / "out", columns, (20,), seed=0)
         else:
             write_rows(tmp_path / "out", columns, (20,), seed=1)
-            assert f"{kept}: another attempt is writing" in caplog.text
+            assert f"{kept}: another attempt is writing it" in caplog.text
     assert len(list(kept.glob("*.part"))) == 2
 
 
-@pytest.mark.xfail(strict=True, reason="old shards stay in a hidden folder")
 def test_shards_that_were_moved_aside_when_their_writer_was_killed_are_put_back(tmp_path):
     write_rows(tmp_path / "out", {"x": np.arange(9.0)})
     (tmp_path / ".out.old-4k2jd8_x").mkdir()

@@ -7,14 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.xfail(strict=True, reason="nothing tells the folders of killed processes from those in use")
+from singa_dask import temporary
+from singa_dask.temporary import in_use, private_folder, remove_abandoned
 
 _HOLDS = """
 import sys, time
 from pathlib import Path
-from singa_dask.data.folders import in_use
+from singa_dask.temporary import in_use
 with in_use(Path(sys.argv[1])):
     print("holds", flush=True)
     time.sleep(60)
@@ -22,8 +21,6 @@ with in_use(Path(sys.argv[1])):
 
 
 def test_only_what_nobody_uses_is_removed(tmp_path):
-    from singa_dask.data.folders import in_use, remove_abandoned
-
     own, left = tmp_path / "own", tmp_path / "left"
     for folder in (own, left):
         (folder / "below").mkdir(parents=True)
@@ -34,8 +31,6 @@ def test_only_what_nobody_uses_is_removed(tmp_path):
 
 
 def test_a_folder_is_in_use_as_long_as_its_process_lives(tmp_path):
-    from singa_dask.data.folders import remove_abandoned
-
     folder = tmp_path / "folder"
     folder.mkdir()
     with subprocess.Popen([sys.executable, "-c", _HOLDS, folder], stdout=subprocess.PIPE, text=True) as process:
@@ -46,29 +41,23 @@ def test_a_folder_is_in_use_as_long_as_its_process_lives(tmp_path):
 
 
 def test_neither_links_nor_what_others_own_is_removed(tmp_path, monkeypatch):
-    from singa_dask.data import folders
-
     (tmp_path / "mine").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "mine")
-    assert folders.remove_abandoned([tmp_path / "link"]) == [tmp_path / "link"]
+    assert temporary.remove_abandoned([tmp_path / "link"]) == [tmp_path / "link"]
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert folders.remove_abandoned([tmp_path / "mine"]) == [tmp_path / "mine"] and (tmp_path / "mine").is_dir()
+    assert temporary.remove_abandoned([tmp_path / "mine"]) == [tmp_path / "mine"] and (tmp_path / "mine").is_dir()
 
 
 def test_a_file_system_without_locks_keeps_everything(tmp_path, monkeypatch):
-    from singa_dask.data import folders
-
     def flock(*args):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(folders.fcntl, "flock", flock)
-    with folders.in_use(tmp_path):
-        assert folders.remove_abandoned([tmp_path]) == [tmp_path] and tmp_path.is_dir()
+    monkeypatch.setattr(temporary.fcntl, "flock", flock)
+    with temporary.in_use(tmp_path):
+        assert temporary.remove_abandoned([tmp_path]) == [tmp_path] and tmp_path.is_dir()
 
 
 def test_a_private_folder_is_gone_afterwards_and_those_of_killed_processes_too(tmp_path, monkeypatch):
-    from singa_dask.data.folders import private_folder
-
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with private_folder() as left:
         name = left.name.rpartition("-")[0]
