@@ -1,7 +1,7 @@
-"""Two hosts on one machine: a set of namespaces each, joined by a pair of virtual network cards.
+"""Hosts on one machine: a set of namespaces each, whose virtual network cards are joined by a bridge on the first one.
 
 Each has its own name, processes, shared memory, loopback and /dev/shm, so that MPI cannot but use the network between
-them. Files they share, as the nodes of a cluster do.
+them. Files they share, as the nodes of a cluster do, but for folders that are made private.
 """
 
 from __future__ import annotations
@@ -62,6 +62,10 @@ class Host:
         mine = self._namespace(self.init)
         return [process for process in psutil.process_iter() if self._namespace(process.pid) == mine]
 
+    def make_private(self, folder: Path) -> None:
+        """Give the host a folder of its own in this place, which is empty."""
+        self.run("mount", "-t", "tmpfs", "private", folder)
+
     def crash(self) -> None:
         """Kill everything that runs on the host. Its network card stays, as the other end would go with it."""
         for process in self.processes():
@@ -105,25 +109,41 @@ class Host:
 
 @contextmanager
 def two_hosts() -> Iterator[tuple[Host, Host]]:
-    """A near and a far host that reach each other, and nobody else. Skips the test where that is not allowed."""
+    """A near and a far host; see `hosts_named`."""
+    with hosts_named("near", "far") as (near, far):
+        yield near, far
+
+
+@contextmanager
+def hosts_named(*names: str) -> Iterator[list[Host]]:
+    """Hosts that reach each other, and nobody else. Skips the test where that is not allowed."""
     hosts: list[Host] = []
     try:
-        for i, name in enumerate(("near", "far"), start=1):
+        for i, name in enumerate(names, start=1):
             hosts.append(Host(name, f"10.213.77.{i}", _holder(name)))
-        near, far = hosts
-        ends = (CARD, "netns", near.init, "type", "veth", "peer", "name", CARD, "netns", far.init)
-        made = subprocess.run(["ip", "link", "add", *map(str, ends)], capture_output=True, text=True, timeout=20)
-        if made.returncode != 0:
-            pytest.skip(f"virtual network cards are not allowed here: {made.stderr.strip()}")
+        first = hosts[0]
+        _add_link(first, "bridge", "type", "bridge")
+        first.run("ip", "link", "set", "bridge", "up")
+        for host in hosts:
+            port = f"to-{host.name}"
+            _add_link(first, port, "type", "veth", "peer", "name", CARD, "netns", host.init)
+            first.run("ip", "link", "set", port, "master", "bridge", "up")
         for host in hosts:
             host.run("ip", "address", "add", f"{host.address}/24", "dev", CARD)
             host.link("up")
         for host in hosts:
             host.wait_for_link()
-        yield near, far
+        yield hosts
     finally:
         for host in hosts:
             host.close()
+
+
+def _add_link(host: Host, name: str, *kind: object) -> None:
+    command = ["ip", "link", "add", name, "netns", host.init, *kind]
+    made = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=20)
+    if made.returncode != 0:
+        pytest.skip(f"virtual network cards are not allowed here: {made.stderr.strip()}")
 
 
 def _holder(name: str) -> subprocess.Popen:

@@ -45,6 +45,17 @@ def workspace(tmp_path):
     return found
 
 
+@pytest.mark.xfail(strict=True, reason="no host is recorded")
+@pytest.mark.parametrize("lives", [False, True])
+def test_a_checkpoint_on_another_host_is_not_gone_on_without(workspace, lives):
+    workspace.job.touch()
+    workspace.tell("saves", host="nodeb")
+    assert resumed(prepared(ALLREDUCE), workspace).found, "it is here"
+    checkpoints.path_of(workspace.checkpoints, 4).unlink()
+    with pytest.raises(CheckpointError, match=r"resume from\. The last one was saved on host nodeb, and is not here"):
+        resumed(prepared(ALLREDUCE), workspace, lives=lives)
+
+
 def test_with_the_same_workers_nothing_is_said(workspace):
     start = resumed(prepared(ALLREDUCE), workspace)
     assert (start.found.step, start.notes) == (4, ())

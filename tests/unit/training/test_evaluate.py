@@ -1,5 +1,7 @@
 """What the commands do with a trained net: its metrics, its predictions, the model of a checkpoint."""
 
+from socket import gethostname
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from singa_dask.job.job_pb2 import Phase
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.evaluate import measure, model_of, restore_net
 from singa_dask.training.prepare import check_given, prepare, training_data
+from singa_dask.training.workspace import Workspace
 
 JOB = """
 name: "points" train_steps: 8 test_freq: 4 test_steps: 2 validate_freq: 4 validate_steps: 1 seed: 5
@@ -84,6 +87,20 @@ def test_a_model_is_that_of_the_checkpoint_or_of_the_run(made, tmp_path):
         np.testing.assert_allclose(model.predict(made.features), softmax(made.features), rtol=1e-4)
     with pytest.raises(CheckpointError, match="no checkpoint found"):
         load_model(tmp_path / "nothing")
+
+
+@pytest.mark.xfail(strict=True, reason="no host is recorded")
+def test_a_run_whose_checkpoints_are_on_another_host_names_it(tmp_path):
+    run = Workspace(tmp_path / "run")
+    run.open("name: 'x'")
+    run.tell("saves", host="nodeb")
+    with pytest.raises(
+        CheckpointError, match=r"no checkpoint found\. The last one was saved on host nodeb, and is not"
+    ):
+        load_model(run.folder)
+    run.tell("saves", host=gethostname())
+    with pytest.raises(CheckpointError, match=r"no checkpoint found\. Give the workspace"):
+        load_model(run.folder)
 
 
 def test_a_checkpoint_of_another_net_is_refused(made, tmp_path):

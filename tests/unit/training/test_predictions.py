@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import csv
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
 import pandas as pd
 import pytest
+from support.views import OtherMachine
 
 from singa_dask import Job, Model, layers, shard, updaters
 from singa_dask.data import write_shards
-from singa_dask.errors import CheckpointError, ConfigError, DataError
+from singa_dask.errors import CheckpointError, ClusterError, ConfigError, DataError
 from singa_dask.job import job_to_text
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.training import checkpoint as checkpoints
@@ -84,6 +86,17 @@ def test_every_sample_of_the_test_data_has_a_line_with_names_and_all_probabiliti
     np.testing.assert_allclose(numbers(rows, 3), likely.max(1), rtol=1e-5)
     np.testing.assert_allclose(numbers(rows, slice(4, 7)), likely, rtol=1e-5)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["p.csv"]
+
+
+@pytest.mark.xfail(strict=True, reason="nobody asks workers what they see")
+@pytest.mark.parametrize("data", ["kinds", "x.npz"])
+def test_workers_that_do_not_see_the_data_are_named_before_any_are_predicted(kinds, tmp_path, data):
+    np.savez(tmp_path / "x.npz", x=X)
+    blocks = blocks_of(kinds[0], str(tmp_path / data))
+    cluster = SimpleNamespace(wait_for_workers=lambda count, timeout: None)
+    with pytest.raises(ClusterError, match=rf"/{data}: the Dask workers on \S+ \(tcp://far:1\) do not see it"):
+        predict_blocks(kinds[0], blocks, tmp_path / "p.csv", OtherMachine(cluster, tmp_path / data, "tcp://far:1"))
+    assert not (tmp_path / "p.csv").exists()
 
 
 def test_targets_stand_beside_what_is_predicted(sizes, tmp_path):
