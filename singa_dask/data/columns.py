@@ -32,6 +32,15 @@ class Channels(StrEnum):
     NONE = "none"
 
 
+# Of the names of columns, which are names of datasets.
+NAME_RULE = "text of 1 to 200 characters without /"
+
+
+def is_name(value: object) -> bool:
+    """Whether a column may have this name."""
+    return isinstance(value, str) and 0 < len(value) <= 200 and "/" not in value and value not in (".", "..")
+
+
 @dataclass(frozen=True)
 class Column:
     """One column of a data set.

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from singa_dask.data.columns import DTYPES, MAX_RANK, Channels, Column, Role
+from singa_dask.data.columns import DTYPES, MAX_RANK, NAME_RULE, Channels, Column, Role, is_name
 from singa_dask.data.manifest import FORMAT, HASH, VERSION, WAY_OUT, Manifest, Shard
 from singa_dask.errors import DataError
 
@@ -99,7 +99,7 @@ def _columns(top: _Fields) -> tuple[Column, ...]:
 
 
 def _column(entry: _Fields) -> Column:
-    name = entry.take("name", _is_name, "must be text of 1 to 200 characters without /")
+    name = entry.take("name", is_name, f"must be {NAME_RULE}")
     role = Role(entry.take("role", lambda v: v in list(Role), f"must be one of {', '.join(Role)}"))
     dtype = entry.take("dtype", lambda v: v in DTYPES, f"must be one of {', '.join(DTYPES)}")
     shape = tuple(
@@ -210,10 +210,6 @@ def _are_hashes(value: object, count: int) -> bool:
 
 def _is_objects(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= 200 and "/" not in value and value not in (".", "..")
 
 
 def _is_path(value: object) -> bool:

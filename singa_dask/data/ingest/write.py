@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.columns import Role
+from singa_dask.data.columns import NAME_RULE, Role, is_name
 from singa_dask.data.folders import check_free, remove_leftovers, replace_folder, sync
 from singa_dask.data.ingest.assemble import assemble, assembled
 from singa_dask.data.ingest.facts import Summary
@@ -130,6 +130,11 @@ def _check_options(source: Source, seed: int, validation: float, test: float) ->
     for name in source.roles:
         if name not in source.y:
             raise ConfigError(Problem("labels", "or targets name a column that y does not have", repr(name)))
+    for names in (source.y,) if source.table else (source.x, source.y):
+        for name in names if len(names) > 1 else ():  # a single one is called x or y
+            if not is_name(name):
+                message = f"each of several must be called by {NAME_RULE}, and not . or .."
+                raise ConfigError(Problem("columns", message, repr(name), "Rename it in the source."))
 
 
 class _Work:
