@@ -24,6 +24,7 @@ from singa_dask.cli.plan import plan
 from singa_dask.cli.predict import predict
 from singa_dask.cli.profile import profile
 from singa_dask.cli.run import attach, join, leave, stop, train
+from singa_dask.cluster.cores import added_variables
 from singa_dask.output.streams import Output, for_messages, occupy_descriptors
 
 # Allocations before Python looks for garbage. With its default of 700 the imports would take an eighth longer.
@@ -60,8 +61,8 @@ def main() -> None:
     gc.set_threshold(COLLECT_AFTER)
     # Runs last at exit and saves a quarter of a second: Python would search everything imported for garbage.
     atexit.register(gc.freeze)
-    # A console script lacks the current folder on its path, where user modules may be. Workers inherit the path.
-    sys.path.insert(0, "")
+    # Python processes that start from here, such as workers, would have the current folder first on their path.
+    click.get_current_context().with_resource(added_variables({"PYTHONSAFEPATH": "1"}))
     # Not the root logger: it would also show Dask's messages.
     logger = logging.getLogger("singa_dask")
     logger.addHandler(logging.StreamHandler())

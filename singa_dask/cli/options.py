@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from singa_dask.errors import ConfigError, SingaError
 if TYPE_CHECKING:
     from singa_dask.job import Job, JobProto
     from singa_dask.job.code_bundle import CodeBundle
+    from singa_dask.training.workspace import Workspace
 
 CONNECT_S = 10.0
 PATH = click.Path(path_type=Path)
@@ -94,11 +96,52 @@ def reports_errors(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def load(path: Path, overrides: tuple[str, ...], cluster: Path | None) -> Job:
-    """The job of a file."""
+def load(path: Path, overrides: tuple[str, ...], cluster: Path | None, run: Path | None = None) -> Job:
+    """The job of a file. run: see `find_code`."""
     from singa_dask.job import Job
 
-    return Job.from_file(path, overrides=overrides, cluster=cluster)
+    job = Job.from_file(path, overrides=overrides, cluster=cluster)
+    find_code(job, run)
+    return job
+
+
+def find_code(job: Job, run: Path | None = None) -> None:
+    """Until the command ends, the modules of a job's own code are searched beside its file and in the current folder.
+
+    run: a workspace or checkpoint, which others may have made: no code is taken from its folder.
+    """
+    from singa_dask.job.code_bundle import named_code
+    from singa_dask.job.user_code import searching
+
+    if any(named_code(job.proto)):
+        here = Path.cwd()
+        strange = run is not None and not {here, *here.parents}.isdisjoint(_folders_of(run))
+        searched = searching(job.folder, None if strange else here)
+        click.get_current_context().with_resource(searched)
+
+
+def _folders_of(run: Path) -> set[Path]:
+    """The folders of a run that is named by its workspace, the folder of its checkpoints, or one of them."""
+    folder = run if run.is_dir() else run.parent
+    places = {Path(os.path.abspath(folder)), folder.resolve()}
+    return {place.resolve() for place in places | {p.parent for p in places if p.name == "checkpoint"}}
+
+
+def load_run(workspace: Workspace, *, trust_code: bool) -> Job:
+    """The job of a run that is to go on. Until the command ends, its own code is what the newest checkpoint keeps."""
+    from singa_dask.job import Job
+    from singa_dask.job.code_bundle import named_code
+    from singa_dask.training import checkpoint as checkpoints
+    from singa_dask.training.kept_code import code_of
+
+    job = Job.from_file(workspace.job)
+    job.folder = None  # which is that of the run
+    find_code(job, workspace.folder)
+    newest = checkpoints.newest(workspace.checkpoints)[0] if any(named_code(job.proto)) else None
+    if newest is not None:
+        code = code_of(checkpoints.load(newest.path), newest.path, trust=trust_code)
+        click.get_current_context().with_resource(code)
+    return job
 
 
 def trained(
@@ -129,7 +172,11 @@ def trained(
         raise click.UsageError(f"{path} is a job file: give --checkpoint, or name a checkpoint or workspace instead.")
     file = checkpoints.find(checkpoint or path)
     found = checkpoints.load(file)
-    job = Job.from_text(found.job, overrides, cluster) if own else load(path, overrides, cluster)
+    if own:
+        job = Job.from_text(found.job, overrides, cluster)
+        find_code(job, path)
+    else:
+        job = load(path, overrides, cluster, checkpoint)
     code = code_of(found, file, trust=trust_code, job=None if own else job)
     kept = click.get_current_context().with_resource(code)
     if own and phase is None:

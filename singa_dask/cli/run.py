@@ -16,10 +16,12 @@ import click
 from singa_dask.cli.options import (
     PATH,
     RUN,
+    TRUST,
     connect,
     interrupt,
     job_options,
     load,
+    load_run,
     reports_errors,
     scheduler_options,
 )
@@ -118,8 +120,9 @@ def train(
 @click.argument("run")
 @scheduler_options
 @driving_options
+@TRUST
 @reports_errors
-def attach(run: str, scheduler: str | None, scheduler_file: Path | None, **driving: Any) -> None:
+def attach(run: str, scheduler: str | None, scheduler_file: Path | None, trust_code: bool, **driving: Any) -> None:
     """Take over RUN, whose driver was lost.
 
     RUN is the workspace of the run, or its name in runs/. Its Dask workers hold its state in memory for ten minutes,
@@ -136,7 +139,7 @@ def attach(run: str, scheduler: str | None, scheduler_file: Path | None, **drivi
             click.echo(message, err=True)
             fork_workers(stack)
         client = connect(stack, scheduler, scheduler_file)
-        job = load(workspace.job, (), None)
+        job = load_run(workspace, trust_code=trust_code)
         result = _drive(job, client, workspace=workspace.folder, resume=True, **driving)
     _conclude(result, **driving)
 

@@ -130,8 +130,9 @@ def mpi_library(timeout_s: float = 30.0) -> str:
 
     Raises ClusterError where there is none, or one that cannot form groups inside Dask workers.
     """
+    command = [sys.executable, "-P", "-c", f"import sys\nsys.path[:] = {sys.path!r}\n{_PROGRAM}"]
     try:
-        done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=timeout_s)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
     except subprocess.TimeoutExpired as error:
         raise ClusterError(f"MPI did not load within {timeout_s:g} s") from error
     verdict, _, text = done.stdout.strip().partition(" ")

@@ -9,23 +9,20 @@ from __future__ import annotations
 import json
 import os
 import sys
-import sysconfig
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
-from importlib.metadata import distributions
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
 from typing import Any
-from urllib.parse import unquote, urlparse
 
-import singa_dask
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.code_trust import sign
+from singa_dask.job.installed import is_installed, is_users
 from singa_dask.job.job_pb2 import JobProto, LayerProto, NetProto
-from singa_dask.job.user_code import is_defined, searching, user_code, using
+from singa_dask.job.user_code import is_defined, searched, searching, user_code, using
 
 _PYTHON = "{}.{}".format(*sys.version_info)
 _registering = Lock()
@@ -35,12 +32,14 @@ _registering = Lock()
 class CodeBundle:
     """Pickled user code. python: the version that pickled it; pickled: objects by their names in the job.
 
-    signature: of the user whose process pickled it (`code_trust`).
+    signature: of the user whose process pickled it (`code_trust`). folders: where it may import other modules from as
+    it runs; files do not keep them, as others may have written there since.
     """
 
     python: str
     pickled: bytes
     signature: str = ""
+    folders: tuple[str, ...] = ()
 
     def signed(self) -> CodeBundle:
         """The same bundle with this user's signature, to be kept in files."""
@@ -60,22 +59,23 @@ class CodeBundle:
 def pack(job: JobProto | NetProto, folder: Path | None = None) -> CodeBundle | None:
     """The user code of a job or net that other processes cannot import; None if there is none.
 
-    folder: of the job file, which is searched for modules first.
+    folder: of the job file, which is searched for modules too.
     Raises ConfigError if named code does not exist or cannot be pickled.
     """
-    named = {}
-    with searching(folder):
-        for name, key in named_code(job):
-            named[name] = user_code(name, key), key
-    if not named:
+    keys = dict(named_code(job))
+    if not keys:
         return None
+    with searching(folder):
+        named = {name: (user_code(name, key), key) for name, key in keys.items()}
+        folders = searched()
     local = _local_modules(folder)
     sent = {name: found for name, found in named.items() if _is_local(name, local)}
     if not sent:
         return None
     with _by_value(local.values()):
         try:
-            return CodeBundle(_PYTHON, _pickled({name: code for name, (code, _) in sent.items()}))
+            pickled = _pickled({name: code for name, (code, _) in sent.items()})
+            return CodeBundle(_PYTHON, pickled, folders=folders)
         except Exception as error:
             raise ConfigError(list(_unpicklable(sent)) or [Problem("user code", _CANNOT.format(error))]) from error
 
@@ -89,7 +89,7 @@ def not_kept(job: JobProto, folder: Path | None = None) -> list[Problem]:
     for name, key in named:
         module = name.partition(":")[0]
         file = getattr(sys.modules.get(module), "__file__", None)
-        if file and not _is_local(name, local) and not _is_installed(os.path.realpath(file)):
+        if file and not _is_local(name, local) and not is_installed(file):
             message = f"is not kept with the run: {file} lies neither beside the job nor beside the script"
             hint = "Install it, or move it there; otherwise processes that load the model must find it in PYTHONPATH."
             faults[module] = Problem(key, message, repr(name), hint)
@@ -106,7 +106,10 @@ def unpacked(bundle: CodeBundle | None, only: Collection[str] | None = None) -> 
         yield
         return
     code = _load(bundle)
-    with using(code if only is None else {name: code[name] for name in only if name in code}):
+    with (
+        searching(*bundle.folders),
+        using(code if only is None else {name: code[name] for name in only if name in code}),
+    ):
         yield
 
 
@@ -147,29 +150,9 @@ def _local_modules(folder: Path | None) -> dict[str, ModuleType]:
         if not isinstance(file, str) or name.partition(".")[0] in ("singa_dask", "__main__", "__mp_main__"):
             continue
         path = os.path.realpath(file)
-        if path.startswith(folders) and not _in_environment(path) and module.__name__ == name:
+        if path.startswith(folders) and is_users(path) and module.__name__ == name:
             found[name] = module
     return found
-
-
-def _in_environment(path: str) -> bool:
-    return path.startswith(_standard_library()) or not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)
-
-
-@cache
-def _standard_library() -> str:
-    return os.path.join(os.path.realpath(sysconfig.get_path("stdlib")), "")
-
-
-def _is_installed(path: str) -> bool:
-    """Whether a module is installed, also by `pip install --editable`."""
-    if _in_environment(path) or path.startswith(
-        os.path.join(os.path.dirname(os.path.realpath(singa_dask.__file__)), "")
-    ):
-        return True
-    origins = (json.loads(d.read_text("direct_url.json") or "{}") for d in distributions())
-    folders = (unquote(urlparse(o["url"]).path) for o in origins if o.get("dir_info", {}).get("editable"))
-    return any(path.startswith(os.path.join(os.path.realpath(folder), "")) for folder in folders)
 
 
 def _is_local(name: str, local: Mapping[str, ModuleType]) -> bool:

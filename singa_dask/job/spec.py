@@ -100,7 +100,7 @@ class Job:
 
     @classmethod
     def from_file(cls, path: str | Path, overrides: Iterable[str] = (), cluster: str | Path | None = None) -> Job:
-        """The job of a file; see load_job. Its folder is searched first for user modules."""
+        """The job of a file; see load_job. Its folder is searched for user modules."""
         job = cls.from_proto(*read_job(Path(path), overrides, cluster))
         job.folder = Path(path).absolute().parent
         return job

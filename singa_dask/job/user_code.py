@@ -1,27 +1,32 @@
 """User code: classes and functions that a job names as "module:Class" or "module:function".
 
 A name is looked up first in the shipped code (see `code_bundle`), then among classes of this process that no import
-finds, then in the module.
+finds, then in the module. A job can come from a stranger: its names reach only code that is the user's own, or that an
+installed package offers to singa_dask, and nothing else is imported.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.machinery
+import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.job.installed import in_packages, is_standard, is_users, requires_singa_dask
 
 _defined: dict[str, Any] = {}
 _received: ContextVar[Mapping[str, Any]] = ContextVar("singa_dask_user_code")
-_folder: ContextVar[Path | None] = ContextVar("singa_dask_user_folder", default=None)
+_folders: ContextVar[tuple[str, ...]] = ContextVar("singa_dask_user_folders", default=())
+_IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", importlib.__file__)
 
 
 def code_name(code: Any) -> str:
@@ -70,19 +75,53 @@ def using(code: Mapping[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def searching(folder: Path | None) -> Iterator[None]:
-    """Inside, modules are searched first in this folder, that of the job file."""
-    token = _folder.set(folder)
+def searching(*folders: str | Path | None) -> Iterator[None]:
+    """Inside, the modules that a job names, and those that the user's own code imports, are searched in these folders
+    too, behind all others. Python's path stays as it is: nothing else is found there."""
+    token = _folders.set((*(str(folder) for folder in folders if folder is not None), *_folders.get()))
+    finder = _Finder(_folders.get())
+    sys.meta_path.append(finder)
     try:
         yield
     finally:
-        _folder.reset(token)
+        sys.meta_path.remove(finder)
+        _folders.reset(token)
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules of some folders, for the user's own code and for `user_code` alone.
+
+    Libraries try to import what may not be there, and a stranger's module of that name must not run.
+    """
+
+    def __init__(self, folders: tuple[str, ...]) -> None:
+        self.folders = folders
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        spec = None if path is not None else PathFinder.find_spec(fullname, list(self.folders))
+        importer = _importer() if spec else ""
+        own = self.folders == _folders.get() if importer == __file__ else is_users(importer)
+        return spec if own else None
+
+
+def _importer() -> str:
+    """The file whose code is importing something."""
+    frame = sys._getframe(2)
+    while frame.f_back and frame.f_code.co_filename in _IMPORTING:
+        frame = frame.f_back
+    return frame.f_globals.get("__file__") or frame.f_code.co_filename
+
+
+def searched() -> tuple[str, ...]:
+    """The folders of `searching`."""
+    return _folders.get()
 
 
 def user_code(spec: str, key: str) -> Any:
     """The class or function that `spec`, "module:Class" or "module:function", names. key: of the field in the job.
 
-    Raises ConfigError if there is no such module or name. Errors inside the module itself propagate.
+    Raises ConfigError if there is no such module or name, or if it is not the user's. Errors inside the module itself
+    propagate.
     """
     module_name, _, name = spec.partition(":")
     if not module_name or not name:
@@ -104,6 +143,7 @@ def user_code(spec: str, key: str) -> Any:
         if not hasattr(found, part):
             raise _missing(found, module_name, part, spec, key)
         found = getattr(found, part)
+    _check_home(found, spec, key)
     return found
 
 
@@ -129,18 +169,50 @@ def _importable(name: str) -> Any:
 
 
 def _module(name: str, spec: str, key: str) -> Any:
-    folder, top = _folder.get(), name.partition(".")[0]
+    """Import the module of this name, if a job may name what is in it."""
     importlib.invalidate_caches()  # a notebook may have just written the module
-    beside = folder and importlib.machinery.PathFinder.find_spec(top, [str(folder)])
-    if not beside or beside.origin is None:
-        return importlib.import_module(name)
-    other = getattr(sys.modules.get(top), "__file__", None)
-    if top in sys.modules and (other is None or os.path.realpath(other) != os.path.realpath(beside.origin)):
-        why = f"this process has already imported another module {top!r}: {other or 'a built-in one'}"
-        hint = f"Rename {beside.origin}, or train in another process."
-        raise ConfigError(Problem(key, why, repr(spec), hint))
-    sys.path.insert(0, str(folder))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(folder))
+    top = name.partition(".")[0]
+    first, beside = _place(top), _origin(PathFinder.find_spec(top, list(_folders.get())))
+    strange = _strange(top, first)
+    if beside and first and os.path.realpath(first) != os.path.realpath(beside):
+        hint = f"Rename {beside}" + (", or train in another process." if top in sys.modules and not strange else ".")
+        raise ConfigError(Problem(key, f"another module {top!r} comes first: {first}", repr(spec), hint))
+    if strange:
+        raise ConfigError(Problem(key, strange, repr(spec), _OWN))
+    return importlib.import_module(name)
+
+
+def _check_home(found: Any, spec: str, key: str) -> None:
+    """Raise ConfigError if a user's module has this object only because it imports it."""
+    home = getattr(found, "__module__", None)
+    if not isinstance(home, str):
+        raise ConfigError(Problem(key, "is no class or function of a module", repr(spec), _OWN))
+    top = home.partition(".")[0]
+    if strange := _strange(top, _place(top)):
+        raise ConfigError(Problem(key, f"is defined in {home!r}, and {strange}", repr(spec), _OWN))
+    if top == "singa_dask" and not isinstance(found, type):
+        raise ConfigError(Problem(key, "must name a class of singa_dask, or code of your own", repr(spec), _OWN))
+
+
+_OWN = "Name code of your own module, or of an installed package that requires singa-dask."
+
+
+def _strange(top: str, place: str | None) -> str:
+    """Why a job must not name what is in a module or package at this place; "" if it may."""
+    if place is None or top in ("__main__", "singa_dask"):
+        return ""
+    if in_packages(place):
+        return "" if requires_singa_dask(top) else f"{top!r} is an installed package that does not require singa-dask"
+    return f"{top!r} belongs to the standard library" if is_standard(place) else ""
+
+
+def _place(top: str) -> str | None:
+    """Where the module of this name is that this process has imported, or would import."""
+    if top in sys.modules:
+        return getattr(sys.modules[top], "__file__", None) or _origin(getattr(sys.modules[top], "__spec__", None))
+    return _origin(importlib.util.find_spec(top))
+
+
+def _origin(spec: ModuleSpec | None) -> str | None:
+    """The file of a module, the folder of a namespace package, or "built-in" or "frozen"."""
+    return None if spec is None else spec.origin or next(iter(spec.submodule_search_locations or ()), None)

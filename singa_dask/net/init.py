@@ -40,7 +40,7 @@ def initial_value(param: Param, seed: int, out: np.ndarray | None = None) -> np.
 
     `value` is 1 unless the job sets it. The rules are SINGA 0.3's, except that SINGA omits the 6.
     A parameter with a `portion` gets that portion of the whole array. Only kUserInit needs memory for more than `out`.
-    Raises ConfigError if kUserInit has no `user_type` or its function returns another shape.
+    Raises ConfigError if kUserInit names no function, or one that returns another shape.
     """
     rng = generator(seed, param.name)
     out = np.empty(param.shape) if out is None else out
@@ -135,7 +135,11 @@ def _user_value(param: Param, init: ParamGenProto, rng: np.random.Generator) -> 
         hint = 'Write type: kGaussian (or another), or user_type: "module:function".'
         raise ConfigError(Problem(f"{key}.type", "kUserInit needs user_type", received, hint))
     whole = Param(param.proto, param.name, param.whole_shape, param.fan_in, param.fan_out)
-    value = np.asarray(user_code(init.user_type, f"{key}.user_type")(whole, rng), dtype=np.float64)
+    function = user_code(init.user_type, f"{key}.user_type")
+    if isinstance(function, type) or not callable(function):
+        hint = "Write def my_init(param, rng), which returns an array of the shape param.shape."
+        raise ConfigError(Problem(f"{key}.user_type", "must name a function", repr(init.user_type), hint))
+    value = np.asarray(function(whole, rng), dtype=np.float64)
     if value.shape != whole.shape:
         raise ConfigError(
             Problem(f"{key}.user_type", f"{init.user_type} must return shape {whole.shape}", str(value.shape))

@@ -27,7 +27,6 @@ def console(environment, tmp_path):
     return run
 
 
-@pytest.mark.xfail(strict=True, reason="the current folder is the first on the path of every command")
 def test_planted_modules_do_not_run(console, tmp_path, no_leaks):
     assert console("--version").returncode == 0
     checked = console("check", example())
@@ -37,7 +36,6 @@ def test_planted_modules_do_not_run(console, tmp_path, no_leaks):
     assert summary(tmp_path / "run")["step"] == 4
 
 
-@pytest.mark.xfail(strict=True, reason="the folder of the job file is the first on the path")
 def test_a_job_with_code_of_its_own_runs_it_and_no_planted_module(console, tmp_path, no_leaks):
     """The user's own module imports what is planted beside it; so do the workers, when it runs there."""
     (tmp_path / "own_layers.py").write_text(
@@ -62,7 +60,6 @@ def test_a_job_with_code_of_its_own_runs_it_and_no_planted_module(console, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.xfail(strict=True, reason="the current folder is the first on the path of every command")
 def test_planted_modules_run_under_no_command(console, environment, tmp_path, no_leaks):
     """Every command, those that start processes among them, and `python -P -m singa_dask`."""
     (tmp_path / "points.csv").write_text("kind,x,y\n" + "".join(f"{'ab'[i % 2]},{i % 7},{i % 5}\n" for i in range(60)))

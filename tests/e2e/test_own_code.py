@@ -205,7 +205,6 @@ def test_a_notebooks_layer_is_unknown_to_the_command(here, job_folder):
     assert "next to the job file" in ran.err
 
 
-@pytest.mark.xfail(strict=True, reason="whatever can be called is called")
 @pytest.mark.parametrize(
     ("before", "after", "key"),
     [

@@ -26,7 +26,7 @@ from singa_dask.supervision.audit import audit
 from singa_dask.training.checkpoint import newest
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "singa_dask"]
+COMMAND = [sys.executable, "-P", "-m", "singa_dask"]
 
 
 def audited(workspace: Path) -> list[dict[str, Any]]:
@@ -63,14 +63,14 @@ def run(*args: object, cwd: Path, env: dict[str, str], timeout: float = 100) -> 
 @contextmanager
 def command_undone() -> Iterator[None]:
     """What the command changes in its process is as before afterwards."""
-    logger, path, threshold = logging.getLogger("singa_dask"), [*sys.path], gc.get_threshold()
+    logger, threshold = logging.getLogger("singa_dask"), gc.get_threshold()
     before, level, on_interrupt = [*logger.handlers], logger.level, signal.getsignal(signal.SIGINT)
     streams = sys.stdout, sys.stderr
     try:
         yield
     finally:
         sys.stdout, sys.stderr = streams
-        sys.path[:], logger.handlers[:] = path, before
+        logger.handlers[:] = before
         logger.setLevel(level)
         gc.set_threshold(*threshold)
         signal.signal(signal.SIGINT, on_interrupt)

@@ -114,7 +114,10 @@ def test_algorithms_by_name():
     ("proto", "words"),
     [
         (AlgProto(), ["kUserAlg needs user_alg", "alg: kBP"]),
-        (AlgProto(user_alg="json:dumps"), ["train_one_batch.user_alg", "subclass of TrainOneBatch", "json:dumps"]),
+        (
+            AlgProto(user_alg="singa_dask.layers:ReLU"),
+            ["train_one_batch.user_alg", "subclass of TrainOneBatch", "singa_dask.layers:ReLU"],
+        ),
         (AlgProto(user_alg="nowhere:X"), ["no module named 'nowhere'"]),
     ],
 )

@@ -50,7 +50,7 @@ def strange(tmp_path, monkeypatch) -> Path:
     driver.train(job, data=data, processes=False, workspace=tmp_path / "run", display=Display(), curves=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "mine"))
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != str(home)])
-    monkeypatch.delitem(sys.modules, "strange_layers")
+    del sys.modules["strange_layers"]
     plant(tmp_path / "run", ["strange_layers"])
     plant(tmp_path / "run" / "checkpoint", ["strange_layers"])
     return tmp_path / "run"
@@ -81,7 +81,6 @@ def planted(run: Path) -> list[str]:
     return ran(run) + ran(run / "checkpoint")
 
 
-@pytest.mark.xfail(strict=True, reason="modules are imported from the folder of the run")
 @pytest.mark.parametrize(
     ("args", "cwd"),
     [
@@ -107,14 +106,12 @@ def test_it_is_refused_as_any_code_of_others(strange, attached, tmp_path, args, 
     assert done.err.count("\n") == 1 + done.err.count("No --scheduler"), done.err
 
 
-@pytest.mark.xfail(strict=True, reason="attach takes modules from the folder of the run alone")
 def test_attach_takes_the_code_that_the_checkpoint_keeps(strange, attached, tmp_path):
     trusted = command("attach", "run", "--trust-code", cwd=tmp_path)
     assert "as far as this" in trusted.err and attached == [True], trusted.err
     assert planted(strange) == []
 
 
-@pytest.mark.xfail(strict=True, reason="attach takes modules from the folder of the run first")
 def test_code_in_the_current_folder_is_the_user_s_choice(strange, attached, tmp_path):
     for args in (("predict", tmp_path / "run"), ("attach", tmp_path / "run")):
         done = command(*args, cwd=tmp_path / "home")

@@ -45,7 +45,7 @@ def elsewhere(bundle: CodeBundle | None, spec: str, tmp_path) -> str:
 
 def test_a_job_without_own_code_and_installed_code_are_not_sent():
     assert pack(JobProto()) is None
-    assert pack(job("singa_dask.layers:ReLU", "numpy:tanh")) is None
+    assert pack(job("singa_dask.layers:ReLU")) is None
 
 
 def test_code_made_in_a_function_works_elsewhere(tmp_path):
@@ -160,10 +160,10 @@ def received() -> list[str]:
 def test_code_that_is_neither_kept_nor_installed_is_told(tmp_path, monkeypatch):
     (tmp_path / "lies_elsewhere.py").write_text("def f(x): return x\n")
     monkeypatch.syspath_prepend(tmp_path)
-    whole = job("lies_elsewhere:f", "numpy:tanh", "singa_dask.layers:ReLU", "lies_elsewhere:f")
+    whole = job("lies_elsewhere:f", "singa_dask.layers:ReLU", "lies_elsewhere:f")
     assert pack(whole) is None
     (problem,) = not_kept(whole)
-    assert str(problem).startswith("layer 'l3'.user_type: is not kept with the run: ") and "Install it" in str(problem)
+    assert str(problem).startswith("layer 'l2'.user_type: is not kept with the run: ") and "Install it" in str(problem)
     assert not_kept(whole, tmp_path) == []
 
 

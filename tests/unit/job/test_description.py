@@ -80,11 +80,11 @@ def test_one_that_derives_from_a_built_in_one_has_its_settings_too():
         (lambda: Mine(draw=print), r"rule: settings of a user class must be numbers, text.* Received: draw"),
         (lambda: Unnamed(rho=1), r"Unnamed has the type of its base class, kRMSProp,.*type = .kUserUpdater. in it"),
         (lambda: Mine.from_proto(UpdaterProto(user_conf="[1]")).conf, r"Mine.user_conf: must be a JSON object"),
-        (lambda: found(UpdaterProto(user_type="json:dumps")), r"Derive it from .*Rule"),
+        (lambda: found(UpdaterProto(user_type="singa_dask.layers:ReLU")), r"Derive it from .*Rule"),
         (lambda: Decaying(x=1), r"rule\.x: Decaying has no such setting. Received: x=1. Valid: rho"),
         (lambda: found(UpdaterProto()), r"rule\.type: kUserUpdater needs user_type. Received: no type.*kRMSProp"),
         (lambda: found(UpdaterProto(type="kSGD")), r"rule\.type: .* Received: kSGD"),
-        (lambda: found(UpdaterProto(user_type="json:dumps")), r"user_type: must name a subclass of Rule"),
+        (lambda: found(UpdaterProto(user_type="singa_dask.layers:ReLU")), r"user_type: must name a subclass of Rule"),
     ],
 )
 def test_errors_name_key_value_and_way_out(make, text):

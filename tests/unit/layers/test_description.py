@@ -105,7 +105,7 @@ def test_settings_of_another_kind(tmp_path):
         ("no_such_module.part:Thing", "no module named 'no_such_module'.*PYTHONPATH"),
         ("singa_dask.layers:InerProduct", "Did you mean InnerProduct"),
         ("singa_dask.layers:Step", "user_type: must name a subclass of Layer"),
-        ("singa_dask.layers:layer_class", "must name a subclass of Layer"),
+        ("singa_dask.layers:layer_class", "must name a class of singa_dask, or code of your own"),
     ],
 )
 def test_user_types_that_cannot_be_used_say_why(user_type, message):

@@ -97,11 +97,7 @@ def test_user_initialiser_by_name():
         ({"user_type": f"{__name__}:vector"}, ["param 'w'.init.user_type", "(300, 200)", "Received: (3,)"]),
         ({"user_type": f"{__name__}:vectro"}, ["Did you mean vector?"]),
         ({"user_type": "vector"}, ["module:Class", "'vector'"]),
-        pytest.param(
-            {"user_type": "singa_dask.layers:ReLU"},
-            ["param 'w'.init.user_type", "must name a function"],
-            marks=pytest.mark.xfail(strict=True, reason="whatever can be called is called"),
-        ),
+        ({"user_type": "singa_dask.layers:ReLU"}, ["param 'w'.init.user_type", "must name a function"]),
     ],
 )
 def test_errors_name_key_value_and_way_out(init, words):

@@ -304,8 +304,11 @@ def test_user_updater_by_name():
         (lambda: Mine(lr=0.1), ["Mine", "type of its base class, kSGD", "Updater", "kUserUpdater"]),
         (lambda: Warm(base_lr=0.1), ["Warm", "type of its base class, kFixed", "Schedule", "kUserChange"]),
         (lambda: make_updater(UpdaterProto(), get_ops()), ["updater.type", "kUserUpdater", "kSGD"]),
-        (lambda: make_updater(UpdaterProto(user_type="json:dumps"), get_ops()), ["subclass of Updater", "json:dumps"]),
-        (lambda: make_updater(UpdaterProto(user_type="json:JSONDecode"), get_ops()), ["Did you mean JSONDecoder?"]),
+        (
+            lambda: make_updater(UpdaterProto(user_type="singa_dask.layers:ReLU"), get_ops()),
+            ["subclass of Updater", "singa_dask.layers:ReLU"],
+        ),
+        (lambda: make_updater(UpdaterProto(user_type="singa_dask.layers:ReLu"), get_ops()), ["Did you mean ReLU?"]),
         (lambda: make_updater(UpdaterProto(user_type="no_such:X"), get_ops()), ["no module named 'no_such'"]),
         (lambda: make_updater(UpdaterProto(user_type="json"), get_ops()), ["module:Class"]),
     ],

@@ -121,7 +121,7 @@ def test_user_schedule_by_name():
         (lambda: schedules.Cosine(base_lr=0.1), ["cosine_conf.change_freq", "Cosine needs it"]),
         (lambda: schedules.Fixed(warmup_factor=1.0, warmup_steps=3), ["warmup_factor", "below 1"]),
         (lambda: learning_rate(LRGenProto(base_lr=0.1)), ["learning_rate.type", "no type", "kFixed"]),
-        (lambda: learning_rate(LRGenProto(user_type="json:dumps")), ["subclass of Schedule"]),
+        (lambda: learning_rate(LRGenProto(user_type="singa_dask.layers:ReLU")), ["subclass of Schedule"]),
     ],
 )
 def test_errors_name_key_value_and_way_out(make, words):
