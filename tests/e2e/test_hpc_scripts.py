@@ -1,4 +1,4 @@
-"""The batch scripts of examples/hpc, with mpiexec in place of SLURM's srun."""
+"""The batch scripts of examples/hpc, with mpiexec in place of SLURM's srun, or with a command in place of a run."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ def submit(environment, tmp_path):
         "INTERFACE": "lo",
         "LAUNCH": " ".join(mpiexec(4)),
         "SLURM_JOB_ID": "77",
+        "SLURM_JOB_NAME": "digits",
         "SLURM_CPUS_PER_TASK": "1",
     }
     processes = []
 
-    def start(script: str) -> subprocess.Popen:
+    def start(script: str, **more: str) -> subprocess.Popen:
         with open(tmp_path / "log", "a") as log:
             processes.append(
                 subprocess.Popen(
                     ["bash", SCRIPTS / script],
                     cwd=tmp_path,
-                    env=launched(environment) | variables,
+                    env=launched(environment) | variables | more,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
@@ -87,6 +88,136 @@ def test_workers_by_dask_mpi_and_a_driver_beside_them(submit, tmp_path, no_leaks
     assert job.wait(timeout=100) == 0, (tmp_path / "log").read_text()
     assert summary(tmp_path / "run")["step"] == 200
     assert not list(tmp_path.glob("scheduler-*.json"))
+
+
+@pytest.mark.xfail(strict=True, reason="the script ends before its run")
+@pytest.mark.timeout(150)
+def test_slurm_signals_a_job_twice_before_it_kills_it(submit, tmp_path, no_leaks):
+    """It signals mpiexec and the ranks, and mpiexec passes it on; the script waits for them."""
+    log = tmp_path / "log"
+    job = submit("mpi.sbatch")
+    wait_until(lambda: log.exists() and "saved" in log.read_text(), job, tmp_path)
+    for _ in range(2):
+        os.killpg(job.pid, signal.SIGTERM)
+    assert job.wait(timeout=40) == (1 if is_open_mpi() else 130), log.read_text()
+    told = summary(tmp_path / "run")
+    assert told["status"] == "interrupted" and told["step"] > 0
+    assert (tmp_path / "run" / "checkpoint" / f"step-{told['step']:08d}.h5").exists(), log.read_text()
+    assert not (tmp_path / "scontrol.log").exists(), "Slurm itself queues it again"
+
+
+@pytest.mark.xfail(strict=True, reason="nobody tells the driver")
+@pytest.mark.timeout(150)
+def test_the_driver_beside_dask_mpi_is_told_that_time_runs_out(submit, tmp_path, no_leaks):
+    log = tmp_path / "log"
+    job = submit("dask-mpi.sbatch")
+    wait_until(lambda: log.exists() and "saved" in log.read_text(), job, tmp_path)
+    job.send_signal(signal.SIGUSR1)
+    os.killpg(job.pid, signal.SIGTERM)  # of all processes only the driver heeds it
+    assert job.wait(timeout=40) == 130, log.read_text()
+    told = summary(tmp_path / "run")
+    assert told["status"] == "interrupted" and told["step"] > 0
+    assert (tmp_path / "run" / "checkpoint" / f"step-{told['step']:08d}.h5").exists(), log.read_text()
+    assert "Traceback" not in log.read_text() and " - INFO - " not in log.read_text()
+    assert not list(tmp_path.glob("scheduler-*.json"))
+
+
+FOUND = "mkdir -p run/checkpoint; touch run/checkpoint/step-00000200.h5"
+COMPLETE = FOUND + """; echo '  "status": "completed",' > run/summary.json"""
+
+
+@pytest.fixture
+def played(submit, tmp_path):
+    """Start mpi.sbatch with shell commands in place of the run; returns its exit code. Arguments are in `args`."""
+    command = tmp_path / "bin" / "singa-dask"
+    command.write_text(f'#!/bin/bash\necho "$@" > {tmp_path}/args\neval "$DOES"\n')
+    command.chmod(0o755)
+
+    def play(does: str, before: str = "true", tell=(), **more: str) -> int:
+        subprocess.run(["bash", "-c", before], cwd=tmp_path, check=True, timeout=20)
+        job = submit("mpi.sbatch", LAUNCH="env", DOES=does, **more)
+        for number in tell:
+            wait_until((tmp_path / "ready").exists, job, tmp_path)
+            job.send_signal(number)
+        return job.wait(timeout=30)
+
+    return play
+
+
+WAITS = "trap 'exit 130' USR1; touch ready; while :; do sleep 0.02; done"
+ENDS_LATE = "trap '' USR1; touch ready; sleep 0.5; exit 130"
+
+
+@pytest.mark.parametrize(
+    ("does", "before", "tell", "code", "requeued"),
+    [
+        ("exit 1", "true", (), 1, False),
+        ("exit 130", "true", (), 130, False),
+        (WAITS, "true", (signal.SIGUSR1,), 130, True),
+        pytest.param(
+            ENDS_LATE,
+            "true",
+            (signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR1),
+            130,
+            True,
+            marks=pytest.mark.xfail(strict=True, reason="the script ends before its run"),
+        ),
+        pytest.param(
+            ENDS_LATE,
+            "true",
+            (signal.SIGTERM, signal.SIGTERM),
+            130,
+            False,
+            marks=pytest.mark.xfail(strict=True, reason="the script ends before its run"),
+        ),
+        pytest.param(
+            COMPLETE + "; exit 137",
+            "true",
+            (),
+            0,
+            False,
+            marks=pytest.mark.xfail(strict=True, reason="it is that of the lost rank"),
+        ),
+        ("exit 2", COMPLETE, (), 2, False),
+        ("rm run/summary.json; exit 137", COMPLETE, (), 137, False),
+    ],
+)
+def test_the_exit_code_of_a_job_is_that_of_its_run(played, tmp_path, does, before, tell, code, requeued):
+    assert played(does, before, tell) == code, (tmp_path / "log").read_text()
+    assert (tmp_path / "scontrol.log").exists() == requeued
+
+
+@pytest.mark.parametrize(
+    ("before", "variables", "resumes"),
+    [
+        ("true", {}, False),
+        (FOUND, {}, True),
+        pytest.param(COMPLETE, {}, False, marks=pytest.mark.xfail(strict=True, reason="it resumes whatever is there")),
+        (COMPLETE, {"SLURM_RESTART_COUNT": "1"}, True),
+        (COMPLETE, {"RESUME": "yes"}, True),
+    ],
+)
+def test_a_job_resumes_what_is_not_complete(played, tmp_path, before, variables, resumes):
+    assert played("exit 0", before, **variables) == 0
+    assert ("--resume" in (tmp_path / "args").read_text()) == resumes
+
+
+@pytest.mark.xfail(strict=True, reason="they share one")
+@pytest.mark.parametrize(
+    ("variables", "folder"), [({}, "runs/digits-0"), ({"SLURM_ARRAY_TASK_ID": "7"}, "runs/digits-7")]
+)
+def test_jobs_of_an_array_have_a_workspace_each(played, tmp_path, variables, folder):
+    assert played("exit 0", WORKSPACE="", **variables) == 0
+    assert f"--workspace {folder} " in (tmp_path / "args").read_text()
+
+
+@pytest.mark.xfail(strict=True, reason="bash names it, or nobody")
+@pytest.mark.parametrize("script", ["mpi.sbatch", "dask-mpi.sbatch"])
+def test_a_command_that_is_not_in_path_is_named(submit, tmp_path, script):
+    job = submit(script, LAUNCH="nosuch -n 4")
+    assert job.wait(timeout=20) == 127
+    said = (tmp_path / "log").read_text()
+    assert said == "nosuch is not in PATH: load its module or activate its environment\n"
 
 
 @pytest.mark.skipif(is_open_mpi(), reason="its workers start MPI by themselves")

@@ -127,15 +127,18 @@ join_world(PmiEndpoint(host, int(port), "token", "kvs"), 0, 2, "", time.monotoni
 """
 
 
+@pytest.mark.xfail(strict=True, reason="the kernel says: Alarm clock")
 def test_mpi_init_is_left_by_the_deadline_even_when_nobody_answers(no_leaks):
     with socket.create_server(("127.0.0.1", 0)) as mute:
         command = [sys.executable, "-c", _INIT_ALONE, *map(str, mute.getsockname())]
-        rank = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        rank = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         connection, _ = mute.accept()
         connection.sendall(b"cmd=go\n")
-        rank.communicate(timeout=30)
+        said = rank.communicate(timeout=30)[1]
         connection.close()
-    assert rank.returncode == -signal.SIGALRM
+    assert rank.returncode == 1
+    assert f"MPI_Init: on {socket.gethostname()}, other ranks did not come within" in said
+    assert "MPIR_CVAR_CH4_NETMOD=ofi" in said and "in join_world" in said, said
 
 
 def test_ranks_leave_when_their_driver_is_killed(cluster3, ranks3, hurried):

@@ -1,6 +1,7 @@
 """A run from its start point to its record, with Dask workers, a supervisor and a display that the test plays."""
 
 import json
+import signal
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -241,6 +242,35 @@ def test_the_record_says_how_a_run_ended(played, error, lead_stopped, status, te
     by = ("Ctrl-C" if error else "SIGTERM") if status == "interrupted" else None
     assert summary["stopped_by"] == by
     assert summary["samples_per_s"] == (0.0 if error else pytest.approx(53.3))
+
+
+@pytest.mark.xfail(strict=True, reason="the record is cut off")
+@pytest.mark.parametrize("moment", ["the cluster closes", "curves are drawn", "callbacks are told"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_does_not_cut_off_the_end_of_a_run(played, monkeypatch, moment, number):
+    def told(*args):
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+
+    @contextmanager
+    def closing(nworkers):
+        yield played.client
+        told()
+
+    if moment == "the cluster closes":
+        monkeypatch.setattr(module, "local_cluster", closing)
+    elif moment == "curves are drawn":
+        monkeypatch.setattr(module, "draw_curves", told)
+    else:
+        played.callbacks = [lambda event: told() if event.kind == "end" else None]
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        assert played.to_end(client=False)["status"] == "completed"
+    except KeyboardInterrupt:
+        pytest.fail("it was cut off")
+    finally:
+        signal.signal(number, before)
+    assert json.loads(played.workspace.summary.read_text())["status"] == "completed"
 
 
 def test_restarts_are_recorded_and_metrics_measured_again_are_forgotten(played):

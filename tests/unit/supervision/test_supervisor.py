@@ -442,6 +442,42 @@ def test_a_second_ctrl_c_aborts(made):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.xfail(strict=True, reason="the second one aborts")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("moment", ["the last step", "the end"])
+def test_a_batch_system_may_signal_several_times(made, monkeypatch, number, moment):
+    sent = []
+
+    def saving():
+        if moment == "the last step" or not sent:
+            signal.raise_signal(number)
+        sent.append(number)
+        return len(sent) > 3
+
+    form, close = made.launcher.form, made._close
+
+    def slow_to_stop(request, running, groups):
+        launched = form(request, running, groups)
+        launched.groups[0].script, launched.groups[0].stop = [saving], lambda: None
+        return launched
+
+    def closed():
+        signal.raise_signal(number)
+        close()
+
+    made.launcher.form = slow_to_stop
+    if moment == "the end":
+        monkeypatch.setattr(made, "_close", closed)
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        assert made.run().keys() == {0, 1}
+    except KeyboardInterrupt:
+        pytest.fail("the second one aborts")
+    finally:
+        signal.signal(number, before)
+    assert made.state.stopped == signal.Signals(number).name and made.launcher.groups[0].log[-1] == "close"
+
+
 def test_signals_that_interrupt_nothing_stay_as_they_are(made, monkeypatch):
     got = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))

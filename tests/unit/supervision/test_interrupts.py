@@ -1,0 +1,97 @@
+"""Signals that ask a run to stop: which of them interrupt, and when."""
+
+import signal
+
+import pytest
+
+from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
+from singa_dask.supervision.interrupts import interrupts
+
+INT, TERM, HUP, USR1 = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
+
+
+@pytest.fixture(autouse=True)
+def handled():
+    """Handlers that raise KeyboardInterrupt, as those of the command do."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in {*FOR_THE_DRIVER, USR1}}
+    yield
+    assert all(signal.getsignal(number) is signal.default_int_handler for number in before), "they are put back"
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def raise_quietly(number):
+    """pytest would end with KeyboardInterrupt."""
+    try:
+        signal.raise_signal(number)
+    except KeyboardInterrupt:
+        pytest.fail(f"{number.name} interrupts")
+
+
+@pytest.mark.parametrize(
+    ("sent", "asked", "aborts"),
+    [
+        ((INT,), "Ctrl-C", False),
+        ((INT, INT), "Ctrl-C", True),
+        ((TERM, INT), "SIGTERM", True),
+        pytest.param(
+            (TERM, TERM), "SIGTERM", False, marks=pytest.mark.xfail(strict=True, reason="a second one aborts")
+        ),
+        pytest.param(
+            (TERM, TERM, HUP, USR1, TERM),
+            "SIGTERM",
+            False,
+            marks=pytest.mark.xfail(strict=True, reason="a second one aborts"),
+        ),
+        pytest.param((HUP, HUP), "SIGHUP", False, marks=pytest.mark.xfail(strict=True, reason="a second one aborts")),
+        pytest.param(
+            (USR1, TERM), "SIGUSR1", False, marks=pytest.mark.xfail(strict=True, reason="a second one aborts")
+        ),
+        pytest.param((INT, TERM), "Ctrl-C", False, marks=pytest.mark.xfail(strict=True, reason="a second one aborts")),
+        pytest.param(
+            (INT, TERM, INT), "Ctrl-C", True, marks=pytest.mark.xfail(strict=True, reason="a second one aborts")
+        ),
+    ],
+)
+def test_only_ctrl_c_aborts_what_the_first_signal_began(sent, asked, aborts):
+    heard, aborted = [], []
+    with interrupts(heard.append):
+        for number in sent:
+            try:
+                signal.raise_signal(number)
+            except KeyboardInterrupt:
+                aborted.append(number)
+    assert heard == [asked] and aborted == [INT] * aborts
+
+
+@pytest.mark.xfail(strict=True, reason="it is always swallowed")
+def test_the_first_signal_interrupts_where_there_is_nothing_to_stop():
+    heard = []
+
+    def asked(by):
+        heard.append(by)
+        return True
+
+    with interrupts(asked):
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(TERM)
+        raise_quietly(TERM)  # while what the first one ended is cleared away
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(INT)
+    assert heard == ["SIGTERM"]
+
+
+@pytest.mark.xfail(strict=True, reason="a second one aborts")
+def test_one_within_another_takes_what_the_outer_one_lets_through():
+    heard, training = [], [True]
+    with interrupts(lambda by: training[0]):
+        with interrupts(heard.append):
+            raise_quietly(TERM)
+            raise_quietly(TERM)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(INT)
+        training[0] = False
+        raise_quietly(TERM)
+    assert heard == ["SIGTERM"]
+    with interrupts(lambda by: training[0]):
+        raise_quietly(TERM)
