@@ -13,7 +13,7 @@ from typing import Any
 from singa_dask.cluster.exits import ending_of
 from singa_dask.cluster.join import RankPlan
 from singa_dask.cluster.pmi_server import PmiServer
-from singa_dask.cluster.rank import GRACE_S, abort_rank, clean_segments, keep_rank, tell_rank
+from singa_dask.cluster.rank import GRACE_S, Looks, abort_rank, clean_segments, keep_rank, rank_looks, tell_rank
 from singa_dask.cluster.remote import StoppedProcesses, alive, kill_processes, last_seen, run_each
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.errors import ClusterError, consequence, root_cause
@@ -155,6 +155,20 @@ class Group(AbstractContextManager["Group", None]):
         """Tell every rank something that can be pickled: `current_task().told[name]` there. Whether all heard it."""
         told = run_each(self._client, tell_rank, dict.fromkeys(self.addresses, (self.id, name, value)), _ANSWER_S)
         return not any(isinstance(answer, Exception) for answer in told.values())
+
+    def looks(self) -> dict[int, Looks | None]:
+        """How each rank looks for a stop; None for one that has left, or does not answer now."""
+        answers = run_each(self._client, rank_looks, dict.fromkeys(self.addresses, (self.id,)), _ANSWER_S)
+        found = enumerate(answers[address] for address in self.addresses)
+        return {rank: answer if isinstance(answer, Looks) else None for rank, answer in found}
+
+    def give_up(self, causes: Mapping[int, str]) -> None:
+        """End ranks that do not react, and with them the group: `poll` raises the first one's cause."""
+        rank = min(causes)
+        self.failure = self.failure or RankFailure(rank, self.workers[rank], causes[rank])
+        given_up = [self.addresses[rank] for rank in causes]
+        self._replace(given_up)
+        self.abort(str(self.failure))
 
     def leave_after_step(self, timeout_s: float = 5.0) -> None:
         """Have all ranks leave after the same step; closing ends those that have not in time."""

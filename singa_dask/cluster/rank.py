@@ -6,11 +6,14 @@ import gc
 import logging
 import math
 import os
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,9 +25,10 @@ from singa_dask.cluster.bootstrap import spend_world
 from singa_dask.cluster.departure import CLOSING_S, OTHERS_S, Departure
 from singa_dask.cluster.join import RankPlan, join_group
 from singa_dask.cluster.segments import unlink_orphans, unlink_segments
+from singa_dask.cluster.whereabouts import place_of
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.comm import Communicator
-from singa_dask.errors import ClusterError, MpiUnusable
+from singa_dask.errors import ClusterError, MpiUnusable, TrainingError
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +43,22 @@ EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
 
 class JoinFailed(ClusterError):
     """A rank could not join its group: it has no usable MPI, cannot reach the driver, or became another rank."""
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How a rank looks for a stop, which it does after every step.
+
+    ago_s: since the last look; longest_s: the longest time between two of them, 0 before the second. where: its code
+    is; waits: whether that waits for other processes, for data or the disk, or compiles. asked: whether it was asked
+    to stop, and has not looked since.
+    """
+
+    ago_s: float
+    longest_s: float
+    where: str = ""
+    waits: bool = False
+    asked: bool = False
 
 
 class RankTask:
@@ -57,11 +77,31 @@ class RankTask:
         self.heard_at = -math.inf
         self._comm: Communicator | None = None
         self.formed = False
+        self._thread = threading.get_ident()
+        self._looked_at, self._longest_s, self._looked = time.monotonic(), 0.0, False
+        self._hears_stop = False
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the rank should finish its step, save what it has, and return."""
+        """Whether the rank should finish its step, save what it has, and return. For the rank's own thread."""
+        now = time.monotonic()
+        if self._looked:
+            self._longest_s = max(self._longest_s, now - self._looked_at)
+        self._looked_at, self._looked = now, True
+        self._hears_stop = self.stop_told
+        return self._hears_stop
+
+    @property
+    def stop_told(self) -> bool:
+        """Whether the driver has asked for a stop."""
         return bool(self.told.get("stop"))
+
+    def looks(self) -> Looks:
+        """How the rank looks for a stop. From any thread."""
+        stack = traceback.walk_stack(sys._current_frames().get(self._thread))
+        where, waits = place_of((frame.f_code.co_name, frame.f_code.co_filename, line) for frame, line in stack)
+        asked = self.stop_told and not self._hears_stop
+        return Looks(time.monotonic() - self._looked_at, self._longest_s, where, waits, asked)
 
     def wait_told(self, name: str, timeout_s: float) -> Any:
         """What the driver tells under this name, once it does. Raises ClusterError when it has not in time."""
@@ -138,6 +178,12 @@ def keep_rank(group: str, dask_worker: Any = None) -> bool:
     return task is not None
 
 
+def rank_looks(group: str, dask_worker: Any = None) -> Looks | None:
+    """How this worker's rank of the group looks for a stop; None if it has left."""
+    task = leases.task_of(dask_worker.address, group)
+    return None if task is None else task.looks()
+
+
 def clean_segments(kvsname: str) -> None:
     """Remove the shared memory of a world that did not form, on this worker's machine."""
     unlink_segments(kvsname)
@@ -168,6 +214,11 @@ def rank_task(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:
             spend_world(comm)
         if isinstance(error, ClusterError) and task.abort_reason:
             raise ClusterError(f"rank {plan.rank} was aborted: {task.abort_reason}") from error
+        if not isinstance(error, Exception):  # Dask would end the worker's event loop
+            stack = reversed(traceback.extract_tb(error.__traceback__))
+            where, _ = place_of((line.name, line.filename, line.lineno or 0) for line in stack)
+            what = f"rank {plan.rank}: {error!r} was raised in {where}"
+            raise TrainingError(f"{what}. Raise an exception that does not end a process.") from error
         raise
     finally:
         _current.reset(token)

@@ -35,18 +35,18 @@ _LOOK_SHARE_S = 0.01
 
 
 def run_each(
-    client: Any, function: Callable[..., Any], args: Mapping[str, tuple], timeout_s: float, *, on_nanny: bool = False
+    client: Any, function: Callable[..., Any], args: Mapping[str, tuple], timeout_s: float
 ) -> dict[str, Any | Exception]:
     """What `function(*args[address])` returned on each worker, or the exception that it ended with.
 
     `Client.run` waits for all its workers together, and for a stopped one for ever. Here each has its own deadline:
     one that does not answer yields TimeoutError, and one that the scheduler misses meanwhile OSError, at once. The
-    function runs on the event loop of the worker, or of its nanny, and must not block.
+    function runs on the event loop of the worker, and must not block.
     """
 
     async def call(address: str) -> Any:
         # Client._run is what Client.run awaits; the public call has no deadline.
-        return (await client._run(function, *args[address], workers=[address], nanny=on_nanny))[address]
+        return (await client._run(function, *args[address], workers=[address]))[address]
 
     look_s = max(_PROMPT_S, _LOOK_SHARE_S * len(args))
 
@@ -56,7 +56,7 @@ def run_each(
             while not asked.done() and (left := deadline - time.monotonic()) > 0:
                 await asyncio.wait({asked}, timeout=min(left, look_s))
                 # The scheduler itself goes on connecting.
-                if not (asked.done() or on_nanny or await _is_listed(client, address, left)):
+                if not (asked.done() or await _is_listed(client, address, left)):
                     raise OSError(f"the scheduler misses {address}")
             if not asked.done():
                 raise TimeoutError
@@ -122,9 +122,13 @@ def _each(
 def kill_processes(client: Any, pids: Mapping[str, int]) -> None:
     """Have the nannies kill these workers (address -> pid) and start fresh processes, under other addresses.
 
-    Dask's own restart closes workers politely first: 0.5 s longer, and 4 s where a worker is stopped or stuck.
+    Dask's own restart closes workers politely first: 0.5 s longer, and 4 s where a worker is stopped or stuck. Nannies
+    are asked by their own addresses: a scheduler that is to ask them fails, with tracebacks, if a worker has left.
     """
-    run_each(client, _kill, {address: (pid,) for address, pid in pids.items()}, 2.0, on_nanny=True)
+    if pids:
+        workers = _ask_scheduler(client, lambda: client.scheduler.identity())["workers"]
+        nannies = {workers[address].get("nanny"): (pid,) for address, pid in pids.items() if address in workers}
+        ask_nannies(client, _kill, {nanny: args for nanny, args in nannies.items() if nanny}, 2.0)
 
 
 def _kill(pid: int, dask_worker: Any = None) -> None:

@@ -67,7 +67,7 @@ class Supervision:
     ) -> None:
         self.members, self.processes = members, Processes()
         self.places = Places(members, self.processes, patience_s, least, lambda text: self._do(ev.Note(text)))
-        self.max_restarts = max_restarts
+        self.max_restarts, self.patience_s = max_restarts, patience_s
         self.steps: dict[int, int] = dict(steps or {})
         self.restarts: list[Restart] = []
         self.stopped, self.over = "", False

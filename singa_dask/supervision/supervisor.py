@@ -20,6 +20,7 @@ from singa_dask.supervision import events as ev
 from singa_dask.supervision.interrupts import interrupts
 from singa_dask.supervision.launch import GroupLauncher, Launched, close, own_error
 from singa_dask.supervision.servers import Servers
+from singa_dask.supervision.standstill import Standstill
 from singa_dask.supervision.state import Supervision
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class Supervisor:
         self._surveys = ThreadPoolExecutor(1, thread_name_prefix="survey")
         self._checked_at = 0.0
         self._stopped = StoppedProcesses(self.client)
+        self._standstill = Standstill(state.patience_s)
+        self._gave_up = False
 
     def run(self) -> dict[int, dict[str, Any]]:
         """Train until every worker group has ended; returns their reports. The first Ctrl-C stops the run after the
@@ -95,6 +98,8 @@ class Supervisor:
                 self._take(self._inbox.get_nowait())
         for group in self.state.members.running():
             self._poll(group.number, group.generation)
+        for group in self.state.members.running():
+            self._poll_steps(group.number)
         self._poll_servers()
 
     def _take(self, item: Any) -> None:
@@ -111,6 +116,8 @@ class Supervisor:
         if not isinstance(result, Launched):
             return result
         self._groups |= result.groups
+        for number in result.groups:
+            self._standstill.made_step(number, time.monotonic())
         self._servers |= result.servers
         event = result.event
         if isinstance(event, ev.NotFormed) and isinstance(event.error, GroupFailed) and event.error.failure.cancelled:
@@ -118,6 +125,8 @@ class Supervisor:
         return event
 
     def _handle(self, event: ev.Event | None) -> None:
+        if isinstance(event, ev.Progress):
+            self._standstill.made_step(event.group, time.monotonic())
         before = len(self.state.restarts)
         for command in self.state.handle(event):
             self._carry_out(command)
@@ -143,6 +152,26 @@ class Supervisor:
             group.close()
             del self._groups[number]
             self._handle(ev.WorkerGroupEnded(number, generation))
+
+    def _poll_steps(self, number: int) -> None:
+        """Name ranks that make no step, and end them if the run is being stopped."""
+        now = time.monotonic()
+        if not self._standstill.due(number, now):
+            return
+        group = self._groups[number]
+        looks = group.looks()
+        since = f", since step {self.state.steps[number]}" if number in self.state.steps else ""
+        causes = {rank: (of, f"has made no step for {of.ago_s:.0f} s{since}") for rank, of in looks.items() if of}
+        still = {rank: causes[rank] for rank in self._standstill.still(looks)}
+        if any(of.asked for of, _ in still.values()):
+            self._gave_up = True
+            group.give_up({rank: f"{cause}, and is in {of.where}" for rank, (of, cause) in still.items()})
+        elif still and self._standstill.says(number, now):
+            told = (
+                f"rank {rank} on {group.workers[rank]} {cause}: it is in {of.where}"
+                for rank, (of, cause) in still.items()
+            )
+            self.note("; ".join(told))
 
     def _poll_servers(self) -> None:
         """Servers die with their processes, and nobody else would know."""
@@ -239,6 +268,8 @@ class Supervisor:
                 logger.warning("a worker group could not be closed: %s", error)
         for servers in self._servers.values():
             servers.stop()
+        if self._gave_up:  # what ranks had reached is in memory, for the next driver
+            return
         # A driver that fails before it has taken over leaves what it found to the next one, and its last checkpoint.
         well = self.state.over and self.state.error is None
         self.launcher.let_go(self.state.processes.nannies, earlier=well, deposits=well)

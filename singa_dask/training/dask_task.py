@@ -55,9 +55,7 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         cores=plan.group.cores[comm.rank],
         memory_limit=memory_limit(worker.memory_manager),
         holder=NannyHolder.of(worker, topic, f"worker group {number}", generation, orphan_s=orphan_s),
-        deposits=Depositor(
-            worker, depositing, has_room_here, lambda: task.abort_event.is_set() or task.stop_requested
-        ),
+        deposits=Depositor(worker, depositing, has_room_here, lambda: task.abort_event.is_set() or task.stop_told),
     )
     return train_rank(comm, plan, services)
 

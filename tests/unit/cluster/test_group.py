@@ -370,7 +370,6 @@ def test_a_failure_survives_pickling():
     assert isinstance(error.__cause__, DataError)
 
 
-@pytest.mark.xfail(strict=True, reason="ranks cannot be asked how long they have not looked for a stop")
 def test_ranks_are_asked_when_they_last_looked_for_a_stop(cluster):
     played = cluster()
     played.mute.add("w1")
@@ -378,7 +377,6 @@ def test_ranks_are_asked_when_they_last_looked_for_a_stop(cluster):
     assert {function.__name__ for function, *_ in played.calls} == {"rank_looks"}
 
 
-@pytest.mark.xfail(strict=True, reason="a rank that does not look for a stop is waited for")
 @pytest.mark.parametrize("nannies", [(True, True, True), (False, True, True)])
 def test_ranks_that_are_given_up_are_replaced_and_named(cluster, nannies):
     played = cluster(nannies=nannies)

@@ -17,6 +17,7 @@ from singa_dask.cluster.rank import (
     current_task,
     keep_rank,
     rank_formed,
+    rank_looks,
     rank_task,
     release_worker,
     reserve_worker,
@@ -101,7 +102,6 @@ def test_an_error_of_its_own_spends_the_world_that_it_shares(worker, size):
     assert worker.spent == ([worker.comm] if size > 1 else []) and leases.holder(worker.address) == ""
 
 
-@pytest.mark.xfail(strict=True, reason="Dask ends the worker's event loop, with tracebacks")
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), SystemExit("out of data")])
 def test_what_would_end_the_process_is_an_error_of_the_rank(worker, error):
     leases.reserve(worker.address, "g", 5.0)
@@ -116,10 +116,7 @@ def test_what_would_end_the_process_is_an_error_of_the_rank(worker, error):
     assert caught.value.__cause__ is error and worker.spent == [worker.comm]
 
 
-@pytest.mark.xfail(strict=True, reason="nothing tells how long a rank has not looked for a stop, and where it is")
 def test_a_rank_tells_how_long_it_has_not_looked_for_a_stop_and_where_it_is(worker, monkeypatch):
-    from singa_dask.cluster.rank import rank_looks
-
     now, goes, told = SimpleNamespace(s=100.0), threading.Event(), []
     monkeypatch.setattr(rank, "time", SimpleNamespace(monotonic=lambda: now.s))
     monkeypatch.setattr(rank, "_Watchdog", lambda task, worker: SimpleNamespace(stop=lambda: None))

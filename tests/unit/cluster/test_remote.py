@@ -66,9 +66,9 @@ class Client:
 
         return asyncio.run(main())
 
-    async def _run(self, function, *args, workers, nanny):
+    async def _run(self, function, *args, workers):
         (address,) = workers
-        self.asked.append((function.__name__, args, address, nanny))
+        self.asked.append((function.__name__, args, address))
         answer = self.answers[address]
         if answer is None:
             await asyncio.sleep(60)
@@ -89,7 +89,7 @@ def test_each_worker_answers_for_itself():
     fault = ValueError("no")
     client = Client({"a": 1, "b": None, "c": fault})
     answers = run_each(client, print, {"a": (), "b": (7,), "c": ()}, 0.05)
-    assert client.asked == [("print", (), "a", False), ("print", (7,), "b", False), ("print", (), "c", False)]
+    assert client.asked == [("print", (), "a"), ("print", (7,), "b"), ("print", (), "c")]
     assert answers["a"] == 1 and answers["c"] is fault and isinstance(answers["b"], TimeoutError)
 
 
@@ -139,7 +139,6 @@ def test_a_client_that_has_closed_itself_has_lost_its_scheduler():
         alive(closed)
 
 
-@pytest.mark.xfail(strict=True, reason="the scheduler is asked to ask, and fails with a KeyError")
 def test_nannies_are_asked_to_kill_and_nobody_for_workers_that_have_left(monkeypatch):
     asked = []
     monkeypatch.setattr(remote, "ask_nannies", lambda client, function, args, s: asked.append((function, args)))

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.xfail(strict=True, reason="nothing watches a rank that makes no step")
+from singa_dask.cluster.rank import Looks
+from singa_dask.supervision.standstill import Standstill
 
 
-def looks(*of):
-    from singa_dask.cluster.rank import Looks
-
-    return {rank: each and Looks(*each, "forward, own.py:7") for rank, each in enumerate(of)}
+def looks(*of, **more):
+    return {rank: each and Looks(*each, "forward, own.py:7", **more) for rank, each in enumerate(of)}
 
 
 def standstill(patience_s=30.0):
-    from singa_dask.supervision.standstill import Standstill
-
     return Standstill(patience_s)
 
 
 @pytest.mark.parametrize(
-    ("ago_s", "longest_s", "stopping", "still"),
+    ("ago_s", "longest_s", "asked", "still"),
     [
         (31.0, 0.2, False, True),
         (29.0, 0.2, False, False),
@@ -37,14 +34,14 @@ def standstill(patience_s=30.0):
         (31.0, 0.0, True, True),
     ],
 )
-def test_a_rank_stands_still_by_what_its_steps_took_before(ago_s, longest_s, stopping, still):
-    given = looks((ago_s, longest_s), (0.1, longest_s))
-    assert standstill().still(given, stopping=stopping) == ([0] if still else [])
+def test_a_rank_stands_still_by_what_its_steps_took_before(ago_s, longest_s, asked, still):
+    given = looks((ago_s, longest_s), (0.1, longest_s), asked=asked)
+    assert standstill().still(given) == ([0] if still else [])
 
 
-def test_ranks_that_have_left_or_do_not_answer_are_not_judged_before_a_stop():
-    given = looks(None, (40.0, 0.1))
-    assert standstill().still(given, stopping=False) == [1]
+def test_ranks_that_wait_have_left_or_do_not_answer_do_not_stand_still():
+    assert standstill().still(looks(None, (40.0, 0.1))) == [1]
+    assert standstill().still(looks((40.0, 0.1), asked=True, waits=True)) == []
 
 
 def test_ranks_are_asked_only_after_a_while_without_a_step():
