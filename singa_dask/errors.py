@@ -14,11 +14,15 @@ SingaError
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 _K = TypeVar("_K")
+_LISTED = 60
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 
 
 class SingaError(Exception):
@@ -112,6 +116,43 @@ def root_cause(errors: Mapping[_K, BaseException]) -> _K:
     return min(errors, key=lambda key: consequence(errors[key]))
 
 
+def reason(error: BaseException) -> str:
+    """What an error says in its first line; its name if it says nothing."""
+    said = error.strerror if isinstance(error, OSError) else None
+    return next(iter((said or str(error)).splitlines()), "") or type(error).__name__
+
+
+def no_room(error: BaseException) -> bool:
+    """Whether a file could not be written because its disk is full, or its user has no more room there."""
+    return isinstance(error, OSError) and error.errno in _NO_ROOM
+
+
+def disk_full(path: object, error: BaseException) -> str:
+    """What to say of a file or folder for which there is `no_room`."""
+    return f"{path}: its disk is full ({reason(error)}). Free space, or write elsewhere."
+
+
+def way_out(error: BaseException, otherwise: str) -> str:
+    """What helps if memory or open files have run out, which is no fault of a file; for other errors `otherwise`."""
+    if isinstance(error, MemoryError):
+        return "Use fewer processes, or more memory."
+    if isinstance(error, OSError) and error.errno in _TOO_MANY_FILES:
+        return "Raise the limit: ulimit -n NUMBER."
+    return otherwise
+
+
+def lack(error: BaseException) -> str | None:
+    """What the machine lacks, and the way out: memory, room on a disk or open files; None for other errors."""
+    path = error.filename if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError):
+        said = f" ({reason(error)})" if str(error) else ""
+        return f"memory ran out{said}. Use a smaller batchsize, fewer processes, or more memory."
+    if no_room(error):
+        return disk_full(path, error) if path else f"the {disk_full('', error).removeprefix(': its ')}"
+    help_ = way_out(error, "")
+    return f"{f'{path}: ' if path else ''}{reason(error)}. {help_}" if help_ else None
+
+
 def nearest(value: str, valid: Iterable[str]) -> str:
     """A hint with the valid name nearest to `value`, or with all valid names if none is near.
 
@@ -125,4 +166,5 @@ def nearest(value: str, valid: Iterable[str]) -> str:
         close = [folded[m] for m in difflib.get_close_matches(value.lower(), folded, n=1, cutoff=0.6)]
     if close:
         return f"Did you mean {close[0]}?"
-    return f"Valid: {', '.join(names)}." if names else ""
+    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+    return f"Valid: {', '.join(names[:_LISTED])}{more}." if names else ""

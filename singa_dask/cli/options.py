@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from singa_dask.errors import ConfigError, SingaError
+from singa_dask.errors import ConfigError, SingaError, lack
 
 if TYPE_CHECKING:
     from singa_dask.job import Job, JobProto
@@ -88,6 +88,11 @@ def reports_errors(command: Callable[..., Any]) -> Callable[..., Any]:
             sys.exit(2)
         except SingaError as error:
             click.echo(f"error: {error}", err=True)
+            sys.exit(1)
+        except (MemoryError, OSError) as error:
+            if (text := lack(error)) is None:
+                raise
+            click.echo(f"error: {text}", err=True)
             sys.exit(1)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)

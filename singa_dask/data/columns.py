@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 DTYPES = ("uint8", "int16", "int32", "int64", "float16", "float32", "float64")
+MAX_SAMPLE_NBYTES = 256 << 20
 MAX_RANK = 4
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from singa_dask.data.manifest import MANIFEST_FILE, STATISTICS_FILE
-from singa_dask.errors import DataError
+from singa_dask.errors import DataError, disk_full, no_room
 from singa_dask.temporary import FolderInUse, in_use, remove_abandoned
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,8 @@ def replace_folder(out: Path, overwrite: bool = False, *, durable: bool = True) 
         if durable:
             sync(out.parent)
     except OSError as error:
-        raise DataError(f"{out}: could not be written ({error}). Is the disk full?") from error
+        said = disk_full(out, error) if no_room(error) else f"{out}: could not be written ({error})."
+        raise DataError(said) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Column, Role
-from singa_dask.errors import DataError, nearest
+from singa_dask.errors import DataError, nearest, way_out
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class Manifest:
             ) from None
         except OSError as error:
             raise DataError(
-                f"{path}: cannot be read ({error.strerror}). Check the path and its permissions."
+                f"{path}: cannot be read ({error.strerror}). {way_out(error, 'Check the path and its permissions.')}"
             ) from error
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: is not JSON ({error}). {WAY_OUT}") from error

@@ -13,11 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from singa_dask.data.columns import DTYPES, MAX_RANK, NAME_RULE, Channels, Column, Role, is_name
+from singa_dask.data.columns import DTYPES, MAX_RANK, MAX_SAMPLE_NBYTES, NAME_RULE, Channels, Column, Role, is_name
 from singa_dask.data.manifest import FORMAT, HASH, VERSION, WAY_OUT, Manifest, Shard
 from singa_dask.errors import DataError
 
-MAX_SAMPLE_NBYTES = 256 << 20
 _SHARD_NAME = re.compile(r"shard-\d{5,}\.h5")
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 

@@ -16,9 +16,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from singa_dask.data.columns import Channels, Column
+from singa_dask.data.columns import MAX_SAMPLE_NBYTES, Channels, Column
 from singa_dask.data.manifest import MANIFEST_FILE, STATISTICS_FILE
-from singa_dask.data.manifest_reader import MAX_SAMPLE_NBYTES
 from singa_dask.data.resolve import resolve
 from singa_dask.data.shards import read_small
 from singa_dask.errors import ConfigError, DataError, Problem

@@ -17,7 +17,7 @@ import numpy as np
 
 from singa_dask.data.columns import Column, Role
 from singa_dask.data.manifest import MANIFEST_FILE, WAY_OUT, Manifest, Shard
-from singa_dask.errors import DataError
+from singa_dask.errors import DataError, reason, way_out
 
 
 class ShardReader:
@@ -58,7 +58,8 @@ class ShardReader:
             with open(self.path, "rb") as file:
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise DataError(f"{self.path}: cannot be mapped into memory ({error}). {WAY_OUT}") from error
+            help_ = way_out(error, WAY_OUT)
+            raise DataError(f"{self.path}: cannot be mapped into memory ({reason(error)}). {help_}") from error
 
     def check_windows(self, windows: np.ndarray) -> None:
         """Compare the hash of each of these windows with the manifest, once per reader.
@@ -145,8 +146,8 @@ def open_untrusted(path: Path) -> h5py.File:
             return h5py.File(path, "r")
     except FileNotFoundError:
         raise DataError(f"{path}: does not exist. {WAY_OUT}") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be opened as HDF5 ({_first_line(error)}). {WAY_OUT}") from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise DataError(f"{path}: cannot be opened as HDF5 ({reason(error)}). {way_out(error, WAY_OUT)}") from error
 
 
 def contiguous_range(
@@ -194,7 +195,7 @@ def _own_dataset(file: h5py.File, path: Path, name: str) -> h5py.h5d.DatasetID:
         try:
             place = h5py.h5o.open(place, part.encode())
         except (KeyError, OSError, RuntimeError, ValueError) as error:
-            raise DataError(f"{path}: {name!r} cannot be read ({_first_line(error)}). {WAY_OUT}") from error
+            raise DataError(f"{path}: {name!r} cannot be read ({reason(error)}). {way_out(error, WAY_OUT)}") from error
     if not isinstance(place, h5py.h5d.DatasetID):
         raise DataError(f"{path}: {name!r} is not a dataset. {WAY_OUT}")
     return place
@@ -210,7 +211,3 @@ def read_small(path: Path, name: str, max_nbytes: int) -> np.ndarray:
         raise DataError(f"{path}: {name!r} is larger than {max_nbytes:,} bytes. {WAY_OUT}")
     array = np.fromfile(path, dtype, math.prod(shape), offset=offset)
     return array.reshape(shape)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

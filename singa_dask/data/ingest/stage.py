@@ -7,7 +7,6 @@ every part.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import threading
@@ -24,7 +23,7 @@ from singa_dask.data.ingest.labels import encode_answers, encode_array
 from singa_dask.data.ingest.options import Encoding
 from singa_dask.data.ingest.series import as_texts, encode_series
 from singa_dask.data.ingest.shuffle import permutation, share_rows
-from singa_dask.errors import DataError
+from singa_dask.errors import DataError, disk_full, no_room
 
 WRITTEN_NBYTES = 1 << 20
 TABLE_ROWS = 4096
@@ -238,9 +237,6 @@ def _write(path: Path, summary: Summary, pieces: Mapping[str, _Array], order: np
 
 def unwritable(folder: Path, error: OSError) -> DataError:
     """What to say of a folder that could not be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DataError(
-            f"{folder.parent}: its disk is full. Sharding needs room for the samples twice: free it, or write "
-            "elsewhere."
-        )
+    if no_room(error):
+        return DataError(f"{disk_full(folder.parent, error)} Sharding needs room for the samples twice.")
     return DataError(f"{folder.parent}: could not be written ({error.strerror}). Check its permissions.")

@@ -96,6 +96,7 @@ def write(
             with Bar(progress) as bar:
                 if client is not None:
                     check_shared(client, work.path)
+                work.check_room(source.nbytes)
                 summaries = work.stage(source, client, bar)
                 layout = make_layout(work.plan, source, summaries, nshards, window, like)
                 folders = work.assemble(layout, client, bar, durable)
@@ -156,6 +157,7 @@ class _Work:
             [encoding.missing, dict(encoding.encode), seed, shuffle, shares],
         ]
         digest = hashlib.blake2b(json.dumps(told, default=repr).encode(), digest_size=8).hexdigest()
+        self.out = out
         self.path = out.parent / f".{out.name}.parts-{digest}"
         self.blocks = len(source.blocks)
         self.resumable = not any(getattr(block, "local", False) for block in source.blocks)
@@ -185,6 +187,13 @@ class _Work:
         except OSError as error:
             raise unwritable(self.path, error) from error
         return in_use(self.path)
+
+    def check_room(self, nbytes: int) -> None:
+        """Raises DataError if so many bytes do not fit on the disk, those that are there already included."""
+        free = shutil.disk_usage(self.path).free + sum(path.stat().st_size for path in self.path.glob("*.part"))
+        if nbytes > free:
+            sizes = f"has {free / 1e9:,.1f} GB free, and the samples need {nbytes / 1e9:,.1f} GB, twice"
+            raise DataError(f"{self.out}: its disk {sizes}. Free space, or write elsewhere.")
 
     def stage(self, source: Source, client: Any, bar: Bar) -> list[Summary]:
         """The first pass."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from singa_dask.data.columns import MAX_RANK, Channels
-from singa_dask.data.sources.files import Rows, RowsBlock, cut_rows
+from singa_dask.data.sources.files import Rows, RowsBlock, check_sample, cut_rows
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Wanted
 from singa_dask.errors import DataError, nearest
@@ -161,6 +161,7 @@ def _source(
     ]
     if not any(total for _, total, _ in sizes):
         raise DataError(f"{name}: {largest} has no samples.")
+    stored = [dataset for layout in layouts for dataset in layout.values() if not dataset.text]
     short = short_names(wanted.names)
     columns = {short[column]: column for column in wanted.names}
     named = wanted.renamed(short.__getitem__)
@@ -174,6 +175,7 @@ def _source(
         roles=dict(named.roles),
         channels=_channels(wanted, first, short),
         classes={short[c]: first[c].classes for c in wanted.y if first[c].classes},
+        nbytes=sum(math.prod(dataset.shape) * dataset.dtype.itemsize for dataset in stored),
     )
 
 
@@ -226,6 +228,10 @@ def _check(path: Path, name: str, dataset: Dataset, is_answer: bool) -> None:
         raise DataError(
             f"{path}: a sample of {name} has no values; its shape is {dataset.shape}. Name another dataset."
         )
+    if min(dataset.shape) < 0:
+        raise DataError(f"{path}: {name} has the shape {dataset.shape}. Copy the file again.")
+    nbytes = math.prod(dataset.shape[1:]) * dataset.dtype.itemsize
+    check_sample(path, name, nbytes, "Cut the samples into several, or name another dataset.")
     if len(dataset.shape) > MAX_RANK + 1:
         raise DataError(
             f"{path}: {name} has the shape {dataset.shape}, but a sample has at most {MAX_RANK} dimensions. "

@@ -7,10 +7,11 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, need, stamp_of, unreadable
+from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, need, reading, stamp_of
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.tables import TableColumn, check_distinct, choose, column_named, listing
 from singa_dask.data.sources.wanted import Names, Wanted
@@ -139,17 +140,18 @@ class CsvBlock:
     def read(self) -> dict[str, Any]:
         """A pandas Series of each column. Raises DataError."""
         need("pandas", "tables", "csv")
-        table = self._parsed(self._bytes(self.stop), self.types)
-        for name, kind in self.types.items():
-            if kind == "whole number" and _type(table.column(name)) not in ("whole number", "number"):
-                raise self._not_a(name)
-        return {name: _trimmed(table.column(name)).to_pandas() for name in self.types}
+        with reading(self.path, "Is it a CSV file? Leave it out of --source otherwise."):
+            table = self._parsed(self._bytes(self.stop), self.types)
+            for name, kind in self.types.items():
+                if kind == "whole number" and _type(table.column(name)) not in ("whole number", "number"):
+                    raise self._not_a(name)
+            return {name: _trimmed(table.column(name)).to_pandas() for name in self.types}
 
     def schema(self) -> dict[str, TableColumn]:
         """All columns, by the first lines. Raises DataError, also if numbers are among the texts of a column."""
         data = self._bytes(min(self.stop, self.start + SAMPLE_NBYTES))
         if self.start + len(data) < self.stop:
-            data = data[: data.rfind(b"\n") + 1]
+            data = data[: data.rfind(b"\n") + 1] or self._bytes(self.stop)
         sample = self._parsed(data, dict.fromkeys(self.dialect.names, "") | dict(self.types))
         found = {name: _describe(sample.column(name)) for name in self.dialect.names}
         for name in found:
@@ -200,13 +202,12 @@ class CsvBlock:
             rows = [*_rows(data.decode(), self.dialect.separator, self.line)]
         except (UnicodeDecodeError, csv.Error) as fault:
             return DataError(f"{self.path}: is not UTF-8 CSV from line {self.line} on ({fault}). Convert it first.")
-        width = len(self.dialect.names)
+        width, places = len(self.dialect.names), {name: place for place, name in enumerate(self.dialect.names)}
         for line, cells in rows:
             if len(cells) != width:
                 return DataError(f"{self.path}: line {line} has {len(cells)} columns, but the first line has {width}.")
         for name in types:
-            place = self.dialect.names.index(name)
-            if types[name] == "number" and any(not _is_value(cells[place]) for _, cells in rows):
+            if types[name] == "number" and any(not _is_value(cells[places[name]]) for _, cells in rows):
                 return self._not_a(name)
         return DataError(f"{self.path}: the lines from {self.line} on cannot be read ({error}). Correct the file.")
 
@@ -259,34 +260,40 @@ def _trimmed(column: Any) -> Any:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[io.BufferedReader]:
-    try:
-        with path.open("rb") as file:
-            yield file
-    except OSError as error:
-        raise unreadable(path, error, "Check the path and its rights.") from error
+    with reading(path, "Check the path and its rights."), path.open("rb") as file:
+        yield file
 
 
 def _rows(text: str, separator: str, line: int = 1) -> Iterator[tuple[int, list[str]]]:
     """(line number, cells) of every line that is not empty."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     start = 0
-    for cells in reader:
-        if cells:
-            yield line + start, cells
-        start = reader.line_num
+    try:
+        for cells in reader:
+            if cells:
+                yield line + start, cells
+            start = reader.line_num
+    except csv.Error as error:
+        if "field limit" in str(error):
+            most = f"a cell of line {line + start} has more than {csv.field_size_limit():,} characters"
+            raise csv.Error(f"{most}: is a quotation mark not closed?") from error
+        raise
 
 
 def _head(path: Path, separator: str) -> list[list[str]]:
     """The cells of the first two lines."""
     with _opened(path) as file:
         data = file.read(SAMPLE_NBYTES)
+        if data.count(b"\n") < 2 and len(data) == SAMPLE_NBYTES:
+            data += file.read(BLOCK_NBYTES - SAMPLE_NBYTES)
+    if b"\n" not in data and len(data) == BLOCK_NBYTES:
+        raise DataError(f"{path}: its first line has more than {BLOCK_NBYTES:,} bytes. Is it a CSV file?")
     packed = next((tool for mark, tool in _PACKED.items() if data.startswith(mark)), None)
     if packed is not None and b"\0" in data:
         raise DataError(f"{path}: is compressed, so that its lines cannot be read in parallel. Run {packed} first.")
     try:
         text = data.decode("utf-8-sig") if len(data) < SAMPLE_NBYTES else data.decode("utf-8-sig", errors="ignore")
-        rows = _rows(text, separator)
-        return [cells for _, (_, cells) in zip(range(2), rows, strict=False)]
+        return [cells for _, cells in islice(_rows(text, separator), 2)]
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(
             f"{path}: is not a UTF-8 CSV file with the separator {separator!r} ({error}). Convert it first."
@@ -317,7 +324,8 @@ def _ranges(path: Path, header: bool) -> Iterator[tuple[int, int, int]]:
             start, line = start + len(cells), line + cells.count(b"\n")
         data = bytearray(BLOCK_NBYTES)
         while size := file.readinto(data):
-            rest = _until_line_end(file, data.count(b'"', 0, size), path, line) if size == len(data) else b""
+            quotes = data.count(b'"', 0, size)
+            rest = _until_line_end(file, quotes, path, line) if size == len(data) else bytearray()
             stop = start + size + len(rest)
             blank = all(data[i : min(i + 4096, size)].isspace() for i in range(0, size, 4096)) and not rest.strip()
             if not blank:
@@ -325,14 +333,14 @@ def _ranges(path: Path, header: bool) -> Iterator[tuple[int, int, int]]:
             start, line = stop, line + data.count(b"\n", 0, size) + rest.count(b"\n")
 
 
-def _until_line_end(file: io.BufferedReader, quotes: int, path: Path, line: int) -> bytes:
+def _until_line_end(file: io.BufferedReader, quotes: int, path: Path, line: int) -> bytearray:
     """What follows `quotes` quotation marks, up to the end of their last line."""
-    rest = b""
+    rest = bytearray()
     while piece := file.readline():
         rest += piece
         quotes += piece.count(b'"')
         if quotes % 2 == 0:
-            return rest
+            break
         if len(rest) > _MAX_OPEN_QUOTE:
             raise DataError(f"{path}: a quotation mark after line {line} is not closed. Close it, or remove it.")
     return rest

@@ -5,17 +5,20 @@ from __future__ import annotations
 import glob
 import importlib
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from singa_dask.errors import DataError
+from singa_dask.data.columns import MAX_SAMPLE_NBYTES
+from singa_dask.errors import DataError, SingaError, reason, way_out
 
 BLOCK_NBYTES = 32 << 20
 MAX_BLOCK_NBYTES = 256 << 20  # of a block that must be larger, because one chunk or row group is
+MAX_BLOCKS = 1 << 20
 _GLOB = frozenset("*?[")
 
 
@@ -57,7 +60,25 @@ def unreadable(path: Path, error: BaseException, remedy: str) -> DataError:
         return DataError(
             f"{path}: does not exist on {socket.gethostname()}. Every worker must reach the files by the same path."
         )
-    return DataError(f"{path}: cannot be read ({str(error) or type(error).__name__}). {remedy}")
+    return DataError(f"{path}: cannot be read ({reason(error)}). {way_out(error, remedy)}")
+
+
+@contextmanager
+def reading(path: Path, remedy: str) -> Iterator[None]:
+    """What libraries raise while they read a file becomes a DataError: a damaged file makes them raise anything."""
+    try:
+        yield
+    except SingaError:
+        raise
+    except Exception as error:
+        raise unreadable(path, error, remedy) from error
+
+
+def check_sample(path: Path, name: str, nbytes: int, remedy: str) -> None:
+    """Raises DataError if a sample of a column is larger than shards may have."""
+    if nbytes > MAX_SAMPLE_NBYTES:
+        most = f"at most {MAX_SAMPLE_NBYTES >> 20} MiB are allowed"
+        raise DataError(f"{path}: a sample of {name} has {nbytes:,} bytes; {most}. {remedy}")
 
 
 @dataclass(frozen=True)
@@ -90,7 +111,13 @@ def cut_rows(files: Iterable[tuple[Path, int, int]], row_nbytes: int) -> list[tu
     small: list[Rows] = []
     held = 0
     for path, total, together in files:
+        together = max(1, together)
         step = most - most % together if together <= most else min(together, max(1, MAX_BLOCK_NBYTES // row_nbytes))
+        if total > MAX_BLOCKS * step:
+            raise DataError(
+                f"{path}: holds {total:,} samples by its header, and at most {MAX_BLOCKS * step:,} can be read. "
+                "Is it whole? Copy it again."
+            )
         stamp = stamp_of(path)
         for start in range(0, total, step):
             rows = Rows(path, start, min(start + step, total), stamp)

@@ -14,14 +14,13 @@ import numpy as np
 
 from singa_dask.data.columns import Channels, Role
 from singa_dask.data.sources.arrays import Dataset, array_sources, listing
-from singa_dask.data.sources.files import Rows, RowsBlock, find_files, unreadable
+from singa_dask.data.sources.files import Rows, RowsBlock, find_files, reading
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.data.writer import MASK, WEIGHT, X, Y
 from singa_dask.errors import DataError
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5", ".nxs")
-_FAULTS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 _REMEDY = "Is it a whole HDF5 file that no program is writing? Copy it again, or leave it out of --source."
 
 
@@ -78,12 +77,9 @@ def lying(source: Source) -> tuple[list[Path], dict[str, tuple[str, Role]], dict
 @contextmanager
 def _opened(path: Path) -> Iterator[h5py.File]:
     """An HDF5 file for reading. Raises DataError, also for errors while reading."""
-    try:
-        # File systems of clusters often have no locks.
-        with h5py.File(path, "r", locking="best-effort") as file:
-            yield file
-    except _FAULTS as error:
-        raise unreadable(path, error, _REMEDY) from error
+    # File systems of clusters often have no locks.
+    with reading(path, _REMEDY), h5py.File(path, "r", locking="best-effort") as file:
+        yield file
 
 
 def _list(path: Path) -> dict[str, Dataset]:
@@ -210,7 +206,7 @@ def _read_one(file: h5py.File, rows: Rows, name: str) -> np.ndarray:
         raise DataError(
             f"{rows.path}: {name} holds texts that are not UTF-8 ({error}). Convert them first."
         ) from error
-    except _FAULTS as error:
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
         raise DataError(
             f"{rows.path}: {name}, samples {rows.start:,} to {rows.stop - 1:,} cannot be read ({error}). "
             "The file is damaged: copy it again."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from singa_dask.data.columns import Channels, Role
-from singa_dask.data.sources.files import BLOCK_NBYTES, need, stamp_of, unreadable
+from singa_dask.data.sources.files import BLOCK_NBYTES, check_sample, need, reading, stamp_of
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import DataError
 
@@ -39,7 +39,7 @@ def load(
     """
     need("PIL.Image", "datasets", "images")
     folder = Path(source).expanduser().absolute()
-    if form is not None and (folder.is_file() or not any(entry.is_dir() for entry in folder.iterdir())):
+    if form is not None and (folder.is_file() or not any(entry.is_dir() for entry in _entries(folder))):
         paths = [folder] if folder.is_file() else _images(folder)
         return {"": _source(folder, paths, (), (), form, True)}
     if not folder.is_dir():
@@ -88,13 +88,11 @@ class ImageBlock:
                     f"{path}: is {file.height} x {file.width} pixels (height x width), but the first image is "
                     f"{height} x {width}. Resize all images with --resize."
                 )
-            try:
+            with reading(path, "The image is damaged: remove or replace it."):
                 image = file.convert("L" if channels == 1 else "RGB")
                 if image.size != (width, height):
                     image = image.resize((width, height))
                 out[...] = np.asarray(image, dtype=np.uint8).reshape(self.form)
-            except (OSError, SyntaxError, ValueError) as error:
-                raise unreadable(path, error, "The image is damaged: remove or replace it.") from error
 
 
 def _source(
@@ -105,7 +103,9 @@ def _source(
     form: tuple[int, int, int],
     resize: bool,
 ) -> Source:
-    step = max(1, BLOCK_NBYTES // (form[0] * form[1] * form[2]))
+    nbytes = form[0] * form[1] * form[2]
+    check_sample(folder, "x", nbytes, "Use a smaller --resize.")
+    step = max(1, BLOCK_NBYTES // nbytes)
     blocks = [
         ImageBlock(
             tuple(some := paths[start : start + step]),
@@ -124,6 +124,7 @@ def _source(
         roles={"y": Role.LABEL} if labels else {},
         channels={"x": Channels.LAST},
         classes={"y": tuple(classes)} if labels else {},
+        nbytes=len(paths) * nbytes,
     )
 
 
@@ -140,7 +141,7 @@ def _size(resize: tuple[int, int] | int | str) -> tuple[int, int]:
 
 def _members(folder: Path, known: Sequence[str] | None) -> tuple[list[str], list[Path], list[int]]:
     """The classes, and path and label of each image. known: the classes of the training images."""
-    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    classes = sorted(entry.name for entry in _entries(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not classes:
         raise DataError(f"{folder}: has no subfolders. Put the images of each class in a separate folder.")
     names = classes if known is None else [*known]
@@ -155,8 +156,13 @@ def _members(folder: Path, known: Sequence[str] | None) -> tuple[list[str], list
     return names, paths, labels
 
 
+def _entries(folder: Path) -> list[Path]:
+    with reading(folder, "Check the path and its rights."):
+        return [*folder.iterdir()]
+
+
 def _images(folder: Path) -> list[Path]:
-    found = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    found = sorted(path for path in _entries(folder) if path.is_file() and not path.name.startswith("."))
     if not found:
         raise DataError(f"{folder}: holds no images. Remove the folder, or fill it.")
     return found
@@ -177,10 +183,8 @@ def _common_form(paths: Sequence[Path], size: tuple[int, int] | None) -> tuple[i
 def _opened(path: Path) -> Image:
     import PIL.Image
 
-    try:
+    with reading(path, "Is it an image that Pillow can read? Remove it otherwise."):
         image = PIL.Image.open(path)
-    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
-        raise DataError(f"{path}: is not an image that Pillow can read ({error}). Remove it.") from error
     if image.mode not in _GREY + _COLOUR:
         image.close()
         raise DataError(

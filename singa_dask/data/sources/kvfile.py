@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from singa_dask.data.columns import Channels, Role
-from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, stamp_of, unreadable
+from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, reading, stamp_of
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import DataError
 
@@ -82,7 +82,7 @@ class KvfileBlock:
                 _checked(self.path, number, data[start:stop], self.form)
                 for number, (start, stop) in enumerate(_values(self.path, data, self.start, self.stop), self.first)
             ]
-        x = np.stack([record.values for record in records]).reshape(len(records), *self.form[0])
+            x = np.stack([record.values for record in records]).reshape(len(records), *self.form[0])
         return {"x": x} | ({"y": np.array([record.label for record in records])} if self.form[2] else {})
 
 
@@ -113,15 +113,12 @@ def _load(files: list[Path]) -> Source:
 
 @contextmanager
 def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
-    try:
-        with path.open("rb") as file:
-            if not path.stat().st_size:
-                yield b""
-                return
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                yield data
-    except OSError as error:
-        raise unreadable(path, error, "Check the path and its rights.") from error
+    with reading(path, "Check the path and its rights."), path.open("rb") as file:
+        if not path.stat().st_size:
+            yield b""
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield data
 
 
 def _values(path: Path, data: mmap.mmap | bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:

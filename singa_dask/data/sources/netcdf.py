@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions, listing, plain_texts
-from singa_dask.data.sources.files import Rows, find_files, need, unreadable
+from singa_dask.data.sources.files import Rows, find_files, need, reading
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
@@ -51,29 +51,20 @@ def _opened(path: Path) -> Iterator[dict[str, Any]]:
 
     if _magic(path) == b"CDF":
         raise DataError(f"{path}: is of netCDF 3. Convert it: nccopy -k nc4 {path.name} new.nc")
-    try:
+    with reading(path, _REMEDY), ExitStack() as stack:
         groups = xarray.open_groups(path, engine="h5netcdf", decode_times=False, cache=False)
-    except Exception as error:  # xarray and h5netcdf raise anything
-        raise unreadable(path, error, _REMEDY) from error
-    try:
+        for dataset in groups.values():
+            stack.callback(dataset.close)
         yield {
             f"{group}/{name}".strip("/"): variable
             for group, dataset in groups.items()
             for name, variable in dataset.variables.items()
         }
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
-        raise unreadable(path, error, _REMEDY) from error
-    finally:
-        for dataset in groups.values():
-            dataset.close()
 
 
 def _magic(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(3)
-    except OSError as error:
-        raise unreadable(path, error, _REMEDY) from error
+    with reading(path, _REMEDY), path.open("rb") as file:
+        return file.read(3)
 
 
 def _list(path: Path) -> dict[str, Dataset]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +13,13 @@ from typing import IO
 import numpy as np
 
 from singa_dask.data.sources.arrays import Dataset, array_sources, listing
-from singa_dask.data.sources.files import MAX_BLOCK_NBYTES, Rows, find_files, unreadable
+from singa_dask.data.sources.files import MAX_BLOCK_NBYTES, Rows, find_files, reading
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
 
 SUFFIXES = (".npz",)
+_REMEDY = "Write it with numpy.savez, or copy it again."
 _SUFFIX = ".npy"
 _LOCAL_HEADER_NBYTES = 30
 
@@ -45,11 +46,8 @@ def contents(source: str | Path) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            yield archive
-    except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
-        raise unreadable(path, error, "Write it with numpy.savez, or copy it again.") from error
+    with reading(path, _REMEDY), zipfile.ZipFile(path) as archive:
+        yield archive
 
 
 def _list(path: Path) -> dict[str, Dataset]:
@@ -75,14 +73,18 @@ def _describe(shape: tuple[int, ...], fortran: bool, dtype: np.dtype, info: zipf
     if packed and shape:
         # Each block is unpacked from the start of the array: few blocks.
         together = max(1, MAX_BLOCK_NBYTES * shape[0] // max(1, info.file_size))
-    fault = "holds pickled objects, which are not read. Save numbers or texts: array.astype(...)."
+    fault = ""
+    if dtype.hasobject:
+        fault = "holds pickled objects, which are not read. Save numbers or texts: array.astype(...)."
+    elif math.prod(shape) * dtype.itemsize > info.file_size:
+        fault = f"ends early: its header says {shape} of {dtype}, and {info.file_size:,} bytes are there. {_REMEDY}"
     return Dataset(
         shape,
         dtype,
         max(together, shape[0] if fortran and shape else 1),
         "compressed" if packed else "",
         dtype.kind in "SU",
-        fault=fault if dtype.hasobject else "",
+        fault=fault,
     )
 
 

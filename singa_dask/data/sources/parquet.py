@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from singa_dask.data.sources.files import BLOCK_NBYTES, MAX_BLOCK_NBYTES, find_files, need, stamp_of, unreadable
+from singa_dask.data.sources.files import BLOCK_NBYTES, MAX_BLOCK_NBYTES, find_files, need, reading, stamp_of
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.tables import TableColumn, choose, listing
 from singa_dask.data.sources.wanted import Names, Wanted
@@ -111,7 +111,7 @@ class ParquetBlock:
                 table = file.read_row_groups([*self.groups], columns=[*self.columns])
             else:
                 table = _rows_of(file, self.groups[0], self.rows, self.columns)
-        found = {name: _values(self.path, name, table.column(name)) for name in self.columns}
+            found = {name: _values(self.path, name, table.column(name)) for name in self.columns}
         for name, value in self.hive:
             found[name] = pandas.Series([value]).repeat(table.num_rows).reset_index(drop=True)
         return found
@@ -119,22 +119,18 @@ class ParquetBlock:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        with pq.ParquetFile(path) as file:
-            yield file
-    except (OSError, pa.ArrowException) as error:
-        raise unreadable(path, error, _REMEDY) from error
+    with reading(path, _REMEDY), pq.ParquetFile(path) as file:
+        yield file
 
 
 def _schema(path: Path) -> dict[str, Any]:
     """The Arrow type of each column."""
     with _opened(path) as file:
         schema = file.schema_arrow
-    pandas = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
-    index = {name for name in pandas.get("index_columns", ()) if isinstance(name, str)}
+        pandas = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+        index = {name for name in pandas.get("index_columns", ()) if isinstance(name, str)}
     return {field.name: field.type for field in schema if field.name not in index}
 
 

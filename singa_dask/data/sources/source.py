@@ -32,6 +32,7 @@ class Source:
     columns of y, Role.LABEL or Role.TARGET; by default it is chosen by the values. channels: of arrays, by raw column;
     a missing entry is chosen by the shape. classes: names of the classes, by raw column. ordered: whether the order of
     the samples is part of the data, so that they must not be shuffled. name: for messages, such as the path.
+    nbytes: of all samples, at least.
     """
 
     name: str
@@ -46,3 +47,4 @@ class Source:
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     ordered: bool = False
+    nbytes: int = 0

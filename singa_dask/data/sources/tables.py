@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -119,6 +120,6 @@ def listing(schema: Schema) -> str:
 
 def check_distinct(where: str, names: Sequence[str]) -> None:
     """Raises DataError if two columns have the same name."""
-    double = next((name for place, name in enumerate(names) if name in names[:place]), None)
-    if double is not None:
+    if len(set(names)) < len(names):
+        double = Counter(names).most_common(1)[0][0]
         raise DataError(f"{where}: has two columns named {double!r}. Rename one of them.")

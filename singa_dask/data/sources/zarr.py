@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions, listing, plain_texts
-from singa_dask.data.sources.files import Rows, need, unreadable
+from singa_dask.data.sources.files import Rows, need, reading
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
@@ -61,12 +61,8 @@ def _find_stores(source: str | Path) -> list[Path]:
 def _opened(path: Path) -> Iterator[Any]:
     import zarr
 
-    try:
+    with reading(path, _REMEDY):
         yield zarr.open(path, mode="r")
-    except DataError:
-        raise
-    except Exception as error:  # codecs and stores raise anything
-        raise unreadable(path, error, _REMEDY) from error
 
 
 def _list(path: Path) -> dict[str, Dataset]:

@@ -21,7 +21,6 @@ def ran(error: BaseException):
     return CliRunner().invoke(command)
 
 
-@pytest.mark.xfail(strict=True, reason="tracebacks")
 @pytest.mark.parametrize(
     ("error", "says"),
     [

@@ -20,7 +20,6 @@ from singa_dask.data.convert import shard_files
 from singa_dask.data.shards import ShardFolder
 from singa_dask.errors import DataError
 
-pytestmark = pytest.mark.xfail(strict=True, reason="errors of the libraries that read files pass as tracebacks")
 Make = Callable[[Path], Any]
 
 
@@ -70,12 +69,16 @@ def of_shape(shape: str) -> str:
 @pytest.mark.parametrize(
     ("kind", "make", "says"),
     [
-        ("hdf5", hdf5((4, 10**15)), r"f\.hdf5: a sample of x has 4\.00e\+06 GB; at most 256 MiB .* Cut the samples"),
+        (
+            "hdf5",
+            hdf5((4, 10**15)),
+            r"f\.hdf5: a sample of x has 4,000,000,000,000,000 bytes; at most 256 MiB .* Cut the samples",
+        ),
         ("hdf5", hdf5((4, 2**20, 2**20, 2**10)), r"f\.hdf5: a sample of x has "),
         ("hdf5", hdf5((10**14, 4)), r"f\.hdf5: holds 100,000,000,000,000 samples by its header.* Copy it again"),
         ("npz", npz(of_shape(f"({10**15}, 4)"), 10**15), r"f\.npz: x ends early.* Write it with"),
-        ("npz", npz(of_shape(f"(4, {10**15})")), r"f\.npz: a sample of x has"),
-        ("npz", npz(of_shape(f"(4, {10**40})")), r"f\.npz: a sample of x has"),
+        ("npz", npz(of_shape(f"(4, {10**15})")), r"f\.npz: x ends early"),
+        ("npz", npz(of_shape(f"(4, {10**40})")), r"f\.npz: x ends early"),
         ("npz", npz("(" * 3000), r"f\.npz: cannot be read \("),
         ("npz", npz("{" * 200 + "}" * 200), r"f\.npz: cannot be read \("),
         ("npz", npz(of_shape("(4, -2)")), r"f\.npz: x has the shape \(4, -2\)"),
@@ -106,7 +109,7 @@ def test_samples_that_do_not_fit_on_the_disk_are_refused_before_it_is_full(tmp_p
     hdf5((10**9, 4))(tmp_path / "f.hdf5")
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10**9}))
     monkeypatch.setattr("singa_dask.data.sources.arrays.RowsBlock.read", lambda block: pytest.fail("was read"))
-    with pytest.raises(DataError, match=r"out: its disk has 1 GB free, and the samples need 20 GB"):
+    with pytest.raises(DataError, match=r"out: its disk has 1\.0 GB free, and the samples need 20\.0 GB"):
         shard_files("hdf5", tmp_path / "out", source=tmp_path / "f.hdf5")
     assert os.listdir(tmp_path) == ["f.hdf5"]
 
@@ -165,7 +168,7 @@ def test_too_little_memory(tmp_path, kind, monkeypatch):
         "parquet": "singa_dask.data.sources.parquet._values",
     }
     monkeypatch.setattr(where[kind], refuse)
-    with pytest.raises(DataError, match=r"f\.\w+.* Unable to allocate 3\.55 PiB.* more memory") as refused:
+    with pytest.raises(DataError, match=r"f\.\w+.*Unable to allocate 3\.55 PiB.* more memory") as refused:
         shard_files(kind, tmp_path / "out", source=source, progress=False)
     assert "opy" not in str(refused.value)
 
