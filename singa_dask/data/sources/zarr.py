@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,14 @@ from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
 
 _MARKS = (".zgroup", ".zarray", "zarr.json")
+_METADATA = ("zarr.json", ".zarray", ".zmetadata")
+# A store says which codecs decode it, and "pickle" runs code that is in the store. The last two decode texts.
+CODECS = (
+    *("bytes", "endian", "transpose", "sharding_indexed", "cast_value", "scale_offset", "astype", "bitround", "delta"),
+    *("fixedscaleoffset", "packbits", "quantize", "shuffle", "blosc", "bz2", "gzip", "lz4", "lzma", "pcodec", "zfpy"),
+    *("zlib", "zstd", "adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3", "vlen-bytes", "vlen-utf8"),
+)
+_CODEC_FIELDS = ("compressor", "filters", "codecs", "index_codecs")
 _REMEDY = "Is it a whole Zarr store? Copy it again, or leave it out of --source."
 
 
@@ -58,11 +67,58 @@ def _find_stores(source: str | Path) -> list[Path]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(path: Path, names: Sequence[str] | None = None) -> Iterator[Any]:
+    """A store, of whose arrays these are read, by default all."""
     import zarr
 
     with reading(path, _REMEDY):
+        nodes = _nodes(path) if names is None else [("", path), *((name, path / name) for name in names)]
+        for name, folder in nodes:
+            _check_codecs(path, name, folder)
         yield zarr.open(path, mode="r")
+
+
+def _nodes(folder: Path, name: str = "") -> Iterator[tuple[str, Path]]:
+    """The groups and arrays of a store. In folders of chunks there are none."""
+    yield name, folder
+    newest = folder / "zarr.json"
+    if newest.exists():
+        group = json.loads(newest.read_bytes()).get("node_type") == "group"
+    else:
+        group = (folder / ".zgroup").exists()
+    for inner in filter(_is_store, sorted(folder.iterdir()) if group else ()):
+        yield from _nodes(inner, f"{name}/{inner.name}".strip("/"))
+
+
+def _check_codecs(path: Path, name: str, folder: Path) -> None:
+    """Raise DataError for a codec that is not in CODECS, before anything is decoded."""
+    for file in filter(Path.exists, (folder / mark for mark in _METADATA)):
+        for array, codec in _codecs(json.loads(file.read_bytes()), name):
+            if codec.removeprefix("numcodecs.") not in CODECS:
+                raise DataError(
+                    f"{path}: {array or path.name} is stored with the codec {codec!r}, which is not one of those that "
+                    f"are known to run no code. Write the store again with one of {', '.join(CODECS)}."
+                )
+
+
+def _codecs(metadata: Any, array: str) -> Iterator[tuple[str, str]]:
+    """The codecs of arrays by their names, in metadata of one node, or of several: consolidated ones."""
+    if isinstance(metadata, list):
+        for part in metadata:
+            yield from _codecs(part, array)
+    if not isinstance(metadata, dict):
+        return
+    for key, value in metadata.items():
+        if key in _CODEC_FIELDS:
+            for codec in filter(None, value if isinstance(value, list) else [value]):
+                spelled = [codec] if isinstance(codec, str) else [codec[at] for at in ("id", "name") if at in codec]
+                yield from ((array, str(name)) for name in spelled)
+        if key == "metadata":
+            for name, part in value.items():
+                inner = f"{array}/{name.removesuffix('.zarray')}".strip("/")
+                yield from _codecs({} if name.endswith(".zattrs") else part, inner)
+        elif key != "attributes":
+            yield from _codecs(value, array)
 
 
 def _list(path: Path) -> dict[str, Dataset]:
@@ -94,6 +150,6 @@ def _describe(array: Any) -> Dataset:
 def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
     import zarr
 
-    with _opened(rows.path) as root:
+    with _opened(rows.path, names) as root:
         arrays = [root if isinstance(root, zarr.Array) else root[name] for name in names]
         return [plain_texts(np.asarray(array[rows.start : rows.stop])) for array in arrays]
