@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.findings import Findings
 from singa_dask.job.paths import Path, format_path
+from singa_dask.job.unroll import MAX_STEPS
 
 
 class Range(NamedTuple):
@@ -25,6 +26,7 @@ POSITIVE = Range("must be at least 1", lambda x: x >= 1)
 NOT_NEGATIVE = Range("must not be negative", lambda x: x >= 0)
 ABOVE_ZERO = Range("must be above 0", lambda x: x > 0)
 NOT_ZERO = Range("must not be 0", lambda x: x != 0)
+STEPS = Range(f"must be from 1 to {MAX_STEPS:,}", lambda x: 1 <= x <= MAX_STEPS)
 FRACTION = Range("must be at least 0 and below 1", lambda x: 0 <= x < 1)
 ODD = Range("must be odd and at least 1", lambda x: x >= 1 and x % 2 == 1)
 PORT = Range("must be from 0 to 65535", lambda x: 0 <= x <= 65535)
@@ -34,7 +36,7 @@ LAYER_DIMENSION = Range("must be 0, 1, or -1 for the net's", lambda x: x in (-1,
 # The range of a field, whichever block has it; "Block.field" where blocks differ.
 _FIELDS: dict[Range, str] = {
     POSITIVE: """
-        train_steps num_openblas_threads bucket_size cd_k unroll_len num_partitions change_freq batchsize shape
+        train_steps num_openblas_threads bucket_size cd_k num_partitions change_freq batchsize shape
         kernel kernel_x kernel_y stride stride_x stride_y num_filters num_output num_splits num_slices num_concates
         kernel_z stride_z dilation dilation_x dilation_y dilation_z groups UpsamplingProto.factor
         num_softmax_per_instance num_groups num_heads topk hdim dim_hidden vocab_size feature_dim nworkers_per_procs
@@ -53,6 +55,7 @@ _FIELDS: dict[Range, str] = {
         rho beta1 beta2 momentum dropout_ratio validation_share ReduceOnPlateauProto.factor warmup_factor rise
         ema_decay label_smoothing
     """,
+    STEPS: "unroll_len",
     ODD: "local_size",
     PORT: "start_port",
     DIMENSION: "NetProto.partition_dim",

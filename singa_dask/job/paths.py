@@ -16,8 +16,10 @@ from singa_dask.job.job_pb2 import JobProto, LayerProto
 
 Path = tuple[str | int, ...]
 
+# A file's name has 255 at most, with what is put before and behind it.
+MAX_NAME_NBYTES = 200
 # A layer name that can replace a position in brackets.
-_NAME = re.compile(r"(?!\d+$)[^\[\]=]+")
+_NAME = re.compile(rf"(?!\d+$)[^\[\]=\x00-\x1f\x7f-\x9f]{{1,{MAX_NAME_NBYTES}}}")
 
 
 def layers_of(job: JobProto) -> Iterator[tuple[Path, LayerProto]]:

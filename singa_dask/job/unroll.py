@@ -24,6 +24,9 @@ from typing import NamedTuple
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto, UnrollConnType
 
+# Time steps of a layer, and connections between those of two layers, at most: checks look at each.
+MAX_STEPS = 100_000
+MAX_CONNECTIONS = 10_000_000
 # Layers that extract time steps from a sequence.
 _FRAMES = frozenset({LayerType.kFrame, LayerType.kRNNLabel})
 _RECURRENT = frozenset({LayerType.kGRU, LayerType.kLSTM, LayerType.kRNN})
@@ -43,7 +46,7 @@ class Connection(NamedTuple):
     source: str
     kind: int
     shift: int
-    instances: tuple[tuple[int, ...], ...]
+    instances: tuple[Sequence[int], ...]
     frames: bool = False
 
     @property
@@ -118,10 +121,10 @@ def connections(layer: LayerProto, times: Times) -> list[Connection]:
             found.append(Connection(source, kind, shift, ((0,),)))  # whole rows
             continue
         last = times.lengths[source] - 1
-        read: list[tuple[int, ...]] = []
+        read: list[Sequence[int]] = []
         for j in range(layer.unroll_len):
             if kind == UnrollConnType.kUnrollOneToAll:
-                read.append((j,) if sequence else tuple(range(last + 1)))
+                read.append((j,) if sequence else range(last + 1))
             elif kind == UnrollConnType.kUnrollFirstToLast:
                 read.append((last,) if j == 0 else ())
             else:
@@ -163,6 +166,12 @@ def faults(layer: LayerProto, times: Times) -> Iterator[Fault]:
     if not all(source in times.lengths for source in layer.srclayers):
         return  # reported elsewhere
     found = connections(layer, times)
+    for connection in found:
+        if (count := sum(map(len, connection.instances))) > MAX_CONNECTIONS:
+            message = f"connects every time step of {connection.source!r} with every one of {layer.name!r}"
+            hint = f"At most {MAX_CONNECTIONS:,} connections are possible: use fewer time steps."
+            yield Fault("unroll_conn_type", message, f"{count:,} connections", hint)
+            return
     bare = [j for j in range(layer.unroll_len) if found and not any(c.instances[j] for c in found)]
     if bare:
         message = f"leaves time step {bare[0]} of {layer.unroll_len} without a source"
@@ -180,7 +189,7 @@ def _wrong_connection(layer: LayerProto, position: int, connection: Connection, 
         hint = f"Write neuralnet {{ unroll_len: {length} }}, or use kUnrollFirstToLast to read only the last record."
         yield Fault("srclayers", message, source, hint)
         return
-    beyond = [k for read in connection.instances for k in read if k >= length]
+    beyond = [read[-1] for read in connection.instances if read and read[-1] >= length]
     if beyond:
         message = f"has {length} time steps, but {layer.name!r} (with {layer.unroll_len}) reads step {beyond[0]}"
         hint = "Give both the same unroll_len, or read the source with unroll_conn_type: kUnrollOneToAll."

@@ -20,6 +20,7 @@ from singa_dask.data.generated import generated_manifest
 from singa_dask.data.store import columns_of
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import ClusterTopology, Job, active_phases, graph_phase, reads_data, runs_in
+from singa_dask.job.check_names import parameter_faults, shown
 from singa_dask.job.code_bundle import CodeBundle, not_kept, pack
 from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.job.job_pb2 import JobProto, LayerType, Phase
@@ -165,6 +166,13 @@ def _warn_of_unused_data(job: JobProto) -> None:
 def _build_nets(job: JobProto, phases: Sequence[int], workers: int) -> dict[int, Net]:
     """The net of every phase, as the first of a group's workers will build it; parameters have no memory here."""
     nets = make_nets(job, Ops(), 0, workers, phases=phases, allocate=False)
+    problems = [
+        Problem("neuralnet", f"the parameter {shown(name)} {fault}", hint="Rename it where its layer declares it.")
+        for net in nets.values()
+        for name, fault in parameter_faults(param.name for param in net.params)
+    ]
+    if problems:
+        raise ConfigError(dict.fromkeys(problems))
     nets[Phase.kTrain].check_initial_values(job.seed)
     for net in nets.values():
         for name in net.input_layers:

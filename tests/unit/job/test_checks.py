@@ -298,7 +298,11 @@ def test_one_fault_gives_one_problem_in_its_place(
         ('char_rnn_conf { path: "x" }', "char_rnn_conf.batchsize", "shared by the 3 workers of a group"),
         ('char_rnn_conf { path: "x" batchsize: 2 }', "char_rnn_conf.batchsize", "shared by the 3 workers of a group"),
         ('char_rnn_conf { path: "dataset:x" batchsize: 3 }', "char_rnn_conf.path", "dataset:NAME/SPLIT"),
-        ('char_rnn_conf { path: "x" batchsize: 3 unroll_len: 0 }', "char_rnn_conf.unroll_len", "must be at least 1"),
+        (
+            'char_rnn_conf { path: "x" batchsize: 3 unroll_len: 0 }',
+            "char_rnn_conf.unroll_len",
+            "must be from 1 to 100,000",
+        ),
         ('char_rnn_conf { path: "x" batchsize: 3 } store_conf { }', "store_conf", "It reads char_rnn_conf"),
     ],
 )

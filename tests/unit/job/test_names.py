@@ -8,8 +8,6 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import check_job, load_job
 from singa_dask.job.job_pb2 import JobProto
 
-pytestmark = pytest.mark.xfail(strict=True, reason="names are not checked")
-
 
 def problems(job: JobProto) -> tuple[Problem, ...]:
     try:

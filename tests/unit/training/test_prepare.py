@@ -295,3 +295,24 @@ def test_a_rule_for_whole_parameters_refuses_parameters_that_are_split():
     prepare(Job(**given, updater=updaters.AdamW(lr=0.1)), with_data=False)
     with pytest.raises(ConfigError, match=r"updater.type: LAMB needs .* Received: ip_weight, ip_bias. Leave out part"):
         prepare(Job(**given, updater=updaters.LAMB(lr=0.1)), with_data=False)
+
+
+class Escaping(layers.Layer):
+    """Its parameter would lie outside of the parameters of a checkpoint."""
+
+    def setup(self, *src):
+        self.declare("/../../w", (2,), 1, 1)
+        return src[0]
+
+
+def test_parameters_of_user_layers_have_names_that_checkpoints_can_have():
+    net = [
+        data(),
+        Escaping("own"),
+        layers.InnerProduct("ip", num_output=2),
+        layers.SoftmaxLoss("loss", ["ip", "data"]),
+    ]
+    with pytest.raises(
+        ConfigError, match=r"the parameter 'own_/\.\./\.\./w' must not have \. or \.\. between slashes"
+    ):
+        prepare(job(*net), with_data=False)
