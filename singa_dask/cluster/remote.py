@@ -197,6 +197,11 @@ def alive(client: Any, addresses: Iterable[str] | None = None, timeout_s: float 
     return set(_ask_scheduler(client, lambda: client.scheduler.ncores(workers=wanted), timeout_s))
 
 
+def threads_of(client: Any) -> int:
+    """The most threads that a worker has; 1 if there is none. Raises SchedulerLost as `alive` does."""
+    return max(_ask_scheduler(client, lambda: client.scheduler.ncores(workers=None)).values(), default=1)
+
+
 def last_seen(client: Any) -> dict[str, float]:
     """When each worker last sent the scheduler a heartbeat, by the scheduler's clock.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import re
 import time
@@ -16,7 +15,8 @@ from urllib.parse import urlsplit
 
 from singa_dask.cluster import leases
 from singa_dask.cluster.bootstrap import MpiReport, mpi_report, this_node
-from singa_dask.cluster.remote import alive, run_each
+from singa_dask.cluster.remote import alive, run_each, threads_of
+from singa_dask.data.dask_demand import demand
 from singa_dask.errors import ClusterError
 from singa_dask.job.topology import ClusterTopology
 
@@ -94,21 +94,25 @@ def wait_workers(client: Any, count: int, timeout_s: float = 30.0) -> list[Worke
     """
     began = time.monotonic()
     deadline, silence_ends = began + timeout_s, began + min(_UNMENTIONED_S, timeout_s / 2)
-    while True:
-        # Asked again soon: a worker that is just being replaced is listed, and will never answer.
-        workers, silent = answering(client)
-        if len(workers) >= count:
-            return workers
-        if time.monotonic() >= deadline:
-            mute = f" These don't answer: {silent}." if silent else ""
-            raise ClusterError(
-                f"only {len(workers)} of {count} Dask workers came within {timeout_s:g} s.{mute} Start more."
-            )
-        if time.monotonic() >= silence_ends:
-            there = len(workers), count, timeout_s
-            logger.warning("%d of %d Dask workers are there; waiting for more, %g s in all", *there)
-            silence_ends = math.inf
-        time.sleep(0.05)
+    said = False
+    with demand(client) as ask:
+        while True:
+            # Asked again soon: a worker that is just being replaced is listed, and will never answer.
+            workers, silent = answering(client)
+            if len(workers) >= count:
+                return workers
+            if time.monotonic() >= deadline:
+                mute = f" These don't answer: {silent}." if silent else ""
+                ways = f"`dask worker`, client.cluster.scale({count}) or client.cluster.adapt(minimum={count})"
+                came = f"only {len(workers)} of {count} Dask workers came within {timeout_s:g} s"
+                raise ClusterError(f"{came}.{mute} Start more: {ways}.")
+            if time.monotonic() >= silence_ends:
+                if not said:
+                    there = len(workers), count, timeout_s
+                    logger.warning("%d of %d Dask workers are there; waiting for more, %g s in all", *there)
+                said = True
+                ask(count, threads_of(client))
+            time.sleep(0.05)
 
 
 def answering(client: Any, timeout_s: float = _ANSWER_S) -> tuple[list[WorkerInfo], str]:

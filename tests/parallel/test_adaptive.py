@@ -35,7 +35,6 @@ def adaptive(monkeypatch):
         each.close()
 
 
-@pytest.mark.xfail(strict=True, reason="nothing is submitted while a run waits, so Dask adds no workers")
 @pytest.mark.parametrize(("threads", "count"), [(1, 2), pytest.param(4, 3, marks=pytest.mark.long)])
 def test_a_wait_asks_for_workers(adaptive, threads, count):
     client = adaptive(threads)
@@ -44,7 +43,6 @@ def test_a_wait_asks_for_workers(adaptive, threads, count):
 
 
 @pytest.mark.long
-@pytest.mark.xfail(strict=True, reason="nothing is submitted while a run waits, so Dask adds no workers")
 def test_a_model_is_fitted_on_workers_that_come_when_they_are_asked_for(adaptive, tmp_path):
     draw = np.random.default_rng(0).normal(size=(100, 2)).astype(np.float32)
     fitted = Regressor(epochs=2, client=adaptive(1), workspace=tmp_path / "run").fit(draw, draw[:, 0])

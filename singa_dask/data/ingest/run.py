@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from singa_dask.data.dask_demand import demand
 from singa_dask.data.ingest.facts import Summary
 from singa_dask.data.ingest.stage import StagePlan, stage, stage_block
 from singa_dask.errors import ClusterError
@@ -182,10 +183,13 @@ def _put(finished: queue.Queue, index: int, _future: Any) -> None:
 def check_shared(client: Any, folder: Path) -> None:
     """Raises ClusterError unless all workers of the cluster can write to `folder` and this process sees it."""
     try:
-        client.wait_for_workers(1, timeout=WORKERS_TIMEOUT_S)
+        with demand(client) as ask:
+            ask(1, 1)
+            client.wait_for_workers(1, timeout=WORKERS_TIMEOUT_S)
     except TimeoutError as error:
-        message = f"the Dask cluster has had no workers for {WORKERS_TIMEOUT_S:g} s. Start some."
-        raise ClusterError(message) from error
+        message = f"the Dask cluster has had no workers for {WORKERS_TIMEOUT_S:g} s"
+        more = "Start some: `dask worker`, client.cluster.scale(1) or client.cluster.adapt(minimum=1)."
+        raise ClusterError(f"{message}. {more}") from error
     try:
         found = client.run(_probe, str(folder))
     except Exception as error:  # whatever a worker raises that cannot import the function

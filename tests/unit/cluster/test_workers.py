@@ -144,11 +144,32 @@ def test_which_world_workers_share(reports, expected):
     assert shared_world(_in_world(*reports)) == expected
 
 
+class _Client:
+    """The client of a cluster whose workers have two threads. asked, cancelled: tasks."""
+
+    asynchronous = False
+
+    def __init__(self):
+        self.asked, self.cancelled = [], []
+
+    def map(self, function, numbers, *, key, pure, resources):
+        self.asked += numbers
+        return [*numbers]
+
+    def cancel(self, tasks, force):
+        self.cancelled += tasks
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch):
+    monkeypatch.setattr(workers, "threads_of", lambda client: 2)
+
+
 def test_a_wait_for_workers_is_told_once_and_ends(monkeypatch, caplog):
     monkeypatch.setattr(workers, "answering", lambda client: (_workers(a=1), ""))
     assert len(wait_workers(None, 1, 0.2)) == 1 and not caplog.records
     with pytest.raises(ClusterError, match=r"only 1 of 3 Dask workers came within 0\.4 s\. Start more"):
-        wait_workers(None, 3, 0.4)
+        wait_workers(_Client(), 3, 0.4)
     assert [r.getMessage() for r in caplog.records] == [
         "1 of 3 Dask workers are there; waiting for more, 0.4 s in all"
     ]
@@ -206,7 +227,7 @@ def test_workers_that_do_not_answer_are_named_after_the_wait(cluster, monkeypatc
     monkeypatch.setattr(workers.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     cluster.answers = {"lost": TimeoutError("no answer")} | {worker.address: worker for worker in _workers(a=1)}
     with pytest.raises(ClusterError, match=r"only 1 of 2 .* within 30 s\. These don't answer: lost: TimeoutError"):
-        wait_workers(None, 2)
+        wait_workers(_Client(), 2)
     assert 30.0 <= now[0] < 30.1
 
 
@@ -229,11 +250,11 @@ def test_workers_are_taken_in_the_order_of_their_numbers():
     assert host_of("inproc://") == "inproc://" and host_of("tls://[::1]:99") == "::1"
 
 
-@pytest.mark.xfail(strict=True, reason="the error does not say how")
 @pytest.mark.parametrize(("there", "wanted"), [(0, 1), (1, 3)])
 def test_too_few_workers_are_told_with_the_ways_to_more(monkeypatch, there, wanted):
     monkeypatch.setattr(workers, "answering", lambda client: (_workers(a=there) if there else [], ""))
-    client = SimpleNamespace(submit=lambda *a, **o: SimpleNamespace(), scheduler_info=lambda **o: {"workers": {}})
+    client = _Client()
     said = rf"only {there} of {wanted} .*Start more: .*client\.cluster\.scale\({wanted}\).*adapt\(minimum={wanted}\)"
     with pytest.raises(ClusterError, match=said):
-        wait_workers(client, wanted, timeout_s=0.01)
+        wait_workers(client, wanted, timeout_s=0.2)
+    assert len(client.asked) == 10 * wanted * 2 and client.cancelled == client.asked, "work for so many threads"

@@ -93,7 +93,7 @@ def test_every_sample_of_the_test_data_has_a_line_with_names_and_all_probabiliti
 def test_workers_that_do_not_see_the_data_are_named_before_any_are_predicted(kinds, tmp_path, data):
     np.savez(tmp_path / "x.npz", x=X)
     blocks = blocks_of(kinds[0], str(tmp_path / data))
-    cluster = SimpleNamespace(wait_for_workers=lambda count, timeout: None)
+    cluster = SimpleNamespace(wait_for_workers=lambda count, timeout: None, map=lambda *a, **o: [], cancel=None)
     with pytest.raises(ClusterError, match=rf"/{data}: the Dask workers on \S+ \(tcp://far:1\) do not see it"):
         predict_blocks(kinds[0], blocks, tmp_path / "p.csv", OtherMachine(cluster, tmp_path / data, "tcp://far:1"))
     assert not (tmp_path / "p.csv").exists()
