@@ -15,6 +15,7 @@ from singa_dask.cluster.local_dask import refuse_import
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.job import ClusterTopology, Job
 from singa_dask.job.job_pb2 import ClusterProto, JobProto
+from singa_dask.job.text_paths import text_of
 from singa_dask.job.topology import cluster_message
 from singa_dask.monitor.lines import duration, format_metrics
 from singa_dask.monitor.plan_table import expectation
@@ -196,6 +197,8 @@ def train(
     resume = resume or job.proto.resume
     name = f"{job.name}-{'auto' if auto else job.topology.framework.name.lower()}"
     folder = Workspace(Path(workspace or job.proto.cluster.workspace or Path("runs") / name))
+    if processes:
+        text_of(folder.folder, "workspace")
     called = Callbacks(callbacks, job.name, folder.folder, job.proto.train_steps)
     if data is not None:
         job = with_data(job, data, validation, cache(partial(folder.new_data, resume=resume)), client)

@@ -18,6 +18,7 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import Job, runs_in
 from singa_dask.job.job_pb2 import LayerProto, LayerType, Phase
 from singa_dask.job.layer_types import LOSSES, type_name
+from singa_dask.job.text_paths import text_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -153,7 +154,7 @@ def _reading(layer: LayerProto, training: Path, held_out: Path | None, share: fl
     if not trains and held_out is None:
         message, hint = "does not run in training, and there are no other data for it", "Give validation too."
         raise ConfigError(Problem(f"layer {layer.name!r}", message, "data without validation", hint))
-    layer.store_conf.path = str(training if trains or held_out is None else held_out)
+    layer.store_conf.path = text_of(training if trains or held_out is None else held_out, "data")
     layer.store_conf.validation_share = share
     if share or held_out is None or not (trains and validates):
         return [layer]
@@ -161,7 +162,7 @@ def _reading(layer: LayerProto, training: Path, held_out: Path | None, share: fl
     other.ClearField("exclude")
     tests = runs_in(layer, Phase.kTest)
     other.include[:] = [Phase.kVal, *[Phase.kTest] * tests]
-    other.store_conf.path = str(held_out)
+    other.store_conf.path = text_of(held_out, "validation")
     for phase in other.include:
         if phase in layer.include:
             layer.include.remove(phase)

@@ -25,6 +25,7 @@ from singa_dask.job.code_bundle import CodeBundle, not_kept, pack
 from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.job.job_pb2 import JobProto, LayerType, Phase
 from singa_dask.job.stores import store_of
+from singa_dask.job.text_paths import text_of
 from singa_dask.layers import Frame, GeneratedInput, Layer, SoftmaxLoss
 from singa_dask.net import LayerRow, Net, features_as_targets, labelled_inputs
 from singa_dask.net.flat import GroupLayout
@@ -87,7 +88,7 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
     if ready.cluster.nworkers_per_procs > 1:
         message = "cluster.nworkers_per_procs: %d is ignored: every worker has a process of its own"
         logger.warning(message, ready.cluster.nworkers_per_procs)
-    ready.checkpoint_path[:] = [str(Path(path).absolute()) for path in ready.checkpoint_path]
+    ready.checkpoint_path[:] = [text_of(Path(path).absolute(), "checkpoint_path") for path in ready.checkpoint_path]
     entered = list(dict.fromkeys((Phase.kTrain, *(active_phases(ready) if phases is None else phases))))
     if phases is None:
         _warn_of_unused_data(ready)

@@ -27,6 +27,7 @@ from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.job.job_pb2 import CharRNNProto, JobProto, LayerProto, LayerType, Phase, StoreProto
 from singa_dask.job.layer_types import CONF
 from singa_dask.job.stores import store_of
+from singa_dask.job.text_paths import text_of
 from singa_dask.training.feed import data_key, group_stream
 
 logger = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class _Resolver:
     def _resolve_store(self, name: str, store: StoreProto, phase: int) -> tuple[StoreInfo, AnyStream]:
         info = store_info(store)
         stream = group_stream(self.job, store, info.manifest, phase)
-        store.path = str(info.path)
+        store.path = text_of(info.path, "store_conf.path")
         store.shape[:] = info.shape
         fitted, trained = self.trained.get(name, (info, store))
         if fitted is not info:
@@ -238,7 +239,7 @@ def _resolve_mean(layer: LayerProto) -> None:
     """Make the path of an ImagePreprocess layer's mean image absolute, and check the file."""
     path = statistics_path(layer.rgbimage_conf.meanfile)
     read_small(path, "mean", MAX_MEAN_NBYTES)
-    layer.rgbimage_conf.meanfile = str(path)
+    layer.rgbimage_conf.meanfile = text_of(path, "rgbimage_conf.meanfile")
 
 
 def _key_in(layer: LayerProto, key: str) -> str:
@@ -258,7 +259,7 @@ def _resolve_text(conf: CharRNNProto) -> None:
         raise ConfigError(Problem("char_rnn_conf.path", "must be a folder of shards, not a text", conf.path, hint))
     folder = resolve(conf.path)
     symbols = vocabulary(folder)
-    conf.path = str(folder)
+    conf.path = text_of(folder, "char_rnn_conf.path")
     if not conf.vocab_path:
         return
     difference = first_difference(vocabulary(conf.vocab_path), symbols)
@@ -267,4 +268,5 @@ def _resolve_text(conf: CharRNNProto) -> None:
         message = f"differs from the vocabulary of {folder}: {difference}"
         raise ConfigError(Problem("char_rnn_conf.vocab_path", message, conf.vocab_path, hint))
     if not conf.vocab_path.startswith("dataset:"):
-        conf.vocab_path = str(Path(conf.vocab_path).expanduser().absolute())
+        vocab_path = Path(conf.vocab_path).expanduser().absolute()
+        conf.vocab_path = text_of(vocab_path, "char_rnn_conf.vocab_path")
