@@ -142,7 +142,7 @@ def sample(job: Path, overrides: tuple[str, ...], checkpoint: Path | None, prime
     """Generate text with a net that was trained on text."""
     from singa_dask.training.sample import Sampler
 
-    sampler = Sampler(load(job, overrides, None), [checkpoint] if checkpoint else [])
+    sampler = Sampler(load(job, overrides, None, checkpoint), [checkpoint] if checkpoint else [])
     written = sampler.write(primer=primer, **drawing)
     output = for_data(sys.stdout)
     output.write(primer + (sampler.separator if primer else ""))

@@ -91,7 +91,8 @@ def train(
     # Open MPI's mpiexec forwards only SIGUSR1 without killing the job.
     save_when_stopped(signal.SIGTERM, *([signal.SIGUSR1] if mpi else []))
     auto = cluster == AUTO
-    loaded = cache(lambda: load(job, overrides, None if auto else cluster))
+    resumed = driving["workspace"] if driving["resume"] else None
+    loaded = cache(lambda: load(job, overrides, None if auto else cluster, resumed))
     with ExitStack() as stack:
         if mpi:
             gc.set_threshold(*_PYTHONS_THRESHOLD)  # ranks train in this process

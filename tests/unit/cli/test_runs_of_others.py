@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.commands import Ran, run_here
+from support.commands import Ran, example, run_here
 from support.planted import plant, ran
 
 import singa_dask.cli.run
@@ -92,6 +92,8 @@ def planted(run: Path) -> list[str]:
         (("predict", ".."), "run/checkpoint"),
         (("predict", "step-00000002.h5"), "run/checkpoint"),
         (("predict", "../home/job.conf", "--checkpoint", "."), "run"),
+        (("sample", "../home/text.conf", "--checkpoint", "."), "run"),
+        (("train", "../home/job.conf", "--resume", "--workspace", "."), "run"),
         (("attach", "run"), "."),
         (("attach", "."), "run"),
     ],
@@ -99,6 +101,8 @@ def planted(run: Path) -> list[str]:
 def test_it_is_refused_as_any_code_of_others(strange, attached, tmp_path, args, cwd):
     (tmp_path / "link").symlink_to(strange)
     (tmp_path / "home" / "job.conf").write_text((strange / "job.conf").read_text())
+    text = example("char-rnn").read_text().replace("type: kUniform low", 'user_type: "strange_layers:Same" low', 1)
+    (tmp_path / "home" / "text.conf").write_text(text)
     (tmp_path / "home" / "strange_layers.py").unlink()
     done = command(*args, cwd=tmp_path / cwd)
     assert planted(strange) == []
