@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from singa_dask.cli.options import CHECKPOINT, JOB, PATH, SET, TRUST, job_options, load, reports_errors, trained
+from singa_dask.cli.options import (
+    CHECKPOINT,
+    JOB,
+    OUTPUT,
+    PATH,
+    SET,
+    TRUST,
+    job_options,
+    load,
+    reports_errors,
+    trained,
+)
 from singa_dask.output.streams import for_data
 
 if TYPE_CHECKING:
@@ -50,7 +61,7 @@ def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: 
 @click.command()
 @job_options
 @click.option("--phase", type=click.Choice(PHASES), default=PHASES[0], show_default=True, help="Which net to draw.")
-@click.option("--out", type=PATH, default=Path("net.svg"), show_default=True, help="SVG or PNG file to write.")
+@click.option("--out", type=OUTPUT, default=Path("net.svg"), show_default=True, help="SVG or PNG file to write.")
 @reports_errors
 def show(job: Path, cluster: Path | None, overrides: tuple[str, ...], phase: str, out: Path) -> None:
     """Draw the net of JOB: shapes, parameters, partitioning, and the bytes that workers send each other.
@@ -158,7 +169,7 @@ def sample(job: Path, overrides: tuple[str, ...], checkpoint: Path | None, prime
 @job_options
 @CHECKPOINT
 @TRUST
-@click.option("--onnx", "out", type=PATH, required=True, help="ONNX file to write.")
+@click.option("--onnx", "out", type=OUTPUT, required=True, help="ONNX file to write.")
 @click.option(
     "--output", "outputs", multiple=True, metavar="LAYER", help="Output layer; repeatable [default: predictions]."
 )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from singa_dask.errors import ConfigError, SingaError, lack
+from singa_dask.files import FILE, LINK, kind_of
 
 if TYPE_CHECKING:
     from singa_dask.job import Job, JobProto
@@ -23,6 +24,25 @@ if TYPE_CHECKING:
 
 CONNECT_S = 10.0
 PATH = click.Path(path_type=Path)
+
+
+class OutputFile(click.Path):
+    """A file to write. No link is one, which another user may have made, and nothing that is there but no file."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path: Path = super().convert(value, param, ctx)  # type: ignore[assignment]
+        kind = kind_of(path, follow=False)
+        if kind == LINK:
+            self.fail(f"'{path}' is a symbolic link. Name the file itself: {os.path.realpath(path)}", param, ctx)
+        if kind not in (None, FILE):
+            self.fail(f"'{path}' is {kind}, not a file.", param, ctx)
+        return path
+
+
+OUTPUT = OutputFile()
 JOB = click.argument("job", type=PATH)
 CLUSTER = click.option("--cluster", type=PATH, help="File whose cluster { } block replaces the job's.")
 SET = click.option(
@@ -206,6 +226,8 @@ def connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | None
         if time.monotonic() > deadline:
             raise ClusterError(f"{scheduler_file}: no scheduler wrote this file within {CONNECT_S:g} s.")
         time.sleep(0.1)
+    if scheduler_file and (kind := kind_of(scheduler_file)) != FILE:
+        raise ClusterError(f"{scheduler_file}: is {kind}, not a file that a scheduler wrote.")
     try:
         client = Client(scheduler, scheduler_file=scheduler_file and str(scheduler_file), timeout=CONNECT_S)
     except (OSError, TimeoutError, ValueError, AssertionError) as error:  # the last: a file without an address

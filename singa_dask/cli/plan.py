@@ -8,10 +8,12 @@ from typing import Any
 
 import click
 
-from singa_dask.cli.options import PATH, connect, job_options, load, reports_errors, scheduler_options
+from singa_dask.cli.options import OUTPUT, PATH, connect, job_options, load, reports_errors, scheduler_options
 from singa_dask.cli.quantities import BANDWIDTH, LATENCY, SIZE, Counts, Names
 from singa_dask.cli.run import fork_workers
+from singa_dask.files import read_text, write_whole
 
+_STDOUT = Path("-")
 FRAMEWORKS = ("sandblaster", "allreduce", "downpour", "hogwild", "hybrid")
 
 
@@ -57,7 +59,9 @@ FRAMEWORKS = ("sandblaster", "allreduce", "downpour", "hogwild", "hybrid")
 )
 @click.option("--no-data", is_flag=True, help="Open no data file: the job has the shapes of its samples.")
 @click.option("--all", "every", is_flag=True, help="Show every candidate.")
-@click.option("--json", "as_json", metavar="FILE", help="Write everything as JSON, to standard output with -.")
+@click.option(
+    "--json", "as_json", metavar="FILE", type=OUTPUT, help="Write everything as JSON, to standard output with -."
+)
 @click.option("--out", metavar="FOLDER", type=PATH, help="Draw plan.png and plan.svg there.")
 @reports_errors
 def plan(
@@ -69,7 +73,7 @@ def plan(
     file: Path | None,
     no_data: bool,
     every: bool,
-    as_json: str | None,
+    as_json: Path | None,
     out: Path | None,
     **wanted: Any,
 ) -> None:
@@ -96,11 +100,11 @@ def plan(
         )
     if as_json is not None:
         _write(as_json, made.to_json())
-    if as_json != "-":
+    if as_json != _STDOUT:
         _show(made, job, every)
     if out is not None:
         for picture in made.draw(out):
-            click.echo(f"drawn: {picture}", err=as_json == "-")
+            click.echo(f"drawn: {picture}", err=as_json == _STDOUT)
 
 
 def _show(made: Any, job: Path, every: bool) -> None:
@@ -119,19 +123,19 @@ def _profile(file: Path) -> Any:
     from singa_dask.planning.profile import Profile
 
     try:
-        return Profile.from_json(file.read_text())
+        return Profile.from_json(read_text(file))
     except (OSError, UnicodeDecodeError) as error:
         hint, why = "`singa-dask profile` writes one.", getattr(error, "strerror", "it is not text")
         raise ConfigError(Problem("--profile", f"cannot be read ({why})", str(file), hint)) from error
 
 
-def _write(where: str, text: str) -> None:
+def _write(where: Path, text: str) -> None:
     from singa_dask.errors import ConfigError, Problem
 
-    if where == "-":
+    if where == _STDOUT:
         click.echo(text)
         return
     try:
-        Path(where).write_text(text + "\n")
+        write_whole(where, text + "\n")
     except OSError as error:
-        raise ConfigError(Problem("--json", f"cannot be written ({error.strerror})", where)) from error
+        raise ConfigError(Problem("--json", f"cannot be written ({error.strerror})", str(where))) from error

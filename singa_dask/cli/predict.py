@@ -8,7 +8,16 @@ from typing import Any
 
 import click
 
-from singa_dask.cli.options import PATH, TRUST, connect, job_options, reports_errors, scheduler_options, trained
+from singa_dask.cli.options import (
+    OUTPUT,
+    PATH,
+    TRUST,
+    connect,
+    job_options,
+    reports_errors,
+    scheduler_options,
+    trained,
+)
 from singa_dask.cli.run import fork_workers
 
 
@@ -30,7 +39,7 @@ from singa_dask.cli.run import fork_workers
 )
 @click.option(
     "--out",
-    type=PATH,
+    type=OUTPUT,
     default=Path("predictions.csv"),
     show_default=True,
     help="File to write: .csv, .parquet, .h5 or .hdf5.",

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from singa_dask.cli.options import PATH, connect, reports_errors, scheduler_options
+from singa_dask.cli.options import OUTPUT, connect, reports_errors, scheduler_options
 from singa_dask.cli.run import fork_workers
+from singa_dask.files import write_whole
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,7 +47,7 @@ def _seconds(context: click.Context, option: click.Parameter, text: str) -> floa
 @click.option(
     "--budget", default="60s", show_default=True, callback=_seconds, help="How long to measure, for example 2min."
 )
-@click.option("--json", "file", type=PATH, help="Also write the profile to this file.")
+@click.option("--json", "file", type=OUTPUT, help="Also write the profile to this file.")
 @click.option("--show", is_flag=True, help="Show the kept profile of these machines, and measure nothing.")
 @reports_errors
 def profile(
@@ -81,7 +82,7 @@ def profile(
         console.print(table)
         console.print()
     if file:
-        file.write_text(found.to_json())
+        write_whole(file, found.to_json())
     if show:
         click.echo(f"kept in {place}")
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,8 @@ def shard_files(
     Raises ConfigError for unknown names and options, DataError for bad files.
     """
     out = Path(out).expanduser().absolute()
+    if out.is_symlink():  # it stays one
+        out = Path(os.path.realpath(out))
     if what in FORMATS and source is None:
         raise ConfigError(Problem("source", f"is missing: {what} needs a file or folder to read", "nothing"))
     if in_place and what != "hdf5":

@@ -7,7 +7,6 @@ import hashlib
 import http.client
 import logging
 import os
-import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import BinaryIO
 
 from singa_dask.data.catalogue import Recipe, Source
 from singa_dask.errors import DataError
+from singa_dask.files import replacing
 
 logger = logging.getLogger(__name__)
 
@@ -97,19 +97,17 @@ def download(source: Source, folder: Path, timeout_s: float = TIMEOUT_S) -> Path
     if not source.url.startswith(("https://", "http://")):
         raise DataError(f"{source.url}: only http and https addresses are supported. Correct the recipe.")
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{source.file}.part-", dir=folder)
-    part = Path(name)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            _copy(source, file, timeout_s)
-            file.flush()
-            os.fsync(file.fileno())
-        if not checksum_fits(part, source.checksum):
-            raise DataError(
-                f"{source.url}: the download is damaged or not the published file ({source.checksum[0]} differs). "
-                f"Try again, or put {source.file} in {folder}."
-            )
-        part.replace(target)
+        with replacing(target) as part:
+            with part.open("wb") as file:
+                _copy(source, file, timeout_s)
+                file.flush()
+                os.fsync(file.fileno())
+            if not checksum_fits(part, source.checksum):
+                raise DataError(
+                    f"{source.url}: the download is damaged or not the published file ({source.checksum[0]} differs). "
+                    f"Try again, or put {source.file} in {folder}."
+                )
         return target
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, OSError) as error:
         reason = getattr(error, "reason", None) or error
@@ -117,8 +115,6 @@ def download(source: Source, folder: Path, timeout_s: float = TIMEOUT_S) -> Path
             f"{source.url}: cannot be downloaded ({reason}). Put {source.file} in {folder}, or set SINGA_DASK_DATA to "
             f"a folder that holds {folder.name}/{source.file}."
         ) from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _copy(source: Source, file: BinaryIO, timeout_s: float) -> None:

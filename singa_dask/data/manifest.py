@@ -23,6 +23,7 @@ import numpy as np
 
 from singa_dask.data.columns import Column, Role
 from singa_dask.errors import DataError, nearest, way_out
+from singa_dask.files import read_text
 
 logger = logging.getLogger(__name__)
 
@@ -158,9 +159,7 @@ class Manifest:
         folder = Path(folder)
         path = folder / MANIFEST_FILE
         try:
-            if path.stat().st_size > MAX_MANIFEST_NBYTES:
-                raise DataError(f"{path}: is larger than {MAX_MANIFEST_NBYTES >> 20} MiB. {WAY_OUT}")
-            fields = json.loads(path.read_text(encoding="utf-8"))
+            fields = json.loads(read_text(path, at_most=MAX_MANIFEST_NBYTES))
         except FileNotFoundError:
             raise DataError(
                 f"{folder}: is not a folder of shards (it has no {MANIFEST_FILE}). Write one with `singa-dask shard`."

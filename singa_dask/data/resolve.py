@@ -15,6 +15,7 @@ from singa_dask.data.convert import shard_recipe
 from singa_dask.data.fetch import cache_dir
 from singa_dask.data.manifest import MANIFEST_FILE, VERSION
 from singa_dask.errors import DataError, nearest
+from singa_dask.files import kind_of, open_lock
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ def resolve(path: str) -> Path:
     if path.startswith(SCHEME):
         return _named(path)
     folder = Path(path).expanduser().absolute()
-    if (folder / MANIFEST_FILE).is_file():
+    if kind_of(folder / MANIFEST_FILE):
         return folder
     raise DataError(f"{folder}: is not a folder of shards (it has no {MANIFEST_FILE}). {_hint(folder, path)}")
 
@@ -88,7 +89,12 @@ def _lock(path: Path) -> Iterator[None]:
 
     Two processes may then do the same work, but the final rename succeeds for one only.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        descriptor = open_lock(path)
+    except OSError as error:
+        logger.warning("%s: cannot be locked (%s); continuing without the lock", path, error.strerror)
+        yield
+        return
     try:
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         logged = False

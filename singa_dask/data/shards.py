@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import mmap
-import os
-import stat
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy as np
 from singa_dask.data.columns import Column, Role
 from singa_dask.data.manifest import MANIFEST_FILE, WAY_OUT, Manifest, Shard
 from singa_dask.errors import DataError, reason, way_out
+from singa_dask.files import FILE, kind_of
 
 
 class ShardReader:
@@ -136,8 +135,8 @@ def open_untrusted(path: Path) -> h5py.File:
     Raises DataError if the file is missing or not an HDF5 file.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise DataError(f"{path}: is not a regular file. {WAY_OUT}")
+        if (kind := kind_of(path)) not in (None, FILE):
+            raise DataError(f"{path}: is {kind}, not a file. {WAY_OUT}")
         try:
             return h5py.File(path, "r", locking=False)
         except OSError as error:

@@ -16,6 +16,7 @@ from singa_dask.data.manifest import MANIFEST_FILE
 from singa_dask.data.resolve import SCHEME
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.estimators.nets import layers_for, outputs_for, text_layers
+from singa_dask.files import kind_of
 from singa_dask.job import Job, job_to_text
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers import CharRNN, RecordInput
@@ -72,7 +73,7 @@ def find_splits(shards: str) -> dict[str, Split]:
     else:
         folder = Path(shards).expanduser().absolute()
         inside = {split: str(folder / split) for split in (TRAIN, VALIDATION, TEST)}
-        paths = {split: path for split, path in inside.items() if (Path(path) / MANIFEST_FILE).is_file()}
+        paths = {split: path for split, path in inside.items() if kind_of(Path(path) / MANIFEST_FILE)}
         if TRAIN not in paths:
             paths = {TRAIN: str(folder)}
     return {split: Split(path, Manifest.load(resolve(path))) for split, path in paths.items()}

@@ -27,6 +27,7 @@ from singa_dask import layers as kinds
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.export import onnx_attention, onnx_images, onnx_time
 from singa_dask.export.onnx_graph import Graph, as_onnx, source_shape
+from singa_dask.files import replacing
 from singa_dask.job.unroll import origin
 from singa_dask.layers import Layer
 from singa_dask.layers.param import Shape
@@ -104,7 +105,8 @@ def save(
     model = export(net, list(dict.fromkeys(outputs)) or [net.scores()[0]], name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        onnx.save(model, path)
+        with replacing(path) as temporary:
+            onnx.save(model, temporary, format="protobuf")
     except OSError as error:
         raise ConfigError(Problem(key, f"cannot be written ({error.strerror})", str(path))) from error
     return model

@@ -10,6 +10,7 @@ from pathlib import Path
 from google.protobuf import text_format
 
 from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.files import NotAFile, read_text
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.job.locate import Place, Positions
 from singa_dask.job.overrides import apply_overrides
@@ -73,7 +74,7 @@ def _read(source: str | Path, what: str) -> str:
         return str(source)
     path = Path(source)
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_text(path, "utf-8-sig")
     except FileNotFoundError:
         folder = path.parent if path.parent.is_dir() else path.parent.parent
         there = [found for pattern in ("*.conf", "*/*.conf") for found in folder.glob(pattern)]
@@ -84,17 +85,17 @@ def _read(source: str | Path, what: str) -> str:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(Problem(what, "is not UTF-8 text", line=line, file=str(source))) from None
-    except IsADirectoryError:
+    except NotAFile as error:
         run = path / "job.conf"
-        hint = f"Write {run}, the job of this run." if run.is_file() else "Name a file in it."
-        raise ConfigError(Problem(what, "is a folder", str(source), hint)) from None
+        hint = f"Write {run}, the job of this run." if run.is_file() else "Name a file."
+        raise ConfigError(Problem(what, f"is {error.kind}, not a file", str(source), hint)) from None
     except OSError as error:
         raise ConfigError(Problem(what, f"cannot be read ({error.strerror})", str(source))) from error
 
 
 def _is_job(path: Path) -> bool:
-    with suppress(OSError):
-        return "neuralnet" in path.read_text(errors="replace")
+    with suppress(OSError, UnicodeDecodeError):
+        return "neuralnet" in read_text(path)
     return False
 
 

@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from singa_dask.errors import ConfigError, DataError
+from singa_dask.files import check_regular
 from singa_dask.job.job_pb2 import LayerProto
 from singa_dask.job.stores import net_shape, row_shape, store_of
 from singa_dask.layers.base import Layer
@@ -211,6 +212,7 @@ def read_statistic(layer: Layer, path: str, name: str, shape: Shape) -> np.ndarr
     import h5py
 
     try:
+        check_regular(path)
         with h5py.File(path, "r") as file:
             if name not in file or not isinstance(file[name], h5py.Dataset):
                 hint = f"It has: {', '.join(file) or 'none'}."

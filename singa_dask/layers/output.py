@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from singa_dask.files import NotAFile, unlinked
 from singa_dask.layers.base import OutputLayer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Shape
@@ -41,7 +43,11 @@ class _FileOutput(OutputLayer):
             if len(rows) < ctx.step.total_rows:
                 path = path.with_name(f"{path.stem}-{ctx.step.first_row}{path.suffix}")
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._open(path, rows)
+            try:
+                self._file = self._open(path, rows)
+            except NotAFile as error:
+                hint = "Nothing is written through links, nor in place of what is no file."
+                raise self.problem(f"store_conf.path is {error.kind}", str(path), hint) from None
         self._append(rows)
         return x[0]
 
@@ -63,7 +69,7 @@ class CSVOutput(_FileOutput):
     type: ClassVar[str] = "kCSVOutput"
 
     def _open(self, path: Path, rows: np.ndarray) -> Any:
-        return path.open("w", encoding="utf-8")
+        return open(path, "w", encoding="utf-8", opener=unlinked)
 
     def _append(self, rows: np.ndarray) -> None:
         digits = "%d" if rows.dtype.kind in "iu" else "%.9g" if rows.dtype == np.float32 else "%.17g"
@@ -81,6 +87,7 @@ class RecordOutput(_FileOutput):
     def _open(self, path: Path, rows: np.ndarray) -> Any:
         import h5py
 
+        os.close(unlinked(path, os.O_WRONLY | os.O_CREAT))
         file = h5py.File(path, "w")
         shape = rows.shape[1:]
         count = max(1, self.chunk_nbytes // max(1, rows[:1].nbytes))

@@ -14,12 +14,14 @@ SHOWN = 4  # ranges in a cell
 
 
 def print_audit(console: Console, audit: Audit) -> None:
-    """Print an audit: a row per worker group, why steps are missing, and the verdict."""
+    """Print an audit: a row per worker group, what is damaged, why steps are missing, and the verdict."""
     console.print(
         Text(f"{audit.workspace}: {audit.status}; {audit.checkpoint.name}, step {audit.step}\n"), style="italic"
     )
     console.print(audit_table(audit))
     console.print()
+    for fault in audit.damaged:
+        console.print(Text(f"{fault}.", style="bold red"))
     for group in audit.groups:
         for gap in group.missing:
             what = "missing in some parameters" if gap.partly else "missing"

@@ -12,6 +12,7 @@ from statistics import median
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from singa_dask.files import replacing
 from singa_dask.training.history import metrics_of
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def draw_curves(rows: Iterable[Mapping[str, Any]], path: Path, title: str) -> No
         spare.remove()
     for panel, (name, curves) in zip(axes, panels.items(), strict=False):
         _draw(panel, name, curves)
-    figure.savefig(path, dpi=120)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120, format="png")
 
 
 def _panels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Panel]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.files import replacing
 from singa_dask.monitor.curves import IMPORT_S, load_drawing
 from singa_dask.monitor.layered import Box, Size, draw
 from singa_dask.monitor.net_tables import format_output
@@ -83,7 +84,9 @@ def draw_net(prepared: Prepared, phase: str, path: Path) -> str:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Without a date the same net is the same file.
-            figure.savefig(path, dpi=144, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+            form = path.suffix.lower().removeprefix(".")
+            with replacing(path) as temporary:
+                figure.savefig(temporary, dpi=144, format=form, metadata={"Date": None} if form == "svg" else None)
         except OSError as error:
             raise ConfigError(Problem("--out", f"cannot be written ({error.strerror})", str(path))) from error
     return "; ".join(totals)

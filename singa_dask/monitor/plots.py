@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singa_dask.errors import DataError
+from singa_dask.files import replacing
 from singa_dask.monitor.curves import IMPORT_S, load_drawing
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def plot_confusion(
     bar.ax.set_yticklabels(["0", "1 %", "5 %", "20 %", "50 %", "100 %"], fontsize=8)
     bar.set_label("share of the actual class", fontsize=9)
     bar.outline.set_visible(False)
-    figure.savefig(path, dpi=120, format="png")
+    with replacing(Path(path)) as temporary:
+        figure.savefig(temporary, dpi=120, format="png")
 
 
 def plot_parity(
@@ -101,7 +103,8 @@ def plot_parity(
     for i, panel in enumerate(axes[:count]):
         default = "" if count == 1 else f"target {i}"
         _draw_parity(panel, pairs[:, i], _short(names[i]) if names is not None else default)
-    figure.savefig(path, dpi=120, format="png")
+    with replacing(Path(path)) as temporary:
+        figure.savefig(temporary, dpi=120, format="png")
 
 
 def _draw_parity(panel: Axes, pairs: np.ndarray, name: str) -> None:

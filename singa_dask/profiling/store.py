@@ -7,15 +7,14 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from singa_dask.data.fetch import cache_dir
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.files import open_lock, read_text, write_whole
 from singa_dask.planning.profile import FORMAT, Profile
 
 _REPLACED = "Run `singa-dask profile`, which replaces it."
@@ -44,7 +43,7 @@ def load(key: str) -> Profile | None:
     """The profile of this key, None if none is kept. Raises ConfigError if its file is damaged."""
     path = path_of(key)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
@@ -71,7 +70,7 @@ def save(key: str, profile: Profile) -> Path:
     path = path_of(key)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, merged.to_json())
+        write_whole(path, merged.to_json())
     except OSError as error:
         hint = "Set SINGA_DASK_CACHE to a folder that can be written."
         raise ConfigError(Problem(str(path), "cannot be written", str(error), hint)) from error
@@ -86,37 +85,24 @@ def locked(key: str, note: Callable[[str], None], *, patience_s: float = 180.0) 
         with suppress(OSError):
             path = path_of(key).with_suffix(".lock")
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(path.open("w"))
-            if _held(file, note, patience_s):
-                stack.callback(fcntl.flock, file, fcntl.LOCK_UN)
+            file = open_lock(path)
+            stack.callback(os.close, file)  # and with it the lock
+            _wait(file, note, patience_s)
         yield
 
 
-def _held(file: IO[str], note: Callable[[str], None], patience_s: float) -> bool:
+def _wait(file: int, note: Callable[[str], None], patience_s: float) -> None:
     deadline = time.monotonic() + patience_s
     waiting = False
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
+            return
         except BlockingIOError:
             if time.monotonic() > deadline:
                 note(f"another process has measured these machines for {patience_s:.0f} s: going on beside it")
-                return False
+                return
             if not waiting:
                 note("waiting for another process, which measures these machines")
             waiting = True
             time.sleep(_LOOK_EVERY_S)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file so that a reader finds either the old or the new one whole."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".profile-")
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(name)
-        raise

@@ -13,7 +13,8 @@ from singa_dask.errors import CheckpointError
 from singa_dask.server.ledger import Contained, Deal, Ledger, Ranges, difference, pairs
 from singa_dask.supervision.driver import Result
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.workspace import BEGUN, REWOUND, Workspace
+from singa_dask.training.forms import BEGUN, REWOUND
+from singa_dask.training.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class GroupAudit:
 class Audit:
     """What the newest checkpoint of a run contains.
 
-    status: of the run: "completed", "interrupted", "failed" or "unfinished".
+    status: of the run: "completed", "interrupted", "failed" or "unfinished". damaged: files of the run that could not
+    be read, and so are left out.
     """
 
     workspace: Path
@@ -59,6 +61,7 @@ class Audit:
     step: int
     status: str
     groups: tuple[GroupAudit, ...]
+    damaged: tuple[str, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -102,23 +105,25 @@ def audit(run: str | Path | Result) -> Audit:
         raise CheckpointError(f"{found.path}: has no ledger. Train again with this version of singa_dask.")
     record = _Record(workspace)
     groups = tuple(group for deal in found.ledger.deals for group in _groups(found.ledger, deal, record))
-    return Audit(workspace.folder, found.path, found.step, record.status, groups)
+    return Audit(workspace.folder, found.path, found.step, record.status, groups, record.damaged)
 
 
 class _Record:
     """What the files of a run tell besides its checkpoint. began, trained: by group, of the current deal."""
 
     def __init__(self, workspace: Workspace) -> None:
-        summary = workspace.read_summary()
+        summary, fault = workspace.read_summary()
+        rows, faults = workspace.metric_lines.read()
+        told, others = workspace.event_lines.read()
+        self.damaged = (*fault, *faults, *others)
         self.status: str = summary.get("status", "unfinished")
         self.trained = {int(group): report["step"] for group, report in summary.get("groups", {}).items()}
         self.began: dict[int, int] = {}
-        for row in workspace.rows():
+        for row in rows:
             if row["phase"] == "train":
                 group, step = row["group"], row["step"]
                 self.trained[group] = max(step, self.trained.get(group, 0))
                 self.began[group] = min(step - 1, self.began.get(group, step))
-        told = workspace.told()
         self._restarts = [
             _Loss(event, _until(event, told[i:])) for i, event in enumerate(told) if event["event"] == "restart"
         ]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from singa_dask.training.forms import OUTDATED
+
 if TYPE_CHECKING:
     from singa_dask.server import KeptServer
     from singa_dask.server.ledger import Ledger
     from singa_dask.supervision.events import Inherited
     from singa_dask.supervision.members import Members
-
-OUTDATED = "replica outdated"  # an event in the record of a run
 
 
 def inherit(

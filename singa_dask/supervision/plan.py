@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from singa_dask.cluster.workers import WorkerInfo, answering
 from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.files import replacing
 from singa_dask.job import Framework, Job
 from singa_dask.job.job_pb2 import JobProto, NetProto
 from singa_dask.monitor.plan_table import instructions, plan_html, plan_text
@@ -78,7 +79,8 @@ class Plan:
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
             for path in paths:
-                figure.savefig(path, dpi=144)
+                with replacing(path) as temporary:
+                    figure.savefig(temporary, dpi=144, format=path.suffix.removeprefix("."))
         except OSError as error:
             raise ConfigError(Problem("--out", f"cannot be written ({error.strerror})", str(folder))) from error
         return paths

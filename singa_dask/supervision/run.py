@@ -19,7 +19,7 @@ from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.cluster.leases import run_key
 from singa_dask.cluster.remote import unsubscribe
 from singa_dask.cluster.workers import place
-from singa_dask.errors import ClusterError, SchedulerLost, TrainingError
+from singa_dask.errors import ClusterError, ConfigError, SchedulerLost, TrainingError
 from singa_dask.job import job_to_text
 from singa_dask.monitor.curves import draw_curves, load_drawing
 from singa_dask.monitor.progress import Display
@@ -27,7 +27,7 @@ from singa_dask.supervision.callbacks import Callbacks
 from singa_dask.supervision.control import listening
 from singa_dask.supervision.events import Progress, ReplicaLost, StopAsked
 from singa_dask.supervision.in_process import InProcess
-from singa_dask.supervision.inheritance import OUTDATED, recall
+from singa_dask.supervision.inheritance import recall
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members, Restart
 from singa_dask.supervision.pictures import Details, draw_pictures, matrices
@@ -38,10 +38,11 @@ from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
+from singa_dask.training.forms import BEGUN, OUTDATED, REWOUND
 from singa_dask.training.history import row_of
 from singa_dask.training.prepare import Prepared
 from singa_dask.training.worker import WorkerPlan
-from singa_dask.training.workspace import BEGUN, REWOUND, Workspace
+from singa_dask.training.workspace import Workspace
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -262,6 +263,14 @@ class Run:
             logger.error("%s: the record of this run is incomplete: %s", self.workspace.folder, fault)
 
     def _handle(self, event: dict[str, Any]) -> None:
+        try:
+            self._take(event)
+        except ConfigError as error:  # another run has taken the workspace
+            if self._supervisor is None:  # the group is in this thread
+                raise
+            self._supervisor.post(partial(_raise, error))
+
+    def _take(self, event: dict[str, Any]) -> None:
         if event["kind"] == REPLICA_LOST:
             if self._supervisor:
                 self._supervisor.post(ReplicaLost(*event["lost"]))
@@ -313,7 +322,7 @@ class Run:
                 title = f"{self.prepared.job.name}, {self.prepared.topology.framework.value}"
                 draw_curves(list(self.workspace.rows()), self.workspace.curves, title)
                 draw_pictures(self._details, self.prepared.job, self.prepared.described, self.workspace.folder)
-        except (OSError, ValueError) as fault:  # must not hide how the run itself ended
+        except (OSError, ValueError, ConfigError) as fault:  # must not hide how the run itself ended
             logger.error("%s: the record of this run is incomplete: %s", self.workspace.folder, fault)
         return summary
 
@@ -365,6 +374,10 @@ class Run:
             "seed": job.seed,
             "versions": _versions(),
         }
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _rate(reports: Collection[Mapping[str, Any]], restarted: bool) -> float:

@@ -33,6 +33,7 @@ import numpy as np
 from singa_dask.data.writer import sync
 from singa_dask.errors import CheckpointError
 from singa_dask.exchange.portions import Gathered
+from singa_dask.files import FILE, FOLDER, NotAFile, kind_of, replacing
 from singa_dask.job.code_bundle import CodeBundle
 from singa_dask.server.ledger import Ledger
 from singa_dask.training import checkpoint_file
@@ -116,19 +117,16 @@ def save(checkpoint: Checkpoint, path: Path, begin: Callable[[], None] = lambda:
     Raises CheckpointError (disk full, no permission); the temporary file is removed.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(checkpoint, temporary, begin)
-        sync(temporary)
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            write(checkpoint, temporary, begin)
+            sync(temporary)
         sync(path.parent)
     except checkpoint_file.DiskFull as error:
         raise CheckpointError(f"{path}: {error}. Free space or choose another --workspace.") from error
     except OSError as error:
         raise CheckpointError(f"{path}: could not be written: {error}. Choose another --workspace.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return path
 
 
@@ -161,10 +159,12 @@ def load(path: Path) -> Checkpoint:
     Raises CheckpointError if the file is missing, not a checkpoint, truncated or changed.
     """
     path = Path(path)
-    if not path.is_file():
-        raise CheckpointError(f"{path}: checkpoint not found.")
     try:
         attributes, arrays = checkpoint_file.read(path, FORMAT)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: checkpoint not found.") from None
+    except NotAFile as error:
+        raise CheckpointError(f"{path}: is {error.kind}, not a checkpoint.") from None
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
     except (OSError, KeyError, ValueError, RuntimeError) as error:
@@ -278,7 +278,7 @@ def newest(folder: Path) -> tuple[Found | None, list[str]]:
     steps = _numbered(folder)
     faults: list[str] = []
     best = Path(folder) / BEST
-    found = _valid(best, faults) if best.is_file() else None
+    found = _valid(best, faults) if os.path.lexists(best) else None
     for path in sorted(steps, key=lambda path: steps[path], reverse=True):
         if found is not None and found.step > steps[path]:
             break
@@ -316,10 +316,12 @@ def find(where: Path) -> Path:
 
     Raises CheckpointError if there is none.
     """
-    if where.is_file():
+    if (kind := kind_of(where)) == FILE:
         return where
+    if kind not in (None, FOLDER):
+        raise CheckpointError(f"{where}: is {kind}, neither a checkpoint nor the workspace of a run.")
     for folder in (where / "checkpoint", where):
-        if (folder / BEST).is_file():
+        if os.path.lexists(folder / BEST):
             return folder / BEST
         found, faults = newest(folder)
         if found:

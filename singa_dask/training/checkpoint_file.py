@@ -23,6 +23,7 @@ import numpy as np
 
 from singa_dask.errors import CheckpointError
 from singa_dask.exchange.portions import BLOCK, Gathered
+from singa_dask.files import regular
 from singa_dask.layers.partition import Shape
 from singa_dask.training.memory import format_nbytes
 
@@ -81,8 +82,8 @@ class _Elements:
 class _File:
     """An open file, which is closed with the last object that uses it."""
 
-    def __init__(self, path: Path, flags: int) -> None:
-        self.descriptor = os.open(path, flags, 0o666)
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
         self.close = weakref.finalize(self, os.close, self.descriptor)
 
     def read(self, offset: int, out: np.ndarray) -> None:
@@ -112,7 +113,7 @@ def write(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, Any], 
     them; after that all blocks are gathered, even if writing them fails.
     Raises DiskFull before `begin` is called, OSError where writing fails.
     """
-    file = _File(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    file = _File(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666))
     _reserve(file, path, nbytes_of(arrays))
     os.ftruncate(file.descriptor, 0)  # HDF5 begins with an empty file
     with file.as_hdf5("w") as hdf5:
@@ -159,7 +160,7 @@ def read(path: Path, expected: str) -> tuple[dict[str, Any], dict[str, SavedArra
 
     Raises CheckpointError where it is of another format or was changed, and what h5py raises where it is damaged.
     """
-    file = _File(path, os.O_RDONLY)
+    file = _File(regular(path, os.O_RDONLY))
     with file.as_hdf5("r") as hdf5:
         if hdf5.attrs.get("format") != expected:
             raise CheckpointError(f"format {hdf5.attrs.get('format')!r}, expected {expected!r}.")

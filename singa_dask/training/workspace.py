@@ -15,8 +15,11 @@ data/             the shards of arrays that were given to `train`
 from __future__ import annotations
 
 import fcntl
+import glob
 import json
+import logging
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,15 +29,18 @@ from pathlib import Path
 from typing import Any
 
 from singa_dask.errors import CheckpointError, ConfigError, Problem
+from singa_dask.files import FILE, is_at, kind_of, open_lock, read_text, unlinked, write_whole
 from singa_dask.training.checkpoint import UNFINISHED
-from singa_dask.training.line_file import LineFile, write_whole
+from singa_dask.training.forms import is_event, is_metrics, is_summary
+from singa_dask.training.line_file import LineFile
 
-# Events in events.jsonl: worker groups went back to a checkpoint; a worker group begins, at first or after a restart.
-REWOUND, BEGUN = "rewound", "begun"
+logger = logging.getLogger(__name__)
+
+_ID = re.compile(r"[0-9a-f]{12}")
 
 
 class Workspace:
-    """Paths and files of one run. `folder` is absolute; all hosts must share it."""
+    """Paths and files of one run. `folder` is absolute; all hosts must share it. It may be a link to a folder."""
 
     def __init__(self, folder: Path):
         self.folder = Path(folder).absolute()
@@ -46,14 +52,21 @@ class Workspace:
         self.job = self.folder / "job.conf"
         self.data = self.folder / "data"
         self._id = self.folder / ".run"
-        self._metric_lines, self._event_lines = LineFile(self.metrics), LineFile(self.events)
+        self.metric_lines, self.event_lines = LineFile(self.metrics, is_metrics), LineFile(self.events, is_event)
         self.aside: Path | None = None
+        # Of a run that this object has opened.
+        self._held: dict[Path, int] = {}  # locked files
+        self._job_text, self._own_id = "", ""
+        self._fault: OSError | None = None
 
     @classmethod
     def of(cls, run: str | Path) -> Workspace:
         """The workspace of a run: its folder, or the folder's name in runs/. Raises ConfigError if there is none."""
         for folder in (Path(run), Path("runs") / run):
-            if cls(folder).job.is_file():
+            if (kind := kind_of(cls(folder).job)) not in (None, FILE):
+                message, hint = f"is not the folder of a run: its job.conf is {kind}, not a file", "Name another run."
+                raise ConfigError(Problem("RUN", message, str(folder), hint))
+            if kind:
                 return cls(folder)
         hint = "Give the workspace of a run, or its name in runs/."
         raise ConfigError(Problem("RUN", f"neither {run} nor runs/{run} is the folder of a run", str(run), hint))
@@ -61,7 +74,14 @@ class Workspace:
     @property
     def id(self) -> str:
         """The id of the run in the folder, which it keeps when it resumes or the folder is renamed; "" if none."""
-        return self._id.read_text() if self._id.exists() else ""
+        return self._own_id or self._read_id()
+
+    def _read_id(self) -> str:
+        try:
+            found = read_text(self._id, at_most=100)
+        except (OSError, UnicodeDecodeError):
+            return ""
+        return found if _ID.fullmatch(found) else ""
 
     def find(self, run: str) -> Path:
         """The folder of the run with this id: this one, or the one to which a later run has moved it.
@@ -76,25 +96,55 @@ class Workspace:
             "elsewhere, or taken by a run after it."
         )
 
+    @property
+    def _real(self) -> Path:
+        """The folder, or the one to which it is a link."""
+        return Path(os.path.realpath(self.folder)) if self.folder.is_symlink() else self.folder
+
+    @property
+    def _lock(self) -> Path:
+        return self._real.with_name(f".{self._real.name}.lock")
+
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder. Raises ConfigError if another run uses it or it cannot be created."""
-        path = self.folder.with_name(f".{self.folder.name}.lock")
+        """Lock the folder. Raises ConfigError if another run uses it or it cannot be created.
+
+        Two files are locked: one beside the folder, and the run's id in it. To remove one of them frees nothing.
+        """
+        if self._held:
+            raise self._in_use()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(path, "w")  # noqa: SIM115 - held open, and with it the lock, until the end
-        except OSError as error:
-            raise self._unwritable(error) from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            hint = "Wait for it, or pass another --workspace."
-            raise ConfigError(Problem("workspace", "another run is using it", str(self.folder), hint)) from None
-        try:
+            try:
+                self._lock.parent.mkdir(parents=True, exist_ok=True)
+                self._hold(self._lock)
+                if kind_of(self._id):
+                    self._hold(self._id)
+            except OSError as error:
+                raise self._unwritable(error) from error
             yield
         finally:
-            file.close()
+            for descriptor in self._held.values():
+                os.close(descriptor)
+            self._held, self._own_id = {}, ""
+            self.metric_lines.close()
+            self.event_lines.close()
+
+    def _hold(self, path: Path) -> None:
+        """Lock a file, if the file system has locks. Raises OSError; ConfigError if another run has locked it."""
+        while not (path in self._held and is_at(self._held[path], path)):
+            descriptor = open_lock(path)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                raise self._in_use() from None
+            except OSError as error:
+                if not self._held:
+                    message = "%s: cannot be locked (%s): a second run in this folder would not be refused"
+                    logger.warning(message, self.folder, error.strerror)
+            if path in self._held:
+                os.close(self._held[path])
+            self._held[path] = descriptor
 
     def check_own(self) -> None:
         """Raise ConfigError if the folder has files but no run: this run would overwrite some, and the next one would
@@ -107,13 +157,17 @@ class Workspace:
             raise ConfigError(Problem("workspace", f"{self.folder} holds files that are not from a run", some, hint))
 
     def set_aside(self) -> Path | None:
-        """Rename a folder with checkpoints to <folder>-1 (2, 3 ...), and return the new name."""
+        """Rename a folder with checkpoints to <folder>-1 (2, 3 ...), and return the new name.
+
+        A link to a folder stays: the folder to which it leads is renamed, and `open` makes another.
+        """
         if not any(self.checkpoints.glob("*.h5")):
             return None
-        names = (self.folder.with_name(f"{self.folder.name}-{n}") for n in count(1))
-        free = next(name for name in names if not name.exists())
+        real = self._real
+        names = (real.with_name(f"{real.name}-{n}") for n in count(1))
+        free = next(name for name in names if not os.path.lexists(name))
         try:
-            self.folder.rename(free)
+            real.rename(free)
         except OSError as error:
             raise self._unwritable(error) from error
         return free
@@ -126,7 +180,7 @@ class Workspace:
                 if not resume:
                     self.aside = self.set_aside()
                     shutil.rmtree(self.data, ignore_errors=True)
-                self.checkpoints.mkdir(parents=True, exist_ok=True)  # the folder belongs to a run from now on
+                self._make()  # the folder belongs to a run from now on
                 self.data.mkdir(exist_ok=True)
             except OSError as error:
                 raise self._unwritable(error) from error
@@ -139,7 +193,11 @@ class Workspace:
 
     def _moved(self) -> list[Path]:
         """The folders to which `set_aside` may have moved earlier runs."""
-        return sorted(self.folder.parent.glob(f"{self.folder.name}-*"))
+        return sorted(self._real.parent.glob(f"{glob.escape(self._real.name)}-*"))
+
+    def _make(self) -> None:
+        self._real.mkdir(parents=True, exist_ok=True)
+        self.checkpoints.mkdir(exist_ok=True)
 
     def open(self, job_text: str, *, resumes: bool = False) -> None:
         """Prepare the folder for a new run, or for one that resumes: with the metrics and events that it has.
@@ -147,20 +205,58 @@ class Workspace:
         Raises ConfigError if the folder cannot be written.
         """
         try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self._make()
             for half in self.checkpoints.glob(UNFINISHED):  # left by a process that was killed while saving
                 half.unlink(missing_ok=True)
-            self._metric_lines.replace(list(self.rows()) if resumes else [])
-            self._event_lines.replace(list(self.told()) if resumes else [])
+            for lines in (self.metric_lines, self.event_lines):
+                rows, faults = lines.read() if resumes else ([], [])
+                for fault in faults:
+                    logger.warning("%s.", fault)
+                lines.replace(rows)
             self.must_write()
             self.summary.unlink(missing_ok=True)
             for picture in (self.curves, *self.folder.glob("*confusion-*.png"), *self.folder.glob("*parity-*.png")):
                 picture.unlink(missing_ok=True)
-            self.job.write_text(job_text)
-            if not (resumes and self.id):
-                self._id.write_text(uuid.uuid4().hex[:12])
+            self._own_id = (self._read_id() if resumes else "") or uuid.uuid4().hex[:12]
+            self._job_text = job_text
+            self._write_name()
         except OSError as error:
             raise self._unwritable(error) from error
+
+    def _write_name(self) -> None:
+        """Write what the folder says of the run itself: its job, and its id, which is locked."""
+        write_whole(self.job, self._job_text)
+        if self._held:
+            self._hold(self._id)
+        with open(self._id, "w", opener=unlinked) as file:
+            file.write(self._own_id)
+
+    def _look(self) -> None:
+        """Write again what was removed of a folder that is locked. Raises ConfigError if another run has taken it."""
+        if not (self._held and self._own_id):
+            return
+        gone = [path for path, descriptor in self._held.items() if not is_at(descriptor, path)]
+        gone += [lines.path for lines in (self.metric_lines, self.event_lines) if lines.vanished]
+        gone += [] if kind_of(self.job) else [self.job]
+        if not gone:
+            self._fault = None
+            return
+        what = ", ".join(path.name for path in gone) if self._real.is_dir() else "the folder"
+        try:
+            self._make()
+            self._hold(self._lock)
+            if self._read_id() not in ("", self._own_id):
+                raise self._in_use()
+            self._write_name()
+        except ConfigError:
+            message, hint = "was removed, and another run has taken it", "This run ends, and leaves nothing in it."
+            raise ConfigError(Problem("workspace", message, str(self.folder), hint)) from None
+        except OSError as error:
+            self._fault = error
+            return
+        logger.warning("%s: %s was removed, and is written again, except for checkpoints.", self.folder, what)
+        for lines in (self.metric_lines, self.event_lines):
+            lines.write()
 
     def rewind(self, step: int | None, groups: Iterable[int] | None = None) -> None:
         """Remove the metrics that worker groups (None: all) will measure again after `step` (None: the start)."""
@@ -171,44 +267,63 @@ class Workspace:
                 return True
             return step is not None and (row["step"] < step or (row["step"] == step and row["phase"] == "train"))
 
-        self._metric_lines.replace(list(filter(stays, self.rows())))
+        self._look()
+        self.metric_lines.replace(list(filter(stays, self.rows())))
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a line to metrics.jsonl. It waits in memory if it cannot be written."""
-        self._metric_lines.append(row)
+        self._look()
+        self.metric_lines.append(row)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The lines of metrics.jsonl, without a last line that a crash truncated."""
-        return self._metric_lines.rows()
+        """The lines of metrics.jsonl, without damaged ones."""
+        return self.metric_lines.rows()
 
     def tell(self, event: str, **about: Any) -> None:
         """Add a line to events.jsonl."""
-        self._event_lines.append({"event": event, **about})
+        self._look()
+        self.event_lines.append({"event": event, **about})
 
     def told(self) -> list[dict[str, Any]]:
         """The lines of events.jsonl."""
-        return list(self._event_lines.rows())
+        return list(self.event_lines.rows())
 
-    def read_summary(self) -> dict[str, Any]:
-        """The contents of summary.json; empty while the run goes on, or if its driver was killed."""
-        return json.loads(self.summary.read_text()) if self.summary.exists() else {}
+    def read_summary(self) -> tuple[dict[str, Any], list[str]]:
+        """The contents of summary.json, and a sentence if it is damaged; empty while the run goes on, or if its driver
+        was killed."""
+        try:
+            found = json.loads(read_text(self.summary))
+        except FileNotFoundError:
+            return {}, []
+        except OSError as error:
+            return {}, [f"{self.summary}: cannot be read ({error.strerror})"]
+        except (ValueError, RecursionError):
+            found = None
+        return (found, []) if is_summary(found) else ({}, [f"{self.summary}: is damaged, and left out"])
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json atomically."""
+        self._look()
         write_whole(self.summary, json.dumps(summary, indent=2) + "\n")
 
     @property
     def unwritten(self) -> OSError | None:
         """Why lines wait in memory; None if none do."""
-        return self._metric_lines.fault or self._event_lines.fault
+        return self._fault or self.metric_lines.fault or self.event_lines.fault
 
     def must_write(self) -> None:
         """Write all lines that wait in memory. Raises OSError if that is not possible."""
-        for lines in (self._metric_lines, self._event_lines):
+        self._look()
+        for lines in (self.metric_lines, self.event_lines):
             lines.write()
             if lines.fault is not None:
                 raise lines.fault
 
+    def _in_use(self) -> ConfigError:
+        hint = "Wait for it, or pass another --workspace."
+        return ConfigError(Problem("workspace", "another run is using it", str(self.folder), hint))
+
     def _unwritable(self, error: OSError) -> ConfigError:
-        message, hint = f"cannot be written ({error.strerror})", "Pass another --workspace."
+        where = f"{error.filename}: " if error.filename else ""
+        message, hint = f"cannot be written ({where}{error.strerror})", "Pass another --workspace."
         return ConfigError(Problem("workspace", message, str(self.folder), hint))

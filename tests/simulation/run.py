@@ -27,11 +27,12 @@ from singa_dask.net.flat import ALIGNMENT, Entry
 from singa_dask.server import Partition, ServerActor, partition
 from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
-from singa_dask.supervision.inheritance import OUTDATED, recall
+from singa_dask.supervision.inheritance import recall
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members, NoReplacement
 from singa_dask.supervision.servers import REPLICA_LOST
 from singa_dask.supervision.supervisor import Supervisor
+from singa_dask.training.forms import OUTDATED
 from singa_dask.training.worker import WorkerPlan
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import singa_dask
 PACKAGE = Path(singa_dask.__file__).parent
 # From the ground up; rooms on one line may use each other.
 ROOMS = [
-    ["errors", "temporary"],
+    ["errors", "files", "temporary"],
     ["output"],
     ["job"],
     ["ops"],

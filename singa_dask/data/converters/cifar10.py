@@ -14,6 +14,7 @@ from singa_dask.data.catalogue import Recipe
 from singa_dask.data.converters.raw import open_raw
 from singa_dask.data.converters.split import Split
 from singa_dask.errors import DataError
+from singa_dask.files import check_regular
 
 TRAIN_FILES = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
 TEST_FILE = "test_batch.bin"
@@ -54,6 +55,7 @@ def load(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Split]:
 def _from_archive(path: Path) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray]]]:
     """The batches in the published archive, read without unpacking it to the disk."""
     try:
+        check_regular(path)
         with tarfile.open(path, "r:*") as archive:
             for member in archive:
                 name = PurePosixPath(member.name).name

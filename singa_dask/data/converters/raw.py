@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from singa_dask.errors import DataError
+from singa_dask.files import regular
 
 
 @contextmanager
 def open_raw(path: Path) -> Iterator[BinaryIO]:
     """Open a file for reading; decompress .gz files. Raises DataError, also for errors while reading."""
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            yield cast(BinaryIO, file)
+        with open(path, "rb", opener=regular) as raw:
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({error}). Download the file again.") from error
 

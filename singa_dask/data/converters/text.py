@@ -14,6 +14,7 @@ from singa_dask.data.catalogue import Recipe
 from singa_dask.data.converters.split import Split
 from singa_dask.data.manifest import Manifest
 from singa_dask.errors import DataError
+from singa_dask.files import regular
 
 UNKNOWN = "<unk>"
 UNITS = ("char", "word")
@@ -87,7 +88,7 @@ def load_recipe(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Split]:
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file, with its line ends. Raises DataError."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with open(path, encoding="utf-8-sig", newline="", opener=regular) as file:
             return file.read()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error

@@ -15,6 +15,7 @@ import numpy as np
 
 from singa_dask.data.columns import MAX_SAMPLE_NBYTES
 from singa_dask.errors import DataError, SingaError, reason, way_out
+from singa_dask.files import FILE, FOLDER, kind_of
 
 BLOCK_NBYTES = 32 << 20
 MAX_BLOCK_NBYTES = 256 << 20  # of a block that must be larger, because one chunk or row group is
@@ -28,20 +29,34 @@ def find_files(source: str | Path, suffixes: Sequence[str]) -> list[Path]:
     Raises DataError if there are none.
     """
     path = Path(source).expanduser().absolute()
-    if path.is_file():
+    kind = kind_of(path)
+    if kind == FILE:
         return [path]
-    if path.is_dir():
-        found = [p for p in path.rglob("*") if p.name.endswith(tuple(suffixes)) and p.is_file()]
-        found = [p for p in found if not any(part.startswith((".", "_")) for part in p.relative_to(path).parts)]
+    if kind == FOLDER:
+        named = (p for p in path.rglob("*") if p.name.endswith(tuple(suffixes)))
+        found = only_files(
+            p for p in named if not any(part.startswith((".", "_")) for part in p.relative_to(path).parts)
+        )
         if not found:
             raise DataError(f"{path}: holds no files that end with {' or '.join(suffixes)}. Check --source.")
-        return sorted(found)
+        return found
+    if kind is not None:
+        raise DataError(f"{path}: is {kind}, neither a file nor a folder. Check --source.")
     if _GLOB & set(str(source)):
-        found = [Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file()]
+        found = only_files(map(Path, glob.glob(str(path), recursive=True)))
         if not found:
             raise DataError(f"{source}: no file matches this pattern. Check --source.")
-        return sorted(found)
+        return found
     raise DataError(f"{path}: does not exist. Check --source.")
+
+
+def only_files(paths: Iterable[Path]) -> list[Path]:
+    """The files among these paths and folders, sorted. Raises DataError for what is neither."""
+    kinds = {path: kind_of(path) for path in sorted(paths)}
+    for path, kind in kinds.items():
+        if kind not in (FILE, FOLDER):
+            raise DataError(f"{path}: is {kind or 'gone'}, not a file. Remove it, or name the others in a pattern.")
+    return [path for path, kind in kinds.items() if kind == FILE]
 
 
 def need(module: str, extra: str, what: str) -> Any:

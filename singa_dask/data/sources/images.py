@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from singa_dask.data.columns import Channels, Role
-from singa_dask.data.sources.files import BLOCK_NBYTES, check_sample, need, reading, stamp_of
+from singa_dask.data.sources.files import BLOCK_NBYTES, check_sample, need, only_files, reading, stamp_of
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import DataError
+from singa_dask.files import FOLDER, kind_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -42,8 +43,8 @@ def load(
     if form is not None and (folder.is_file() or not any(entry.is_dir() for entry in _entries(folder))):
         paths = [folder] if folder.is_file() else _images(folder)
         return {"": _source(folder, paths, (), (), form, True)}
-    if not folder.is_dir():
-        raise DataError(f"{folder}: is not a folder.")
+    if (kind := kind_of(folder)) != FOLDER:
+        raise DataError(f"{folder}: is {kind}, not a folder." if kind else f"{folder}: is not a folder.")
     size = None if resize is None else _size(resize)
     splits = [split for split in SPLITS if (folder / split).is_dir()]
     if "train" not in splits or len(splits) < 2:
@@ -162,7 +163,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _images(folder: Path) -> list[Path]:
-    found = sorted(path for path in _entries(folder) if path.is_file() and not path.name.startswith("."))
+    found = only_files(path for path in _entries(folder) if not path.name.startswith("."))
     if not found:
         raise DataError(f"{folder}: holds no images. Remove the folder, or fill it.")
     return found

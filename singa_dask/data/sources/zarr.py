@@ -16,6 +16,7 @@ from singa_dask.data.sources.files import Rows, need, reading
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
+from singa_dask.files import FOLDER, kind_of
 
 _MARKS = (".zgroup", ".zarray", "zarr.json")
 _METADATA = ("zarr.json", ".zarray", ".zmetadata")
@@ -58,6 +59,8 @@ def _is_store(path: Path) -> bool:
 
 def _find_stores(source: str | Path) -> list[Path]:
     path = Path(source).expanduser().absolute()
+    if (kind := kind_of(path)) not in (None, FOLDER):
+        raise DataError(f"{path}: is {kind}, not a Zarr store, which is a folder. Check --source.")
     if _is_store(path):
         return [path]
     found = sorted(filter(_is_store, path.iterdir() if path.is_dir() else map(Path, glob.glob(str(path)))))

@@ -6,7 +6,6 @@ They are written to a temporary file beside, which is renamed at the end.
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.files import replacing
 
 MAX_COLUMNS = 10_000
 
@@ -66,17 +66,12 @@ def writing(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
     if opened is not _hdf5 and columns > MAX_COLUMNS:
         hint = "Write an HDF5 file: --out predictions.h5."
         raise ConfigError(Problem("--out", f"would have {columns:,} columns", str(path), hint))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with opened(temporary, outputs) as write:
+        with replacing(path) as temporary, opened(temporary, outputs) as write:
             yield write
-        os.replace(temporary, path)
     except OSError as error:
         raise ConfigError(Problem("--out", f"cannot be written ({error.strerror or error})", str(path))) from error
-    finally:
-        if temporary.parent.is_dir():
-            temporary.unlink(missing_ok=True)
 
 
 def table(predicted: Predicted, outputs: Sequence[Output]) -> dict[str, Any]:
@@ -176,7 +171,7 @@ def _parquet(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
 def _hdf5(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
     import h5py
 
-    with h5py.File(path, "w") as file:
+    with h5py.File(path, "w", locking=False) as file:  # it is locked already
 
         def add(name: str, rows: np.ndarray) -> Any:
             if rows.dtype.kind in "OU":

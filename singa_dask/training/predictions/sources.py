@@ -19,6 +19,7 @@ from singa_dask.data.sources.source import Source
 from singa_dask.distopt import Model
 from singa_dask.distopt.described import Described, numbers, raw_name
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.files import FILE, FOLDER, kind_of
 from singa_dask.training.predictions.blocks import Block, Samples, channels_last, shard_blocks
 
 TABLES = ("csv", "parquet")
@@ -36,9 +37,11 @@ def blocks_of(
     "column=%d.%m.%Y". Raises ConfigError, DataError.
     """
     folder = Path(data).expanduser()
-    if data.startswith("dataset:") or (folder / MANIFEST_FILE).is_file():
+    if data.startswith("dataset:") or kind_of(folder / MANIFEST_FILE):
         return shard_blocks(model, dict.fromkeys(_readable(model, resolve(data)), resolve(data)), held_out=False)
-    if not folder.exists() and not any(sign in data for sign in "*?["):
+    if (kind := kind_of(folder)) not in (None, FILE, FOLDER):
+        raise ConfigError(Problem("--data", f"is {kind}, neither a file nor a folder", data))
+    if kind is None and not any(sign in data for sign in "*?["):
         raise ConfigError(Problem("--data", "does not exist", data, "Name a file, a folder, or dataset:NAME/SPLIT."))
     source = _source(model, data, _format(folder), x, y, date)
     layers = model.known.needed

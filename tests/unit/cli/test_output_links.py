@@ -12,7 +12,7 @@ from support.commands import run_here
 from support.special_files import CALLED, put
 
 from singa_dask import updaters
-from singa_dask.data import fetch, write_shards
+from singa_dask.data import Manifest, fetch, write_shards
 from singa_dask.data.catalogue import Source
 from singa_dask.data.resolve import _lock
 from singa_dask.job import Job, job_to_text
@@ -27,9 +27,6 @@ from singa_dask.supervision.driver import train
 from singa_dask.training.predictions.files import Output, Predicted, writing
 
 pytestmark = pytest.mark.timeout(30, method="signal", func_only=True)
-LINKS = pytest.mark.xfail(strict=True, reason="predictable names are opened for writing through links")
-LEFT = pytest.mark.xfail(strict=True, reason="what a killed process leaves stays")
-IN_PLACE = pytest.mark.xfail(strict=True, reason="an output takes the place of what is no file")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +73,6 @@ def call(here, trained, words):
     return here(*(names.get(word, word) for word in words))
 
 
-@LINKS
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_output_that_is_a_link_is_refused_before_any_work(here, trained, tmp_path, victim, command):
     words, option = COMMANDS[command]
@@ -86,16 +82,28 @@ def test_an_output_that_is_a_link_is_refused_before_any_work(here, trained, tmp_
     assert intact(victim) and (tmp_path / words[-1]).is_symlink()
 
 
-@IN_PLACE
 @pytest.mark.parametrize("kind", ["fifo", "socket", "folder"])
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.timeout(5, method="signal", func_only=True)
 def test_an_output_that_is_no_file_is_refused_before_any_work(here, trained, tmp_path, command, kind):
     words, option = COMMANDS[command]
     path = put(kind, tmp_path / words[-1])
     ran = call(here, trained, words)
     assert ran.code == 2 and f"'{option}': '{words[-1]}' is {CALLED[kind]}" in ran.err, ran
     assert not path.is_file() and path.exists()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_shards_are_written_where_a_link_leads(here, tmp_path, there):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk" / "shards")
+    if there:
+        (tmp_path / "disk" / "shards").mkdir()
+    (tmp_path / "rows.csv").write_text("a,b\n" + "1,2\n3,4\n" * 5)
+    for more in ((), ("--overwrite",)):
+        ran = here("shard", "csv", "--source", "rows.csv", "--y", "b", "--out", "out", *more)
+        assert ran.code == 0 and (tmp_path / "out").is_symlink(), ran
+    assert Manifest.load(tmp_path / "disk" / "shards").total == 10
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["shards"]
 
 
 def predictions(path):
@@ -122,21 +130,20 @@ WRITERS = {
 }
 
 
-@LINKS
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_writer_follows_no_link(tmp_path, victim, writer):
     write, name, predicted = WRITERS[writer]
     (tmp_path / predicted).symlink_to(victim)
     write(tmp_path / name)
     assert intact(victim) and (tmp_path / name).stat().st_size and not (tmp_path / name).is_symlink()
-    assert {path.name for path in tmp_path.iterdir()} == {name, "victim"}
+    assert {path.name for path in tmp_path.iterdir()} == {name, "victim", predicted}
 
 
 def fetched(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fetch, "_copy", lambda source, file, timeout_s: file.write(b"raw"))
         patch.setattr(fetch, "checksum_fits", lambda *_: True)
-        return fetch.download(Source("https://a/raw.bin", "raw.bin", 3, ("sha256", "")), folder)
+        return fetch.download(Source("raw.bin", "https://a/raw.bin", 3, ("sha256", "")), folder)
 
 
 class Killed(BaseException):
@@ -158,7 +165,6 @@ def killed(write, patch):
             write()
 
 
-@LEFT
 @pytest.mark.parametrize("writer", ["predictions.csv", "predictions.h5", "curves", "profile", "download"])
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path, monkeypatch, writer):
     monkeypatch.setenv("SINGA_DASK_CACHE", str(tmp_path / "cache"))
@@ -206,11 +212,7 @@ def measures(folder):
 
 @pytest.mark.parametrize(
     ("take", "name"),
-    [
-        (compiles, "compiling"),
-        (locks, "digits.lock"),
-        pytest.param(measures, "profiles/here.lock", marks=LINKS),
-    ],
+    [(compiles, "compiling"), (locks, "digits.lock"), (measures, "profiles/here.lock")],
 )
 def test_a_lock_of_a_cache_is_taken_without_emptying_what_a_link_names(tmp_path, monkeypatch, victim, take, name):
     monkeypatch.setenv("SINGA_DASK_CACHE", str(tmp_path))
@@ -220,7 +222,6 @@ def test_a_lock_of_a_cache_is_taken_without_emptying_what_a_link_names(tmp_path,
     assert intact(victim)
 
 
-@LINKS
 @pytest.mark.parametrize(("take", "name"), [(compiles, "compiling"), (locks, "digits.lock")])
 def test_no_file_is_made_by_a_lock_that_is_a_link(tmp_path, take, name):
     (tmp_path / name).symlink_to(tmp_path / "elsewhere")

@@ -15,8 +15,6 @@ from singa_dask.data.sources.files import find_files
 from singa_dask.errors import DataError
 
 pytestmark = pytest.mark.timeout(20, method="signal", func_only=True)
-SEEN = pytest.mark.xfail(strict=True, reason="what exists is called missing, or is read without end")
-ENDLESS = pytest.mark.xfail(run=False, reason="is read without end")
 FORMATS = ("csv", "hdf5", "images", "kvfile", "netcdf", "npz", "parquet", "text", "zarr")
 
 JOB = """
@@ -48,17 +46,12 @@ def refused(ran, path, kind):
 
 @pytest.mark.parametrize("kind", ["null", "zero", "fifo", "socket"])
 @pytest.mark.parametrize("form", FORMATS)
-@SEEN
-@pytest.mark.timeout(3, method="signal", func_only=True)
 def test_a_source_that_is_no_file(here, tmp_path, form, kind):
-    if (form, kind) == ("text", "zero"):
-        pytest.xfail("is read without end")
     path = put(kind, tmp_path / "source")
     refused(here("shard", form, "--source", path, "--out", "out"), path, kind)
     assert not (tmp_path / "out").exists()
 
 
-@SEEN
 @pytest.mark.parametrize("kind", ["fifo", "socket", "null"])
 @pytest.mark.parametrize("pattern", ["rows", "rows/*.csv"])
 def test_a_file_of_a_source_that_is_none(tmp_path, pattern, kind):
@@ -86,37 +79,33 @@ CALLS = {
     ("call", "kind"),
     [
         *((call, kind) for call in ("job", "cluster", "vocabulary") for kind in ("fifo", "socket", "null")),
-        *((call, kind) for call in ("checkpoint", "profile") for kind in ("fifo", "socket", "null", "folder")),
+        *((call, kind) for call in ("checkpoint", "profile") for kind in ("fifo", "socket", "null")),
+        ("profile", "folder"),
         ("predict", "fifo"),
         ("predict", "null"),
         ("scheduler", "fifo"),
         ("scheduler", "folder"),
     ],
 )
-@SEEN
-@pytest.mark.timeout(5, method="signal", func_only=True)
 def test_a_file_that_a_command_is_given(here, tmp_path, call, kind):
     words = CALLS[call]
     path = put(kind, tmp_path / next(word for word in words if word.startswith("given")))
     refused(here(*words), path, kind)
 
 
-@ENDLESS
 @pytest.mark.parametrize("call", ["job", "cluster", "vocabulary", "checkpoint", "profile", "scheduler"])
 def test_a_file_without_an_end(here, tmp_path, call):
-    refused(here(*CALLS[call]), put("zero", tmp_path / "given"), "zero")
+    path = put("zero", tmp_path / "given")
+    refused(here(*CALLS[call]), path, "zero")
 
 
-@SEEN
-@pytest.mark.timeout(5, method="signal", func_only=True)
 @pytest.mark.parametrize("kind", ["fifo", "null", "folder"])
 @pytest.mark.parametrize("place", ["manifest.json", "shard-00000.h5"])
 def test_what_the_data_of_a_job_are_made_of(here, tmp_path, place, kind):
-    refused(here("check", "job.conf"), put(kind, tmp_path / "data" / place), kind)
+    path = put(kind, tmp_path / "data" / place)
+    refused(here("check", "job.conf"), path, kind)
 
 
-@SEEN
-@pytest.mark.timeout(5, method="signal", func_only=True)
 @pytest.mark.parametrize("kind", ["fifo", "socket", "null"])
 def test_a_mean_file(here, tmp_path, kind):
     path = put(kind, tmp_path / "mean.h5")
@@ -124,8 +113,6 @@ def test_a_mean_file(here, tmp_path, kind):
     refused(here("check", "job.conf"), path, kind)
 
 
-@SEEN
-@pytest.mark.timeout(5, method="signal", func_only=True)
 def test_a_hint_looks_into_files_only(here, tmp_path):
     put("fifo", tmp_path / "b.conf")
     ran = here("check", "job.conf", "--cluster", "a.conf")

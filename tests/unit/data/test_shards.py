@@ -172,7 +172,7 @@ def test_a_pipe_does_not_block(images):
     path = images.folder / images.shards[0].file
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(DataError, match="not a regular file"):
+    with pytest.raises(DataError, match="is a pipe, not a file"):
         ShardFolder(images).check()
 
 

@@ -236,7 +236,10 @@ def test_the_files_that_are_no_jobs(tmp_path: Path) -> None:
         ),
         (tmp_path / "latin.conf", "latin.conf:2:1: job file: is not UTF-8 text"),
         (tmp_path / "none" / "job.conf", "file not found"),
-        (tmp_path, f"is a folder. Received: {tmp_path}. Write {tmp_path / 'job.conf'}, the job of this run."),
+        (
+            tmp_path,
+            f"is a folder, not a file. Received: {tmp_path}. Write {tmp_path / 'job.conf'}, the job of this run.",
+        ),
     ]:
         with pytest.raises(ConfigError) as error:
             load_job(path)

@@ -46,7 +46,6 @@ def test_workers_that_share_a_batch_write_files_of_their_own(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["y-0.csv", "y-3.csv"]
 
 
-@pytest.mark.xfail(strict=True, reason="predictable names are opened for writing through links")
 @pytest.mark.parametrize(("kind", "name"), [(CSVOutput, "out.csv"), (RecordOutput, "out.h5")])
 def test_nothing_is_written_through_a_link(tmp_path, kind, name):
     (tmp_path / "mine").write_text("precious")

@@ -21,8 +21,6 @@ from singa_dask.supervision.driver import train
 from singa_dask.updaters import SGD
 
 pytestmark = pytest.mark.timeout(20, method="signal", func_only=True)
-DAMAGE = pytest.mark.xfail(strict=True, reason="ends in a traceback, hangs, or is passed over in silence")
-ENDLESS = pytest.mark.xfail(run=False, reason="is read without end")
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +112,6 @@ RECORDS = {
 }
 
 
-@DAMAGE
-@pytest.mark.timeout(4, method="signal", func_only=True)
 @pytest.mark.parametrize("damage", RECORDS)
 def test_an_audit_names_what_is_damaged_and_goes_on(here, run, damage):
     name, act = RECORDS[damage]
@@ -127,16 +123,13 @@ def test_an_audit_names_what_is_damaged_and_goes_on(here, run, damage):
     assert len(told) == 1 and name in told[0] and " ".join(told) in " ".join(ran.out.split()), (told, ran.out)
 
 
-@ENDLESS
 @pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "events.jsonl"])
 def test_an_audit_of_a_record_without_an_end(here, run, name):
     put("zero", run / name)
     ran = here("audit", run)
-    assert ran.code in (0, 1) and name in ran.out and CALLED["zero"] in ran.out
+    assert ran.code in (0, 1) and f"{name}: cannot be read (it is {CALLED['zero']}" in " ".join(ran.out.split())
 
 
-@DAMAGE
-@pytest.mark.timeout(4, method="signal", func_only=True)
 @pytest.mark.parametrize("damage", [damage for damage in RECORDS if not damage.startswith("summary")])
 def test_a_run_whose_record_is_damaged_resumes(resumes, run, damage):
     name, act = RECORDS[damage]
@@ -155,10 +148,10 @@ def test_a_run_whose_record_is_damaged_resumes(resumes, run, damage):
 @pytest.mark.parametrize(
     "damage",
     [
-        pytest.param("fifo", marks=[DAMAGE, pytest.mark.timeout(4, method="signal", func_only=True)]),
-        pytest.param("folder", marks=DAMAGE),
-        pytest.param("zero", marks=ENDLESS),
-        pytest.param("garbage", marks=DAMAGE),
+        "fifo",
+        "folder",
+        "zero",
+        "garbage",
     ],
 )
 def test_a_run_whose_id_is_damaged(resumes, run, damage):
@@ -169,14 +162,13 @@ def test_a_run_whose_id_is_damaged(resumes, run, damage):
         return
     (run / ".run").unlink()
     put(damage, run / ".run")
-    with pytest.raises(SingaError, match=rf"\.run.*{CALLED[damage]}"):
+    with pytest.raises(SingaError, match=rf"\.run.*({CALLED[damage]}|symbolic link)"):
         resumes()
 
 
 ENTRIES = ["fifo", "socket", "null", "zero", "folder"]
 
 
-@DAMAGE
 @pytest.mark.parametrize("kind", ENTRIES)
 @pytest.mark.parametrize("command", ["audit", "test", "predict", "resume"])
 def test_a_checkpoint_that_is_no_file_is_called_what_it_is(here, run, trained, command, kind):
@@ -192,7 +184,6 @@ def test_a_checkpoint_that_is_no_file_is_called_what_it_is(here, run, trained, c
     assert ran.code == 1 and CALLED[kind] in ran.err and "step-00000004.h5" in ran.err and "not found" not in ran.err
 
 
-@DAMAGE
 @pytest.mark.parametrize("kind", ENTRIES)
 def test_an_older_sound_checkpoint_is_resumed_from(resumes, run, kind, trained):
     put(kind, run / "checkpoint" / "step-00000004.h5")
@@ -204,7 +195,6 @@ def test_an_older_sound_checkpoint_is_resumed_from(resumes, run, kind, trained):
     assert any("step-00000004.h5" in line and CALLED[kind] in line for line in said)
 
 
-@DAMAGE
 @pytest.mark.parametrize("kind", ["fifo", "folder", "null"])
 @pytest.mark.parametrize("command", ["test", "predict"])
 def test_a_best_checkpoint_that_is_no_file(here, run, command, kind):
@@ -213,7 +203,6 @@ def test_a_best_checkpoint_that_is_no_file(here, run, command, kind):
     assert ran.code == 1 and f"{CALLED[kind]}" in ran.err and "best.h5" in ran.err
 
 
-@DAMAGE
 @pytest.mark.parametrize("command", ["audit", "attach"])
 @pytest.mark.parametrize("kind", ["fifo", "socket", "null", "folder"])
 def test_a_run_whose_job_is_no_file(here, run, command, kind):
@@ -222,7 +211,6 @@ def test_a_run_whose_job_is_no_file(here, run, command, kind):
     assert ran.code == 2 and "job.conf" in ran.err and CALLED[kind] in ran.err
 
 
-@DAMAGE
 def test_a_checkpoint_that_leads_to_nothing_is_called_that(here, run):
     for path in (run / "checkpoint").iterdir():
         path.unlink()

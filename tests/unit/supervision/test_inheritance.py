@@ -9,8 +9,9 @@ from support.supervised import Run, found, kept_server
 from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.events import Inherited
-from singa_dask.supervision.inheritance import OUTDATED, recall
+from singa_dask.supervision.inheritance import recall
 from singa_dask.supervision.members import GENERATIONS, Restart
+from singa_dask.training.forms import OUTDATED
 
 DOWNPOUR = {"nworker_groups": 2, "server_worker_separate": True}
 HOGWILD = {"nworker_groups": 3, "nserver_groups": 3}

@@ -26,10 +26,14 @@ def disk(monkeypatch):
         def __exit__(self, *exc):
             self.file.close()
 
+        def fileno(self):
+            return self.file.fileno()
+
         def write(self, text):
-            self.file.write(text[:3] if Disk.full else text)
+            written = self.file.write(text[:3] if Disk.full else text)
             if Disk.full:
                 raise OSError(errno.ENOSPC, "No space left on device")
+            return written
 
     def opened(path, mode="r", **options):
         file = real(path, mode, **options)

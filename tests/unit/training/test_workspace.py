@@ -21,8 +21,8 @@ def workspace(tmp_path):
     made = Workspace(tmp_path / "a" / "b")
     made.open("job")
     for step in (1, 2, 3):
-        made.append({"phase": "test", "step": step})
-        made.append({"phase": "train", "step": step})
+        made.append({"group": 0, "phase": "test", "step": step})
+        made.append({"group": 0, "phase": "train", "step": step})
     (made.checkpoints / "step-00000002.h5").write_text("x")
     return made
 
@@ -111,10 +111,10 @@ def test_a_resumed_run_keeps_its_events_and_a_new_one_has_none(workspace):
 
 
 def test_the_summary_is_json(workspace):
-    assert workspace.read_summary() == {}
-    workspace.write_summary({"status": "completed"})
-    assert workspace.read_summary() == {"status": "completed"}
-    assert json.loads(workspace.summary.read_text()) == {"status": "completed"}
+    assert workspace.read_summary() == ({}, [])
+    workspace.write_summary({"status": "completed", "groups": {}})
+    assert workspace.read_summary() == ({"status": "completed", "groups": {}}, [])
+    assert json.loads(workspace.summary.read_text()) == {"status": "completed", "groups": {}}
     assert sorted(p.name for p in workspace.folder.iterdir()) == [
         ".run",
         "checkpoint",

@@ -7,6 +7,8 @@ import os
 import time
 from pathlib import Path
 
+from singa_dask.files import open_lock
+
 # Longer than any kernel takes to compile: a process that is stopped while it holds the lock must not block the others.
 PATIENCE_S = 30.0
 _POLL_S = 0.01
@@ -30,7 +32,10 @@ class CompileLock:
         if self._depth > 1:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(folder / "compiling", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._file = open_lock(folder / "compiling", 0o600)
+        except OSError:  # something else is there: compiling twice is better than not at all
+            return
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             try:

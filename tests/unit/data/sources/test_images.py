@@ -67,7 +67,7 @@ def test_faults_of_image_folders_name_the_file(tmp_path, make, fault):
 
 def test_a_file_has_no_classes(tmp_path):
     save_image(tmp_path / "1.png", 7)
-    with pytest.raises(DataError, match="is not a folder"):
+    with pytest.raises(DataError, match="is a file, not a folder"):
         images.load(tmp_path / "1.png")
     with pytest.raises(DataError, match="has no subfolders"):
         images.load(tmp_path)
