@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import gc
 import logging
+import os
 import signal
 import sys
 from typing import Any
@@ -26,6 +27,7 @@ from singa_dask.cli.profile import profile
 from singa_dask.cli.run import attach, join, leave, stop, train
 from singa_dask.cluster.cores import added_variables
 from singa_dask.output.streams import Output, for_messages, occupy_descriptors
+from singa_dask.temporary import private_folder
 
 # Allocations before Python looks for garbage. With its default of 700 the imports would take an eighth longer.
 COLLECT_AFTER = 50_000
@@ -62,7 +64,11 @@ def main() -> None:
     # Runs last at exit and saves a quarter of a second: Python would search everything imported for garbage.
     atexit.register(gc.freeze)
     # Python processes that start from here, such as workers, would have the current folder first on their path.
-    click.get_current_context().with_resource(added_variables({"PYTHONSAFEPATH": "1"}))
+    context = click.get_current_context()
+    context.with_resource(added_variables({"PYTHONSAFEPATH": "1"}))
+    if not os.path.isdir(os.path.expanduser("~")):  # libraries would make it
+        instead = str(context.with_resource(private_folder()))
+        context.with_resource(added_variables({"DASK_CONFIG": instead, "MPLCONFIGDIR": instead}))
     # Not the root logger: it would also show Dask's messages.
     logger = logging.getLogger("singa_dask")
     logger.addHandler(logging.StreamHandler())

@@ -15,6 +15,7 @@ from typing import BinaryIO
 from singa_dask.data.catalogue import Recipe, Source
 from singa_dask.errors import DataError
 from singa_dask.files import replacing
+from singa_dask.job.home import home, make_folder
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ _CHUNK_NBYTES = 1 << 20
 def cache_dir() -> Path:
     """The cache folder: $SINGA_DASK_CACHE, or ~/.cache/singa_dask."""
     named = os.environ.get("SINGA_DASK_CACHE")
-    return Path(named).expanduser().absolute() if named else Path.home() / ".cache" / "singa_dask"
+    return Path(named).expanduser().absolute() if named else home() / ".cache" / "singa_dask"
 
 
 def raw_files(recipe: Recipe, source: str | Path | None = None) -> dict[str, Path]:
@@ -96,7 +97,11 @@ def download(source: Source, folder: Path, timeout_s: float = TIMEOUT_S) -> Path
         return target
     if not source.url.startswith(("https://", "http://")):
         raise DataError(f"{source.url}: only http and https addresses are supported. Correct the recipe.")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        make_folder(folder)
+    except OSError as error:
+        hint = "Name a writable folder in SINGA_DASK_CACHE."
+        raise DataError(f"{folder}: cannot be written ({error.strerror}). {hint}") from error
     try:
         with replacing(target) as part:
             with part.open("wb") as file:

@@ -16,6 +16,7 @@ from singa_dask.data.fetch import cache_dir
 from singa_dask.data.manifest import MANIFEST_FILE, VERSION
 from singa_dask.errors import DataError, nearest
 from singa_dask.files import kind_of, open_lock
+from singa_dask.job.home import make_folder
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ def _is_complete(folder: Path, recipe: Recipe) -> bool:
 def _make(recipe: Recipe, folder: Path) -> None:
     """Write the shards of a named data set, one process at a time if the file system supports locks."""
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
     except OSError as error:
         raise DataError(
             f"{folder}: cannot be written ({error.strerror}). Name a writable folder in SINGA_DASK_CACHE."

@@ -12,6 +12,8 @@ import os
 import secrets
 from pathlib import Path
 
+from singa_dask.job.home import home, make_folder
+
 logger = logging.getLogger(__name__)
 
 _NBYTES = 32
@@ -22,7 +24,10 @@ def sign(code: bytes) -> str:
     try:
         key = _key(create=True)
     except OSError as error:
-        message = "%s cannot be written (%s): code that is kept with a run is loaded later only with trust_code"
+        message = (
+            "%s cannot be written (%s): code that is kept with a run is loaded later only with trust_code. "
+            "XDG_CONFIG_HOME names another folder."
+        )
         logger.warning(message, key_file(), error.strerror)
         return ""
     return _signature(key, code)
@@ -38,7 +43,8 @@ def is_own(code: bytes, signature: str) -> bool:
 
 def key_file() -> Path:
     """The file with this user's key: $XDG_CONFIG_HOME/singa_dask/code.key, by default in ~/.config."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "singa_dask" / "code.key"
+    named = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(named).expanduser() if named else home() / ".config") / "singa_dask" / "code.key"
 
 
 def _signature(key: bytes, code: bytes) -> str:
@@ -57,7 +63,7 @@ def _key(*, create: bool = False) -> bytes:
 
 
 def _create(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from singa_dask.cluster import WorkerInfo, form_group, local_cluster
-from singa_dask.cluster.remote import alive
+from singa_dask.cluster.remote import alive, run_each
 from singa_dask.cluster.workers import answering, place
 from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import ClusterError, SingaError
@@ -30,8 +30,11 @@ Progress = Callable[[str], None]
 _KERNELS, _LOOP, _COLLECTIVES, _SERVERS = 0.15, 0.05, 0.2, 0.18
 # Tasks that are to begin together begin so long after they were sent.
 LEAD_S = 0.5
-# Beyond the time that a task was given: for compiling, and for machines that are busy.
+# Beyond the time that a task was given: for machines that are busy. Once more while a worker computes, and compiles.
 PATIENCE_S = 60.0
+_COMPILING_S = 600.0
+_COMPUTES = 0.1
+_ANSWER_S = 2.0
 _LOOK_EVERY_S = 1.0
 # Of as many workers the barriers of every number are measured, which do not grow evenly with it.
 _MOST_BARRIERS = 16
@@ -181,7 +184,7 @@ class _Profiling:
                 stack.enter_context(form_group(self._client, [info.address], measure_loop, plan, name="profile"))
                 for info in workers
             ]
-            found = [group.results(seconds + PATIENCE_S)[0] for group in groups]
+            found = [results_of(self._client, group, seconds)[0] for group in groups]
         return Curve.middle(found)
 
     def _measure_collectives(self) -> None:
@@ -267,37 +270,83 @@ def on_workers(
 ) -> list[Any]:
     """What `function(**settings)` returned on each of these workers, which run it at once.
 
-    Raises ClusterError, which names the worker, if one fails or has not returned in time.
+    timeout_s: more if they compute then. Raises ClusterError, which names the worker, if one fails or has not returned
+    in time.
     """
     futures = [
         client.submit(function, **settings, workers=[info.address], allow_other_workers=False, pure=False, retries=0)
         for info in workers
     ]
-    deadline = time.monotonic() + timeout_s
-    results = []
+    patience = Patience(client, [info.address for info in workers], timeout_s)
     try:
-        for info, future in zip(workers, futures, strict=True):
-            results.append(_result(client, info, future, deadline, timeout_s))
-        return results
+        return [_result(client, info, future, patience) for info, future in zip(workers, futures, strict=True)]
     finally:
         client.cancel([future for future in futures if not future.done()], force=True)
 
 
-def _result(client: Any, info: WorkerInfo, future: Any, deadline: float, timeout_s: float) -> Any:
+def _result(client: Any, info: WorkerInfo, future: Any, patience: Patience) -> Any:
     while True:
         try:
-            return future.result(timeout=min(_LOOK_EVERY_S, max(0.1, deadline - time.monotonic())))
+            return future.result(timeout=min(_LOOK_EVERY_S, patience.left_s))
         except TimeoutError as error:
             if future.status == "error":  # the task itself ended so
                 raise ClusterError(f"{info} could not measure: {error!r}") from error
             if not alive(client, [info.address]):
                 raise ClusterError(f"{info} was lost while it measured: its process died. Start it again.") from error
-            if time.monotonic() > deadline:
-                what = f"{info} has not measured within {timeout_s:.0f} s: it is stopped or busy"
+            if patience.ended():
+                what = f"{info} has not measured within {patience.given_s:.0f} s: it is stopped or busy"
                 raise ClusterError(f"{what}. Restart it, or leave it out.") from error
         except Exception as error:
             what = str(error) if isinstance(error, SingaError) else f"{type(error).__name__}: {error}"
             raise ClusterError(f"{info} could not measure: {what}") from error
+
+
+class Patience:
+    """The time that workers have to measure. While one of them computes they get more, up to a limit: with a cold
+    cache it compiles kernels, and the others wait for it.
+
+    given_s: so far.
+    """
+
+    def __init__(self, client: Any, addresses: Sequence[str], seconds: float) -> None:
+        self._client, self._addresses, self.given_s = client, addresses, seconds
+        self._began, self._most_s = time.monotonic(), seconds + _COMPILING_S
+        self._computed, self._computed_at = self._look(), self._began
+
+    @property
+    def left_s(self) -> float:
+        """Until it is to be looked again."""
+        return max(0.1, self._began + self.given_s - time.monotonic())
+
+    def ended(self) -> bool:
+        """Whether the time is over, and none of the workers has computed for most of it."""
+        now = time.monotonic()
+        if now <= self._began + self.given_s:
+            return False
+        computed = self._look()
+        spent = max((computed.get(a, 0.0) - self._computed.get(a, 0.0) for a in self._addresses), default=0.0)
+        busy = spent > _COMPUTES * (now - self._computed_at)
+        self._computed, self._computed_at = computed, now
+        self.given_s = min(self.given_s + PATIENCE_S, self._most_s) if busy else self.given_s
+        return now > self._began + self.given_s
+
+    def _look(self) -> dict[str, float]:
+        """Processor time of each worker that answers."""
+        answers = run_each(self._client, _processor_s, dict.fromkeys(self._addresses, ()), _ANSWER_S)
+        return {address: s for address, s in answers.items() if not isinstance(s, Exception)}
+
+
+def _processor_s(dask_worker: Any = None) -> float:
+    return time.process_time()
+
+
+def results_of(client: Any, group: Any, seconds: float) -> list[Any]:
+    """What every rank of a group returned that measures for so long. Raises ClusterError as a group does."""
+    patience = Patience(client, group.addresses, seconds + PATIENCE_S)
+    while not group.wait(min(_LOOK_EVERY_S, patience.left_s)):
+        if patience.ended():
+            break
+    return list(group.results(_ANSWER_S))
 
 
 def run_group(
@@ -305,7 +354,7 @@ def run_group(
 ) -> list[Any]:
     """What every rank of a group of these workers returned. Raises ClusterError as a group does."""
     with form_group(client, addresses, function, plan, name="profile") as group:
-        return group.results(seconds + PATIENCE_S)
+        return results_of(client, group, seconds)
 
 
 def medians(profiles: Sequence[Profile]) -> Profile:

@@ -15,6 +15,7 @@ from pathlib import Path
 from singa_dask.data.fetch import cache_dir
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.files import open_lock, read_text, write_whole
+from singa_dask.job.home import make_folder
 from singa_dask.planning.profile import FORMAT, Profile
 
 _REPLACED = "Run `singa-dask profile`, which replaces it."
@@ -69,11 +70,11 @@ def save(key: str, profile: Profile) -> Path:
         merged.merge(profile)
     path = path_of(key)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_whole(path, merged.to_json())
     except OSError as error:
         hint = "Set SINGA_DASK_CACHE to a folder that can be written."
-        raise ConfigError(Problem(str(path), "cannot be written", str(error), hint)) from error
+        raise ConfigError(Problem(str(path), "cannot be written", error.strerror or str(error), hint)) from error
     return path
 
 
@@ -84,7 +85,7 @@ def locked(key: str, note: Callable[[str], None], *, patience_s: float = 180.0) 
     with ExitStack() as stack:
         with suppress(OSError):
             path = path_of(key).with_suffix(".lock")
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             file = open_lock(path)
             stack.callback(os.close, file)  # and with it the lock
             _wait(file, note, patience_s)
