@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -127,9 +128,9 @@ def no_room(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _NO_ROOM
 
 
-def disk_full(path: object, error: BaseException) -> str:
+def disk_full(path: object, error: OSError) -> str:
     """What to say of a file or folder for which there is `no_room`."""
-    return f"{path}: its disk is full ({reason(error)}). Free space, or write elsewhere."
+    return f"{path}: its disk is full ({os.strerror(error.errno or 0)}). Free space, or write elsewhere."
 
 
 def way_out(error: BaseException, otherwise: str) -> str:
@@ -143,10 +144,12 @@ def way_out(error: BaseException, otherwise: str) -> str:
 
 def lack(error: BaseException) -> str | None:
     """What the machine lacks, and the way out: memory, room on a disk or open files; None for other errors."""
-    path = error.filename if isinstance(error, OSError) else None
     if isinstance(error, MemoryError):
         said = f" ({reason(error)})" if str(error) else ""
         return f"memory ran out{said}. Use a smaller batchsize, fewer processes, or more memory."
+    if not isinstance(error, OSError):
+        return None
+    path = error.filename
     if no_room(error):
         return disk_full(path, error) if path else f"the {disk_full('', error).removeprefix(': its ')}"
     help_ = way_out(error, "")

@@ -14,7 +14,7 @@ from singa_dask.data.catalogue import load_recipe, recipe_names
 from singa_dask.data.columns import Column, Role
 from singa_dask.data.manifest import MANIFEST_FILE
 from singa_dask.data.resolve import SCHEME
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.errors import ConfigError, DataError, Problem, disk_full, no_room
 from singa_dask.estimators.nets import layers_for, outputs_for, text_layers
 from singa_dask.files import kind_of
 from singa_dask.job import Job, job_to_text
@@ -59,6 +59,9 @@ def write_job(shards: str, out: Path) -> Job:
         with open(out, "x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
+        if no_room(error):
+            out.unlink(missing_ok=True)
+            raise DataError(disk_full(out, error)) from error
         message = f"cannot be written ({error.strerror})"
         raise ConfigError(Problem("out", message, str(out), "Name a file in another folder.")) from error
     return made

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singa_dask import layers as kinds
-from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.errors import ConfigError, DataError, Problem, disk_full, nearest, no_room
 from singa_dask.export import onnx_attention, onnx_images, onnx_time
 from singa_dask.export.onnx_graph import Graph, as_onnx, source_shape
 from singa_dask.files import replacing
@@ -108,6 +108,9 @@ def save(
         with replacing(path) as temporary:
             onnx.save(model, temporary, format="protobuf")
     except OSError as error:
+        if no_room(error):
+            path.unlink(missing_ok=True)
+            raise DataError(disk_full(path, error)) from error
         raise ConfigError(Problem(key, f"cannot be written ({error.strerror})", str(path))) from error
     return model
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.errors import ConfigError, DataError, Problem, disk_full, no_room
 from singa_dask.files import replacing
+from singa_dask.training.predictions.raw_file import RawFile
 
 MAX_COLUMNS = 10_000
 
@@ -71,6 +72,8 @@ def writing(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
         with replacing(path) as temporary, opened(temporary, outputs) as write:
             yield write
     except OSError as error:
+        if no_room(error):
+            raise DataError(disk_full(path, error)) from error
         raise ConfigError(Problem("--out", f"cannot be written ({error.strerror or error})", str(path))) from error
 
 
@@ -171,7 +174,8 @@ def _parquet(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
 def _hdf5(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
     import h5py
 
-    with h5py.File(path, "w", locking=False) as file:  # it is locked already
+    # From HDF5 1.8 on, attributes may have more than 64 kB, as the names of very many classes have.
+    with RawFile(path) as raw, h5py.File(raw, "w", libver="v108") as file:
 
         def add(name: str, rows: np.ndarray) -> Any:
             if rows.dtype.kind in "OU":
@@ -194,8 +198,13 @@ def _hdf5(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
                     add(f"{output.name}/prediction", rows)
                 if answers is not None:
                     add(f"{output.name}/{'label' if output.classifies else 'target'}", answers)
+            if raw.fault is not None:
+                raise raw.fault
 
         yield write
+        file.close()
+        if raw.fault is not None:
+            raise raw.fault
 
 
 FORMATS: dict[str, Any] = {".csv": _csv, ".parquet": _parquet, ".h5": _hdf5, ".hdf5": _hdf5}

@@ -22,7 +22,6 @@ from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.prepare import prepare
 
 SAMPLES, OUTPUTS = 3000, 40
-REASON = "tracebacks, a crash of HDF5, or another exit code"
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +50,6 @@ COMMANDS = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason=REASON)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_one_sentence_and_nothing_left(run, tmp_path, name):
     if name == "export":
@@ -77,7 +75,6 @@ PREDICT = """
 """
 
 
-@pytest.mark.xfail(strict=True, reason=REASON)
 @pytest.mark.parametrize("nbytes", [1_000, 400_000], ids=["first rows", "later rows"])
 def test_predictions_in_hdf5(run, tmp_path, nbytes):
     """In a process of its own: HDF5 itself crashes where it cannot write."""
@@ -91,7 +88,6 @@ def test_predictions_in_hdf5(run, tmp_path, nbytes):
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason="attributes of HDF5 hold 64 kB at most")
 def test_predictions_of_many_classes_in_hdf5(tmp_path):
     from singa_dask.training.predictions.files import Output, Predicted, writing
 
