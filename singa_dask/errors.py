@@ -7,6 +7,7 @@ SingaError
 ├── ClusterError       workers are missing, a group cannot form, a rank was lost
 │   ├── CommTimeout    a collective did not finish in time
 │   ├── MpiUnusable    there is no MPI library that can form groups here
+│   ├── DriverUnreachable  workers cannot reach the driver
 │   └── SchedulerLost  the Dask scheduler does not answer any more
 └── TrainingError      training failed (a layer raised an exception, the loss is not finite)
 """
@@ -96,14 +97,18 @@ class MpiUnusable(ClusterError):
     """There is no MPI library that can form groups here: trying again would not help."""
 
 
+class DriverUnreachable(ClusterError):
+    """Workers cannot reach the driver: trying again would not help."""
+
+
 class TrainingError(SingaError):
     """Training failed: a layer raised an exception, or the loss is not finite."""
 
 
 def consequence(error: BaseException) -> int:
-    """How far an error is from the root cause: 0 for a rank's own, 1 for a timeout of its group, 2 for what a broken
-    group makes its ranks raise."""
-    if isinstance(error, CommTimeout):
+    """How far an error is from the root cause: 0 for a rank's own, 1 for a timeout of its group or of its network, 2
+    for what a broken group makes its ranks raise."""
+    if isinstance(error, CommTimeout | DriverUnreachable):
         return 1
     return 2 if isinstance(error, ClusterError) and not isinstance(error, MpiUnusable) else 0
 

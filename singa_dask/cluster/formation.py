@@ -19,11 +19,15 @@ from singa_dask.cluster.pmi_server import PmiServer
 from singa_dask.cluster.rank import JoinFailed, rank_formed, rank_task, release_worker, reserve_worker
 from singa_dask.cluster.remote import alive, kill_processes, run_each
 from singa_dask.cluster.workers import WorkerInfo, describe
-from singa_dask.errors import ClusterError, MpiUnusable
+from singa_dask.errors import ClusterError, DriverUnreachable, MpiUnusable
 
 _RESERVE_S = 10.0
 # Enough to get from the reservation to the task; short, for a worker that wakes up after its driver gave up.
 _LEASE_S = 5.0
+_REACH = (
+    "Run it where the workers can: on a machine of the cluster, or in a Dask task, by client.submit(f), where f calls "
+    "train(job, get_client())."
+)
 
 
 class WorkersInUse(ClusterError):
@@ -192,6 +196,8 @@ class _Forming:
                     _raise_unformed(self.client, group, server)
                 time.sleep(0.01)
         except GroupFailed as error:
+            if isinstance(error.failure.exception, DriverUnreachable):
+                raise DriverUnreachable(f"{error.failure.exception}. {_REACH}") from None
             if isinstance(error.failure.exception, MpiUnusable):
                 where = f"rank {error.failure.rank} on {error.failure.worker}"
                 raise self.error(f"{where}: {error.failure.exception}") from None

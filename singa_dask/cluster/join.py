@@ -21,10 +21,12 @@ from singa_dask.cluster.cores import added_variables
 from singa_dask.cluster.pmi_server import PmiEndpoint
 from singa_dask.cluster.segments import unlink_segments
 from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
-from singa_dask.errors import ClusterError
+from singa_dask.errors import ClusterError, DriverUnreachable
 
 # What launchers leave for the processes that they start. MPI must take its bootstrap from our server alone.
 _LAUNCHER_VARIABLES = re.compile(r"(PMI|PMIX|PMI2|HYDRA|HYDI|MPI_LOCAL|OMPI|PRTE|MPIEXEC)_")
+
+_CONNECT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,12 @@ def _connected(endpoint: PmiEndpoint, rank: int, size: int, deadline: float) -> 
     """A connection to the PMI server, once every other rank has one too."""
     address = f"{endpoint.host}:{endpoint.port}"
     try:
-        with socket.create_connection((endpoint.host, endpoint.port), _left(deadline)) as sock:
+        try:
+            sock = socket.create_connection((endpoint.host, endpoint.port), min(_left(deadline), _CONNECT_S))
+        except OSError as error:
+            where = f"rank {rank} on {socket.gethostname()}"
+            raise DriverUnreachable(f"{where} cannot reach the driver at {address} ({error})") from error
+        with sock:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.sendall(f"cmd=hello token={endpoint.token} rank={rank} size={size}\n".encode())
             sock.settimeout(_left(deadline))
@@ -157,9 +164,7 @@ def _connected(endpoint: PmiEndpoint, rank: int, size: int, deadline: float) -> 
     except TimeoutError as error:
         raise ClusterError(f"rank {rank}: not every rank of the group came in time ({address})") from error
     except OSError as error:
-        raise ClusterError(
-            f"rank {rank} on {socket.gethostname()} cannot reach the driver at {address}: {error}"
-        ) from error
+        raise ClusterError(f"rank {rank}: the connection to the driver at {address} broke: {error}") from error
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from singa_dask.cluster.segments import unlink_orphans, unlink_segments
 from singa_dask.cluster.whereabouts import place_of
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.comm import Communicator
-from singa_dask.errors import ClusterError, MpiUnusable, TrainingError
+from singa_dask.errors import ClusterError, DriverUnreachable, MpiUnusable, TrainingError
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
 
 
 class JoinFailed(ClusterError):
-    """A rank could not join its group: it has no usable MPI, cannot reach the driver, or became another rank."""
+    """A rank could not join its group: others did not come, or it became another rank."""
 
 
 @dataclass(frozen=True)
@@ -245,10 +245,10 @@ def _collect_soon(worker: Any) -> None:
 
 
 def _joined(task: RankTask) -> Communicator:
-    """The communicator of the group. Raises MpiUnusable, or JoinFailed for any other error."""
+    """The communicator of the group. Raises MpiUnusable, DriverUnreachable, or JoinFailed for any other error."""
     try:
         comm = join_group(task.plan, task.abort_event)
-    except MpiUnusable:
+    except (MpiUnusable, DriverUnreachable):
         raise
     except Exception as error:
         raise JoinFailed(str(error)) from error

@@ -102,7 +102,7 @@ def wait_workers(client: Any, count: int, timeout_s: float = 30.0) -> list[Worke
             if len(workers) >= count:
                 return workers
             if time.monotonic() >= deadline:
-                mute = f" These don't answer: {silent}." if silent else ""
+                mute = f" Not counted: {silent}." if silent else ""
                 ways = f"`dask worker`, client.cluster.scale({count}) or client.cluster.adapt(minimum={count})"
                 came = f"only {len(workers)} of {count} Dask workers came within {timeout_s:g} s"
                 raise ClusterError(f"{came}.{mute} Start more: {ways}.")
@@ -116,11 +116,23 @@ def wait_workers(client: Any, count: int, timeout_s: float = 30.0) -> list[Worke
 
 
 def answering(client: Any, timeout_s: float = _ANSWER_S) -> tuple[list[WorkerInfo], str]:
-    """The workers that answer, in order of address, and what came of the others: the scheduler lists lost ones too,
-    until it has missed them for long enough."""
+    """The workers that answer, in order of address, and why others do not count: the scheduler lists lost ones too,
+    until it has missed them for long enough. Nor does that of a driver in a Dask task, which would wait for itself."""
     answers = run_each(client, describe, dict.fromkeys(sorted(alive(client)), ()), timeout_s)
-    workers = [answer for answer in answers.values() if isinstance(answer, WorkerInfo)]
-    return workers, "; ".join(f"{a}: {error!r}" for a, error in answers.items() if isinstance(error, Exception))
+    workers, others = [], []
+    for address, answer in answers.items():
+        if not isinstance(answer, WorkerInfo):
+            others.append(f"{address}: {answer!r}")
+        elif _is_ours(answer):
+            others.append(f"{address}: this driver is one of its tasks")
+        else:
+            workers.append(answer)
+    return workers, "; ".join(others)
+
+
+def _is_ours(info: WorkerInfo) -> bool:
+    """Whether the driver is a task of this worker. Those of LocalCluster(processes=False) are in its process too."""
+    return (info.node, info.pid) == (this_node(), os.getpid()) and not info.address.startswith("inproc://")
 
 
 def place(topology: ClusterTopology, workers: Iterable[WorkerInfo]) -> Placement:

@@ -248,7 +248,7 @@ def free_workers(client: Any) -> list[WorkerInfo]:
     free = [info for info in workers if not info.group]
     if not free:
         used = f" These are in use: {', '.join(info.address for info in workers)}." if workers else ""
-        mute = f" These do not answer: {silent}." if silent else ""
+        mute = f" Not counted: {silent}." if silent else ""
         raise ClusterError(f"no Dask worker is free to measure.{used}{mute} Wait for the runs on them, or start more.")
     return free
 

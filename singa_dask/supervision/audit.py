@@ -14,6 +14,7 @@ from singa_dask.server.ledger import Contained, Deal, Ledger, Ranges, difference
 from singa_dask.supervision.driver import Result
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.forms import BEGUN, REWOUND
+from singa_dask.training.saving_host import saved_elsewhere
 from singa_dask.training.workspace import Workspace
 
 
@@ -100,7 +101,8 @@ def audit(run: str | Path | Result) -> Audit:
     workspace = Workspace(run.workspace) if isinstance(run, Result) else Workspace.of(run)
     found, faults = checkpoints.newest(workspace.checkpoints)
     if found is None:
-        raise CheckpointError(f"{workspace.checkpoints}: no valid checkpoint to audit. {' '.join(faults)}".rstrip())
+        why = " ".join(faults) or saved_elsewhere(workspace.folder)
+        raise CheckpointError(f"{workspace.checkpoints}: no valid checkpoint to audit. {why}".rstrip())
     if not found.ledger.deals:
         raise CheckpointError(f"{found.path}: has no ledger. Train again with this version of singa_dask.")
     record = _Record(workspace)

@@ -176,7 +176,8 @@ def train(
 
     In a script a call without a client stands below `if __name__ == "__main__":`, as the local workers import it.
     Raises ConfigError before anything starts where the job cannot run, CheckpointError where there is nothing to
-    resume from, ClusterError where workers are missing or were lost too often, TrainingError where training diverges.
+    resume from or a checkpoint went to another disk, ClusterError where workers are missing, were lost too often, or
+    do not see the workspace and the files of the job, TrainingError where training diverges.
     """
     if not processes:
         if client is not None:

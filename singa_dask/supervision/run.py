@@ -33,6 +33,7 @@ from singa_dask.supervision.members import Members, Restart
 from singa_dask.supervision.pictures import Details, draw_pictures, matrices
 from singa_dask.supervision.queue import Queue
 from singa_dask.supervision.servers import REPLICA_LOST
+from singa_dask.supervision.sight import Sight, Witness
 from singa_dask.supervision.start_point import fresh, resumed
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
@@ -40,7 +41,7 @@ from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
 from singa_dask.training.forms import BEGUN, OUTDATED, REWOUND
 from singa_dask.training.history import row_of
-from singa_dask.training.prepare import Prepared
+from singa_dask.training.prepare import Prepared, files_of
 from singa_dask.training.worker import WorkerPlan
 from singa_dask.training.workspace import Workspace
 
@@ -73,6 +74,7 @@ class Run:
     _launcher: GroupLauncher | None = None
     _supervisor: Supervisor | None = None
     _in_process: InProcess | None = None
+    _sight: Sight | None = None  # None if the workers are of this machine
     _told: list[dict[str, Any]] = field(default_factory=list)  # by earlier starts of the run
     _heard: bool = False  # anything from a worker group
     _unwritten: bool = False  # whether metrics wait in memory
@@ -81,6 +83,9 @@ class Run:
     _checkpoint: str | None = None
     _best: dict[str, Any] | None = None
     _reports: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._witness = Witness(self._believe, self._tell)
 
     def to_end(self, client: Client | None, resume: bool) -> dict[str, Any]:
         """Run until done, stopped or beyond rescue; returns the summary, which is left in the workspace either way."""
@@ -96,6 +101,7 @@ class Run:
             with ExitStack() as shown:
                 shown.enter_context(self.display)
                 if client is not None:  # before anything is moved
+                    self._sight = Sight(client, self.workspace.folder, files_of(self.prepared))
                     self._free_workers(client)
                 aside = None if resume else self.workspace.set_aside() or self.workspace.aside
                 self.workspace.open(job_to_text(self.prepared.job), resumes=resume)
@@ -131,6 +137,7 @@ class Run:
             data=self.prepared.data,
             code=self.prepared.code,
             described=self.prepared.described,
+            run=self.workspace.id,
         )
 
     def _local_client(self, stack: ExitStack) -> Client:
@@ -142,6 +149,7 @@ class Run:
         self._in_process = InProcess(self._worker_plan, found, self._handle)
         with self._calling():
             self._reports = {0: self._in_process.run()}
+            self._witness.settle()
 
     def _train(self, client: Client, resume: bool) -> None:
         topic = run_key(self.prepared.job.name, str(self.workspace.folder), self.workspace.id)
@@ -173,7 +181,10 @@ class Run:
 
     def _free_workers(self, client: Client) -> list[WorkerInfo]:
         queue = Queue(self.prepared.topology.nprocesses, self.display.note, self.patience_s, self.max_queue_s)
-        return queue.wait(client, self.prepared.job.name, str(self.workspace.folder))
+        free = queue.wait(client, self.prepared.job.name, str(self.workspace.folder))
+        if self._sight is not None:
+            self._sight.check(free)
+        return free
 
     def _supervise(self, launcher: GroupLauncher, free: Sequence[WorkerInfo]) -> None:
         topology = self.prepared.topology
@@ -199,9 +210,11 @@ class Run:
             rewound=self._rewound,
             restarted=self._restarted,
             outdated=lambda lost: self._tell(OUTDATED, **asdict(lost)),
+            seeing=self._sight.seeing if self._sight else None,
         )
         with listening(launcher.client, self.prepared.job.name, str(self.workspace.folder), supervisor.post):
             self._reports |= supervisor.run()
+        self._witness.settle()
 
     def _rewound(self, groups: Collection[int], step: int | None) -> None:
         self._steps |= dict.fromkeys(groups, step or 0)
@@ -288,10 +301,10 @@ class Run:
             self._supervisor.post(StopAsked("early stopping", early=True))
         if event["kind"] == "decided":
             self._tell_decided(event["state"])
-        if event["kind"] == "best":
-            self._best = event["best"]
-        if event["kind"] == "checkpoint":
-            self._checkpoint = event["path"]
+        if event["kind"] in ("checkpoint", "best"):
+            if not self._witness.hear(event) and self._supervisor:
+                self._supervisor.post(self._witness.settle)
+            return
         if event["kind"] == "end":
             # It may come after the group's own report, which has more.
             self._reports[event["group"]] = self._reports.get(event["group"], {}) | event["record"]
@@ -300,6 +313,16 @@ class Run:
                 load_drawing()
             self.workspace.append(row_of(event))
             self._tell_of_a_full_disk()
+        self._show(event)
+
+    def _believe(self, event: dict[str, Any]) -> None:
+        if event["kind"] == "best":
+            self._best = event["best"]
+        else:
+            self._checkpoint = event["path"]
+        self._show(event)
+
+    def _show(self, event: dict[str, Any]) -> None:
         self.display.handle(event)
         if self.callbacks.put_from_worker(event):
             if self._supervisor:

@@ -15,6 +15,7 @@ from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
 from singa_dask.training.prepare import Prepared, check_given, training_data
 from singa_dask.training.resolve_data import resolve_data
+from singa_dask.training.saving_host import saved_elsewhere
 from singa_dask.training.workspace import Workspace
 
 
@@ -46,10 +47,11 @@ def resumed(prepared: Prepared, workspace: Workspace, *, lives: bool = False) ->
     """The newest valid checkpoint of the run in the workspace, whatever workers it had.
 
     lives: whether Dask workers may still have the run's state in memory; then no checkpoint is needed.
-    Raises CheckpointError if there is none, or if it is of another net, updater or data.
+    Raises CheckpointError if there is none here, or if it is of another net, updater or data.
     """
     found, faults = checkpoints.newest(workspace.checkpoints)
-    if found is None and lives and workspace.job.exists():
+    elsewhere = "" if found or faults else saved_elsewhere(workspace.folder)
+    if found is None and lives and workspace.job.exists() and not elsewhere:
         return StartPoint(
             notes=(
                 "there is no checkpoint: the run goes on from the memory of its Dask workers, if they "
@@ -59,8 +61,11 @@ def resumed(prepared: Prepared, workspace: Workspace, *, lives: bool = False) ->
     if found is None:
         raise CheckpointError(
             f"{workspace.checkpoints}: no valid checkpoint to resume from. "
-            "Run without --resume, or give the --workspace of the earlier run"
-            f"{workspace.earlier()}. {' '.join(faults)}".rstrip()
+            + (
+                elsewhere
+                or "Run without --resume, or give the --workspace of the earlier run"
+                f"{workspace.earlier()}. {' '.join(faults)}".rstrip()
+            )
         )
     _check_same(prepared, workspace, found)
     before = text_format.Parse(found.job, JobProto()).cluster

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from singa_dask.errors import ClusterError
+from singa_dask.errors import ClusterError, DriverUnreachable
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.inheritance import inherit
 from singa_dask.supervision.members import (
@@ -571,9 +571,9 @@ class Supervision:
         self._outdated = self._surveys
 
     def _end(self, error: BaseException | None = None) -> None:
-        """The run is over. An error of the cluster tells what happened before."""
+        """The run is over. An error of the cluster tells what happened before, unless its cause is known."""
         self.over, self.error = True, error
-        if isinstance(error, ClusterError):
+        if isinstance(error, ClusterError) and not isinstance(error, DriverUnreachable):
             error.add_note("What happened before, the latest last:\n" + "\n".join(self.members.history))
         self._refuse_askers()
         self._do(ev.End(error))

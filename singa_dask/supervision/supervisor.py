@@ -24,6 +24,7 @@ from singa_dask.supervision.standstill import Standstill
 from singa_dask.supervision.state import Supervision
 
 if TYPE_CHECKING:
+    from singa_dask.cluster import WorkerInfo
     from singa_dask.supervision.members import Restart
     from singa_dask.training.checkpoint import Found
 
@@ -41,7 +42,8 @@ class Supervisor:
 
     note: tells the user. newest: finds the newest valid checkpoint. rewound: is told which worker groups go back to
     which step (None: the start). restarted: is told of every restart. outdated: records that a replica does not count
-    any more.
+    any more. seeing: finds those Dask workers that see the files of the run,
+    and tells of others.
     """
 
     def __init__(
@@ -54,10 +56,11 @@ class Supervisor:
         rewound: Callable[[tuple[int, ...], int | None], None],
         restarted: Callable[[Restart], None],
         outdated: Callable[[ev.RecordOutdated], None],
+        seeing: Callable[[list[WorkerInfo]], tuple[list[WorkerInfo], str]] | None = None,
     ) -> None:
         self.state, self.launcher, self.client = state, launcher, launcher.client
         self.note, self.newest, self.rewound, self.restarted = note, newest, rewound, restarted
-        self.outdated = outdated
+        self.outdated, self.seeing = outdated, seeing
         self._reports: dict[int, dict[str, Any]] = {}
         self._groups: dict[int, Group] = {}
         self._servers: dict[int, Servers] = {}
@@ -234,7 +237,10 @@ class Supervisor:
 
     def _survey(self, command: ev.Survey) -> ev.Surveyed:
         time.sleep(command.delay_s)
-        workers, _ = answering(self.client, _ANSWER_S)
+        answers, _ = answering(self.client, _ANSWER_S)
+        workers, left_out = self.seeing(answers) if self.seeing else (answers, "")
+        if left_out:
+            self.post(partial(self.note, left_out))
         if command.delay_s:  # there were too few
             replace_stopped(self.client, command.nannies - {info.nanny for info in workers})
         # Another run may have the workers that this one had before its driver was lost.

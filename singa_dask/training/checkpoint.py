@@ -11,7 +11,7 @@
     /described                    columns and encoders of the input layers, as JSON
     /code                         the user's own code, a CodeBundle
     /decisions                    what evaluations have decided so far, as JSON
-    attributes                    format, step, seed, data (fingerprints, JSON), sha256
+    attributes                    format, step, seed, data (fingerprints, JSON), run (its id), sha256
 
 The loader's position is the step: the samples of mini-batch k are a function of (data, seed, k) alone.
 """
@@ -39,6 +39,7 @@ from singa_dask.server.ledger import Ledger
 from singa_dask.training import checkpoint_file
 from singa_dask.training.checkpoint_file import SavedArray
 from singa_dask.training.ledgers import joint_ledger
+from singa_dask.training.saving_host import saved_elsewhere
 from singa_dask.updaters import EMA
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Checkpoint:
     state of recurrent layers, by layer. residuals: those of codecs, by "rank <r>", of "pushes" to servers, and all
     ranks' "values". ledgers: of the workers' slices. Arrays are whole: saved ones if it was loaded, Gathered ones of a
     group that saves it. described: columns and encoders of the data, by input layer, as JSON (`Manifest.description`).
-    code: the user's, of the net. decisions: the state of Decisions.
+    code: the user's, of the net. decisions: the state of Decisions. run: the id of the run, "" if it is of none.
     """
 
     step: int
@@ -75,6 +76,7 @@ class Checkpoint:
     described: Mapping[str, str] = field(default_factory=dict)
     code: CodeBundle | None = None
     decisions: Mapping[str, Any] = field(default_factory=dict)
+    run: str = ""
 
     @property
     def ledger(self) -> Ledger:
@@ -137,6 +139,7 @@ def write(checkpoint: Checkpoint, path: Path, begin: Callable[[], None] = lambda
         "step": checkpoint.step,
         "seed": np.uint64(checkpoint.seed),
         "data": json.dumps(dict(checkpoint.data), sort_keys=True),
+        "run": checkpoint.run,
     }
     checkpoint_file.write(path, attributes, _arrays(checkpoint), begin)
 
@@ -189,16 +192,16 @@ def load(path: Path) -> Checkpoint:
         described=json.loads(_bytes(arrays["described"])) if "described" in arrays else {},
         code=CodeBundle.from_bytes(_bytes(arrays["code"])) if "code" in arrays else None,
         decisions=json.loads(_bytes(arrays["decisions"])) if "decisions" in arrays else {},
+        run=str(attributes.get("run", "")),
     )
 
 
-def intact(path: Path) -> bool:
-    """Whether the file is a valid checkpoint."""
+def intact(path: Path, run: str) -> bool:
+    """Whether the file is a valid checkpoint of this run."""
     try:
-        load(path)
+        return load(path).run == run
     except CheckpointError:
         return False
-    return True
 
 
 def keep_newest(folder: Path, count: int, step: int) -> None:
@@ -328,7 +331,8 @@ def find(where: Path) -> Path:
             return found.path
         if faults:
             raise CheckpointError("No valid checkpoint: " + " ".join(faults))
-    raise CheckpointError(f"{where}: no checkpoint found. Give the workspace of a run, or a .h5 file.")
+    way_out = saved_elsewhere(where) or "Give the workspace of a run, or a .h5 file."
+    raise CheckpointError(f"{where}: no checkpoint found. {way_out}")
 
 
 def _arrays(checkpoint: Checkpoint) -> dict[str, Any]:

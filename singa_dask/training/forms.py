@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import NoneType
 from typing import Any
 
-# Events in events.jsonl: worker groups went back to a checkpoint; a worker group begins, at first or after a restart.
-REWOUND, BEGUN = "rewound", "begun"
+# Events in events.jsonl: worker groups went back to a checkpoint; a worker group begins, at first or after a restart;
+# which host saves checkpoints from now on.
+REWOUND, BEGUN, SAVES = "rewound", "begun", "saves"
 OUTDATED = "replica outdated"
 
 _PHASES = ("train", "validate", "test")
@@ -15,6 +16,7 @@ _EVENTS = {
     REWOUND: {"step": (int, NoneType)},
     BEGUN: {"group": int, "steps": [[int]]},
     "restart": {"groups": [int], "step": int, "cause": str, "servers": [int]},
+    SAVES: {"host": str},
     OUTDATED: dict.fromkeys(("server_group", "generation", "rank", "replica"), int),
 }
 

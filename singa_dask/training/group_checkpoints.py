@@ -85,7 +85,7 @@ class GroupCheckpoints:
         self._saver.wait()  # it may be this step's
         self._saved_at = time.monotonic()
         path = checkpoints.path_of(self._plan.checkpoints, step)
-        if must_save(self._replica, path, step):
+        if must_save(self._replica, path, step, self._plan.run):
             self.save(step, decisions, path, partial(self._reporter.saved, path, step))
 
     def save(
@@ -131,5 +131,5 @@ class GroupCheckpoints:
         self._replica.drain()
         state, plan = self._replica.group_state, self._plan
         found = state.snapshot(step, job_to_text(self._job), plan.data, comm, own_values=own_values)
-        found.described, found.code, found.decisions = plan.described, plan.code, decisions
+        found.described, found.code, found.decisions, found.run = plan.described, plan.code, decisions, plan.run
         return found

@@ -17,6 +17,7 @@ from singa_dask.data import (
     vocabulary,
 )
 from singa_dask.data.generated import generated_manifest
+from singa_dask.data.shared_files import in_place_files
 from singa_dask.data.store import columns_of
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import ClusterTopology, Job, active_phases, graph_phase, reads_data, runs_in
@@ -31,7 +32,7 @@ from singa_dask.net import LayerRow, Net, features_as_targets, labelled_inputs
 from singa_dask.net.flat import GroupLayout
 from singa_dask.ops import Ops
 from singa_dask.server import Partition
-from singa_dask.training.checkpoint import fitting, load_parameters
+from singa_dask.training.checkpoint import find, fitting, load_parameters
 from singa_dask.training.feed import data_key, group_stream
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import parameter_partition
@@ -149,6 +150,21 @@ def check_given(prepared: Prepared) -> None:
     """Check that the checkpoints of `checkpoint_path` exist and fit. Raises CheckpointError."""
     if prepared.job.checkpoint_path:
         fitting(load_parameters(prepared.job.checkpoint_path), prepared.shapes, prepared.drawn)
+
+
+def files_of(prepared: Prepared) -> list[Path]:
+    """What the job names and workers read: folders of shards, the files of those that are read in place, mean images,
+    vocabularies and checkpoints."""
+    job, files = prepared.job, []
+    phases = {graph_phase(job.neuralnet.layer, phase) for phase in active_phases(job)}
+    for layer in job.neuralnet.layer:
+        if not any(runs_in(layer, phase) for phase in phases):
+            continue
+        store = store_of(layer)
+        if store.path and not layer.srclayers:
+            files += [Path(store.path), *in_place_files(Path(store.path))]
+        files += [Path(name) for name in (layer.rgbimage_conf.meanfile, layer.char_rnn_conf.vocab_path) if name]
+    return files + [find(Path(path)) for path in job.checkpoint_path]
 
 
 def training_data(data: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -80,7 +81,7 @@ class Reporter:
     def saved(self, checkpoint: Path, step: int) -> None:
         """Emit that a checkpoint was written after `step` steps."""
         self._checkpoint = checkpoint
-        self.emit("checkpoint", step=step, path=str(checkpoint))
+        self.emit("checkpoint", step=step, path=str(checkpoint), host=socket.gethostname())
 
     def unsaved(self, step: int, why: str) -> None:
         """Emit that a checkpoint could not be written, after `step` steps."""
@@ -104,7 +105,7 @@ class Reporter:
     def best(self, step: int, best: Mapping[str, Any] | None, checkpoint: Path) -> None:
         """Emit which evaluation is the best so far, after `step` steps."""
         self._best = {**(best or {}), "checkpoint": str(checkpoint)}
-        self.emit("best", step=step, best=self._best)
+        self.emit("best", step=step, best=self._best, host=socket.gethostname())
 
     def reduced(self, step: int, rate: float) -> None:
         """Emit that the learning rate was reduced after `step` steps."""

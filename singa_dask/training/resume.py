@@ -44,13 +44,13 @@ def put_parameters(
     return checkpoint
 
 
-def must_save(replica: Replica, path: Path, step: int) -> bool:
-    """Whether a checkpoint of this step is to be saved: there is no intact one. Collective.
+def must_save(replica: Replica, path: Path, step: int, run: str) -> bool:
+    """Whether a checkpoint of this step is to be saved: there is no intact one of this run. Collective.
 
     A restarted group may begin at a step that an earlier one saved, or failed to save.
     """
     comm = replica.comm
-    there = np.array([float(step == 0 or (comm.rank == 0 and checkpoints.intact(path)))])
+    there = np.array([float(step == 0 or (comm.rank == 0 and checkpoints.intact(path, run)))])
     with comm.patiently(MEETING_TIMEOUT_S):
         comm.broadcast(there)
     return not there[0]

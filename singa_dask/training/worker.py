@@ -86,7 +86,7 @@ class WorkerPlan:
     """The driver's plan for every rank of a group.
 
     job: serialised JobProto, its data paths absolute. data, described: of the data, as in `Prepared`. code: the user's
-    own. decided: by the evaluations of this run so far, `Decisions.state`.
+    own. decided: by the evaluations of this run so far, `Decisions.state`. run: its id.
     """
 
     job: bytes
@@ -96,6 +96,7 @@ class WorkerPlan:
     code: CodeBundle | None = None
     described: Mapping[str, str] = field(default_factory=dict)
     decided: Mapping[str, Any] = field(default_factory=dict)
+    run: str = ""
 
 
 @dataclass

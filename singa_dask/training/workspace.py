@@ -2,8 +2,8 @@
 
 job.conf          the job as it ran
 metrics.jsonl     all displayed metrics, one flat JSON object per line (history.py)
-events.jsonl      each start and restart of the run, the step with which each worker group begins, and each return
-                  to a checkpoint, one JSON object per line
+events.jsonl      each start and restart of the run, the step with which each worker group begins, each return to
+                  a checkpoint, and which host saves checkpoints, one JSON object per line
 summary.json      final metrics, topology, speed; or the cause of the failure
 curves.png        loss and accuracy over the steps
 confusion-test.png, parity-test.png   what the last evaluation compared
@@ -28,11 +28,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from singa_dask.data.shared_files import PROBES
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.files import FILE, is_at, kind_of, open_lock, read_text, unlinked, write_whole
 from singa_dask.training.checkpoint import UNFINISHED
 from singa_dask.training.forms import is_event, is_metrics, is_summary
 from singa_dask.training.line_file import LineFile
+from singa_dask.training.saving_host import EVENTS
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ class Workspace:
         self.folder = Path(folder).absolute()
         self.checkpoints = self.folder / "checkpoint"
         self.metrics = self.folder / "metrics.jsonl"
-        self.events = self.folder / "events.jsonl"
+        self.events = self.folder / EVENTS
         self.summary = self.folder / "summary.json"
         self.curves = self.folder / "curves.png"
         self.job = self.folder / "job.conf"
@@ -206,8 +208,8 @@ class Workspace:
         """
         try:
             self._make()
-            for half in self.checkpoints.glob(UNFINISHED):  # left by a process that was killed while saving
-                half.unlink(missing_ok=True)
+            for left in (*self.checkpoints.glob(UNFINISHED), *self.folder.glob(PROBES)):  # by killed processes
+                left.unlink(missing_ok=True)
             for lines in (self.metric_lines, self.event_lines):
                 rows, faults = lines.read() if resumes else ([], [])
                 for fault in faults:

@@ -68,7 +68,6 @@ def workers(count: int) -> list[object]:
     return [example(), "--cluster", cluster(), *numbers, *sets(train_steps=4, disp_freq=1, checkpoint_freq=2)]
 
 
-@pytest.mark.xfail(strict=True, reason="nobody asks workers what they see")
 def test_training_without_a_common_folder_ends_before_it_begins(folder):
     with dask_on(folder, "near", "far") as hosts:
         hosts.all[1].make_private(folder)
@@ -86,7 +85,6 @@ CASES: dict[str, Callable[[Path], tuple[list[object], Path]]] = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="nobody asks workers what they see")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_command_says_what_other_hosts_do_not_see(folder):
@@ -105,7 +103,6 @@ def test_every_command_says_what_other_hosts_do_not_see(folder):
         assert not (folder / "out").exists() and not (folder / "new").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="nobody asks workers what they see")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_shards_that_other_hosts_do_not_have_are_named(folder):
@@ -116,7 +113,6 @@ def test_shards_that_other_hosts_do_not_have_are_named(folder):
         assert code == 1 and told(said, folder / "cache" / "shards", "far"), said
 
 
-@pytest.mark.xfail(strict=True, reason="nobody asks workers what they see")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_who_looks_for_a_checkpoint_of_another_host_is_told_where_it_is(folder):

@@ -33,7 +33,6 @@ def trained(workers, folder, client=None):
     return train(points(workers), client or get_client(), **options).summary
 
 
-@pytest.mark.xfail(strict=True, reason="the driver's own process becomes a rank")
 def test_a_run_in_a_dask_task_trains_on_the_other_workers(no_leaks, tmp_path):
     with local_cluster(4) as client:
         summary = client.submit(trained, 3, tmp_path / "run", pure=False).result(timeout=90)
@@ -44,7 +43,6 @@ def test_a_run_in_a_dask_task_trains_on_the_other_workers(no_leaks, tmp_path):
             client.submit(trained, 4, tmp_path / "other", pure=False).result(timeout=90)
 
 
-@pytest.mark.xfail(strict=True, reason="tracebacks, tried four times")
 def test_a_driver_that_workers_cannot_reach_says_so_once_and_where_to_run_it(
     cluster3, workers3, tmp_path, monkeypatch
 ):

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 import queue
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from singa_dask.data.dask_demand import demand
 from singa_dask.data.ingest.facts import Summary
 from singa_dask.data.ingest.stage import StagePlan, stage, stage_block
 from singa_dask.errors import ClusterError
 
-WORKERS_TIMEOUT_S = 30.0  # for workers that are just starting
 MAX_THREADS = 8
 # How often a waiting driver looks whether there are workers at all.
 SURVEY_SECONDS = 30.0
@@ -178,45 +174,3 @@ def check_workers(client: Any, done: str) -> None:
 
 def _put(finished: queue.Queue, index: int, _future: Any) -> None:
     finished.put(index)
-
-
-def check_shared(client: Any, folder: Path) -> None:
-    """Raises ClusterError unless all workers of the cluster can write to `folder` and this process sees it."""
-    try:
-        with demand(client) as ask:
-            ask(1, 1)
-            client.wait_for_workers(1, timeout=WORKERS_TIMEOUT_S)
-    except TimeoutError as error:
-        message = f"the Dask cluster has had no workers for {WORKERS_TIMEOUT_S:g} s"
-        more = "Start some: `dask worker`, client.cluster.scale(1) or client.cluster.adapt(minimum=1)."
-        raise ClusterError(f"{message}. {more}") from error
-    try:
-        found = client.run(_probe, str(folder))
-    except Exception as error:  # whatever a worker raises that cannot import the function
-        raise ClusterError(
-            f"the Dask workers cannot run singa_dask ({type(error).__name__}: {error}). Install the same version "
-            "on them."
-        ) from error
-    blind = []
-    for address, name in found.items():
-        path = folder / name if name else None
-        if path is None or not path.exists():
-            blind.append(address)
-        else:
-            path.unlink()
-    if blind:
-        raise ClusterError(
-            f"{folder.parent}: {len(blind)} of {len(found)} Dask workers do not share this folder (such as "
-            f"{blind[0]}). Write to a folder on a file system that all workers and this process share, or leave "
-            "out client to compute and write in this process."
-        )
-
-
-def _probe(folder: str) -> str | None:
-    """Leaves a file in the folder. Returns its name."""
-    name = f"probe-{uuid.uuid4().hex}"  # workers can be threads of one process
-    try:
-        with open(os.path.join(folder, name), "x"):
-            return name
-    except OSError:
-        return None

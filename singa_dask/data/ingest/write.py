@@ -25,10 +25,11 @@ from singa_dask.data.ingest.layout import SPLITS, Layout, make_layout
 from singa_dask.data.ingest.like import prepared_like
 from singa_dask.data.ingest.options import MAX_CATEGORIES, Encoding
 from singa_dask.data.ingest.progress import Bar
-from singa_dask.data.ingest.run import check_shared, gather, run_here, stage_all
+from singa_dask.data.ingest.run import gather, run_here, stage_all
 from singa_dask.data.ingest.stage import StagePlan, unwritable
 from singa_dask.data.manifest import Manifest, Shard
-from singa_dask.data.sources.source import Source
+from singa_dask.data.shared_files import SharedFiles, check_shared
+from singa_dask.data.sources.source import Source, files_of
 from singa_dask.data.statistics import Statistics
 from singa_dask.data.writer import finish, shard_name
 from singa_dask.errors import ConfigError, DataError, Problem
@@ -39,6 +40,10 @@ logger = logging.getLogger(__name__)
 # Of the parts: those of another version are not used again.
 PARTS_VERSION = 1
 MAX_NAMES_SHOWN = 5
+_SHARE = (
+    "Write to a folder on a file system that all workers and this process share, or leave out client (--scheduler) "
+    "to compute and write in this process."
+)
 ENCODING_OPTIONS = tuple(entry.name for entry in fields(Encoding))
 
 
@@ -91,11 +96,11 @@ def write(
     work = _Work(source, out, encoding, seed, shuffle, (validation, test))
     remove_leftovers(out, work.others())
     check_free(out, overwrite)
+    if client is not None:
+        check_shared(client, SharedFiles(files_of(source.blocks), work.path, _SHARE))
     with work.opened():
         try:
             with Bar(progress) as bar:
-                if client is not None:
-                    check_shared(client, work.path)
                 work.check_room(source.nbytes)
                 summaries = work.stage(source, client, bar)
                 layout = make_layout(work.plan, source, summaries, nshards, window, like)

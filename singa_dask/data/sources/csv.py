@@ -134,6 +134,10 @@ class CsvBlock:
     stamp: str
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        return (self.path,)
+
+    @property
     def key(self) -> str:
         return f"{self.path}[{self.start}:{self.stop}]@{self.stamp}#{self.types}"
 

@@ -157,6 +157,10 @@ class RowsBlock:
     read_rows: Callable[[Rows, Sequence[str]], Sequence[np.ndarray]]
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        return self.rows[0].path, self.rows[-1].path
+
+    @property
     def key(self) -> str:
         return "+".join(rows.key for rows in self.rows) + "#" + ",".join(self.columns.values())
 

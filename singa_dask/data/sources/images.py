@@ -71,6 +71,10 @@ class ImageBlock:
     stamps: tuple[str, ...] = ()
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        return self.paths[0], self.paths[-1]
+
+    @property
     def key(self) -> str:
         return f"{[str(path) for path in self.paths]}{self.stamps}{self.labels}{self.form}{self.resize}"
 

@@ -72,6 +72,10 @@ class KvfileBlock:
     stamp: str
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        return (self.path,)
+
+    @property
     def key(self) -> str:
         return f"{self.path}[{self.start}:{self.stop}]@{self.stamp}"
 

@@ -100,6 +100,10 @@ class ParquetBlock:
     stamp: str
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        return (self.path,)
+
+    @property
     def key(self) -> str:
         return f"{self.path}{list(self.groups)}{self.rows or ''}@{self.stamp}#{','.join(self.columns)}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from singa_dask.data.columns import Channels, Role
@@ -12,7 +13,8 @@ from singa_dask.data.columns import Channels, Role
 class Block(Protocol):
     """Consecutive samples that one task reads. Can be pickled.
 
-    key: text that is equal for the same samples in every run.
+    key: text that is equal for the same samples in every run. files: the first and the last of those
+    in which it lies, if it does.
     """
 
     @property
@@ -21,6 +23,11 @@ class Block(Protocol):
     def read(self) -> Mapping[str, Any]:
         """By raw column: a NumPy array (rows, ...), or a pandas Series of a table. Raises DataError."""
         ...
+
+
+def files_of(blocks: Sequence[Any]) -> list[Path]:
+    """The files of the first and the last block, which stand for those of all."""
+    return list(dict.fromkeys(file for block in (*blocks[:1], *blocks[-1:]) for file in getattr(block, "files", ())))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 from singa_dask.data import Manifest, ShardFolder, resolve
 from singa_dask.data.columns import Channels, Column
 from singa_dask.data.plan import StreamConf, own_windows
+from singa_dask.data.shared_files import in_place_files
 from singa_dask.data.store import columns_of, sample_shapes
 from singa_dask.distopt import Model
 from singa_dask.errors import ConfigError, DataError, Problem
@@ -34,7 +35,10 @@ class Samples:
 
 
 class Block(Protocol):
-    """Samples that one task reads. Can be pickled."""
+    """Samples that one task reads. Can be pickled. files: in which they lie."""
+
+    @property
+    def files(self) -> Sequence[Path]: ...
 
     def read(self, model: Model) -> Samples:
         """Raises DataError."""
@@ -60,6 +64,10 @@ class ShardBlock:
 
     inputs: Sequence[ShardInput]
     ranges: Sequence[tuple[int, int]]
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return [file for one in self.inputs for file in (one.folder, *in_place_files(one.folder))]
 
     def read(self, model: Model) -> Samples:
         x, answers = {}, {}

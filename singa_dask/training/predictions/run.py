@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singa_dask.cluster import wait_workers
 from singa_dask.cluster.cores import equal_share
 from singa_dask.data.ingest.run import SURVEY_SECONDS, check_workers
+from singa_dask.data.shared_files import SharedFiles, check_shared
+from singa_dask.data.sources.source import files_of
 from singa_dask.distopt import Model
 from singa_dask.ops.blas import blas_threads
 from singa_dask.training.predictions.blocks import Block
@@ -31,9 +32,11 @@ def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Cli
     """Write the predictions for all blocks to the file `out`; see `files`. Returns the number of samples.
 
     client: of the Dask cluster whose workers read and predict; without one, threads of this process do.
-    Raises ConfigError, DataError.
+    Raises ConfigError, DataError; ClusterError where workers do not see the files.
     """
     outputs = _outputs(model)
+    if client is not None:
+        check_shared(client, SharedFiles(files_of(blocks)))
     written = 0
     with writing(out, outputs) as write, _submitting(model, client) as (submit, ahead):
         for predicted in _in_order(submit, blocks, ahead, client):
@@ -90,7 +93,6 @@ def _submitting(model: Model, client: Client | None) -> Iterator[tuple[Submit, i
         with blas_threads(1), ThreadPoolExecutor(threads) as pool:
             yield lambda block: pool.submit(_predict, model, block), threads + 1
         return
-    wait_workers(client, 1)
     threads = sum(client.nthreads().values())
     sent = client.submit(pickle.loads, pickle.dumps(model), pure=False)
     yield lambda block: client.submit(_predict, sent, block, pure=False), 2 * threads

@@ -63,6 +63,10 @@ class FileBlock:
     table: bool
     classes: Mapping[str, Sequence[str]]
 
+    @property
+    def files(self) -> Sequence[Path]:
+        return getattr(self.block, "files", ())
+
     def read(self, model: Model) -> Samples:
         raw, known = self.block.read(), model.known
         described, table = known.inputs, {name: raw[name] for name in self.x}

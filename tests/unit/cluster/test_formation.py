@@ -10,7 +10,7 @@ from singa_dask.cluster.formation import NoAnswer, WorkersInUse, form_group, res
 from singa_dask.cluster.group import GroupFailed, RankFailure
 from singa_dask.cluster.rank import JoinFailed, rank_formed, rank_task, release_worker, reserve_worker
 from singa_dask.cluster.workers import WorkerInfo, describe
-from singa_dask.errors import ClusterError, MpiUnusable
+from singa_dask.errors import ClusterError, DriverUnreachable, MpiUnusable
 
 
 class Group:
@@ -262,6 +262,11 @@ def test_a_world_that_fails_is_not_waited_for(played, monkeypatch):
     [
         (MpiUnusable("no MPI here"), ClusterError, "cannot form: rank 1 on w1 .*: no MPI here"),
         (JoinFailed("became rank 3"), GroupFailed, "became rank 3"),
+        (
+            DriverUnreachable("rank 1 on far cannot reach the driver at 10.0.0.2:99 (No route to host)"),
+            DriverUnreachable,
+            r"^rank 1 on far cannot reach the driver at 10\.0\.0\.2:99 \(No route to host\)\. Run it .*client\.submit",
+        ),
     ],
 )
 def test_a_rank_that_cannot_join_is_the_reason(played, error, raised, match):

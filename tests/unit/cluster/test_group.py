@@ -10,7 +10,7 @@ from singa_dask.cluster.group import Group, GroupFailed
 from singa_dask.cluster.join import RankPlan
 from singa_dask.cluster.rank import abort_rank, clean_segments, keep_rank, tell_rank
 from singa_dask.cluster.workers import WorkerInfo, describe
-from singa_dask.errors import ClusterError, CommTimeout, DataError, MpiUnusable
+from singa_dask.errors import ClusterError, CommTimeout, DataError, DriverUnreachable, MpiUnusable
 
 
 class Future:
@@ -213,6 +213,7 @@ def test_a_cancelled_rank_that_is_still_there_is_made_to_leave(cluster):
         ({0: ClusterError("aborted"), 1: CommTimeout("no rank 2"), 2: DataError("shard 7")}, 2),
         ({0: ClusterError("aborted"), 2: CommTimeout("no rank 1")}, 2),
         ({0: CommTimeout("no rank 1"), 1: MpiUnusable("no MPI")}, 1),
+        ({0: ClusterError("not every rank came"), 1: DriverUnreachable("no route")}, 1),
         ({1: ValueError("a"), 2: ValueError("b")}, 1),
         ({0: ClusterError("aborted"), 1: ClusterError("aborted")}, 0),
     ],
@@ -224,7 +225,7 @@ def test_the_root_cause_is_named(cluster, errors, rank):
     failure = played.failure()
     assert (failure.rank, failure.exception) == (rank, errors[rank])
     assert failure.cause == f"{type(errors[rank]).__name__}: {errors[rank]}" and str(errors[rank]) in failure.traceback
-    consequence = type(errors[rank]) in (ClusterError, CommTimeout)
+    consequence = type(errors[rank]) in (ClusterError, CommTimeout, DriverUnreachable)
     assert bool(played.called(describe)) == consequence, "all are asked whether one is silent"
 
 

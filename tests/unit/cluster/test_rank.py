@@ -24,7 +24,7 @@ from singa_dask.cluster.rank import (
     tell_rank,
 )
 from singa_dask.cluster.workers import WorkerInfo
-from singa_dask.errors import ClusterError, DataError, MpiUnusable, TrainingError
+from singa_dask.errors import ClusterError, DataError, DriverUnreachable, MpiUnusable, TrainingError
 
 
 class Comm:
@@ -161,7 +161,14 @@ def test_what_an_aborted_rank_raises_names_the_reason(worker):
     assert str(caught.value.__cause__) == "rank 1 died"
 
 
-@pytest.mark.parametrize(("error", "raised"), [(MpiUnusable("none"), MpiUnusable), (OSError("gone"), JoinFailed)])
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (MpiUnusable("none"), MpiUnusable),
+        (DriverUnreachable("no route"), DriverUnreachable),
+        (OSError("gone"), JoinFailed),
+    ],
+)
 def test_a_rank_that_cannot_join_says_so(worker, monkeypatch, error, raised):
     def join_group(*args, **options):
         raise error

@@ -221,12 +221,22 @@ def test_those_that_answer_are_told_from_those_that_do_not(cluster):
     assert cluster.calls == [(describe, ["lost", first.address, second.address], 3.0)]
 
 
+def test_the_worker_of_a_driver_in_a_dask_task_does_not_count(cluster, monkeypatch):
+    here = {"node": this_node(), "pid": os.getpid()}
+    own, other, thread = replace(_workers(a=1)[0], **here), *_workers(b=1), WorkerInfo("inproc://1", **here)
+    cluster.answers = {info.address: info for info in (own, other, thread)}
+    assert answering(None) == ([thread, other], f"{own.address}: this driver is one of its tasks")
+    monkeypatch.setattr(workers.time, "sleep", lambda seconds: None)
+    with pytest.raises(ClusterError, match=rf"only 2 of 3 .* Not counted: {own.address}: this driver is one of its"):
+        wait_workers(_Client(), 3, 0.01)
+
+
 def test_workers_that_do_not_answer_are_named_after_the_wait(cluster, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(workers.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(workers.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     cluster.answers = {"lost": TimeoutError("no answer")} | {worker.address: worker for worker in _workers(a=1)}
-    with pytest.raises(ClusterError, match=r"only 1 of 2 .* within 30 s\. These don't answer: lost: TimeoutError"):
+    with pytest.raises(ClusterError, match=r"only 1 of 2 .* within 30 s\. Not counted: lost: TimeoutError"):
         wait_workers(_Client(), 2)
     assert 30.0 <= now[0] < 30.1
 

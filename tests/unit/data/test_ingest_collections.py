@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -19,7 +20,8 @@ from support.blocks import COMPUTED, ArrayBlock, note, stored
 
 import singa_dask
 from singa_dask import shard
-from singa_dask.data.ingest import collections, run, stage, write
+from singa_dask.data import shared_files
+from singa_dask.data.ingest import collections, stage, write
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import ClusterError, ConfigError, DataError
 
@@ -253,11 +255,11 @@ def test_memory_leaves_nothing_behind_when_interrupted(tmp_path, monkeypatch):
 
 
 def test_workers_that_do_not_share_the_folder_are_named_before_the_work(tmp_path, client, monkeypatch):
-    monkeypatch.setattr(run, "_probe", lambda *_: "somewhere-else")
     staged = []
     monkeypatch.setattr(stage, "_write", staged.append)
+    monkeypatch.setattr(shared_files.os.path, "exists", lambda path: not Path(path).name.startswith(".probe-"))
     with pytest.raises(
-        ClusterError, match=r"2 of 2 Dask workers do not share this folder .* shared? file system|share"
+        ClusterError, match=r"/\.out\.parts-\w+: the Dask workers on .* do not share this folder\. Write"
     ):
         shard(da.ones((ROWS, 2), chunks=(30, 2)), None, tmp_path / "out", client=client)
     assert not staged

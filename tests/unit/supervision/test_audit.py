@@ -219,7 +219,6 @@ def test_a_checkpoint_during_training_explains_what_only_some_parameters_contain
     assert run.audit().groups[1].missing == (Missing(48, 49, partly=True, why=why),)
 
 
-@pytest.mark.xfail(strict=True, reason="no host is recorded")
 def test_a_run_is_found_by_its_folder_its_name_and_its_result(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run.save(1, [[1, 0, [whole(0, 0, 1)]]])

@@ -17,7 +17,7 @@ from singa_dask.cluster.leases import same_run
 from singa_dask.cluster.workers import WorkerInfo
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, TrainingError
 from singa_dask.job import Job, job_to_text
-from singa_dask.supervision import queue
+from singa_dask.supervision import queue, sight
 from singa_dask.supervision import run as module
 from singa_dask.supervision.callbacks import Callbacks
 from singa_dask.supervision.events import Progress, RecordOutdated, StopAsked
@@ -107,7 +107,8 @@ class Played:
         monkeypatch.setattr(module, "Supervisor", self._supervisor)
         monkeypatch.setattr(queue, "wait_workers", self._wait_workers)
         monkeypatch.setattr(module, "load_drawing", lambda: None)
-        monkeypatch.setattr(module, "files_of", lambda prepared: self.files, raising=False)
+        monkeypatch.setattr(module, "files_of", lambda prepared: self.files)
+        monkeypatch.setattr(sight, "SEEN_S", 0.2)
         self.files, self.shares = [], True
         monkeypatch.setattr(module, "draw_curves", lambda rows, path, title: self.drawn.append((rows, path, title)))
         monkeypatch.setattr(module, "local_cluster", self._local_cluster)
@@ -123,7 +124,7 @@ class Played:
         self.local = nworkers
         yield self.client
 
-    def _supervisor(self, state, launcher, *, note, newest, rewound, restarted, outdated, seeing=None):
+    def _supervisor(self, state, launcher, *, note, newest, rewound, restarted, outdated, seeing):
         self.state, self.launcher, self.newest, self.outdated = state, launcher, newest, outdated
         state = SimpleNamespace(stopped=self.stopped, restarts=self.restarts)
         return SimpleNamespace(state=state, post=self.posted.append, run=lambda: self._run(rewound, restarted))
@@ -493,7 +494,6 @@ def test_each_start_of_a_run_has_higher_generations_and_knows_outdated_replicas(
 # What this process and the workers see of each other's files
 
 
-@pytest.mark.xfail(strict=True, reason="nobody asks workers what they see")
 def test_workers_that_do_not_see_the_workspace_end_a_run_before_anything_is_moved(played):
     path = played.save(4)
     played.given = OtherMachine(played.client, played.workspace.folder)
@@ -508,7 +508,6 @@ def test_workers_that_do_not_see_the_workspace_end_a_run_before_anything_is_move
     assert played.given.asked == [["tcp://a:0", "tcp://a:1"]]
 
 
-@pytest.mark.xfail(strict=True, reason="nobody asks workers what they see")
 @pytest.mark.parametrize("name", ["shards", "mean.h5", "vocab.txt"])
 def test_workers_that_do_not_see_a_file_of_the_job_end_a_run_before_it_begins(played, tmp_path, name):
     (tmp_path / name).write_text("what the job reads")
@@ -519,7 +518,6 @@ def test_workers_that_do_not_see_a_file_of_the_job_end_a_run_before_it_begins(pl
     assert not played.workspace.folder.exists(), "nothing is left"
 
 
-@pytest.mark.xfail(strict=True, reason="nobody asks workers what they see")
 def test_a_run_that_goes_on_asks_too_and_loses_nothing(played):
     path = played.save(4)
     played.given = OtherMachine(played.client, played.workspace.folder)
@@ -528,7 +526,6 @@ def test_a_run_that_goes_on_asks_too_and_loses_nothing(played):
     assert path.exists() and played.workspace.told() == []
 
 
-@pytest.mark.xfail(strict=True, reason="workers are believed")
 def test_a_checkpoint_that_is_elsewhere_is_an_error_and_never_saved(played):
     seen = []
     played.events, played.callbacks, played.shares = EVENTS, [seen.append], False
@@ -542,7 +539,6 @@ def test_a_checkpoint_that_is_elsewhere_is_an_error_and_never_saved(played):
     assert {"event": "saves", "host": "far"} in played.workspace.told()
 
 
-@pytest.mark.xfail(strict=True, reason="workers are believed")
 def test_a_best_checkpoint_that_is_elsewhere_is_none(played):
     best = {
         "metric": "test.loss",

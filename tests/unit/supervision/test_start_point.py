@@ -45,7 +45,6 @@ def workspace(tmp_path):
     return found
 
 
-@pytest.mark.xfail(strict=True, reason="no host is recorded")
 @pytest.mark.parametrize("lives", [False, True])
 def test_a_checkpoint_on_another_host_is_not_gone_on_without(workspace, lives):
     workspace.job.touch()

@@ -9,7 +9,7 @@ from support.supervised import Run, failed, found
 
 from singa_dask.cluster.deposits import Deposit
 from singa_dask.cluster.formation import NoAnswer, WorkersInUse
-from singa_dask.errors import ClusterError, ConfigError, DataError, Problem
+from singa_dask.errors import ClusterError, ConfigError, DataError, DriverUnreachable, Problem
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
 from singa_dask.supervision.members import TRANSITIONS, GroupLost, NoReplacement, Phase
@@ -735,6 +735,16 @@ def test_a_process_that_a_failed_forming_replaced_is_not_taken_either(monkeypatc
     assert [group.where for group in run.worker_groups] == [("w4",), ("w2",)] and ev.Kill({"w1": 1}) in run.commands
     run.there["w1"] = replace(run.there["w1"], pid=99)  # a fresh process where the old one was
     assert run.ask_join() == "worker group 2 joins on w1"
+
+
+def test_a_driver_that_workers_cannot_reach_ends_the_run_at_once_and_without_its_history(monkeypatch):
+    run, error = Run(monkeypatch, spare=1, **DOWNPOUR), DriverUnreachable("rank 1 on far cannot reach the driver")
+    run.handle(None)
+    run.answer()
+    run.answer(event=ev.NotFormed(1, error))
+    run.settle()
+    assert run.state.error is error and not hasattr(error, "__notes__")
+    assert run.state.restarts == [] and run.notes == []
 
 
 def test_a_newcomer_and_a_replacement_never_take_the_same_worker(start):

@@ -160,6 +160,18 @@ def made(monkeypatch):
     return made
 
 
+def test_workers_that_do_not_see_the_files_are_left_out_and_the_user_is_told(made):
+    def seeing(workers):
+        return [info for info in workers if info.address != "free"], "left out: free"
+
+    made.seeing = seeing
+    made.post(ev.JoinAsked(lambda answer: said.append(answer)))
+    said = []
+    made.run()
+    assert said == ["refused: 1 free Dask workers are needed, 0 are there; start more and join again"]
+    assert "left out: free" in made.notes
+
+
 def test_a_run_from_start_to_end(made):
     reports = made.run()
     assert reports == {number: {"step": 10, "of": "the first rank"} for number in (0, 1)}

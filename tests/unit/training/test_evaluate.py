@@ -12,6 +12,7 @@ from singa_dask.job import Job, job_to_text
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.evaluate import measure, model_of, restore_net
+from singa_dask.training.forms import SAVES
 from singa_dask.training.prepare import check_given, prepare, training_data
 from singa_dask.training.workspace import Workspace
 
@@ -89,16 +90,15 @@ def test_a_model_is_that_of_the_checkpoint_or_of_the_run(made, tmp_path):
         load_model(tmp_path / "nothing")
 
 
-@pytest.mark.xfail(strict=True, reason="no host is recorded")
 def test_a_run_whose_checkpoints_are_on_another_host_names_it(tmp_path):
     run = Workspace(tmp_path / "run")
     run.open("name: 'x'")
-    run.tell("saves", host="nodeb")
+    run.tell(SAVES, host="nodeb")
     with pytest.raises(
         CheckpointError, match=r"no checkpoint found\. The last one was saved on host nodeb, and is not"
     ):
         load_model(run.folder)
-    run.tell("saves", host=gethostname())
+    run.tell(SAVES, host=gethostname())
     with pytest.raises(CheckpointError, match=r"no checkpoint found\. Give the workspace"):
         load_model(run.folder)
 

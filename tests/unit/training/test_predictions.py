@@ -88,7 +88,6 @@ def test_every_sample_of_the_test_data_has_a_line_with_names_and_all_probabiliti
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["p.csv"]
 
 
-@pytest.mark.xfail(strict=True, reason="nobody asks workers what they see")
 @pytest.mark.parametrize("data", ["kinds", "x.npz"])
 def test_workers_that_do_not_see_the_data_are_named_before_any_are_predicted(kinds, tmp_path, data):
     np.savez(tmp_path / "x.npz", x=X)

@@ -131,3 +131,11 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     for act in (lambda: blocked.open(""), lambda: blocked.locked().__enter__()):
         with pytest.raises(ConfigError, match=r"workspace: cannot be written .*file/x.* --workspace"):
             act()
+
+
+def test_the_probe_of_a_driver_that_was_killed_is_removed(tmp_path):
+    run = Workspace(tmp_path / "run")
+    run.open("job")
+    (run.folder / ".probe-1a2b").touch()
+    run.open("job", resumes=True)
+    assert not (run.folder / ".probe-1a2b").exists() and run.job.exists()
