@@ -20,11 +20,11 @@ from singa_dask.cli.audit import audit
 from singa_dask.cli.data import shard
 from singa_dask.cli.net import check, export, sample, show, test
 from singa_dask.cli.new import new
-from singa_dask.cli.options import interrupt
 from singa_dask.cli.plan import plan
 from singa_dask.cli.predict import predict
 from singa_dask.cli.profile import profile
 from singa_dask.cli.run import attach, join, leave, stop, train
+from singa_dask.cli.signals import interrupt
 from singa_dask.cluster.cores import added_variables
 from singa_dask.output.streams import Output, for_messages, occupy_descriptors
 from singa_dask.temporary import private_folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from singa_dask.cli.options import PATH, connect, reports_errors, scheduler_options
-from singa_dask.cli.run import save_when_stopped
+from singa_dask.cli.signals import StopSignals
 
 if TYPE_CHECKING:
     from singa_dask.data import Manifest
@@ -130,7 +129,7 @@ def shard(
 
     If the command is interrupted and called again, it goes on where it was.
     """
-    save_when_stopped(signal.SIGTERM)
+    StopSignals.handled()
     if more:
         raise click.UsageError(f"{more[0]!r} is one file too many. Put a pattern in quotation marks: --source '*.h5'.")
     if workers and (scheduler or scheduler_file):

@@ -82,19 +82,6 @@ class TrainedJob(NamedTuple):
     code: CodeBundle | None
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, wherever it arrives.
-
-    Python remembers a plain KeyboardInterrupt that is raised in generated code, such as a dataclass method. The
-    process then dies of SIGINT instead of exiting with its code, even if the exception was caught (bpo-1054041).
-    """
-
-
-def interrupt(number: int, frame: object) -> None:
-    """The handler of signals that stop a command. Raises Interrupted."""
-    raise Interrupted
-
-
 def reports_errors(command: Callable[..., Any]) -> Callable[..., Any]:
     """Print the package's errors on standard error and exit with their code."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,13 +17,13 @@ from singa_dask.cli.options import (
     RUN,
     TRUST,
     connect,
-    interrupt,
     job_options,
     load,
     load_run,
     reports_errors,
     scheduler_options,
 )
+from singa_dask.cli.signals import StopSignals
 from singa_dask.output.streams import Output
 
 if TYPE_CHECKING:
@@ -88,8 +87,7 @@ def train(
     --mpi starts one inside an MPI job. --cluster auto takes the topology and the partition that `singa-dask plan`
     recommends.
     """
-    # Open MPI's mpiexec forwards only SIGUSR1 without killing the job.
-    save_when_stopped(signal.SIGTERM, *([signal.SIGUSR1] if mpi else []))
+    signals = StopSignals.handled()
     auto = cluster == AUTO
     resumed = driving["workspace"] if driving["resume"] else None
     loaded = cache(lambda: load(job, overrides, None if auto else cluster, resumed))
@@ -99,7 +97,7 @@ def train(
             client = _join_mpi(stack, lambda: _needed(loaded(), auto), interface, scheduler or scheduler_file)
             if client is None:  # this rank was a worker
                 Output.of(sys.stdout).told = True  # rank 0 tells of a lost output
-                return
+                return signals.over()
         elif interface:
             raise click.UsageError(
                 "--interface needs --mpi; otherwise give --interface to Dask's own scheduler and workers."
@@ -113,7 +111,7 @@ def train(
 
         # MPI launchers may give their ranks a terminal that nobody watches.
         display = LineDisplay() if mpi else None
-        result = _drive(loaded(), client, cluster="auto" if auto else None, display=display, **driving)
+        result = _drive(signals, loaded(), client, cluster="auto" if auto else None, display=display, **driving)
     _conclude(result, **driving)
 
 
@@ -130,7 +128,7 @@ def attach(run: str, scheduler: str | None, scheduler_file: Path | None, trust_c
     or the orphan_timeout of its job. The run goes on from there: at most one step is repeated, and no update is lost
     that servers had acknowledged. Without that memory, it goes on from its newest checkpoint.
     """
-    save_when_stopped(signal.SIGTERM)
+    signals = StopSignals.handled()
     from singa_dask.training.workspace import Workspace
 
     workspace = Workspace.of(run)
@@ -141,15 +139,18 @@ def attach(run: str, scheduler: str | None, scheduler_file: Path | None, trust_c
             fork_workers(stack)
         client = connect(stack, scheduler, scheduler_file)
         job = load_run(workspace, trust_code=trust_code)
-        result = _drive(job, client, workspace=workspace.folder, resume=True, **driving)
+        result = _drive(signals, job, client, workspace=workspace.folder, resume=True, **driving)
     _conclude(result, **driving)
 
 
-def _drive(job: Job, client: Any, *, tensorboard: bool, **driving: Any) -> Result:
+def _drive(signals: StopSignals, job: Job, client: Any, *, tensorboard: bool, **driving: Any) -> Result:
     from singa_dask.monitor.tensorboard import TensorBoard
     from singa_dask.supervision import driver
 
-    return driver.train(job, client, callbacks=[TensorBoard()] if tensorboard else [], **driving)
+    try:
+        return driver.train(job, client, callbacks=[TensorBoard()] if tensorboard else [], **driving)
+    finally:
+        signals.over()
 
 
 def _conclude(result: Result, *, tensorboard: bool, **_: Any) -> None:
@@ -208,14 +209,6 @@ def _ask_run(scheduler: str | None, scheduler_file: Path | None, op: str, run: s
         raise click.UsageError("Give the run's Dask cluster: --scheduler ADDRESS or --scheduler-file FILE.")
     with ExitStack() as stack:
         click.echo(ask_run(connect(stack, scheduler, scheduler_file), op, run, **more))
-
-
-def save_when_stopped(*numbers: signal.Signals) -> None:
-    """Let these signals, and a closed terminal, do what Ctrl-C does. Batch systems stop jobs with SIGTERM."""
-    for number in numbers:
-        signal.signal(number, interrupt)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # ignored with nohup
-        signal.signal(signal.SIGHUP, interrupt)
 
 
 def fork_workers(stack: ExitStack) -> None:

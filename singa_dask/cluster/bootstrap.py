@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from singa_dask.errors import ClusterError, MpiUnusable
+from singa_dask.errors import ClusterError, MpiUnusable, Problem
 
 # How many processes a launcher says that it started: Hydra, Open MPI, SLURM, Cray PALS.
 _LAUNCHED_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PALS_NRANKS")
@@ -86,6 +86,14 @@ def launched_sizes(environment: Mapping[str, str]) -> dict[str, int]:
 def launched_size(environment: Mapping[str, str]) -> int:
     """How many processes the launcher of this one has started; 0 where there was none."""
     return max(launched_sizes(environment).values(), default=0)
+
+
+def each_alone(count: int, library: str) -> Problem:
+    """What is wrong where a launcher has started `count` processes, each of which got an MPI world of its own."""
+    message = f"{count} processes were started, and each is alone in an MPI world of its own"
+    pmi = "pmix" if "open mpi" in library.lower() else "pmi2"
+    hint = f"The launcher must belong to the MPI library that mpi4py loads, {library}; for srun, add --mpi={pmi}."
+    return Problem("mpiexec", message, hint=hint)
 
 
 def this_node() -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
-import signal
 import socket
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeVar
 
 import psutil  # type: ignore[import-untyped]
 
@@ -25,6 +26,12 @@ from singa_dask.errors import ClusterError, DriverUnreachable
 
 # What launchers leave for the processes that they start. MPI must take its bootstrap from our server alone.
 _LAUNCHER_VARIABLES = re.compile(r"(PMI|PMIX|PMI2|HYDRA|HYDI|MPI_LOCAL|OMPI|PRTE|MPIEXEC)_")
+STUCK = (
+    "One of them ended, or cannot be reached. Under srun on several nodes, MPICH needs MPIR_CVAR_CH4_NETMOD=ofi: see "
+    "docs/hpc.md"
+)
+
+T = TypeVar("T")
 
 _CONNECT_S = 10.0
 
@@ -63,8 +70,11 @@ def join_group(plan: RankPlan, abort: threading.Event | None = None) -> Communic
             MpiCommunicator(mpi.COMM_WORLD, plan.forming_s, abort).barrier()
         finally:
             unlink_segments(endpoint.kvsname)
-    with ended_by_alarm(deadline) if endpoint is not None else nullcontext():
-        made = communicator(plan.world_ranks or range(plan.size), plan.group)
+    members = plan.world_ranks or range(plan.size)
+    if endpoint is not None:
+        made = call_by(deadline, "MPI_Comm_create_group", communicator, members, plan.group)
+    else:
+        made = communicator(members, plan.group)
     comm = MpiCommunicator(made, plan.comm_timeout_s, abort)
     comm.barrier()
     return comm
@@ -83,9 +93,9 @@ def join_world(endpoint: PmiEndpoint, rank: int, size: int, host: str, deadline:
     with _connected(endpoint, rank, size, deadline) as sock:
         descriptor = os.dup(sock.fileno())
         pmi = {"PMI_FD": str(descriptor), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
-        with _environment({**_network(host), **pmi}), ended_by_alarm(deadline):
+        with _environment({**_network(host), **pmi}):
             enter_world(endpoint.kvsname)
-            provided = mpi.Init_thread(mpi.THREAD_MULTIPLE)
+            provided = call_by(deadline, "MPI_Init", mpi.Init_thread, mpi.THREAD_MULTIPLE)
         # MPI that was not bootstrapped makes every process rank 0 of 1, without an error.
         if (mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size) != (rank, size):
             got = f"rank {mpi.COMM_WORLD.rank} of {mpi.COMM_WORLD.size}"
@@ -119,13 +129,13 @@ def communicator(world_ranks: Sequence[int], group: str) -> Any:
 def join_launched(timeout_s: float) -> Any:
     """mpi4py.MPI, initialised into the world that the launcher of this process (mpiexec, srun) has planned.
 
-    When MPI_Init takes longer than `timeout_s` seconds, because a process of the job died before it, this one ends by
-    SIGALRM. Raises ClusterError where there is no MPI library, or one that threads may not call.
+    When MPI_Init takes longer than `timeout_s` seconds, because a process of the job died before it, this one ends
+    with exit code 1. Raises ClusterError where there is no MPI library, or one that threads may not call.
     """
     mpi = load_mpi(launched=True)
     if not mpi.Is_initialized():
-        with added_variables(_messages()), ended_by_alarm(time.monotonic() + timeout_s):
-            mpi.Init_thread(mpi.THREAD_MULTIPLE)
+        with added_variables(_messages()):
+            call_by(time.monotonic() + timeout_s, "MPI_Init", mpi.Init_thread, mpi.THREAD_MULTIPLE)
     if mpi.Query_thread() < mpi.THREAD_SERIALIZED:
         raise ClusterError(f"{library_name(mpi)} cannot be called from threads, as Dask workers must")
     return mpi
@@ -167,21 +177,25 @@ def _connected(endpoint: PmiEndpoint, rank: int, size: int, deadline: float) -> 
         raise ClusterError(f"rank {rank}: the connection to the driver at {address} broke: {error}") from error
 
 
-@contextmanager
-def ended_by_alarm(deadline: float) -> Iterator[None]:
-    """Let the kernel end this process when the block outlasts the deadline.
+def call_by(deadline: float, what: str, function: Callable[..., T], *args: Any) -> T:
+    """function(*args), which waits for other ranks. When the deadline passes, this process says `what` and where it
+    waited, and ends with exit code 1.
 
     MPI_Init spins when another rank dies in it, and mpi4py calls it with the interpreter locked, so that no thread of
-    ours could notice. The default action of SIGALRM needs no interpreter.
+    ours could notice. faulthandler needs no interpreter. All that it says are names of functions: one is our message.
     """
-    ours = signal.getsignal(signal.SIGALRM) == signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL)[0] == 0
-    if ours:
-        signal.setitimer(signal.ITIMER_REAL, _left(deadline))
+    left = _left(deadline)
+    message = f"{what}: on {socket.gethostname()}, other ranks did not come within {left:.0f} s. {STUCK}"
+    named = FunctionType(_call.__code__.replace(co_name=message), {})
+    faulthandler.dump_traceback_later(left, exit=True, file=2)
     try:
-        yield
+        return named(function, args)
     finally:
-        if ours:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _call(function: Callable[..., T], args: Sequence[Any]) -> T:
+    return function(*args)
 
 
 def _left(deadline: float) -> float:

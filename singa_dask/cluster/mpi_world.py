@@ -19,9 +19,9 @@ import numpy as np
 from distributed import Client, LocalCluster, Worker
 from distributed.utils import get_ip, get_ip_interface
 
-from singa_dask.cluster.bootstrap import launched_size, library_name, mpi_report, this_node
+from singa_dask.cluster.bootstrap import each_alone, launched_size, library_name, mpi_report, this_node
 from singa_dask.cluster.dask_settings import SETTINGS
-from singa_dask.cluster.join import ended_by_alarm, join_launched
+from singa_dask.cluster.join import call_by, join_launched
 from singa_dask.cluster.local_dask import scratch_folder
 from singa_dask.cluster.remote import alive, run_each
 from singa_dask.cluster.segments import unlink_segments
@@ -67,7 +67,7 @@ def mpi_world(
     for name in ("distributed", "distributed.client"):
         logging.getLogger(name).setLevel(log_level)
     # Launchers and batch systems signal every rank, but only the driver can end a job in order.
-    ignored = () if world.rank == 0 else (*FOR_THE_DRIVER, signal.SIGUSR1)
+    ignored = () if world.rank == 0 else FOR_THE_DRIVER
     before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
     scheduler = ""
     try:
@@ -136,8 +136,7 @@ class _World:
             return
         if finalise:
             # Failed groups leave operations that never end. MPICH and Open MPI finalise all the same; others may wait.
-            with ended_by_alarm(time.monotonic() + _CLOSING_S):
-                self.mpi.Finalize()
+            call_by(time.monotonic() + _CLOSING_S, "MPI_Finalize", self.mpi.Finalize)
 
     def _wait(self, request: Any, timeout_s: float, what: str) -> None:
         deadline = time.monotonic() + timeout_s
@@ -238,9 +237,7 @@ def check_size(size: int, workers: int, library: str, environment: Mapping[str, 
         return
     launched = launched_size(environment)
     if size == 1 < launched:
-        message = f"{launched} processes were started, and each is alone in an MPI world of its own"
-        hint = f"The launcher must belong to the MPI library that mpi4py loads, {library}."
-        raise ConfigError(Problem("mpiexec", message, hint=hint))
+        raise ConfigError(each_alone(launched, library))
     message = f"too few: rank 0 holds scheduler and driver, and the job needs {workers} worker{'s' * (workers > 1)}"
     hint = f"Run it as `mpiexec -n {workers + 1} singa-dask train JOB --mpi`."
     raise ConfigError(Problem("mpiexec -n", message, str(size), hint))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 from typing import Any, TextIO, cast
 
 import numba
 
-from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
+from singa_dask.cluster import stop_signals
 from singa_dask.ops.blas import set_blas_threads
 from singa_dask.output.streams import Output, for_messages
 
@@ -20,8 +19,7 @@ _VARIABLES = {"openblas": "OPENBLAS_NUM_THREADS", "mkl": "MKL_NUM_THREADS", "ope
 def dask_setup(worker: Any) -> None:
     """Leave signals that stop a run to the driver. Let no print of a layer's fail. Have the threads that the
     environment says: libraries of a forked worker were loaded before it was told."""
-    for number in FOR_THE_DRIVER:
-        signal.signal(number, signal.SIG_IGN)
+    stop_signals.dask_setup(worker)
     sys.stdout, sys.stderr = (cast(TextIO, Output.of(stream)) for stream in (sys.stdout, sys.stderr))
     logging.getLogger("singa_dask").addHandler(logging.StreamHandler(for_messages(sys.stderr)))
     numba.config.reload_config()

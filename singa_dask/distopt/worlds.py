@@ -9,11 +9,11 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from singa_dask.cluster.bootstrap import launched_size, library_name, mpi_report
-from singa_dask.cluster.join import communicator, ended_by_alarm, join_launched
+from singa_dask.cluster.bootstrap import each_alone, launched_size, library_name, mpi_report
+from singa_dask.cluster.join import call_by, communicator, join_launched
 from singa_dask.cluster.segments import unlink_segments
 from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
-from singa_dask.errors import ClusterError, ConfigError, Problem
+from singa_dask.errors import ClusterError, ConfigError
 
 # Ranks end at different times, and launchers kill everybody when one leaves before all are ready to.
 LEAVING_S = 3600.0
@@ -50,13 +50,10 @@ def _launched(timeout_s: float) -> Communicator:
         # Every rank has attached to MPICH's shared memory: its names serve nothing, and a killed job would leave them.
         unlink_segments()
     if size == 1 < count:
-        message = f"{count} processes were started, and each is alone in an MPI world of its own"
-        hint = f"The launcher must belong to the MPI library that mpi4py loads, {library_name(mpi)}."
-        raise ConfigError(Problem("mpiexec", message, hint=hint))
+        raise ConfigError(each_alone(count, library_name(mpi)))
     if size == 1:
         return SoloCommunicator(timeout_s)
-    with ended_by_alarm(time.monotonic() + timeout_s):
-        made = communicator(range(size), "distopt")
+    made = call_by(time.monotonic() + timeout_s, "MPI_Comm_create_group", communicator, range(size), "distopt")
     comm = MpiCommunicator(made, timeout_s)
     if not initialised:
         atexit.register(_leave, mpi, comm)
@@ -70,5 +67,4 @@ def _leave(mpi: Any, comm: MpiCommunicator) -> None:
     with suppress(ClusterError, mpi.Exception):
         comm.timeout_s = LEAVING_S
         comm.barrier()
-        with ended_by_alarm(time.monotonic() + _FINALISE_S):
-            mpi.Finalize()
+        call_by(time.monotonic() + _FINALISE_S, "MPI_Finalize", mpi.Finalize)

@@ -12,10 +12,13 @@ from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
 
 
 @contextmanager
-def interrupts(asked: Callable[[str], None]) -> Iterator[None]:
+def interrupts(asked: Callable[[str], bool | None]) -> Iterator[None]:
     """Turn the first KeyboardInterrupt of a signal into a call of `asked`, so that it cannot cut an action in half.
-    The second one raises KeyboardInterrupt. Signals reach the main thread only. asked: gets "Ctrl-C" or the signal's
-    name."""
+
+    A second Ctrl-C raises KeyboardInterrupt. Other signals don't: batch systems send them to a process and to its
+    launcher, which passes them on. Signals reach the main thread only. asked: gets "Ctrl-C" or the signal's name;
+    returns True where the first one is to raise KeyboardInterrupt all the same.
+    """
     again = False
 
     def wrapped(handler: Callable[..., Any], *args: Any) -> None:
@@ -23,14 +26,12 @@ def interrupts(asked: Callable[[str], None]) -> Iterator[None]:
         try:
             handler(*args)
         except KeyboardInterrupt:
-            if again:
+            first, again, ctrl_c = not again, True, args[0] == signal.SIGINT
+            if asked("Ctrl-C" if ctrl_c else signal.Signals(args[0]).name) if first else ctrl_c:
                 raise
-            again = True
-            asked("Ctrl-C" if args[0] == signal.SIGINT else signal.Signals(args[0]).name)
 
-    numbers = (*FOR_THE_DRIVER, signal.SIGUSR1)
     main = threading.current_thread() is threading.main_thread()
-    before = {n: handler for n in numbers if main and callable(handler := signal.getsignal(n))}
+    before = {n: handler for n in FOR_THE_DRIVER if main and callable(handler := signal.getsignal(n))}
     for number, handler in before.items():
         signal.signal(number, lambda *args, handler=handler: wrapped(handler, *args))
     try:

@@ -28,6 +28,7 @@ from singa_dask.supervision.control import listening
 from singa_dask.supervision.events import Progress, ReplicaLost, StopAsked
 from singa_dask.supervision.in_process import InProcess
 from singa_dask.supervision.inheritance import recall
+from singa_dask.supervision.interrupts import interrupts
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members, Restart
 from singa_dask.supervision.pictures import Details, draw_pictures, matrices
@@ -77,6 +78,7 @@ class Run:
     _sight: Sight | None = None  # None if the workers are of this machine
     _told: list[dict[str, Any]] = field(default_factory=list)  # by earlier starts of the run
     _heard: bool = False  # anything from a worker group
+    _over: bool = False  # training has ended: what is left is not cut off
     _unwritten: bool = False  # whether metrics wait in memory
     # What the worker groups have told so far: the record of a run that fails.
     _steps: dict[int, int] = field(default_factory=dict)
@@ -89,7 +91,7 @@ class Run:
 
     def to_end(self, client: Client | None, resume: bool) -> dict[str, Any]:
         """Run until done, stopped or beyond rescue; returns the summary, which is left in the workspace either way."""
-        with self.workspace.locked():
+        with self.workspace.locked(), interrupts(lambda by: not self._over):
             self.workspace.check_own()
             if resume:
                 start = resumed(self.prepared, self.workspace, lives=client is not None)
@@ -236,6 +238,7 @@ class Run:
         try:
             yield
         finally:
+            self._over = True
             self.callbacks.call()
         if self.callbacks.error:
             saved = f" The run ended with the checkpoint {self._checkpoint}." if self._checkpoint else ""

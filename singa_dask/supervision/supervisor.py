@@ -76,16 +76,16 @@ class Supervisor:
     def run(self) -> dict[int, dict[str, Any]]:
         """Train until every worker group has ended; returns their reports. The first Ctrl-C stops the run after the
         step in progress; the second raises KeyboardInterrupt."""
-        try:
-            with interrupts(lambda by: self.post(ev.StopAsked(by))):
+        with interrupts(lambda by: self.post(ev.StopAsked(by))):
+            try:
                 self._handle(None)
                 while not self.state.over:
                     self._turn()
-            if self.state.error is not None:
-                raise self.state.error
-            return self._reports
-        finally:
-            self._close()
+                if self.state.error is not None:
+                    raise self.state.error
+                return self._reports
+            finally:
+                self._close()
 
     def post(self, item: ev.Event | Callable[[], None]) -> None:
         """Tell the supervisor of an event, or have its thread call a function. From any thread."""

@@ -59,7 +59,6 @@ def ends_with_a_checkpoint(process, tmp_path):
     return told
 
 
-@pytest.mark.xfail(strict=True, reason="the second one aborts, and SIGQUIT, SIGALRM and SIGUSR1 kill")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_run_that_a_batch_system_or_a_closed_terminal_stops_saves(running, tmp_path, number, no_leaks):
     for sent in (number, signal.SIGALRM, signal.SIGUSR1, number):  # reach the workers too

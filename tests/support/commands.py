@@ -22,6 +22,7 @@ import numpy as np
 from click.testing import CliRunner
 
 from singa_dask.cli import main
+from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
 from singa_dask.supervision.audit import audit
 from singa_dask.training.checkpoint import newest
 
@@ -64,7 +65,8 @@ def run(*args: object, cwd: Path, env: dict[str, str], timeout: float = 100) -> 
 def command_undone() -> Iterator[None]:
     """What the command changes in its process is as before afterwards."""
     logger, threshold = logging.getLogger("singa_dask"), gc.get_threshold()
-    before, level, on_interrupt = [*logger.handlers], logger.level, signal.getsignal(signal.SIGINT)
+    before, level = [*logger.handlers], logger.level
+    on_signals = {number: signal.getsignal(number) for number in FOR_THE_DRIVER}
     streams = sys.stdout, sys.stderr
     try:
         yield
@@ -73,7 +75,8 @@ def command_undone() -> Iterator[None]:
         logger.handlers[:] = before
         logger.setLevel(level)
         gc.set_threshold(*threshold)
-        signal.signal(signal.SIGINT, on_interrupt)
+        for number, handler in on_signals.items():
+            signal.signal(number, handler)
 
 
 def run_here(*args: object, cwd: Path, env: dict[str, str]) -> Ran:

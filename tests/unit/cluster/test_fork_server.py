@@ -17,6 +17,7 @@ from singa_dask.cluster import fork_server as module
 from singa_dask.cluster import worker_setup
 from singa_dask.cluster.cores import THREAD_VARIABLES
 from singa_dask.cluster.fork_server import IMPORTED, MALLOC, fork_server
+from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
 
 
 class Child:
@@ -33,7 +34,7 @@ class Child:
 
 
 def handlers():
-    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    return [signal.getsignal(number) for number in FOR_THE_DRIVER]
 
 
 @pytest.fixture
@@ -67,7 +68,11 @@ def test_it_starts_with_variables_of_its_own_and_without_ctrl_c(started, monkeyp
         assert dict(os.environ) == before and handlers() == found
     there = started.environment
     assert [there[name] for name in THREAD_VARIABLES] == ["1", "1", "7", "1"] and there["PYTHONHASHSEED"] == "6640"
-    assert MALLOC.items() <= there.items() and started.preload == IMPORTED and started.handlers == [signal.SIG_IGN] * 3
+    assert (
+        MALLOC.items() <= there.items()
+        and started.preload == IMPORTED
+        and started.handlers == [signal.SIG_IGN] * len(FOR_THE_DRIVER)
+    )
     assert dict(os.environ) == before
 
 
@@ -113,7 +118,7 @@ def in_worker(monkeypatch):
 
 
 def test_what_a_worker_prints_may_be_lost_and_what_it_logs_is_escaped(in_worker, monkeypatch):
-    monkeypatch.setattr(worker_setup.signal, "signal", lambda *given: None)
+    monkeypatch.setattr(signal, "signal", lambda *given: None)
     in_worker()
     for stream in (sys.stdout, sys.stderr):
         print("a layer's", file=stream, flush=True)
@@ -128,12 +133,12 @@ def test_a_worker_sets_what_its_environment_says(in_worker, monkeypatch):
     told: list = []
     told_signals: list = []
     monkeypatch.setattr(worker_setup, "set_blas_threads", told.append)
-    monkeypatch.setattr(worker_setup.signal, "signal", lambda *given: told_signals.append(given))
+    monkeypatch.setattr(signal, "signal", lambda *given: told_signals.append(given))
     monkeypatch.setattr(worker_setup.numba.config, "reload_config", lambda: told_signals.append("numba"))
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
     monkeypatch.setenv("MKL_NUM_THREADS", "many")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     in_worker()
-    ignored = [(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    ignored = [(number, signal.SIG_IGN) for number in FOR_THE_DRIVER]
     assert told_signals == [*ignored, "numba"]
     assert told == [{"openblas": 3}]

@@ -1,16 +1,14 @@
 """The steps into a world, with an MPI that the test plays."""
 
 import os
-import signal
 import time
-from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 
 from singa_dask.cluster import bootstrap, join
 from singa_dask.cluster.bootstrap import MpiReport, launched_size, launched_sizes, mpi_report
-from singa_dask.cluster.join import RankPlan, communicator, ended_by_alarm, join_group, join_launched, join_world
+from singa_dask.cluster.join import RankPlan, call_by, communicator, join_group, join_launched, join_world
 from singa_dask.cluster.pmi_server import PmiEndpoint, PmiServer
 from singa_dask.comm import SoloCommunicator
 from singa_dask.errors import ClusterError
@@ -91,8 +89,8 @@ def test_a_communicator_has_the_planned_ranks(monkeypatch):
 
 
 class Mpi:
-    """An MPI library. becomes: rank and size in its world; provided: how threads may call it; environment, alarm: what
-    MPI_Init finds, with the seconds that are left."""
+    """An MPI library. becomes: rank and size in its world; provided: how threads may call it; environment, world: what
+    MPI_Init finds; left: the seconds until the process ends."""
 
     THREAD_SERIALIZED, THREAD_MULTIPLE = 2, 3
 
@@ -100,7 +98,7 @@ class Mpi:
         self.COMM_WORLD = SimpleNamespace(rank=becomes[0], size=becomes[1])
         self.provided, self.initialised = provided, initialised
         self.environment: dict[str, str] = {}
-        self.alarm, self.world = 0.0, ""
+        self.left, self.world = 0.0, ""
 
     def Is_initialized(self):
         return self.initialised
@@ -108,7 +106,7 @@ class Mpi:
     def Init_thread(self, required):
         assert required == self.THREAD_MULTIPLE
         self.initialised, self.environment = True, dict(os.environ)
-        self.alarm, self.world = signal.getitimer(signal.ITIMER_REAL)[0], bootstrap._process.world
+        self.left, self.world = Timer.left, bootstrap._process.world
         return self.provided
 
     def Query_thread(self):
@@ -116,6 +114,28 @@ class Mpi:
 
     def Get_library_version(self):
         return "MPICH 5.0, package: conda\nbuilt today\0"
+
+
+class Timer:
+    """The only one that faulthandler has."""
+
+    left: float | None = None
+
+    @classmethod
+    def dump_traceback_later(cls, seconds, *, exit, file):
+        assert cls.left is None and exit and file == 2
+        cls.left = seconds
+
+    @classmethod
+    def cancel_dump_traceback_later(cls):
+        cls.left = None
+
+
+@pytest.fixture(autouse=True)
+def timer(monkeypatch):
+    monkeypatch.setattr(join, "faulthandler", Timer)
+    yield
+    assert Timer.left is None
 
 
 @pytest.fixture
@@ -148,7 +168,7 @@ def joined(server, rank, failures, size=2, seconds=20.0):
         (Mpi((1, 2), provided=1), "rank 1: MPICH 5.0 cannot be called from threads"),
     ],
 )
-def test_mpi_starts_with_our_server_and_under_an_alarm(load, monkeypatch, mpi, fault):
+def test_mpi_starts_with_our_server_and_a_deadline(load, monkeypatch, mpi, fault):
     monkeypatch.setenv("PMIX_RANK", "7")
     load(mpi)
     before, failures = dict(os.environ), []
@@ -166,7 +186,7 @@ def test_mpi_starts_with_our_server_and_under_an_alarm(load, monkeypatch, mpi, f
     assert (mpi.environment["PMI_RANK"], mpi.environment["PMI_SIZE"]) == ("1", "2")
     assert int(mpi.environment["PMI_FD"]) > 2 and "PMIX_RANK" not in mpi.environment
     assert mpi.world == server.endpoint.kvsname, "known before MPI can fail"
-    assert 15.0 < mpi.alarm <= 20.0 and signal.getitimer(signal.ITIMER_REAL)[0] != mpi.alarm
+    assert 15.0 < mpi.left <= 20.0
     assert dict(os.environ) == before
 
 
@@ -176,29 +196,20 @@ def test_a_process_with_mpi_cannot_join_another_world(load):
         join_world(PmiEndpoint("127.0.0.1", 1, "", ""), 0, 1, "", time.monotonic() + 5.0)
 
 
-def test_an_alarm_is_set_for_the_block_alone(monkeypatch):
-    timers: list = []
-    free = SimpleNamespace(handler=signal.SIG_DFL, left=0.0)
-    monkeypatch.setattr(join.signal, "getsignal", lambda number: free.handler)
-    monkeypatch.setattr(join.signal, "getitimer", lambda which: (free.left, 0.0))
-    monkeypatch.setattr(join.signal, "setitimer", lambda which, seconds: timers.append(round(seconds, 1)))
-    with suppress(ValueError), ended_by_alarm(time.monotonic() + 7.0):
-        assert timers == [7.0]
-        raise ValueError
-    assert timers == [7.0, 0]
-    with ended_by_alarm(time.monotonic() - 7.0):
-        assert timers.pop() == 0.0, "at once, but not never: 0 would turn it off"
-    for free.handler, free.left in ((signal.SIG_IGN, 0.0), (signal.SIG_DFL, 3.0)):
-        timers.clear()
-        with ended_by_alarm(time.monotonic() + 7.0):
-            pass
-        assert timers == [], "somebody else's alarm stays"
+def test_a_deadline_is_set_for_the_call_alone():
+    def called(*args):
+        assert Timer.left == pytest.approx(7.0, abs=0.5)
+        raise ValueError(args)
+
+    with pytest.raises(ValueError, match="1, 2"):
+        call_by(time.monotonic() + 7.0, "MPI_Init", called, 1, 2)
+    assert call_by(time.monotonic() - 7.0, "MPI_Init", lambda: Timer.left) == 0.01, "at once, but not never"
 
 
 def test_a_launched_process_joins_once(load):
     mpi = load(Mpi((1, 4)))
     before = dict(os.environ)
-    assert join_launched(9.0) is mpi and 5.0 < mpi.alarm <= 60.0 and mpi.initialised
+    assert join_launched(9.0) is mpi and 5.0 < mpi.left <= 9.0 and mpi.initialised
     assert dict(os.environ) == before
     mpi.environment = {}
     assert join_launched(9.0) is mpi and mpi.environment == {}

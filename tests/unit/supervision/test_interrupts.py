@@ -34,23 +34,12 @@ def raise_quietly(number):
         ((INT,), "Ctrl-C", False),
         ((INT, INT), "Ctrl-C", True),
         ((TERM, INT), "SIGTERM", True),
-        pytest.param(
-            (TERM, TERM), "SIGTERM", False, marks=pytest.mark.xfail(strict=True, reason="a second one aborts")
-        ),
-        pytest.param(
-            (TERM, TERM, HUP, USR1, TERM),
-            "SIGTERM",
-            False,
-            marks=pytest.mark.xfail(strict=True, reason="a second one aborts"),
-        ),
-        pytest.param((HUP, HUP), "SIGHUP", False, marks=pytest.mark.xfail(strict=True, reason="a second one aborts")),
-        pytest.param(
-            (USR1, TERM), "SIGUSR1", False, marks=pytest.mark.xfail(strict=True, reason="a second one aborts")
-        ),
-        pytest.param((INT, TERM), "Ctrl-C", False, marks=pytest.mark.xfail(strict=True, reason="a second one aborts")),
-        pytest.param(
-            (INT, TERM, INT), "Ctrl-C", True, marks=pytest.mark.xfail(strict=True, reason="a second one aborts")
-        ),
+        ((TERM, TERM), "SIGTERM", False),
+        ((TERM, TERM, HUP, USR1, TERM), "SIGTERM", False),
+        ((HUP, HUP), "SIGHUP", False),
+        ((USR1, TERM), "SIGUSR1", False),
+        ((INT, TERM), "Ctrl-C", False),
+        ((INT, TERM, INT), "Ctrl-C", True),
     ],
 )
 def test_only_ctrl_c_aborts_what_the_first_signal_began(sent, asked, aborts):
@@ -64,7 +53,6 @@ def test_only_ctrl_c_aborts_what_the_first_signal_began(sent, asked, aborts):
     assert heard == [asked] and aborted == [INT] * aborts
 
 
-@pytest.mark.xfail(strict=True, reason="it is always swallowed")
 def test_the_first_signal_interrupts_where_there_is_nothing_to_stop():
     heard = []
 
@@ -81,7 +69,6 @@ def test_the_first_signal_interrupts_where_there_is_nothing_to_stop():
     assert heard == ["SIGTERM"]
 
 
-@pytest.mark.xfail(strict=True, reason="a second one aborts")
 def test_one_within_another_takes_what_the_outer_one_lets_through():
     heard, training = [], [True]
     with interrupts(lambda by: training[0]):

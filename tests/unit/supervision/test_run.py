@@ -245,7 +245,6 @@ def test_the_record_says_how_a_run_ended(played, error, lead_stopped, status, te
     assert summary["samples_per_s"] == (0.0 if error else pytest.approx(53.3))
 
 
-@pytest.mark.xfail(strict=True, reason="the record is cut off")
 @pytest.mark.parametrize("moment", ["the cluster closes", "curves are drawn", "callbacks are told"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_does_not_cut_off_the_end_of_a_run(played, monkeypatch, moment, number):

@@ -452,7 +452,6 @@ def test_a_second_ctrl_c_aborts(made):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.xfail(strict=True, reason="the second one aborts")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 @pytest.mark.parametrize("moment", ["the last step", "the end"])
 def test_a_batch_system_may_signal_several_times(made, monkeypatch, number, moment):
