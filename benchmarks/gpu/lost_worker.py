@@ -1,5 +1,6 @@
-"""Two workers share GPU 0 by NCCL, and one of them is killed: the run goes on from memory, and ends well.
+"""Two workers share GPU 0 by NCCL, and one of them is killed: the run goes on, and ends well.
 
+restarted: from which step. It is the start if there was no time to make a checkpoint in memory.
 Needs shared_gpu/ on PYTHONPATH, and NCCL's settings for ranks of different hosts (first_run.py).
 """
 
@@ -19,15 +20,15 @@ CASE = Case(
 
 
 @click.command()
-@click.option("--steps", default=200, show_default=True)
+@click.option("--steps", default=400, show_default=True)
 @click.option("--json", "out", type=click.Path(path_type=Path), required=True, help="Write the figures to this file.")
 def main(steps: int, out: Path) -> None:
     """Kill one of two workers at half of the steps."""
     row, result = trained(CASE, EXAMPLES / "digits" / "job.conf", steps, hit=True)
     del row["parameters"]
     if result is not None:
-        row["test"] = result.summary["test"]
-        row["operations"] = result.summary["groups"]["0"]["operations"]
+        row |= {name: result.summary[name] for name in ("test", "restarted")}
+        row["operations"] = result.summary["groups"][0]["operations"]
     text = json.dumps(row, indent=1)
     print(text)
     out.write_text(text + "\n")
