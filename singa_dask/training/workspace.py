@@ -30,7 +30,8 @@ from typing import Any
 
 from singa_dask.data.shared_files import PROBES
 from singa_dask.errors import CheckpointError, ConfigError, Problem
-from singa_dask.files import FILE, is_at, kind_of, open_lock, read_text, unlinked, write_whole
+from singa_dask.files import FILE, FOLDER, LOST_LINK, is_at, kind_of, open_lock, read_text, unlinked, write_whole
+from singa_dask.temporary import remove_abandoned
 from singa_dask.training.checkpoint import UNFINISHED
 from singa_dask.training.forms import is_event, is_metrics, is_summary
 from singa_dask.training.line_file import LineFile
@@ -151,7 +152,9 @@ class Workspace:
     def check_own(self) -> None:
         """Raise ConfigError if the folder has files but no run: this run would overwrite some, and the next one would
         move them."""
-        if not self.folder.is_dir() or self.checkpoints.is_dir() or self.metrics.exists():
+        if (kind := kind_of(self.folder)) not in (None, FOLDER, LOST_LINK):
+            raise ConfigError(Problem("workspace", f"is {kind}, not a folder", str(self.folder), "Name another one."))
+        if kind != FOLDER or self.checkpoints.is_dir() or self.metrics.exists():
             return
         if there := sorted(name for name in os.listdir(self.folder) if not name.startswith(".")):
             some = ", ".join(there[:3]) + (" ..." if there[3:] else "")
@@ -184,6 +187,7 @@ class Workspace:
                     shutil.rmtree(self.data, ignore_errors=True)
                 self._make()  # the folder belongs to a run from now on
                 self.data.mkdir(exist_ok=True)
+                remove_abandoned(self.data.glob(".*"))
             except OSError as error:
                 raise self._unwritable(error) from error
         return self.data
@@ -243,7 +247,8 @@ class Workspace:
         if not gone:
             self._fault = None
             return
-        what = ", ".join(path.name for path in gone) if self._real.is_dir() else "the folder"
+        names = ", ".join(path.name for path in gone)
+        what = f"{names} was removed" if self._real.is_dir() else "was removed with its checkpoints"
         try:
             self._make()
             self._hold(self._lock)
@@ -256,7 +261,7 @@ class Workspace:
         except OSError as error:
             self._fault = error
             return
-        logger.warning("%s: %s was removed, and is written again, except for checkpoints.", self.folder, what)
+        logger.warning("%s: %s during the run, and is written again.", self.folder, what)
         for lines in (self.metric_lines, self.event_lines):
             lines.write()
 

@@ -15,7 +15,7 @@ from support.views import OtherMachine
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.cluster.leases import same_run
 from singa_dask.cluster.workers import WorkerInfo
-from singa_dask.errors import CheckpointError, ClusterError, ConfigError, TrainingError
+from singa_dask.errors import CheckpointError, ClusterError, ConfigError, Problem, TrainingError
 from singa_dask.job import Job, job_to_text
 from singa_dask.supervision import queue, sight
 from singa_dask.supervision import run as module
@@ -170,6 +170,17 @@ class Played:
 @pytest.fixture
 def played(monkeypatch, tmp_path):
     return Played(monkeypatch, tmp_path / "run")
+
+
+def test_a_run_ends_if_another_one_has_taken_its_workspace(played, monkeypatch):
+    played.events = [{"kind": "metrics", "group": 0, "step": 8, "phase": "train", "metrics": {"loss": 0.5}}]
+
+    def taken(self, row):
+        raise ConfigError(Problem("workspace", "was removed, and another run has taken it"))
+
+    monkeypatch.setattr(Workspace, "append", taken)
+    with pytest.raises(ConfigError, match="another run has taken it"):
+        played.to_end()
 
 
 def test_a_run_leaves_its_record(played):

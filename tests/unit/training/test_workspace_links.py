@@ -224,6 +224,21 @@ def test_given_data_lie_where_the_link_leads(linked):
     assert workspace.folder.is_symlink() and workspace.aside == target.with_name("runs-1")
 
 
+@pytest.mark.parametrize("kind", ["fifo", "socket", "null"])
+def test_a_workspace_that_is_no_folder(workspace, kind):
+    put(kind, workspace.folder)
+    with pytest.raises(ConfigError, match=f"workspace: is {CALLED[kind]}, not a folder"):
+        workspace.check_own()
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_what_a_killed_process_left_of_given_data_is_removed(workspace, resume):
+    (workspace.new_data(resume=False) / ".training.4194305").mkdir()
+    (workspace.data / "training-0123").mkdir()
+    workspace.new_data(resume=resume)
+    assert [path.name for path in workspace.data.iterdir()] == ["training-0123"] * resume
+
+
 def test_a_parent_may_be_a_link(tmp_path):
     (tmp_path / "scratch").mkdir()
     (tmp_path / "runs").symlink_to(tmp_path / "scratch")
