@@ -75,7 +75,7 @@ def read_text(path: str | Path, encoding: str = "utf-8", at_most: int = MAX_TEXT
     with open(path, "rb", opener=regular) as file:
         content = file.read(at_most + 1)
     if len(content) > at_most:
-        raise OSError(errno.EFBIG, f"it is larger than {at_most:,} bytes", str(path))
+        raise OSError(errno.EINVAL, f"it is larger than {at_most:,} bytes", str(path))
     return content.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
 
 

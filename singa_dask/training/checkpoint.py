@@ -25,13 +25,14 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singa_dask.data.writer import sync
-from singa_dask.errors import CheckpointError
+from singa_dask.errors import CheckpointError, reason, way_out
 from singa_dask.exchange.portions import Gathered
 from singa_dask.files import FILE, FOLDER, NotAFile, kind_of, replacing
 from singa_dask.job.code_bundle import CodeBundle
@@ -163,15 +164,22 @@ def load(path: Path) -> Checkpoint:
     """
     path = Path(path)
     try:
-        attributes, arrays = checkpoint_file.read(path, FORMAT)
+        loaded = _checkpoint(*checkpoint_file.read(path, FORMAT))
+        _ = loaded.ledger  # it is JSON, too
+        return loaded
     except FileNotFoundError:
         raise CheckpointError(f"{path}: checkpoint not found.") from None
     except NotAFile as error:
         raise CheckpointError(f"{path}: is {error.kind}, not a checkpoint.") from None
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
-    except (OSError, KeyError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: not a readable checkpoint ({error}). Use an older one.") from error
+    except Exception as error:  # the file may hold anything
+        help_ = way_out(error, "Use an older one.")
+        raise CheckpointError(f"{path}: not a readable checkpoint ({reason(error)}). {help_}") from error
+
+
+def _checkpoint(attributes: Mapping[str, Any], arrays: Mapping[str, SavedArray]) -> Checkpoint:
+    """The checkpoint in a file. Raises what it likes where the file holds something else."""
     kinds: dict[str, dict[str, SavedArray]] = {"parameters": {}, "updater": {}, "carried": {}, "unsent": {}}
     for key, array in arrays.items():
         kind, _, name = key.partition("/")
@@ -180,20 +188,27 @@ def load(path: Path) -> Checkpoint:
     for name, array in kinds["carried"].items():
         carried.setdefault(name.rpartition("/")[0], []).append(array)
     return Checkpoint(
-        step=int(attributes["step"]),
-        seed=int(attributes["seed"]),
+        step=index(attributes["step"]),
+        seed=index(attributes["seed"]),
         job=_bytes(arrays["job"]).decode(),
         parameters=kinds["parameters"],
         updater=_by_first(kinds["updater"]),
-        data=json.loads(attributes["data"]),
+        data=_fields(attributes["data"]),
         carried=carried,
         residuals=_by_first(kinds["unsent"]),
         ledgers=arrays.get("ledgers"),
-        described=json.loads(_bytes(arrays["described"])) if "described" in arrays else {},
+        described=_fields(_bytes(arrays["described"])) if "described" in arrays else {},
         code=CodeBundle.from_bytes(_bytes(arrays["code"])) if "code" in arrays else None,
-        decisions=json.loads(_bytes(arrays["decisions"])) if "decisions" in arrays else {},
+        decisions=_fields(_bytes(arrays["decisions"])) if "decisions" in arrays else {},
         run=str(attributes.get("run", "")),
     )
+
+
+def _fields(text: str | bytes) -> dict[str, Any]:
+    fields = json.loads(text)
+    if not isinstance(fields, dict):
+        raise TypeError(f"{type(fields).__name__} in the place of a JSON object")
+    return fields
 
 
 def intact(path: Path, run: str) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 
 from singa_dask.comm.communicator import Communicator
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.errors import ConfigError, Problem, reason
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.stores import store_of
 from singa_dask.layers.partition import Form
@@ -198,7 +198,8 @@ def check_memory(
     nets = make_nets(job, ops, comm.rank, comm.size, allocate=False)
     need = need_of(nets, job, comm.size, in_process_servers=in_process_servers, shares=shares, resumes=resumes)
     free = free_here(dask_limit)
-    own = [need.total, need.reserved, free.space, free.memory, *(number for owner in free.owners for number in owner)]
+    needed = [min(nbytes, UNLIMITED // 2) for nbytes in (need.total, need.reserved)]  # both together have 63 bits
+    own = [*needed, free.space, free.memory, *(number for owner in free.owners for number in owner)]
     table = np.zeros((comm.size, len(own)), np.int64)
     table[comm.rank] = own
     comm.all_gather(table.reshape(-1), [len(own)] * comm.size)
@@ -214,6 +215,14 @@ def check_memory(
     text = f"{text}; rank {rank} has {readable(has)} free: {readable(missing[rank])} are missing"
     left = Free(int(space[rank]), int(memory[rank]))
     raise ConfigError(Problem("neuralnet", text, hint=_way_out(job, ops, comm.size, left, in_process_servers)))
+
+
+def ran_out(error: MemoryError, job: JobProto, workers: int, *, in_process_servers: bool) -> str:
+    """What to say of a worker that asked for memory in vain, though `check_memory` had found enough."""
+    nets = make_nets(job, Ops(), 0, workers, allocate=False)
+    need = need_of(nets, job, workers, in_process_servers=in_process_servers, shares=False)
+    text = f"memory ran out ({reason(error)}): the net needs {need}, besides data and libraries"
+    return f"{text}. Use a smaller batchsize, fewer workers per machine, or more memory."
 
 
 def has_room(comm: Communicator, nbytes: int, dask_limit: int | None = None) -> bool:

@@ -32,7 +32,7 @@ from singa_dask.training.feed import Feed, data_key
 from singa_dask.training.frequencies import batches_of, due, evaluations_due
 from singa_dask.training.group_checkpoints import GroupCheckpoints, load_source
 from singa_dask.training.group_evaluation import evaluate_group
-from singa_dask.training.memory import check_memory, has_room
+from singa_dask.training.memory import check_memory, has_room, ran_out
 from singa_dask.training.memory_checkpoints import Deposits
 from singa_dask.training.placement import gpu_of, suits_device_comm
 from singa_dask.training.replica import Replica
@@ -136,8 +136,12 @@ def train_rank(comm: Communicator, plan: WorkerPlan, services: RankServices) -> 
         # A loss that is not finite is reported once, by _check_finite.
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
         data = {key: value for key, value in plan.data.items() if key.startswith(data_key(Phase.kTrain, ""))}
-        replica = _form_replica(comm, job, plan.group, data, threads, services, stack)
-        return _TrainingLoop(replica, plan, services, stack).run()
+        try:
+            replica = _form_replica(comm, job, plan.group, data, threads, services, stack)
+            return _TrainingLoop(replica, plan, services, stack).run()
+        except MemoryError as error:
+            said = ran_out(error, job, comm.size, in_process_servers=services.links is None)
+            raise TrainingError(f"rank {comm.rank}: {said}") from error
 
 
 def _form_replica(

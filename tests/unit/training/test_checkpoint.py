@@ -55,7 +55,6 @@ def test_a_checkpoint_without_description_and_code_is_loaded(tmp_path):
     assert (loaded.step, loaded.job, loaded.described, loaded.code) == (3, 'name: "x"', {}, None)
 
 
-@pytest.mark.xfail(strict=True, reason="tracebacks")
 @pytest.mark.parametrize(
     ("attributes", "arrays"),
     [
@@ -82,7 +81,6 @@ def test_contents_of_other_kinds_are_no_checkpoint(tmp_path, attributes, arrays)
     assert found is None and "step-00000003.h5: not a readable checkpoint (" in fault and "Use an older one" in fault
 
 
-@pytest.mark.xfail(strict=True, reason="tracebacks, and another file would not help")
 def test_what_the_machine_lacks_is_no_fault_of_the_file(tmp_path, monkeypatch):
     path = save(example(), path_of(tmp_path, 7))
     with few_files(), pytest.raises(CheckpointError, match=r"Too many open files.* Raise the limit: ulimit") as few:

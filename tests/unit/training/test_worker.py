@@ -98,7 +98,6 @@ def test_memory_that_cannot_be_read_is_named(prepared, tmp_path):
     )
 
 
-@pytest.mark.xfail(strict=True, reason="traceback")
 @pytest.mark.parametrize("where", ["Replica.form", "Replica.train_step"])
 def test_a_rank_without_memory_says_how_much_it_asked_for(prepared, tmp_path, monkeypatch, where):
     def refuse(*_, **__):
