@@ -40,7 +40,7 @@ def draw_pictures(details: Details, job: JobProto, described: Mapping[str, str],
         for name, detail in of_phase.items():
             column = _column(job, described, phase, detail.source)
             # A layer's name is in it, which may have slashes.
-            path, title = folder / f"{name.replace('/', '.')}-{phase}.png".replace("/", "_"), f"{job.name}, {phase}"
+            path, title = folder / f"{name}-{phase}.png".replace("/", "_"), f"{job.name}, {phase}"
             if name.endswith("confusion"):
                 names = value_names(column, len(detail.value), classifies=True)
                 plot_confusion(detail.value, path, names=names, title=title)
