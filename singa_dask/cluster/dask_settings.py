@@ -29,12 +29,12 @@ def check_durations() -> None:
     for name, default in _durations("", {key: of for each in dask.config.defaults for key, of in each.items()}):
         value = dask.config.get(name)
         try:
-            wrong = value is not None and parse_timedelta(value) < 0
-        except (ValueError, KeyError, TypeError):
-            wrong = True
-        if wrong:
+            if value is not None:
+                parse_timedelta(value)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             hint = f"Correct it in Dask's configuration, or {_variable(name)}."
-            raise ConfigError(Problem(name, f"must be a duration, such as {default}", repr(value), hint))
+            problem = Problem(name, f"must be a duration, such as {default}", repr(value), hint)
+            raise ConfigError(problem) from error
 
 
 def _durations(prefix: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

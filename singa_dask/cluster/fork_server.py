@@ -7,7 +7,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import current_process, forkserver
-from pathlib import Path
 from typing import Any
 
 from singa_dask.cluster.cores import THREAD_VARIABLES, added_variables
@@ -36,7 +35,7 @@ def fork_server() -> Iterator[None]:
     For the main thread of a process that is ours. Variables that the environment has already stay.
     """
     forkserver.set_forkserver_preload(IMPORTED)
-    with private_folder() as folder, _multiprocessing_in(folder):
+    with private_files():
         handlers = {number: signal.signal(number, signal.SIG_IGN) for number in FOR_THE_DRIVER}  # as in its workers
         try:
             try:
@@ -51,15 +50,16 @@ def fork_server() -> Iterator[None]:
 
 
 @contextmanager
-def _multiprocessing_in(folder: Path) -> Iterator[None]:
-    """Have multiprocessing use a folder instead of one of its own, which it would leave if this process is killed."""
+def private_files() -> Iterator[None]:
+    """Inside, multiprocessing has its files in a private folder: its own stays in /tmp if this process is killed."""
     settings = current_process()._config  # type: ignore[attr-defined]
     before = settings.get("tempdir")
-    settings["tempdir"] = str(folder)
-    try:
-        yield
-    finally:
-        settings["tempdir"] = before
+    with private_folder() as folder:
+        settings["tempdir"] = str(folder)
+        try:
+            yield
+        finally:
+            settings["tempdir"] = before
 
 
 def own_fork_servers() -> Iterator[Any]:

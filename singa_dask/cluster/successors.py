@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import pickle
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing import forkserver
 from typing import Any
 
@@ -14,7 +15,7 @@ import distributed.utils
 from distributed import Scheduler, default_client
 
 from singa_dask.cluster.exits import record_exits
-from singa_dask.cluster.fork_server import IMPORTED
+from singa_dask.cluster.fork_server import IMPORTED, private_files
 
 logger = logging.getLogger(__name__)
 
@@ -55,5 +56,8 @@ def _fork_workers() -> None:
         # Else Dask would import all of its optional packages here.
         distributed.utils._forkserver_preload_set = True
         forkserver.set_forkserver_preload(IMPORTED)
+        own = ExitStack()
+        own.enter_context(private_files())
+        atexit.register(own.close)
         forkserver.ensure_running()
         dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})

@@ -112,7 +112,7 @@ def test_what_a_killed_run_has_left_is_removed_by_the_next_one(environment, tmp_
             "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT",
             "-1",
             "distributed.comm.timeouts.connect",
-            marks=pytest.mark.long,
+            marks=pytest.mark.slow,
         ),
     ],
 )

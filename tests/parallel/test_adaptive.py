@@ -35,7 +35,7 @@ def adaptive(monkeypatch):
         each.close()
 
 
-@pytest.mark.parametrize(("threads", "count"), [(1, 2), pytest.param(4, 3, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("threads", "count"), [(1, 2), pytest.param(4, 3, marks=pytest.mark.slow)])
 def test_a_wait_asks_for_workers(adaptive, threads, count):
     client = adaptive(threads)
     assert len(wait_workers(client, count, timeout_s=20.0)) == count

@@ -1,8 +1,10 @@
 """A rank's task and its watchdog, with a Dask worker that the test plays."""
 
 import asyncio
+import sysconfig
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -23,6 +25,7 @@ from singa_dask.cluster.rank import (
     reserve_worker,
     tell_rank,
 )
+from singa_dask.cluster.whereabouts import place_of
 from singa_dask.cluster.workers import WorkerInfo
 from singa_dask.errors import ClusterError, DataError, DriverUnreachable, MpiUnusable, TrainingError
 
@@ -145,6 +148,46 @@ def test_a_rank_tells_how_long_it_has_not_looked_for_a_stop_and_where_it_is(work
     assert (looks.ago_s, looks.longest_s) == (30.0, 5.0)
     assert looks.where.startswith("stands_still, ") and f"{__file__}:" in looks.where
     assert rank_looks("g", worker) is None, "it has left"
+
+
+def test_a_rank_that_was_asked_to_stop_says_so_until_it_looks(worker):
+    seen = []
+
+    def fn(comm):
+        seen.append(rank_looks("g", worker).asked)
+        tell_rank("g", "stop", True, worker)
+        seen.append((rank_looks("g", worker).asked, current_task().stop_told, rank_looks("g", worker).asked))
+        assert current_task().stop_requested
+        seen.append(rank_looks("g", worker).asked)
+
+    leases.reserve(worker.address, "g", 5.0)
+    rank_task(RankPlan("g", 0, 1), fn, ())
+    assert seen == [False, (True, True, True), False]
+
+
+LIBRARY = f"{sysconfig.get_path('purelib')}/"
+STDLIB = f"{sysconfig.get_path('stdlib')}/"
+PACKAGE = f"{Path(rank.__file__).parents[1]}/"
+
+
+@pytest.mark.parametrize(
+    ("stack", "where", "waits"),
+    [
+        (["/home/me/own.py"], "/home/me/own.py:1", False),
+        ([f"{STDLIB}threading.py", "/home/me/own.py", f"{PACKAGE}net/net.py"], "/home/me/own.py:2", False),
+        ([f"{PACKAGE}comm/polled.py", f"{PACKAGE}net/net.py"], f"{PACKAGE}comm/polled.py:1", True),
+        ([f"{STDLIB}threading.py", f"{PACKAGE}data/loader.py"], f"{PACKAGE}data/loader.py:2", True),
+        ([f"{PACKAGE}training/checkpoint_file.py"], f"{PACKAGE}training/checkpoint_file.py:1", True),
+        ([f"{PACKAGE}updaters/rules.py", f"{PACKAGE}server/slices.py"], f"{PACKAGE}updaters/rules.py:1", False),
+        ([f"{LIBRARY}numba/core/compiler.py", f"{PACKAGE}ops/cpu/ops.py"], f"{PACKAGE}ops/cpu/ops.py:2", True),
+        ([f"{LIBRARY}scipy/fft.py", f"{PACKAGE}ops/cpu/ops.py"], f"{PACKAGE}ops/cpu/ops.py:2", False),
+        ([f"{STDLIB}threading.py"], "", False),
+        ([], "", False),
+    ],
+)
+def test_where_a_rank_is_and_whether_it_waits(stack, where, waits):
+    found = place_of((f"f{line}", file, line) for line, file in enumerate(stack, 1))
+    assert found == (where and f"f{where.rpartition(':')[2]}, {where}", waits)
 
 
 def test_what_an_aborted_rank_raises_names_the_reason(worker):

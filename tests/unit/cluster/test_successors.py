@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import tempfile
+from multiprocessing import util
 from types import SimpleNamespace
 
 import dask
@@ -18,9 +20,12 @@ _METHOD = "distributed.worker.multiprocessing-method"
 
 
 @pytest.fixture
-def nanny(monkeypatch):
-    """A process of a nanny, without a client or a scheduler; `done`: what happens to its fork server."""
-    nanny = SimpleNamespace(done=[])
+def nanny(monkeypatch, tmp_path):
+    """A process of a nanny, without a client or a scheduler; `done`: what happens to its fork server; `at_exit`: what
+    is done when it ends; `tmp`: its temporary files."""
+    nanny = SimpleNamespace(done=[], at_exit=[], tmp=tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(successors.atexit, "register", nanny.at_exit.append)
     nanny.fork = successors._fork_workers
 
     def none():
@@ -33,7 +38,9 @@ def nanny(monkeypatch):
         set_forkserver_preload=nanny.done.append, ensure_running=lambda: nanny.done.append("running")
     )
     monkeypatch.setattr(successors, "forkserver", fork_server)
-    return nanny
+    yield nanny
+    for function in nanny.at_exit:
+        function()
 
 
 def test_a_nanny_that_spawns_workers_forks_them_from_now_on(nanny):
@@ -44,6 +51,10 @@ def test_a_nanny_that_spawns_workers_forks_them_from_now_on(nanny):
         assert distributed.utils._forkserver_preload_set, "Dask does not replace what is imported"
         nanny.fork()
         assert len(nanny.done) == 2, "it does so already"
+    (folder,) = nanny.tmp.iterdir()
+    assert util.get_temp_dir() == str(folder) and folder.stat().st_mode & 0o777 == 0o700
+    nanny.at_exit.pop()()
+    assert not any(nanny.tmp.iterdir()) and util.get_temp_dir() != str(folder)
 
 
 def test_a_nanny_in_the_process_of_a_scheduler_stays_as_it_is(nanny, monkeypatch):
