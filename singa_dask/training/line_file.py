@@ -129,13 +129,14 @@ class LineFile:
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The whole lines, from 1. Nothing that follows one of more than MAX_LINE_NBYTES is read."""
+    """The whole lines, from 1; b"" for one of more than MAX_LINE_NBYTES."""
     for number in count(1):
-        line = file.readline(MAX_LINE_NBYTES)
-        if line.endswith(b"\n") or len(line) == MAX_LINE_NBYTES:
-            yield number, line
-        if not line.endswith(b"\n"):
+        line = rest = file.readline(MAX_LINE_NBYTES)
+        while len(rest) == MAX_LINE_NBYTES and not rest.endswith(b"\n"):
+            line, rest = b"", file.readline(MAX_LINE_NBYTES)
+        if not rest.endswith(b"\n"):
             return
+        yield number, line
 
 
 def _parsed(line: bytes) -> Any:

@@ -123,8 +123,10 @@ def test_a_new_file_that_another_process_takes_for_left_is_made_again(tmp_path, 
         real(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", slow)
-    write_whole(tmp_path / "file", "text")
-    assert (tmp_path / "file").read_text() == "text"
+    with replacing(tmp_path / "file") as temporary:
+        assert temporary.exists()
+        files._remove_left(tmp_path / "file")
+        assert temporary.exists()
 
 
 def test_a_lock_is_made_once_and_keeps_its_contents(tmp_path):

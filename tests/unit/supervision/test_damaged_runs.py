@@ -99,14 +99,18 @@ RECORDS = {
     "metrics: a line without end": ("metrics.jsonl: line 5", add("metrics.jsonl", b" " * (3 << 20) + b"\n")),
     "events: fifo": ("events.jsonl", place("events.jsonl", "fifo")),
     "events: folder": ("events.jsonl", place("events.jsonl", "folder")),
-    "events: a number": ("events.jsonl: line 2", add("events.jsonl", "7\n")),
-    "events: no fields": ("events.jsonl: line 2", add("events.jsonl", '{"event": "restart"}\n')),
+    "events: a number": ("events.jsonl: line", add("events.jsonl", "7\n")),
+    "events: no fields": ("events.jsonl: line", add("events.jsonl", '{"event": "restart"}\n')),
     "events: a replica": (
-        "events.jsonl: line 2",
+        "events.jsonl: line",
         add("events.jsonl", '{"event": "replica outdated", "server_group": "x"}\n'),
     ),
+    "events: half a pair": (
+        "events.jsonl: line",
+        add("events.jsonl", '{"event": "begun", "group": 0, "steps": [[1]]}\n'),
+    ),
     "events: begun": (
-        "events.jsonl: line 2",
+        "events.jsonl: line",
         add("events.jsonl", '{"event": "begun", "group": 0, "steps": {"0": 1}}\n'),
     ),
 }
@@ -182,6 +186,16 @@ def test_a_checkpoint_that_is_no_file_is_called_what_it_is(here, run, trained, c
         return
     ran = here(command, run)
     assert ran.code == 1 and CALLED[kind] in ran.err and "step-00000004.h5" in ran.err and "not found" not in ran.err
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder"])
+def test_a_best_checkpoint_that_is_passed_over_is_named(run, kind, trained):
+    put(kind, run / "checkpoint" / "best.h5")
+    said = []
+    display = Display()
+    display.say = said.append
+    train(trained[1](train_steps=6), processes=False, workspace=run, resume=True, display=display, curves=False)
+    assert any("best.h5" in line and CALLED[kind] in line for line in said)
 
 
 @pytest.mark.parametrize("kind", ENTRIES)

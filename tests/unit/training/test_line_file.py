@@ -75,6 +75,19 @@ def test_lines_that_are_replaced_while_the_disk_is_full_are_replaced_later(tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["lines.jsonl"]
 
 
+def test_a_line_that_is_too_long_is_left_out_whatever_it_says(tmp_path, monkeypatch):
+    monkeypatch.setattr("singa_dask.training.line_file.MAX_LINE_NBYTES", 20)
+    path = tmp_path / "lines.jsonl"
+    lengths = (19, 20, 21, 39, 40, 41, 60)  # with the line's end
+    path.write_text("".join('{"n": %d}'.ljust(each - 1) % each + "\n" for each in lengths))
+    rows, faults = LineFile(path).read()
+    assert [row["n"] for row in rows] == [19, 20]
+    assert faults == [f"{path}: line 3 and 4 more are damaged, and left out"]
+    with open(path, "a") as file:
+        file.write(" " * 50)
+    assert len(LineFile(path).read()[0]) == 2
+
+
 def test_half_a_last_line_is_passed_over(tmp_path):
     path = tmp_path / "lines.jsonl"
     path.write_text('{"n": 1}\n{"n"')
