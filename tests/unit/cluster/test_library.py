@@ -32,7 +32,7 @@ def test_the_name_of_the_library_is_one_line(answer):
     calls = answer("found MPICH  Version:\t5.0\n")
     assert mpi_library(7.0) == "MPICH Version: 5.0"
     ((command, options),) = calls
-    assert command[1] == "-c" and options == {"capture_output": True, "text": True, "timeout": 7.0}
+    assert command[1:3] == ["-P", "-c"] and options == {"capture_output": True, "text": True, "timeout": 7.0}
 
 
 def test_a_fault_of_the_library_is_raised(answer):

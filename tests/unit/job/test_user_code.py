@@ -190,7 +190,7 @@ STRANGE = {
     "strange_own:os._exit": "is defined in 'posix', and 'posix' belongs to the standard library",
     "strange_own:dumps": "is defined in 'json', and 'json' belongs to the standard library",
     "strange_own:path": "is no class or function of a module",
-    "singa_dask.cli.options:interrupt": "must name a class",
+    "singa_dask.cli.signals:interrupt": "must name a class",
 }
 
 

@@ -114,7 +114,7 @@ def test_a_net_that_reads_no_data():
 def test_an_algorithm_that_is_none():
     net = data(), layers.InnerProduct("ip", num_output=2), layers.SoftmaxLoss("loss")
     with pytest.raises(ConfigError, match=r"train_one_batch.user_alg: must name a subclass of TrainOneBatch"):
-        prepare(job(*net, alg="os:getcwd"), with_data=False)
+        prepare(job(*net, alg=f"{__name__}:data"), with_data=False)
 
 
 class Repeated(algorithms.BP):

@@ -203,9 +203,9 @@ def test_cells_longer_than_python_reads_are_said_to_be(tmp_path):
 
 def test_open_quotation_marks_do_not_take_time(tmp_path, monkeypatch):
     monkeypatch.setattr(csv, "BLOCK_NBYTES", 64)
-    monkeypatch.setattr(csv, "_MAX_OPEN_QUOTE", 4_000_000)
+    monkeypatch.setattr(csv, "_MAX_OPEN_QUOTE", 400_000)
     with pytest.raises(DataError, match="a quotation mark after line 2 is not closed"):
-        loaded(tmp_path, "a,y\n" + 'q",2\n' + "q,2\n" * 1_000_001)
+        loaded(tmp_path, "a,y\n" + 'q",2\n' + "q,2\n" * 110_000)
 
 
 def test_files_that_shrink_are_errors(tmp_path):
