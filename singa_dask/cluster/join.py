@@ -21,6 +21,7 @@ from singa_dask.cluster.bootstrap import enter_world, library_name, load_mpi
 from singa_dask.cluster.cores import added_variables
 from singa_dask.cluster.pmi_server import PmiEndpoint
 from singa_dask.cluster.segments import unlink_segments
+from singa_dask.cluster.stop_signals import kept_handlers
 from singa_dask.comm import Communicator, MpiCommunicator, SoloCommunicator
 from singa_dask.errors import ClusterError, DriverUnreachable
 
@@ -95,7 +96,8 @@ def join_world(endpoint: PmiEndpoint, rank: int, size: int, host: str, deadline:
         pmi = {"PMI_FD": str(descriptor), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
         with _environment({**_network(host), **pmi}):
             enter_world(endpoint.kvsname)
-            provided = call_by(deadline, "MPI_Init", mpi.Init_thread, mpi.THREAD_MULTIPLE)
+            with kept_handlers():
+                provided = call_by(deadline, "MPI_Init", mpi.Init_thread, mpi.THREAD_MULTIPLE)
         # MPI that was not bootstrapped makes every process rank 0 of 1, without an error.
         if (mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size) != (rank, size):
             got = f"rank {mpi.COMM_WORLD.rank} of {mpi.COMM_WORLD.size}"
@@ -134,7 +136,7 @@ def join_launched(timeout_s: float) -> Any:
     """
     mpi = load_mpi(launched=True)
     if not mpi.Is_initialized():
-        with added_variables(_messages()):
+        with added_variables(_messages()), kept_handlers():
             call_by(time.monotonic() + timeout_s, "MPI_Init", mpi.Init_thread, mpi.THREAD_MULTIPLE)
     if mpi.Query_thread() < mpi.THREAD_SERIALIZED:
         raise ClusterError(f"{library_name(mpi)} cannot be called from threads, as Dask workers must")

@@ -5,7 +5,10 @@ Terminals (Ctrl-C, Ctrl-\\, closing), timers and batch systems send them, most o
 
 from __future__ import annotations
 
+import ctypes
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 FOR_THE_DRIVER = (
     signal.SIGINT,
@@ -22,3 +25,17 @@ def dask_setup(process: object) -> None:
     """Leave them to the driver: for Dask schedulers, nannies and workers that have this module as a preload."""
     for number in FOR_THE_DRIVER:
         signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def kept_handlers() -> Iterator[None]:
+    """Bring back how these signals are handled now: MPICH replaces the handler of SIGUSR1, and its own crashes where
+    the signal was ignored. Unlike signal.signal, for any thread."""
+    get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_int)(("PyOS_getsig", ctypes.pythonapi))
+    put = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(("PyOS_setsig", ctypes.pythonapi))
+    before = {number: get(number) for number in FOR_THE_DRIVER}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            put(number, handler)
