@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-unit test-runs test-long test-slow test-gpu test-isa test-peers test-openmpi test-lowest simulate mutants check format proto lock peers bench storm faults clean
+.PHONY: help setup gpu train test test-unit test-runs test-long test-slow test-slurm test-gpu test-isa test-peers test-openmpi test-lowest simulate mutants check format proto lock peers bench storm faults clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -45,6 +45,9 @@ test-long: setup  ## run the tests of several processes that take more than ten 
 
 test-slow: setup  ## run the tests that take minutes: published accuracies on real data
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+test-slurm: setup  ## run the Slurm scripts on a Slurm of their own, where its daemons are installed (SLURM_TIMES=20 make test-slurm)
+	$(BIN)/python -m pytest -v -rs tests/e2e/test_slurm.py $(ARGS)
 
 test-gpu: setup  ## run the GPU tests: on the GPUs after `make gpu`, else on stand-ins for them
 	$(BIN)/python -m pytest tests/gpu $(ARGS)

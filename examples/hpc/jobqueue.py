@@ -7,6 +7,7 @@ of the MPICH family (MPICH, Intel MPI, MVAPICH, Cray MPI). Run this script on a 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 from dask_jobqueue import SLURMCluster
@@ -25,6 +26,7 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--show", action="store_true", help="print the job script of a worker without submitting it")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the end of a job is a Ctrl-C: the run saves and ends
 
     job = Job.from_file(args.job, cluster=args.cluster)
     slurm = SLURMCluster(

@@ -1,0 +1,244 @@
+"""The scripts of examples/hpc on a real Slurm: `make test-slurm`, `SLURM_TIMES=20 make test-slurm`.
+
+Whatever ends a job, its work is kept, the next start goes on from there, and no node is held.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support import slurm as module
+from support.commands import ROOT, cluster, example, summary
+from support.slurm import wait_for
+
+from singa_dask.training.checkpoint import newest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SCRIPTS = ROOT / "examples" / "hpc"
+TIMES = int(os.environ.get("SLURM_TIMES", "1"))
+MPIEXEC = {"LAUNCH": "mpiexec -n 4"}
+SRUN: dict[str, str] = {}
+
+
+@pytest.fixture(scope="module")
+def table(request):
+    """Seconds until the nodes of ended jobs were free, by case. Shown at the end."""
+    seconds: dict[str, list[float]] = {}
+    yield seconds
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print("\n\n| case | times | nodes free after |\n|---|---|---|")
+        for case, each in sorted(seconds.items()):
+            print(f"| {case} | {len(each)} | {min(each):.0f} to {max(each):.0f} s |")
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory, environment):
+    if why := module.missing():
+        pytest.skip(why)
+    own = str(Path(sys.executable).parent)
+    with module.slurm(tmp_path_factory.mktemp("slurm"), environment) as made:
+        made.environment["PATH"] = f"{own}:{made.environment['PATH']}"
+        yield made
+
+
+class Batch:
+    """Jobs of a script, in a folder of their own. They end with the test."""
+
+    def __init__(self, slurm, folder, script, launch, *options, steps=1_000_000):
+        self.slurm, self.folder, self.script, self.launch, self.options = slurm, folder, script, launch, options
+        text = example().read_text()
+        for name, value in {"train_steps": steps, "test_freq": 0, "checkpoint_freq": 100}.items():
+            text = re.sub(rf"{name}: \d+", f"{name}: {value}", text)
+        (folder / "job.conf").write_text(text)
+        self.job = ""
+
+    def submit(self) -> str:
+        variables = {"JOB": "job.conf", "CLUSTER": str(cluster()), "WORKSPACE": "run", **self.launch}
+        exported = ",".join(["ALL", *(f"{name}={value}" for name, value in variables.items())])
+        options = ["--parsable", "--chdir", self.folder, "--output=log", "--cpus-per-task=1", "--nodes=1", "--time=5"]
+        self.job = self.slurm.call(
+            "sbatch", *options, f"--export={exported}", *self.options, SCRIPTS / f"{self.script}.sbatch"
+        )
+        return self.job
+
+    def said(self) -> str:
+        return (self.folder / "log").read_text() if (self.folder / "log").exists() else ""
+
+    def trouble(self) -> str:
+        return f"{self.slurm.about(self.job)}\n{self.said()[-5000:]}"
+
+    def wait(self, condition, within=90.0) -> None:
+        wait_for(condition, self.trouble, within)
+
+    def starts(self) -> list[int]:
+        """The steps from which it has gone on."""
+        return [int(step) for step in re.findall(r", from step (\d+)", self.said())]
+
+    def saves(self) -> None:
+        before = self.said().count("saved")
+        self.wait(lambda: self.said().count("saved") > before)
+
+
+@pytest.fixture
+def batch(slurm, tmp_path):
+    made = []
+
+    def make(*args, **options):
+        made.append(Batch(slurm, tmp_path, *args, **options))
+        made[-1].submit()
+        return made[-1]
+
+    yield make
+    for each in made:
+        slurm.call("scancel", each.job)
+        each.wait(lambda: slurm.ended(each.job))  # noqa: B023
+
+
+def preempted(batch):
+    options = ["--parsable", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"]
+    batch.slurm.call("sbatch", *options)
+
+
+def out_of_time(batch):
+    """Slurm looks every 30 s for jobs whose time is nearly over: the signal must come before the end."""
+    minutes, _, seconds = batch.slurm.about(batch.job)["RunTime"].rpartition(":")
+    left = int(minutes.rpartition(":")[2]) + 1 + (int(seconds) > 25)
+    batch.slurm.call("scontrol", "update", f"JobId={batch.job}", f"TimeLimit={left}")
+
+
+def requeued(batch):
+    batch.slurm.call("scontrol", "requeue", batch.job)
+
+
+def told(batch):
+    batch.slurm.call("scancel", "--batch", "--signal=USR1", batch.job)
+
+
+def cancelled(batch):
+    batch.slurm.call("scancel", batch.job)
+
+
+def cancelled_in_full(batch):
+    batch.slurm.call("scancel", "--signal=TERM", "--full", batch.job)
+
+
+QUEUED_AGAIN = (preempted, out_of_time, requeued, told)
+LAUNCHERS = {"srun": SRUN, "mpiexec": MPIEXEC}
+FOR_GOOD = [
+    ("mpi", "srun", preempted),
+    ("mpi", "mpiexec", preempted),
+    ("mpi", "mpiexec", cancelled),
+    ("dask-mpi", "srun", out_of_time),
+]
+ONCE_MORE = [
+    *((script, launcher, requeued) for script in ("mpi", "dask-mpi") for launcher in LAUNCHERS),
+    *((script, launcher, told) for script in ("mpi", "dask-mpi") for launcher in LAUNCHERS),
+    *(
+        (script, launcher, cancelled)
+        for script, launcher in (("mpi", "srun"), ("dask-mpi", "srun"), ("dask-mpi", "mpiexec"))
+    ),
+    *((script, launcher, preempted) for script, launcher in (("dask-mpi", "srun"), ("dask-mpi", "mpiexec"))),
+    *((script, launcher, cancelled_in_full) for script in ("mpi", "dask-mpi") for launcher in LAUNCHERS),
+    *(("dask-worker", "srun", end) for end in (preempted, out_of_time, requeued, cancelled, cancelled_in_full)),
+]
+CASES = [(*case, n) for case in FOR_GOOD for n in range(TIMES)]
+CASES += [(*case, n) for case in ONCE_MORE for n in range(min(TIMES, 2))]
+
+
+@pytest.mark.parametrize(
+    ("script", "launcher", "end"),
+    [pytest.param(*case, id=f"{case[0]}-{case[1]}-{case[2].__name__}-{n}") for *case, n in CASES],
+)
+def test_work_is_kept_and_the_next_start_goes_on(batch, tmp_path, table, script, launcher, end):
+    run = batch(script, LAUNCHERS[launcher], "--signal=B:USR1@60")
+    run.saves()
+    end(run)
+    job, began = run.job, time.monotonic()
+    if end in QUEUED_AGAIN:
+        run.wait(lambda: run.slurm.about(job)["Restarts"] == "1")
+        run.wait(lambda: run.slurm.state(job) in ("PENDING", "RUNNING"), 60)
+        run.slurm.call("scontrol", "update", f"JobId={job}", "TimeLimit=5")
+    else:
+        run.wait(lambda: run.slurm.ended(job), 60)
+    table.setdefault(f"{script} {launcher} {end.__name__}", []).append(time.monotonic() - began)
+    killed = end is cancelled_in_full and launcher == "srun"  # Slurm kills the step
+    stopped = summary(tmp_path / "run") if (tmp_path / "run" / "summary.json").exists() else {}
+    saved = newest(tmp_path / "run" / "checkpoint")[0].step
+    if not killed:
+        assert (stopped["status"], stopped["step"]) == ("interrupted", saved), run.trouble()
+    if end not in QUEUED_AGAIN:
+        run.submit()
+    run.wait(run.starts)
+    assert run.starts() == [saved], run.trouble()
+    assert "Traceback" not in run.said() and " - INFO - " not in run.said()
+
+
+@pytest.mark.parametrize("n", range(min(TIMES, 2)))
+@pytest.mark.parametrize(
+    ("script", "launcher"),
+    [("mpi", "srun"), ("mpi", "mpiexec"), ("dask-mpi", "srun"), ("dask-mpi", "mpiexec"), ("dask-worker", "srun")],
+)
+def test_a_lost_rank_holds_no_node(batch, slurm, tmp_path, script, launcher, n):
+    run = batch(script, LAUNCHERS[launcher], steps=3000)
+    after = ["--parsable", f"--dependency=afterok:{run.job}", "--output=/dev/null", "--wrap=true"]
+    follower = slurm.call("sbatch", *after)
+    run.saves()
+    slurm.processes(run.job, 2)[-1].kill()  # of a worker and its nanny, the worker
+    run.wait(lambda: slurm.ended(run.job), 180)
+    if launcher == "mpiexec":  # ends all ranks
+        assert slurm.state(run.job) == "FAILED"
+        slurm.call("scancel", follower)
+        saved = newest(tmp_path / "run" / "checkpoint")[0].step
+        run.submit()
+        run.wait(run.starts)
+        assert run.starts() == [saved]
+        return
+    assert slurm.about(run.job)["ExitCode"] == "0:0", run.trouble()
+    assert summary(tmp_path / "run")["status"] == "completed" and summary(tmp_path / "run")["step"] == 3000
+    run.wait(lambda: slurm.state(follower) == "COMPLETED")
+
+
+@pytest.mark.parametrize("n", range(min(TIMES, 2)))
+@pytest.mark.parametrize(
+    ("script", "launch"),
+    [
+        ("mpi", {"MPIR_CVAR_CH4_NETMOD": "ofi"}),
+        ("mpi", MPIEXEC),
+        ("dask-mpi", {"MPIR_CVAR_CH4_NETMOD": "ofi"}),
+        ("dask-worker", SRUN),
+    ],
+)
+def test_an_undisturbed_job_on_two_nodes(batch, slurm, tmp_path, script, launch, n):
+    run = batch(script, launch, "--nodes=2", steps=300)
+    run.wait(lambda: slurm.ended(run.job), 180)
+    assert slurm.about(run.job)["ExitCode"] == "0:0", run.trouble()
+    assert summary(tmp_path / "run")["step"] == 300
+    assert "Traceback" not in run.said() and " - INFO - " not in run.said()
+
+
+def test_jobs_of_an_array_train_side_by_side(batch, slurm, tmp_path):
+    run = batch("mpi", {"WORKSPACE": ""}, "--array=1-2", steps=300)
+    run.wait(lambda: run.said().count("done at step 300") == 2, 180)
+    assert {folder.name for folder in (tmp_path / "runs").iterdir() if folder.is_dir()} == {"digits-1", "digits-2"}
+
+
+def test_a_cancelled_job_of_dask_jobqueue_is_replaced(slurm, tmp_path):
+    command = [sys.executable, SCRIPTS / "jobqueue.py", "job.conf", cluster(), "--cores-per-worker=1"]
+    run = Batch(slurm, tmp_path, "", {}, steps=4000)
+    line = " ".join(map(str, command))
+    options = ["--parsable", "--chdir", tmp_path, "--output=log", "--cpus-per-task=1", f"--wrap={line}"]
+    run.job = slurm.call("sbatch", *options)
+    run.saves()
+    workers = [job for job in slurm.call("squeue", "-h", "-t", "RUNNING", "-o", "%i").split() if job != run.job]
+    assert len(workers) == 3, run.trouble()
+    slurm.call("scancel", workers[1])
+    run.wait(lambda: len(slurm.call("squeue", "-h", "-t", "RUNNING", "-o", "%i").split()) == 4)
+    run.wait(lambda: slurm.ended(run.job), 240)
+    assert slurm.about(run.job)["ExitCode"] == "0:0", run.trouble()
+    assert run.said().count("3 workers ready") >= 2
