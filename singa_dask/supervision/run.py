@@ -212,11 +212,19 @@ class Run:
             rewound=self._rewound,
             restarted=self._restarted,
             outdated=lambda lost: self._tell(OUTDATED, **asdict(lost)),
+            giving_up=self._record_stop,
             seeing=self._sight.seeing if self._sight else None,
         )
         with listening(launcher.client, self.prepared.job.name, str(self.workspace.folder), supervisor.post):
             self._reports |= supervisor.run()
         self._witness.settle()
+
+    def _record_stop(self) -> None:
+        """Write the summary of a run that was stopped and may not come to its end."""
+        try:
+            self.workspace.write_summary(self._summary(None))
+        except OSError as fault:
+            logger.error("%s: the record of this run is incomplete: %s", self.workspace.folder, fault)
 
     def _rewound(self, groups: Collection[int], step: int | None) -> None:
         self._steps |= dict.fromkeys(groups, step or 0)

@@ -42,8 +42,8 @@ class Supervisor:
 
     note: tells the user. newest: finds the newest valid checkpoint. rewound: is told which worker groups go back to
     which step (None: the start). restarted: is told of every restart. outdated: records that a replica does not count
-    any more. seeing: finds those Dask workers that see the files of the run,
-    and tells of others.
+    any more. giving_up: is called before ranks are ended that make no step, as launchers of MPI end this process with
+    them. seeing: finds those Dask workers that see the files of the run, and tells of others.
     """
 
     def __init__(
@@ -56,11 +56,12 @@ class Supervisor:
         rewound: Callable[[tuple[int, ...], int | None], None],
         restarted: Callable[[Restart], None],
         outdated: Callable[[ev.RecordOutdated], None],
+        giving_up: Callable[[], None],
         seeing: Callable[[list[WorkerInfo]], tuple[list[WorkerInfo], str]] | None = None,
     ) -> None:
         self.state, self.launcher, self.client = state, launcher, launcher.client
         self.note, self.newest, self.rewound, self.restarted = note, newest, rewound, restarted
-        self.outdated, self.seeing = outdated, seeing
+        self.outdated, self.giving_up, self.seeing = outdated, giving_up, seeing
         self._reports: dict[int, dict[str, Any]] = {}
         self._groups: dict[int, Group] = {}
         self._servers: dict[int, Servers] = {}
@@ -168,6 +169,7 @@ class Supervisor:
         still = {rank: causes[rank] for rank in self._standstill.still(looks)}
         if any(of.asked for of, _ in still.values()):
             self._gave_up = True
+            self.giving_up()
             group.give_up({rank: f"{cause}, and is in {of.where}" for rank, (of, cause) in still.items()})
         elif still and self._standstill.says(number, now):
             told = (

@@ -177,6 +177,7 @@ class Run:
             rewound=lambda groups, step: self.known.update(dict.fromkeys(groups, step or 0)),
             restarted=lambda restart: None,
             outdated=lambda lost: self.outdated.append({"event": OUTDATED, **asdict(lost)}),
+            giving_up=lambda: None,
         )
         self.supervisor.run()
         return "interrupted" if state.stopped else "completed"

@@ -124,8 +124,9 @@ class Played:
         self.local = nworkers
         yield self.client
 
-    def _supervisor(self, state, launcher, *, note, newest, rewound, restarted, outdated, seeing):
+    def _supervisor(self, state, launcher, *, note, newest, rewound, restarted, outdated, giving_up, seeing):
         self.state, self.launcher, self.newest, self.outdated = state, launcher, newest, outdated
+        self.giving_up = giving_up
         state = SimpleNamespace(stopped=self.stopped, restarts=self.restarts)
         return SimpleNamespace(state=state, post=self.posted.append, run=lambda: self._run(rewound, restarted))
 
@@ -482,6 +483,18 @@ def test_parameters_to_start_from_must_fit(played, tmp_path):
     played.prepared.job.checkpoint_path[:] = [str(path)]
     with pytest.raises(CheckpointError, match="its parameters do not fit"):
         played.to_end()
+
+
+def test_the_summary_of_a_stopped_run_is_written_before_ranks_are_given_up(played):
+    recorded = []
+
+    def give_up():
+        played.giving_up()
+        recorded.append(json.loads(played.workspace.summary.read_text()))
+
+    played.stopped, played.posted = "SIGTERM", [give_up]
+    played.to_end()
+    assert [(told["status"], told["stopped_by"]) for told in recorded] == [("interrupted", "SIGTERM")]
 
 
 def test_each_start_of_a_run_has_higher_generations_and_knows_outdated_replicas(played):

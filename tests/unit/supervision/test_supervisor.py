@@ -153,6 +153,7 @@ def made(monkeypatch):
         rewound=lambda *given: rewound.append(given),
         restarted=lambda restart: restarted.append((restart.groups, made.notes[-1])),
         outdated=outdated.append,
+        giving_up=lambda: made.launcher.groups[0].log.append("record"),
     )
     made.told_restarts = restarted
     made.stopped, made.told_outdated = stopped, outdated
@@ -425,7 +426,8 @@ def test_a_rank_that_makes_no_step_is_named(still):
 def test_a_stop_ends_ranks_that_make_no_step(still):
     still.launcher.before = lambda request: still.post(ev.StopAsked("SIGTERM"))
     assert 0 not in still.run()
-    (given,) = (entry[1] for entry in still.launcher.groups[0].log if entry[0] == "give up")
+    recorded, (_, given), *_ = (entry for entry in still.launcher.groups[0].log if entry != "stop")
+    assert recorded == "record", "before the launcher of an MPI job ends this process with its ranks"
     assert given == {0: "has made no step for 40 s, since step 150, and is in forward, own.py:7"}
     assert still.state.stopped == "SIGTERM" and not still.state.restarts
     assert "The run is being stopped, so it ends here." in still.notes[-1]
