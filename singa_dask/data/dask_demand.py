@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import dask
-from dask.utils import parse_timedelta
-
 # No worker has it: the tasks run nowhere.
 _RESOURCE = "demand for workers"
 
@@ -22,6 +19,9 @@ def demand(client: Any) -> Iterator[Callable[[int, int], None]]:
     Dask scales to as many threads as the tasks that wait would keep busy for its target duration; it takes half a
     second for the duration of a task that it does not know.
     """
+    import dask
+    from dask.utils import parse_timedelta
+
     waiting: list[Any] = []
     duration_s, target_s = (
         parse_timedelta(dask.config.get(f"distributed.{name}"))
