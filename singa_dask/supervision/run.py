@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-import platform
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from singa_dask import __version__
 from singa_dask.cluster import WorkerInfo, local_cluster
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.cluster.leases import run_key
@@ -37,6 +34,7 @@ from singa_dask.supervision.servers import REPLICA_LOST
 from singa_dask.supervision.sight import Sight, Witness
 from singa_dask.supervision.start_point import fresh, resumed
 from singa_dask.supervision.state import Supervision
+from singa_dask.supervision.summary import of_group, rate, versions
 from singa_dask.supervision.supervisor import Supervisor
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
@@ -397,47 +395,21 @@ class Run:
             "validate": metrics.get("validate", {}),
             "test": metrics.get("test", {}),
             "confusion": matrices(self._details, job, self.prepared.described),
-            "samples_per_s": _rate(reports, bool(restarts)),
+            "samples_per_s": rate(reports, bool(restarts)),
             "exchanged_bytes": sum(report["exchanged_bytes"] for report in reports),
             "overflows": sum(report["overflows"] for report in reports),
             "wall_s": round(time.monotonic() - self._started, 3),
             "restarts": len(restarts),
             "restarted": [asdict(restart) for restart in restarts],
-            "groups": {number: _of_group(report) for number, report in sorted(self._reports.items())},
+            "groups": {number: of_group(report) for number, report in sorted(self._reports.items())},
             "checkpoint": self._checkpoint,
             "seed": job.seed,
-            "versions": _versions(),
+            "versions": versions(),
         }
 
 
 def _raise(error: Exception) -> None:
     raise error
-
-
-def _rate(reports: Collection[Mapping[str, Any]], restarted: bool) -> float:
-    """Samples per second of all groups together, some of which may have come later, or left. The work of
-    a group before its restart is not known: then the sum of the rates since."""
-    if restarted:
-        return round(sum(report["samples_per_s"] for report in reports), 1)
-    seconds = max((report["seconds"] for report in reports), default=0.0)
-    return round(sum(report["samples"] for report in reports) / seconds, 1) if seconds else 0.0
-
-
-def _of_group(report: Mapping[str, Any]) -> dict[str, Any]:
-    """What the record keeps of one worker group."""
-    operations = {
-        name: {"bytes": int(done["bytes"]), "seconds": round(done["seconds"], 4)}
-        for name, done in report["operations"].items()
-    }  # of the first worker
-    kept = {
-        "step": report["step"],
-        "samples_per_s": round(report["samples_per_s"], 1),
-        "wait": [round(share, 4) for share in report["wait"]],
-        "loading": [round(share, 4) for share in report["loading"]],
-        "operations": operations,
-    }
-    server = report["server"]
-    return kept if server is None else {**kept, "server": {name: round(value, 4) for name, value in server.items()}}
 
 
 @contextmanager
@@ -461,18 +433,3 @@ def _events(client: Client, topic: str, handler: Callable[[dict[str, Any]], None
         raise TrainingError(f"training ended, but not all of its metrics could be recorded: {faults[0]}") from faults[
             0
         ]
-
-
-@cache
-def _versions() -> dict[str, str | None]:
-    packages = ("numpy", "numba", "dask", "distributed", "mpi4py", "h5py", "protobuf")
-    own = {"python": platform.python_version(), "singa-dask": __version__}
-    return {**own, **{name: _version(name) for name in packages}}
-
-
-def _version(package: str) -> str | None:
-    """None if the package is there without its metadata, such as a copy of its files."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

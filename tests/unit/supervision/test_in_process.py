@@ -16,7 +16,7 @@ from singa_dask.errors import ConfigError, TrainingError
 from singa_dask.job import ClusterTopology, Job
 from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss
 from singa_dask.monitor.progress import Display, LineDisplay
-from singa_dask.supervision import run as run_module
+from singa_dask.supervision import summary as summary_module
 from singa_dask.supervision.driver import train
 from singa_dask.training.checkpoint import load
 from singa_dask.updaters import SGD
@@ -167,10 +167,10 @@ def not_installed(monkeypatch):
     def version(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(run_module, "version", version)
-    run_module._versions.cache_clear()
+    monkeypatch.setattr(summary_module, "version", version)
+    summary_module.versions.cache_clear()
     yield
-    run_module._versions.cache_clear()
+    summary_module.versions.cache_clear()
 
 
 def test_a_run_from_a_checkout_that_is_not_installed(job, run, not_installed):
