@@ -73,8 +73,9 @@ def unlinked(path: str | Path, flags: int) -> int:
 def read_text(path: str | Path, encoding: str = "utf-8", at_most: int = MAX_TEXT_NBYTES) -> str:
     """The text of a regular file of at most so many bytes. Raises OSError, UnicodeDecodeError."""
     with open(path, "rb", opener=regular) as file:
-        content = file.read(at_most + 1)
-    if len(content) > at_most:
+        fits = os.fstat(file.fileno()).st_size <= at_most  # read(n) takes n bytes of memory, whatever the file has
+        content = file.read() if fits else b""
+    if not fits:
         raise OSError(errno.EINVAL, f"it is larger than {at_most:,} bytes", str(path))
     return content.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
 
