@@ -97,7 +97,7 @@ class Slurm:
                 continue
             number = there.get("PMI_RANK") or there.get("SLURM_PROCID")
             own = (there.get("SLURM_CONF"), there.get("SLURM_JOB_ID")) == (self.environment["SLURM_CONF"], job)
-            if own and number == str(rank) and "python" in process.name():
+            if own and number == str(rank) and process.name() in ("python", "singa-dask", "dask-mpi"):
                 found.append(process)
         return sorted(found, key=psutil.Process.create_time)
 
