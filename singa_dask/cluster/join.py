@@ -28,8 +28,8 @@ from singa_dask.errors import ClusterError, DriverUnreachable
 # What launchers leave for the processes that they start. MPI must take its bootstrap from our server alone.
 _LAUNCHER_VARIABLES = re.compile(r"(PMI|PMIX|PMI2|HYDRA|HYDI|MPI_LOCAL|OMPI|PRTE|MPIEXEC)_")
 STUCK = (
-    "One of them ended, or cannot be reached. Under srun on several nodes, MPICH needs MPIR_CVAR_CH4_NETMOD=ofi: see "
-    "docs/hpc.md"
+    "One of them ended, or cannot be reached. Under srun on several nodes, MPICH needs MPIR_CVAR_CH4_NETMOD=ofi "
+    "FI_PROVIDER=tcp: see docs/hpc.md"
 )
 
 T = TypeVar("T")

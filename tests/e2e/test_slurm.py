@@ -24,6 +24,7 @@ SCRIPTS = ROOT / "examples" / "hpc"
 TIMES = int(os.environ.get("SLURM_TIMES", "1"))
 MPIEXEC = {"LAUNCH": "mpiexec -n 4"}
 SRUN: dict[str, str] = {}
+OFI = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
 
 
 @pytest.fixture(scope="module")
@@ -208,9 +209,9 @@ def test_a_lost_rank_holds_no_node(batch, slurm, tmp_path, script, launcher, n):
 @pytest.mark.parametrize(
     ("script", "launch"),
     [
-        ("mpi", {"MPIR_CVAR_CH4_NETMOD": "ofi"}),
+        ("mpi", OFI),
         ("mpi", MPIEXEC),
-        ("dask-mpi", {"MPIR_CVAR_CH4_NETMOD": "ofi"}),
+        ("dask-mpi", OFI),
         ("dask-worker", SRUN),
     ],
 )
@@ -232,7 +233,7 @@ def test_a_cancelled_job_of_dask_jobqueue_is_replaced(slurm, tmp_path):
     command = [sys.executable, SCRIPTS / "jobqueue.py", "job.conf", cluster(), "--cores-per-worker=1"]
     run = Batch(slurm, tmp_path, "", {})
     line = " ".join(map(str, command))
-    options = ["--parsable", "--chdir", tmp_path, "--output=log", "--cpus-per-task=1", f"--wrap={line}"]
+    options = ["--parsable", "--chdir", tmp_path, "--output=log", "--cpus-per-task=1", f"--wrap=exec {line}"]
     run.job = slurm.call("sbatch", *options)
     run.saves()
     workers = [job for job in slurm.call("squeue", "-h", "-t", "RUNNING", "-o", "%i").split() if job != run.job]
