@@ -16,7 +16,7 @@ from singa_dask.data.sources.files import Rows, need, reading
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
-from singa_dask.files import FOLDER, kind_of
+from singa_dask.files import FOLDER, check_regular, kind_of, read_text
 
 _MARKS = (".zgroup", ".zarray", "zarr.json")
 _METADATA = ("zarr.json", ".zarray", ".zmetadata")
@@ -82,11 +82,11 @@ def _opened(path: Path, names: Sequence[str] | None = None) -> Iterator[Any]:
 
 
 def _nodes(folder: Path, name: str = "") -> Iterator[tuple[str, Path]]:
-    """The groups and arrays of a store. In folders of chunks there are none."""
+    """The groups and arrays of a store, without looking into folders of chunks."""
     yield name, folder
     newest = folder / "zarr.json"
     if newest.exists():
-        group = json.loads(newest.read_bytes()).get("node_type") == "group"
+        group = json.loads(read_text(newest)).get("node_type") == "group"
     else:
         group = (folder / ".zgroup").exists()
     for inner in filter(_is_store, sorted(folder.iterdir()) if group else ()):
@@ -94,9 +94,11 @@ def _nodes(folder: Path, name: str = "") -> Iterator[tuple[str, Path]]:
 
 
 def _check_codecs(path: Path, name: str, folder: Path) -> None:
-    """Raise DataError for a codec that is not in CODECS, before anything is decoded."""
+    """Raise DataError for a codec that is not in CODECS, before anything is decoded. Raises NotAFile."""
+    for mark in (*_METADATA, ".zgroup", ".zattrs"):
+        check_regular(folder / mark)
     for file in filter(Path.exists, (folder / mark for mark in _METADATA)):
-        for array, codec in _codecs(json.loads(file.read_bytes()), name):
+        for array, codec in _codecs(json.loads(read_text(file)), name):
             if codec.removeprefix("numcodecs.") not in CODECS:
                 raise DataError(
                     f"{path}: {array or path.name} is stored with the codec {codec!r}, which is not one of those that "

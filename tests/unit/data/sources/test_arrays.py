@@ -13,6 +13,7 @@ import pytest
 import xarray as xr
 import zarr
 from support.sources import read_all
+from support.special_files import put
 
 from singa_dask.data.columns import Channels, Role
 from singa_dask.data.sources import files, netcdf, npz
@@ -176,6 +177,15 @@ def test_zarr_codecs_in_shards_are_known_too(tmp_path, consolidated):
     path.write_text(path.read_text().replace('"zstd"', '"numcodecs.pickle"'))
     with pytest.raises(DataError, match=r"a\.zarr: x is stored with the codec 'numcodecs.pickle'"):
         zarr_source.load(tmp_path / "a.zarr")
+
+
+@pytest.mark.timeout(20, method="signal", func_only=True)
+@pytest.mark.parametrize("name", [".zgroup", ".zattrs", "kinds/.zarray", "kinds/.zattrs"])
+def test_a_pipe_among_the_metadata_of_a_zarr_store_is_refused(tmp_path, name):
+    put("fifo", store(tmp_path / "a.zarr", 2) / name)
+    for call in (zarr_source.load, zarr_source.contents):
+        with pytest.raises(DataError, match=r"a\.zarr: .*it is a pipe, not a file"):
+            call(tmp_path / "a.zarr")
 
 
 @pytest.mark.parametrize("version", [2, 3])
