@@ -139,7 +139,7 @@ def disk_full(path: object, error: OSError) -> str:
 
 
 def way_out(error: BaseException, otherwise: str) -> str:
-    """What helps if memory or open files have run out, which is no fault of a file; for other errors `otherwise`."""
+    """What helps if memory or open files have run out, which is not the file's fault; for other errors `otherwise`."""
     if isinstance(error, MemoryError):
         return "Use fewer processes, or more memory."
     if isinstance(error, OSError) and error.errno in _TOO_MANY_FILES:

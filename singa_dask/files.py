@@ -1,4 +1,4 @@
-"""Files that are opened by name: what is no regular file is refused by what it is, and no link is followed in writing.
+"""Opening files by name: only regular files are opened, others are named by their kind, and writing follows no link.
 
 A pipe, a device or a socket in the place of a file would block its reader, or never end. A link in the place of a file
 that is written would lead to any file of this user's.

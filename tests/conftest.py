@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from support.leaks import leaks_forbidden
+from support.special_files import precious
 
 # A shell starts its background jobs with SIGINT ignored, and the commands that tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -32,6 +34,12 @@ def own_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A file of which another user would like to be rid."""
+    return precious(tmp_path / "victim")
 
 
 @pytest.fixture

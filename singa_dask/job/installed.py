@@ -29,7 +29,7 @@ def is_standard(path: str) -> bool:
 
 
 def is_users(path: str) -> bool:
-    """Whether a file of Python code is none of Python's, of singa_dask's and of installed packages."""
+    """Whether a file of Python code belongs neither to Python, nor to singa_dask, nor to an installed package."""
     known = in_packages(path) or is_standard(path) or os.path.realpath(path).startswith(_singa_dask())
     return os.path.isabs(path) and not known
 

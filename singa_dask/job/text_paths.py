@@ -9,7 +9,7 @@ from singa_dask.errors import ConfigError, Problem
 
 
 def text_of(path: Path, key: str) -> str:
-    """A path as text. Raises ConfigError for `key` if its bytes are none in the encoding of this process."""
+    """A path as text. Raises ConfigError for `key` if it is not text in the encoding of this process."""
     text = str(path)
     try:
         text.encode()

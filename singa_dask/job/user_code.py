@@ -186,7 +186,7 @@ def _check_home(found: Any, spec: str, key: str) -> None:
     """Raise ConfigError if a user's module has this object only because it imports it."""
     home = getattr(found, "__module__", None)
     if not isinstance(home, str):
-        raise ConfigError(Problem(key, "is no class or function of a module", repr(spec), _OWN))
+        raise ConfigError(Problem(key, "must be a class or function of a module", repr(spec), _OWN))
     top = home.partition(".")[0]
     if strange := _strange(top, _place(top)):
         raise ConfigError(Problem(key, f"is defined in {home!r}, and {strange}", repr(spec), _OWN))

@@ -46,7 +46,7 @@ class _FileOutput(OutputLayer):
             try:
                 self._file = self._open(path, rows)
             except NotAFile as error:
-                hint = "Nothing is written through links, nor in place of what is no file."
+                hint = "Name a regular file: links, pipes and devices are not written to."
                 raise self.problem(f"store_conf.path is {error.kind}", str(path), hint) from None
         self._append(rows)
         return x[0]

@@ -14,7 +14,7 @@ from singa_dask.output.streams import Output, escape
 
 
 class Console(rich.console.Console):
-    """A console on an `Output`. It escapes the text that it shows, and strings are no markup."""
+    """A console on an `Output`. It escapes the text that it shows, and does not interpret markup in strings."""
 
     def __init__(self, *, file: TextIO | Output | None = None, stderr: bool = False, **options: Any) -> None:
         self.output = Output.of(file or (sys.stderr if stderr else sys.stdout))

@@ -87,7 +87,7 @@ class Output:
             os.close(nowhere)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("stream", "buffer"):  # who finds a buffer writes to it
+        if name in ("stream", "buffer"):  # callers that find a buffer write to it
             raise AttributeError(name)
         return getattr(self.stream, name)
 

@@ -40,7 +40,7 @@ from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
 from singa_dask.training.forms import BEGUN, OUTDATED, REWOUND
 from singa_dask.training.history import row_of
-from singa_dask.training.prepare import Prepared, files_of
+from singa_dask.training.prepare import Prepared, files_named
 from singa_dask.training.worker import WorkerPlan
 from singa_dask.training.workspace import Workspace
 
@@ -101,7 +101,7 @@ class Run:
             with ExitStack() as shown:
                 shown.enter_context(self.display)
                 if client is not None:  # before anything is moved
-                    self._sight = Sight(client, self.workspace.folder, files_of(self.prepared))
+                    self._sight = Sight(client, self.workspace.folder, files_named(self.prepared))
                     self._free_workers(client)
                 aside = None if resume else self.workspace.set_aside() or self.workspace.aside
                 self.workspace.open(job_to_text(self.prepared.job), resumes=resume)

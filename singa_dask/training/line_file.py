@@ -76,7 +76,7 @@ class LineFile:
         yield from self.read()[0]
 
     def read(self) -> tuple[list[dict[str, Any]], list[str]]:
-        """All lines, and a sentence for each fault of the file; a last line that a crash truncated is none."""
+        """All lines, and a sentence for each fault of the file; a last line that a crash truncated is not a fault."""
         self._recall()
         rows: list[dict[str, Any]] = []
         damaged: list[int] = []

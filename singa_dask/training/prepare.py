@@ -152,7 +152,7 @@ def check_given(prepared: Prepared) -> None:
         fitting(load_parameters(prepared.job.checkpoint_path), prepared.shapes, prepared.drawn)
 
 
-def files_of(prepared: Prepared) -> list[Path]:
+def files_named(prepared: Prepared) -> list[Path]:
     """What the job names and workers read: folders of shards, the files of those that are read in place, mean images,
     vocabularies and checkpoints."""
     job, files = prepared.job, []

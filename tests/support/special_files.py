@@ -24,3 +24,14 @@ def put(kind: str, path: Path) -> Path:
         case _:
             path.symlink_to(f"/dev/{kind}")
     return path
+
+
+def precious(path: Path) -> Path:
+    """Make a file of which another user would like to be rid."""
+    path.write_text("precious")
+    return path
+
+
+def intact(path: Path) -> bool:
+    """Whether a precious file is as it was."""
+    return path.read_bytes() == b"precious" and not path.is_symlink()

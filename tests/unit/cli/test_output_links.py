@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.commands import run_here
-from support.special_files import CALLED, put
+from support.special_files import CALLED, intact, put
 
 from singa_dask import updaters
 from singa_dask.data import Manifest, fetch, write_shards
@@ -45,17 +45,6 @@ def trained(tmp_path_factory):
 @pytest.fixture
 def here(tmp_path):
     return partial(run_here, cwd=tmp_path, env={**os.environ, "SINGA_DASK_CACHE": str(tmp_path / "cache")})
-
-
-@pytest.fixture
-def victim(tmp_path):
-    path = tmp_path / "victim"
-    path.write_text("precious")
-    return path
-
-
-def intact(path):
-    return path.read_bytes() == b"precious" and not path.is_symlink()
 
 
 COMMANDS = {

@@ -189,7 +189,7 @@ STRANGE = {
     "pip.__main__:main": "'pip' is an installed package that does not require singa-dask",
     "strange_own:os._exit": "is defined in 'posix', and 'posix' belongs to the standard library",
     "strange_own:dumps": "is defined in 'json', and 'json' belongs to the standard library",
-    "strange_own:path": "is no class or function of a module",
+    "strange_own:path": "must be a class or function of a module",
     "singa_dask.cli.signals:interrupt": "must name a class",
 }
 

@@ -107,7 +107,7 @@ class Played:
         monkeypatch.setattr(module, "Supervisor", self._supervisor)
         monkeypatch.setattr(queue, "wait_workers", self._wait_workers)
         monkeypatch.setattr(module, "load_drawing", lambda: None)
-        monkeypatch.setattr(module, "files_of", lambda prepared: self.files)
+        monkeypatch.setattr(module, "files_named", lambda prepared: self.files)
         monkeypatch.setattr(sight, "SEEN_S", 0.2)
         self.files, self.shares = [], True
         monkeypatch.setattr(module, "draw_curves", lambda rows, path, title: self.drawn.append((rows, path, title)))

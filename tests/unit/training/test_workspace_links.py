@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.special_files import CALLED, put
+from support.special_files import CALLED, intact, put
 
 from singa_dask.data import write_shards
 from singa_dask.errors import ConfigError
@@ -25,18 +25,6 @@ from singa_dask.training.workspace import Workspace
 from singa_dask.updaters import SGD
 
 pytestmark = pytest.mark.timeout(20, method="signal", func_only=True)
-
-
-@pytest.fixture
-def victim(tmp_path):
-    """A file of which another user would like to be rid."""
-    path = tmp_path / "victim"
-    path.write_text("precious")
-    return path
-
-
-def intact(path):
-    return path.read_bytes() == b"precious" and not path.is_symlink()
 
 
 @pytest.fixture
