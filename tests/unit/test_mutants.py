@@ -96,11 +96,18 @@ def test_a_draw_depends_on_the_seed_and_on_no_other_room():
 
 def test_the_nearest_tests_come_first():
     tests = nearest_tests(ROOT, Path("singa_dask/server/stub.py"), "singa_dask")
-    names = [str(test.relative_to(ROOT / "tests" / "unit")) for test in tests]
+    assert tests[-1] == ROOT / "tests/simulation/test_simulation.py"
+    names = [str(test.relative_to(ROOT / "tests" / "unit")) for test in tests[:-1]]
     assert names[0] == "server/test_stub.py" and len(set(names)) == len(names)
     last = max(i for i, name in enumerate(names) if name.startswith("server/"))
     assert {"server/test_protocol.py", "server/test_slices.py"} <= set(names[: last + 1])
     assert all(name.startswith("server/") for name in names[: last + 1])
+
+
+def test_mutants_are_drawn_from_every_room_but_those_that_are_named():
+    rooms = mutants.rooms_of(ROOT / "singa_dask")
+    assert {"data", "server", "supervision"} < set(rooms) and not set(rooms) & mutants.NOT_DRAWN
+    assert all((ROOT / "singa_dask" / room).is_dir() for room in {*rooms, *mutants.NOT_DRAWN, *mutants.SIMULATED})
 
 
 @pytest.fixture
@@ -138,6 +145,19 @@ def test_survivors_are_reported_and_the_tree_stays_as_it_is(small, capsys, monke
     assert "SURVIVED" in printed and "killed" in printed and "50%" in printed
     assert printed.rstrip().endswith(f"Survivors:\n  {untold}")
     assert {path: path.read_text() for path in small.rglob("*.py")} == before
+
+
+def test_a_saved_list_is_played_again_without_its_survivors(small, capsys, monkeypatch):
+    told, untold = (draw(small, [f"room/{name}"], 1, 1, "pkg")[0] for name in ("told", "untold"))
+    drawn = small / "drawn.json"
+    assert run(small, monkeypatch, [told, untold], "--processes", "2", "--save", str(drawn)) == 1
+    path = small / told.path
+    path.write_text(f"x = 1\n\n{path.read_text()}")
+    assert mutants.main(["--root", str(small), "--package", "pkg", "--only", str(drawn), "--at-least", "1"]) == 0
+    assert f"{told.path}:{told.mutation.line + 2}" in capsys.readouterr().out.rpartition("Survivors")[2]
+    path.write_text("x = 1\n")
+    with pytest.raises(SystemExit, match="no longer has the text"):
+        mutants.main(["--root", str(small), "--package", "pkg", "--only", str(drawn)])
 
 
 @pytest.mark.parametrize(("survivors", "at_least", "status"), [(1, 0.75, 0), (2, 0.75, 1), (0, 1, 0), (4, 0, 0)])
