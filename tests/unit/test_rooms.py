@@ -16,7 +16,7 @@ ROOMS = [
     ["output"],
     ["job"],
     ["ops"],
-    ["layers"],
+    ["layers", "tensor", "device"],
     ["net"],
     ["export"],
     ["autograd"],
@@ -27,7 +27,7 @@ ROOMS = [
     ["server"],
     ["data"],
     ["cluster"],
-    ["distopt"],
+    ["distopt", "opt"],
     ["training"],
     ["planning"],
     ["profiling"],
@@ -36,35 +36,90 @@ ROOMS = [
     ["cli"],
 ]
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
+# Imports upwards, and modules that need each other: both lists may only become shorter.
+UPWARDS = {("device", "autograd"), ("layers.module", "autograd"), ("layers.node", "autograd"), ("tensor", "autograd")}
+_OF_LAYERS = """
+    activation attention base batch_norm connection convolution dropout dummy elementwise generated geometry group_norm
+    inner_product input labels loss lrn module node output pooling preprocess ranking rbm recurrent recurrent_layer
+    registry sampling sequence softmax transition upsampling value_loss weights"""
+CIRCLES = [
+    {"layers", "autograd", "autograd.tape", "device", "tensor", "net.fold", "net.graph", "net.passes", "net.plan"}
+    | {f"layers.{name}" for name in _OF_LAYERS.split()},
+    {"data.manifest", "data.manifest_reader"},
+]
 
 
-def room_of(path):
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def name_of(path: Path) -> str:
+    """A module's name below the package; "" for the package itself."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix(".")
 
 
-def imports_of(tree):
-    """Modules of the package that are imported when the module is (not those under TYPE_CHECKING)."""
+MODULES = {name_of(path): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports_of(source: str) -> set[str]:
+    """Modules of the package that are imported when a module is, or when its functions run; not for types alone."""
+    tree, found = ast.parse(source), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             node.body = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("singa_dask"):
-            yield node.module
+        names = []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.startswith("singa_dask"))
+            names = [alias.name for alias in node.names]
+        for name in names:
+            if name.partition(".")[0] == "singa_dask":
+                inside = name.removeprefix("singa_dask").removeprefix(".")
+                found.add(inside if inside in MODULES else inside.rpartition(".")[0])
+    return found
 
 
-FILES = [p for p in sorted(PACKAGE.rglob("*.py")) if p.parent != PACKAGE or p.stem in LEVEL]
+IMPORTS = {name: imports_of(source) - {name} for name, source in MODULES.items()}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_go_downwards(path):
-    room = room_of(path)
-    assert room in LEVEL, f"{room} is a new room: give it a level"
-    for module in imports_of(ast.parse(path.read_text())):
-        target = module.split(".")[1] if "." in module else None
-        if target in LEVEL:
-            assert LEVEL[target] <= LEVEL[room], f"{room} may not import {module}"
+def upwards(name: str, imported: set[str]) -> set[tuple[str, str]]:
+    """The imports of a module from rooms above its own. Raises KeyError for a room without a level."""
+    if name in ("", "__main__"):  # the package's lazy names, and its command
+        return set()
+    level = {module: LEVEL[module.partition(".")[0]] for module in (name, *imported) if module}
+    return {(name, module) for module in imported if module and level[module] > level[name]}
+
+
+def circles(imports: dict[str, set[str]]) -> list[set[str]]:
+    """The largest sets of modules that import each other, be it by way of others."""
+    reached = {name: set(imported) for name, imported in imports.items()}
+    for between in imports:
+        for name in imports:
+            if between in reached[name]:
+                reached[name] |= reached[between]
+    found = [{other for other in reached[name] if name in reached[other]} for name in imports]
+    return [circle for position, circle in enumerate(found) if len(circle) > 1 and circle not in found[:position]]
+
+
+def test_imports_go_downwards():
+    assert set().union(*(upwards(name, imported) for name, imported in IMPORTS.items())) == UPWARDS
+
+
+def test_no_more_modules_than_known_need_each_other():
+    found = circles({name: {module for module in IMPORTS[name] if module} for name in IMPORTS if name})
+    assert sorted(map(sorted, found)) == sorted(map(sorted, CIRCLES))
+
+
+@pytest.mark.parametrize(
+    "line", ["from singa_dask import data", "from singa_dask.data import x", "import singa_dask.data"]
+)
+def test_an_import_from_above_is_seen_in_each_spelling(line):
+    source = f"def late():\n    {line}\nif TYPE_CHECKING:\n    import singa_dask.cli"
+    assert upwards("ops.new", imports_of(source)) == {("ops.new", "data")}
+    assert upwards("cli.new", imports_of(source)) == set()
+    with pytest.raises(KeyError, match="new_room"):
+        upwards("new_room.module", set())
+
+
+def test_circles_are_found_by_way_of_others():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) == [{"a", "b", "c"}]
 
 
 def told_by(program: str) -> str:
