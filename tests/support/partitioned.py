@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,26 @@ import numpy as np
 from singa_dask.comm.threads import run_threads
 from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.exchange.group import WorkerGroup
-from singa_dask.job.job_pb2 import Phase
+from singa_dask.job.assemble import assemble
+from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import Step
 from singa_dask.layers.partition import even_bounds
 from singa_dask.net import Batch, Net
-from singa_dask.net.init import initial_value
 from singa_dask.ops import Ops
+
+
+def net_of(layers, **settings):
+    return NetProto(layer=assemble(layers), **settings)
+
+
+def batches(shape, classes, rows=7, count=3, seed=0):
+    """Mini-batches of drawn samples and labels for an input layer called data."""
+    rng = np.random.default_rng(seed)
+    return [{"data": (rng.standard_normal((rows, *shape)), rng.integers(0, classes, rows))} for _ in range(count)]
+
+
+# Nets are built one at a time: importlib.invalidate_caches, called for each layer of a user, may fail in two threads.
+_BUILDING = threading.Lock()
 
 
 class Member:
@@ -23,11 +38,13 @@ class Member:
     def __init__(self, comm, proto, *, seed=0, phases=(Phase.kTrain,), dtype=np.float64, fold=True):
         self.comm, self.seed = comm, seed
         ops = Ops(dtype)
-        self.net = Net(proto, Phase.kTrain, ops, fold=fold, rank=comm.rank, size=comm.size)
+        self.nets = {}
+        for phase in phases:
+            with _BUILDING:
+                share = self.nets.get(Phase.kTrain)
+                self.nets[phase] = Net(proto, phase, ops, share, fold=fold, rank=comm.rank, size=comm.size)
+        self.net = self.nets[Phase.kTrain]
         self.net.initialise(seed)
-        self.nets = {Phase.kTrain: self.net}
-        for phase in phases[1:]:
-            self.nets[phase] = Net(proto, phase, ops, self.net, fold=fold, rank=comm.rank, size=comm.size)
         self.group = WorkerGroup(CollectiveExecutor(comm, threaded=False), comm.split(0), ops)
         for net in self.nets.values():
             net.join(self.group)
@@ -98,8 +115,3 @@ def assert_equal_to_serial(proto, algorithm, batches, sizes=(2, 3), *, rtol=1e-9
                     )
         results[size] = ranks[0]
     return results
-
-
-def initial(net, seed=0):
-    """Whole initial values by name."""
-    return {param.name: initial_value(param, seed) for param in net.params}

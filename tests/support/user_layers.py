@@ -47,8 +47,42 @@ class Scaled(Layer):
         return 2 * ctx.x * dy * self.scale.value
 
 
+class Weighted(Layer):
+    """y = w x, with a weight per feature. Overwrites its dy, which a layer may do."""
+
+    def setup(self, *src):
+        self.w = self.declare("weight", src[0], 1, 1)
+        return src[0]
+
+    def forward(self, ctx, *x):
+        ctx.x = x[0]
+        return x[0] * self.w.value
+
+    def backward(self, ctx, dy):
+        _add(self.w, (dy * ctx.x).sum(axis=0))
+        if not ctx.needs_input_grad:
+            return None
+        dy *= self.w.value
+        return dy
+
+
+class Reversed(Layer):
+    """y = x with the features in reverse order: gives strided views away and gets none itself."""
+
+    def setup(self, *src):
+        return src[0]
+
+    def forward(self, ctx, *x):
+        assert x[0].flags.c_contiguous
+        return x[0][:, ::-1]
+
+    def backward(self, ctx, dy):
+        assert dy.flags.c_contiguous
+        return dy[:, ::-1]
+
+
 class Total(Layer):
-    """The sum of its sources."""
+    """The sum of its sources. Gives one and the same gradient to all of them."""
 
     num_sources = (2, None)
     takes = (Form.ROWS, Form.WHOLE, Form.COLUMNS)

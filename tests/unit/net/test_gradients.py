@@ -1,17 +1,19 @@
-"""Gradients of whole nets of real layers against central differences, in float64."""
+"""Gradients of whole nets against central differences, in float64."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.gradients import check_gradients, loss_of
+from support.user_layers import Halves, Reversed, SquaredError, Total, Weighted
 
-from singa_dask.errors import ConfigError
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import (
     GELU,
     LRN,
     Accuracy,
     Add,
+    BridgeSrc,
     Concate,
     Convolution,
     Dropout,
@@ -42,6 +44,13 @@ def records(*shape):
 
 def tied(name):
     return [{"share_from": name}]
+
+
+class Unusable(SquaredError):
+    """A loss whose gradient nobody may ask for."""
+
+    def backward(self, ctx, dy):
+        raise AssertionError("nothing below has parameters")
 
 
 NETS = {
@@ -123,83 +132,99 @@ NETS = {
         SoftmaxLoss("class", ["ip", "data"], scale=0.5),
         EuclideanLoss("shape", ["stem", "data"]),
     ],
+    "own layers read several times": [
+        records(3),
+        Weighted("a", "data"),
+        Weighted("left", "a"),
+        Weighted("right", "a"),
+        Total("sum", ["left", "a", "right", "right"]),
+        Weighted("top", "sum"),
+        SquaredError("loss", ["top", "data"]),
+    ],
+    "strided views": [
+        records(3),
+        Weighted("a", "data"),
+        Reversed("r1", "a"),
+        Reversed("r2", "r1"),
+        Weighted("b", "r2"),
+        SquaredError("loss", ["b", "data"]),
+    ],
+    "a loss above no parameters": [
+        records(3),
+        BridgeSrc("plain", "data"),
+        Weighted("a", "data"),
+        Unusable("fixed", ["plain", "data"]),
+        SquaredError("loss", ["a", "data"]),
+    ],
+    "a weight shared by way of another": [
+        records(3),
+        Weighted("a", "data", param=[{"name": "w"}]),
+        Weighted("b", "a", param=[{"name": "v", "share_from": "u"}]),
+        Weighted("c", "b", param=[{"name": "u", "share_from": "w"}]),
+        SquaredError("loss", ["c", "data"]),
+    ],
+    "two halves and labels passed on": [
+        records(5),
+        BridgeSrc("again", "data"),
+        Weighted("a", "again"),
+        Halves("halves", "a"),
+        Weighted("first", "halves"),
+        Weighted("second", "halves"),
+        SquaredError("loss1", ["first", "again"]),
+        SquaredError("loss2", ["second", "again"]),
+    ],
+    "a half that no loss reads": [
+        records(4),
+        Weighted("a", "data"),
+        Halves("halves", "a"),
+        BridgeSrc("first", "halves"),
+        Weighted("unused", "halves"),
+        SquaredError("loss", ["first", "data"]),
+    ],
 }
 
 
-def build(layers, phase=Phase.kTrain, share=None):
-    net = Net(NetProto(layer=[layer.proto for layer in layers]), phase, get_ops("cpu", np.float64), share)
-    if share is None:
-        net.initialise(7)
-        for param in net.params:
-            param.value[...] += 0.1 * np.random.default_rng(param.size).normal(size=param.shape)
+def build(name):
+    net = Net(NetProto(layer=[layer.proto for layer in NETS[name]]), Phase.kTrain, get_ops("cpu", np.float64))
+    net.initialise(7)
+    for param in net.params:
+        param.value[...] += 0.1 * np.random.default_rng(param.size).normal(size=param.shape)
     return net
 
 
-def batch_of(net, rows=ROWS):
+def step(first_row=0):
+    return Step(number=3, seed=1, first_row=first_row, total_rows=ROWS)
+
+
+def batch_of(net):
     rng = np.random.default_rng(0)
-    return Batch(rng.normal(size=(rows, *net.shapes["data"])), rng.integers(0, CLASSES, rows))
-
-
-def loss_of(net, batch, step):
-    net.forward({"data": batch}, step)
-    return sum(m.total for name, m in net.metrics().items() if name.endswith("loss")) / step.total_rows
+    return Batch(rng.normal(size=(ROWS, *net.shapes["data"])), rng.integers(0, CLASSES, ROWS))
 
 
 @pytest.mark.parametrize("name", NETS)
 def test_gradients_of_every_parameter(name):
-    net = build(NETS[name])
-    batch, step = batch_of(net), Step(number=3, seed=1, total_rows=ROWS)
-    loss_of(net, batch, step)
-    net.backward()
-    got, eps = net.flat.grads.copy(), 1e-6
-    assert got.any()
-    for entry in net.flat.entries:
-        where = np.unique(np.linspace(entry.start, entry.stop - 1, 12).astype(int))
-        for i in where:
-            saved = net.flat.values[i]
-            net.flat.values[i] = saved + eps
-            above = loss_of(net, batch, step)
-            net.flat.values[i] = saved - eps
-            below = loss_of(net, batch, step)
-            net.flat.values[i] = saved
-            assert got[i] == pytest.approx((above - below) / (2 * eps), rel=1e-5, abs=1e-7), f"{entry.name}[{i}]"
+    net = build(name)
+    feed = {"data": batch_of(net)}
+    check_gradients(net, lambda: loss_of(net, feed, step()), 12)
 
 
 @pytest.mark.parametrize("name", NETS)
 def test_gradients_of_shares_add_up_to_the_batch(name):
-    whole, part = build(NETS[name]), build(NETS[name])
-    batch, step = batch_of(whole), Step(number=3, seed=1, total_rows=ROWS)
-    loss = loss_of(whole, batch, step)
+    whole, part = build(name), build(name)
+    batch = batch_of(whole)
+    loss = loss_of(whole, {"data": batch}, step())
     whole.backward()
-    losses, summed, first = 0.0, np.zeros_like(whole.flat.grads), 0
-    for rows in (2, 2, 1):
-        share = Batch(batch.features[first : first + rows], batch.labels[first : first + rows])
-        losses += loss_of(part, share, Step(number=3, seed=1, first_row=first, total_rows=ROWS))
+    losses, summed = 0.0, np.zeros_like(whole.flat.grads)
+    for first, stop in ((0, 2), (2, 4), (4, 5)):
+        share = Batch(batch.features[first:stop], batch.labels[first:stop])
+        losses += loss_of(part, {"data": share}, step(first))
         part.backward()
         summed += part.flat.grads
-        first += rows
     assert losses == pytest.approx(loss, rel=1e-12)
     np.testing.assert_allclose(summed, whole.flat.grads, rtol=1e-10, atol=1e-14)
 
 
-def test_tied_weights_of_the_wrong_orientation_name_both_shapes():
-    layers = list(NETS["tied auto-encoder"])
-    layers[3] = InnerProduct("decode", "hidden", num_output=6, param=tied("encode_weight"))
-    with pytest.raises(ConfigError) as caught:
-        build(layers)
-    for word in ["decode_weight", "(4, 6)", "(6, 4)", "encode_weight", "transpose"]:
-        assert word in str(caught.value)
-
-
-def test_test_net_shares_and_drops_nothing():
-    train = build(NETS["mlp"])
-    test = build(NETS["mlp"], Phase.kTest, share=train)
-    batch = batch_of(train)
-    step = Step(Phase.kTest, total_rows=ROWS)
-    test.forward({"data": batch}, step)
-    np.testing.assert_array_equal(test.output("drop"), test.output("tanh"))
-    first = test.output("ip2").copy()
-    train.params[0].value[...] *= 2
-    test.forward({"data": batch}, step)
-    assert not np.array_equal(test.output("ip2"), first)
-    assert set(test.metrics()) == {"loss", "loss.accuracy", "accuracy.accuracy"}
+def test_a_metric_of_several_layers_carries_their_names():
+    net = build("two losses")
+    loss_of(net, {"data": batch_of(net)}, step())
+    assert set(net.metrics()) == {"class.loss", "accuracy", "shape.loss"}

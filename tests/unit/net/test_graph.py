@@ -36,17 +36,14 @@ def test_include_wins_and_exclude_leaves_out():
 
 
 def test_order_is_the_files_among_the_free():
-    net = net_of(("loss", "a b"), ("b", "z"), ("a", "z"), ("z", ""), ("y", ""))
+    """A layer that is read twice has two uses."""
+    net = net_of(("loss", "a b"), ("b", "z"), ("a", "z"), ("z", ""), ("y", ""), ("sum", "y y"))
     graph = build_graph(net, Phase.kTrain)
-    assert list(graph.layers) == ["z", "b", "a", "loss", "y"]
+    assert list(graph.layers) == ["z", "b", "a", "loss", "y", "sum"]
+    assert graph.consumers["y"] == (Edge("sum", 0), Edge("sum", 1))
     assert graph.consumers["z"] == (Edge("b", 0), Edge("a", 0))
     assert graph.consumers["b"] == (Edge("loss", 1),)
     assert graph.consumers["loss"] == ()
-
-
-def test_a_layer_read_twice_has_two_uses():
-    graph = build_graph(net_of(("x", ""), ("sum", "x x")), Phase.kTrain)
-    assert graph.consumers["x"] == (Edge("sum", 0), Edge("sum", 1))
 
 
 @settings(max_examples=50)

@@ -1,25 +1,14 @@
 """A partitioned net computes what the serial net computes."""
 
-import numpy as np
 import pytest
+from support.partitioned import assert_equal_to_serial, batches, net_of
 
 from singa_dask.algorithms import BP
 from singa_dask.errors import ConfigError
-from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import InnerProduct, RecordInput, ReLU, SoftmaxLoss, Tanh
 from singa_dask.net import Net
 from singa_dask.ops import Ops
-from tests.support.partitioned import assert_equal_to_serial
-
-
-def net_of(layers, **settings):
-    return NetProto(layer=assemble(layers), **settings)
-
-
-def batches(shape, classes, rows=7, count=3, seed=0):
-    rng = np.random.default_rng(seed)
-    return [{"data": (rng.standard_normal((rows, *shape)), rng.integers(0, classes, rows))} for _ in range(count)]
 
 
 def mlp(dims, net=0, **last):

@@ -1,7 +1,7 @@
 """What a net may hold besides plain chains of layers, partitioned: equal to the serial net, or refused."""
 
 import pytest
-from support.partitioned import Member, assert_equal_to_serial
+from support.partitioned import Member, assert_equal_to_serial, batches, net_of
 from support.user_layers import (
     Cell,
     Damped,
@@ -40,10 +40,9 @@ from singa_dask.layers import (
 )
 from singa_dask.net import Net
 from singa_dask.ops import Ops
-from tests.unit.net.test_partition import batches, net_of
 
 ROWS = 7
-CASES, IMAGES = {}, set()
+CASES = {}
 
 
 def case(build):

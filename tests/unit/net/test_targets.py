@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.gradients import check_gradients
+from support.gradients import check_gradients, loss_of
 from support.partitioned import assert_equal_to_serial
 from support.wired import wired
 
@@ -25,6 +25,7 @@ from singa_dask.layers import (
     Tanh,
 )
 from singa_dask.layers.context import Step
+from singa_dask.layers.partition import Form
 from singa_dask.net import Batch, Net, features_as_targets
 from singa_dask.ops import get_ops
 
@@ -39,9 +40,8 @@ def build(layers, **settings):
     return net
 
 
-def loss_of(net, x, y):
-    net.forward({"data": Batch(x, y)}, Step(total_rows=len(x)))
-    return net.metrics()["loss"].mean
+def loss(net, x, y):
+    return loss_of(net, {"data": Batch(x, y)}, Step(total_rows=len(x)))
 
 
 def vectors(*between, shape=(), outputs=2):
@@ -61,11 +61,9 @@ def test_a_loss_is_the_distance_to_the_target(shape):
     net = build(vectors(shape=shape, outputs=size))
     x = RNG.normal(size=(5, 4))
     y = RNG.normal(size=(5, *net.layers["data"].target_shape))
-    loss = loss_of(net, x, y)
-    out = net.output("out")
-    assert loss == pytest.approx(0.5 * ((out - y.reshape(5, -1)) ** 2).sum() / 5)
-    net.backward()
-    check_gradients(net, lambda: loss_of(net, x, y), 4)
+    found = loss(net, x, y)
+    assert found == pytest.approx(0.5 * ((net.output("out") - y.reshape(5, -1)) ** 2).sum() / 5)
+    check_gradients(net, lambda: loss(net, x, y), 4)
 
 
 def test_targets_of_fields_are_channels_first_in_jobs_and_last_in_nets():
@@ -76,99 +74,98 @@ def test_targets_of_fields_are_channels_first_in_jobs_and_last_in_nets():
     ]
     net = build(layers)
     x, y = RNG.normal(size=(2, 4, 5, 1)), RNG.normal(size=(2, 4, 5, 3))
-    loss = loss_of(net, x, y)
-    assert loss == pytest.approx(0.5 * ((net.output("conv") - y) ** 2).sum() / 2)
+    found = loss(net, x, y)
+    assert found == pytest.approx(0.5 * ((net.output("conv") - y) ** 2).sum() / 2)
     for other in (np.moveaxis(y, -1, 1), np.moveaxis(y, -1, 1).reshape(2, -1)):
-        assert loss_of(net, x, other) == loss
+        assert loss(net, x, other) == found
 
 
 def test_scalar_targets_may_be_given_without_an_axis():
     net = build(vectors(outputs=1))
     x, y = RNG.normal(size=(5, 4)), RNG.normal(size=5)
-    assert loss_of(net, x, y) == loss_of(net, x, y[:, None])
+    assert loss(net, x, y) == loss(net, x, y[:, None])
 
 
 def test_a_layer_between_passes_the_target_on():
     net = build(vectors(BridgeSrc("bridge", "data")))
     x, y = RNG.normal(size=(5, 4)), RNG.normal(size=(5, 2))
-    assert loss_of(net, x, y) == pytest.approx(0.5 * ((net.output("out") - y) ** 2).sum() / 5)
+    assert loss(net, x, y) == pytest.approx(0.5 * ((net.output("out") - y) ** 2).sum() / 5)
 
 
 def test_without_a_target_shape_the_samples_are_the_target():
     net = build([RecordInput("data", shape=[4]), InnerProduct("out", num_output=4), EuclideanLoss("loss")])
     x = RNG.normal(size=(5, 4))
-    assert loss_of(net, x, np.zeros(5, np.int64)) == pytest.approx(0.5 * ((net.output("out") - x) ** 2).sum() / 5)
+    assert loss(net, x, np.zeros(5, np.int64)) == pytest.approx(0.5 * ((net.output("out") - x) ** 2).sum() / 5)
     assert features_as_targets(net) == {"loss": "data"}
     assert features_as_targets(build(vectors())) == {}
 
 
-def test_other_sizes_are_refused_with_the_way_out():
-    layers = vectors(shape=[3])
-    with pytest.raises(ConfigError, match=r"\(2,\) and \(3,\).*Let 'out' have 3 outputs"):
-        build(layers)
-    layers = [RecordInput("data", shape=[4]), InnerProduct("out", num_output=2), EuclideanLoss("loss")]
-    with pytest.raises(ConfigError, match=r"\(2,\) and \(4,\).*4 outputs.*store_conf.target_shape, if 'data'"):
-        build(layers)
-    for shape in ([0], [1, 2, 3, 4, 5]):
-        with pytest.raises(ConfigError, match=r"store_conf\.target_shape"):
-            build(vectors(shape=shape))
+def classes(kind):
+    return [RecordInput("data", shape=[4], target_shape=[1]), InnerProduct("out", num_output=3), kind("loss")]
 
 
-def test_unfit_or_missing_targets_are_named():
-    net, x = build(vectors()), RNG.normal(size=(5, 4))
-    with pytest.raises(DataError, match=r"'data': targets of shape \(3,\) do not fit store_conf.target_shape \[2\]"):
-        loss_of(net, x, np.zeros((5, 3)))
-    with pytest.raises(DataError, match="'loss' needs targets, but 'data'"):
-        loss_of(net, x, None)
-    with pytest.raises(DataError, match="gives 5 rows, but 'data' gives 4 targets"):
-        loss_of(net, x, np.zeros((4, 2)))
-
-
-@pytest.mark.parametrize("kind", [SoftmaxLoss, Accuracy])
-def test_layers_for_classes_refuse_targets(kind):
-    layers = [
-        RecordInput("data", shape=[4], target_shape=[1]),
-        InnerProduct("out", num_output=3),
-        kind("loss", ["out", "data"]),
-    ]
-    with pytest.raises(ConfigError, match=r"'loss': reads class labels.*\(1,\).*EuclideanLoss"):
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        (vectors(shape=[3]), r"\(2,\) and \(3,\).*Let 'out' have 3 outputs"),
+        (
+            [RecordInput("data", shape=[4]), InnerProduct("out", num_output=2), EuclideanLoss("loss")],
+            r"\(2,\) and \(4,\).*4 outputs.*store_conf.target_shape, if 'data'",
+        ),
+        (vectors(shape=[0]), r"store_conf\.target_shape"),
+        (vectors(shape=[1, 2, 3, 4, 5]), r"store_conf\.target_shape"),
+        (classes(SoftmaxLoss), r"'loss': reads class labels.*\(1,\).*EuclideanLoss"),
+        (classes(Accuracy), "'loss': reads class labels"),
+    ],
+    ids=["another size", "the samples", "no element", "many axes", "SoftmaxLoss", "Accuracy"],
+)
+def test_targets_that_no_net_can_have_are_refused_with_the_way_out(layers, words):
+    with pytest.raises(ConfigError, match=words):
         build(layers)
 
 
-class Product(Layer):
-    """y = x t, with a target or a layer's output."""
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        (np.zeros((5, 3)), r"'data': targets of shape \(3,\) do not fit store_conf.target_shape \[2\]"),
+        (None, "'loss' needs targets, but 'data'"),
+        (np.zeros((4, 2)), "gives 5 rows, but 'data' gives 4 targets"),
+    ],
+    ids=["shape", "missing", "rows"],
+)
+def test_unfit_or_missing_targets_are_named(targets, words):
+    with pytest.raises(DataError, match=words):
+        loss(build(vectors()), np.zeros((5, 4)), targets)
+
+
+class Difference(Layer):
+    """y = x - t, with a target or a layer's output, of all rows together."""
 
     num_sources = (2, 2)
     target_sources = (1,)
+    takes = (Form.WHOLE,)
 
     def setup(self, *src):
         self.seen = src
         return src[0]
 
     def forward(self, ctx, *x):
-        return x[0] * x[1].reshape(x[0].shape)
+        return x[0] - x[1].reshape(x[0].shape)
+
+    def backward(self, ctx, dy):
+        return dy.copy(), None
 
 
 def test_a_layer_of_ones_own_can_read_targets():
-    layers = [RecordInput("data", shape=[2], target_shape=[2, 1, 1]), Product("product", ["data", "data"])]
+    layers = [RecordInput("data", shape=[2], target_shape=[2, 1, 1]), Difference("difference", ["data", "data"])]
     net = build(layers)
-    assert net.layers["product"].seen == ((2,), (1, 1, 2))
+    assert net.layers["difference"].seen == ((2,), (1, 1, 2))
     x, y = RNG.normal(size=(2, 5, 2))
     net.forward({"data": Batch(x, y)}, Step(total_rows=5))
-    np.testing.assert_array_equal(net.output("product"), x * y)
+    np.testing.assert_array_equal(net.output("difference"), x - y)
 
 
-def test_too_many_sources_name_what_declares_their_number():
-    class One(Layer):
-        def setup(self, *src):
-            return self.sources(src)[0]
-
-    layers = [RecordInput("data", shape=[2]), One("one", ["data", "data"])]
-    with pytest.raises(ConfigError, match=r"takes 1 srclayers.*num_sources = \(2, 2\)"):
-        build(layers)
-
-
-def sequences(fold):
+def sequences():
     data = RecordInput("data", shape=[2], sequence=3, target_shape=[2])
     layers = [
         wired(data, unroll_len=1),
@@ -180,14 +177,14 @@ def sequences(fold):
 
 @pytest.mark.parametrize("fold", [True, False])
 def test_every_time_step_has_its_own_target(fold):
-    net = build(sequences(fold), fold=fold)
+    net = build(sequences(), fold=fold)
     x, y = RNG.normal(size=(2, 5, 3, 2))
-    loss = loss_of(net, x, y)
+    found = loss(net, x, y)
     if fold:
         out = np.moveaxis(net.output("out").reshape(3, 5, 2), 0, 1)
     else:
         out = np.stack([net.output(f"{step}#out") for step in range(3)], axis=1)
-    assert loss * 15 == pytest.approx(0.5 * ((out - y) ** 2).sum())
+    assert found == pytest.approx(0.5 * ((out - y) ** 2).sum() / 5)
 
 
 @pytest.mark.parametrize("dim", [0, 1])
@@ -200,37 +197,15 @@ def test_partitioned_nets_train_on_targets_as_serial_ones(dim, shape):
     assert_equal_to_serial(proto, BP(), batches)
 
 
-class Whole(Layer):
-    """x - t of all rows together."""
-
-    num_sources = (2, 2)
-    target_sources = (1,)
-
-    @property
-    def takes(self):
-        from singa_dask.layers.partition import Form
-
-        return (Form.WHOLE,)
-
-    def setup(self, *src):
-        return src[0]
-
-    def forward(self, ctx, *x):
-        return x[0] - x[1].reshape(x[0].shape)
-
-    def backward(self, ctx, dy):
-        return dy.copy(), None
-
-
 @pytest.mark.parametrize("shape", [[2], [2, 2, 3]])
 def test_targets_are_gathered_for_a_layer_that_reads_all_rows(shape):
     size = int(np.prod(shape))
     layers = [
         RecordInput("data", shape=[4], target_shape=shape),
         InnerProduct("out", num_output=size, param=[WIDE, WIDE]),
-        Whole("whole", ["out", "data"]),
+        Difference("difference", ["out", "data"]),
         RecordInput("zero", shape=[size], has_label=False),
-        EuclideanLoss("loss", ["whole", "zero"]),
+        EuclideanLoss("loss", ["difference", "zero"]),
     ]
     draw = np.random.default_rng(1)
     batches = [
