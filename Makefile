@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-unit test-runs test-long test-slow test-slurm test-gpu test-isa test-peers test-openmpi test-lowest simulate mutants check format proto lock peers bench storm faults clean
+.PHONY: help setup gpu train test test-unit test-runs test-budget test-long test-slow test-slurm test-gpu test-isa test-peers test-openmpi test-lowest simulate mutants check format proto lock peers bench storm faults clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -35,19 +35,22 @@ test: setup  ## run the tests
 	@$(MAKE) --no-print-directory test-unit test-runs
 
 test-unit: setup  ## run the tests that need no process but their own, simulated runs among them, on all cores
-	$(BIN)/python -m pytest -m "not slow and not long" -n auto tests/unit tests/gpu tests/peers tests/simulation singa_dask $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not long" -n auto --dist worksteal --junitxml .reports/unit.xml tests/unit tests/gpu tests/peers tests/simulation singa_dask $(ARGS)
 
-test-runs: setup  ## run the tests of several processes
-	$(BIN)/python -m pytest -m "not slow and not long" tests/e2e tests/parallel $(ARGS)
+test-runs: setup  ## run the tests of several processes, two at a time
+	$(BIN)/python -m pytest -m "not slow and not long" -n 2 --dist worksteal --junitxml .reports/runs.xml tests/e2e tests/parallel $(ARGS)
+
+test-budget: setup  ## check the CPU time of each test in the last `make test`
+	$(BIN)/python tests/budget.py .reports/unit.xml .reports/runs.xml
 
 test-long: setup  ## run the tests of several processes that take more than ten seconds each
 	$(BIN)/python -m pytest -m long $(ARGS)
 
 test-slow: setup  ## run the tests that take minutes: published accuracies on real data
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=0 $(ARGS)
 
 test-slurm: setup  ## run the Slurm scripts on a Slurm of their own, where its daemons are installed (SLURM_TIMES=20 make test-slurm)
-	$(BIN)/python -m pytest -v -rs tests/e2e/test_slurm.py $(ARGS)
+	$(BIN)/python -m pytest -v -rs -o faulthandler_timeout=0 tests/e2e/test_slurm.py $(ARGS)
 
 test-gpu: setup  ## run the GPU tests: on the GPUs after `make gpu`, else on stand-ins for them
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
@@ -118,5 +121,5 @@ faults: setup  ## kill one process in each of several runs, and measure what it 
 	$(BIN)/python benchmarks/faults.py $(ARGS)
 
 clean:  ## remove .venv, caches and runs
-	rm -rf $(VENV) $(OPENMPI) $(LOWEST) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OPENMPI) $(LOWEST) runs build dist .pytest_cache .reports .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,6 +28,14 @@ settings.register_profile(
 )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Where a report is written, it has the costs of the tests."""
+    if config.option.xmlpath:
+        from support.costs import Costs
+
+        config.pluginmanager.register(Costs())
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Code that tests keep is signed with a key of the session, not with that of the user."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -30,8 +32,21 @@ def test_the_hosting_service_runs_what_ci_is():
     assert job["steps"][-1] == {"run": ".ci/run"}
     (minimum,) = re.findall(r'requires-python = ">=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
     assert job["strategy"]["matrix"]["python"][0] == minimum
-    targets = re.findall(r"^make (\S+)$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
-    assert targets == ["check", "test", "simulate", "test-long"] and all(recipe(target) for target in targets)
+    (stages,) = re.findall(r"^for stage in (.*); do$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+    assert stages.split() == ["setup", "check", "test-unit", "test-runs", "test-budget", "simulate"]
+    assert job["timeout-minutes"] == 25, "the standing budget, which may grow to this"
+
+
+def test_ci_says_how_long_each_stage_took_until_one_fails(tmp_path):
+    stub = tmp_path / "make"
+    stub.write_text("#!/bin/sh\n[ $1 != test-runs ]\n")
+    stub.chmod(0o755)
+    ran = subprocess.run(
+        ROOT / ".ci/run", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, capture_output=True, text=True, timeout=20
+    )
+    lines = re.sub(r"\d+ s", "N s", ran.stdout).splitlines()
+    assert lines[2:] == ["stage test-unit: N s, exit code 0", "stage test-runs: N s, exit code 1", "stage total: N s"]
+    assert ran.returncode == 1
 
 
 def test_contributing_names_targets_and_files_that_exist():
