@@ -1,14 +1,18 @@
 """A run without a cluster: its state and its launcher are real, processes and what is in them are played.
 
-The test decides when a question or an operation is answered.
+A test decides when a question or an operation is answered, or has a Supervisor do it with `Run.state` and
+`Run.launcher`. What happens in a test may be a table of steps, and what comes of it of entries of `Run.seen`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
+
+import pytest
 
 from singa_dask.cluster import GroupFailed, RankFailure, WorkerInfo
 from singa_dask.cluster.deposits import Deposit
@@ -22,10 +26,19 @@ from singa_dask.server import KeptServer, ShadowAddress
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
 from singa_dask.supervision.launch import GroupLauncher, close
-from singa_dask.supervision.members import Members, Phase, ServerGroup
+from singa_dask.supervision.members import Members, Phase
 from singa_dask.supervision.state import Supervision
 from singa_dask.training.checkpoint import Found
 from singa_dask.training.worker import WorkerPlan
+
+# Options of a Run, steps to `play`, and what is `seen` then.
+Case: TypeAlias = tuple[dict[str, Any], list[Any], dict[str, Any]]
+
+ALLREDUCE = {"nworkers_per_group": 2, "nservers_per_group": 2}
+SANDBLASTER = {**ALLREDUCE, "server_worker_separate": True}
+DOWNPOUR = {"nworker_groups": 2, "server_worker_separate": True}
+HOGWILD = {"nworker_groups": 3, "nserver_groups": 3}
+HYBRID = {"nworker_groups": 4, "nserver_groups": 2, "nworkers_per_group": 2}
 
 
 def found(step: int, *deposits: Deposit) -> Found:
@@ -34,32 +47,41 @@ def found(step: int, *deposits: Deposit) -> Found:
 
 
 class Group:
-    """The ranks of a worker group. plan: what they were told; told: what they have heard since."""
+    """The ranks of a worker group. told: what they have heard; log: what else was done to them. poll: for a
+    Supervisor; the lead ends when it hears that the others have."""
 
-    def __init__(self, run: Run, where, plan):
-        self.run, self.workers, self.plan = run, tuple(run.there[address] for address in where), plan
-        self.addresses, self.generation = tuple(where), plan.group.generation
-        self.told: list[tuple[str, Any]] = []
-        self.aborted, self.replaced = "", {}
+    def __init__(self, run, where, plan, in_use_s=None):
+        self.run, self.plan, self.addresses, self.in_use_s = run, plan, tuple(where), in_use_s
+        self.workers = tuple(run.there[address] for address in where)
+        self.told, self.log, self.replaced, self.cancelled = [], [], {}, set()
+        self.poll, self.looks = lambda: plan.group.number > 0, dict
+        self.results = lambda: [{"step": 10, "of": "the first rank"}, {"step": 10}]
 
     def tell(self, name, value):
         self.told.append((name, value))
+        if name == "others ended":
+            self.poll = lambda: True
         return self.run.hears
+
+    def stop(self):
+        self.log.append("stop")
+        self.poll = lambda: True
 
     def leave_after_step(self):
         self.tell("regroup", True)
 
     def abort(self, reason):
-        self.aborted = reason
+        self.log.append("abort")
         for address in self.addresses:
             if address in self.run.stuck and self.run.there[address].nanny:
                 self.replaced[address] = self.run.there[address].pid
 
     def close(self):
+        self.log.append("close")
         self.run.groups = [group for group in self.run.groups if group is not self]
 
     def replace_processes(self):
-        self.replaced |= {}
+        self.log.append("replace")
 
 
 @dataclass(eq=False)
@@ -90,8 +112,7 @@ class Servers:
         self.parameters = f"server group {neighbour.number}"
 
     def hand_on(self, neighbour):
-        assert abs(neighbour.number - self.number) == 1 and not neighbour.stopped
-        neighbour.parameters = f"server group {self.number}"
+        neighbour.take_over(self)
 
     def replicate(self, nannies):
         assert len(nannies) == len(self.where)
@@ -103,6 +124,13 @@ class Servers:
     def replica_lost(self, rank, replica, nanny):
         self.replicas[rank] = nanny
 
+    def dismiss(self, group, generation):
+        self.dismissed.append((group, generation))
+        raise ClusterError("lost too")
+
+    def flush(self):
+        assert not self.stopped
+
     def stop(self):
         self.stopped = True
 
@@ -110,27 +138,47 @@ class Servers:
 class Run:
     """A run of this topology.
 
-    there: the Dask workers that answer; stuck: those of them that do not leave. kept: the server groups whose memory
-    is held. commands: all so far, in order; open: those that have no answer yet. notes, replies: what was said.
+    there: the Dask workers that answer; stuck: those of them that do not leave; reborn: those that their nannies
+    start anew while a group forms on them. hosts: on which Dask workers are in turns. lost_nannies, silent_nannies:
+    that are gone, and that do not answer in time. kept: the server groups whose memory is held; left: other memory.
+    fault: of the next group that forms; unmade: the server groups that cannot be made; formed: is called with each
+    new Group; groups: those that are not closed; history: all. commands: all so far, in order; open: those that have
+    no answer yet. notes, replies: what was said.
     """
 
     def __init__(
-        self, monkeypatch, *, spare=0, nannies=True, max_restarts=3, steps=None, least=None, starts=0, **numbers
+        self,
+        monkeypatch,
+        *,
+        spare=0,
+        nannies=True,
+        max_restarts=3,
+        steps=None,
+        least=None,
+        starts=0,
+        hosts=1,
+        **numbers,
     ):
         topology = ClusterTopology(**numbers)
         self.there: dict[str, WorkerInfo] = {}
         self.stuck: set[str] = set()
+        self.reborn: set[str] = set()
         self.lost_nannies: set[str] = set()
         self.silent_nannies: set[str] = set()
+        self.kept: set[int] = set()
+        self.unmade: set[int] = set()
         self.groups: list[Group] = []
+        self.history: list[Group] = []
         self.hears, self.fault, self.nannies, self.keeps = True, None, nannies, True
-        self.pids = 0
+        self.formed = lambda group: None
+        self.pids, self.hosts = 0, hosts
         first = [self.start() for _ in range(topology.nprocesses)]
         placement = place(topology, [self.there[address] for address in first])
         for _ in range(spare):
             self.start()
         members = Members.placed(topology, placement, starts)
         self.state = Supervision(members, steps=steps, max_restarts=max_restarts, patience_s=30.0, least=least)
+        self.state.processes.there(self.there.values())
         self.members, self.worker_groups, self.server_groups = members, members.worker_groups, members.server_groups
         prepared = SimpleNamespace(
             topology=topology,
@@ -153,50 +201,80 @@ class Run:
         self.ranks: dict[int, Group] = {}
         self.servers: dict[int, Servers] = {}
         self.clock, self.found, self.left, self.inherited = 0.0, None, {}, None
-        self.kept: set[int] = set()
-        self.generations: dict[Any, int] = {}
 
     # What happens
+
+    def play(self, steps: Iterable[Any]) -> Run:
+        """Have steps happen one after the other: a method, by its name or with arguments, or attributes to set."""
+        for step in steps:
+            match step:
+                case dict():
+                    vars(self).update(step)
+                case str():
+                    getattr(self, step)()
+                case (name, *args):
+                    getattr(self, name)(*args)
+        return self
 
     def start(self, nanny: str = "") -> str:
         """One more Dask worker, which a nanny has started: a new one, or this one."""
         self.pids += 1
         address = f"w{self.pids}"
         nanny = nanny or (f"n{self.pids}" if self.nannies else "")
-        self.there[address] = WorkerInfo(address, pid=self.pids, nanny=nanny, cores=8)
+        node = f"host{self.pids % self.hosts}"
+        self.there[address] = WorkerInfo(address, pid=self.pids, nanny=nanny, cores=8, node=node)
         return address
 
-    def kill(self, address: str) -> None:
-        del self.there[address]
-        self.stuck.discard(address)
+    def kill(self, *addresses: str, nannies: bool = False) -> None:
+        """Processes die. nannies: with these, as their hosts are lost."""
+        for address in addresses:
+            info = self.there.pop(address, None)
+            self.stuck.discard(address)
+            self.lost_nannies |= {info.nanny} if info and nannies else set()
 
-    def lose(self, number: int, address: str | None = None, raised=None) -> None:
+    def lose(self, number: int, address: str = "", *, raised=None, nannies: bool = False) -> None:
         """A process of a worker group dies, or a rank of it raises, and that is noticed."""
         group = self.worker_groups[number]
         if raised is None:
-            self.kill(address or group.where[0])
+            self.kill(address or group.where[0], nannies=nannies)
         self.handle(ev.WorkerGroupFailed(number, group.generation, "its process died", raised))
 
-    def lose_servers(self, number: int) -> None:
-        where = self.server_groups[number].where
-        for address in where:
-            self.there.pop(address, None)
-        self.handle(ev.ServersLost(frozenset(where)))
+    def lose_host(self, number: int, address: str = "") -> None:
+        """The host of a worker group's process is lost, with its nanny."""
+        self.lose(number, address, nannies=True)
+
+    def kill_host(self, address: str) -> None:
+        self.kill(address, nannies=True)
+
+    def rank_raises(self, number: int, error: Exception) -> None:
+        self.lose(number, raised=error)
+
+    def lose_servers(self, *addresses: str) -> None:
+        """Processes with servers die, and that is noticed."""
+        self.kill(*addresses)
+        self.handle(ev.ServersLost(frozenset(addresses)))
+
+    def servers_stop(self, address: str) -> None:
+        """A process with servers is stopped, and that is noticed."""
+        self.handle(ev.ServersLost(frozenset({address}), frozenset({address})))
+
+    def progress(self, number: int, *steps: int) -> None:
+        for step in steps:
+            self.handle(ev.Progress(number, step))
 
     def end(self, *numbers: int) -> None:
         for number in numbers:
-            self.handle(ev.Progress(number, 10))
+            self.progress(number, 10)
             self.handle(ev.WorkerGroupEnded(number, self.worker_groups[number].generation))
 
-    def ask_join(self, asker="asker") -> str:
+    def join(self, asker: str = "joins") -> None:
         self.handle(ev.JoinAsked(asker))
-        while asker not in self.replies:
-            self.answer(ev.Survey)
-        return self.replies.pop(asker)
 
-    def ask_leave(self, number: int) -> str:
-        self.handle(ev.LeaveAsked("leaver", number))
-        return self.replies.pop("leaver")
+    def leave(self, number: int) -> None:
+        self.handle(ev.LeaveAsked("leaves", number))
+
+    def stop(self, by: str = "Ctrl-C", early: bool = False) -> None:
+        self.handle(ev.StopAsked(by, early))
 
     # What is answered
 
@@ -211,6 +289,8 @@ class Run:
                     self.replies[asker] = text
                 case ev.Dismiss(server_group, group, generation):
                     self.servers[server_group].dismissed.append((group, generation))
+                case ev.ReplaceReplica(server_group, rank, replica, nanny):
+                    self.servers[server_group].replica_lost(rank, replica, nanny)
                 case ev.Survey() | ev.FormRequest() | ev.Close() | ev.TellLead():
                     self.open.append(command)
         check(self)
@@ -222,14 +302,17 @@ class Run:
         self.open.remove(command)
         return self.handle(event or self.answer_to(command))
 
+    def answers(self) -> tuple[WorkerInfo, ...]:
+        """What Dask workers say of themselves."""
+        busy = {address for group in self.groups for address in group.addresses}
+        return tuple(replace(info, group="job" if a in busy else "") for a, info in sorted(self.there.items()))
+
     def answer_to(self, command: ev.Command) -> ev.Event:
         match command:
             case ev.Survey(number, checkpoint, nannies=nannies):
-                busy = {address for group in self.groups for address in group.addresses}
-                workers = [replace(info, group="job" if a in busy else "") for a, info in sorted(self.there.items())]
-                known = self.found if checkpoint else None, self.left | self._kept() if nannies else {}
+                known = self.found if checkpoint else None, self._held() if nannies else {}
                 there, silent = nannies - self.lost_nannies - self.silent_nannies, nannies & self.silent_nannies
-                return ev.Surveyed(number, tuple(workers), self.clock, *known, there, self.inherited, silent)
+                return ev.Surveyed(number, self.answers(), self.clock, *known, there, self.inherited, silent)
             case ev.FormRequest():
                 launched = self.launcher.form(command, dict(self.servers), dict(self.ranks))
                 self.ranks |= launched.groups
@@ -246,19 +329,32 @@ class Run:
 
     def settle(self) -> Run:
         """Answer until nothing is open."""
+        self.go_on(200)
+        assert not self.open, f"{self.open} without end"
+        return self
+
+    def go_on(self, times: int = 12) -> None:
+        """Answer what is open, so often: surveys follow each other as long as a process is missing."""
+        for _ in range(times if self.open else 0):
+            if self.open:
+                self.answer()
+
+    def until_forming(self) -> None:
+        while not isinstance(self.state.busy, ev.FormRequest):
+            self.answer()
+
+    def until_formed(self, times: int) -> None:
+        """Answer until members have been formed so many times in all."""
         for _ in range(200):
-            if not self.open:
-                return self
+            if len(self.made()) >= times and not isinstance(self.state.busy, ev.FormRequest):
+                return
             self.answer()
         raise AssertionError(f"{self.open} without end")
 
-    def until_formed(self, times: int) -> ev.FormRequest:
-        """Answer until members have been formed so many times in all; returns the last request."""
-        for _ in range(200):
-            if len(self.made()) >= times and not isinstance(self.state.busy, ev.FormRequest):
-                return [command for command in self.commands if isinstance(command, ev.FormRequest)][-1]
-            self.answer()
-        raise AssertionError(f"{self.open} without end")
+    def not_formed(self, error: Exception, about: dict[str, Any] | None = None) -> None:
+        """What is being formed fails. about: more of NotFormed."""
+        self.until_forming()
+        self.answer(ev.FormRequest, ev.NotFormed(self.state.busy.number, error, **about or {}))
 
     def begin(self) -> Run:
         self.handle(None)
@@ -266,31 +362,81 @@ class Run:
 
     # What is there
 
-    def _kept(self) -> dict[str, tuple[Any, ...]]:
-        groups = [self.server_groups[number] for number in self.kept]
-        return {str(g): tuple(kept_server(rank, g) for rank in range(len(g.where))) for g in groups if g.formed}
+    def _held(self) -> dict[str, tuple[Any, ...]]:
+        """What lost members have left in memory."""
+        held = dict(self.left)
+        for group in self.server_groups:
+            if group.number in self.kept and group.formed:
+                held |= left_by(group.number, group.formed, *[0] * len(group.where))
+        return held
 
     def made(self) -> list[tuple[list[int], list[int]]]:
         """What was formed together, request by request."""
-        requests = [command for command in self.commands if isinstance(command, ev.FormRequest)]
-        return [([g.plan.number for g in r.worker_groups], [g.number for g in r.server_groups]) for r in requests]
+        return [([g.plan.number for g in r.worker_groups], [g.number for g in r.server_groups]) for r in self.requests]
+
+    @property
+    def requests(self) -> list[ev.FormRequest]:
+        return self.all(ev.FormRequest)
+
+    def all(self, kind: type) -> list[Any]:
+        """All commands of this kind so far."""
+        return [command for command in self.commands if isinstance(command, kind)]
 
     def told(self, number: int) -> list[tuple[str, Any]]:
-        return [told for told in self.ranks[number].told if told[0] != "servers"]
+        return [told for told in self.ranks[number].told if told[0] != "servers"] if number in self.ranks else []
 
-    def _form_group(self, client, where, fn, plan, topic, *, replaced, **options):
+    def seen(self) -> dict[str, Any]:
+        """What has become of the run: a table expects some of it."""
+        plans = {number: ranks.plan.group for number, ranks in sorted(self.ranks.items())}
+        servers = [self.servers[number] for number in sorted(self.servers)]
+        return {
+            "workers": [" ".join(group.where) for group in self.worker_groups],
+            "servers": [" ".join(group.where) for group in self.server_groups],
+            "phases": [member.phase.value for member in self.members.all()],
+            "made": self.made()[1:],  # after the start
+            "fresh": [request.fresh for request in self.requests],
+            "restarts": [(restart.groups, restart.servers, restart.whole) for restart in self.state.restarts],
+            "counted": [member.restarts for member in self.members.all()],
+            "begin": {number: plan.first for number, plan in plans.items()},
+            "resume": {number: plan.resume for number, plan in plans.items() if plan.resume},
+            "left": {number: plan.left for number, plan in plans.items() if plan.left},
+            "put": [number for number, plan in plans.items() if plan.puts],
+            "back": [(command.groups, command.step) for command in self.all(ev.Rewind)],
+            "from": [group.parameters for group in servers],
+            "met": [group.met for group in servers],
+            "replicas": [group.replicas for group in servers],
+            "dismissed": [group.dismissed for group in servers],
+            "lead heard": [ended for name, ended in self.told(0) if name == "others ended"],
+            "killed": sorted({address for command in self.all(ev.Kill) for address in command.pids}),
+            "flushed": [command.flush for command in self.all(ev.TellLead)],
+            "stopped": [command.group for command in self.all(ev.Stop)],
+            "let go": len(self.all(ev.LetEarlierGo)),
+            "grown": [command.growing for command in self.all(ev.Close) if command.growing],
+            "lacks": [" ".join(group.lacks) for group in self.worker_groups],
+            "guests": [sorted(group.guests) for group in self.server_groups],
+            "replies": {asker: reply.split(":")[0] for asker, reply in self.replies.items()},
+            "over": type(self.state.error).__name__ if self.state.error else "well" if self.state.over else "",
+        }
+
+    # What the launcher calls
+
+    def _form_group(self, client, where, fn, plan, topic, *, in_use_s, **options):
+        for address in self.reborn.intersection(where):
+            where = [self.start(self.there.pop(address).nanny) if a == address else a for a in where]
         gone = [address for address in where if address not in self.there]
         if gone:
             raise ClusterError(f"Dask workers are gone: {', '.join(gone)}")
         if self.fault is not None:
             fault, self.fault = self.fault, None
             raise fault
-        group = Group(self, where, plan)
+        group = Group(self, where, plan, in_use_s)
+        self.formed(group)
         self.groups.append(group)
+        self.history.append(group)
         return group
 
     def _make_servers(self, client, number, generation, where, plans, keeping):
-        if any(address not in self.there for address in where):
+        if number in self.unmade or any(address not in self.there for address in where):
             raise ClusterError(f"server group {number} could not be made")
         made = Servers(self, number, generation, tuple(where), plans)
         if keeping[0].left is not None:
@@ -298,29 +444,31 @@ class Run:
         return made
 
 
-def kept_server(rank: int, group: ServerGroup) -> KeptServer:
-    """What a server has left."""
-    return KeptServer(rank, len(group.where), group.formed, ShadowAddress(MemoryAddress(0, 0, 0, 0), (), (), ""))
+def left_by(group: int, generation: int, *replicas: int) -> dict[str, tuple[KeptServer, ...]]:
+    """What the servers of a group have left, each in its own memory (0) or in this replica."""
+    address = ShadowAddress(MemoryAddress(0, 0, 0, 0), (), (), "")
+    size = len(replicas)
+    kept = (KeptServer(rank, size, generation, address, replica=of) for rank, of in enumerate(replicas))
+    return {f"server group {group}": tuple(kept)}
 
 
-def failed(exception=None) -> GroupFailed:
+def failed(exception: Exception | None = None, **about: Any) -> GroupFailed:
     """What a group raises whose rank 0 died, or raised `exception`."""
-    return GroupFailed("group", RankFailure(0, WorkerInfo("w1"), "its process died", exception))
+    return GroupFailed("group", RankFailure(0, WorkerInfo("w1"), "its process died", exception, **about))
 
 
 def check(run: Run) -> None:
     """What must hold after every event."""
     state, members = run.state, run.members
-    requests = [c for c in run.commands if isinstance(c, ev.FormRequest)]
     operations = [c for c in run.open if not isinstance(c, ev.Survey)]
     assert len(operations) <= 1 and len(run.open) - len(operations) <= 1, "one operation and one survey at a time"
     if state.over:
         return
     assert operations == ([state.busy] if state.busy else [])
     request = state.busy if isinstance(state.busy, ev.FormRequest) else ev.FormRequest(0, (), (), False)
-    forming = [m for m in members.all() if m.phase is Phase.FORMING]
-    assert {g.plan.number for g in request.worker_groups} == {m.number for m in forming if m in members.worker_groups}
-    assert {g.number for g in request.server_groups} == {m.number for m in forming if m in members.server_groups}
+    forming = [str(member) for member in members.all() if member.phase is Phase.FORMING]
+    named = [f"worker group {g.plan.number}" for g in request.worker_groups]
+    assert [*named, *(f"server group {g.number}" for g in request.server_groups)] == forming
     workers = [set(group.where) for group in members.worker_groups if group.phase is not Phase.ENDED]
     servers = [
         {address for rank, address in enumerate(group.where) if rank not in group.guests}
@@ -329,30 +477,29 @@ def check(run: Run) -> None:
     ]
     for places in (workers, servers, [*workers, *servers] if members.topology.server_worker_separate else []):
         assert len(set().union(*places)) == sum(map(len, places)), "a Dask worker is in two places"
+    generations = [(f"worker group {g.plan.number}", g.plan.generation) for r in run.requests for g in r.worker_groups]
+    generations += [(f"server group {g.number}", g.generation) for r in run.requests for g in r.server_groups]
     for member in members.all():
-        if member in members.worker_groups:
-            named = [g.plan for r in requests for g in r.worker_groups]
-        else:
-            named = [g for r in requests for g in r.server_groups]
-        mine = [g.generation for g in named if g.number == member.number]
-        assert mine == list(range(members.before + 1, member.generation + 1)), (
-            "generations grow by one with each request"
-        )
+        mine = [generation for name, generation in generations if name == str(member)]
+        assert mine == [*range(members.before + 1, member.generation + 1)], "generations grow by one a request"
         assert member.restarts <= state.max_restarts
-    if not state._losses:
-        for group in members.running() if run.server_groups else ():
-            servers = members.server_groups[group.server_group]
-            assert servers.phase is Phase.RUNNING or run.open, "its servers are there, or come back"
-    if request.worker_groups or request.server_groups:
-        assert (
-            not {(i.address, i.pid) for i in run.there.values()}
-            & state.processes.replaced
-            & {(a, run.there[a].pid) for m in forming for a in m.where if a in run.there}
-        ), "a process that is being replaced was taken"
+    for group in members.running():
+        ranks = run.ranks[group.number]
+        assert (ranks.addresses, ranks.plan.group.generation) == (group.where, group.generation)
+        if run.server_groups and not state._losses:
+            serves = members.server_groups[group.server_group].phase is Phase.RUNNING
+            assert serves or run.open, "its servers are there, or come back"
+    taken = [member.where for member in members.all() if member.phase is Phase.FORMING]
+    pids = {(info.address, info.pid) for info in run.there.values() if info.address in sum(taken, ())}
+    assert not pids & state.processes.replaced, "a process that is being replaced was taken"
     for number, group in run.servers.items():
         right = run.servers.get(number + 1)
         alive = all(members.server_groups[n].phase is Phase.RUNNING for n in (number, number + 1) if right)
         assert not (right and alive) or group.met == right.generation, "neighbours have not met"
-    for group in members.running():
-        ranks = run.ranks[group.number]
-        assert ranks.addresses == group.where and ranks.generation == group.generation
+
+
+def becomes(monkeypatch: pytest.MonkeyPatch, case: Case) -> dict[str, Any]:
+    """What is seen after the steps of a case, of what it expects."""
+    options, steps, expected = case
+    seen = Run(monkeypatch, **options).play(steps).seen()
+    return {name: seen[name] for name in expected}
