@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import partial
 
 import pytest
@@ -19,14 +20,22 @@ def environment(tmp_path_factory):
 
 @pytest.fixture
 def singa_dask(environment, tmp_path):
-    """Run `singa-dask ARGS`."""
-    return partial(commands.run, cwd=tmp_path, env=environment)
+    """Run `singa-dask ARGS`, which ends with the exit code `code`: 0, if nothing else is said."""
+    return partial(commands.run, cwd=tmp_path, env=environment, code=0)
 
 
 @pytest.fixture
 def here(environment, tmp_path):
-    """Run `singa-dask ARGS` in this process: for calls that start no other process."""
-    return partial(commands.run_here, cwd=tmp_path, env=environment)
+    """The same in this process: for calls that start no other process."""
+    return partial(commands.run_here, cwd=tmp_path, env=environment, code=0)
+
+
+@pytest.fixture
+def program(environment, tmp_path):
+    """Run a script, or `python ARGS`, in the same way."""
+    return lambda *args, **options: commands.run_command(
+        [sys.executable, *args], **{"cwd": tmp_path, "env": environment, **options}
+    )
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Worker groups go on with fewer workers, and take in others when they come."""
+"""Worker groups go on with fewer workers, and take in others when they come; groups join and leave."""
 
 import os
 import re
@@ -7,11 +7,20 @@ import signal
 import psutil
 import pytest
 from distributed import Client
+from support.background import steps, wait_for_step
 from support.commands import audited, cluster, example, said, sets, started, summary, wait_until
 
 from singa_dask.cluster.workers import answering
 
-SETTINGS = sets(train_steps=100_000, test_freq=0, test_steps=0, checkpoint_freq=0, disp_freq=20)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def begin(dask, environment, tmp_path):
+    """Start an endless run on the workers of `dask`."""
+    endless = sets(train_steps=100_000, test_freq=0, test_steps=0, checkpoint_freq=0, disp_freq=20)
+    options = ("train", example(), "--workspace", "run", "--scheduler-file", dask.file, *endless)
+    return lambda *more: started(*options, *more, folder=tmp_path, env=environment)
 
 
 def lose_worker(dask):
@@ -25,31 +34,41 @@ def lose_worker(dask):
     process.kill()
 
 
-@pytest.mark.long
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("name", "workers", "whole"), [("allreduce", 3, 3), ("sandblaster", 5, 3), ("downpour", 6, 2)]
 )
-def test_a_group_shrinks_and_grows(dask, environment, tmp_path, no_leaks, name, workers, whole):
+def test_a_group_shrinks_and_grows(dask, begin, tmp_path, no_leaks, name, workers, whole):
     for _ in range(workers):
         dask.workers()
-    options = ("train", example(), "--cluster", cluster(name), "--scheduler-file", dask.file)
-    options = (*options, "--workspace", tmp_path / "run", *SETTINGS)
-
-    def steps():
-        return sum(int(step) for step in re.findall(r"step +(\d+)/.*train ", said(tmp_path))[-1:])
-
-    with started(*options, folder=tmp_path, env=environment) as driver:
-        wait_until(lambda: steps() >= 100, driver, tmp_path, within=120)
+    with begin("--cluster", cluster(name)) as run:
+        wait_for_step(100, run, tmp_path, within=120)
         lose_worker(dask)
-        wait_until(lambda: f"goes on with {whole - 1} of {whole} workers" in said(tmp_path), driver, tmp_path)
+        wait_until(lambda: f"goes on with {whole - 1} of {whole} workers" in said(tmp_path), run, tmp_path)
         dask.workers()
-        wait_until(lambda: f"goes on with all {whole} workers" in said(tmp_path), driver, tmp_path)
-        reached = steps()
-        wait_until(lambda: steps() >= reached + 100, driver, tmp_path)
-        os.killpg(driver.pid, signal.SIGINT)
-        assert driver.wait(timeout=60) == 130, said(tmp_path)
+        wait_until(lambda: f"goes on with all {whole} workers" in said(tmp_path), run, tmp_path)
+        wait_for_step(max(steps(tmp_path).values()) + 100, run, tmp_path)
+        os.killpg(run.pid, signal.SIGINT)
+        assert run.wait(timeout=60) == 130, said(tmp_path)
     assert summary(tmp_path / "run")["restarts"] == 1, "taking in a worker is none"
     gaps = [gap for group in audited(tmp_path / "run") for gap in group["missing"]]
     assert len(gaps) <= (name == "downpour"), "at most the step in which the worker was lost"
     assert all(gap["partly"] and gap["stop"] - gap["first"] == 1 for gap in gaps)
+
+
+def test_a_group_joins_a_running_job_and_one_leaves(dask, begin, singa_dask, tmp_path, no_leaks):
+    dask.workers(4)
+    here = ["--scheduler-file", dask.file]
+    with begin(*sets(cluster__nworker_groups=2, cluster__server_worker_separate="true")) as run:
+        wait_for_step(20, run, tmp_path, groups=2)
+        assert "worker group 2 joins" in singa_dask("join", *here).out
+        wait_for_step(20, run, tmp_path, groups=3)
+        assert "1 free Dask workers are needed, 0 are there" in singa_dask("join", *here, code=1).err
+        assert "leaves after its step" in singa_dask("leave", 1, *here).out
+        wait_until(lambda: re.search(r"group 1 .*ended", said(tmp_path)), run, tmp_path)
+        wait_for_step(max(steps(tmp_path).values()) + 20, run, tmp_path)
+        assert "tests and saves for the whole run" in singa_dask("leave", 0, *here, code=None).err
+        os.killpg(run.pid, signal.SIGINT)
+        assert run.wait(timeout=30) == 130, said(tmp_path)
+    assert sorted(summary(tmp_path / "run")["groups"]) == ["0", "1", "2"]
+    found = audited(tmp_path / "run")
+    assert [len(group["contained"]) for group in found] == [1, 1, 1] and found[2]["start"] > 0

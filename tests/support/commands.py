@@ -52,13 +52,26 @@ class Ran:
     def last_line(self) -> str:
         return self.out.rstrip().splitlines()[-1]
 
+    def with_code(self, code: int | None) -> Ran:
+        """Itself, if it ended with this code."""
+        assert code in (None, self.code), self.out + self.err
+        return self
 
-def run(*args: object, cwd: Path, env: dict[str, str], timeout: float = 100) -> Ran:
-    """Run `singa-dask ARGS` to its end."""
+
+def run_command(
+    command: Sequence[object], *, cwd: Path | None = None, env: dict[str, str] | None = None, code: int | None = 0,
+    timeout: float = 100, **options: Any,
+) -> Ran:  # fmt: skip
+    """Run a command to its end. code: how it must end; None where the caller looks itself."""
     done = subprocess.run(
-        [*COMMAND, *map(str, args)], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout
+        [*map(str, command)], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, **options
     )
-    return Ran(done.returncode, done.stdout, done.stderr)
+    return Ran(done.returncode, done.stdout, done.stderr).with_code(code)
+
+
+def run(*args: object, cwd: Path, env: dict[str, str], code: int | None = None, timeout: float = 100) -> Ran:
+    """Run `singa-dask ARGS` to its end."""
+    return run_command([*COMMAND, *args], cwd=cwd, env=env, code=code, timeout=timeout)
 
 
 @contextmanager
@@ -79,12 +92,12 @@ def command_undone() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def run_here(*args: object, cwd: Path, env: dict[str, str]) -> Ran:
+def run_here(*args: object, cwd: Path, env: dict[str, str], code: int | None = None) -> Ran:
     """Run `singa-dask ARGS` in this process: for calls that start no other process."""
     with command_undone(), chdir(cwd):
         done = CliRunner().invoke(main, [*map(str, args)], env=env, prog_name="singa-dask")
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
-    return Ran(done.exit_code, done.stdout, done.stderr)
+    return Ran(done.exit_code, done.stdout, done.stderr).with_code(code)
 
 
 @contextmanager
@@ -123,10 +136,20 @@ def said(folder: Path) -> str:
 
 def wait_until(condition: Callable[[], object], process: subprocess.Popen, folder: Path, within: float = 60) -> None:
     """Wait for a condition; fails when the process, whose output is in `log`, ends or takes longer than `within` s."""
+
+    def holds() -> object:
+        held = condition()
+        assert held or process.poll() is None, said(folder)
+        return held
+
+    wait_for(holds, lambda: said(folder), within)
+
+
+def wait_for(condition: Callable[[], object], trouble: Callable[[], object] = str, within: float = 60) -> None:
+    """Wait for a condition; fails with what `trouble` says after `within` seconds."""
     deadline = time.monotonic() + within
     while not condition():
-        assert process.poll() is None, said(folder)
-        assert time.monotonic() < deadline, said(folder)
+        assert time.monotonic() < deadline, trouble()
         time.sleep(0.05)
 
 
@@ -154,4 +177,15 @@ def parameters(workspace: Path) -> dict[str, np.ndarray]:
 
 
 def metrics(workspace: Path) -> list[dict]:
-    return [json.loads(line) for line in (workspace / "metrics.jsonl").read_text().splitlines()]
+    return list(_rows(workspace / "metrics.jsonl"))
+
+
+def events(workspace: Path) -> list[dict]:
+    return list(_rows(workspace / "events.jsonl"))
+
+
+def _rows(path: Path) -> Iterator[dict]:
+    """The whole lines of a file that may be written just now."""
+    for line in path.read_text().splitlines(keepends=True) if path.exists() else ():
+        if line.endswith("\n"):
+            yield json.loads(line)
