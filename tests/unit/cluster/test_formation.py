@@ -1,110 +1,56 @@
 """How Dask workers become a group, with workers that the test plays, by its own clock."""
 
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+from support.played_workers import Future, PlayedWorkers
 
-from singa_dask.cluster import formation
+from singa_dask.cluster import formation, group
 from singa_dask.cluster.bootstrap import MpiReport
 from singa_dask.cluster.formation import NoAnswer, WorkersInUse, form_group, restart_workers
-from singa_dask.cluster.group import GroupFailed, RankFailure
-from singa_dask.cluster.rank import JoinFailed, rank_formed, rank_task, release_worker, reserve_worker
-from singa_dask.cluster.workers import WorkerInfo, describe
+from singa_dask.cluster.group import GroupFailed
+from singa_dask.cluster.pmi_server import PmiEndpoint
+from singa_dask.cluster.rank import JoinFailed, abort_rank, rank_formed, rank_task, release_worker, reserve_worker
+from singa_dask.cluster.workers import WorkerInfo
 from singa_dask.errors import ClusterError, DriverUnreachable, MpiUnusable
 
-
-class Group:
-    """What form_group makes. ends: what its polls say or raise."""
-
-    def __init__(self, client, plans, workers, futures, server, replaced):
-        self.id, self.plans, self.workers, self.futures = plans[0].group, plans, workers, futures
-        self.addresses, self.aborted, self.is_formed = tuple(w.address for w in workers), "", False
-        self.ends, self.server = client.ends, server
-        client.groups.append(self)
-
-    def poll(self):
-        if isinstance(self.ends, Exception):
-            raise self.ends
-        return self.ends
-
-    def wait(self, timeout_s):
-        return False
-
-    def abort(self, reason):
-        self.aborted = reason
-
-    def formed(self):
-        self.is_formed = True
+ALONE = MpiReport("alone", 0, 1)
+ENDPOINT = PmiEndpoint("here", 1, "token", "kvs")
 
 
-class PmiServer:
-    def __init__(self, nodes, host="127.0.0.1"):
-        self.nodes, self.host, self.state, self.closed = nodes, host, SimpleNamespace(failure=""), False
-        self.endpoint, self.absent = f"endpoint for {len(nodes)}", {}
-        PmiServer.made.append(self)
+class Client(PlayedWorkers):
+    """holders: of workers in use; unformed: workers whose rank has not met the others; back: where workers come back
+    and what MPI is to them then, by old address; world: why the world fails; servers: of PMI, as (nodes, host)."""
 
-    def missing(self):
-        return self.absent
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        self.closed = True
-
-
-class Client:
-    """workers: by address; holders: of those in use; formed: addresses whose rank has met the others."""
-
-    def __init__(self, monkeypatch, *workers):
-        self.workers = {worker.address: worker for worker in workers}
-        self.holders, self.mute, self.unformed, self.ends = {}, set(), set(), False
-        self.now, self.groups, self.submitted, self.calls, self.killed, self.back = 0.0, [], [], [], [], {}
-        PmiServer.made = []
-        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
-        monkeypatch.setattr(formation, "time", clock)
+    def __init__(self, monkeypatch, *workers, mute=(), unformed=(), back=(), world=""):
+        super().__init__(monkeypatch, [formation, group], {worker.address: worker for worker in workers}, mute)
+        self.unformed, self.back, self.world, self.holders, self.servers = unformed, dict(back), world, {}, []
         monkeypatch.setattr(formation, "random", SimpleNamespace(uniform=lambda low, high: low))
-        monkeypatch.setattr(formation, "Group", Group)
-        monkeypatch.setattr(formation, "PmiServer", PmiServer)
+        monkeypatch.setattr(formation, "PmiServer", self.serve)
         monkeypatch.setattr(formation, "this_node", lambda: "here")
         monkeypatch.setattr(formation, "get_ip", lambda host: f"ip towards {host}")
-        for name in ("alive", "run_each", "kill_processes"):
-            monkeypatch.setattr(formation, name, getattr(self, name))
 
-    def sleep(self, seconds):
-        self.now += seconds
+    @contextmanager
+    def serve(self, nodes, host="127.0.0.1"):
+        self.servers.append((nodes, host))
+        state = SimpleNamespace(failure=self.world)
+        yield SimpleNamespace(endpoint=ENDPOINT, state=state, missing=dict, fail=self.servers.append)
+        self.servers.append("closed")
 
-    def alive(self, client, addresses=None):
-        return {a for a in self.workers if addresses is None or a in addresses}
-
-    def run_each(self, client, function, args, timeout_s):
-        answers = {}
-        for address, given in args.items():
-            self.calls.append((function, address, *given))
-            if address in self.mute:
-                answers[address] = TimeoutError("no answer")
-            elif function is reserve_worker:
-                answers[address] = self.holders.get(address) or self.workers[address]
-            elif function is describe:
-                answers[address] = self.workers[address]
-            elif function is rank_formed:
-                answers[address] = address not in self.unformed
-        return answers
+    def answer(self, function, address, *given):
+        if function is rank_formed:
+            return address not in self.unformed
+        held = function is reserve_worker and self.holders.get(address)
+        return held or super().answer(function, address, *given)
 
     def kill_processes(self, client, pids):
-        self.killed.append(dict(pids))
-        for address in pids:
-            old = self.workers.pop(address)
-            if address in self.back:
-                new = self.back[address]
-                self.workers[new] = WorkerInfo(new, node=old.node, pid=old.pid + 100, nanny=old.nanny)
-
-    def submit(self, function, plan, fn, args, **options):
-        self.submitted.append((function, plan, fn, args, options))
-        return SimpleNamespace(status="pending")
-
-    def called(self, function):
-        return [call[1:] for call in self.calls if call[0] is function]
+        old = [self.there[address] for address in pids]
+        super().kill_processes(client, pids)
+        for worker in old:
+            new, mpi = self.back.get(worker.address, ("", None))
+            if new:
+                self.there[new] = WorkerInfo(new, node="here", pid=worker.pid + 100, nanny=worker.nanny, mpi=mpi)
 
 
 def worker(number, **more):
@@ -113,53 +59,54 @@ def worker(number, **more):
 
 @pytest.fixture
 def played(monkeypatch):
-    return lambda *workers: Client(monkeypatch, *workers)
+    return lambda *workers, **options: Client(monkeypatch, *workers, **options)
 
 
 def test_workers_are_reserved_and_get_a_rank_each_in_a_new_world(played):
     client = played(worker(0), worker(1))
     group = form_group(client, ["w1", "w0"], print, 7, timeout_s=20.0, comm_timeout_s=3.0, name="job", run="r")
-    assert group.is_formed and group.id.startswith("job-") and not group.aborted
-    assert client.called(reserve_worker) == [(a, group.id, "r", 5.0) for a in ("w1", "w0")]
+    assert group.id.startswith("job-") and group.addresses == ("w1", "w0")
+    assert client.called(reserve_worker) == [(a, (group.id, "r", 5.0)) for a in ("w1", "w0")]
     assert [(function, fn, args) for function, _, fn, args, _ in client.submitted] == [(rank_task, print, (7,))] * 2
-    first, second = group.plans
-    assert (first.rank, first.size, first.world_ranks, first.endpoint, first.host) == (
-        0,
-        2,
-        (0, 1),
-        "endpoint for 2",
-        "",
-    )
+    first, second = (plan for _, plan, *_ in client.submitted)
+    assert (first.group, first.rank, first.size, first.world_ranks) == (group.id, 0, 2, (0, 1))
+    assert (first.endpoint, first.host) == (ENDPOINT, "")
     assert (second.rank, second.forming_s, second.comm_timeout_s) == (1, 20.0, 3.0)
     options = client.submitted[0][4]
     assert options["workers"] == ["w1"] and options["key"] == f"{group.id}-rank0" and options["retries"] == 0
-    (server,) = PmiServer.made
-    assert server.closed and server.nodes == ["here", "here"] and server.host == "127.0.0.1"
-    assert not client.called(release_worker)
+    assert client.servers == [(["here", "here"], "127.0.0.1"), "closed"] and not client.called(release_worker)
+    client.futures["w0"].settle("cancelled")
+    assert not group.poll(), "the group has formed: who cancels a task may be anybody"
 
 
-def test_a_group_of_one_needs_no_world(played):
-    client = played(worker(0))
-    group = form_group(client, ["w0"], print)
-    assert PmiServer.made == [] and group.plans[0].endpoint is None and group.plans[0].world_ranks == (0,)
+@pytest.mark.parametrize(
+    ("workers", "servers", "hosts"),
+    [
+        ([worker(0)], [], [""]),
+        ([worker(0), worker(1, node="there", host="10.0.0.2")], ["ip towards 10.0.0.2"], ["127.0.0.1", "10.0.0.2"]),
+    ],
+    ids=["one-needs-no-world", "another-machine"],
+)
+def test_where_ranks_reach_each_other(played, workers, servers, hosts):
+    client = played(*workers)
+    form_group(client, [worker.address for worker in workers], print)
+    assert [served[1] for served in client.servers[::2]] == servers
+    assert [plan.host for _, plan, *_ in client.submitted] == hosts
+    assert client.submitted[0][1].endpoint is (ENDPOINT if servers else None)
 
 
-def test_workers_on_another_machine_reach_the_server_and_each_other(played):
-    client = played(worker(0), worker(1, node="there", host="10.0.0.2"))
-    group = form_group(client, ["w0", "w1"], print)
-    assert PmiServer.made[0].host == "ip towards 10.0.0.2"
-    assert [plan.host for plan in group.plans] == ["127.0.0.1", "10.0.0.2"]
-
-
-def test_a_worker_twice_or_none_is_refused(played):
-    for ranks in ([], ["w0", "w0"]):
-        with pytest.raises(ClusterError, match="one Dask worker per rank"):
-            form_group(played(worker(0)), ranks, print)
-
-
-def test_a_worker_that_is_gone_is_named_with_those_that_are_there(played):
-    with pytest.raises(ClusterError, match=r"gone: w9\. There are now: w0\."):
-        form_group(played(worker(0)), ["w0", "w9"], print)
+@pytest.mark.parametrize(
+    ("workers", "ranks", "match"),
+    [
+        ([worker(0)], [], "one Dask worker per rank"),
+        ([worker(0)], ["w0", "w0"], "one Dask worker per rank"),
+        ([worker(0)], ["w0", "w9"], r"gone: w9\. There are now: w0\."),
+        ([worker(0, pid=5), worker(1, pid=5)], ["w0", "w1"], "ranks need a process each"),
+    ],
+)
+def test_workers_that_can_be_no_group_are_refused(played, workers, ranks, match):
+    with pytest.raises(ClusterError, match=match):
+        form_group(played(*workers), ranks, print)
 
 
 def test_a_worker_in_use_is_waited_for_and_the_others_are_left_free_meanwhile(played):
@@ -169,92 +116,69 @@ def test_a_worker_in_use_is_waited_for_and_the_others_are_left_free_meanwhile(pl
 
     def until_it_is_free(seconds):
         sleep(seconds)
-        if client.now > 1.0:
+        if client.now > 1001.0:
             client.holders.clear()
 
     formation.time.sleep = until_it_is_free
-    assert form_group(client, ["w0", "w1"], print, timeout_s=5.0).is_formed
-    assert {address for address, _ in client.called(release_worker)} == {"w0", "w1"}
+    assert form_group(client, ["w0", "w1"], print, timeout_s=5.0)
+    assert set(client.asked(release_worker)) == {"w0", "w1"}
 
 
-def test_a_worker_that_stays_in_use_is_named_with_its_holder(played):
+@pytest.mark.parametrize("options", [{"timeout_s": 5.0}, {"timeout_s": 9.0, "in_use_s": 5.0}])
+def test_a_worker_that_stays_in_use_is_named_with_its_holder(played, options):
     client = played(worker(0), worker(1))
     client.holders["w1"] = "other-group"
-    for options, seconds in (({"timeout_s": 5.0}, 5.0), ({"timeout_s": 5.0, "in_use_s": 2.0}, 2.0)):
-        began = client.now
-        with pytest.raises(WorkersInUse, match=r"still in use: w1 by other-group\. Wait for it to end"):
-            form_group(client, ["w0", "w1"], print, **options)
-        assert seconds <= client.now - began < seconds + 0.3 and not client.submitted
+    with pytest.raises(WorkersInUse, match=r"still in use: w1 by other-group\. Wait for it to end"):
+        form_group(client, ["w0", "w1"], print, **options)
+    assert 1005.0 <= client.now < 1005.3 and not client.submitted
 
 
 def test_a_worker_that_does_not_answer_ends_the_forming_at_once(played):
-    client = played(worker(0), worker(1))
-    client.mute.add("w1")
+    client = played(worker(0), worker(1), mute={"w1"})
     with pytest.raises(NoAnswer, match=r"cannot form: .* do not answer \(stopped, or cut off\): w1: TimeoutError"):
         form_group(client, ["w0", "w1"], print)
-    assert client.now == 0.0 and [address for address, _ in client.called(release_worker)] == ["w0"]
+    assert client.now == 1000.0 and client.asked(release_worker) == ["w0"]
 
 
 def test_processes_of_an_older_world_are_restarted_first(played):
-    spent = MpiReport("w", 0, 2, ours=True, spent=True)
-    client = played(worker(0, mpi=spent), worker(1))
-    client.back["w0"], replaced = "w9", {}
+    spent, replaced = MpiReport("w", 0, 2, ours=True, spent=True), {}
+    client = played(worker(0, mpi=spent), worker(1), back={"w0": ("w9", MpiReport())})
     group = form_group(client, ["w0", "w1"], print, replaced=replaced)
     assert group.addresses == ("w9", "w1") and client.killed == [{"w0": 0}] and replaced == {"w0": 0}
-    assert ("w9", group.id, "", 5.0) in client.called(reserve_worker), "the fresh process is reserved too"
+    assert ("w9", (group.id, "", 5.0)) in client.called(reserve_worker), "the fresh process is reserved too"
 
 
 def test_a_world_that_all_share_is_used_again(played):
-    reports = [MpiReport("w", rank, 3, ours=True) for rank in (2, 0)]
-    client = played(worker(0, mpi=reports[0]), worker(1, mpi=reports[1]))
-    group = form_group(client, ["w0", "w1"], print)
-    assert group.plans[0].world_ranks == (2, 0) and group.plans[0].endpoint is None and not client.killed
+    client = played(*(worker(i, mpi=MpiReport("w", rank, 3, ours=True)) for i, rank in enumerate((2, 0))))
+    form_group(client, ["w0", "w1"], print)
+    assert all(plan.world_ranks == (2, 0) and plan.endpoint is None for _, plan, *_ in client.submitted)
+    assert not client.killed
 
 
-def test_mpi_that_starts_by_itself_in_fresh_processes_is_named(played, monkeypatch):
-    alone = MpiReport("alone", 0, 1)
-    client = played(worker(0, mpi=alone), worker(1))
-    kill = client.kill_processes
-
-    def again(client_, pids):
-        kill(client_, pids)
-        client.workers["w9"] = WorkerInfo("w9", node="here", pid=109, nanny="n0", mpi=alone)
-
-    monkeypatch.setattr(formation, "kill_processes", again)
+def test_mpi_that_starts_by_itself_in_fresh_processes_is_named(played):
+    client = played(worker(0, mpi=ALONE), worker(1), back={"w0": ("w9", ALONE)})
     with pytest.raises(ClusterError, match=r"MPI is initialised in fresh processes of w9.*inside functions"):
         form_group(client, ["w0", "w1"], print)
-    assert {a for a, *_ in client.called(release_worker)} == {"w0", "w1"}, "what was reserved at first"
+    assert client.asked(release_worker) == ["w0", "w1"], "what was reserved at first"
 
 
-def test_threads_of_one_process_are_no_ranks(played):
-    client = played(worker(0, pid=5), worker(1, pid=5))
-    with pytest.raises(ClusterError, match="ranks need a process each"):
-        form_group(client, ["w0", "w1"], print)
-
-
-def test_ranks_that_do_not_form_in_time_are_named_and_ended(played):
-    client = played(worker(0), worker(1))
-    client.unformed.add("w1")
-    with pytest.raises(ClusterError, match=r"could not form: rank 1 on w1 .*did not join"):
+@pytest.mark.parametrize(
+    ("world", "unformed", "match", "seconds"),
+    [
+        ("", {"w1"}, "could not form: rank 1 on w1 .*did not join", 4.0),
+        ("rank 0 was lost", {"w0", "w1"}, r"rank 0 on w0 .*did not join; rank 1", 1.0),
+    ],
+    ids=["in-time", "once-their-world-has-failed"],
+)
+def test_ranks_that_do_not_form_are_named_and_ended(played, world, unformed, match, seconds):
+    client = played(worker(0), worker(1), unformed=unformed, world=world)
+    with pytest.raises(ClusterError, match=match):
         form_group(client, ["w0", "w1"], print, timeout_s=4.0)
-    (group,) = client.groups
-    assert 4.0 <= client.now < 4.1 and "could not form" in group.aborted and not group.is_formed
-    assert len(client.called(release_worker)) == 2
+    assert seconds <= client.now - 1000.0 < seconds + 0.1
+    assert client.asked(abort_rank) == client.asked(release_worker) == ["w0", "w1"]
 
 
-def test_a_world_that_fails_is_not_waited_for(played, monkeypatch):
-    class Failing(PmiServer):
-        def __init__(self, *given):
-            super().__init__(*given)
-            self.state.failure = "rank 0 was lost"
-
-    monkeypatch.setattr(formation, "PmiServer", Failing)
-    client = played(worker(0), worker(1))
-    monkeypatch.setattr(formation, "PmiServer", Failing)
-    client.unformed = {"w0", "w1"}
-    with pytest.raises(ClusterError, match=r"rank 0 on w0 .*did not join; rank 1"):
-        form_group(client, ["w0", "w1"], print)
-    assert client.now == 0.0
+FAR = "rank 1 on far cannot reach the driver at 10.0.0.2:99 (No route to host)"
 
 
 @pytest.mark.parametrize(
@@ -262,37 +186,38 @@ def test_a_world_that_fails_is_not_waited_for(played, monkeypatch):
     [
         (MpiUnusable("no MPI here"), ClusterError, "cannot form: rank 1 on w1 .*: no MPI here"),
         (JoinFailed("became rank 3"), GroupFailed, "became rank 3"),
-        (
-            DriverUnreachable("rank 1 on far cannot reach the driver at 10.0.0.2:99 (No route to host)"),
-            DriverUnreachable,
-            r"^rank 1 on far cannot reach the driver at 10\.0\.0\.2:99 \(No route to host\)\. Run it .*client\.submit",
-        ),
+        (DriverUnreachable(FAR), DriverUnreachable, r"^rank 1 on far .* host\)\. Run it .*client\.submit"),
     ],
 )
 def test_a_rank_that_cannot_join_is_the_reason(played, error, raised, match):
     client = played(worker(0), worker(1))
-    client.ends = GroupFailed("job-1", RankFailure(1, worker(1), str(error), error))
+    client.futures["w1"] = Future("rank1")
+    client.futures["w1"].settle("error", error=error)
     with pytest.raises(raised, match=match):
         form_group(client, ["w0", "w1"], print)
 
 
 def test_a_rank_that_fails_after_it_has_formed_is_told_by_the_group(played):
-    client = played(worker(0), worker(1))
-    client.ends = GroupFailed("job-1", RankFailure(1, worker(1), "a bug", ValueError("a bug")))
-    assert form_group(client, ["w0", "w1"], print).is_formed
+    client, error = played(worker(0), worker(1)), ValueError("a bug")
+    client.futures["w1"] = Future("rank1")
+    client.futures["w1"].settle("error", error=error)
+    assert form_group(client, ["w0", "w1"], print).failure.exception is error
 
 
 def test_restarted_workers_are_known_by_their_nannies(played):
-    client = played(worker(0), worker(1), worker(2))
-    client.back = {"w0": "w9", "w1": "w1"}
+    client = played(worker(0), worker(1), worker(2), back={"w0": ("w9", None), "w1": ("w1", None)})
     assert restart_workers(client, [worker(0), worker(1)]) == {"w0": "w9", "w1": "w1"}
 
 
-def test_workers_that_do_not_come_back_are_named(played):
-    client = played(worker(0), worker(1))
-    client.back["w0"] = "w9"
-    with pytest.raises(ClusterError, match=r"did not come back within 3 s of their restart: w1 "):
-        restart_workers(client, [worker(0), worker(1)], 3.0)
-    assert 3.0 <= client.now < 3.1
-    with pytest.raises(ClusterError, match=r"have no nanny to start one: w5 "):
-        restart_workers(client, [worker(0), worker(5, nanny="")])
+@pytest.mark.parametrize(
+    ("other", "match", "seconds"),
+    [
+        (worker(1), "did not come back within 3 s of their restart: w1 ", 3.0),
+        (worker(5, nanny=""), "have no nanny to start one: w5 ", 0.0),
+    ],
+)
+def test_workers_that_do_not_come_back_are_named(played, other, match, seconds):
+    client = played(worker(0), worker(1), back={"w0": ("w9", None)})
+    with pytest.raises(ClusterError, match=match):
+        restart_workers(client, [worker(0), other], 3.0)
+    assert seconds <= client.now - 1000.0 < seconds + 0.1

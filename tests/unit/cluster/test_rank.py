@@ -4,8 +4,10 @@ import asyncio
 import sysconfig
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from distributed.core import Status
@@ -43,7 +45,7 @@ class Comm:
 
 @pytest.fixture
 def worker(monkeypatch):
-    """A Dask worker whose task "key" is executing, in a process without leases."""
+    """A Dask worker whose task "key" is executing, in a process without leases. run: makes it a rank of group g."""
     monkeypatch.setattr(leases, "_leases", {})
     task = SimpleNamespace(state="executing")
     worker = SimpleNamespace(
@@ -59,29 +61,31 @@ def worker(monkeypatch):
         plugin_add=lambda plugin, name: worker.plugins.setdefault(name, plugin),
         plugin_remove=lambda name: worker.plugins.pop(name),
         get_current_task=lambda: "key",
+        comm=Comm(),
+        joins=[],
+        spent=[],
     )
     monkeypatch.setattr(rank, "get_worker", lambda: worker)
     monkeypatch.setattr(rank, "secede", lambda: None)
     monkeypatch.setattr(rank, "describe", lambda dask_worker: WorkerInfo(dask_worker.address))
-    worker.spent = []
     monkeypatch.setattr(rank, "spend_world", worker.spent.append)
-    worker.comm, worker.joins = Comm(), []
     monkeypatch.setattr(rank, "join_group", lambda plan, abort: worker.joins.append((plan, abort)) or worker.comm)
+
+    def run(fn, *args, size=1):
+        leases.reserve(worker.address, "g", 5.0)
+        return rank_task(RankPlan("g", size - 1, size), fn, args)
+
+    worker.run = run
     return worker
 
 
 def test_a_rank_joins_runs_and_leaves(worker):
-    seen = []
-
     def fn(comm, number):
-        seen.append((comm, current_task().rank, rank_formed("g", worker)))
-        return number
+        return number, comm, current_task().rank, rank_formed("g", worker)
 
-    leases.reserve(worker.address, "g", 5.0)
-    assert rank_task(RankPlan("g", 1, 2, (3, 4), None, "host", 7.0, 9.0), fn, (42,)) == 42
-    assert seen == [(worker.comm, 1, True)] and worker.comm.closed and not worker.spent
+    assert worker.run(fn, 42, size=2) == (42, worker.comm, 1, True) and worker.comm.closed and not worker.spent
     ((plan, abort),) = worker.joins
-    assert plan == RankPlan("g", 1, 2, (3, 4), None, "host", 7.0, 9.0) and isinstance(abort, threading.Event)
+    assert plan == RankPlan("g", 1, 2) and isinstance(abort, threading.Event)
     assert leases.holder(worker.address) == "" and not rank_formed("g", worker)
     with pytest.raises(ClusterError, match="form_group"):
         current_task()
@@ -93,76 +97,54 @@ def test_a_process_that_replaced_the_chosen_one_runs_nothing(worker):
     assert not worker.joins
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_an_error_of_its_own_spends_the_world_that_it_shares(worker, size):
-    leases.reserve(worker.address, "g", 5.0)
-
-    def fn(comm):
-        raise DataError("shard 7")
-
-    with pytest.raises(DataError, match="shard 7"):
-        rank_task(RankPlan("g", 0, size), fn, ())
-    assert worker.spent == ([worker.comm] if size > 1 else []) and leases.holder(worker.address) == ""
+ENDS = rf"rank 1: {{}}.* in fn, {__file__}:"
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), SystemExit("out of data")])
-def test_what_would_end_the_process_is_an_error_of_the_rank(worker, error):
-    leases.reserve(worker.address, "g", 5.0)
-
+@pytest.mark.parametrize(
+    ("error", "size", "raised", "match"),
+    [
+        (DataError("shard 7"), 1, DataError, "^shard 7$"),
+        (DataError("shard 7"), 2, DataError, "^shard 7$"),
+        (KeyboardInterrupt(), 2, TrainingError, ENDS.format("KeyboardInterrupt")),
+        (SystemExit(3), 2, TrainingError, ENDS.format("SystemExit")),
+    ],
+)
+def test_an_error_of_its_own_spends_the_world_that_it_shares_and_ends_no_process(worker, error, size, raised, match):
     def fn(comm):
         raise error
 
-    with pytest.raises(BaseException) as caught:  # noqa: PT011
-        rank_task(RankPlan("g", 1, 2), fn, ())
-    assert isinstance(caught.value, TrainingError)
-    assert f"rank 1: {type(error).__name__}" in str(caught.value) and f"in fn, {__file__}:" in str(caught.value)
-    assert caught.value.__cause__ is error and worker.spent == [worker.comm]
+    with pytest.raises(raised, match=match) as caught:
+        worker.run(fn, size=size)
+    assert error in (caught.value, caught.value.__cause__)
+    assert worker.spent == [worker.comm] * (size - 1) and leases.holder(worker.address) == ""
 
 
 def test_a_rank_tells_how_long_it_has_not_looked_for_a_stop_and_where_it_is(worker, monkeypatch):
-    now, goes, told = SimpleNamespace(s=100.0), threading.Event(), []
+    now = SimpleNamespace(s=100.0)
     monkeypatch.setattr(rank, "time", SimpleNamespace(monotonic=lambda: now.s))
-    monkeypatch.setattr(rank, "_Watchdog", lambda task, worker: SimpleNamespace(stop=lambda: None))
-    leases.reserve(worker.address, "g", 5.0)
-
-    def stands_still():
-        told.append("there")
-        goes.wait(20.0)
 
     def fn(comm):
         for later in (1.0, 5.0, 2.0):
             now.s += later
             current_task().stop_requested  # noqa: B018
-        stands_still()
+        now.s += 30.0
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(rank_looks, "g", worker).result()
 
-    thread = threading.Thread(target=rank_task, args=(RankPlan("g", 0, 1), fn, ()))
-    thread.start()
-    while not told:
-        time.sleep(0.001)
-    now.s += 30.0
-    try:
-        looks = rank_looks("g", worker)
-    finally:
-        goes.set()
-        thread.join(20.0)
+    looks = worker.run(fn)
     assert (looks.ago_s, looks.longest_s) == (30.0, 5.0)
-    assert looks.where.startswith("stands_still, ") and f"{__file__}:" in looks.where
+    assert looks.where.startswith(f"fn, {__file__}:")
     assert rank_looks("g", worker) is None, "it has left"
 
 
 def test_a_rank_that_was_asked_to_stop_says_so_until_it_looks(worker):
-    seen = []
-
     def fn(comm):
-        seen.append(rank_looks("g", worker).asked)
+        asked = [rank_looks("g", worker).asked]
         tell_rank("g", "stop", True, worker)
-        seen.append((rank_looks("g", worker).asked, current_task().stop_told, rank_looks("g", worker).asked))
-        assert current_task().stop_requested
-        seen.append(rank_looks("g", worker).asked)
+        asked += [rank_looks("g", worker).asked, current_task().stop_told, rank_looks("g", worker).asked]
+        return [*asked, current_task().stop_requested, rank_looks("g", worker).asked]
 
-    leases.reserve(worker.address, "g", 5.0)
-    rank_task(RankPlan("g", 0, 1), fn, ())
-    assert seen == [False, (True, True, True), False]
+    assert worker.run(fn) == [False, True, True, True, True, False]
 
 
 LIBRARY = f"{sysconfig.get_path('purelib')}/"
@@ -191,16 +173,14 @@ def test_where_a_rank_is_and_whether_it_waits(stack, where, waits):
 
 
 def test_what_an_aborted_rank_raises_names_the_reason(worker):
-    leases.reserve(worker.address, "g", 5.0)
-
     def fn(comm):
         abort_rank("other", "not for this rank", worker)
         assert not comm.aborted
         abort_rank("g", "rank 1 died", worker)
         raise ClusterError(comm.aborted)
 
-    with pytest.raises(ClusterError, match="rank 0 was aborted: rank 1 died") as caught:
-        rank_task(RankPlan("g", 0, 2), fn, ())
+    with pytest.raises(ClusterError, match="rank 1 was aborted: rank 1 died") as caught:
+        worker.run(fn, size=2)
     assert str(caught.value.__cause__) == "rank 1 died"
 
 
@@ -213,13 +193,9 @@ def test_what_an_aborted_rank_raises_names_the_reason(worker):
     ],
 )
 def test_a_rank_that_cannot_join_says_so(worker, monkeypatch, error, raised):
-    def join_group(*args, **options):
-        raise error
-
-    monkeypatch.setattr(rank, "join_group", join_group)
-    leases.reserve(worker.address, "g", 5.0)
+    monkeypatch.setattr(rank, "join_group", Mock(side_effect=error))
     with pytest.raises(raised, match=str(error)):
-        rank_task(RankPlan("g", 0, 2), pytest.fail, ())
+        worker.run(pytest.fail, size=2)
 
 
 def test_a_word_reaches_the_rank_of_its_group(worker):
@@ -229,14 +205,12 @@ def test_a_word_reaches_the_rank_of_its_group(worker):
     tell_rank("g", "servers", {0: "a"}, worker)
     tell_rank("other", "servers", {}, worker)
     assert task.wait_told("servers", 0.0) == {0: "a"} and not task.stop_requested
-    tell_rank("g", "stop", True, worker)
-    assert task.stop_requested
     with pytest.raises(ClusterError, match="has not told the others ended within 0 s"):
         task.wait_told("others ended", 0.0)
-    task.abort("enough")
-    task.abort("again")
-    with pytest.raises(ClusterError, match="rank 0 was aborted: enough"):
-        task.wait_told("others ended", 60.0)
+    for reason in ("enough", "again"):
+        task.abort(reason)
+        with pytest.raises(ClusterError, match="rank 0 was aborted: enough"):
+            task.wait_told("others ended", 60.0)
 
 
 def test_a_rank_that_was_told_to_leave_before_it_joined_leaves_then():
@@ -244,9 +218,6 @@ def test_a_rank_that_was_told_to_leave_before_it_joined_leaves_then():
     task.abort("enough")
     task.joined(comm)
     assert comm.aborted == "enough" and task.formed
-    task, comm = RankTask(RankPlan("g", 0, 2)), Comm()
-    task.joined(comm)
-    assert comm.aborted == ""
 
 
 def test_a_worker_is_reserved_for_one_group_and_held_by_servers_of_other_runs(worker):
@@ -323,8 +294,7 @@ def test_a_rank_that_does_not_leave_loses_its_process_unless_the_client_is_in_it
     assert ended == ([rank.EXIT_CODE] if address.startswith("tcp") else [])
 
 
-def test_a_dask_worker_that_closes_waits_for_its_rank_to_save(worker, monkeypatch):
-    leases.reserve(worker.address, "g", 5.0)
+def test_a_dask_worker_that_closes_waits_for_its_rank_to_save(worker):
     closed = []
 
     def fn(comm):
@@ -336,14 +306,13 @@ def test_a_dask_worker_that_closes_waits_for_its_rank_to_save(worker, monkeypatc
         assert not closed, "the rank saves"
         return closing
 
-    rank_task(RankPlan("g", 0, 1), fn, ()).join(10.0)
+    worker.run(fn).join(10.0)
     assert closed == [None] and not worker.plugins
 
 
 def test_a_dask_worker_does_not_wait_for_ever(worker, monkeypatch):
     monkeypatch.setattr(departure, "CLOSING_S", 0.1)
-    leases.reserve(worker.address, "g", 5.0)
-    rank_task(RankPlan("g", 0, 1), lambda comm: asyncio.run(next(iter(worker.plugins.values())).teardown(worker)), ())
+    worker.run(lambda comm: asyncio.run(next(iter(worker.plugins.values())).teardown(worker)))
 
 
 def test_a_rank_that_has_left_is_not_watched(worker, monkeypatch):

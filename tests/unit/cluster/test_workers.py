@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.played_workers import PlayedWorkers
 
 from singa_dask.cluster import leases, workers
 from singa_dask.cluster.bootstrap import MpiReport, this_node
@@ -30,16 +31,42 @@ def _workers(**hosts):
     ]
 
 
-def test_allreduce_has_every_server_beside_its_worker():
-    placement = place(ClusterTopology.allreduce(3), _workers(a=3))
-    assert placement.workers == placement.servers == (("tcp://a:1", "tcp://a:2", "tcp://a:3"),)
-    assert placement.cores == dict.fromkeys(placement.addresses, 1)
+def _names(groups):
+    return [" ".join(address.removeprefix("tcp://") for address in group) for group in groups]
 
 
-def test_sandblaster_has_servers_of_their_own_that_share_the_cores():
-    placement = place(ClusterTopology.sandblaster(nworkers=1, nservers=1), _workers(a=2))
-    assert placement.workers == (("tcp://a:1",),) and placement.servers == (("tcp://a:2",),)
-    assert placement.cores == {"tcp://a:1": 2}
+@pytest.mark.parametrize(
+    ("topology", "hosts", "groups", "servers"),
+    [
+        (ClusterTopology.allreduce(3), {"a": 3}, ["a:1 a:2 a:3"], ["a:1 a:2 a:3"]),
+        (ClusterTopology.sandblaster(nworkers=1, nservers=1), {"a": 2}, ["a:1"], ["a:2"]),
+        (ClusterTopology.hogwild(3), {"a": 2, "b": 1}, ["b:1", "a:1", "a:2"], ["b:1", "a:1", "a:2"]),
+        (ClusterTopology.downpour(2, 2, nservers=1), {"a": 3, "b": 2}, ["b:1 b:2", "a:1 a:2"], ["a:3"]),
+        (ClusterTopology.allreduce(4), {"a": 1, "b": 3}, ["b:1 b:2 b:3 a:1"], ["b:1 b:2 b:3 a:1"]),
+        (
+            ClusterTopology(nworker_groups=4, nserver_groups=4, nservers_per_procs=2),
+            {"a": 4},
+            ["a:1", "a:2", "a:3", "a:4"],
+            ["a:2", "a:2", "a:4", "a:4"],
+        ),
+    ],
+    ids=[
+        "beside-workers",
+        "servers-apart",
+        "one-each",
+        "group-on-one-host",
+        "from-the-fullest-host",
+        "in-one-process",
+    ],
+)
+def test_which_workers_get_which_groups_and_servers(topology, hosts, groups, servers):
+    placement = place(topology, _workers(**hosts))
+    assert (_names(placement.workers), _names(placement.servers)) == (groups, servers)
+
+
+def test_processes_of_a_host_share_its_cores():
+    assert set(place(ClusterTopology.allreduce(3), _workers(a=3)).cores.values()) == {1}
+    assert place(ClusterTopology.sandblaster(nworkers=1, nservers=1), _workers(a=2)).cores == {"tcp://a:1": 2}
 
 
 def test_processes_that_are_bound_to_cores_of_their_own_keep_them():
@@ -47,11 +74,6 @@ def test_processes_that_are_bound_to_cores_of_their_own_keep_them():
     assert set(place(ClusterTopology.allreduce(2), bound).cores.values()) == {4}
     free = [WorkerInfo(f"tcp://a:{i}", host="a", cores=8, cpus=frozenset(range(8))) for i in range(2)]
     assert set(place(ClusterTopology.allreduce(2), free).cores.values()) == {4}
-
-
-def test_hogwild_has_each_worker_with_its_own_servers():
-    placement = place(ClusterTopology.hogwild(3), _workers(a=2, b=1))
-    assert placement.workers == placement.servers and len(placement.addresses) == 3
 
 
 def test_gradients_stay_in_a_process_where_placement_says_so():
@@ -72,23 +94,6 @@ def test_gradients_stay_in_a_process_where_placement_says_so():
         assert topology.stays_in_process == (alone and topology.nworkers_per_group == 1), topology
         kinds.add(topology.stays_in_process)
     assert kinds == {False, True}
-
-
-def test_a_group_stays_on_one_host_where_it_fits():
-    placement = place(ClusterTopology.downpour(2, 2, nservers=1), _workers(a=3, b=2))
-    hosts = [{host_of(address) for address in group} for group in placement.workers]
-    assert hosts == [{"b"}, {"a"}] and placement.servers == (("tcp://a:3",),)
-
-
-def test_a_group_too_large_for_any_host_is_spread_from_the_fullest_on():
-    placement = place(ClusterTopology.allreduce(4), _workers(a=1, b=3))
-    assert placement.workers == (("tcp://b:1", "tcp://b:2", "tcp://b:3", "tcp://a:1"),)
-
-
-def test_several_servers_in_a_process_share_an_address():
-    topology = ClusterTopology(nworker_groups=4, nserver_groups=4, nservers_per_procs=2)
-    placement = place(topology, _workers(a=4))
-    assert placement.servers == (("tcp://a:2",), ("tcp://a:2",), ("tcp://a:4",), ("tcp://a:4",))
 
 
 def test_too_few_workers_are_counted():
@@ -165,16 +170,6 @@ def threads(monkeypatch):
     monkeypatch.setattr(workers, "threads_of", lambda client: 2)
 
 
-def test_a_wait_for_workers_is_told_once_and_ends(monkeypatch, caplog):
-    monkeypatch.setattr(workers, "answering", lambda client: (_workers(a=1), ""))
-    assert len(wait_workers(None, 1, 0.2)) == 1 and not caplog.records
-    with pytest.raises(ClusterError, match=r"only 1 of 3 Dask workers came within 0\.4 s\. Start more"):
-        wait_workers(_Client(), 3, 0.4)
-    assert [r.getMessage() for r in caplog.records] == [
-        "1 of 3 Dask workers are there; waiting for more, 0.4 s in all"
-    ]
-
-
 def test_servers_among_the_actors_of_a_worker():
     made, gone = SimpleNamespace(closed=False), SimpleNamespace(closed=True)
     key = leases.server_key("0-of-group-0", "run")
@@ -189,67 +184,66 @@ def test_workers_of_other_groups_are_left_alone_where_there_are_enough():
     assert place(ClusterTopology.allreduce(3), held).addresses == ("tcp://a:1", "tcp://a:2", "tcp://a:3")
 
 
-def test_a_worker_says_who_has_it(monkeypatch):
-    monkeypatch.setattr(leases, "_leases", {})
-    actors = {}
-    worker = SimpleNamespace(address="tcp://h:1", name="n", nanny=None, state=SimpleNamespace(actors=actors))
-    assert (workers.describe(worker).group, workers.describe(worker).nanny) == ("", "")
-    actors[leases.server_key("0", "run")] = None
-    assert workers.describe(worker).group == "server-0@run"
-    leases.reserve("tcp://h:1", "job-1", 60.0)
-    assert workers.describe(worker).group == "job-1"
-
-
 @pytest.fixture
 def cluster(monkeypatch):
-    """Dask workers that answer or raise, by address; `calls` says how they were asked."""
-    cluster = SimpleNamespace(answers={}, calls=[])
-
-    def run_each(client, function, args, timeout_s):
-        cluster.calls.append((function, list(args), timeout_s))
-        return {address: cluster.answers[address] for address in args}
-
-    monkeypatch.setattr(workers, "alive", lambda client: set(cluster.answers))
-    monkeypatch.setattr(workers, "run_each", run_each)
-    return cluster
+    """Dask workers that answer or do not, by address."""
+    return PlayedWorkers(monkeypatch, [workers], {})
 
 
 def test_those_that_answer_are_told_from_those_that_do_not(cluster):
     first, second = _workers(a=2)
-    cluster.answers = {second.address: second, "lost": TimeoutError("no answer"), first.address: first}
-    assert answering(None, 3.0) == ([first, second], "lost: TimeoutError('no answer')")
-    assert cluster.calls == [(describe, ["lost", first.address, second.address], 3.0)]
+    cluster.there, cluster.mute = {second.address: second, "lost": None, first.address: first}, {"lost"}
+    assert answering(None) == ([first, second], "lost: TimeoutError('no answer')")
+    assert cluster.calls == [(describe, address, ()) for address in ("lost", first.address, second.address)]
 
 
-def test_the_worker_of_a_driver_in_a_dask_task_does_not_count(cluster, monkeypatch):
+def test_the_worker_of_a_driver_in_a_dask_task_does_not_count(cluster):
     here = {"node": this_node(), "pid": os.getpid()}
     own, other, thread = replace(_workers(a=1)[0], **here), *_workers(b=1), WorkerInfo("inproc://1", **here)
-    cluster.answers = {info.address: info for info in (own, other, thread)}
+    cluster.there = {info.address: info for info in (own, other, thread)}
     assert answering(None) == ([thread, other], f"{own.address}: this driver is one of its tasks")
-    monkeypatch.setattr(workers.time, "sleep", lambda seconds: None)
-    with pytest.raises(ClusterError, match=rf"only 2 of 3 .* Not counted: {own.address}: this driver is one of its"):
-        wait_workers(_Client(), 3, 0.01)
 
 
-def test_workers_that_do_not_answer_are_named_after_the_wait(cluster, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(workers.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(workers.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    cluster.answers = {"lost": TimeoutError("no answer")} | {worker.address: worker for worker in _workers(a=1)}
-    with pytest.raises(ClusterError, match=r"only 1 of 2 .* within 30 s\. Not counted: lost: TimeoutError"):
-        wait_workers(_Client(), 2)
-    assert 30.0 <= now[0] < 30.1
+@pytest.mark.parametrize(
+    ("hosts", "lost", "wanted", "there", "mute"),
+    [
+        ({}, set(), 1, 0, ""),
+        ({"a": 1}, set(), 3, 1, ""),
+        ({"a": 1}, {"lost"}, 2, 1, "Not counted: lost: TimeoutError"),
+    ],
+)
+def test_too_few_workers_are_told_with_the_ways_to_more(cluster, caplog, hosts, lost, wanted, there, mute):
+    cluster.there, cluster.mute = {info.address: info for info in _workers(**hosts)} | dict.fromkeys(lost), lost
+    client, ways = _Client(), rf"Start more: .*client\.cluster\.scale\({wanted}\).*adapt\(minimum={wanted}\)"
+    with pytest.raises(
+        ClusterError, match=rf"only {there} of {wanted} Dask workers came within 30 s\..*{mute}.*{ways}"
+    ):
+        wait_workers(client, wanted)
+    assert 1030.0 <= cluster.now < 1030.1
+    assert len(client.asked) == 10 * wanted * 2 and client.cancelled == client.asked, "work for so many threads"
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert told == f"{there} of {wanted} Dask workers are there; waiting for more, 30 s in all"
 
 
-def test_a_worker_describes_itself(monkeypatch):
+def test_enough_workers_are_not_waited_for(cluster, caplog):
+    cluster.there = {info.address: info for info in _workers(a=2)}
+    assert len(wait_workers(None, 1)) == 2 and cluster.now == 1000.0 and not caplog.records
+
+
+def test_a_worker_describes_itself_and_says_who_has_it(monkeypatch):
     monkeypatch.setattr(leases, "_leases", {})
     monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: {1, 5})
     state = SimpleNamespace(actors={})
-    said = describe(SimpleNamespace(address="tcp://h:1", name=7, nanny="tcp://h:2", state=state))
-    assert (said.address, said.host, said.nanny) == ("tcp://h:1", "h", "tcp://h:2")
+    worker = SimpleNamespace(address="tcp://h:1", name=7, nanny="tcp://h:2", state=state)
+    said = describe(worker)
+    assert (said.address, said.host, said.nanny, said.group) == ("tcp://h:1", "h", "tcp://h:2", "")
     assert (said.pid, said.cores, said.cpus, said.node) == (os.getpid(), 2, {1, 5}, this_node())
     assert str(said) == f"tcp://h:1 (host {socket.gethostname()}, pid {os.getpid()})"
     assert str(WorkerInfo("tcp://h:1", host="h")) == "tcp://h:1 (host h, pid 0)"
+    worker.nanny, state.actors[leases.server_key("0", "run")] = None, None
+    assert (describe(worker).group, describe(worker).run, describe(worker).nanny) == ("server-0@run", "run", "")
+    leases.reserve("tcp://h:1", "job-1", 60.0, "other")
+    assert (describe(worker).group, describe(worker).run) == ("job-1", "other")
 
 
 def test_workers_are_taken_in_the_order_of_their_numbers():
@@ -258,13 +252,3 @@ def test_workers_are_taken_in_the_order_of_their_numbers():
     assert place(ClusterTopology.allreduce(2), by_port).addresses == ("tcp://a:998", "tcp://a:9999")
     assert place(ClusterTopology.allreduce(1), by_host).addresses == ("tcp://node9:1",)
     assert host_of("inproc://") == "inproc://" and host_of("tls://[::1]:99") == "::1"
-
-
-@pytest.mark.parametrize(("there", "wanted"), [(0, 1), (1, 3)])
-def test_too_few_workers_are_told_with_the_ways_to_more(monkeypatch, there, wanted):
-    monkeypatch.setattr(workers, "answering", lambda client: (_workers(a=there) if there else [], ""))
-    client = _Client()
-    said = rf"only {there} of {wanted} .*Start more: .*client\.cluster\.scale\({wanted}\).*adapt\(minimum={wanted}\)"
-    with pytest.raises(ClusterError, match=said):
-        wait_workers(client, wanted, timeout_s=0.2)
-    assert len(client.asked) == 10 * wanted * 2 and client.cancelled == client.asked, "work for so many threads"
