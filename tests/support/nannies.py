@@ -1,28 +1,66 @@
 """Nannies without Dask."""
 
+import asyncio
 import pickle
+import threading
+from itertools import count
 from types import SimpleNamespace
 
+from singa_dask.cluster.held import NannyHolder, left_behind
 
-class Nanny:
-    """A nanny, and how a worker on another host reaches it, as Dask does."""
 
-    def __init__(self, address="far") -> None:
-        self.address, self.handlers = address, {}
+class Nannies:
+    """Nannies by address, which a thread acts for, as Dask's in each of them. No two tests have one in common."""
+
+    numbers = count()
+
+    def __init__(self):
+        self.there, self.loop = {}, asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+
+    def start(self):
+        """Start one; its address."""
+        address = f"nanny{next(self.numbers):06}"
+        self.there[address] = SimpleNamespace(address=address, handlers={})
+        return address
+
+    def holder(self, own, run, group, generation=1, orphan_s=60.0):
+        """Has this nanny hold memory of its worker."""
+        worker = SimpleNamespace(rpc=self.rpc, nanny=own, loop=SimpleNamespace(asyncio_loop=self.loop))
+        return NannyHolder(worker, run, group, generation, orphan_s)
 
     def rpc(self, address):
-        assert address == self.address
+        """How a worker reaches a nanny."""
 
         async def run(function, args):
             try:
-                return {"status": "OK", "result": pickle.loads(function)(*pickle.loads(args), dask_worker=self)}
+                result = pickle.loads(function)(*pickle.loads(args), dask_worker=self.there[address])
+                return {"status": "OK", "result": result}
             except ValueError as error:
                 return {"status": "error", "exception": error}
 
         async def singa_dask_replica(copies):
-            return self.handlers["singa_dask_replica"](pickle.loads(pickle.dumps(copies.data)))
+            return self.there[address].handlers["singa_dask_replica"](pickle.loads(pickle.dumps(copies.data)))
 
         return SimpleNamespace(run=run, singa_dask_replica=singa_dask_replica)
+
+    def ask(self, client, function, args, timeout_s):
+        """As cluster.remote.ask_nannies."""
+        return {address: function(*given, dask_worker=self.there[address]) for address, given in args.items()}
+
+    def found(self, run, *nannies, **options):
+        """What the driver of a run finds."""
+        return left_behind(None, nannies or self.there, run, **options)
+
+    def run(self, coroutine):
+        """What a coroutine returns in the thread of Dask."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(20)
+
+    def close(self):
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(5)
+        self.loop.close()
 
 
 def room(nbytes):
@@ -35,12 +73,3 @@ def no_room(nbytes):
 
 def broken_room(nbytes):
     raise ValueError("no memory information")
-
-
-def found_by(monkeypatch, held, run, *nannies, **options):
-    """What the driver of a run finds."""
-    answers = lambda client, function, args, timeout_s: {  # noqa: E731
-        nanny.address: function(*args[nanny.address], dask_worker=nanny) for nanny in nannies
-    }
-    monkeypatch.setattr(held, "ask_nannies", answers)
-    return held.left_behind(None, [nanny.address for nanny in nannies], run, **options)
