@@ -33,17 +33,12 @@ def test_the_run_of_a_group_is_known_as_long_as_the_group_holds_the_worker(clock
     assert leases.run_of("w1") == ""
 
 
-def test_a_group_may_reserve_again_and_begins_anew(clock):
-    leases.reserve("w1", "a", 5.0)
-    clock[0] = 103.0
-    assert leases.reserve("w1", "a", 5.0) == ""
+def test_a_group_may_reserve_again_and_begins_anew_and_other_workers_of_its_process_are_free(clock):
+    for seconds in (100.0, 103.0):
+        clock[0] = seconds
+        assert leases.reserve("w1", "a", 5.0) == "" and leases.holder("w2") == ""
     clock[0] = 107.0
-    assert leases.holder("w1") == "a"
-
-
-def test_workers_of_one_process_are_told_apart(clock):
-    leases.reserve("w1", "a", 5.0)
-    assert leases.holder("w2") == "" and leases.reserve("w2", "b", 5.0) == ""
+    assert leases.holder("w1") == "a" and leases.reserve("w2", "b", 5.0) == ""
 
 
 def test_a_task_takes_its_own_reservation_up_once(clock):
@@ -59,18 +54,16 @@ def test_a_task_holds_until_it_ends(clock):
     leases.reserve("w1", "a", 5.0)
     leases.take_up("w1", "a", "task")
     clock[0] = 1000.0
-    assert leases.holder("w1") == "a" and leases.reserve("w1", "b", 5.0) == "a"
     leases.release("w1", "a")  # of a reservation only
-    assert leases.holder("w1") == "a"
-    leases.end("w1")
-    assert leases.holder("w1") == "" and leases.task_of("w1", "a") is None
-    leases.end("w1")
+    assert leases.holder("w1") == "a" and leases.reserve("w1", "b", 5.0) == "a"
+    for _ in range(2):
+        leases.end("w1")
+        assert leases.holder("w1") == "" and leases.task_of("w1", "a") is None
 
 
 def test_a_reservation_is_released_by_its_group_only(clock):
     leases.reserve("w1", "a", 5.0)
-    leases.release("w1", "b")
-    assert leases.holder("w1") == "a"
-    leases.release("w1", "a")
-    leases.release("w1", "a")
-    assert leases.holder("w1") == "" and leases.reserve("w1", "b", 5.0) == ""
+    for group, holder in (("b", "a"), ("a", ""), ("a", "")):
+        leases.release("w1", group)
+        assert leases.holder("w1") == holder
+    assert leases.reserve("w1", "b", 5.0) == ""

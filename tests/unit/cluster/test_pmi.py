@@ -50,17 +50,14 @@ def test_what_does_not_authenticate_first_is_dropped_and_changes_nothing(line):
     assert state.missing() == dict.fromkeys(range(3), "never connected") and not state.failure
 
 
-@pytest.mark.parametrize("rank", ["0", "3", "-1", "x", "", "1e0", "99999999999999999999"])
-def test_a_rank_that_is_not_awaited_is_refused(rank):
+@pytest.mark.parametrize(
+    ("rank", "size"),
+    [*((rank, 3) for rank in ("0", "3", "-1", "x", "", "1e0", "99999999999999999999")), ("1", 4)],
+)
+def test_a_rank_that_is_not_awaited_is_refused(rank, size):
     state = _state()
     _hello(state, 1, 0)
-    actions = state.handle(2, f"cmd=hello token={TOKEN} rank={rank} size=3")
-    assert [type(action) for action in actions] == [Send, Drop] and list(state.ranks) == [0]
-
-
-def test_a_rank_of_another_size_is_refused():
-    state = _state()
-    assert isinstance(_hello(state, 1, 0, size=4)[-1], Drop) and not state.ranks
+    assert [type(action) for action in _hello(state, 2, rank, size)] == [Send, Drop] and list(state.ranks) == [0]
 
 
 def test_values_reach_the_others_and_cannot_be_replaced():
@@ -74,13 +71,22 @@ def test_values_reach_the_others_and_cannot_be_replaced():
     assert state.handle(10, "cmd=get kvsname=kvs_1 key=PMI_process_mapping")[0].line.endswith("(vector,(0,1,3))")
 
 
-def test_values_have_limits():
+@pytest.mark.parametrize(
+    ("key", "value", "answer"),
+    [
+        ("k" * 64, "v" * MAX_VALUE, "rc=0"),
+        ("k" * 65, "v", "rc=-1"),
+        ("k", "v" * (MAX_VALUE + 1), "rc=-1"),
+        ("", "v", "rc=-1"),
+    ],
+)
+def test_values_have_limits(key, value, answer):
+    assert answer in _joined().handle(10, f"cmd=put kvsname=kvs_1 key={key} value={value}")[0].line
+
+
+def test_so_many_values_are_kept():
     state = _joined()
-    longest = "k" * 64, "v" * MAX_VALUE
-    for key, value in ((longest[0] + "k", "v"), ("k", longest[1] + "v"), ("", "v")):
-        assert "rc=-1" in state.handle(10, f"cmd=put kvsname=kvs_1 key={key} value={value}")[0].line
-    assert "rc=0" in state.handle(10, f"cmd=put kvsname=kvs_1 key={longest[0]} value={longest[1]}")[0].line
-    answers = [state.handle(10, f"cmd=put kvsname=kvs_1 key=k{i} value=v")[0].line for i in range(3 * 256)]
+    answers = [state.handle(10, f"cmd=put kvsname=kvs_1 key=k{i} value=v")[0].line for i in range(3 * 256 + 1)]
     assert all("rc=0" in answer for answer in answers[:-1]) and "full" in answers[-1]
 
 
@@ -124,18 +130,19 @@ def test_the_world_has_formed_when_every_rank_is_ready():
     assert state.lost(11) == [] and not state.failure
 
 
-def test_a_rank_lost_before_drops_every_other():
+@pytest.mark.parametrize(
+    ("lose", "failure"),
+    [
+        (lambda state: state.lost(11), "rank 1 was lost while the group formed"),
+        (lambda state: state.handle(12, "cmd=abort exitcode=1"), "rank 2"),
+    ],
+    ids=["lost", "aborted"],
+)
+def test_a_rank_that_does_not_get_through_drops_every_other(lose, failure):
     state = _joined()
     state.handle(10, "cmd=barrier_in")
-    assert {drop.connection for drop in state.lost(11)} == {10, 11, 12}
-    assert state.failure == "rank 1 was lost while the group formed"
+    assert {drop.connection for drop in lose(state)} == {10, 11, 12} and failure in state.failure
     assert isinstance(state.handle(10, "cmd=barrier_in")[0], Drop)
-
-
-def test_an_abort_drops_every_rank():
-    state = _joined()
-    assert {drop.connection for drop in state.handle(12, "cmd=abort exitcode=1")} == {10, 11, 12}
-    assert "rank 2" in state.failure
 
 
 def test_losing_a_stranger_or_a_finalized_rank_has_no_consequence():

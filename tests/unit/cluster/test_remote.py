@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -47,14 +48,14 @@ def test_a_call_that_is_given_up_before_it_begins_leaves_nothing_behind(call):
 
 
 class Client:
-    """A client whose workers answer as `answers` says; its scheduler knows them, or does not answer."""
+    """A client whose workers answer as `answers` says; its scheduler knows them, or does not answer (mute), or is
+    given up (closed). stuck: its event loop does not run."""
 
-    asynchronous, status = False, "running"
-
-    def __init__(self, answers=(), stuck=False, mute=False):
+    def __init__(self, answers=(), stuck=False, mute=False, closed=False, status="running", asynchronous=False):
         self.answers, self.stuck, self.given, self.asked = dict(answers), stuck, 0.0, []
-        self.scheduler = SimpleNamespace(addr="tcp://here:1", ncores=self._ncores, identity=self._identity)
-        self.mute = mute
+        scheduler = SimpleNamespace(addr="tcp://here:1", ncores=self._ncores, identity=self._identity)
+        self.scheduler, self.mute = None if closed else scheduler, mute
+        self.status, self.asynchronous = status, asynchronous
 
     def sync(self, function, *args, callback_timeout):
         self.given = callback_timeout
@@ -116,27 +117,26 @@ def test_who_lives_and_when_it_was_seen_the_scheduler_knows():
     client = Client({"a": 1, "b": 2})
     assert alive(client) == {"a", "b"} and alive(client, ["b", "x"]) == {"b"} and alive(client, []) == set()
     assert last_seen(client) == {"a": 7.0, "b": 7.0}
-    with pytest.raises(ClusterError, match=r"tcp://here:1\) did not answer within 0.05 s"):
-        alive(Client(mute=True), timeout_s=0.05)
 
 
-def test_a_busy_scheduler_is_waited_for_as_long_as_it_is_connected(monkeypatch):
-    monkeypatch.setattr(remote, "_BUSY_S", 0.6)
-    monkeypatch.setattr(remote, "_LOST_S", 0.1)
-    monkeypatch.setattr(remote, "_LOOK_S", 0.05)
-    client = Client(mute=True)
-    with pytest.raises(SchedulerLost, match=r"did not answer within 0.6 s"):
-        alive(client)
-    client.status = "connecting"
-    with pytest.raises(SchedulerLost, match=r"did not answer within 0.1 s"):
-        alive(client)
-
-
-def test_a_client_that_has_closed_itself_has_lost_its_scheduler():
-    closed = Client()
-    closed.scheduler = None
-    with pytest.raises(SchedulerLost, match="the Dask scheduler did not answer within 10 s"):
-        alive(closed)
+@pytest.mark.parametrize(
+    ("state", "timeout_s", "match"),
+    [
+        ({"mute": True}, 0.05, r"the Dask scheduler \(tcp://here:1\) did not answer within 0.05 s"),
+        ({"mute": True}, None, "within 0.6 s"),
+        ({"mute": True, "status": "connecting"}, None, "within 0.1 s"),
+        ({"closed": True}, None, "the Dask scheduler did not answer"),
+        ({"asynchronous": True}, None, "asynchronous"),
+    ],
+    ids=["in-time", "busy", "lost", "closed", "asynchronous"],
+)
+def test_a_scheduler_that_does_not_answer_is_waited_for_as_long_as_it_is_connected(
+    monkeypatch, state, timeout_s, match
+):
+    for name, seconds in {"_BUSY_S": 0.6, "_LOST_S": 0.1, "_LOOK_S": 0.05}.items():
+        monkeypatch.setattr(remote, name, seconds)
+    with pytest.raises(ClusterError if "asynchronous" in state else SchedulerLost, match=match):
+        alive(Client(**state), timeout_s=timeout_s)
 
 
 def test_nannies_are_asked_to_kill_and_nobody_for_workers_that_have_left(monkeypatch):
@@ -168,43 +168,33 @@ def test_a_nanny_that_is_gone_is_not_waited_for():
         assert time.monotonic() - began < 10.0
 
 
-def test_many_processes_are_looked_at_less_often(monkeypatch):
+@pytest.mark.parametrize(("count", "lost"), [(2, [0, 0, 2, 0, 2]), (90, [0, 0, 0, 0, 90])])
+def test_many_processes_are_looked_at_less_often(monkeypatch, count, lost):
     """Each look asks every nanny."""
-    for count, lost in ((2, [0, 0, 2, 0, 2]), (90, [0, 0, 0, 0, 90])):
-        moments = iter((0.0, 0.2, 0.5, 0.7, 1.0))
-        monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda moments=moments: next(moments)))
-        monkeypatch.setattr(remote, "stopped_processes", lambda client, pids: set(pids))
-        watched = StoppedProcesses(None)
-        assert [len(watched.look({f"n{i}": i for i in range(count)})) for _ in lost] == lost
-
-
-def test_an_asynchronous_client_is_refused():
-    client = Client()
-    client.asynchronous = True
-    with pytest.raises(ClusterError, match="asynchronous"):
-        alive(client)
+    monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=Mock(side_effect=(0.0, 0.2, 0.5, 0.7, 1.0))))
+    monkeypatch.setattr(remote, "stopped_processes", lambda client, pids: set(pids))
+    watched = StoppedProcesses(None)
+    assert [len(watched.look({f"n{i}": i for i in range(count)})) for _ in lost] == lost
 
 
 def test_a_nanny_kills_the_process_that_was_meant_and_no_later_one(monkeypatch):
     done = []
     monkeypatch.setattr(remote, "unlink_segments", lambda process: done.append(("unlink", process)))
     monkeypatch.setattr(remote.os, "kill", lambda *given: done.append(given))
-    remote._kill(5, SimpleNamespace(pid=6))
-    assert done == []
-    remote._kill(5, SimpleNamespace(pid=5))
+    for pid in (6, 5):
+        remote._kill(5, SimpleNamespace(pid=pid))
     assert done == [("unlink", 5), (5, remote.signal.SIGKILL)]
 
 
-def test_a_nanny_replaces_a_worker_that_is_stopped_and_no_other():
-    for stopped in (False, True):
-        with subprocess.Popen(["sleep", "60"]) as process:
-            if stopped:
-                process.send_signal(signal.SIGSTOP)
-                while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
-                    time.sleep(0.01)
-            remote._replace_stopped(SimpleNamespace(pid=process.pid))
-            if not stopped:
-                assert process.poll() is None
-                process.kill()
-            assert process.wait(timeout=10) == -signal.SIGKILL
-    remote._replace_stopped(SimpleNamespace(pid=None))
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_nanny_replaces_a_worker_that_is_stopped_and_no_other(stopped):
+    with subprocess.Popen(["sleep", "60"]) as process:
+        if stopped:
+            process.send_signal(signal.SIGSTOP)
+            while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+                time.sleep(0.01)
+        for pid in (None, process.pid):
+            remote._replace_stopped(SimpleNamespace(pid=pid))
+        if not stopped:
+            process.terminate()
+        assert process.wait(timeout=10) == -(signal.SIGKILL if stopped else signal.SIGTERM)

@@ -7,6 +7,7 @@ import pickle
 import tempfile
 from multiprocessing import util
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import dask
 import distributed
@@ -57,51 +58,43 @@ def test_a_nanny_that_spawns_workers_forks_them_from_now_on(nanny):
     assert not any(nanny.tmp.iterdir()) and util.get_temp_dir() != str(folder)
 
 
-def test_a_nanny_in_the_process_of_a_scheduler_stays_as_it_is(nanny, monkeypatch):
-    monkeypatch.setattr(successors, "Scheduler", SimpleNamespace(_instances=["one"]))
-    with dask.config.set({_METHOD: "spawn"}):
+@pytest.mark.parametrize(
+    ("method", "name", "value"),
+    [
+        ("spawn", "Scheduler", SimpleNamespace(_instances=["one"])),
+        ("spawn", "default_client", object),
+        ("fork", "atexit", None),
+    ],
+    ids=["with-a-scheduler", "with-a-client", "that-forks"],
+)
+def test_a_nanny_in_the_process_of_others_or_with_a_way_of_its_own_stays_as_it_is(
+    nanny, monkeypatch, method, name, value
+):
+    monkeypatch.setattr(successors, name, value)
+    with dask.config.set({_METHOD: method}):
         nanny.fork()
-        assert dask.config.get(_METHOD) == "spawn"
-    assert not nanny.done
+        assert dask.config.get(_METHOD) == method and not nanny.done
 
 
-def test_a_nanny_in_the_process_of_a_client_and_one_that_forks_stay_as_they_are(nanny, monkeypatch):
-    with dask.config.set({_METHOD: "fork"}):
-        nanny.fork()
-        assert dask.config.get(_METHOD) == "fork"
-    monkeypatch.setattr(successors, "default_client", object)
-    with dask.config.set({_METHOD: "spawn"}):
-        nanny.fork()
-        assert dask.config.get(_METHOD) == "spawn"
-    assert not nanny.done
-
-
-def test_a_worker_asks_its_nanny_once_it_has_compiled():
-    asked, waited = [], []
-
-    class Nanny:
-        async def run(self, function):
-            asked.append(pickle.loads(function))
-            raise OSError("the nanny is gone")
-
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"side_effect": OSError("the nanny is gone")}, []),
+        ({"return_value": {"status": "OK"}}, []),
+        (
+            {"return_value": {"status": "error", "exception": RuntimeError("no fork server")}},
+            ["tcp://n:1 cannot fork workers, and starts them anew: RuntimeError('no fork server')"],
+        ),
+    ],
+    ids=["gone", "forks", "cannot-fork"],
+)
+def test_a_worker_asks_its_nanny_once_it_has_compiled(caplog, answer, said):
+    run, waited = AsyncMock(**answer), []
     loop = SimpleNamespace(
         add_callback=lambda function, *args: function(*args),
         call_later=lambda delay_s, function: (waited.append(delay_s), asyncio.run(function())),
     )
-    prepare_successor(SimpleNamespace(nanny="tcp://n:1", loop=loop, rpc=lambda address: Nanny()))
-    assert asked == [successors._prepare] and waited == [1.0]
-    prepare_successor(SimpleNamespace(nanny=None))
-    assert len(asked) == 1
-
-
-def test_a_nanny_that_cannot_fork_workers_is_named(caplog):
-    async def run(function):
-        return {"status": "error", "exception": RuntimeError("no fork server")}
-
-    loop = SimpleNamespace(
-        add_callback=lambda function, *args: function(*args),
-        call_later=lambda delay_s, function: asyncio.run(function()),
-    )
-    nanny = SimpleNamespace(run=run)
-    prepare_successor(SimpleNamespace(nanny="tcp://n:1", loop=loop, rpc=lambda address: nanny))
-    assert "tcp://n:1 cannot fork workers" in caplog.text and "no fork server" in caplog.text
+    for nanny in ("tcp://n:1", None):
+        prepare_successor(SimpleNamespace(nanny=nanny, loop=loop, rpc=lambda address: SimpleNamespace(run=run)))
+    run.assert_awaited_once_with(function=pickle.dumps(successors._prepare))
+    assert waited == [1.0] and [record.getMessage() for record in caplog.records] == said
