@@ -8,6 +8,7 @@ import sys
 import tempfile
 from multiprocessing import util
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -20,17 +21,8 @@ from singa_dask.cluster.fork_server import IMPORTED, MALLOC, fork_server
 from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
 
 
-class Child:
-    def __init__(self, pid, *command, gone=False):
-        self.pid, self.command, self.gone, self.killed = pid, command, gone, False
-
-    def cmdline(self):
-        if self.gone:
-            raise psutil.NoSuchProcess(self.pid)
-        return list(self.command)
-
-    def kill(self):
-        self.killed = True
+def child(pid, *command):
+    return Mock(pid=pid, cmdline=Mock(return_value=list(command)))
 
 
 def handlers():
@@ -39,23 +31,19 @@ def handlers():
 
 @pytest.fixture
 def started(monkeypatch):
-    """What the fork server found when it started; `fails`: what its start raises; `children` of this process."""
-    started = SimpleNamespace(environment=None, handlers=None, preload=None, fails=None, children=[], waited=[])
+    """What the fork server found when it started; `fails`: what its start raises; `children` of this process;
+    `waitid`: how they are waited for."""
+    started = SimpleNamespace(fails=None, children=[], waitid=Mock(side_effect=ChildProcessError))
 
     def ensure_running():
-        started.environment, started.handlers = dict(os.environ), handlers()
-        started.tempdir = util.get_temp_dir()
+        started.environment, started.handlers, started.tempdir = dict(os.environ), handlers(), util.get_temp_dir()
         if started.fails:
             raise started.fails
-
-    def waitid(kind, pid, options):
-        started.waited.append((pid, bool(options & os.WNOWAIT)))
-        raise ChildProcessError
 
     monkeypatch.setattr(module.forkserver, "ensure_running", ensure_running)
     monkeypatch.setattr(module.forkserver, "set_forkserver_preload", lambda names: setattr(started, "preload", names))
     monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(children=lambda: started.children))
-    monkeypatch.setattr(module.os, "waitid", waitid)
+    monkeypatch.setattr(module.os, "waitid", started.waitid)
     for name in (*THREAD_VARIABLES, *MALLOC, "PYTHONHASHSEED"):
         monkeypatch.delenv(name, raising=False)
     return started
@@ -95,31 +83,35 @@ def test_a_start_that_fails_leaves_the_process_as_it_was(started):
 
 
 def test_it_is_killed_at_the_end_and_no_other_child(started):
-    server = Child(7, "python", "-c", "from multiprocessing.forkserver import main; main(3)")
-    other = Child(8, "python", "-m", "distributed")
-    started.children = [Child(5, gone=True), server, other]
+    server = child(7, "python", "-c", "from multiprocessing.forkserver import main; main(3)")
+    other, gone = child(8, "python", "-m", "distributed"), Mock(cmdline=Mock(side_effect=psutil.NoSuchProcess(5)))
+    started.children = [gone, server, other]
     with fork_server():
-        assert not server.killed
-    assert server.killed and not other.killed and started.waited == [(7, True)], "its status is left to Python"
+        assert not server.kill.called
+    assert server.kill.called and not other.kill.called
+    started.waitid.assert_called_once_with(os.P_PID, 7, os.WEXITED | os.WNOWAIT)  # its status is left to Python
 
 
 @pytest.fixture
-def in_worker(monkeypatch):
-    """Set up this process as a worker, with standard streams on a full disk; those of the tests come back."""
+def set_up(monkeypatch):
+    """Set up this process as a worker, with standard streams on a full disk; those of the tests come back. done: to
+    signals and to Numba."""
     logger = logging.getLogger("singa_dask")
     monkeypatch.setattr(logger, "handlers", [*logger.handlers])
+    monkeypatch.setattr(signal, "signal", lambda *given: set_up.done.append(given))
+    monkeypatch.setattr(worker_setup.numba.config, "reload_config", lambda: set_up.done.append("numba"))
 
     def set_up():
         for name in ("stdout", "stderr"):
             monkeypatch.setattr(sys, name, Failing(errno.ENOSPC))
         worker_setup.dask_setup(None)
 
+    set_up.done = []
     return set_up
 
 
-def test_what_a_worker_prints_may_be_lost_and_what_it_logs_is_escaped(in_worker, monkeypatch):
-    monkeypatch.setattr(signal, "signal", lambda *given: None)
-    in_worker()
+def test_what_a_worker_prints_may_be_lost_and_what_it_logs_is_escaped(set_up):
+    set_up()
     for stream in (sys.stdout, sys.stderr):
         print("a layer's", file=stream, flush=True)
     full = sys.stderr.stream
@@ -129,16 +121,10 @@ def test_what_a_worker_prints_may_be_lost_and_what_it_logs_is_escaped(in_worker,
     assert full.getvalue() == "a\\x1b\n\x1b[31mred\n"
 
 
-def test_a_worker_sets_what_its_environment_says(in_worker, monkeypatch):
-    told: list = []
-    told_signals: list = []
-    monkeypatch.setattr(worker_setup, "set_blas_threads", told.append)
-    monkeypatch.setattr(signal, "signal", lambda *given: told_signals.append(given))
-    monkeypatch.setattr(worker_setup.numba.config, "reload_config", lambda: told_signals.append("numba"))
+def test_a_worker_sets_what_its_environment_says(set_up, monkeypatch):
+    monkeypatch.setattr(worker_setup, "set_blas_threads", set_up.done.append)
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
     monkeypatch.setenv("MKL_NUM_THREADS", "many")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    in_worker()
-    ignored = [(number, signal.SIG_IGN) for number in FOR_THE_DRIVER]
-    assert told_signals == [*ignored, "numba"]
-    assert told == [{"openblas": 3}]
+    set_up()
+    assert set_up.done == [*((number, signal.SIG_IGN) for number in FOR_THE_DRIVER), "numba", {"openblas": 3}]
