@@ -15,7 +15,6 @@ from singa_dask.cluster.pmi_server import PmiEndpoint, PmiServer
 from singa_dask.comm import SoloCommunicator
 from singa_dask.errors import ClusterError
 
-
 NOW = 100.0
 
 
