@@ -245,3 +245,12 @@ def test_a_failure_survives_pickling():
     error = pickle.loads(pickle.dumps(GroupFailed("job-1", failure)))
     assert str(error).startswith("job-1 failed: rank 1 on w1") and "The traceback of rank 1:\nTraceback" in str(error)
     assert isinstance(error.__cause__, DataError)
+
+
+@pytest.mark.parametrize(("alone", "killed"), [((), {"w0": 10, "w1": 11}), ({"w0"}, {"w1": 11})])
+def test_ranks_that_are_given_up_are_replaced_and_named(cluster, alone, killed):
+    played = cluster(alone=alone, stubborn={"w0", "w1"})
+    played.group.give_up({0: "has made no step for 9 s", 1: "has made no step for 8 s"})
+    assert played.killed[0] == killed and "w2" in played.asked(abort_rank)
+    failure = played.failure()
+    assert (failure.rank, failure.cause, failure.exception) == (0, "has made no step for 9 s", None)
