@@ -57,7 +57,9 @@ def test_a_reply_in_use_stays_as_it_is(server):
     for step in range(3):
         update(server, step)
     assert (got.values == 0).all() and (same.values == 0).all()
-    assert (ask(server, Inspect(0)).values == -3).all()
+    state = ask(server, Inspect(0))
+    ask(server, Update(0, ORIGIN, 3, ones(2.0)))
+    assert (state.values == -3).all() and (state.state["velocity"] == -1).all()
 
 
 def test_a_part_of_a_reply_keeps_it(server):

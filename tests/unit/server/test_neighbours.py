@@ -94,18 +94,12 @@ def test_copies_of_any_numbers_agree_within_rounding(n, schedule, seed):
 def test_an_exchange_is_due_after_sync_freq_updates():
     line = Line(2, sync_freq=3)
     for _ in range(2):
-        line.update(0)
-        assert line.begin(0, force=False) is None
-    line.update(0)
-    assert line.begin(0, force=False) is not None
-    line.arrive(0)
-    line.finish(0)
-    for _ in range(2):
-        assert line.posts[0].protocol.slices[0].begin_sync() is None, "by default none is forced"
-        line.update(0)
-    assert line.posts[0].protocol.slices[0].begin_sync() is None
-    line.update(0)
-    assert line.begin(0, force=False) is not None
+        for due in (False, False, True):
+            line.update(0)
+            assert (line.begin(0, force=False) is not None) == due
+        line.arrive(0)
+        line.finish(0)
+    assert line.posts[0].protocol.slices[0].begin_sync() is None, "by default none is forced"
 
 
 def test_an_exchange_is_due_when_the_left_neighbour_has_said_something():
@@ -117,18 +111,6 @@ def test_an_exchange_is_due_when_the_left_neighbour_has_said_something():
     line.arrive(0)
     line.finish(1)
     assert line.begin(1, force=False) is None
-
-
-def test_a_message_stays_the_same_until_it_is_answered():
-    line = Line(2)
-    line.update(0)
-    first = line.begin(0)
-    line.update(0)
-    assert line.begin(0) is first and line.begin(0, force=False) is first
-    line.arrive(0)
-    line.finish(0)
-    assert line.begin(0).sequence == first.sequence + 1
-    assert made_of(line, line.values(1), 0) == {0}
 
 
 def test_the_ends_of_the_line_have_nobody_to_talk_to():
@@ -147,10 +129,9 @@ def test_a_message_that_arrives_again_after_a_later_one_is_refused():
         line.begin(0)
         line.arrive(len(line.syncs) - 1, keep=True)
         line.finish(0)
-    before = line.values(1)
     line.arrive(0)
-    assert isinstance(line.replies[0][2], Refused) and "exchange 1 after 2" in line.replies[0][2].reason
-    np.testing.assert_array_equal(line.values(1), before)
+    assert "exchange 1 after 2" in line.replies[0][2].reason
+    assert made_of(line, line.values(1), 0) == {0, 1}
 
 
 # A server is made anew
@@ -187,20 +168,6 @@ def test_a_replaced_server_has_what_its_neighbours_had_and_these_lose_nothing(n,
         np.testing.assert_array_equal(values, copies[0])
 
 
-def test_the_first_message_of_the_old_account_is_not_taken_for_that_of_the_new_one():
-    line = Line(2)
-    line.update(0)
-    line.begin(0)
-    line.replace(1)
-    line.restore(1)
-    line.arrive(0)
-    assert isinstance(line.replies[0][2], Refused) and "account (0, 0)" in line.replies[0][2].reason
-    line.finish(0)
-    line.sweep()
-    for i in range(2):
-        assert made_of(line, line.values(i), 0) == {0}
-
-
 def test_messages_of_the_old_account_change_nothing():
     line = disturbed(3)
     line.arrive(0, keep=True)  # 0 -> 1, answered, and once more under way
@@ -210,25 +177,14 @@ def test_messages_of_the_old_account_change_nothing():
     before = [line.values(i) for i in range(3)]
     while line.syncs:
         line.arrive(0)
+    assert all("account (" in reply.reason for *_, reply in line.replies[2:])
     while line.replies:
         line.finish(0)
     for i in range(3):
         np.testing.assert_array_equal(line.values(i), before[i])
     line.sweep()
-
-
-def test_an_opening_that_is_repeated_gets_the_same_values_and_nothing_is_counted_twice():
-    """The first answer was lost, and meanwhile the neighbour began to exchange under the new account."""
-    line = disturbed(2)
-    line.replace(1)
-    line.take_over(1, 0)
-    line.update(0)
-    line.begin(0)
-    line.begin_as(1, 0, line.take_over(1, 0))
-    line.arrive(len(line.syncs) - 1)
-    line.finish(len(line.replies) - 1)
-    line.sweep()
-    assert made_of(line, line.values(1), 0) == {0, 1, 2}
+    for i in range(3):
+        assert made_of(line, line.values(i), 0) == {0, 1}
 
 
 def test_an_opening_that_arrives_again_after_exchanges_changes_nothing():
@@ -254,21 +210,6 @@ def test_an_opening_of_an_earlier_account_is_refused():
     line.restore(1)
     for values in (None, ones(50.0)):
         assert isinstance(line.posts[0].ask(OpenAccount(0, "right", old, values)), Refused)
-    line.sweep()
-    np.testing.assert_array_equal(line.values(0), line.values(1))
-
-
-def test_exchanges_may_begin_before_the_openings_are_through():
-    """The left neighbour already talks to the new server, which has not opened its account itself."""
-    line = disturbed(2)
-    line.replace(1)
-    state = line.take_over(1, 0)
-    line.posts[1].say(Put(0, state.values, state.state, state.version))
-    line.update(0)
-    line.begin(0)
-    line.arrive(len(line.syncs) - 1)
-    line.posts[1].protocol.slices[0].open_account("left", line.account(0))
-    line.finish(len(line.replies) - 1)
     line.sweep()
     np.testing.assert_array_equal(line.values(0), line.values(1))
 

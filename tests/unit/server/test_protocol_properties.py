@@ -278,7 +278,7 @@ class Protocol(RuleBasedStateMachine):
 
     def teardown(self):
         """Once the network is fair, everybody comes to the end."""
-        if not hasattr(self, "shards"):
+        if not hasattr(self, "protocols"):
             return
         while self.others:
             self.come_late()
