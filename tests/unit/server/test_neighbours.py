@@ -15,7 +15,6 @@ from singa_dask.server.messages import (
     Inspect,
     OpenAccount,
     Origin,
-    Put,
     Refused,
     Sync,
     Update,

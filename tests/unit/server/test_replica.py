@@ -13,15 +13,22 @@ from support.replicas import SIZE, Replicated, update
 from support.servers import ones
 
 from singa_dask.server import replica
-from singa_dask.server.messages import Done, Fresh, GoBack, Inspect, Moved, OpenAccount, Origin, Put
+from singa_dask.server.messages import Done, Fresh, GoBack, Inspect, Moved, Origin, Put
 from singa_dask.server.protocol import LEFT, RIGHT
 from singa_dask.server.replica import Replica
 
 
-def test_a_reply_waits_for_the_replica():
-    server = Replicated()
-    server.server.call(Put(0, ones(0))).result(1)
+def filled(**options) -> Replicated:
+    """A server with zeros and a whole replica of them."""
+    server = Replicated(**options)
+    for index in range(len(server.cut.slices)):
+        server.server.call(Put(index, ones(0))).result(1)
     server.replicate()
+    return server
+
+
+def test_a_reply_waits_for_the_replica():
+    server = filled()
     reply = server.server.call(update(0, 0))
     assert not reply.done() and (server.protocol.slices[0].values == -1).all()
     assert not (again := server.server.call(update(0, 0))).done(), "a repeated one waits too"
@@ -32,10 +39,7 @@ def test_a_reply_waits_for_the_replica():
 
 
 def test_one_message_brings_the_newest_copy_of_several_updates():
-    server = Replicated(slices=2)
-    for index in range(2):
-        server.server.call(Put(index, ones(0))).result(1)
-    server.replicate()
+    server = filled(slices=2)
     replies = [server.server.call(update(0, step, index=index)) for index in range(2) for step in range(3)]
     pieces = server.server.lacking(wait=True)
     assert [(piece.index, piece.version) for piece in pieces] == [(0, 3), (1, 3)]
@@ -47,10 +51,7 @@ def test_one_message_brings_the_newest_copy_of_several_updates():
 
 def test_large_messages_are_divided_and_slices_take_turns(monkeypatch):
     monkeypatch.setattr(replica, "MESSAGE_NBYTES", 2 * 2 * 4 * SIZE)  # values and momentum of two slices
-    server = Replicated(slices=3)
-    for index in range(3):
-        server.server.call(Put(index, ones(0))).result(1)
-    server.replicate()
+    server = filled(slices=3)
     sent = []
     for step in range(3):
         for index in range(3):
@@ -75,9 +76,7 @@ def test_nobody_waits_until_the_replica_is_whole_and_after_it_is_lost():
 
 
 def test_a_request_that_waits_for_the_replica_is_repeated_and_not_lost():
-    server = Replicated()
-    server.server.call(Put(0, ones(0))).result(1)
-    server.replicate()
+    server = filled()
     reply = server.server.call(update(0, 0))
     assert server.server.withdraw(reply, 0)
     again = server.server.call(update(0, 0))
@@ -86,9 +85,7 @@ def test_a_request_that_waits_for_the_replica_is_repeated_and_not_lost():
 
 
 def test_a_server_without_a_successor_answers_and_one_with_a_successor_does_not():
-    server = Replicated()
-    server.server.call(Put(0, ones(0))).result(1)
-    server.replicate()
+    server = filled()
     before = server.server.call(update(0, 0))
     after = server.successor()
     assert not server.replica.write(server.server.lacking(wait=True)), "the successor has read it"
@@ -96,19 +93,6 @@ def test_a_server_without_a_successor_answers_and_one_with_a_successor_does_not(
     assert before.result(0) == Moved() and server.server.kept(0).result(0) == Moved()
     assert (after.protocol.slices[0].values == 0).all(), "it is repeated there"
     assert after.server.call(update(0, 0)).result(0).version == 1
-
-
-def test_late_and_repeated_messages_change_nothing():
-    server = Replicated()
-    server.server.call(Put(0, ones(0))).result(1)
-    server.replicate()
-    messages = []
-    for step in range(3):
-        server.server.call(update(0, step))
-        messages.append(server.server.lacking(wait=True))
-    for message in (messages[2], messages[2], messages[0], messages[1]):
-        assert server.replica.write(message)
-    assert (server.successor().protocol.slices[0].values == -3).all()
 
 
 def test_a_successor_can_go_back_a_step():
@@ -151,10 +135,7 @@ def test_a_message_to_a_neighbour_waits_for_the_replica():
 @pytest.mark.parametrize("seed", range(10))
 def test_neighbours_with_replicas_that_are_lost_at_any_moment_end_with_the_sum(seed):
     draw, made = random.Random(seed), [0, 0]
-    line = [Replicated(sides=(RIGHT,)), Replicated(sides=(LEFT,))]
-    for server in line:
-        server.server.call(Put(0, ones(0))).result(1)
-        server.replicate()
+    line = [filled(sides=(RIGHT,)), filled(sides=(LEFT,))]
 
     def lose(number: int) -> None:
         line[number] = line[number].successor()
@@ -189,16 +170,6 @@ def test_neighbours_with_replicas_that_are_lost_at_any_moment_end_with_the_sum(s
     assert [server.protocol.slices[0].values[0] for server in line] == [-made[0] - 10 * made[1]] * 2
 
 
-def test_accounts_come_with_their_slice():
-    left = Replicated(sides=(RIGHT,))
-    left.server.call(Put(0, ones(3))).result(1)
-    left.replicate()
-    left.server.call(OpenAccount(0, RIGHT, (1, 2)))
-    left.send()
-    after = left.successor().protocol.slices[0]
-    assert after.accounts[RIGHT].generations == (1, 2) and (after.accounts[RIGHT].known == 3).all()
-
-
 @settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 class History(RuleBasedStateMachine):
     """Updates of two groups; messages to the replica are lost, repeated and late; the server is lost, with its memory
@@ -206,10 +177,7 @@ class History(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = Replicated(slices=2)
-        for index in range(2):
-            self.now.server.call(Put(index, ones(0))).result(1)
-        self.now.replicate()
+        self.now = filled(slices=2)
         self.step = {(group, index): 0 for group in range(2) for index in range(2)}
         self.open: dict[tuple[int, int], list] = {}
         self.messages: list = []

@@ -27,7 +27,6 @@ def test_every_element_is_in_one_slice_of_one_worker_and_one_server(blocks, nwor
     (bucket,) = cut.buckets
     assert ends[-1] == size == cut.size == sum(bucket.counts) == bucket.size
 
-    assert len(bucket.counts) == nworkers
     worker_ends = [0, *accumulate(bucket.counts)]
     server_ends = [0, *accumulate(even_cuts(size, nservers))]
     for s in cut.slices:
@@ -35,15 +34,9 @@ def test_every_element_is_in_one_slice_of_one_worker_and_one_server(blocks, nwor
         assert server_ends[s.server] <= s.start and s.stop <= server_ends[s.server + 1]
     # Cut no finer than the two ranges demand: one message per worker and server that share elements.
     assert len({(s.worker, s.server) for s in cut.slices}) == len(cut.slices)
-
-
-@given(blocks=st.integers(0, 60), nworkers=members, nservers=members, beside=st.booleans())
-def test_the_slices_of_workers_and_of_servers_are_all_slices(blocks, nworkers, nservers, beside):
-    cut = partition(blocks * ALIGNMENT, nworkers, nservers, beside=beside)
     assert [s for i in range(nworkers) for s in cut.of_worker(i)] == list(cut.slices)
     assert [s for i in range(nservers) for s in cut.of_server(i)] == list(cut.slices)
-    for i in range(nworkers):
-        assert sum(s.size for s in cut.of_worker(i)) == cut.buckets[0].counts[i]
+    assert bucket.counts == tuple(sum(s.size for s in cut.of_worker(i)) for i in range(nworkers))
 
 
 @given(
@@ -125,12 +118,6 @@ def test_own_portions_follow_the_replicated_parameters(nservers, blocks, owned, 
 
 
 @pytest.mark.parametrize("beside", [True, False])
-def test_an_empty_net_has_no_slices(beside):
-    cut = partition(0, 3, 2, beside=beside)
-    assert cut.slices == () and cut.buckets[0].counts == (0, 0, 0) and cut.of_worker(2) == () == cut.of_server(1)
-
-
-@pytest.mark.parametrize("beside", [True, False])
 def test_more_members_than_blocks_leaves_some_with_nothing(beside):
     cut = partition(2 * ALIGNMENT, 5, 4, beside=beside)
     assert [(s.start, s.stop, s.worker, s.server) for s in cut.slices] == [(0, 16, 0, 0), (16, 32, 1, 1)]
@@ -161,17 +148,11 @@ def test_buckets_hold_whole_parameters_and_are_cut_like_nets(sizes, wanted, nwor
     cut = partition(size, nworkers, nservers, beside=beside, bounds=bounds)
     assert [(b.start, b.stop) for b in cut.buckets] == list(pairwise(bounds))
     assert [s.index for s in cut.slices] == list(range(len(cut.slices)))
-    ends = [0]
-    for s in cut.slices:
-        assert s.start == ends[-1]
-        ends.append(s.stop)
-        (bucket,) = (b for b in cut.buckets if b.start <= s.start < b.stop)
-        run = bucket.part(s.worker)
-        assert run.start <= s.start and s.stop <= run.stop
-    assert ends[-1] == size
+    assert sum(s.size for s in cut.slices) == size
     for bucket in cut.buckets:
         alone = partition(bucket.size, nworkers, nservers, beside=beside)
         inside = [s for s in cut.slices if bucket.start <= s.start < bucket.stop]
         assert [(s.worker, s.server, s.start - bucket.start, s.stop - bucket.start) for s in inside] == [
             (s.worker, s.server, s.start, s.stop) for s in alone.slices
         ]
+        assert all(p.start <= s.start and s.stop <= p.stop for s in inside for p in [bucket.part(s.worker)])
