@@ -1,4 +1,4 @@
-"""Memory that ranks share, and the exchange that sends nothing."""
+"""Memory that ranks share."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ import pytest
 
 from singa_dask.comm import run_threads
 from singa_dask.comm.shared_memory import form_shared_memory
-from singa_dask.exchange import Bucket, SharedExchange
-
-BUCKETS = [Bucket(0, 6, (2, 0, 4)), Bucket(6, 9, (1, 1, 1))]
 
 
 def _write_and_read(comm, size, dtype):
@@ -69,31 +66,3 @@ def test_a_rank_that_cannot_see_another_is_enough(monkeypatch):
 
     monkeypatch.setattr(os, "readlink", once_elsewhere)
     assert run_threads(3, form_shared_memory, 4, np.float32) == [None] * 3
-
-
-def _exchange(comm, apart):
-    arrays = form_shared_memory(comm, 18, np.float32)
-    values, grads = arrays[0][:9], [array[9:] for array in arrays]
-    exchange = SharedExchange(comm, BUCKETS, grads)
-    mine = grads[comm.rank]
-    own = np.zeros(9, np.float32) if apart else mine
-    comm.nbytes.clear()
-    for step in range(3):
-        mine[:] = np.arange(9) * (comm.rank + 1) + step
-        for bucket, run in enumerate(exchange.parts):
-            exchange.prepare(bucket, mine)
-            exchange.reduce_scatter(bucket, mine, own)
-            values[run] += own[run]
-        for bucket in range(len(BUCKETS)):
-            exchange.all_gather(bucket, values, values)
-    return values, dict(comm.nbytes)
-
-
-@pytest.mark.parametrize("apart", [True, False])
-def test_runs_are_summed_by_their_owners_and_all_see_the_new_values(apart):
-    found = run_threads(3, _exchange, apart)
-    for values, nbytes in found:
-        np.testing.assert_array_equal(values, 3 * 6 * np.arange(9) + 3 * (0 + 1 + 2))
-        assert nbytes["reduce_scatter"] == nbytes["all_gather"]
-    # Three steps of four bytes, without the own runs: as if they had been sent.
-    assert [nbytes["reduce_scatter"] for _, nbytes in found] == [3 * 4 * (9 - own) for own in (3, 1, 5)]

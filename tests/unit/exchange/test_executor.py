@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -21,6 +23,15 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+@contextmanager
+def executor_of(comm: Communicator, **options) -> Iterator[CollectiveExecutor]:
+    executor = CollectiveExecutor(comm, **options)
+    try:
+        yield executor
+    finally:
+        executor.close()
 
 
 def train(
@@ -48,12 +59,9 @@ def train(
 def test_ranks_that_find_differently_go_the_same_way():
     def member(comm: Communicator) -> list[bool]:
         clock = Clock()
-        executor = CollectiveExecutor(comm, threaded=True, tuner=OverlapTuner(clock))
-        try:
+        with executor_of(comm, threaded=True, tuner=OverlapTuner(clock)) as executor:
             # The first rank finds overlap a little faster, the second much slower.
             return train(executor, comm, clock, WARM_UP + 2 * TURNS + 5, *((1.0, 1.5), (4.0, 2.0))[comm.rank])
-        finally:
-            executor.close()
 
     first, second = run_threads(2, member)
     assert first == second
@@ -63,18 +71,14 @@ def test_ranks_that_find_differently_go_the_same_way():
 @pytest.mark.parametrize("threaded", [True, False])
 def test_what_layers_wait_for_counts_and_is_polled_like_the_rest(threaded):
     def member(comm: Communicator) -> tuple[float, bool]:
-        executor = CollectiveExecutor(comm, threaded=threaded)
-        group = WorkerGroup(executor, comm.split(0), Ops())
-        try:
-            beside = executor.submit(lambda: group.comm.hurried)
-            hurried = beside.result()
+        with executor_of(comm, threaded=threaded) as executor:
+            group = WorkerGroup(executor, comm.split(0), Ops())
+            hurried = executor.submit(lambda: group.comm.hurried).result()
             if comm.rank == 0:
                 time.sleep(0.2)
             assert group.sum(np.ones(3)).tolist() == [2.0] * 3
             assert group.comm.hurried
             return executor.wait_s, hurried
-        finally:
-            executor.close()
 
     (first, hurried), (second, _) = run_threads(2, member)
     assert second > 0.1 and first < second
@@ -83,11 +87,8 @@ def test_what_layers_wait_for_counts_and_is_polled_like_the_rest(threaded):
 
 def test_without_a_trial_every_step_overlaps():
     def member(comm: Communicator) -> list[bool]:
-        executor = CollectiveExecutor(comm, threaded=True)
-        try:
+        with executor_of(comm, threaded=True) as executor:
             return train(executor, comm, Clock(), WARM_UP + 2 * TURNS, 2.0, 1.0)
-        finally:
-            executor.close()
 
     assert all(map(all, run_threads(2, member)))
 
@@ -100,43 +101,34 @@ def test_without_a_thread_none_does_and_nothing_is_tried():
 
 def test_what_is_not_beside_is_done_by_the_caller_at_once():
     trial = OverlapTuner(Clock())
-    executor = CollectiveExecutor(SoloCommunicator(), threaded=True, tuner=trial)
-    try:
+    with executor_of(SoloCommunicator(), threaded=True, tuner=trial) as executor:
         assert executor.run(threading.get_ident) != threading.get_ident()
         trial.first = False
         assert executor.submit(threading.get_ident).result(timeout=0) == threading.get_ident()
-    finally:
-        executor.close()
 
 
 def test_what_comes_behind_an_operation_under_way_waits_for_it():
     """A sum that the backward pass needs, in a step that does not overlap, must not overtake the bucket before it."""
     trial, go, done = OverlapTuner(Clock()), threading.Event(), []
-    executor = CollectiveExecutor(SoloCommunicator(), threaded=True, tuner=trial)
-    try:
+    with executor_of(SoloCommunicator(), threaded=True, tuner=trial) as executor:
         first = executor.submit(lambda: (go.wait(10), done.append(1)))
         trial.first = False
         second = executor.submit(done.append, 2)
         assert not second.done()
         go.set()
-        executor.wait(first)
-        executor.wait(second)
+        for future in (first, second):
+            executor.wait(future)
         assert done == [1, 2]
-    finally:
-        executor.close()
 
 
 @pytest.mark.parametrize("threaded", [False, True])
 def test_an_operation_that_fails_fails_those_behind_it(threaded):
     def member(comm: Communicator) -> None:
-        executor = CollectiveExecutor(comm, threaded=threaded)
-        try:
+        with executor_of(comm, threaded=threaded) as executor:
             with pytest.raises(ZeroDivisionError):
                 executor.run(lambda: 1 / 0)
             with pytest.raises(ClusterError, match="division by zero"):
                 executor.run(comm.barrier)
-        finally:
-            executor.close()
 
     run_threads(2, member)
 
@@ -157,18 +149,16 @@ class Driven(SoloCommunicator):
 
 def test_what_was_started_goes_on_while_there_is_nothing_else_to_do():
     comm = Driven(5)
-    executor = CollectiveExecutor(comm, threaded=True)
-    future = executor.submit(lambda: "started")
-    assert comm.over.wait(10) and future.result(10) == "started"
-    executor.close()
+    with executor_of(comm, threaded=True) as executor:
+        future = executor.submit(lambda: "started")
+        assert comm.over.wait(10) and future.result(10) == "started"
 
 
 def test_what_was_started_keeps_nobody_waiting():
     comm = Driven(float("inf"))
-    executor = CollectiveExecutor(comm, threaded=True)
-    first = executor.submit(lambda: 1)
-    assert executor.submit(lambda: 2) is not first and first.result(10) == 1
-    assert executor.run(lambda: 3) == 3
-    executor.submit(lambda: 4)
-    executor.close()
+    with executor_of(comm, threaded=True) as executor:
+        first = executor.submit(lambda: 1)
+        assert executor.submit(lambda: 2) is not first and first.result(10) == 1
+        assert executor.run(lambda: 3) == 3
+        executor.submit(lambda: 4)
     assert comm.aborted == "the worker's step was broken off"

@@ -19,7 +19,7 @@ from singa_dask.net.flat import Entry
 
 SIZE, STEPS = 18, 5
 BUCKETS = [Bucket(0, 6, (2, 2, 2)), Bucket(6, 12, (0, 3, 3)), Bucket(12, 18, (6, 0, 0))]
-STATISTICS = np.array([1, 7, 8, 17])
+STATISTICS = np.array([1, 7, 8])  # none in the last bucket
 OTHERS = np.setdiff1d(np.arange(SIZE), STATISTICS)
 CODECS = [{"name": "kHalf"}, {"name": "kPartial", "sparsity": 0.4}, {"name": "kTopK", "sparsity": 0.4}]
 
@@ -34,7 +34,7 @@ def steps(exchange, new, change):
     for step in range(STEPS):
         exchange.begin(step)
         grads = gradients(step, exchange.comm.rank)
-        sums = grads if exchange.in_place and step % 2 else np.full(SIZE, np.nan, np.float32)
+        sums = grads if step % 2 else np.full(SIZE, np.nan, np.float32)
         for bucket in (2, 1, 0):
             exchange.prepare(bucket, grads)
             exchange.reduce_scatter(bucket, grads, sums)
@@ -168,6 +168,37 @@ def test_shared_memory_sums_where_the_gradients_lie_and_counts_what_was_not_sent
         assert nbytes["all_gather"] == 4 * (SIZE - mine) and nbytes["reduce_scatter"] == 4 * (SIZE - mine + 4)
 
 
+def test_a_full_exchange_brings_the_sums_to_all_ranks():
+    def member(comm):
+        exchange, grads, own = FullExchange(comm, BUCKETS), gradients(0, comm.rank), np.full(SIZE, np.nan, np.float32)
+        for bucket in (2, 1, 0):
+            exchange.prepare(bucket, grads)
+            exchange.reduce_scatter(bucket, grads, own)
+            exchange.all_gather(bucket, own, own)
+        return own, exchange
+
+    for rank, (own, exchange) in enumerate(run_threads(3, member)):
+        np.testing.assert_allclose(own, total(0), rtol=1e-5, atol=1e-6)
+        assert exchange.parts == tuple(bucket.part(rank) for bucket in BUCKETS) and not exchange.in_place
+
+
+def test_a_residual_finds_its_place_in_every_bucket_and_own_parts_are_given_back():
+    def member(comm):
+        exchange, given = bucket_exchange(comm, BUCKETS, CODECS[2]), gradients(2, comm.rank)
+        rest = exchange.take_over(given)
+        own = np.isin(np.arange(SIZE), np.r_[exchange.parts])
+        np.testing.assert_array_equal(rest, np.where(own, given, 0))
+        np.testing.assert_array_equal(exchange.residual, np.where(own, 0, given))
+
+    run_threads(3, member)
+
+
+@pytest.mark.parametrize("counts", [(), (1, 2), (-1,)])
+def test_counts_must_fit_the_group(counts):
+    with pytest.raises(ValueError, match="one per rank"):
+        FullExchange(SoloCommunicator(), [Bucket(0, 3, counts)])
+
+
 def test_the_kind_is_that_of_the_job_and_a_rank_on_its_own_sends_nothing():
     alone = [Bucket(0, 4, (4,))]
     for settings in ({"name": "kFull"}, *CODECS):
@@ -177,7 +208,6 @@ def test_the_kind_is_that_of_the_job_and_a_rank_on_its_own_sends_nothing():
         bucket_exchange(SoloCommunicator(), alone, {"name": "kTopK", "sparsity": 7.0})
     kinds = run_threads(3, lambda comm: type(bucket_exchange(comm, BUCKETS, CODECS[0])))
     assert kinds == [CodedValues] * 3
-    assert not run_threads(3, lambda comm: FullExchange(comm, BUCKETS).in_place)[0]
 
 
 def test_what_an_exchange_without_a_codec_cannot_keep_is_given_back():

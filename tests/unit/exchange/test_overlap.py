@@ -12,8 +12,7 @@ from singa_dask.exchange.overlap import LASTS, TURNS, WARM_UP, OverlapTuner
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
+    now = 0.0
 
     def __call__(self) -> float:
         return self.now
@@ -65,19 +64,3 @@ def test_one_slow_step_decides_nothing():
             assert went
             clock.now += 100
     assert trial.first
-
-
-def test_ranks_go_by_the_sum_of_what_all_of_them_found():
-    trials = []
-    for first, second in ((1.0, 2.0), (5.0, 3.0)):
-        clock = Clock()
-        trial = OverlapTuner(clock)
-        for _ in range(WARM_UP + 2 * TURNS):
-            trial.begin()
-            clock.now += first if trial.first else second
-            trial.end()
-        trials.append(trial)
-    total = sum(trial.seconds for trial in trials)
-    for trial in trials:
-        trial.choose(total)
-    assert [trial.first for trial in trials] == [False, False]
