@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singa_dask.comm import SoloCommunicator, run_threads
-from singa_dask.errors import ClusterError, CommTimeout
+from singa_dask.errors import ClusterError
 
 DTYPES = ["u1", "f2", "u4", "f4", "i8", "f8", "?", "c16"]
 SIZES = [1, 2, 3, 4, 9]
@@ -36,31 +34,21 @@ def _received(comm, counts, dtype):
 def _check(results, counts, dtype):
     for rank, recv in enumerate(results):
         expected = np.concatenate([_message(s, rank, row[rank], dtype) for s, row in enumerate(counts)])
-        assert recv.dtype == dtype
-        np.testing.assert_array_equal(recv, expected)
+        np.testing.assert_array_equal(recv, expected, strict=True)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", SIZES)
-def test_every_run_arrives(size, dtype):
-    for row in ([0] * size, [5] * size, [(3 * rank) % 7 for rank in range(size)]):
-        counts = [np.roll(row, rank).tolist() for rank in range(size)]
-        _check(run_threads(size, lambda comm: _received(comm, counts, dtype)), counts, dtype)  # noqa: B023
-
-
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(st.data())
 def test_every_run_arrives_whatever_the_counts(data):
     size = data.draw(st.sampled_from(SIZES))
     row = st.lists(st.sampled_from([0, 0, 1, 2, 17, 300]), min_size=size, max_size=size)
-    counts = data.draw(st.lists(row, min_size=size, max_size=size))
-    _check(run_threads(size, lambda comm: _received(comm, counts, "u1")), counts, "u1")
+    counts, dtype = data.draw(st.lists(row, min_size=size, max_size=size)), data.draw(st.sampled_from(DTYPES))
+    _check(run_threads(size, lambda comm: _received(comm, counts, dtype)), counts, dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_group_of_one_copies(dtype):
+def test_a_group_of_one_copies():
     comm = SoloCommunicator()
-    _check([_received(comm, [[6]], dtype)], [[6]], dtype)
+    _check([_received(comm, [[6]], "c16")], [[6]], "c16")
     with pytest.raises(
         ClusterError, match=r"recv_counts\[0\] must be what rank 0 sends here, 2 elements.*Received: 3"
     ):
@@ -105,37 +93,6 @@ def test_counts_that_do_not_fit_end_the_group(size, expected):
     texts = run_threads(size, member)
     assert any(f"2 elements. Received: {expected}" in text for text in texts)
     assert any("must be what rank" in text for text in texts)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda comm: comm.all_to_all(np.ones(2, "f4"), [1, 1], np.ones(2, "f4"), [1, 1]),
-        lambda comm: comm.barrier(),
-    ],
-    ids=["dtype", "operation"],
-)
-def test_ranks_that_do_not_agree_are_told_apart(other):
-    def member(comm):
-        return other(comm) if comm.rank else comm.all_to_all(np.ones(2), [1, 1], np.ones(2), [1, 1])
-
-    with pytest.raises(ClusterError, match="different operations: all_to_all float64; "):
-        run_threads(2, member)
-
-
-@pytest.mark.parametrize("late", [0, 3])
-def test_a_late_rank_is_a_timeout(late):
-    failed = threading.Event()
-
-    def member(comm):
-        if comm.rank == late:
-            assert failed.wait(30)
-        with pytest.raises(ClusterError) as failure:
-            comm.all_to_all(np.ones(4), [1] * 4, np.ones(4), [1] * 4)
-        failed.set()
-        return type(failure.value)
-
-    assert CommTimeout in run_threads(4, member, timeout_s=0.1)
 
 
 def test_wrong_arguments_are_refused_before_any_rank_waits():

@@ -23,25 +23,22 @@ class _Request:
 
 
 class _Comm:
-    """Rank 1 of 2, whose all-reduce takes `polls` calls of Test."""
+    """Rank 1 of 2, whose collectives take `polls` calls of Test."""
 
     rank, size = 1, 2
 
     def __init__(self, polls):
         load_mpi()
-        self.polls = polls
-        self.freed = False
-        self.told = []
+        self.polls, self.freed, self.told = polls, False, []
 
     def Set_errhandler(self, handler):
         pass
 
-    def Iallreduce(self, send, recv):
+    def Iallreduce(self, *runs):
+        self.runs = runs
         return _Request(self.polls)
 
-    def Ialltoallv(self, send, recv):
-        self.runs = send, recv
-        return _Request(self.polls)
+    Ialltoallv = Iallreduce
 
     def Isend(self, note, rank, tag):
         self.told.append((int(note[0]), rank))
@@ -65,15 +62,14 @@ def test_a_collective_that_ends_is_counted():
 def test_a_collective_that_does_not_end_is_a_timeout_that_names_itself():
     mpi = _Comm(NEVER)
     comm = MpiCommunicator(mpi, timeout_s=0.1)
-    start = time.monotonic()
-    with pytest.raises(
-        CommTimeout, match=r"rank 1: all_reduce did not finish within \d\.\d s; rank 0 is lost, stopped or"
-    ):
+    message = r"rank 1: all_reduce did not finish within \d\.\d s; rank 0 is lost, stopped or"
+    with pytest.raises(CommTimeout, match=message):
         comm.all_reduce(np.ones(1))
-    assert time.monotonic() - start >= 0.1
     assert mpi.told == [(1, 0)]
     with pytest.raises(ClusterError, match="after an unfinished all_reduce"):
         comm.all_reduce(np.ones(1))
+    comm.close()
+    assert not mpi.freed, "MPI_Comm_free is collective"
 
 
 def test_an_abort_ends_a_collective_at_once():
@@ -121,15 +117,10 @@ def test_a_deadline_is_that_of_the_waiting():
     assert comm.nbytes["all_to_all"] == 8 and not comm._under_way
 
 
-def test_a_broken_communicator_is_abandoned_not_freed():
-    """MPI_Comm_free is collective."""
-    healthy, broken = _Comm(0), _Comm(NEVER)
+def test_a_healthy_communicator_is_freed():
+    healthy = _Comm(0)
     MpiCommunicator(healthy).close()
-    comm = MpiCommunicator(broken, timeout_s=0.01)
-    with pytest.raises(CommTimeout):
-        comm.all_reduce(np.ones(1))
-    comm.close()
-    assert healthy.freed and not broken.freed
+    assert healthy.freed
 
 
 def test_a_part_of_an_aborted_communicator_is_not_freed():
@@ -139,12 +130,6 @@ def test_a_part_of_an_aborted_communicator_is_not_freed():
     reasons[0] = "the whole was aborted"
     comm.close()
     assert not part.freed
-
-
-def test_an_all_to_all_has_the_deadline_of_the_others():
-    comm = MpiCommunicator(_Comm(NEVER), timeout_s=0.1)
-    with pytest.raises(CommTimeout, match=r"rank 1: all_to_all did not finish within \d\.\d s"):
-        comm.all_to_all(np.ones(2), [1, 1], np.ones(3), [2, 1])
 
 
 def test_an_all_to_all_travels_as_bytes_and_the_own_run_not_at_all():
