@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.one_machine import run_on_one_machine
-from unit.distopt.test_dist_opt import METHODS, Elsewhere
+from unit.distopt.test_dist_opt import METHODS
 
 from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.distopt import DistOpt, Model
@@ -23,6 +23,7 @@ from singa_dask.layers import (
     SoftmaxLoss,
 )
 from singa_dask.net.flat import FlatParams
+from singa_dask.ops.cpu.ops import CpuOps
 from singa_dask.updaters import LAMB, SGD, Adam
 
 ROWS, STEPS = 13, 4
@@ -116,6 +117,13 @@ def test_a_rule_that_needs_whole_parameters_is_refused():
             DistOpt(LAMB(lr=0.1), mlp(), comm)
 
     run_threads(2, member)
+
+
+class Elsewhere(CpuOps):
+    """Arrays that communicators cannot work on in place, as those of a GPU."""
+
+    def to_host(self, array):
+        return np.array(array)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -371,23 +379,26 @@ def test_a_message_and_single_layers_say_how_to_partition():
     assert net.partition_dim == 0  # the caller's
 
 
-def test_wrong_use_is_refused():
-    with pytest.raises(ConfigError, match=r"partition_dim: must be 0 \(over the batch\) or 1 .* Received: 2"):
-        mlp(2)
-    with pytest.raises(ConfigError, match="partition_dim: expected a whole number"):
-        mlp("features")
-    with pytest.raises(ConfigError, match="rank 1 has a model of other parameters, partitions or seed than rank 0"):
-        run_threads(2, lambda comm: DistOpt(MOMENTUM, mlp(seed=comm.rank), comm))
+@pytest.mark.parametrize(
+    ("dim", "words"), [(2, r"must be 0 \(over the batch\) or 1 .* Received: 2"), ("features", "a whole number")]
+)
+def test_a_partition_dim_that_is_none_is_refused(dim, words):
+    with pytest.raises(ConfigError, match=f"partition_dim: .*{words}"):
+        mlp(dim)
+
+
+def relu_by_rows(dim):
+    layers = [RecordInput(shape=[12]), InnerProduct(num_output=7), ReLU(partition_dim=dim), SoftmaxLoss()]
+    return Model(layers, partition_dim=1)
+
+
+@pytest.mark.parametrize("build", [lambda rank: mlp(seed=rank), mlp, relu_by_rows], ids=["seed", "partition", "layer"])
+def test_a_rank_with_another_model_is_named(build):
     with pytest.raises(ConfigError, match="rank 1 has a model of other parameters"):
-        run_threads(2, lambda comm: DistOpt(MOMENTUM, mlp(comm.rank), comm))
+        run_threads(2, lambda comm: DistOpt(MOMENTUM, build(comm.rank), comm))
 
-    def divides_rows(comm):
-        layers = [RecordInput(shape=[12]), InnerProduct(num_output=7), ReLU(partition_dim=comm.rank), SoftmaxLoss()]
-        DistOpt(MOMENTUM, Model(layers, partition_dim=1), comm)
 
-    with pytest.raises(ConfigError, match="rank 1 has a model of other parameters, partitions"):
-        run_threads(2, divides_rows)
-
+def test_a_partitioned_model_is_that_of_its_ranks():
     def member(comm):
         model = mlp()
         DistOpt(MOMENTUM, model, comm)
