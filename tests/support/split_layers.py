@@ -146,24 +146,6 @@ class SplitLayer:
     def _device(self, x: np.ndarray) -> Any:
         return self.ops.asarray(x.copy(), self.ops.dtype)
 
-    def objective(self, size: int) -> float:
-        """The number whose gradient the backward pass computes."""
-        results = self.run(size, backward=False)
-        if isinstance(self.layer, LossLayer):
-            return results.metrics[0]["loss"]
-        return float((results.y * self.dy).sum())
-
-    def difference(self, array: np.ndarray, index: int, size: int, step: float = 1e-5) -> float:
-        """The central difference of the objective for one element of an input or a value."""
-        flat = array.reshape(-1)
-        saved = flat[index]
-        flat[index] = saved + step
-        above = self.objective(size)
-        flat[index] = saved - step
-        below = self.objective(size)
-        flat[index] = saved
-        return (above - below) / (2 * step)
-
 
 CELLS = {"RNN": RNN, "GRU": GRU, "LSTM": LSTM}
 

@@ -1,26 +1,12 @@
-"""Attention: settings, and memory that is linear in the number of positions."""
+"""Attention: large scores, and memory that is linear in the number of positions."""
 
 import tracemalloc
 
 import numpy as np
 import pytest
 
-from singa_dask.errors import ConfigError
-from singa_dask.layers import Attention, Context, PositionalEmbedding, Step
-from singa_dask.layers.attention import sinusoids
+from singa_dask.layers import Attention, Context, Step
 from singa_dask.ops import get_ops
-
-
-def test_heads_must_divide_the_features():
-    with pytest.raises(ConfigError, match=r"layer 'a'.*num_heads must divide the 8 features.*3"):
-        Attention("a", "x", num_heads=3, unroll_len=4).setup((8,))
-
-
-@pytest.mark.parametrize("shape", [(8,), (1, 1, 8)])
-def test_a_single_position_is_refused(shape):
-    for layer in (Attention("a", "x", num_heads=2), PositionalEmbedding("a", "x")):
-        with pytest.raises(ConfigError, match=r"layer 'a': has a single position.*unroll_len: T"):
-            layer.setup(shape)
 
 
 def attention(steps, causal):
@@ -42,7 +28,7 @@ def attention(steps, causal):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_long_sequences_need_no_array_of_all_pairs(causal):
-    steps = 3000
+    steps = 1200
     attention(8, causal)()  # compiles the kernels
     both = attention(steps, causal)
     tracemalloc.start()
@@ -62,10 +48,3 @@ def test_large_scores_do_not_overflow(dtype):
     ops.attention((q, k, v), out, log_sums, causal=False)
     largest = (q[0, 0].astype(float) @ k[0, 0].T.astype(float)).argmax(axis=1)
     np.testing.assert_allclose(out[0, 0], v[0, 0][largest], rtol=1e-5)
-
-
-def test_waves_are_those_of_the_formula():
-    table = sinusoids(50, 6)
-    assert table[7, 2] == np.sin(7 / 10000 ** (2 / 6))
-    assert table[7, 5] == np.cos(7 / 10000 ** (4 / 6))
-    assert not PositionalEmbedding("p", "x", kind="SINUSOIDAL").params

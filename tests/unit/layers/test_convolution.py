@@ -3,38 +3,9 @@
 import numpy as np
 import pytest
 
-from singa_dask.errors import ConfigError
-from singa_dask.layers import Convolution, Pooling, TransposedConvolution, Upsampling
+from singa_dask.layers import Convolution, TransposedConvolution
 from singa_dask.layers.upsampling import interpolation
 from singa_dask.ops import Ops, Window
-
-IMAGE = (6, 5, 4)
-
-
-@pytest.mark.parametrize(
-    ("kind", "conf", "shape", "words"),
-    [
-        (Convolution, {"groups": 3}, IMAGE, r"groups must divide the 4 channels.*groups: 3, num_filters: 6"),
-        (Convolution, {"groups": 4}, IMAGE, r"groups must divide.*groups: 4, num_filters: 6"),
-        (Convolution, {"kernel": 3, "dilation": 3}, IMAGE, r"a kernel of \(7, 7\) is larger than the image, \(6, 5\)"),
-        (Convolution, {"pad": 3}, IMAGE, r"pad must lie between 0 and \(kernel - 1\) dilation"),
-        (Convolution, {"dilation": 0}, IMAGE, r"kernel, stride and dilation must be at least 1"),
-        (Convolution, {"output_pad": 1}, IMAGE, r"output_pad is not read.*kTransposedConvolution"),
-        (Convolution, {}, (6,), r"Convolution needs images, sequences or volumes.*\(6,\)"),
-        (TransposedConvolution, {"output_pad": 1}, IMAGE, r"output_pad must lie between 0 and stride - 1.*1"),
-        (TransposedConvolution, {"kernel": 5, "pad": 4}, (2, 2, 4), r"leaves nothing of an output of \(-2, -2\)"),
-        (TransposedConvolution, {"groups": 3}, IMAGE, r"groups must divide the 4 channels"),
-    ],
-)
-def test_settings_that_do_not_fit(kind, conf, shape, words):
-    with pytest.raises(ConfigError, match=f"(?s)layer 'c'.*{words}"):
-        kind("c", "x", num_filters=6, **conf).setup(shape)
-
-
-@pytest.mark.parametrize("layer", [Pooling("p", "x"), Upsampling("u", "x")])
-def test_features_have_no_place_for_windows(layer):
-    with pytest.raises(ConfigError, match=r"(Pooling|Upsampling) needs images, sequences or volumes.*\(36,\)"):
-        layer.setup((36,))
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])

@@ -1,4 +1,4 @@
-"""The layer with two sources of docs/layers.md."""
+"""The layers of docs/layers.md."""
 
 from __future__ import annotations
 
@@ -7,40 +7,48 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.gradients import check_gradients
+from support.gradients import check_gradients, loss_of
+from support.nets_over_time import ROWS, text, texts
 
 from singa_dask import Model, layers
 from singa_dask.errors import ConfigError
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.layers.context import Step
+from singa_dask.net import Batch, Net
+from singa_dask.ops import get_ops
 
-TEXT = (Path(__file__).parents[3] / "docs" / "layers.md").read_text()
+DOCS = (Path(__file__).parents[3] / "docs" / "layers.md").read_text()
 
 
-@pytest.fixture
-def difference():
-    (code,) = (block for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if "class Difference" in block)
+def documented(name):
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL) if f"class {name}" in block)
     names = {"__name__": "of_the_documentation"}
     exec(code, names)
-    return names["Difference"]
+    return names[name]
 
 
-def net(difference, width: int = 4):
+def model(width=4):
+    """One with the layer that has two sources."""
     data = layers.RecordInput("data", shape=[4])
     first = layers.Tanh()(layers.InnerProduct("first", num_output=4)(data))
     second = layers.InnerProduct("second", num_output=width)(first)
-    return layers.SoftmaxLoss()(
-        layers.InnerProduct("scores", num_output=3)(difference("difference")(second, first)), data
-    )
+    difference = documented("Difference")("difference")(second, first)
+    return Model([layers.SoftmaxLoss()(layers.InnerProduct(num_output=3)(difference), data)], dtype=np.float64)
 
 
-def test_it_has_right_gradients(difference):
-    model = Model([net(difference)], dtype=np.float64)
-    rng = np.random.default_rng(0)
+def test_the_layer_with_two_sources_has_right_gradients():
+    made, rng = model(), np.random.default_rng(0)
     x, y = rng.normal(size=(5, 4)), rng.integers(0, 3, 5)
-    model(x, y)
-    model.net.backward()
-    check_gradients(model.net, lambda: float(model(x, y)), per_entry=4)
+    check_gradients(made.net, lambda: float(made(x, y)), per_entry=4)
 
 
-def test_sources_of_other_shapes_are_refused(difference):
+def test_sources_of_other_shapes_are_refused():
     with pytest.raises(ConfigError, match="the sources must have the same shape"):
-        Model([net(difference, width=5)])
+        model(width=5)
+
+
+def test_the_recurrent_layer_has_right_gradients():
+    net = Net(text(documented("Leaky")("cell", "in")), Phase.kTrain, get_ops("cpu", np.float64))
+    net.initialise(3)
+    feed, step = {"data": Batch(texts(1)[0])}, Step(Phase.kTrain, 0, total_rows=ROWS)
+    check_gradients(net, lambda: loss_of(net, feed, step), per_entry=20)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singa_dask.algorithms import BP
-from singa_dask.job.job_pb2 import NetProto
-from singa_dask.layers import BatchNorm, Convolution, Dropout, InnerProduct, RecordInput, SoftmaxLoss, Step
+from singa_dask.layers import Dropout, Step
 from singa_dask.layers.context import Context
 from singa_dask.layers.partition import Form, LayerPartition, even_bounds
 from singa_dask.ops import Ops, get_ops
-from tests.support.partitioned import assert_equal_to_serial
 
 ROWS = 6
 IMAGE = (2, 3, 5)
@@ -50,22 +47,3 @@ def test_every_form_gets_the_mask_of_one_worker(shape, ops, steps, size):
             np.testing.assert_array_equal(np.concatenate(by_step, axis).reshape(whole.shape), whole)
     for i, whole in enumerate(serial):
         np.testing.assert_array_equal(outputs(x, Form.WHOLE, size - 1, size, ops, steps)[i], whole)
-
-
-@pytest.mark.parametrize("dim", [0, 1])
-def test_a_group_trains_as_one_worker(dim):
-    layers = [
-        RecordInput("data", shape=[2, 4, 4]),
-        Dropout("drop0", "data", dropout_ratio=0.2),
-        Convolution("conv", "drop0", num_filters=5, kernel=3),
-        BatchNorm("norm", "conv"),
-        Dropout("drop1", "norm", dropout_ratio=0.5),
-        InnerProduct("ip1", "drop1", num_output=30, partition_dim=dim),
-        Dropout("drop2", "ip1", dropout_ratio=0.5),
-        InnerProduct("ip2", "drop2", num_output=4),
-        SoftmaxLoss("loss", ["ip2", "data"]),
-    ]
-    proto = NetProto(layer=[layer.proto for layer in layers], partition_dim=dim)
-    draw = np.random.default_rng(0)
-    batches = [{"data": (draw.random((8, 4, 4, 2)), draw.integers(0, 4, 8))} for _ in range(3)]
-    assert_equal_to_serial(proto, BP(), batches, (2, 3, 4))

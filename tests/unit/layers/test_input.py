@@ -6,7 +6,6 @@ import h5py
 import numpy as np
 import pytest
 
-from singa_dask.errors import ConfigError, DataError
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers import CharRNN, Context, Dummy, ImagePreprocess, RecordInput, Step
 from singa_dask.ops import Ops, get_ops
@@ -41,12 +40,6 @@ def test_shape_of_a_job_becomes_height_width_channels(shape, own):
     assert RecordInput("data", shape=shape).setup() == own
 
 
-@pytest.mark.parametrize("shape", [[], [0], [2, 3, 4, 5, 6]])
-def test_impossible_shape_is_refused(shape):
-    with pytest.raises(ConfigError, match=r"layer 'data'.*store_conf.shape"):
-        RecordInput("data", shape=shape).setup()
-
-
 def test_layouts_of_images_that_a_shard_may_have():
     planes = RNG.integers(0, 256, (2, 3, 4, 5), np.uint8)
     expected = np.moveaxis(planes, 1, 3).astype(np.float32)
@@ -58,18 +51,6 @@ def test_layouts_of_images_that_a_shard_may_have():
     grey = RNG.integers(0, 256, (2, 4, 5), np.uint8)
     np.testing.assert_array_equal(feed(RecordInput("data", shape=[4, 5]), grey)[..., 0], grey)
     np.testing.assert_array_equal(feed(RecordInput("data", shape=[20]), grey), grey.reshape(2, 20))
-
-
-def test_records_of_another_size_are_refused():
-    with pytest.raises(DataError, match=r"layer 'data'.*\(5,\).*\[4\]"):
-        feed(RecordInput("data", shape=[4]), np.zeros((2, 5)))
-    with pytest.raises(DataError, match="layer 'data'"):
-        feed(RecordInput("data", shape=[3, 4, 5]), np.zeros((2, 5, 4, 3)))
-
-
-def test_floats_that_fit_pass_through_uncopied():
-    x = RNG.random((2, 5), np.float32)
-    assert feed(RecordInput("data", shape=[5]), x) is x
 
 
 @pytest.mark.parametrize(
@@ -84,8 +65,9 @@ def test_sequences_have_their_records_in_front(shape, sample):
 
 
 def test_characters_are_sequences_of_one_more_than_is_unrolled():
-    layer = CharRNN("text", path="somewhere", unroll_len=4, batchsize=3)
-    job = layer.proto.SerializeToString()
+    """The job stays as it is."""
+    proto = CharRNN("text", path="somewhere", unroll_len=4, batchsize=3).proto
+    layer = CharRNN.from_proto(proto)
     x = np.arange(15, dtype=np.uint8).reshape(3, 5)
     y = feed(layer, x)
     np.testing.assert_array_equal(y, x)
@@ -93,21 +75,25 @@ def test_characters_are_sequences_of_one_more_than_is_unrolled():
     store = layer.proto.store_conf
     assert (store.path, store.sequence, store.lookahead, list(store.batchsize)) == ("somewhere", 4, 1, [3])
     assert not store.has_label
-    assert CharRNN("text", path="somewhere", unroll_len=4, batchsize=3).proto.SerializeToString() == job
-
-
-def test_a_net_with_characters_leaves_the_job_as_it_is():
-    proto = CharRNN("text", path="somewhere").proto
-    layer = CharRNN.from_proto(proto)
-    assert layer.setup() == (51,)
-    assert layer.proto.HasField("store_conf")
     assert not proto.HasField("store_conf")
+    assert CharRNN("text", path="somewhere").setup() == (51,)
 
 
 def preprocess(x: np.ndarray, step: Step, ops: Ops, **conf) -> np.ndarray:
     layer = ImagePreprocess("aug", "data", **conf)
     assert layer.setup(x.shape[1:]) == (conf.get("cropsize") or x.shape[1], conf.get("cropsize") or x.shape[2], 3)
     return layer.forward(Context(ops, step), x)
+
+
+def places(images: np.ndarray, crops: np.ndarray) -> set[tuple[int, int, int]]:
+    """Where the crops are from: top, left, and 1 if mirrored."""
+    _, height, width, _ = crops.shape
+    found = set()
+    for image, crop in zip(images, crops, strict=True):
+        for top, left in np.ndindex(image.shape[0] - height + 1, image.shape[1] - width + 1):
+            piece = image[top : top + height, left : left + width]
+            found |= {(top, left, m) for m, p in enumerate((piece, piece[:, ::-1])) if np.allclose(p, crop, atol=1e-6)}
+    return found
 
 
 @pytest.mark.parametrize("ops", [Ops(), get_ops()], ids=repr)
@@ -123,16 +109,9 @@ def test_preprocess_takes_the_centre_outside_training(ops, tmp_path):
 def test_preprocess_crops_and_mirrors_at_random_in_training(ops):
     x = RNG.random((64, 5, 6, 3), np.float32)
     y = preprocess(x, Step(number=4), ops, cropsize=3, mirror=True)
-    found = set()
-    for image, crop in zip(x, y, strict=True):
-        for top in range(3):
-            for left in range(4):
-                piece = image[top : top + 3, left : left + 3]
-                found |= {(top, left, m) for m, p in enumerate((piece, piece[:, ::-1])) if np.array_equal(p, crop)}
+    found = places(x, y)
     assert len(found) > 15
-    assert {top for top, _, _ in found} == {0, 1, 2}
-    assert {left for _, left, _ in found} == {0, 1, 2, 3}
-    assert {mirrored for _, _, mirrored in found} == {0, 1}
+    assert [set(axis) for axis in zip(*found, strict=True)] == [{0, 1, 2}, {0, 1, 2, 3}, {0, 1}]
     assert not np.array_equal(y, preprocess(x, Step(number=5), ops, cropsize=3, mirror=True))
 
 
@@ -141,11 +120,8 @@ def test_preprocess_pads_with_zeros_behind_the_mean(ops, tmp_path):
     x, mean = RNG.random((64, 4, 5, 3), np.float32), RNG.random((4, 5, 3))
     meanfile = hdf5(tmp_path / "m", mean=mean)
     padded = np.pad(x - mean.astype(np.float32), ((0, 0), (1, 1), (1, 1), (0, 0)))
-    found = set()
-    for image, crop in zip(padded, preprocess(x, Step(number=4), ops, pad=1, meanfile=meanfile), strict=True):
-        pieces = {(top, left): image[top : top + 4, left : left + 5] for top in range(3) for left in range(3)}
-        found |= {place for place, piece in pieces.items() if np.allclose(piece, crop, atol=1e-6)}
-    assert len(found) == 9
+    found = places(padded, preprocess(x, Step(number=4), ops, pad=1, meanfile=meanfile))
+    assert found == {(top, left, 0) for top in range(3) for left in range(3)}
     tested = preprocess(x, Step(Phase.kTest), ops, pad=1, meanfile=meanfile)
     np.testing.assert_allclose(tested, x - mean, rtol=1e-5, atol=1e-6)
 
@@ -159,22 +135,6 @@ def test_a_row_is_prepared_alike_whoever_has_it():
     assert not np.array_equal(whole, unmirrored)
 
 
-def test_unusable_means_are_named(tmp_path):
-    for path, message in (
-        (str(tmp_path / "none.h5"), "none.h5"),
-        (hdf5(tmp_path / "std.h5", std=np.zeros(7)), "no data set 'mean'.*It has: std"),
-        (hdf5(tmp_path / "wrong.h5", mean=np.zeros((3, 3, 9))), r"shape of a sample, \(4, 5, 3\).*\(3, 3, 9\)"),
-    ):
-        with pytest.raises(ConfigError, match=f"layer 'aug'.*{message}"):
-            ImagePreprocess("aug", "data", meanfile=path).setup((4, 5, 3))
-
-
-def test_preprocess_refuses_what_is_no_image_or_too_small():
-    for shape, message in (((5,), "needs images"), ((2, 9, 3), "cropsize must lie.*3 for 2 x 9")):
-        with pytest.raises(ConfigError, match=message):
-            ImagePreprocess("aug", "data", cropsize=3).setup(shape)
-
-
 def test_dummy_input_gives_the_same_numbers_at_every_step():
     layer = Dummy("d", input=True, shape=[2, 3, 4, 5])
     assert layer.setup() == (4, 5, 3)
@@ -183,5 +143,3 @@ def test_dummy_input_gives_the_same_numbers_at_every_step():
     assert first.shape == (2, 4, 5, 3)
     assert len(np.unique(first)) == first.size
     np.testing.assert_array_equal(first, layer.forward(ctx))
-    with pytest.raises(ConfigError, match="'d'"):
-        Dummy("d").setup()

@@ -29,15 +29,9 @@ def test_forward_is_the_formula(name, ops):
     for got, want in zip(received, expected if isinstance(expected, list) else [expected], strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
         assert got.flags.c_contiguous
+    assert [y.shape[1:] for y in received] == list(set_up.shape if set_up.layer.multiple_outputs else [set_up.shape])
     for x, copy in zip(set_up.inputs, before, strict=True):
         np.testing.assert_array_equal(x, copy, "forward modified its input")
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_shape_from_setup_is_that_of_the_output(name):
-    set_up = bench(name, BACKENDS["base"])
-    shapes = set_up.shape if set_up.layer.multiple_outputs else [set_up.shape]
-    assert [y.shape[1:] for y in set_up.forward()] == list(shapes)
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
@@ -116,17 +110,21 @@ def test_job_text_and_python_build_the_same_layer(name):
     assert layer.setup(*[(1,) if s is LABELS else s for s in case.sources]) == bench(name, Ops()).shape
 
 
-@pytest.mark.parametrize("name", ["SoftmaxLoss", "EuclideanLoss", "Accuracy"])
-def test_metrics_of_shares_add_up_to_those_of_the_batch(name):
-    whole = bench(name, BACKENDS["base"])
-    whole.forward()
-    totals = whole.layer.metrics(whole.ctx)
-    shares = []
-    for rows in (slice(0, 1), slice(1, None)):
-        share = bench(name, BACKENDS["base"])
+MEASURING = ["Accuracy", *(name for name, case in CASES.items() if isinstance(case.layer, LossLayer))]
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_metrics_and_gradients_of_shares_are_those_of_the_batch(name):
+    whole, *shares = (bench(name, BACKENDS["base"]) for _ in range(3))
+    for share, rows in zip(shares, (slice(0, 1), slice(1, None)), strict=True):
         share.inputs = [x[rows] for x in whole.inputs]
-        share.forward()
-        shares.append(share.layer.metrics(share.ctx))
-    assert totals
+    for each in (whole, *shares):
+        each.forward()
+    totals, first, second = (each.layer.metrics(each.ctx) for each in (whole, *shares))
+    assert totals.keys() == first.keys()
     for key, metric in totals.items():
-        assert (shares[0][key] + shares[1][key]).mean == pytest.approx(metric.mean)
+        assert (first[key] + second[key]).total == pytest.approx(metric.total)
+        assert (first[key] + second[key]).count == metric.count
+    if CASES[name].differentiable:
+        expected, *gradients = (each.backward([])[0] for each in (whole, *shares))
+        np.testing.assert_allclose(np.concatenate(gradients), expected, rtol=1e-12, atol=1e-15)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -11,12 +13,10 @@ from singa_dask.job.assemble import assemble
 from singa_dask.layers import (
     Accuracy,
     Concate,
-    Convolution,
     Dropout,
     InnerProduct,
     RecordInput,
     ReLU,
-    Slice,
     SoftmaxLoss,
 )
 from singa_dask.updaters import SGD
@@ -46,66 +46,6 @@ class Net(Module):
         return self.heads["digit"](x)
 
 
-def wiring(layers):
-    return {message.name: list(message.srclayers) for message in assemble(layers)}
-
-
-def test_a_module_in_a_list_is_wired_by_its_forward():
-    assert wiring([RecordInput("data", **DATA), Net(), SoftmaxLoss("loss")]) == {
-        "data": [],
-        "first": ["data"],
-        "blocks.0.fc": ["first"],
-        "blocks.0.relu": ["blocks.0.fc"],
-        "add1": ["first", "blocks.0.relu"],
-        "blocks.1.fc": ["add1"],
-        "blocks.1.relu": ["blocks.1.fc"],
-        "add2": ["add1", "blocks.1.relu"],
-        "heads.scores": ["add2"],
-        "loss": ["heads.scores", "data"],
-    }
-
-
-def test_a_module_is_called_on_layers_as_a_layer_is():
-    data = RecordInput("data", **DATA)
-    scores = Net(0)(data)
-    assert wiring([SoftmaxLoss("loss")(scores, data), Accuracy("right")(scores, data)]) == {
-        "data": [],
-        "first": ["data"],
-        "heads.scores": ["first"],
-        "loss": ["heads.scores", "data"],
-        "right": ["heads.scores", "data"],
-    }
-
-
-def test_a_name_goes_in_front_of_the_names_of_the_layers():
-    net = Net(1)
-    net.name = "encoder"
-    assert [m.name for m in assemble([RecordInput("data", **DATA), net])][1:] == [
-        *("encoder.first", "encoder.blocks.0.fc", "encoder.blocks.0.relu", "add1", "encoder.heads.scores"),
-    ]
-
-
-def test_names_of_several_modules_do_not_clash():
-    layers = [RecordInput("data", **DATA), Block(64), Block(64), InnerProduct("fc", num_output=64), Block(64)]
-    assert wiring(layers) == {
-        "data": [],
-        "block2.fc": ["data"],
-        "block2.relu": ["block2.fc"],
-        "add1": ["data", "block2.relu"],
-        "block3.fc": ["add1"],
-        "block3.relu": ["block3.fc"],
-        "add2": ["add1", "block3.relu"],
-        "fc": ["add2"],
-        "block4.fc": ["fc"],
-        "block4.relu": ["block4.fc"],
-        "add3": ["fc", "block4.relu"],
-    }
-    data = RecordInput("data", **DATA)
-    assert [m.name for m in assemble([Block(64)(Block(64)(data))])] == [
-        *("data", "fc", "relu", "add1", "block2.fc", "block2.relu", "add2"),
-    ]
-
-
 class Stacked(Module):
     def __init__(self):
         self.layers = [InnerProduct(num_output=4), ReLU(), InnerProduct(num_output=3)]
@@ -114,11 +54,6 @@ class Stacked(Module):
         for layer in self.layers:
             x = layer(x)
         return x
-
-
-def test_an_attribute_may_be_called_layers():
-    assert [name for name, _ in Stacked().named_layers().values()] == ["layers.0", "layers.1", "layers.2"]
-    assert Stacked()(np.ones((2, 5), np.float32)).shape == (2, 3)
 
 
 class Child(Module):
@@ -137,8 +72,12 @@ class Parent(Module):
         return self.child(x)
 
 
-def test_a_module_may_know_the_one_that_it_is_in():
-    assert list(wiring([RecordInput("data", **DATA), Parent()])) == ["data", "child.fc"]
+class WithLoss(Module):
+    def __init__(self):
+        self.fc, self.loss = InnerProduct(num_output=10), SoftmaxLoss()
+
+    def forward(self, x, labels):
+        return self.loss(self.fc(x), labels)
 
 
 class Twice(Module):
@@ -149,13 +88,127 @@ class Twice(Module):
         return self.fc(self.fc(x))
 
 
+def data():
+    return RecordInput("data", **DATA)
+
+
+def called_on_layers():
+    source = data()
+    scores = Net(0)(source)
+    return [SoftmaxLoss("loss")(scores, source), Accuracy("right")(scores, source)]
+
+
+def named():
+    net = Net(1)
+    net.name = "encoder"
+    return [data(), net]
+
+
+# The sources of every layer.
+WIRED = {
+    "in a list": (
+        lambda: [data(), Net(), SoftmaxLoss("loss")],
+        {
+            "data": [],
+            "first": ["data"],
+            "blocks.0.fc": ["first"],
+            "blocks.0.relu": ["blocks.0.fc"],
+            "add1": ["first", "blocks.0.relu"],
+            "blocks.1.fc": ["add1"],
+            "blocks.1.relu": ["blocks.1.fc"],
+            "add2": ["add1", "blocks.1.relu"],
+            "heads.scores": ["add2"],
+            "loss": ["heads.scores", "data"],
+        },
+    ),
+    "called on layers": (
+        called_on_layers,
+        {
+            "data": [],
+            "first": ["data"],
+            "heads.scores": ["first"],
+            "loss": ["heads.scores", "data"],
+            "right": ["heads.scores", "data"],
+        },
+    ),
+    "a name in front": (
+        named,
+        {
+            "data": [],
+            "encoder.first": ["data"],
+            "encoder.blocks.0.fc": ["encoder.first"],
+            "encoder.blocks.0.relu": ["encoder.blocks.0.fc"],
+            "add1": ["encoder.first", "encoder.blocks.0.relu"],
+            "encoder.heads.scores": ["add1"],
+        },
+    ),
+    "several of one class": (
+        lambda: [data(), Block(64), Block(64), InnerProduct("fc", num_output=64), Block(64)],
+        {
+            "data": [],
+            "block2.fc": ["data"],
+            "block2.relu": ["block2.fc"],
+            "add1": ["data", "block2.relu"],
+            "block3.fc": ["add1"],
+            "block3.relu": ["block3.fc"],
+            "add2": ["add1", "block3.relu"],
+            "fc": ["add2"],
+            "block4.fc": ["fc"],
+            "block4.relu": ["block4.fc"],
+            "add3": ["fc", "block4.relu"],
+        },
+    ),
+    "one on another": (
+        lambda: [Block(64)(Block(64)(data()))],
+        {
+            "data": [],
+            "fc": ["data"],
+            "relu": ["fc"],
+            "add1": ["data", "relu"],
+            "block2.fc": ["add1"],
+            "block2.relu": ["block2.fc"],
+            "add2": ["add1", "block2.relu"],
+        },
+    ),
+    "an attribute called layers": (
+        lambda: [data(), Stacked()],
+        {"data": [], "layers.0": ["data"], "layers.1": ["layers.0"], "layers.2": ["layers.1"]},
+    ),
+    "one that knows the one that it is in": (lambda: [data(), Parent()], {"data": [], "child.fc": ["data"]}),
+    "one that takes the labels": (
+        lambda: [data(), Dropout("drop"), WithLoss()],
+        {"data": [], "drop": ["data"], "fc": ["drop"], "loss": ["fc", "data"]},
+    ),
+    "a layer called twice": (lambda: [data(), Twice()], {"data": [], "fc": ["data"], "fc_2": ["fc"]}),
+}
+
+
+def wiring(layers):
+    return {message.name: list(message.srclayers) for message in assemble(layers)}
+
+
+@pytest.mark.parametrize("name", WIRED)
+def test_a_module_is_wired_by_its_forward(name):
+    layers, sources = WIRED[name]
+    assert wiring(layers()) == sources
+
+
+def test_a_module_may_be_used_for_several_nets():
+    net = Net()
+    assert wiring([data(), net]) == wiring([data(), net])
+
+
+def test_a_module_with_an_attribute_called_layers_computes():
+    assert [name for name, _ in Stacked().named_layers().values()] == ["layers.0", "layers.1", "layers.2"]
+    assert Stacked()(np.ones((2, 5), np.float32)).shape == (2, 3)
+
+
 def test_a_layer_that_is_called_twice_shares_its_parameters():
-    _, *layers = assemble([RecordInput("data", **DATA), Twice()])
-    assert [(m.name, m.share_params) for m in layers] == [("fc", ""), ("fc_2", "fc")]
-    assert [p.share_from for p in layers[1].param] == ["w", ""]
-    job = Job(
-        name="twice", layers=[RecordInput("data", **DATA), Twice(), SoftmaxLoss()], updater=SGD(lr=0.1), train_steps=1
-    )
+    layers = [data(), Twice()]
+    _, *messages = assemble(layers)
+    assert [(m.name, m.share_params) for m in messages] == [("fc", ""), ("fc_2", "fc")]
+    assert [p.share_from for p in messages[1].param] == ["w", ""]
+    job = Job(name="twice", layers=[*layers, SoftmaxLoss()], updater=SGD(lr=0.1), train_steps=1)
     assert Job.from_text(job.to_text()) == job
 
 
@@ -181,30 +234,6 @@ def test_pieces_are_read_in_any_order():
     weight, bias = (np.asarray(param.value) for param in model.net.params)
     y = x @ weight + bias
     np.testing.assert_allclose(model.predict(x), y[:, 3:] / (1 + np.exp(-y[:, :2])), rtol=1e-5)
-    with pytest.raises(ConfigError, match=r"piece must be below the number of pieces, 2, and slice_dim above 0"):
-        Model([RecordInput("data", shape=3), Slice(slice_dim=1, num_slices=2, piece=2)])
-
-
-def test_a_module_may_be_used_for_several_nets():
-    net = Net()
-    assert wiring([RecordInput("data", **DATA), net]) == wiring([RecordInput("data", **DATA), net])
-
-
-class WithLoss(Module):
-    def __init__(self):
-        self.fc, self.loss = InnerProduct(num_output=10), SoftmaxLoss()
-
-    def forward(self, x, labels):
-        return self.loss(self.fc(x), labels)
-
-
-def test_a_module_may_take_the_labels():
-    assert wiring([RecordInput("data", **DATA), Dropout("drop"), WithLoss()]) == {
-        "data": [],
-        "drop": ["data"],
-        "fc": ["drop"],
-        "loss": ["fc", "data"],
-    }
 
 
 class Nothing(Module):
@@ -217,10 +246,7 @@ class Three(Module):
         return a
 
 
-class Conditional(Module):
-    def __init__(self):
-        self.fc = InnerProduct(num_output=10)
-
+class Conditional(Child):
     def forward(self, x):
         if self.fc:  # a layer, not its output
             x = self.fc(x)
@@ -232,58 +258,53 @@ class Careless(Module):
         return Block(64)(x)
 
 
+class Applied(Module):
+    def __init__(self, function):
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+OPERATIONS = {
+    "factor": lambda x: x * 0.5,
+    "from one": lambda x: 1 - x,
+    "minus": lambda x: -x,
+    "power": lambda x: x**2,
+    "matrix": lambda x: x @ x,
+    "slice": lambda x: x[:, :2],
+}
+
+
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ([RecordInput("data", **DATA), Conditional()], "layer 'fc': has no value in forward, which runs once"),
+        ([data(), Conditional(None)], "layer 'fc': has no value in forward, which runs once"),
         (
-            [RecordInput("data", **DATA), Careless()],
+            [data(), Careless()],
             "layer 'InnerProduct': has parameters and is called in the forward of Careless, but is not an attribute",
         ),
-        ([RecordInput("data", **DATA), Nothing()], "module Nothing: forward must return layers. Received: None"),
-        ([RecordInput("data", **DATA), Three()], "module Three: takes 3 sources"),
+        ([data(), Nothing()], "module Nothing: forward must return layers. Received: None"),
+        ([data(), Three()], "module Three: takes 3 sources"),
         ([Net(), SoftmaxLoss()], "module Net: has no sources"),
-        ([RecordInput("data", **DATA), Module()], "Module needs a method forward"),
+        ([data(), Module()], "Module needs a method forward"),
+        *(([data(), Applied(function)], "combines layers with layers, by ") for function in OPERATIONS.values()),
     ],
+    ids=["if layer", "no attribute", "no output", "sources", "no source", "no forward", *OPERATIONS],
 )
-def test_errors_name_the_module(layers, message):
-    with pytest.raises((ConfigError, NotImplementedError), match=message.replace("(", r"\(").replace(")", r"\)")):
+def test_errors_name_the_module_or_the_way_out(layers, message):
+    with pytest.raises((ConfigError, NotImplementedError), match=re.escape(message)):
         assemble(layers)
-
-
-def test_convolutions_are_named_too():
-    class Images(Module):
-        def __init__(self):
-            self.conv = Convolution(num_filters=2)
-
-        def forward(self, x):
-            return self.conv(x) * self.conv(x)
-
-    names = [m.name for m in assemble([RecordInput("data", **(DATA | {"shape": [1, 8, 8]})), Images()])]
-    assert names == ["data", "conv", "conv_2", "mul1"]
-
-
-@pytest.mark.parametrize(
-    "combine",
-    [lambda x: x * 0.5, lambda x: 1 - x, lambda x: -x, lambda x: x**2, lambda x: x @ x, lambda x: x[:, :2]],
-)
-def test_what_layers_cannot_be_combined_with_says_the_way_out(combine):
-    class Scaled(Module):
-        def forward(self, x):
-            return combine(x)
-
-    with pytest.raises(ConfigError, match=r"combines layers with layers, by .* a layer of your own"):
-        assemble([RecordInput("data", **DATA), Scaled(), SoftmaxLoss("loss")])
 
 
 @pytest.mark.parametrize("listed", [Net, ReLU])
 def test_a_class_in_a_list_is_refused(listed):
     with pytest.raises(ConfigError, match=rf"layers\[1\]: is a class\. .* Write {listed.__name__}\(\)"):
-        Job(name="x", layers=[RecordInput("data", **DATA), listed], updater=SGD(lr=0.1), train_steps=1)
+        Job(name="x", layers=[data(), listed], updater=SGD(lr=0.1), train_steps=1)
 
 
 def test_sources_of_other_dimensions_are_told_to_be_reshaped():
-    data = RecordInput("data", shape=[3, 4, 5])
-    joined = Concate("both", concate_dim=1)(InnerProduct(num_output=2)(data), Dropout("image")(data))
+    source = RecordInput("data", shape=[3, 4, 5])
+    joined = Concate("both", concate_dim=1)(InnerProduct(num_output=2)(source), Dropout("image")(source))
     with pytest.raises(ConfigError, match=r"put Reshape\(shape=\[60\]\) behind 'image'"):
-        Model([SoftmaxLoss()(InnerProduct(num_output=2)(joined), data)])
+        Model([SoftmaxLoss()(InnerProduct(num_output=2)(joined), source)])

@@ -53,8 +53,3 @@ def test_nothing_is_written_through_a_link(tmp_path, kind, name):
     with pytest.raises(ConfigError, match=rf"layer 'out'.*symbolic link.*{name}"):
         write(kind("out", "x", path=str(tmp_path / name)), Step(total_rows=3), X[:3])
     assert (tmp_path / "mine").read_bytes() == b"precious"
-
-
-def test_a_path_is_needed():
-    with pytest.raises(ConfigError, match=r"layer 'out'.*store_conf.path"):
-        CSVOutput("out", "x").setup((3,))

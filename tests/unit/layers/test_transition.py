@@ -1,4 +1,4 @@
-"""Transitions between forms: values, numeric gradients, and layers that read one activation in several forms."""
+"""Transitions between forms change neither the activation nor its gradient, as a whole."""
 
 import numpy as np
 import pytest
@@ -98,7 +98,7 @@ def run(comm, reads, makes, x, dy, steps, bounds):
 @pytest.mark.parametrize("even", [True, False])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("reads", "makes"), PAIRS, ids=lambda form: str(form))
-def test_values_and_numeric_gradients(reads, makes, case, even):
+def test_an_activation_and_its_gradient_stay_what_they_are(reads, makes, case, even):
     size, steps, rows, sample = CASES[case]
     draw = np.random.default_rng(0)
     bounds = even_bounds(rows, size) if even else (0, *sorted(draw.integers(0, rows + 1, size - 1).tolist()), rows)
@@ -108,16 +108,7 @@ def test_values_and_numeric_gradients(reads, makes, case, even):
     np.testing.assert_allclose(y, x, rtol=1e-12, atol=1e-14)
     dx = whole([dx for _, dx in ran], reads.of_gradient, x.shape, steps)
 
-    def objective(x):
-        results = run_threads(size, run, reads, makes, x, dy, steps, bounds)
-        return (whole([y for y, _ in results], makes, x.shape, steps) * dy).sum()
-
     np.testing.assert_allclose(dx, dy, rtol=1e-12, atol=1e-13)
-    for index in np.unique(np.linspace(0, x.size - 1, 3).astype(int)):
-        e = np.zeros(x.size)
-        e[index] = 0.5
-        e = e.reshape(x.shape)
-        assert dx.reshape(-1)[index] == pytest.approx(objective(x + e) - objective(x - e), rel=1e-9, abs=1e-11)
 
 
 def labels(comm, steps, bounds, given):

@@ -47,7 +47,10 @@ def tied(name):
 
 
 class Unusable(SquaredError):
-    """A loss whose gradient nobody may ask for."""
+    """A loss whose gradient nobody may ask for, and that has no output."""
+
+    def forward(self, ctx, *x):
+        super().forward(ctx, *x)
 
     def backward(self, ctx, dy):
         raise AssertionError("nothing below has parameters")
