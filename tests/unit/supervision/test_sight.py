@@ -4,7 +4,7 @@ from dataclasses import replace
 from socket import gethostname
 
 import pytest
-from support.views import OtherMachine
+from support.views import Here, OtherMachine
 
 from singa_dask.cluster.workers import WorkerInfo
 from singa_dask.supervision.sight import Sight
@@ -12,22 +12,9 @@ from singa_dask.supervision.sight import Sight
 FIRST, SECOND = (WorkerInfo(f"tcp://a:{i}", nanny=f"n{i}", pid=i) for i in (1, 2))
 
 
-class Client:
-    """Its workers see what this process sees, if they answer."""
-
-    def __init__(self):
-        self.asked, self.silent = [], False
-
-    def run(self, function, *args, workers, **options):
-        self.asked.append(sorted(workers))
-        if self.silent:
-            raise TimeoutError
-        return {address: function(*args) for address in workers}
-
-
 @pytest.fixture
 def client():
-    return Client()
+    return Here()
 
 
 def test_who_was_asked_is_known_by_the_nanny(client, tmp_path):
