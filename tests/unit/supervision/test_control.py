@@ -31,25 +31,6 @@ class Client:
         self.receive = None
 
 
-class Run:
-    """Does at once what it is asked."""
-
-    def __init__(self):
-        self.left, self.stopped = [], []
-
-    def post(self, item):
-        match item:
-            case JoinAsked(asker):
-                asker("worker group 2 joins on w4")
-            case LeaveAsked(asker, group):
-                self.left.append(group)
-                asker("refused: worker group 0 tests and saves" if group == 0 else f"worker group {group} leaves")
-            case StopAsked(by):
-                self.stopped.append(by)
-            case _:
-                item()
-
-
 @pytest.fixture
 def client(monkeypatch):
     now = [0.0]
@@ -58,37 +39,53 @@ def client(monkeypatch):
     return Client()
 
 
-def test_a_run_is_asked_and_answers(client):
-    run = Run()
-    with listening(client, "digits", "/runs/a", run.post):
+@pytest.fixture
+def asked():
+    """What the run was asked. It does at once what it is asked."""
+    return []
+
+
+@pytest.fixture
+def post(asked):
+    def post(item):
+        match item:
+            case JoinAsked(asker):
+                asked.append("join")
+                asker("worker group 2 joins on w4")
+            case LeaveAsked(asker, group):
+                asked.append(group)
+                asker("refused: it leads" if group == 0 else f"worker group {group} leaves")
+            case StopAsked(by):
+                asked.append(by)
+            case _:
+                item()
+
+    return post
+
+
+def test_a_run_is_asked_and_answers(client, post, asked):
+    with listening(client, "digits", "/runs/a", post):
         assert ask_run(client, "join") == "worker group 2 joins on w4"
         assert ask_run(client, "leave", "digits", group=1) == "worker group 1 leaves"
         assert ask_run(client, "leave", "/runs/a", group=3) == "worker group 3 leaves"
-        with pytest.raises(ClusterError, match=r"digits \(/runs/a\): refused: worker group 0 tests"):
+        with pytest.raises(ClusterError, match=r"digits \(/runs/a\): refused: it leads"):
             ask_run(client, "leave", group=0)
         with pytest.raises(ClusterError, match="no run of the name other"):
             ask_run(client, "join", "other")
-    assert run.left == [1, 3, 0]
+    assert asked == ["join", 1, 3, 0]
     with pytest.raises(ClusterError, match="no run is under way"):
         ask_run(client, "join")
 
 
-def test_a_run_is_stopped_by_the_name_or_the_folder_that_users_type(client, tmp_path, monkeypatch):
-    first, second = Run(), Run()
+def test_of_several_runs_one_is_named_by_the_folder_that_users_type(client, post, asked, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     here = str(tmp_path / "runs" / "b")
-    with listening(client, "digits", "/runs/a", first.post), listening(client, "digits", here, second.post):
+    with listening(client, "digits", "/runs/a", lambda item: item()), listening(client, "digits", here, post):
+        for name in ((), ("digits",)):
+            with pytest.raises(ClusterError, match=rf"digits \(/runs/a\), digits \({here}\).* by its workspace"):
+                ask_run(client, "stop", *name)
         assert ask_run(client, "stop", "runs/b") == f"digits ({here}) was asked to stop"
-        with pytest.raises(ClusterError, match="several runs"):
-            ask_run(client, "stop", "digits")
-    assert (first.stopped, second.stopped) == ([], ["singa-dask stop"])
-
-
-def test_of_several_runs_one_is_named(client):
-    with listening(client, "digits", "/runs/a", Run().post), listening(client, "digits", "/runs/b", Run().post):
-        with pytest.raises(ClusterError, match=r"digits \(/runs/a\), digits \(/runs/b\).* by its workspace"):
-            ask_run(client, "join")
-        assert ask_run(client, "join", "/runs/b") == "worker group 2 joins on w4"
+    assert asked == ["singa-dask stop"]
 
 
 def test_active_runs_answer_however_busy_they_are(client):
@@ -99,20 +96,14 @@ def test_active_runs_answer_however_busy_they_are(client):
     assert active_runs(client) == set() and client.receive is None
 
 
-def test_what_is_no_request_ends_nothing(client):
-    run = Run()
-    with listening(client, "digits", "/runs/a", run.post):
+def test_what_is_no_request_ends_nothing(client, post, asked):
+    with listening(client, "digits", "/runs/a", post):
         client.log_event(TOPIC, {"op": "leave", "group": "x", "reply": "there"})
         client.log_event(TOPIC, {"op": "leave", "group": 1})
-    assert client.events["there"][0][1]["answer"].startswith("refused: not a request") and not run.left
+    assert client.events["there"][0][1]["answer"].startswith("refused: not a request") and not asked
 
 
-def test_a_run_that_does_not_answer_is_named(client):
-    run = Run()
-    post = run.post
-    run.post = lambda item: None if isinstance(item, JoinAsked) else post(item)
-    with (
-        listening(client, "digits", "/runs/a", run.post),
-        pytest.raises(ClusterError, match=r"digits \(/runs/a\) has not answered within 30 s"),
-    ):
+def test_a_run_that_does_not_answer_is_named(client, post):
+    deaf = listening(client, "digits", "/runs/a", lambda item: None if isinstance(item, JoinAsked) else post(item))
+    with deaf, pytest.raises(ClusterError, match=r"digits \(/runs/a\) has not answered within 30 s"):
         ask_run(client, "join")
