@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -44,6 +46,14 @@ def contained(ledger: Ledger, group: int) -> set[int]:
     of = ledger.deals[ledger.deal].get(group, Contained())
     assert of.by_all == of.by_any and not of.twice
     return {step for first, last in zip(of.by_all[::2], of.by_all[1::2], strict=True) for step in range(first, last)}
+
+
+async def until(condition: Callable[[], object]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the condition never held")
 
 
 class Post:

@@ -16,7 +16,6 @@ from singa_dask.server import ServerShadow
 from singa_dask.server.kept import kept_ledger, read_kept
 from singa_dask.server.messages import (
     Done,
-    Fresh,
     Get,
     GoBack,
     Inspect,
@@ -46,17 +45,6 @@ def test_a_successor_has_everything():
     for name in ("version", "ledger", "members", "untold", "heard", "reductions", "accounts"):
         assert getattr(after, name) == getattr(before, name), name
     assert not after.members[2].active and after.members[0].generation == 3
-
-
-def test_a_repeated_update_is_answered_and_not_applied_again():
-    server = Lost()
-    server.ask(Put(0, ones(0)))
-    acknowledged = server.ask(update(0, 0))
-    server.lose()
-    again = server.ask(update(0, 0))
-    assert isinstance(again, Fresh) and (again.values == -1).all() and again.version == 1
-    assert again.ledger == acknowledged.ledger
-    assert (server.ask(update(0, 1)).values == -2).all()
 
 
 def test_states_of_the_updater_come_back():
@@ -214,15 +202,6 @@ def test_a_slice_goes_back_to_the_step_that_all_have():
     assert same(server.ask(GoBack(0, Origin(0, 1, 2), 2)), reply), "repeated"
     again = server.ask(replace(update(0, 2), origin=Origin(0, 1, 2)))
     assert (again.version, again.values[0]) == (3, -3)
-
-
-def test_a_successor_can_go_back_too():
-    server = Lost(groups=(0,))
-    server.ask(Put(0, ones(0)))
-    server.ask(update(0, 0)), server.ask(update(0, 1))
-    server.lose()
-    server.lose()
-    assert server.ask(GoBack(0, Origin(0, 1), 1)).values[0] == -1
 
 
 @pytest.mark.parametrize("why", ["two steps", "two groups", "no memory", "nothing to undo"])

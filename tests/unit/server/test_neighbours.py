@@ -167,25 +167,6 @@ def test_a_replaced_server_has_what_its_neighbours_had_and_these_lose_nothing(n,
         np.testing.assert_array_equal(values, copies[0])
 
 
-def test_messages_of_the_old_account_change_nothing():
-    line = disturbed(3)
-    line.arrive(0, keep=True)  # 0 -> 1, answered, and once more under way
-    line.arrive(1, keep=True)  # 1 -> 2
-    line.replace(1)
-    line.restore(1)
-    before = [line.values(i) for i in range(3)]
-    while line.syncs:
-        line.arrive(0)
-    assert all("account (" in reply.reason for *_, reply in line.replies[2:])
-    while line.replies:
-        line.finish(0)
-    for i in range(3):
-        np.testing.assert_array_equal(line.values(i), before[i])
-    line.sweep()
-    for i in range(3):
-        assert made_of(line, line.values(i), 0) == {0, 1}
-
-
 def test_an_opening_that_arrives_again_after_exchanges_changes_nothing():
     line = disturbed(3)
     line.replace(1)

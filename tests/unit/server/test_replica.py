@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -130,44 +127,6 @@ def test_a_message_to_a_neighbour_waits_for_the_replica():
     assert (again.sequence, again.delta[0]) == (sync.sequence, sync.delta[0])
     after.server.finish_sync(again, right.server.call(again).result(0))
     assert (answer.delta == 0).all() and (right.protocol.slices[0].values == -1).all()
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_neighbours_with_replicas_that_are_lost_at_any_moment_end_with_the_sum(seed):
-    draw, made = random.Random(seed), [0, 0]
-    line = [filled(sides=(RIGHT,)), filled(sides=(LEFT,))]
-
-    def lose(number: int) -> None:
-        line[number] = line[number].successor()
-        line[number].replicate()
-
-    def ask(number: int, request):
-        reply = line[number].server.call(request)
-        while not reply.done() or reply.result(0) == Moved():
-            if draw.random() < 0.3:
-                lose(number)
-                reply = line[number].server.call(request)
-            line[number].send()
-        return reply.result(0)
-
-    def exchange() -> None:
-        sync = line[0].server.begin_sync(0, force=True)
-        line[0].send()  # as it waits for `kept`
-        answer = ask(1, sync)
-        if draw.random() < 0.3:
-            lose(0)
-        line[0].server.finish_sync(line[0].server.begin_sync(0, force=True), answer)
-
-    for _ in range(40):
-        number = draw.randrange(2)
-        if draw.random() < 0.5:
-            assert isinstance(ask(number, update(number, made[number], 1 + 9 * number)), Fresh)
-            made[number] += 1
-        else:
-            exchange()
-    for _ in range(2):
-        exchange()
-    assert [server.protocol.slices[0].values[0] for server in line] == [-made[0] - 10 * made[1]] * 2
 
 
 @settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))

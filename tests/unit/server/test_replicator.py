@@ -8,7 +8,7 @@ from functools import wraps
 
 import pytest
 from support.replicas import Replicated, update
-from support.servers import ones
+from support.servers import ones, until
 
 from singa_dask.server import replicator
 from singa_dask.server.messages import Moved, Put
@@ -83,14 +83,6 @@ def played(test: Callable) -> Callable:
 
     del run.__wrapped__  # its arguments are no fixtures
     return run
-
-
-async def until(condition: Callable[[], object]) -> None:
-    for _ in range(500):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("the condition never held")
 
 
 @played

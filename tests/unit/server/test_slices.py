@@ -117,13 +117,6 @@ def test_own_portions_follow_the_replicated_parameters(nservers, blocks, owned, 
         assert [s.start for s in mine] == [size + s.start - first for s in others]
 
 
-@pytest.mark.parametrize("beside", [True, False])
-def test_more_members_than_blocks_leaves_some_with_nothing(beside):
-    cut = partition(2 * ALIGNMENT, 5, 4, beside=beside)
-    assert [(s.start, s.stop, s.worker, s.server) for s in cut.slices] == [(0, 16, 0, 0), (16, 32, 1, 1)]
-    assert cut.buckets[0].counts == (16, 16, 0, 0, 0) and cut.of_worker(4) == () == cut.of_server(3)
-
-
 def test_a_worker_between_two_servers_says_two_messages():
     cut = partition(6 * ALIGNMENT, 3, 2, beside=False)
     assert [(s.size // ALIGNMENT, s.worker, s.server) for s in cut.slices] == [

@@ -68,32 +68,6 @@ def one():
     return cut, server
 
 
-def test_several_workers_exchange_with_several_servers():
-    cut = partition(96, 3, 2, beside=False)
-    links = {i: LocalLink(server) for i, server in servers(cut, 2).items()}
-    stubs = stubs_of(cut, links, 3)
-    assert [len(stub.slices) for stub in stubs] == [1, 2, 1]
-    initial = np.arange(96, dtype=np.float32)
-    ranges = [slice(32 * i, 32 * i + 32) for i in range(3)]
-    for stub in stubs:
-        stub.put(initial, {"velocity": np.zeros(96, np.float32)}, 0)
-    for stub, own in zip(stubs, ranges, strict=True):
-        out = np.full(96, np.nan, np.float32)
-        assert stub.get(out, 0) == 0
-        np.testing.assert_array_equal(out[own], initial[own])
-        assert np.isnan(out).sum() == 64, "slices of others stay as they are"
-        stub.begin(0)
-        for step in range(3):
-            stub.push(step, initial, out)
-            stub.pull(out)
-            np.testing.assert_array_equal(out[own], -(step) * initial[own])
-        for i, part in enumerate(stub.slices):
-            state = stub.inspect(i)
-            np.testing.assert_array_equal(state.values, out[part.start : part.stop])
-            assert state.version == 3 and state.state["velocity"].shape == (part.size,)
-        stub.leave()
-
-
 def test_a_worker_without_parameters_has_nothing_to_say():
     cut = partition(16, 2, 1, beside=False)
     stub = Stub(cut.of_worker(1), {0: Slow()})
@@ -107,15 +81,16 @@ def test_a_worker_without_parameters_has_nothing_to_say():
 
 
 @pytest.mark.parametrize("behind", [0, 1])
-def test_an_update_may_be_sent_bucket_by_bucket(behind):
-    cut = partition(96, 2, 1, beside=False, bounds=[0, 32, 96])
-    server = servers(cut, 1)[0]
-    stubs = stubs_of(cut, {0: LocalLink(server)}, 2, behind=behind)
+def test_workers_exchange_with_several_servers_bucket_by_bucket(behind):
+    cut = partition(96, 2, 2, beside=False, bounds=[0, 32, 96])
+    stubs = stubs_of(cut, {i: LocalLink(server) for i, server in servers(cut, 2).items()}, 2, behind=behind)
     assert [[(s.start, s.stop) for s in stub.slices] for stub in stubs] == [[(0, 16), (32, 64)], [(16, 32), (64, 96)]]
-    every, gradient = np.zeros(96, np.float32), np.arange(96, dtype=np.float32)
+    every, gradient = np.full(96, np.nan, np.float32), np.arange(96, dtype=np.float32)
     for stub in stubs:
-        stub.put(every, {}, 0)
+        stub.put(gradient, {"velocity": np.zeros(96, np.float32)}, 0)
+    for others, stub in zip((48, 0), stubs, strict=True):
         stub.begin(stub.get(every, 0))
+        assert np.isnan(every).sum() == others, "slices of others stay as they are"
     for step in range(4):
         for within in (range(32, 96), range(32)):  # the last parameters are complete first
             for stub in stubs:
@@ -125,8 +100,12 @@ def test_an_update_may_be_sent_bucket_by_bucket(behind):
             assert stub.take_traffic().updates == (step > 0 or not behind)
     for stub in stubs:
         stub.pull(every, everything=True)
-    np.testing.assert_array_equal(every, -4 * gradient)
-    assert all(server.call(Inspect(i)).result(1).version == 4 for i in range(4))
+        for i, part in enumerate(stub.slices):
+            state = stub.inspect(i)
+            np.testing.assert_array_equal(state.values, -3 * gradient[part.start : part.stop])
+            assert state.version == 4 and state.state["velocity"].shape == (part.size,)
+        stub.leave()
+    np.testing.assert_array_equal(every, -3 * gradient)
 
 
 def test_one_behind_computes_on_while_one_update_is_under_way(one):
@@ -194,8 +173,8 @@ def test_a_new_generation_begins_where_the_servers_are_with_one_clock():
 def test_parameters_are_put_and_a_group_has_left_when_every_server_has_answered(silent):
     cut = partition(32, 1, 2, beside=False)
     links = {i: Slow(None, *([Done()] * (i != silent) * 2)) for i in range(2)}
-    stub = Stub(cut.slices, links, group=3, generation=2, patience_s=0.05)
-    with pytest.raises(CommTimeout):
+    stub = Stub(cut.slices, links, group=3, generation=2, patience_s=0.15)
+    with pytest.raises(CommTimeout, match=r"group 3 waited 0\.15 s .*max_staleness"):
         stub.put(ones(3.0, 32), {}, 5)
     with pytest.raises(CommTimeout):
         stub.leave()
@@ -206,24 +185,6 @@ def test_parameters_are_put_and_a_group_has_left_when_every_server_has_answered(
         link.replies, link.asked = [Done()], []
     Stub(cut.slices, links).leave()
     assert links[0].said[-1] == Leave(0, Origin(0, 0)), "a group's first generation, unless one says so"
-
-
-def test_two_groups_hold_each_other_back(one):
-    cut, _ = one
-    server = servers(cut, 1, groups=(0, 1), max_staleness=1)[0]
-    fast, slow = (Stub(cut.slices, {0: LocalLink(server)}, group, patience_s=0.3) for group in (0, 1))
-    out = ones(0.0)
-    fast.put(out, {}, 0)
-    for stub in (fast, slow):
-        stub.begin(stub.get(out, 0))
-    fast.push(0, ones(), out)
-    fast.pull(out)
-    fast.push(1, ones(), out)
-    with pytest.raises(CommTimeout, match=r"group 0 waited 0\.3 s .*max_staleness"):
-        fast.pull(out)
-    slow.push(0, ones(), out)
-    slow.pull(out)
-    assert (out == -3).all()
 
 
 # Figures
