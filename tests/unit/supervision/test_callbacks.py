@@ -1,6 +1,7 @@
 """Who is called with what, and what becomes of exceptions."""
 
 from pathlib import Path
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -14,29 +15,12 @@ TEST = {**METRICS, "phase": "test"}
 SAVED = {"kind": "checkpoint", "group": 0, "step": 8, "time": 6.0, "path": "/w/step-8.h5"}
 
 
-class Recorder(Callback):
-    def __init__(self):
-        self.got = []
-
-    def on_step(self, event):
-        self.got.append(("on_step", event))
-
-    def on_test(self, event):
-        self.got.append(("on_test", event))
-
-    def on_checkpoint(self, event):
-        self.got.append(("on_checkpoint", event))
-
-    def on_end(self, event):
-        self.got.append(("on_end", event))
-
-
 def made(*callbacks):
     return Callbacks(callbacks, "digits", Path("/w"), 100)
 
 
 def test_every_event_goes_to_its_method_and_to_functions_in_order():
-    recorder, events = Recorder(), []
+    recorder, events = Mock(spec=Callback), []
     callbacks = made(recorder, events.append)
     for event in (TRAIN, {"kind": "progress", "group": 0, "step": 9}, TEST, SAVED):
         assert callbacks.put_from_worker(event) == (event["kind"] != "progress")
@@ -44,44 +28,28 @@ def test_every_event_goes_to_its_method_and_to_functions_in_order():
     callbacks.put("restart", group=1, step=8, cause="its process died")
     callbacks.put("end", step=8, status="completed")
     callbacks.call()
-    kinds = ["step", "test", "checkpoint", "restart", "end"]
-    assert [event.kind for event in events] == kinds
-    assert [(name, event.kind) for name, event in recorder.got] == [(f"on_{k}", k) for k in kinds if k != "restart"]
-    assert events[0] == RunEvent(
-        "step",
-        "digits",
-        Path("/w"),
-        100,
-        group=1,
-        step=8,
-        time=5.0,
-        phase="train",
-        metrics={"loss": 0.5},
-        samples_per_s=9.0,
-        wait=(0.1, 0.2),
-        loading=(0.3, 0.4),
-    )
+    assert [event.kind for event in events] == ["step", "test", "checkpoint", "restart", "end"]
+    assert recorder.method_calls == [getattr(call, f"on_{event.kind}")(event) for event in events]
+    shares = {"samples_per_s": 9.0, "wait": (0.1, 0.2), "loading": (0.3, 0.4)}
+    about = {"group": 1, "step": 8, "time": 5.0, "phase": "train", "metrics": {"loss": 0.5}}
+    assert events[0] == RunEvent("step", "digits", Path("/w"), 100, **about, **shares)
     assert (events[1].phase, events[1].wait, events[2].path) == ("test", (), Path("/w/step-8.h5"))
     callbacks.call()
     assert len(events) == 5, "each is told once"
 
 
 def test_one_that_raises_is_called_again_only_at_the_end_and_the_others_go_on(caplog):
-    events, asked = [], []
-
-    def boom(event):
-        asked.append(event.kind)
-        raise ValueError("boom")
-
-    callbacks = made(boom, events.append)
+    boom, other = Mock(side_effect=ValueError("boom"), __qualname__="boom"), Mock()
+    callbacks = made(boom, other)
     for event in (TRAIN, TEST):
         callbacks.put_from_worker(event)
     callbacks.put("end", step=8)
     callbacks.call()
-    assert asked == ["step", "end"] and [event.kind for event in events] == ["step", "test", "end"]
+    told = [[given.args[0].kind for given in each.call_args_list] for each in (boom, other)]
+    assert told == [["step", "end"], ["step", "test", "end"]]
     assert isinstance(callbacks.error, TrainingError) and isinstance(callbacks.error.__cause__, ValueError)
-    assert "boom raised ValueError at step 8 (step): boom" in str(callbacks.error)
-    assert "boom raised ValueError at step 8 (end): boom" in caplog.text, "the second is not lost"
+    assert str(callbacks.error) == "the callback boom raised ValueError at step 8 (step): boom"
+    assert "(end)" in caplog.text, "the second is not lost"
 
 
 def test_the_method_of_an_object_that_raises_is_named():
@@ -95,32 +63,27 @@ def test_the_method_of_an_object_that_raises_is_named():
     assert callbacks.error is None
     callbacks.put_from_worker(TEST)
     callbacks.call()
-    assert "the callback Bad.on_test raised SystemExit at step 8 (test): enough" in str(callbacks.error)
+    assert "Bad.on_test raised SystemExit" in str(callbacks.error)
 
 
 def test_a_second_ctrl_c_in_a_callback_aborts():
-    def interrupted(event):
-        raise KeyboardInterrupt
-
-    callbacks = made(interrupted)
+    callbacks = made(Mock(side_effect=KeyboardInterrupt))
     callbacks.put_from_worker(TRAIN)
     with pytest.raises(KeyboardInterrupt):
         callbacks.call()
 
 
 def test_without_callbacks_nothing_is_kept():
-    callbacks = made()
-    assert not callbacks.put_from_worker(TRAIN)
-    callbacks.call()
+    assert not made().put_from_worker(TRAIN)
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ([Recorder], r"must be objects, not classes\. Received: .*Recorder.*Write Recorder\(\)\."),
+        ([Callback], r"must be objects, not classes\. Received: .*Callback.*Write Callback\(\)\."),
         ([3], "must be functions, or objects of classes derived from singa_dask.Callback. Received: 3"),
         (print, r"must be a list.*Write callbacks=\[\.\.\.\]"),
-        (Recorder(), "must be a list"),
+        (Callback(), "must be a list"),
     ],
 )
 def test_what_cannot_be_called_is_refused(given, says):

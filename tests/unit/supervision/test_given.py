@@ -4,6 +4,7 @@ import json
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from singa_dask.data import Manifest, write_shards
@@ -22,15 +23,15 @@ Y = DRAW.integers(0, 2, 120)
 X = (DRAW.normal(size=(120, 3)) + 2 * Y[:, None]).astype(np.float32)
 
 
-def job(inputs=None, **fields):
+def job(inputs=None, loss=None, **fields):
     layers = inputs or [RecordInput("data", batchsize=30)]
-    layers = [*layers, InnerProduct("scores", num_output=2), SoftmaxLoss("loss")]
+    layers = [*layers, *(loss or [InnerProduct("scores", num_output=2), SoftmaxLoss("loss")])]
     return Job(name="points", layers=layers, updater=SGD(lr=0.1), **{"train_steps": 8, **fields})
 
 
-def given(tmp_path, data, validation=None, job=job):
-    tmp_path.mkdir(exist_ok=True)
-    return with_data(job(), data, validation, lambda: tmp_path, None).proto
+def given(folder, data, validation=None, **fields):
+    folder.mkdir(exist_ok=True)
+    return with_data(job(**fields), data, validation, lambda: folder, None).proto
 
 
 def inputs(proto, phase):
@@ -59,70 +60,58 @@ def test_arrays_become_shards_in_the_workspace_from_which_the_run_resumes(run, t
     assert result.test["accuracy"] > 0.7
     (folder,) = (tmp_path / "run/data").iterdir()
     assert Manifest.load(folder).total == 120
+    with pytest.raises(CheckpointError, match="other data"):
+        run(job(train_steps=12), (X + 1, Y), resume=True)
     whole = weights_of(run(job(train_steps=12), (X, Y), workspace=tmp_path / "whole"))
     np.testing.assert_array_equal(weights_of(run(job(train_steps=12), (X, Y), resume=True)), whole)
-    assert [path.name for path in (tmp_path / "run/data").iterdir()] == [folder.name]
-
-
-def test_a_run_resumes_only_with_the_same_data(run):
-    run(job(), (X, Y))
-    with pytest.raises(CheckpointError, match="was made with other data"):
-        run(job(train_steps=12), (X + 1, Y), resume=True)
+    assert folder in (tmp_path / "run/data").iterdir()
 
 
 def test_an_earlier_run_keeps_its_data(run, tmp_path):
-    first = run(job(), (X, Y))
-    second = run(job(), (X + 1, Y))
-    folders = [next((result.workspace / "data").iterdir()).name for result in (first, second)]
-    assert folders[0] != folders[1] and first.workspace == tmp_path / "run-1"
+    first, second = run(job(), (X, Y)), run(job(), (X + 1, Y))
+    folders = [next((result.workspace / "data").iterdir()) for result in (first, second)]
+    assert folders[0].name != folders[1].name and first.workspace == tmp_path / "run-1"
     assert "run-1" not in json.dumps(second.summary)
+    shutil.rmtree(folders[1])
+    with pytest.raises((ConfigError, DataError), match="run/data"):
+        train(tmp_path / "run/job.conf", processes=False, workspace=tmp_path / "again", display=Display())
 
 
 def test_a_folder_that_is_not_of_a_run_is_left_alone(run, tmp_path):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run/thesis.tex").write_text("")
-    with pytest.raises(ConfigError, match="holds files that are not from a run"):
+    (tmp_path / "run/thesis.tex").touch()
+    with pytest.raises(ConfigError, match="not from a run"):
         run(job(), (X, Y))
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
 
 
 def test_a_folder_of_shards_is_read_where_it_lies(tmp_path):
     write_shards(tmp_path / "shards", X, Y)
-    store = inputs(given(tmp_path, tmp_path / "shards"), Phase.kTrain)["data"]
-    assert store.path == str(tmp_path / "shards")
+    assert inputs(given(tmp_path, tmp_path / "shards"), Phase.kTrain)["data"].path == str(tmp_path / "shards")
 
 
 def test_a_validation_share_is_held_out_and_measured_as_a_whole_after_each_epoch(tmp_path, run):
     proto = given(tmp_path / "given", (X, Y), 0.25)
-    held_out = inputs(proto, Phase.kVal)["data"]
-    assert held_out.validation_share == 0.25 == inputs(proto, Phase.kTrain)["data"].validation_share
-    assert (proto.validate_freq, proto.validate_steps) == (3, 0)
+    shares = [inputs(proto, phase)["data"].validation_share for phase in (Phase.kVal, Phase.kTrain)]
+    assert shares == [0.25, 0.25] and (proto.validate_freq, proto.validate_steps) == (3, 0)
     rows = run(job(), (X, Y), 0.25).history
     assert set(rows["step"][rows["phase"] == "validate"]) == {0, 3, 6, 8}
 
 
-def test_a_validation_set_is_read_as_a_whole(tmp_path):
-    data = given(tmp_path, (X, Y), (X[:70], Y[:70]), lambda: job(validate_freq=2))
-    assert Manifest.load(inputs(data, Phase.kVal)["data"].path).total == 70
-    assert Manifest.load(inputs(data, Phase.kTrain)["data"].path).total == 120
-    assert (data.validate_freq, data.validate_steps) == (2, 0)
+TWO = [RecordInput("data", batchsize=30, exclude=["kVal"]), RecordInput("data", batchsize=7, include=["kVal"])]
 
 
-def test_a_job_may_have_an_input_layer_for_the_validation(tmp_path):
-    def both():
-        return job(
-            [RecordInput("data", batchsize=30, exclude=["kVal"]), RecordInput("data", batchsize=7, include=["kVal"])]
-        )
-
-    data = given(tmp_path, (X, Y), (X[:70], Y[:70]), both)
-    assert inputs(data, Phase.kVal)["data"].batchsize[0] == 7
-    assert data.validate_freq == 4
+@pytest.mark.parametrize(("layers", "freq", "batch"), [(None, 2, 30), (None, 0, 30), (TWO, 0, 7)])
+def test_a_validation_set_is_read_as_a_whole_by_a_layer_of_its_own(tmp_path, layers, freq, batch):
+    proto = given(tmp_path, (X, Y), (X[:70], Y[:70]), inputs=layers, validate_freq=freq)
+    held_out, training = (inputs(proto, phase)["data"] for phase in (Phase.kVal, Phase.kTrain))
+    assert (Manifest.load(held_out.path).total, Manifest.load(training.path).total) == (70, 120)
+    assert held_out.batchsize[0] == batch and (proto.validate_freq, proto.validate_steps) == (freq or 4, 0)
 
 
 def test_samples_with_weight_0_are_as_good_as_absent(run, tmp_path):
     wrong = np.concatenate([X, 9 - X]), np.concatenate([Y, Y]), np.repeat([2.0, 0.0], 120)
-    steps = 6
-    jobs = [job([RecordInput("data", batchsize=size)], train_steps=steps) for size in (240, 120)]
+    jobs = [job([RecordInput("data", batchsize=size)], train_steps=6) for size in (240, 120)]
     weighted = weights_of(run(jobs[0], wrong, workspace=tmp_path / "weighted"))
     plain = weights_of(run(jobs[1], (X, Y), workspace=tmp_path / "plain"))
     np.testing.assert_allclose(weighted, plain, rtol=1e-4, atol=1e-6)
@@ -138,25 +127,23 @@ def test_arrays_may_come_with_the_options_of_the_writer(tmp_path):
     assert Manifest.load(inputs(proto, Phase.kTrain)["data"].path).targets.classes == ("no", "yes")
 
 
-def test_a_layer_with_a_path_is_left_alone(tmp_path):
-    write_shards(tmp_path / "shards", X, Y)
-    closed = job([RecordInput("data", path=str(tmp_path / "shards"), batchsize=30)])
-    with pytest.raises(ConfigError, match="data: no input layer takes them: all have a path"):
-        with_data(closed, (X, Y), None, lambda: tmp_path, None)
+TESTED = [RecordInput("data", batchsize=8, exclude=["kTest"]), RecordInput("data", batchsize=8, include=["kTest"])]
 
 
 @pytest.mark.parametrize(
-    ("data", "validation", "message"),
+    ("layers", "data", "validation", "message"),
     [
-        (X, None, r"data: is not a data set\. Received: ndarray\. Give a folder of shards, \(X, y\)"),
-        ((X, Y), X, "validation: is not a data set"),
-        ((X, Y), 1.5, r"validation: a share must lie between 0 and 1\. Received: 1\.5"),
-        ((X, Y), 0, "validation: a share must lie between 0 and 1"),
+        (None, X, None, r"data: is not a data set\. Received: ndarray\. Give a folder of shards, \(X, y\)"),
+        (None, (X, Y), X, "validation: is not a data set"),
+        (None, (X, Y), 1.5, r"validation: a share must lie between 0 and 1\. Received: 1\.5"),
+        (None, (X, Y), 0, "validation: "),
+        ([RecordInput("data", path="shards", batchsize=30)], (X, Y), None, "data: no input layer takes them"),
+        (TESTED, (X, Y), None, r"'data': does not run in training.*Give validation too"),
     ],
 )
-def test_what_is_no_data_set_is_refused(tmp_path, data, validation, message):
+def test_what_is_no_data_set_for_the_job_is_refused(tmp_path, layers, data, validation, message):
     with pytest.raises(ConfigError, match=message):
-        given(tmp_path, data, validation)
+        given(tmp_path, data, validation, inputs=layers)
 
 
 def test_a_validation_without_data_is_refused(run):
@@ -164,39 +151,24 @@ def test_a_validation_without_data_is_refused(run):
         run(job(), None, 0.1)
 
 
-def test_shards_that_were_removed_are_named(run, tmp_path):
-    run(job(), (X, Y))
-    shutil.rmtree(tmp_path / "run/data")
-    with pytest.raises((ConfigError, DataError), match="run/data"):
-        train(tmp_path / "run/job.conf", processes=False, workspace=tmp_path / "again", display=Display())
-
-
 def test_a_validation_set_is_encoded_as_the_training_data(tmp_path):
     """It has one category less, in another order: alone it would become other numbers."""
-    import pandas as pd
-
     train_x = pd.DataFrame({"kind": ["b", "a", "c", "a"], "size": [1.0, 2.0, 3.0, 4.0]})
     validation_x = pd.DataFrame({"kind": ["c", "b"], "size": [5.0, 6.0]})
-    net = [RecordInput(batchsize=2), InnerProduct(num_output=2), SoftmaxLoss()]
-    open_job = Job(name="t", layers=net, updater=SGD(lr=0.1), train_steps=1)
-    given = with_data(
-        open_job, (train_x, ["x", "y", "y", "x"]), (validation_x, ["y", "y"]), lambda: tmp_path, client=None
+    proto = given(
+        tmp_path,
+        (train_x, ["x", "y", "y", "x"]),
+        (validation_x, ["y", "y"]),
+        inputs=[RecordInput("data", batchsize=2)],
     )
-    stores = [layer.store_conf.path for layer in given.proto.neuralnet.layer if layer.store_conf.path]
-    training, validation = (Manifest.load(path) for path in stores)
+    training, validation = (Manifest.load(inputs(proto, phase)["data"].path) for phase in (Phase.kTrain, Phase.kVal))
     assert training.encoders == validation.encoders and training.features.names == validation.features.names
     assert training.targets.classes == validation.targets.classes == ("x", "y")
 
 
-def test_a_mask_is_read_and_training_data_are_no_test_data(tmp_path):
+def test_a_mask_is_read(tmp_path):
     y = np.where(DRAW.random(120) > 0.5, 100.0, np.nan).astype(np.float32)
     write_shards(tmp_path / "masked", X, np.nan_to_num(y), mask=np.isfinite(y))
-    net = [RecordInput("data", batchsize=8), InnerProduct(num_output=1), EuclideanLoss()]
-    open_job = Job(name="t", layers=net, updater=SGD(lr=0.01), train_steps=1)
-    given = with_data(open_job, tmp_path / "masked", None, lambda: tmp_path, client=None)
-    read = {layer.store_conf.column for layer in given.proto.neuralnet.layer if layer.HasField("store_conf")}
-    assert read == {"", "mask"}
-    tested = [RecordInput("data", batchsize=8, exclude=["kTest"]), RecordInput("data", batchsize=8, include=["kTest"])]
-    open_job = Job(name="t", layers=[*tested, *net[1:]], updater=SGD(lr=0.01), train_steps=1)
-    with pytest.raises(ConfigError, match=r"'data': does not run in training.*Give validation too"):
-        with_data(open_job, (X, Y), None, lambda: tmp_path, client=None)
+    regression = [InnerProduct(num_output=1), EuclideanLoss()]
+    proto = given(tmp_path, tmp_path / "masked", loss=regression)
+    assert {store.column for store in inputs(proto, Phase.kTrain).values()} == {"", "mask"}

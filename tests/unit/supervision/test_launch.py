@@ -26,10 +26,12 @@ def run(monkeypatch):
     return run
 
 
-def test_a_request_is_formed_as_a_whole(run):
+def test_a_request_is_formed_as_a_whole_where_form_group_has_put_its_processes(run):
+    run.reborn = {"w2"}
     launched = run.form()
     assert launched.groups.keys() == launched.servers.keys() == {0, 1, 2}
-    assert launched.event == ev.Formed(1, {}, {"w1": 1, "w2": 2, "w3": 3})
+    assert launched.event == ev.Formed(1, {"w2": "w4"}, {"w1": 1, "w4": 4, "w3": 3})
+    assert launched.servers[1].where == ("w4",)
 
 
 def test_only_workers_that_were_free_are_not_waited_for_when_another_run_has_them(run):
@@ -38,12 +40,6 @@ def test_only_workers_that_were_free_are_not_waited_for_when_another_run_has_the
     grows = replace(again, grows=True)
     asked = [run.form(worker_groups=(each,)).groups[0].in_use_s for each in (first, again, grows)]
     assert asked == [launch._IN_USE_S, None, launch._IN_USE_S]
-
-
-def test_servers_go_where_form_group_has_put_their_processes(run):
-    run.reborn = {"w2"}
-    launched = run.form()
-    assert launched.event.moved == {"w2": "w4"} and launched.servers[1].where == ("w4",)
 
 
 def test_nothing_is_left_of_a_request_that_fails(run):
@@ -166,12 +162,7 @@ def test_a_checkpoint_in_memory_must_be_of_the_same_net_updater_and_data(run, th
 def test_the_model_of_servers_is_all_that_their_memory_depends_on(run, change):
     made = run.launcher.prepared
     before = model_of(made)
-    topology = replace(made.topology, **change.get("topology", {}))
-    vars(made).update({"data": {"test/data": "other"}} | change | {"topology": topology})
+    made.data = {"test/data": "other"}
+    assert model_of(made) == before
+    vars(made).update(change | {"topology": replace(made.topology, **change.get("topology", {}))})
     assert model_of(made) != before
-
-
-def test_other_data_for_tests_are_no_other_model(run):
-    before = model_of(run.launcher.prepared)
-    run.launcher.prepared.data = {"test/data": "other"}
-    assert model_of(run.launcher.prepared) == before

@@ -1,5 +1,6 @@
 """Jobs that leave the partition of their net to the cost model."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -35,21 +36,23 @@ def dims(job):
     return {layer.name: layer.partition_dim for layer in job.proto.neuralnet.layer}
 
 
-def test_without_a_profile_nothing_is_split_and_the_way_out_is_said():
-    said = []
+@pytest.fixture
+def said():
+    return []
+
+
+def test_without_a_profile_nothing_is_split_and_the_way_out_is_said(said):
     job = resolve_by_cache(job_of(), said.append, with_data=False)
     assert not is_open(job.proto) and set(dims(job).values()) == {-1}
     assert "run `singa-dask profile` first" in said[0]
 
 
-def test_a_profile_in_the_cache_decides():
+def test_a_profile_in_the_cache_decides(said):
     facts, job = facts_here(), job_of(hidden=4096)
     profile = profile_of(job.proto)
-    for sample in profile.layers:
-        assert sample.forward == 1e-3  # whatever its work: splitting gains nothing
+    assert {sample.forward for sample in profile.layers} == {1e-3}, "whatever its work: splitting gains nothing"
     profile.cpu, profile.cores, profile.hosts, profile.versions = facts.cpu, facts.cores, facts.hosts, facts.versions
     save(key_of(facts), profile)
-    said = []
     job = resolve_by_cache(job, said.append, with_data=False)
     assert not is_open(job.proto) and dims(job)["fc1"] == 0
     assert said == ["auto, with all workers on this machine: no layer is split, which would gain less than 3%"]
@@ -61,37 +64,26 @@ def test_one_worker_needs_no_profile(monkeypatch):
     assert not job.proto.neuralnet.HasField("partition") and set(dims(job).values()) == {-1}
 
 
-def test_a_choice_that_splits_layers_rests_on_measurements_of_these(monkeypatch):
-    measured, said = [], []
+def test_a_choice_that_splits_layers_rests_on_measurements_of_these(monkeypatch, said):
+    measured = []
 
-    class Profiler:
-        profile = "the profile"
-
-        def __init__(self, client, note):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *exc):
-            pass
-
-        def learn(self, candidates, machines, code):
-            measured.append([candidate.job.neuralnet.layer[1].partition_dim for candidate in candidates])
+    def learn(candidates, machines, code):
+        measured.append([candidate.job.neuralnet.layer[1].partition_dim for candidate in candidates])
 
     def choose(job, profile, machines, memory):
         assert (profile, machines.hosts) == ("the profile", 1) and memory > 0
         return PartitionChoice(job, {"fc1": Way(1, 1)}, reasons={"fc1": "why"}, step_s=0.5, unsplit_s=2.0)
 
-    monkeypatch.setattr(partitioning, "Profiler", Profiler)
+    def prepared(job, with_data):
+        return SimpleNamespace(job=job.proto, topology=job.topology, code=None)
+
+    profiler = nullcontext(SimpleNamespace(profile="the profile", learn=learn))
+    monkeypatch.setattr(partitioning, "Profiler", lambda client, note: profiler)
     monkeypatch.setattr(partitioning, "choose_partition", choose)
-    monkeypatch.setattr(partitioning, "prepared_for_model", lambda job, with_data: SimpleNamespace(
-        job=job.proto, topology=job.topology, code=None
-    ))  # fmt: skip
+    monkeypatch.setattr(partitioning, "prepared_for_model", prepared)
     job = resolve_partition(job_of(), None, said.append, print)
-    assert (
-        not is_open(job.proto) and dims(job)["fc1"] == 1 and job.proto.neuralnet.layer[1].param[0].partition_dim == 1
-    )
+    layer = job.proto.neuralnet.layer[1]
+    assert not is_open(job.proto) and (layer.partition_dim, layer.param[0].partition_dim) == (1, 1)
     assert measured == [[-1], [1]]
     assert said == ["auto: split: fc1; a step takes 500 ms, undivided 2 s"]
 
@@ -103,41 +95,30 @@ def test_no_partition_is_chosen_for_gpus():
         resolve_partition(job, None, print, print)
 
 
-def ran(tmp_path, workers=2):
-    """The file of the job of an earlier run, whose first InnerProduct was split over its inputs."""
-    job = job_of(workers)
+@pytest.fixture
+def ran(tmp_path):
+    """The job of an earlier run in this folder, whose first InnerProduct was split over its inputs."""
+    job = job_of()
     job.proto.neuralnet.ClearField("partition")
     Way(1, 0).write(job.proto.neuralnet.layer[1])
-    path = tmp_path / "job.conf"
-    path.write_text(job.to_text())
-    return path
+    (tmp_path / "job.conf").write_text(job.to_text())
+    return Job.from_file(tmp_path / "job.conf")
 
 
-def test_a_run_that_resumes_keeps_its_partition(tmp_path):
-    path = ran(tmp_path)
-    job = as_before(job_of(), Job.from_file(path).proto)
-    assert not is_open(job.proto) and dims(job) == dims(Job.from_file(path)) and dims(job)["fc1"] == 1
+def test_a_run_that_resumes_keeps_its_partition(ran):
+    job = as_before(job_of(), ran.proto)
+    assert not is_open(job.proto) and dims(job) == dims(ran) and dims(job)["fc1"] == 1
     assert job.proto.neuralnet.layer[1].param[0].partition_dim == 0
-    assert as_before(job_of(workers=3), Job.from_file(path).proto) is None
+    assert as_before(job_of(workers=3), ran.proto) is None
 
 
 @pytest.mark.parametrize(("resume", "dim"), [(True, 1), (False, 0)])
-def test_train_chooses_only_for_a_new_run(tmp_path, monkeypatch, resume, dim):
-    ran(tmp_path)
-    prepared = []
-
-    def chosen(job, client, note, progress):
-        result = Job.from_proto(job.proto)
-        result.proto.neuralnet.ClearField("partition")
-        result.proto.neuralnet.layer[1].partition_dim = 0
-        return result
-
-    def prepare(job):
-        prepared.append(job)
-        return SimpleNamespace(topology=ClusterTopology())
-
-    monkeypatch.setattr(driver, "resolve_partition", chosen)
-    monkeypatch.setattr(driver, "prepare", prepare)
+def test_train_chooses_only_for_a_new_run(tmp_path, monkeypatch, ran, resume, dim):
+    prepared, chosen = [], Job.from_proto(ran.proto)
+    chosen.proto.neuralnet.layer[1].partition_dim = 0
+    there = SimpleNamespace(topology=ClusterTopology())
+    monkeypatch.setattr(driver, "resolve_partition", lambda *given: chosen)
+    monkeypatch.setattr(driver, "prepare", lambda job: prepared.append(job) or there)
     monkeypatch.setattr(driver, "Run", lambda *given: SimpleNamespace(to_end=lambda client, resume: {}))
     driver.train(job_of(), workspace=tmp_path, resume=resume, display=Display())
     assert dims(prepared[0])["fc1"] == dim

@@ -1,5 +1,6 @@
 """What a plan measures, and what it keeps of that."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -33,58 +34,63 @@ def kept():
     return store.load(store.key_of(MACHINES))
 
 
-def test_what_is_measured_is_kept_and_serves_the_next_plan():
-    said = []
-    for _ in range(2):
-        with Profiler("client", said.append) as profiler:
-            assert profiler.profile.numbers("sum") == [1, 2]
-    assert kept().numbers("sum") == [1, 2]
-    assert [text[:9] for text in said] == ["measuring"]
+@pytest.fixture
+def said():
+    return []
 
 
-def test_a_profile_of_fewer_workers_is_completed():
+@pytest.fixture
+def measure(said):
+    """What a profiler knows once it has begun."""
+
+    def measure(client="client"):
+        with Profiler(client, said.append) as profiler:
+            return profiler.profile.numbers("sum")
+
+    return measure
+
+
+def test_what_is_measured_is_kept_and_serves_the_next_plan(measure, said):
+    assert measure() == measure() == [1, 2] == kept().numbers("sum")
+    assert [text.split()[0] for text in said] == ["measuring"]
+
+
+def test_a_profile_of_fewer_workers_is_completed(measure):
     store.save(store.key_of(MACHINES), replace(MACHINES, curves={"sum 1": CURVE, "loop 1": CURVE}))
-    with Profiler("client", print) as profiler:
-        assert profiler.profile.curves.keys() == {"sum 1", "sum 2", "loop 1", "loop 2"}
+    assert measure() == [1, 2]
     assert kept().curves.keys() == {"sum 1", "sum 2", "loop 1", "loop 2"}
 
 
-def test_what_is_measured_beside_a_run_serves_and_is_not_kept(monkeypatch):
-    said = []
+def test_what_is_measured_beside_a_run_serves_and_is_not_kept(measure, said, monkeypatch):
     monkeypatch.setattr(profiles, "busy_beside", lambda client: BUSY)
-    with Profiler("client", said.append) as profiler:
-        assert profiler.profile.numbers("sum") == [1, 2]
-    assert kept() is None and "tcp://10.0.0.1:9" in said[-1]
+    assert measure() == [1, 2] and kept() is None and "tcp://10.0.0.1:9" in said[-1]
 
 
-def test_a_cache_that_cannot_be_written_is_a_note(cluster):
-    said = []
+def test_a_cache_that_cannot_be_written_is_a_note(measure, said, cluster):
     (cluster / "profiles").write_text("a file where the folder should be")
-    with Profiler("client", said.append) as profiler:
-        assert profiler.profile.numbers("sum") == [1, 2]
+    assert measure() == [1, 2]
     assert said[-1].startswith("what was measured is not kept") and "SINGA_DASK_CACHE" in said[-1]
 
 
-def test_a_failure_leaves_no_lock_and_no_workers(monkeypatch):
-    ended = []
+def test_a_failure_leaves_no_lock_and_no_workers(measure, monkeypatch):
+    ended, said = [], []
 
-    class Local:
-        def __enter__(self):
-            return "client"
-
-        def __exit__(self, *exc):
+    @contextmanager
+    def local():
+        try:
+            yield "client"
+        finally:
             ended.append(True)
 
     def failing(client, **settings):
         raise ClusterError("worker 1 was lost")
 
     monkeypatch.setattr(profiles, "facts_here", lambda: replace(MACHINES))
-    monkeypatch.setattr(profiles, "local_workers", Local)
+    monkeypatch.setattr(profiles, "local_workers", local)
     monkeypatch.setattr(profiles, "profile_cluster", failing)
-    with pytest.raises(ClusterError, match="was lost"), Profiler(None, print):
-        pass
+    with pytest.raises(ClusterError):
+        measure(None)
     assert ended and kept() is None
-    said = []
     with store.locked(store.key_of(MACHINES), said.append, patience_s=0.0):
         assert not said
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import DEFAULT, Mock, call
 
 import pytest
 
@@ -26,44 +26,14 @@ class Plan:
     transfer_s: float = 0.0
 
 
-class Actor:
-    """Logs its calls and how long they were waited for. returns: what they return, or raise; lost: with its worker."""
-
-    def __init__(self):
-        self.calls, self.waits, self.returns, self.lost = [], [], None, False
-
-    def __getattr__(self, name):
-        return lambda *args: self._call(name, *args)
-
-    def _call(self, name, *args):
-        if self.lost:
-            raise ValueError("the worker holding this Actor was lost")
-        self.calls.append((name, *args))
-        return SimpleNamespace(result=self._result)
-
-    def _result(self, timeout):
-        self.waits.append(timeout)
-        if isinstance(self.returns, Exception):
-            raise self.returns
-        return self.returns
-
-
-class Future:
+def future(actor=None, late=0, fault=None):
     """Of an actor, which may come late, or of an error."""
+    return Mock(**{"result.side_effect": [TimeoutError] * late + [fault or actor]})
 
-    def __init__(self, actor, late=0):
-        self.actor, self.late, self.released = actor, late, False
 
-    def result(self, timeout):
-        self.late -= 1
-        if self.late >= 0:
-            raise TimeoutError
-        if isinstance(self.actor, Exception):
-            raise self.actor
-        return self.actor
-
-    def release(self):
-        self.released = True
+def waited_s(call):
+    """For how long the result of an actor's call was waited for."""
+    return call.return_value.result.call_args.kwargs["timeout"]
 
 
 @pytest.fixture
@@ -76,114 +46,107 @@ def there(monkeypatch):
 
 
 def make(*futures, number=0, generation=1, where=("a", "b"), **plan):
-    submitted, waiting = [], list(futures)
-
-    def submit(function, plan, keeping, **options):
-        submitted.append((plan, options))
-        return waiting.pop(0)
-
+    client = Mock(**{"submit.side_effect": futures})
     plans = [Plan(**plan)] * len(futures)
-    client = SimpleNamespace(submit=submit, submitted=submitted)
-    return make_servers(client, number, generation, where, plans, KEEPING[: len(futures)]), client
+    return make_servers(client, number, generation, where, plans, KEEPING[: len(futures)]), client.submit
 
 
 def made(number=0, generation=1, **plan):
-    actors = [Actor(), Actor()]
-    servers, _ = make(*map(Future, actors), number=number, generation=generation, **plan)
+    actors = [Mock(), Mock()]
+    servers, _ = make(*map(future, actors), number=number, generation=generation, **plan)
     return servers, actors
 
 
 def test_a_server_of_each_plan_is_made_on_its_worker(there):
-    servers, client = make(Future(Actor()), Future(Actor(), late=3), number=2, generation=3, where=("b", "a"))
-    keys = [plan.key for plan, _ in client.submitted]
-    assert [options["workers"] for _, options in client.submitted] == [["b"], ["a"]]
-    assert all(options["actor"] and not options["allow_other_workers"] for _, options in client.submitted)
+    servers, submit = make(future(), future(late=3), number=2, generation=3, where=("b", "a"))
+    keys = [made.args[1].key for made in submit.call_args_list]
+    assert [made.kwargs["workers"] for made in submit.call_args_list] == [["b"], ["a"]]
+    assert all(made.kwargs["actor"] and not made.kwargs["allow_other_workers"] for made in submit.call_args_list)
     assert all(key.startswith(f"server-{i}-of-group-2-3-") and key.endswith("@run") for i, key in enumerate(keys))
     assert servers.addresses == (Address("b", keys[0]), Address("a", keys[1])) and servers.where == ("b", "a")
     assert (servers.number, servers.generation) == (2, 3)
 
 
 @pytest.mark.parametrize(
-    ("second", "late", "kind"),
+    ("second", "living", "kind"),
     [
-        (None, 3, ClusterError),  # its process dies
-        (None, 1000, ClusterError),  # it does not come in a minute
-        (ValueError("out of memory"), 0, ClusterError),
-        (NoAnswer("what the lost server has left is gone"), 0, NoAnswer),
-        (WorkersInUse("w is in use"), 0, WorkersInUse),
+        ({"late": 3}, {"a"}, ClusterError),  # its process dies
+        ({"late": 1000}, {"a", "b"}, ClusterError),  # it does not come in a minute
+        ({"fault": ValueError("out of memory")}, {"a", "b"}, ClusterError),
+        ({"fault": NoAnswer("what the lost server has left is gone")}, {"a", "b"}, NoAnswer),
+        ({"fault": WorkersInUse("w is in use")}, {"a", "b"}, WorkersInUse),
     ],
 )
-def test_of_a_group_that_cannot_be_made_nothing_is_left(there, second, late, kind):
-    first = Actor()
-    futures = Future(first), Future(second or Actor(), late)
-    if late == 3:
-        there.discard("b")
+def test_of_a_group_that_cannot_be_made_nothing_is_left(there, second, living, kind):
+    first = Mock()
+    futures = future(first), future(**second)
+    there &= living
     with pytest.raises(ClusterError) as caught:
         make(*futures, number=4)
     assert type(caught.value) is kind
     assert kind is WorkersInUse or str(caught.value).startswith("server group 4 could not be made on a, b: ")
-    assert first.calls == [("close",)] and all(future.released for future in futures)
-    assert late < 1000 or 110 < 1000 - futures[1].late < 130, "looks, of half a second each"
+    assert first.method_calls == [call.close()] and all(each.release.called for each in futures)
+    assert futures[1].result.call_count < 130, "looks, of half a second each"
 
 
 def test_servers_are_called_one_by_one(there):
     left, (one, two) = made(0, 4)
     right, (three, four) = made(1, 7, transfer_s=12.0)
     left.meet(right)
-    assert (one.calls, two.calls) == ([("meet", right.addresses[0])], [("meet", right.addresses[1])])
+    assert [each.method_calls for each in (one, two)] == [[call.meet(address)] for address in right.addresses]
     right.take_over(left)
-    assert three.calls == [("take_over", left.addresses[0], "left", (4, 7))]
+    assert three.method_calls == [call.take_over(left.addresses[0], "left", (4, 7))]
     left.hand_on(right)
-    assert two.calls[1:] == [("hand_on", right.addresses[1], "right", (4, 7))]
+    assert two.method_calls[1:] == [call.hand_on(right.addresses[1], "right", (4, 7))]
     right.flush()
-    assert four.calls[-1] == ("flush",) and 40 < four.waits[-1] <= 42, "as parameters have to be moved"
+    assert four.flush.called and 40 < waited_s(four.flush) <= 42, "as parameters have to be moved"
     right.dismiss(5, 2)
-    assert four.calls[-1] == ("dismiss", Origin(5, 2)) and 1 <= four.waits[-1] < 2
+    assert four.dismiss.call_args.args == (Origin(5, 2),) and 1 <= waited_s(four.dismiss) < 2
 
 
-def test_a_group_is_kept_if_all_its_servers_are(there):
+@pytest.mark.parametrize("second", [True, False])
+def test_a_group_is_kept_if_all_its_servers_are(there, second):
     servers, (one, two) = made()
-    one.returns = two.returns = True
-    assert servers.settle()
-    two.returns = False
-    assert not servers.settle() and two.calls == [("settle",)] * 2
+    one.settle.return_value.result.return_value, two.settle.return_value.result.return_value = True, second
+    assert servers.settle() == second
 
 
 def test_a_server_hears_which_nanny_keeps_its_replica(there):
     servers, (one, two) = made()
     servers.replicate(("n1", ""))
+    two.replica_lost.side_effect = [DEFAULT, ValueError("its worker is lost")]
     servers.replica_lost(1, 3, "n2")
-    assert (one.calls, two.calls) == ([("replicate", "n1")], [("replicate", ""), ("replica_lost", 3, "n2")])
-    assert len(two.waits) == 1, "the second is not awaited"
-    two.lost = True
     servers.replica_lost(1, 4, "n1")
+    assert one.method_calls == [call.replicate("n1")]
+    assert two.method_calls == [call.replicate(""), call.replica_lost(3, "n2"), call.replica_lost(4, "n1")]
+    assert not two.replica_lost.return_value.result.called, "it is not awaited"
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind"),
+    ("of_call", "of_result", "kind"),
     [
-        (None, ClusterError),  # of an actor whose worker is lost
-        (ValueError("a bug"), ClusterError),
-        (TimeoutError(), NoAnswer),
-        (ClusterError("its neighbour does not answer"), NoAnswer),
+        (ValueError("the worker holding this Actor was lost"), None, ClusterError),
+        (None, ValueError("a bug"), ClusterError),
+        (None, TimeoutError(), NoAnswer),
+        (None, ClusterError("its neighbour does not answer"), NoAnswer),
     ],
 )
-def test_a_server_that_fails_is_named(there, fault, kind):
+def test_a_server_that_fails_is_named(there, of_call, of_result, kind):
     servers, (_, two) = made(3)
-    two.lost, two.returns = fault is None, fault
+    two.flush.side_effect, two.flush.return_value.result.side_effect = of_call, of_result
     with pytest.raises(ClusterError, match="server group 3: flush failed at b") as caught:
         servers.flush()
     assert type(caught.value) is kind
 
 
 def test_what_lives_is_closed_and_everything_is_released(there):
-    actors = one, two = Actor(), Actor()
-    futures = [Future(actor) for actor in actors]
+    one, two = Mock(), Mock()
+    futures = future(one), future(two)
     servers, _ = make(*futures)
     there.discard("b")
-    one.returns = OSError("lost a moment ago")
+    one.close.return_value.result.side_effect = OSError("lost a moment ago")
     servers.stop()
-    assert one.calls == [("close",)] and two.calls == [] and all(future.released for future in futures)
+    assert one.close.called and not two.close.called and all(each.release.called for each in futures)
 
 
 def test_no_server_is_made_on_a_worker_that_another_run_has(monkeypatch):

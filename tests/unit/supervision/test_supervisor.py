@@ -63,14 +63,14 @@ def world(monkeypatch):
 
 @pytest.fixture
 def made(world):
-    """A supervisor of that world. restarted, rewound, outdated: what it told."""
-    notes, told = world.notes, {"rewound": [], "restarted": [], "outdated": []}
+    """A supervisor of that world. restarted, outdated: what it told."""
+    notes, told = world.notes, {"restarted": [], "outdated": []}
     made = Supervisor(
         world.state,
         world.launcher,
         note=notes.append,
         newest=lambda: None,
-        rewound=lambda *given: told["rewound"].append(given),
+        rewound=lambda *given: None,
         restarted=lambda restart: told["restarted"].append((restart.groups, len(notes))),
         outdated=told["outdated"].append,
         giving_up=lambda: made._groups[0].log.append("record"),
@@ -103,16 +103,6 @@ def test_a_lost_group_is_closed_and_formed_anew_and_that_is_told(made, world):
     assert first[0].log == ["abort", "close", "replace"]
     assert made.told["restarted"] == [((1,), 1)], "after the user"
     assert ("w2", 2) in made.state.processes.replaced and world.worker_groups[1].where == ("w4",)
-
-
-def test_lost_servers_are_made_again_and_worker_groups_go_back(made, world):
-    def lose(group):
-        group.poll = lambda: made.state.restarts and group.plan.group.number > 0
-        made.post(lambda: world.kill("w3"))
-
-    world.formed = lose
-    made.run()
-    assert world.server_groups[0].where == ("w4",) and made.told["rewound"] == [((0, 1), None)]
 
 
 def test_servers_that_are_stopped_are_lost_once_they_were_seen_so_twice(made, world):
