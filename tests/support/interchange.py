@@ -85,13 +85,3 @@ def resumed(job, comm, saved, steps=STEPS, links=None):
 @cache
 def saved_after(plan, steps):
     return on_workers(plan, lambda comm: snapshot(begun(job_of(plan), comm, steps), steps))[0]
-
-
-def assert_alike(saved, expected, **close):
-    for arrays, wanted in (
-        (saved.parameters, expected.parameters),
-        *((saved.updater[s], expected.updater[s]) for s in expected.updater),
-    ):
-        assert arrays.keys() == wanted.keys()
-        for name, array in arrays.items():
-            np.testing.assert_allclose(array, wanted[name], **close, err_msg=name)

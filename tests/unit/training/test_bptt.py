@@ -1,11 +1,10 @@
 """Recurrent nets through the training loop: state carried, checkpointed, shared out; every framework."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from support.topologies import run_topology
+from support.topologies import run_topology, server_links
+from support.trained import assert_alike, saved_at, train_group
 
 from singa_dask import cli
 from singa_dask.comm import SoloCommunicator
@@ -18,13 +17,10 @@ from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers import Step
 from singa_dask.net import Batch
 from singa_dask.ops import get_ops
-from singa_dask.server import LocalLink, Server
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import evaluate
-from singa_dask.training.placement import server_plan
 from singa_dask.training.prepare import prepare
 from singa_dask.training.replica import Replica
-from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
 
 JOB = """
 name: "text" train_steps: 8 disp_freq: 4 test_freq: 4 test_steps: 3 checkpoint_freq: 4 seed: 5
@@ -68,13 +64,8 @@ def prepared(text):
     return lambda *overrides: prepare(Job.from_text(JOB % {"folder": text}, overrides))
 
 
-def run(prepared, folder, resume=None):
-    events = []
-    group = GroupPlan(resume=resume)
-    plan = WorkerPlan(prepared.job.SerializeToString(), folder, data=prepared.data, group=group)
-    with ThreadPoolExecutor(3) as pool:
-        size = prepared.topology.nworkers_per_group
-        run_threads(size, train_rank, plan, RankServices(pool.submit, events.append), timeout_s=20)
+def run(prepared, folder, **group):
+    _, events = train_group(prepared, folder, **group)
     return {e["step"]: e["metrics"] for e in events if e.get("phase") == "test"}
 
 
@@ -82,16 +73,10 @@ def test_a_resumed_run_reaches_what_a_whole_one_does(prepared, tmp_path):
     whole = run(prepared(), tmp_path / "whole")
     rest = run(prepared(), tmp_path / "rest", resume=checkpoints.path_of(tmp_path / "whole", 4))
     assert rest == {4: whole[4], 8: whole[8]}
-    ends = [checkpoints.load(checkpoints.path_of(tmp_path / name, 8)) for name in ("whole", "rest")]
-    assert {name: [a.shape for a in arrays] for name, arrays in ends[0].carried.items()} == {
-        "gru": [(7, 5)],
-        "lstm": [(7, 4), (7, 4)],
-    }
-    for name, value in ends[0].parameters.items():
-        np.testing.assert_array_equal(ends[1].parameters[name], value)
-    for name, arrays in ends[0].carried.items():
-        for ours, theirs in zip(arrays, ends[1].carried[name], strict=True):
-            np.testing.assert_array_equal(theirs, ours)
+    ended = saved_at(tmp_path / "whole", 8)
+    shapes = {name: [array.shape for array in arrays] for name, arrays in ended.carried.items()}
+    assert shapes == {"gru": [(7, 5)], "lstm": [(7, 4), (7, 4)]}
+    assert_alike(saved_at(tmp_path / "rest", 8), ended)
 
 
 PLANS = {
@@ -101,23 +86,27 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize(("first", "second"), [("one", "units"), ("units", "rows"), ("units", "units")])
-def test_a_run_and_its_state_go_on_under_another_partition(prepared, tmp_path, first, second):
-    run(prepared(*PLANS["one"]), tmp_path / "whole")
-    run(prepared(*PLANS[first], "train_steps=4"), tmp_path / "half")
-    run(prepared(*PLANS[second]), tmp_path / "rest", resume=checkpoints.path_of(tmp_path / "half", 4))
-    whole, rest = (checkpoints.load(checkpoints.path_of(tmp_path / name, 8)) for name in ("whole", "rest"))
-    for name, value in whole.parameters.items():
-        np.testing.assert_allclose(rest.parameters[name], value, rtol=2e-4, atol=2e-5, err_msg=name)
-    for name, arrays in whole.carried.items():
-        for ours, theirs in zip(arrays, rest.carried[name], strict=True):
-            np.testing.assert_allclose(theirs, ours, rtol=2e-4, atol=2e-5, err_msg=name)
+@pytest.fixture(scope="module")
+def alone(text, tmp_path_factory):
+    """What one worker reaches."""
+    folder = tmp_path_factory.mktemp("alone")
+    run(prepare(Job.from_text(JOB % {"folder": text}, PLANS["one"])), folder)
+    return saved_at(folder, 8)
+
+
+@pytest.mark.parametrize(("first", "second"), [("one", "units"), ("units", "rows"), ("units", "units"), ("", "rows")])
+def test_a_run_and_its_state_go_on_under_another_partition(prepared, tmp_path, alone, first, second):
+    if first:
+        run(prepared(*PLANS[first], "train_steps=4"), tmp_path / "half")
+    resume = checkpoints.path_of(tmp_path / "half", 4) if first else None
+    run(prepared(*PLANS[second]), tmp_path / "rest", resume=resume)
+    assert_alike(saved_at(tmp_path / "rest", 8), alone, rtol=2e-4, atol=2e-5)
 
 
 def test_only_the_group_that_saved_it_goes_on_with_the_state(prepared, tmp_path):
     job = prepared().job
     run(prepared(), tmp_path)
-    saved = checkpoints.load(checkpoints.path_of(tmp_path, 8))
+    saved = saved_at(tmp_path, 8)
 
     def restored(comm, carry):
         replica = Replica.form(job, comm, get_ops("cpu"))
@@ -131,16 +120,12 @@ def test_only_the_group_that_saved_it_goes_on_with_the_state(prepared, tmp_path)
 
 
 def test_a_state_is_forgotten_where_the_servers_have_gone_on_since(prepared, tmp_path):
-    alone = prepared("cluster.nworkers_per_group=1", "cluster.nservers_per_group=1")
+    alone = prepared(*PLANS["one"])
     run(alone, tmp_path)
-    early, late = (checkpoints.load(checkpoints.path_of(tmp_path, step)) for step in (4, 8))
-    entries, job = alone.layout.entries, alone.job
-    cut = alone.partition
-    links = {0: LocalLink(Server(server_plan(job, entries, cut.of_server(0)).protocol(get_ops("cpu"))))}
-    found = []
-    for generation, checkpoint in enumerate((late, early)):
-        replica = Replica.form(job, SoloCommunicator(), get_ops("cpu"), links, generation=generation)
-        replica.group_state.restore(checkpoint)
+    links, found = server_links(alone), []
+    for generation, step in enumerate((8, 4)):
+        replica = Replica.form(alone.job, SoloCommunicator(), get_ops("cpu"), links, generation=generation)
+        replica.group_state.restore(saved_at(tmp_path, step))
         assert set(replica.net.state) == {"gru", "lstm"}
         found.append((replica.group_state.fetch(), set(replica.net.state)))
     assert found == [(8, {"gru", "lstm"}), (8, set())]
@@ -157,21 +142,9 @@ def test_rows_of_all_time_steps_are_written(prepared, text, tmp_path):
     assert len((tmp_path / "o").read_text().splitlines()) == 3 * 6 * 7  # of the last test
 
 
-def test_three_workers_compute_what_one_computes(prepared, tmp_path):
-    run(prepared(), tmp_path / "three")
-    alone = prepared("cluster.nworkers_per_group=1", "cluster.nservers_per_group=1")
-    run(alone, tmp_path / "one")
-    one, three = (checkpoints.load(checkpoints.path_of(tmp_path / name, 8)) for name in ("one", "three"))
-    for name, value in one.parameters.items():
-        np.testing.assert_allclose(three.parameters[name], value, rtol=2e-4, atol=2e-6, err_msg=name)
-    for name, arrays in one.carried.items():
-        np.testing.assert_allclose(three.carried[name][0], arrays[0], rtol=2e-4, atol=2e-5)
-
-
 def test_it_learns(prepared, tmp_path):
     found = run(prepared("train_steps=150", "test_freq=150"), tmp_path)
-    assert found[150]["loss"] < 0.6 * found[0]["loss"]
-    assert found[150]["accuracy"] > 0.5
+    assert found[150]["loss"] < 0.6 * found[0]["loss"] and found[150]["accuracy"] > 0.5
 
 
 @pytest.mark.parametrize(
@@ -185,9 +158,8 @@ def test_it_learns(prepared, tmp_path):
 def test_every_framework_trains_recurrent_nets(text, tmp_path, cluster):
     job = Job.from_text((JOB % {"folder": text}).replace("nworkers_per_group: 3 nservers_per_group: 2", cluster))
     ran = run_topology(prepare(job), tmp_path)
-    (lead,) = [e for e in ran.events if e.get("phase") == "test" and e["step"] == 8 and e["group"] == 0]
-    (start,) = [e for e in ran.events if e.get("phase") == "test" and e["step"] == 0 and e["group"] == 0]
-    assert lead["metrics"]["loss"] < start["metrics"]["loss"]
+    losses = {e["step"]: e["metrics"]["loss"] for e in ran.events if e.get("phase") == "test" and e["group"] == 0}
+    assert losses[8] < losses[0]
 
 
 def test_a_checkpoint_measures_as_training_did(prepared, tmp_path):

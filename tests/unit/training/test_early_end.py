@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.topologies import run_topology, server_links
+from support.trained import assert_alike, saved_at, train_group, write_points
 
-from singa_dask.comm.threads import run_threads
-from singa_dask.data import write_shards
 from singa_dask.errors import ConfigError
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import Phase
@@ -20,7 +16,6 @@ from singa_dask.server.protocol import ServerProtocol
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import evaluate
 from singa_dask.training.prepare import prepare
-from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
 
 JOB = """
 name: "points" train_steps: 40 disp_freq: 4 validate_freq: 4 checkpoint_freq: 8 seed: 5
@@ -43,25 +38,14 @@ PLATEAU = ["updater.learning_rate.type=kReduceOnPlateau"] + [
 
 @pytest.fixture
 def job(tmp_path):
-    draw = np.random.default_rng(0)
-    for split, rows in (("train", 90), ("valid", 47)):
-        labels = draw.integers(0, 2, rows)
-        features = draw.normal(size=(rows, 3)) + labels[:, None]
-        write_shards(tmp_path / split, features.astype(np.float32), labels)
+    write_points(tmp_path, spread=1.0, train=90, valid=47)
     return lambda *overrides: prepare(Job.from_text(JOB % {"folder": tmp_path}, overrides))
 
 
 def run(prepared, folder: Path, resume: int | None = None, path: Path | None = None):
-    """Run all ranks; returns the first one's report and all events."""
-    events: list[dict] = []
+    """Train all ranks; returns the first one's report and all events."""
     path = path or (None if resume is None else checkpoints.path_of(folder, resume))
-    plan = WorkerPlan(
-        prepared.job.SerializeToString(), folder, data=prepared.data, group=GroupPlan(resume=path, first=resume or 0)
-    )
-    with ThreadPoolExecutor(3) as pool:
-        services = RankServices(pool.submit, events.append, threading.Event().is_set)
-        reports = run_threads(3, train_rank, plan, services, timeout_s=10)
-    return reports[0], events
+    return train_group(prepared, folder, resume=path, first=resume or 0)
 
 
 def values(events, metric: str = "loss") -> dict[int, float]:
@@ -160,11 +144,8 @@ def test_a_learning_rate_falls_on_a_plateau_for_all_ranks_and_in_a_resumed_run(j
     (tmp_path / "rest").mkdir()
     checkpoints.path_of(tmp_path / "whole", 8).rename(checkpoints.path_of(tmp_path / "rest", 8))
     run(falling, tmp_path / "rest", resume=8)
-    expected = checkpoints.load(checkpoints.path_of(tmp_path / "fixed", 16)).parameters
     for folder in ("whole", "rest"):
-        found = checkpoints.load(checkpoints.path_of(tmp_path / folder, 16)).parameters
-        for name, value in expected.items():
-            np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(value))
+        assert_alike(saved_at(tmp_path / folder, 16), saved_at(tmp_path / "fixed", 16))
 
 
 @pytest.mark.parametrize("setting", ['keep_best="validate.auc"', 'early_stopping.metric="validate.auc"'])
@@ -239,19 +220,13 @@ def test_a_lead_that_is_formed_again_while_servers_go_on_keeps_its_patience_and_
     settings += ["early_stopping.min_delta=100"]
     first, rest = job(*settings, "train_steps=8"), job(*settings)
     links, events, reports = server_links(first), [], []
+    services = {"links": lambda: links}
     for prepared, again in ((first, False), (rest, True)):
-        group = GroupPlan(0, int(again), puts=not again, fresh=not again, first=8 * again)
         decided = [event["state"] for event in events if event["kind"] == "decided"] if told else []
-        plan = WorkerPlan(
-            prepared.job.SerializeToString(),
-            tmp_path / str(again) if told else tmp_path,
-            data=prepared.data,
-            group=group,
-            decided=decided[-1] if decided else {},
-        )
-        with ThreadPoolExecutor(3) as pool:
-            services = RankServices(pool.submit, events.append, links=lambda: links)
-            reports.append(run_threads(3, train_rank, plan, services, timeout_s=10)[0])
+        group = {"generation": int(again), "puts": not again, "fresh": not again, "first": 8 * again}
+        folder = tmp_path / str(again) if told else tmp_path
+        report, _ = train_group(prepared, folder, events, services=services, decided=decided and decided[-1], **group)
+        reports.append(report)
     texts = [event["text"] for event in events if event["kind"] == "decision"]
     assert texts[:-1] == [f"learning rate reduced to {rate}" for rate in (0.05, 0.025, 0.0125, 0.00625)]
     assert [report["step"] for report in reports] == [8, 16] and reports[1]["ended_early"]

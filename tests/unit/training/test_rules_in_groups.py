@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from support.one_machine import OneMachine
 from support.topologies import run_topology
+from support.trained import assert_alike, saved_at, write_points
 
 from singa_dask.comm.threads import ThreadCommunicator
-from singa_dask.data import write_shards
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.evaluate import measure
 from singa_dask.training.prepare import prepare
 
-STEPS, LIMIT = 6, 0.05
+STEPS, LIMIT, CLOSE = 6, 0.05, {"rtol": 2e-5, "atol": 1e-6}
 JOB = """
 name: "points" train_steps: 6 seed: 5
 train_one_batch { alg: kBP }
@@ -51,17 +51,14 @@ GROUPS = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    draw = np.random.default_rng(0)
-    labels = draw.integers(0, 2, 240)
-    features = draw.normal(size=(240, 5)) + 2 * labels[:, None]
-    write_shards(folder, features.astype(np.float32), labels, window=20)
-    return folder
+    write_points(folder, features=5, window=20, train=240)
+    return folder / "train"
 
 
 def trained(folder, where, updater, cluster="", kind=ThreadCommunicator, dim=0, more=()):
     text = JOB % {"folder": folder, "cluster": cluster, "updater": updater, "dim": dim}
     trained.ran = run_topology(prepare(Job.from_text(text, more)), where, kind=kind)
-    return checkpoints.load(checkpoints.path_of(where, STEPS))
+    return saved_at(where, STEPS)
 
 
 @pytest.fixture(scope="module")
@@ -69,24 +66,16 @@ def serial(folder, tmp_path_factory):
     return {name: trained(folder, tmp_path_factory.mktemp("serial"), updater) for name, updater in RULES.items()}
 
 
-def assert_same(reached, expected):
-    for name, value in expected.parameters.items():
-        np.testing.assert_allclose(reached.parameters[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
-    for state, arrays in expected.updater.items():
-        for name, value in arrays.items():
-            np.testing.assert_allclose(reached.updater[state][name], value, rtol=1e-4, atol=1e-6, err_msg=name)
-
-
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("rule", RULES)
 def test_any_group_equals_one_worker(folder, tmp_path, serial, rule, group):
-    assert_same(trained(folder, tmp_path, RULES[rule], *GROUPS[group]), serial[rule])
+    assert_alike(trained(folder, tmp_path, RULES[rule], *GROUPS[group]), serial[rule], **CLOSE)
 
 
 @pytest.mark.parametrize("rule", ["clip_norm", "ema_decay"])
 @pytest.mark.parametrize("group", ["allreduce", "sandblaster"])
 def test_a_split_net_equals_one_worker(folder, tmp_path, serial, group, rule):
-    assert_same(trained(folder, tmp_path, RULES[rule], *GROUPS[group], dim=1), serial[rule])
+    assert_alike(trained(folder, tmp_path, RULES[rule], *GROUPS[group], dim=1), serial[rule], **CLOSE)
 
 
 @pytest.mark.parametrize("dim", [0, 1])
@@ -95,9 +84,7 @@ def test_evaluations_measure_the_moving_averages_and_leave_the_parameters(folder
     groups = GROUPS | {"codec": ("nworkers_per_group: 2 nservers_per_group: 2 codec: kHalf", ThreadCommunicator)}
     plain = trained(folder, tmp_path / "plain", RULES["ema_decay"], *groups[group], dim=dim)
     reached = trained(folder, tmp_path / "tested", RULES["ema_decay"], *groups[group], dim=dim, more=("test_freq=2",))
-    for name, value in plain.parameters.items():
-        np.testing.assert_array_equal(reached.parameters[name], value)
-        np.testing.assert_array_equal(reached.updater["ema"][name], plain.updater["ema"][name])
+    assert_alike(reached, plain)
     prepared = prepare(Job.from_text(reached.job))
     path = checkpoints.path_of(tmp_path / "tested", STEPS)
     alone = measure(prepared.job, path, Phase.kTest).numbers["loss"]
@@ -133,8 +120,7 @@ def test_a_norm_below_the_limit_changes_no_bit(folder, tmp_path):
         trained(folder, tmp_path / str(limit), f"type: kSGD clip_norm: {limit}", *GROUPS["allreduce"])
         for limit in (0, 1e6)
     )
-    for name, value in plain.parameters.items():
-        np.testing.assert_array_equal(clipped.parameters[name], value)
+    assert_alike(clipped, plain)
 
 
 @pytest.mark.parametrize("more", ["codec: kHalf", "codec: kTopK sparsity: 0.3", "one_behind: true nworker_groups: 2"])

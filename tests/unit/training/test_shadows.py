@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.interchange import CLOSE, HALF, PLANS, STEPS, advance, assert_alike, job_of, on_workers, saved_after
+from support.interchange import CLOSE, HALF, PLANS, STEPS, advance, job_of, on_workers, saved_after
 from support.snapshots import snapshot
+from support.trained import assert_alike
 
 from singa_dask.layers.partition import Form, LayerPartition, even_bounds
 from singa_dask.ops import Ops, get_ops
@@ -62,7 +63,7 @@ def test_a_group_goes_on_from_the_memory_of_another(first, second):
     replicas, left = left_by(job_of(first), first)
     ended = on_workers(second, lambda comm: snapshot(recovered(job_of(second), comm, left), STEPS))[0]
     if first == second:
-        assert_alike(ended, saved_after(first, STEPS), rtol=0)
+        assert_alike(ended, saved_after(first, STEPS))
     assert_alike(ended, saved_after("serial", STEPS), **CLOSE)
     assert replicas
 
@@ -94,7 +95,7 @@ def test_ranks_that_were_lost_in_the_midst_of_a_step_go_back_to_its_start(late):
     for rank in late:
         forget(replicas[rank], HALF + 1)
     ended = on_workers("four", lambda comm: snapshot(recovered(job_of("four"), comm, left), STEPS))[0]
-    assert_alike(ended, saved_after("four", STEPS), rtol=0)
+    assert_alike(ended, saved_after("four", STEPS))
 
 
 def test_a_rank_without_slices_leaves_nothing_and_lacks_nothing():
@@ -141,7 +142,7 @@ def test_residuals_move_with_the_ranks(plan):
     replicas, left = left_by(job, plan)
     expected = on_workers(plan, lambda comm: snapshot(begun(job, comm, {}, STEPS), STEPS))[0]
     ended = on_workers(plan, lambda comm: snapshot(recovered(job, comm, left), STEPS))[0]
-    assert_alike(ended, expected, rtol=0)
+    assert_alike(ended, expected)
     assert any(np.asarray(array).any() for array in expected.residuals["rank 0"].values())
     for name, kept in expected.residuals.items():
         for param, array in kept.items():

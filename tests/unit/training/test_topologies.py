@@ -1,15 +1,15 @@
 """Small topologies are refused with a reason, or train."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 from support.topologies import run_topology
+from support.trained import assert_alike, saved_at, write_points
 
-from singa_dask.data import write_shards
 from singa_dask.errors import ConfigError
 from singa_dask.job import Job
-from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.prepare import prepare
 
 JOB = """
@@ -32,20 +32,12 @@ NUMBERS = ("nworker_groups", "nserver_groups", "nworkers_per_group", "nservers_p
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    draw = np.random.default_rng(0)
-    for split, samples in (("train", 240), ("test", 60)):
-        labels = draw.integers(0, 2, samples)
-        features = draw.normal(size=(samples, 5)) + 2 * labels[:, None]
-        write_shards(folder / split, features.astype(np.float32), labels, window=20)
+    write_points(folder, features=5, window=20, train=240, test=60)
     return folder
 
 
 def job(folder, cluster, *overrides):
     return prepare(Job.from_text(JOB % {"folder": folder, "cluster": cluster}, overrides))
-
-
-def final(folder):
-    return checkpoints.load(checkpoints.path_of(folder, 6))
 
 
 def small_topologies():
@@ -73,7 +65,7 @@ def test_a_small_topology_is_refused_or_trains(folder, tmp_path, numbers, separa
     assert sorted(ran.reports) == list(range(worker_groups))
     assert all(report["step"] == 6 for report in ran.reports.values())
     assert ran.reports[0]["metrics"]["test"]["loss"] < 1.0
-    assert final(tmp_path).step == 6
+    assert saved_at(tmp_path, 6).step == 6
     if ran.servers:
         states = {key: server.protocol for key, server in ran.servers.items()}
         versions = {s.slices[i].version for s in states.values() for i in s.slices}
@@ -84,19 +76,14 @@ def test_a_small_topology_is_refused_or_trains(folder, tmp_path, numbers, separa
 def serial(folder, tmp_path_factory):
     here = tmp_path_factory.mktemp("serial")
     run_topology(job(folder, ""), here)
-    return final(here)
+    return saved_at(here, 6)
 
 
 @pytest.mark.parametrize(("workers", "servers"), list(product((1, 2, 3), repeat=2)))
 def test_sandblaster_equals_allreduce_and_serial(folder, tmp_path, serial, workers, servers):
     cluster = f"nworkers_per_group: {workers} nservers_per_group: {servers} server_worker_separate: true"
     run_topology(job(folder, cluster), tmp_path)
-    reached = final(tmp_path)
-    for name, value in serial.parameters.items():
-        np.testing.assert_allclose(reached.parameters[name], value, rtol=1e-5, atol=1e-7)
-        np.testing.assert_allclose(
-            reached.updater["velocity"][name], serial.updater["velocity"][name], rtol=1e-5, atol=1e-7
-        )
+    assert_alike(saved_at(tmp_path, 6), serial, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("present", [1, 2])
@@ -107,8 +94,8 @@ def test_a_group_that_lacks_workers_equals_a_whole_one(folder, tmp_path, serial,
     ran = run_topology(job(folder, cluster), tmp_path, present=present)
     assert {s.version for server in ran.servers.values() for s in server.protocol.slices.values()} <= {6}
     rtol = 0.02 if "kHalf" in more else 1e-5
-    for name, value in serial.parameters.items():
-        np.testing.assert_allclose(final(tmp_path).parameters[name], value, rtol=rtol, atol=rtol / 100)
+    reached, expected = (replace(checkpoint, updater={}) for checkpoint in (saved_at(tmp_path, 6), serial))
+    assert_alike(reached, expected, rtol=rtol, atol=rtol / 100)
 
 
 @pytest.mark.parametrize("codec", ["kTopK sparsity: 0.1", "kPartial sparsity: 0.5"])
@@ -126,8 +113,7 @@ def test_lock_step_is_reproducible(folder, tmp_path):
     for attempt in ("a", "b"):
         ran = run_topology(job(folder, cluster, "updater.momentum=0"), tmp_path / attempt)
         assert all(report["server"]["staleness_max"] <= 2 for report in ran.reports.values())
-    for name, value in final(tmp_path / "a").parameters.items():
-        np.testing.assert_allclose(final(tmp_path / "b").parameters[name], value, rtol=1e-4, atol=1e-6)
+    assert_alike(saved_at(tmp_path / "a", 6), saved_at(tmp_path / "b", 6), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("cluster", ["nworker_groups: 2 nserver_groups: 1", "nworker_groups: 2 nserver_groups: 2"])

@@ -7,8 +7,10 @@ import fcntl
 import json
 import os
 import shutil
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -32,26 +34,44 @@ def workspace(tmp_path):
     return Workspace(tmp_path / "shared" / "w")
 
 
+@pytest.fixture
+def lock(workspace):
+    workspace.folder.parent.mkdir()
+    return workspace.folder.parent / ".w.lock"
+
+
 def saved(workspace, step):
     return save(Checkpoint(step, 0, "", {"w": np.zeros(1)}), path_of(workspace.checkpoints, step))
+
+
+def run_once(workspace, step=1, job="job"):
+    """A run that saves once; where it has put an earlier one."""
+    with workspace.locked():
+        aside = workspace.set_aside()
+        workspace.open(job)
+        saved(workspace, step)
+    return aside
+
+
+def assert_in_use(workspace):
+    with pytest.raises(ConfigError, match="another run is using it"), workspace.locked():
+        pass
 
 
 # Links
 
 
-def test_a_lock_is_not_taken_through_a_link(workspace, victim):
-    workspace.folder.parent.mkdir()
-    (workspace.folder.parent / ".w.lock").symlink_to(victim)
+def test_a_lock_is_not_taken_through_a_link(workspace, lock, victim):
+    lock.symlink_to(victim)
     with pytest.raises(ConfigError, match=r"\.w\.lock.*symbolic link"), workspace.locked():
         pass
     assert intact(victim)
 
 
-def test_a_lock_is_not_emptied(workspace):
-    workspace.folder.parent.mkdir()
-    (workspace.folder.parent / ".w.lock").write_text("a note")
+def test_a_lock_is_not_emptied(workspace, lock):
+    lock.write_text("a note")
     with workspace.locked():
-        assert (workspace.folder.parent / ".w.lock").read_text() == "a note"
+        assert lock.read_text() == "a note"
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", "null", "folder"])
@@ -113,37 +133,24 @@ def test_a_checkpoint_is_not_written_through_a_link(workspace, victim, of):
 # The lock
 
 
-@pytest.mark.parametrize(
-    "removed",
-    [[".w.lock"], ["w/.run"], [".w.lock", "w/metrics.jsonl"]],
-)
-def test_a_removed_lock_does_not_let_a_second_run_in(workspace, removed):
+@pytest.mark.parametrize("removed", [[".w.lock"], ["w/.run"], [".w.lock", "w/metrics.jsonl"]])
+@pytest.mark.parametrize("earlier", [False, True], ids=["first", "after-another"])
+def test_a_removed_lock_does_not_let_a_second_run_in(workspace, removed, earlier):
+    if earlier:
+        run_once(workspace)
     with workspace.locked():
+        assert (workspace.set_aside() is not None) == earlier
         workspace.open("job")
         saved(workspace, 1)
         for name in removed:
             (workspace.folder.parent / name).unlink()
-        other = Workspace(workspace.folder)
-        with pytest.raises(ConfigError, match="another run is using it"), other.locked():
-            pass
+        assert_in_use(Workspace(workspace.folder))
     with workspace.locked():
         pass
 
 
-def test_a_removed_lock_does_not_let_a_second_run_into_what_follows_an_earlier_one(workspace):
-    with workspace.locked():
-        workspace.open("job")
-        saved(workspace, 1)
-    with workspace.locked():
-        assert workspace.set_aside() is not None
-        workspace.open("job")
-        (workspace.folder.parent / ".w.lock").unlink()
-        with pytest.raises(ConfigError, match="another run is using it"), Workspace(workspace.folder).locked():
-            pass
-
-
-def test_a_lock_file_that_is_removed_while_it_is_taken_is_taken_again(workspace, monkeypatch):
-    real, lock = fcntl.flock, workspace.folder.parent / ".w.lock"
+def test_a_lock_file_that_is_removed_while_it_is_taken_is_taken_again(workspace, lock, monkeypatch):
+    real = fcntl.flock
 
     def removed(*args):
         monkeypatch.setattr(fcntl, "flock", real)
@@ -151,17 +158,13 @@ def test_a_lock_file_that_is_removed_while_it_is_taken_is_taken_again(workspace,
         lock.unlink()
 
     monkeypatch.setattr(fcntl, "flock", removed)
-    again = Workspace(workspace.folder)
-    with workspace.locked(), pytest.raises(ConfigError, match="another run is using it"), again.locked():
-        pass
+    with workspace.locked():
+        assert_in_use(Workspace(workspace.folder))
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO])
 def test_a_file_system_without_locks_is_said(workspace, monkeypatch, caplog, number):
-    def refuses(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "flock", refuses)
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(number, os.strerror(number))))
     with workspace.locked():
         workspace.open("job")
     assert f"cannot be locked ({os.strerror(number)})" in caplog.text and "second run" in caplog.text
@@ -183,25 +186,20 @@ def linked(tmp_path, workspace):
 def test_a_linked_workspace_stays_a_link(linked):
     workspace, target = linked
     for n in range(3):
-        with workspace.locked():
-            workspace.check_own()
-            aside = workspace.set_aside()
-            workspace.open(f"job {n}")
-            saved(workspace, n + 1)
-        assert aside == (target.with_name(f"runs-{n}") if n else None)
+        workspace.check_own()
+        assert run_once(workspace, n + 1, f"job {n}") == (target.with_name(f"runs-{n}") if n else None)
         assert workspace.folder.is_symlink() and (target / "job.conf").read_text() == f"job {n}"
     assert {path.name for path in target.parent.iterdir()} >= {"runs", "runs-1", "runs-2"}
     assert [path.name for path in workspace.folder.parent.iterdir() if path.is_dir()] == ["w"]
     assert str(target.with_name("runs-1")) in workspace.earlier()
-    first = Workspace(target.with_name("runs-1")).id
-    assert workspace.find(first) == target.with_name("runs-1")
+    assert workspace.find(Workspace(target.with_name("runs-1")).id) == target.with_name("runs-1")
 
 
 def test_a_workspace_is_locked_under_all_its_names(linked):
     workspace, target = linked
     for one, other in ((workspace, Workspace(target)), (Workspace(target), workspace)):
-        with one.locked(), pytest.raises(ConfigError, match="another run is using it"), other.locked():
-            pass
+        with one.locked():
+            assert_in_use(other)
 
 
 def test_given_data_lie_where_the_link_leads(linked):
@@ -231,48 +229,47 @@ def test_a_parent_may_be_a_link(tmp_path):
     (tmp_path / "scratch").mkdir()
     (tmp_path / "runs").symlink_to(tmp_path / "scratch")
     workspace = Workspace(tmp_path / "runs" / "w")
-    for aside in (None, tmp_path / "runs" / "w-1"):
-        with workspace.locked():
-            assert workspace.set_aside() == aside
-            workspace.open("job")
-            saved(workspace, 1)
+    assert [run_once(workspace), run_once(workspace)] == [None, tmp_path / "runs" / "w-1"]
     assert (tmp_path / "runs").is_symlink() and (tmp_path / "scratch" / "w-1" / "job.conf").exists()
 
 
 def test_an_earlier_run_is_not_moved_onto_a_link_that_leads_to_nothing(workspace):
-    with workspace.locked():
-        workspace.open("job")
-        saved(workspace, 1)
-    aside = workspace.folder.with_name("w-1")
-    aside.symlink_to("nowhere")  # whose target may come back
+    run_once(workspace)
+    workspace.folder.with_name("w-1").symlink_to("nowhere")  # whose target may come back
     assert workspace.set_aside() == workspace.folder.with_name("w-2")
 
 
 # A folder that vanishes
 
 
-class Removes(Display):
-    """Calls a function when the run has measured a step."""
+class Acts(Display):
+    """Calls functions at steps of the run that are told in this way."""
 
-    def __init__(self, act, step=3):
-        self.act, self.step = act, step
+    def __init__(self, kind, at):
+        self.kind, self.at = kind, at
 
     def handle(self, event):
-        if event["kind"] == "metrics" and event["step"] == self.step and event["phase"] == "train":
-            self.act()
+        if event["kind"] == self.kind and event.get("phase", "train") == "train":
+            self.at.get(event["step"], lambda: None)()
 
 
 @pytest.fixture
-def trains(tmp_path):
-    """Trains for 8 steps with checkpoints at 2, 4 ..."""
+def folder(tmp_path):
+    """Of a run."""
+    return tmp_path / "runs" / "w"
+
+
+@pytest.fixture
+def trains(tmp_path, folder):
+    """Trains for 8 steps with checkpoints at 2, 4 ..., and calls functions at these steps."""
     labels = np.arange(60) % 2
     write_shards(tmp_path / "data", np.stack([labels, 1 - labels], 1).astype(np.float32), labels)
     layers = [RecordInput(path=str(tmp_path / "data"), batchsize=30), InnerProduct(num_output=2), SoftmaxLoss()]
 
-    def run(act, folder=tmp_path / "run", **fields):
+    def run(at, kind="metrics", **fields):
         fields = {"train_steps": 8, "checkpoint_freq": 2, "disp_freq": 1} | fields
         job = Job(name="points", layers=layers, updater=SGD(lr=0.1), **fields)
-        return train(job, processes=False, workspace=folder, display=Removes(act), curves=False)
+        return train(job, processes=False, workspace=folder, display=Acts(kind, at), curves=False)
 
     return run
 
@@ -281,79 +278,47 @@ def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("parent", [False, True])
-def test_a_folder_that_vanishes_is_said_once_and_written_whole_again(trains, tmp_path, caplog, parent):
-    folder = tmp_path / "runs" / "w"
-    result = trains(lambda: shutil.rmtree(folder.parent if parent else folder), folder=folder)
-    assert [row["step"] for row in lines(folder / "metrics.jsonl") if row["phase"] == "train"] == [*range(1, 9)]
-    assert [event["event"] for event in lines(folder / "events.jsonl")] == ["start", "saves"]
-    assert Job.from_file(folder / "job.conf").proto.train_steps == 8
-    assert result.workspace == folder and result.checkpoint.exists() and (folder / "summary.json").exists()
-    assert len([record for record in caplog.records if str(folder) in record.getMessage()]) == 1
-    assert "was removed" in caplog.text
-
-
-@pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl", "job.conf", ".run"])
-def test_a_file_of_a_run_that_vanishes_is_written_again(trains, tmp_path, name):
-    folder = tmp_path / "run"
-    result = trains((folder / name).unlink)
+@pytest.mark.parametrize("name", ["..", ".", "metrics.jsonl", "events.jsonl", "job.conf", ".run"])
+def test_what_vanishes_of_a_run_is_written_whole_again_and_a_folder_is_said_once(trains, folder, caplog, name):
+    vanishes = (folder / name).unlink if name[-1] != "." else partial(shutil.rmtree, (folder / name).resolve())
+    result = trains({3: vanishes})
     assert [row["step"] for row in lines(folder / "metrics.jsonl")] == [*range(1, 9)]
+    assert [event["event"] for event in lines(folder / "events.jsonl")] == ["start", "saves"]
     assert result.workspace == folder and Job.from_file(folder / "job.conf").proto.train_steps == 8
+    assert result.checkpoint.exists() and (folder / "summary.json").exists()
     assert result.summary["run"] == (folder / ".run").read_text() and len(result.summary["run"]) == 12
+    if name[-1] == ".":
+        assert len([record for record in caplog.records if str(folder) in record.getMessage()]) == 1
+        assert "was removed" in caplog.text
+
+
+def test_a_folder_that_vanishes_where_nothing_is_measured_is_written_again_at_the_end(trains, folder):
+    result = trains({2: lambda: shutil.rmtree(folder)}, "checkpoint", disp_freq=0)
+    assert result.workspace == folder and (folder / "job.conf").exists()
     assert [event["event"] for event in lines(folder / "events.jsonl")] == ["start", "saves"]
 
 
-def test_a_folder_that_vanishes_where_nothing_is_measured_is_written_again_at_the_end(trains, tmp_path):
-    folder = tmp_path / "run"
+def test_a_folder_that_vanished_stays_locked(trains, folder):
     seen = []
-    with pytest.MonkeyPatch.context() as patch:
-        from singa_dask.training import checkpoint
 
-        real = checkpoint.save
+    def again():
+        assert_in_use(Workspace(folder))
+        seen.append(True)
 
-        def removing(*args):
-            done = real(*args)
-            if not seen:
-                shutil.rmtree(folder)
-            seen.append(done)
-            return done
-
-        patch.setattr(checkpoint, "save", removing)
-        result = trains(lambda: None, disp_freq=0)
-    assert len(seen) > 1 and result.workspace == folder and (folder / "job.conf").exists()
-    assert [event["event"] for event in lines(folder / "events.jsonl")] == ["start", "saves"]
-
-
-def test_a_folder_that_vanished_stays_locked(trains, tmp_path):
-    folder, seen = tmp_path / "runs" / "w", []
-
-    def step(event):
-        if event["kind"] == "metrics" and event["step"] == 3:
-            shutil.rmtree(folder.parent)
-        if event["kind"] == "metrics" and event["step"] == 5:
-            with pytest.raises(ConfigError, match="another run is using it"), Workspace(folder).locked():
-                pass
-            seen.append(event)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Removes, "handle", lambda self, event: step(event))
-        trains(None, folder=folder)
+    trains({3: lambda: shutil.rmtree(folder.parent), 5: again})
     assert seen
 
 
-def test_a_run_whose_folder_another_one_has_taken_ends(trains, tmp_path):
-    folder, other = tmp_path / "runs" / "w", Workspace(tmp_path / "runs" / "w")
+def test_a_run_whose_folder_another_one_has_taken_ends(trains, folder):
+    other = Workspace(folder)
+    with ExitStack() as stack:
 
-    def taken():
-        shutil.rmtree(folder.parent)
-        taken.lock = other.locked()
-        taken.lock.__enter__()
-        other.open("another job")
+        def taken():
+            shutil.rmtree(folder.parent)
+            stack.enter_context(other.locked())
+            other.open("another job")
 
-    try:
         with pytest.raises(ConfigError, match="another run has taken"):
-            trains(taken, folder=folder)
-    finally:
-        taken.lock.__exit__(None, None, None)
+            trains({3: taken})
     assert (folder / "job.conf").read_text() == "another job" and list(other.rows()) == []
     assert not (folder / "summary.json").exists()

@@ -1,0 +1,56 @@
+"""Training on the threads of this process: a worker group with what it reports, its data, and what it reaches."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from singa_dask.comm.threads import run_threads
+from singa_dask.data import write_shards
+from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
+
+
+def write_points(folder: Path, *, features=3, spread=2.0, seed=0, window=None, **rows: int) -> None:
+    """Shards of points of two classes: so many rows of each split."""
+    draw = np.random.default_rng(seed)
+    options = {} if window is None else {"window": window}
+    for split, count in rows.items():
+        labels = draw.integers(0, 2, count)
+        points = draw.normal(size=(count, features)) + spread * labels[:, None]
+        write_shards(folder / split, points.astype(np.float32), labels, overwrite=True, **options)
+
+
+def train_group(prepared, folder, events=None, *, services=(), decided=None, run="", **group):
+    """Train one worker group; the first rank's report and all events. group: of its plan."""
+    events = [] if events is None else events
+    plan = WorkerPlan(
+        prepared.job.SerializeToString(), folder, prepared.data, GroupPlan(**group), decided=decided or {}, run=run
+    )
+    size = prepared.topology.nworkers_per_group
+    with ThreadPoolExecutor(size) as pool:
+        surroundings = RankServices(pool.submit, **{"emit": events.append, **dict(services)})
+        reports = run_threads(size, train_rank, plan, surroundings, timeout_s=20)
+    return reports[0], events
+
+
+def saved_at(folder: Path, step: int):
+    """The checkpoint of a step."""
+    return checkpoints.load(checkpoints.path_of(folder, step))
+
+
+def arrays_of(checkpoint):
+    """The arrays of a checkpoint: parameters, states of the updater, and what recurrent layers carry."""
+    states = {
+        f"{state} {name}": value for state, values in checkpoint.updater.items() for name, value in values.items()
+    }
+    carried = {f"{name} {i}": value for name, values in checkpoint.carried.items() for i, value in enumerate(values)}
+    return {**checkpoint.parameters, **states, **carried}
+
+
+def assert_alike(reached, expected, rtol=0.0, atol=0.0):
+    """Checkpoints of the same arrays; by default, of the same bits."""
+    found, wanted = arrays_of(reached), arrays_of(expected)
+    assert found.keys() == wanted.keys()
+    for name, array in wanted.items():
+        np.testing.assert_allclose(found[name], array, rtol=rtol, atol=atol, err_msg=name)
