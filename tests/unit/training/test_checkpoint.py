@@ -5,11 +5,13 @@ import subprocess
 import sys
 import textwrap
 import tracemalloc
+from unittest.mock import Mock
 
 import h5py
 import numpy as np
 import pytest
 from support.limits import few_files
+from support.trained import assert_alike
 
 from singa_dask.comm import run_threads
 from singa_dask.errors import CheckpointError, ClusterError
@@ -39,12 +41,11 @@ def example(step=7):
 def test_what_is_saved_is_what_is_loaded(tmp_path):
     saved = example()
     loaded = load(save(saved, path_of(tmp_path, 7)))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000007.h5"]
     assert (loaded.step, loaded.seed, loaded.job, loaded.data) == (7, 2**63 + 1, saved.job, {"data": "abc"})
     assert (loaded.described, loaded.code) == (saved.described, saved.code)
-    for name, value in saved.parameters.items():
-        np.testing.assert_array_equal(loaded.parameters[name], value)
-        assert loaded.parameters[name].dtype == value.dtype
-        np.testing.assert_array_equal(loaded.updater["momentum"][name], saved.updater["momentum"][name])
+    assert_alike(loaded, saved)
+    assert all(loaded.parameters[name].dtype == value.dtype for name, value in saved.parameters.items())
 
 
 def test_a_checkpoint_without_description_and_code_is_loaded(tmp_path):
@@ -85,11 +86,7 @@ def test_what_the_machine_lacks_is_no_fault_of_the_file(tmp_path, monkeypatch):
     path = save(example(), path_of(tmp_path, 7))
     with few_files(), pytest.raises(CheckpointError, match=r"Too many open files.* Raise the limit: ulimit") as few:
         load(path)
-
-    def refuse(*_):
-        raise MemoryError("Unable to allocate 3.55 PiB")
-
-    monkeypatch.setattr(checkpoint_file, "read", refuse)
+    monkeypatch.setattr(checkpoint_file, "read", Mock(side_effect=MemoryError("Unable to allocate 3.55 PiB")))
     with pytest.raises(
         CheckpointError, match=r"step-00000007\.h5: .*Unable to allocate 3\.55 PiB.* more memory"
     ) as much:
@@ -102,11 +99,6 @@ def test_plain_h5py_reads_it(tmp_path):
     with h5py.File(save(saved, tmp_path / "c.h5"), "r") as file:
         np.testing.assert_array_equal(file["parameters/w"][()], saved.parameters["w"])
         assert file.attrs["step"] == 7
-
-
-def test_nothing_but_the_checkpoint_is_left(tmp_path):
-    save(example(), path_of(tmp_path, 7))
-    assert [p.name for p in tmp_path.iterdir()] == ["step-00000007.h5"]
 
 
 def test_the_hash_is_of_names_types_shapes_and_values(tmp_path):
@@ -143,14 +135,6 @@ def test_a_loaded_checkpoint_stays_readable_and_can_be_saved(tmp_path):
     assert np.asarray(loaded.parameters["w"], np.float64).dtype == np.float64
 
 
-def test_arrays_in_pieces_are_refused(tmp_path):
-    path = save(example(), tmp_path / "c.h5")
-    with h5py.File(path, "r+") as file:
-        file.create_dataset("parameters/x", data=np.ones(100), chunks=(10,))
-    with pytest.raises(CheckpointError, match=r"c\.h5: parameters/x is not stored in one piece"):
-        load(path)
-
-
 def test_saving_and_loading_take_a_few_blocks_of_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint_file, "BLOCK", 1000)
     source = load(save(Checkpoint(1, 0, "", {"w": np.ones((1000, 500), np.float32)}), tmp_path / "source.h5"))
@@ -178,21 +162,29 @@ def test_a_changed_byte_or_a_cut_is_noticed(tmp_path, where):
         load(path)
 
 
-def test_a_changed_attribute_is_noticed(tmp_path):
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda file: file.attrs.update(step=8), "match its hash"),
+        (lambda file: file.attrs.update(format="other"), "expected 'singa_dask checkpoint 1'"),
+        (
+            lambda file: file.create_dataset("parameters/x", data=np.ones(100), chunks=(10,)),
+            r"c\.h5: parameters/x is not stored in one piece",
+        ),
+    ],
+    ids=["attribute", "format", "array-in-pieces"],
+)
+def test_a_file_that_was_changed_is_refused(tmp_path, change, says):
     path = save(example(), tmp_path / "c.h5")
     with h5py.File(path, "r+") as file:
-        file.attrs["step"] = 8
-    with pytest.raises(CheckpointError, match="match its hash"):
+        change(file)
+    with pytest.raises(CheckpointError, match=says):
         load(path)
 
 
-def test_other_files_are_refused(tmp_path):
+def test_a_file_that_is_missing_is_named(tmp_path):
     with pytest.raises(CheckpointError, match="checkpoint not found"):
         load(tmp_path / "missing.h5")
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        file["x"] = 1
-    with pytest.raises(CheckpointError, match="expected 'singa_dask checkpoint 1'"):
-        load(tmp_path / "other.h5")
 
 
 def test_the_newest_valid_one_is_found(tmp_path):
@@ -202,31 +194,24 @@ def test_the_newest_valid_one_is_found(tmp_path):
     path_of(tmp_path, 100).write_bytes(b"half")
     found, faults = newest(tmp_path)
     assert (found.path, found.step, found.data) == (path_of(tmp_path, 10), 10, {"data": "abc"})
-    assert len(faults) == 1
-    assert "step-00000100.h5" in faults[0]
+    assert len(faults) == 1 and "step-00000100.h5" in faults[0]
+
+
+NO_SPACE = Mock(side_effect=OSError(28, "No space left on device"))
 
 
 def test_a_full_disk_leaves_the_old_one(tmp_path, monkeypatch):
     path = save(example(), tmp_path / "c.h5")
     before = path.read_bytes()
-
-    def no_space(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoints.os, "fsync", no_space)
+    monkeypatch.setattr(checkpoints.os, "fsync", NO_SPACE)
     with pytest.raises(CheckpointError, match="No space left"):
         save(example(8), path)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_full_disk_is_named_with_what_is_needed(tmp_path, monkeypatch):
     begun = []
-
-    def no_space(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoint_file.os, "posix_fallocate", no_space)
+    monkeypatch.setattr(checkpoint_file.os, "posix_fallocate", NO_SPACE)
     with pytest.raises(CheckpointError, match=r"c\.h5: needs 2\d\d kB, and the disk has .* free .*Free space"):
         save(example(), tmp_path / "c.h5", lambda: begun.append(1))
     assert not begun and not list(tmp_path.iterdir())
@@ -269,9 +254,7 @@ def test_a_disk_that_fills_up_half_way_leaves_the_old_one(tmp_path):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("could not be written: ") == 2
-    found, faults = newest(tmp_path)
-    assert (found.step, faults) == (1, [])
-    assert [p.name for p in tmp_path.iterdir()] == ["step-00000001.h5"]
+    assert newest(tmp_path)[0].step == 1 and [p.name for p in tmp_path.iterdir()] == ["step-00000001.h5"]
 
 
 def test_a_rank_that_is_lost_during_a_save_leaves_the_old_one(tmp_path, monkeypatch):
@@ -291,12 +274,11 @@ def test_a_rank_that_is_lost_during_a_save_leaves_the_old_one(tmp_path, monkeypa
 
     with pytest.raises(ClusterError, match="lost"):
         run_threads(2, member)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
 def test_kill_at_any_moment_of_a_save_leaves_a_valid_one(tmp_path):
-    """A process that saves in a loop is killed 50 times, at arbitrary moments; what is there always loads."""
+    """A process that saves in a loop is killed at 15 arbitrary moments, until some saves are whole; what is there always loads."""
     program = textwrap.dedent(
         f"""
         import os, random, signal, time, numpy as np
@@ -308,8 +290,9 @@ def test_kill_at_any_moment_of_a_save_leaves_a_valid_one(tmp_path):
         began = time.monotonic()
         saved(step)
         longest = max(0.05, 2 * (time.monotonic() - began))
-        for _ in range(50):
-            child = os.fork()
+        kills = 0
+        while kills < 15 or step < 3:
+            child, kills = os.fork(), kills + 1
             while child == 0:
                 step += 1
                 saved(step)
@@ -319,9 +302,7 @@ def test_kill_at_any_moment_of_a_save_leaves_a_valid_one(tmp_path):
             found, faults = newest(folder)
             assert found is not None and not faults, (step, found, faults)
             step = max(step, found.step)
-        print("steps", step)
         """
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
     assert ran.returncode == 0, ran.stderr
-    assert int(ran.stdout.split()[1]) >= 3, "it saved between the kills"

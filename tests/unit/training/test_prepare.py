@@ -15,7 +15,7 @@ from singa_dask.training.prepare import check_given, prepare, training_data
 
 
 def job(*net, **fields):
-    return Job(name="faulty", train_steps=1, layers=net, updater=updaters.SGD(lr=0.1), **fields)
+    return Job(name="faulty", train_steps=1, layers=net, **{"updater": updaters.SGD(lr=0.1), **fields})
 
 
 def data(**conf):
@@ -28,93 +28,6 @@ def machine(below="data", between="vis"):
         layers.RBMVis("vis", [below, "hid"], hdim=3),
         layers.RBMHid("hid", [between], hdim=3),
     )
-
-
-@pytest.mark.parametrize(
-    ("net", "says"),
-    [
-        ([data(), layers.InnerProduct("ip", num_output=2), layers.SoftmaxLoss("loss", ["data", "ip"])], "ip"),
-        (
-            [
-                data(),
-                layers.InnerProduct("ip", num_output=2),
-                layers.ReLU("r"),
-                layers.SoftmaxLoss("loss", ["ip", "r"]),
-            ],
-            "Received: r. Name the layer that reads the data",
-        ),
-        (
-            [data(has_label=False), layers.InnerProduct("ip", num_output=2), layers.SoftmaxLoss("loss")],
-            "'data', which has none. Received: has_label: false",
-        ),
-        (
-            [
-                *(data(has_label=False), layers.ImagePreprocess("crop"), layers.InnerProduct("ip", num_output=2)),
-                layers.SoftmaxLoss("loss", ["ip", "crop"]),
-            ],
-            "'data', which has none. Received: has_label: false",
-        ),
-    ],
-)
-def test_labels_of_what_has_none(net, says):
-    with pytest.raises(ConfigError, match=r"neuralnet.layer\[loss\]: reads labels from") as refused:
-        prepare(job(*net), with_data=False)
-    assert says in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    "stop", [layers.CSVOutput("out", "low", path="out.csv"), layers.ImagePreprocess("out", "low", cropsize=4)]
-)
-def test_parameters_below_what_stops_gradients(stop):
-    net = data(), layers.Convolution("low", "data", num_filters=2, kernel=3), stop
-    top = layers.InnerProduct("top", "out", num_output=2), layers.SoftmaxLoss("loss", ["top", "data"])
-    with pytest.raises(ConfigError, match=r"neuralnet.layer\[out\]: no gradient flows through this layer"):
-        prepare(job(*net, *top), with_data=False)
-
-
-def test_without_data_no_data_file_is_opened(tmp_path):
-    """Files that are there, and cannot be read as what the job takes them for."""
-    garbage = tmp_path / "mean.bin"
-    garbage.write_bytes(b"no HDF5")
-    (tmp_path / "shards").mkdir()
-    (tmp_path / "shards" / "manifest.json").write_text("no JSON")
-    records = layers.RecordInput(
-        *("data",), path=tmp_path / "shards", shape=[1, 8, 8], batchsize=4, mean_file=garbage, std_file=garbage
-    )
-    image = layers.ImagePreprocess("image", meanfile=garbage)
-    net = records, image, layers.InnerProduct("ip", num_output=2), layers.SoftmaxLoss("loss", ["ip", "data"])
-    assert prepare(job(*net), with_data=False).parameters == 2 * 64 + 2
-    with pytest.raises(ConfigError, match=r"manifest.json: is not JSON"):
-        prepare(job(*net))
-
-
-def test_without_data_no_vocabulary_is_opened(tmp_path):
-    (tmp_path / "vocab.txt").mkdir()
-    text = f"""
-        name: "text" train_steps: 1 train_one_batch {{ alg: kBPTT }}
-        updater {{ type: kSGD learning_rate {{ type: kFixed }} }}
-        neuralnet {{
-          unroll_len: 2
-          layer {{ name: "data" type: kCharRNN
-            char_rnn_conf {{ path: "{tmp_path}" vocab_path: "{tmp_path}/vocab.txt" unroll_len: 2 batchsize: 2 }} }}
-          layer {{ name: "label" type: kRNNLabel srclayers: "data" }}
-          layer {{ name: "onehot" type: kOneHot srclayers: "data" onehot_conf {{ vocab_size: 5 }} }}
-          layer {{ name: "ip" type: kInnerProduct srclayers: "onehot" innerproduct_conf {{ num_output: 5 }} }}
-          layer {{ name: "loss" type: kSoftmaxLoss srclayers: ["ip", "label"] }}
-        }}"""
-    assert prepare(Job.from_text(text), with_data=False).parameters == 5 * 5 + 5
-
-
-def test_a_net_that_reads_no_data():
-    net = layers.Dummy("data", input=True, shape=[4, 3]), layers.InnerProduct("ip", num_output=2)
-    with pytest.raises(ConfigError, match="no layer reads data in phase kTrain"):
-        prepare(job(*net, layers.EuclideanLoss("loss", ["ip", "ip"])), with_data=False)
-
-
-def test_an_algorithm_that_is_none():
-    net = data(), layers.InnerProduct("ip", num_output=2), layers.SoftmaxLoss("loss")
-    with pytest.raises(ConfigError, match=r"train_one_batch.user_alg: must name a subclass of TrainOneBatch"):
-        prepare(job(*net, alg=f"{__name__}:data"), with_data=False)
 
 
 class Repeated(algorithms.BP):
@@ -151,6 +64,14 @@ class Unnamed(algorithms.BP):
     pass
 
 
+class Escaping(layers.Layer):
+    """Its parameter would lie outside of the parameters of a checkpoint."""
+
+    def setup(self, *src):
+        self.declare("/../../w", (2,), 1, 1)
+        return src[0]
+
+
 def test_settings_of_ones_own_algorithm_reach_the_workers():
     net = data(), layers.InnerProduct("ip", num_output=2), layers.SoftmaxLoss("loss")
     made = prepare(job(*net, alg=Repeated(times=3).proto), with_data=False).job.train_one_batch
@@ -158,18 +79,126 @@ def test_settings_of_ones_own_algorithm_reach_the_workers():
     assert type(there) is Repeated and there.times == 3
     assert algorithms.algorithm(Counting().proto).count == 0
     assert algorithms.algorithm(Patient(cd_k=3).proto).conf.cd_k == 3
-    with pytest.raises(ConfigError, match=r"do not reach the workers. Received: times"):
-        Forgetful(3)
-    with pytest.raises(ConfigError, match=r"type of its base class, kBP.*TrainOneBatch.*kUserAlg"):
-        Unnamed()
-    with pytest.raises(ConfigError, match=r"BP has no such setting. Received: k=3"):
-        algorithms.BP(k=3)
 
 
-def test_cd_needs_layers_that_read_each_other():
-    prepare(job(*machine(), alg="kCD"), with_data=False)
-    with pytest.raises(ConfigError, match="no restricted Boltzmann machine"):
-        prepare(job(*machine(between="data"), alg="kCD"), with_data=False)
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "says"),
+    [
+        (Forgetful, {"times": 3}, r"do not reach the workers. Received: times"),
+        (Unnamed, {}, r"type of its base class, kBP.*TrainOneBatch.*kUserAlg"),
+        (algorithms.BP, {"k": 3}, r"BP has no such setting. Received: k=3"),
+    ],
+)
+def test_settings_that_would_not_reach_the_workers_are_refused(algorithm, settings, says):
+    with pytest.raises(ConfigError, match=says):
+        algorithm(**settings)
+
+
+IP = layers.InnerProduct("ip", num_output=2)
+SPLIT = layers.InnerProduct("ip", num_output=2, partition_dim=1)
+LOSS = layers.SoftmaxLoss("loss", ["ip", "data"])
+CROP = layers.ImagePreprocess("crop"), IP
+LOW = data(), layers.Convolution("low", "data", num_filters=2, kernel=3)
+TOP = layers.InnerProduct("top", "out", num_output=2), layers.SoftmaxLoss("loss", ["top", "data"])
+TWO = {"cluster": ClusterTopology.allreduce(2)}
+NO_LABELS = r"neuralnet.layer\[loss\]: reads labels from.*'data', which has none. Received: has_label: false"
+NO_GRADIENT = r"neuralnet.layer\[out\]: no gradient flows through this layer"
+
+
+def grouped(match):
+    return {"updater": updaters.SGD(lr=0.1, group=[{"match": match, "wd_scale": 0}])}
+
+
+@pytest.mark.parametrize(
+    ("net", "fields", "says"),
+    [
+        ([data(), IP, layers.SoftmaxLoss("loss", ["data", "ip"])], {}, r"\[loss\]: reads labels from.* ip"),
+        (
+            [data(), IP, layers.ReLU("r"), layers.SoftmaxLoss("loss", ["ip", "r"])],
+            {},
+            r"\[loss\]: reads labels from.*Received: r. Name the layer that reads the data",
+        ),
+        ([data(has_label=False), IP, layers.SoftmaxLoss("loss")], {}, NO_LABELS),
+        ([data(has_label=False), *CROP, layers.SoftmaxLoss("loss", ["ip", "crop"])], {}, NO_LABELS),
+        ([*LOW, layers.CSVOutput("out", "low", path="out.csv"), *TOP], {}, NO_GRADIENT),
+        ([*LOW, layers.ImagePreprocess("out", "low", cropsize=4), *TOP], {}, NO_GRADIENT),
+        (
+            [layers.Dummy("data", input=True, shape=[4, 3]), IP, layers.EuclideanLoss("loss", ["ip", "ip"])],
+            {},
+            "no layer reads data in phase kTrain",
+        ),
+        (
+            [data(), IP, LOSS],
+            {"alg": f"{__name__}:data"},
+            r"train_one_batch.user_alg: must name a subclass of TrainOneBatch",
+        ),
+        (machine(between="data"), {"alg": "kCD"}, "no restricted Boltzmann machine"),
+        (
+            [data(), IP, LOSS],
+            grouped("*.bias"),
+            r"updater.group\[0\].match: matches no parameter. Received: '\*\.bias'. There are: ip_weight, ip_bias.",
+        ),
+        (
+            [data(), SPLIT, LOSS],
+            {**TWO, "updater": updaters.LAMB(lr=0.1)},
+            r"updater.type: LAMB needs .* Received: ip_weight, ip_bias. Leave out part",
+        ),
+        (
+            [data(), Escaping("own"), IP, LOSS],
+            {},
+            r"the parameter 'own_/\.\./\.\./w' must not have \. or \.\. between slashes",
+        ),
+    ],
+)
+def test_what_would_train_nonsense_is_refused(net, fields, says):
+    with pytest.raises(ConfigError, match=says):
+        prepare(job(*net, **fields), with_data=False)
+
+
+@pytest.mark.parametrize(
+    ("net", "fields"),
+    [
+        (machine(), {"alg": "kCD"}),
+        ([data(), IP, LOSS], grouped("*_bias")),
+        ([data(), SPLIT, LOSS], {**TWO, "updater": updaters.AdamW(lr=0.1)}),
+    ],
+    ids=["machine", "group-of-parameters", "split-parameters"],
+)
+def test_what_resembles_it_is_not(net, fields):
+    prepare(job(*net, **fields), with_data=False)
+
+
+def test_without_data_no_data_file_is_opened(tmp_path):
+    """Files that are there, and cannot be read as what the job takes them for."""
+    garbage = tmp_path / "mean.bin"
+    garbage.write_bytes(b"no HDF5")
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "manifest.json").write_text("no JSON")
+    records = layers.RecordInput(
+        *("data",), path=tmp_path / "shards", shape=[1, 8, 8], batchsize=4, mean_file=garbage, std_file=garbage
+    )
+    image = layers.ImagePreprocess("image", meanfile=garbage)
+    net = records, image, layers.InnerProduct("ip", num_output=2), layers.SoftmaxLoss("loss", ["ip", "data"])
+    assert prepare(job(*net), with_data=False).parameters == 2 * 64 + 2
+    with pytest.raises(ConfigError, match=r"manifest.json: is not JSON"):
+        prepare(job(*net))
+
+
+def test_without_data_no_vocabulary_is_opened(tmp_path):
+    (tmp_path / "vocab.txt").mkdir()
+    text = f"""
+        name: "text" train_steps: 1 train_one_batch {{ alg: kBPTT }}
+        updater {{ type: kSGD learning_rate {{ type: kFixed }} }}
+        neuralnet {{
+          unroll_len: 2
+          layer {{ name: "data" type: kCharRNN
+            char_rnn_conf {{ path: "{tmp_path}" vocab_path: "{tmp_path}/vocab.txt" unroll_len: 2 batchsize: 2 }} }}
+          layer {{ name: "label" type: kRNNLabel srclayers: "data" }}
+          layer {{ name: "onehot" type: kOneHot srclayers: "data" onehot_conf {{ vocab_size: 5 }} }}
+          layer {{ name: "ip" type: kInnerProduct srclayers: "onehot" innerproduct_conf {{ num_output: 5 }} }}
+          layer {{ name: "loss" type: kSoftmaxLoss srclayers: ["ip", "label"] }}
+        }}"""
+    assert prepare(Job.from_text(text), with_data=False).parameters == 5 * 5 + 5
 
 
 DATA = """
@@ -217,25 +246,24 @@ def test_paths_of_data_are_absolute_and_shapes_those_of_the_shards(shards, tmp_p
     assert shards(with_data=False, train="shape: 4", test="shape: 4").data == {}
 
 
-def test_faults_of_codec_and_classes_are_found_before_the_start(shards):
-    two = "cluster.nworkers_per_group=2"
-    with pytest.raises(ConfigError, match="sparsity"):
-        shards("cluster.codec=kTopK", two, "cluster.sparsity=0")
-    with pytest.raises(ConfigError, match=r"the data of 'data' have 3 classes\. Received: 2 outputs\. Let 'scores'"):
-        shards("neuralnet.layer[2].innerproduct_conf.num_output=2")
-
-
 @pytest.mark.parametrize(
-    ("train", "test", "faults"),
+    ("overrides", "train", "test", "faults"),
     [
-        ('mean_file: "nowhere.h5"', "", ["nowhere.h5"]),
-        ("shape: 5", "", ["layer 'data'.store_conf.shape: "]),
-        ("shape: 5", "shape: 6", ["layer 'data'.store_conf.shape: ", "layer 'data'.store_conf.shape: "]),
+        (["cluster.codec=kTopK", "cluster.nworkers_per_group=2", "cluster.sparsity=0"], "", "", ["sparsity"]),
+        (
+            ["neuralnet.layer[2].innerproduct_conf.num_output=2"],
+            "",
+            "",
+            ["the data of 'data' have 3 classes. Received: 2 outputs. Let 'scores'"],
+        ),
+        ([], 'mean_file: "nowhere.h5"', "", ["nowhere.h5"]),
+        ([], "shape: 5", "", ["layer 'data'.store_conf.shape: "]),
+        ([], "shape: 5", "shape: 6", ["layer 'data'.store_conf.shape: ", "layer 'data'.store_conf.shape: "]),
     ],
 )
-def test_every_fault_of_the_data_names_its_layer(shards, train, test, faults):
+def test_every_fault_is_told_before_the_start(shards, overrides, train, test, faults):
     with pytest.raises(ConfigError) as caught:
-        shards(train=train, test=test)
+        shards(*overrides, train=train, test=test)
     found = [str(problem) for problem in caught.value.problems]
     assert len(found) == len(faults), found
     assert all(fault in text for fault, text in zip(faults, found, strict=True)), found
@@ -254,65 +282,19 @@ def test_shapes_of_given_checkpoints_are_checked(shards, tmp_path):
         check_given(prepared)
 
 
-def test_samples_taken_as_targets_although_there_are_labels_are_warned_of(shards, caplog):
-    def autoencoder(**conf):
-        source = layers.RecordInput("data", path="train", batchsize=4, **conf)
-        return job(source, layers.InnerProduct("ip", num_output=4), layers.EuclideanLoss("loss"))
-
-    prepare(autoencoder())
-    assert [record.getMessage().partition(".")[0] for record in caplog.records] == [
-        "layer 'loss' takes the samples of 'data' as its target, not their labels"
-    ]
-    assert "has_label: false" in caplog.text
-    assert "--target NAME" in caplog.text
-    caplog.clear()
-    prepare(autoencoder(has_label=False))
-    assert not caplog.records
-    classes = layers.InnerProduct("classes", "ip", num_output=3)
-    source, ip, loss = (
-        layers.RecordInput("data", path="train", batchsize=4),
-        layers.InnerProduct("ip", "data", num_output=4),
-        layers.EuclideanLoss("loss", ["ip", "data"]),
-    )
-    prepare(job(source, ip, loss, classes, layers.SoftmaxLoss("kinds", ["classes", "data"])))  # reads the labels
-    assert not caplog.records
-
-
-def test_a_group_of_parameters_that_matches_none_is_refused():
-    net = [data(), layers.InnerProduct("ip", num_output=2), layers.SoftmaxLoss("loss")]
-    given = {"layers": net, "train_steps": 1, "name": "groups"}
-    groups = [{"match": "*_bias", "wd_scale": 0}]
-    prepare(Job(**given, updater=updaters.SGD(lr=0.1, group=groups)), with_data=False)
-    groups[0]["match"] = "*.bias"
-    words = r"updater.group\[0\].match: matches no parameter. Received: '\*\.bias'. There are: ip_weight, ip_bias."
-    with pytest.raises(ConfigError, match=words):
-        prepare(Job(**given, updater=updaters.SGD(lr=0.1, group=groups)), with_data=False)
-
-
-def test_a_rule_for_whole_parameters_refuses_parameters_that_are_split():
-    net = [data(), layers.InnerProduct("ip", num_output=2, partition_dim=1), layers.SoftmaxLoss("loss")]
-    given = {"layers": net, "train_steps": 1, "name": "split", "cluster": ClusterTopology.allreduce(2)}
-    prepare(Job(**given, updater=updaters.AdamW(lr=0.1)), with_data=False)
-    with pytest.raises(ConfigError, match=r"updater.type: LAMB needs .* Received: ip_weight, ip_bias. Leave out part"):
-        prepare(Job(**given, updater=updaters.LAMB(lr=0.1)), with_data=False)
-
-
-class Escaping(layers.Layer):
-    """Its parameter would lie outside of the parameters of a checkpoint."""
-
-    def setup(self, *src):
-        self.declare("/../../w", (2,), 1, 1)
-        return src[0]
-
-
-def test_parameters_of_user_layers_have_names_that_checkpoints_can_have():
-    net = [
-        data(),
-        Escaping("own"),
-        layers.InnerProduct("ip", num_output=2),
-        layers.SoftmaxLoss("loss", ["ip", "data"]),
-    ]
-    with pytest.raises(
-        ConfigError, match=r"the parameter 'own_/\.\./\.\./w' must not have \. or \.\. between slashes"
-    ):
-        prepare(job(*net), with_data=False)
+@pytest.mark.parametrize(
+    ("conf", "also", "told"),
+    [
+        ({}, [], ["layer 'loss' takes the samples of 'data' as its target, not their labels"]),
+        ({"has_label": False}, [], []),
+        ({}, [layers.SoftmaxLoss("kinds", ["classes", "data"])], []),
+    ],
+    ids=["unread", "none", "read"],
+)
+def test_samples_taken_as_targets_although_there_are_labels_are_warned_of(shards, caplog, conf, also, told):
+    source = layers.RecordInput("data", path="train", batchsize=4, **conf)
+    ip, loss = layers.InnerProduct("ip", "data", num_output=4), layers.EuclideanLoss("loss", ["ip", "data"])
+    classes = [layers.InnerProduct("classes", "ip", num_output=3)] if also else []
+    prepare(job(source, ip, loss, *classes, *also))
+    assert [record.getMessage().partition(".")[0] for record in caplog.records] == told
+    assert ("has_label: false" in caplog.text and "--target NAME" in caplog.text) == bool(told)

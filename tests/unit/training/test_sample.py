@@ -55,23 +55,31 @@ neuralnet {
 """
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Shards, a vocabulary file and a checkpoint whose parameters are large enough for the net to have opinions."""
-    folder = tmp_path_factory.mktemp("text")
+def saved_net(job, folder):
+    """A net with parameters that are large enough for it to have opinions, and its checkpoint."""
     draw = np.random.default_rng(0)
-    (folder / "vocab.txt").write_text(SYMBOLS)
-    (folder / "input.txt").write_text("".join(draw.choice(list(SYMBOLS), 500)))
-    shard_files("text", folder / "shards", source=folder / "input.txt", vocab=str(folder / "vocab.txt"))
-    job = Job.from_text(TRAIN % {"folder": folder / "shards", "layers": LAYERS})
     net = Net(prepare(job).job.neuralnet, Phase.kTrain, get_ops("cpu"))
     parameters = {param.name: draw.normal(0, 1.5, param.shape).astype(np.float32) for param in net.params}
-    saved = checkpoints.save(
-        checkpoints.Checkpoint(8, 5, job.to_text(), parameters), checkpoints.path_of(folder / "run" / "checkpoint", 8)
-    )
     net.flat.values[...] = net.flat.flattened(parameters)
-    texts = {"layers": LAYERS, "checkpoint": saved, "vocab": folder / "vocab.txt"}
-    return job, net, saved, texts
+    checkpoint = checkpoints.Checkpoint(8, 5, job.to_text(), parameters)
+    return net, checkpoints.save(checkpoint, checkpoints.path_of(folder / "checkpoint", 8))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Shards and a vocabulary file; a job, its net, its checkpoint, and what fills the texts of jobs."""
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "vocab.txt").write_text(SYMBOLS)
+    (folder / "input.txt").write_text("".join(np.random.default_rng(0).choice(list(SYMBOLS), 500)))
+    shard_files("text", folder / "shards", source=folder / "input.txt", vocab=str(folder / "vocab.txt"))
+    job = Job.from_text(TRAIN % {"folder": folder / "shards", "layers": LAYERS})
+    net, saved = saved_net(job, folder / "run")
+    return (
+        job,
+        net,
+        saved,
+        {"layers": LAYERS, "checkpoint": saved, "vocab": folder / "vocab.txt", "folder": folder / "shards"},
+    )
 
 
 def test_probabilities_are_those_of_the_trained_net_over_a_whole_sequence(made):
@@ -141,36 +149,10 @@ def prepared_sample(texts):
 @pytest.mark.parametrize("phases", ["include: kTrain", "include: [kTrain, kVal]"])
 def test_a_text_that_some_phases_read_will_do(made, phases):
     job, _, saved, texts = made
-    text = TRAIN % {"folder": texts["vocab"].with_name("shards"), "layers": LAYERS}
+    text = TRAIN % texts
     other = Job.from_text(text.replace("type: kCharRNN", f"type: kCharRNN {phases}"))
     options = {"primer": "abc", "seed": 3}
     assert "".join(Sampler(other, [saved]).write(30, **options)) == "".join(Sampler(job, [saved]).write(30, **options))
-
-
-def test_errors_say_what_is_missing(made):
-    job, _, saved, texts = made
-    with pytest.raises(ConfigError, match=r"primer.*'z'.*It has"):
-        list(Sampler(job, [saved]).write(1, primer="az"))
-    with pytest.raises(ConfigError, match="checkpoint_path"):
-        Sampler(job)
-    with pytest.raises(ConfigError, match="temperature"):
-        list(Sampler(job, [saved]).write(1, temperature=-1))
-    text = SAMPLE % texts
-    with pytest.raises(ConfigError, match=r"no layer has this name.*argsort"):
-        Sampler(Job.from_text(text.replace('dynamic_srclayer: "argsort"', 'dynamic_srclayer: "argsrot"')))
-    with pytest.raises(ConfigError, match="needs a kCharRNNOutput"):
-        Sampler(Job.from_text(text.replace("type: kCharRNNOutput", "type: kDummy").replace("char_rnn_conf", "#")))
-    with pytest.raises(CheckpointError, match=r"gru_z_hx has shape \(6, 7\), in this net \(4, 7\)"):
-        Sampler(Job.from_text(text.replace("dim_hidden: 6", "dim_hidden: 4")))
-    with pytest.raises(ConfigError, match=r"generates one text.*Received: 2"):
-        Sampler(Job.from_text(text.replace("shape: 1", "shape: 2")))
-    train = TRAIN % {"folder": texts["vocab"].with_name("shards"), "layers": LAYERS}
-    wiring = 'srclayers: "gru" srclayers: "onehot" unroll_conn_type: [kUnrollOneToOne, kUnrollFirstToLast]'
-    changed = train.replace('type: kLSTM srclayers: "gru"', f"type: kLSTM {wiring}").replace("hidden: 5", "hidden: 7")
-    with pytest.raises(ConfigError, match=r"'lstm' reads other time steps of 'onehot'.*kUnrollFirstToLast"):
-        Sampler(Job.from_text(changed), [saved])
-    with pytest.raises(ConfigError, match="one layer that reads a text"):
-        Sampler(Job.from_text(TRAIN_DIGITS), [saved])
 
 
 TRAIN_DIGITS = """
@@ -184,6 +166,57 @@ neuralnet {
 }
 """
 
+WIRING = 'srclayers: "gru" srclayers: "onehot" unroll_conn_type: [kUnrollOneToOne, kUnrollFirstToLast]'
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "raised", "says"),
+    [
+        (SAMPLE, {'srclayer: "argsort"': 'srclayer: "argsrot"'}, ConfigError, r"no layer has this name.*argsort"),
+        (
+            SAMPLE,
+            {"type: kCharRNNOutput": "type: kDummy", "char_rnn_conf": "#"},
+            ConfigError,
+            "needs a kCharRNNOutput",
+        ),
+        (
+            SAMPLE,
+            {"dim_hidden: 6": "dim_hidden: 4"},
+            CheckpointError,
+            r"gru_z_hx has shape \(6, 7\), in this net \(4, 7\)",
+        ),
+        (SAMPLE, {"shape: 1": "shape: 2"}, ConfigError, r"generates one text.*Received: 2"),
+        (
+            TRAIN,
+            {'type: kLSTM srclayers: "gru"': f"type: kLSTM {WIRING}", "hidden: 5": "hidden: 7"},
+            ConfigError,
+            r"'lstm' reads other time steps of 'onehot'.*kUnrollFirstToLast",
+        ),
+        (TRAIN_DIGITS, {}, ConfigError, "one layer that reads a text"),
+    ],
+)
+def test_a_job_that_cannot_be_sampled_says_why(made, text, changes, raised, says):
+    _, _, saved, texts = made
+    text = text % texts
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    with pytest.raises(raised, match=says):
+        Sampler(Job.from_text(text), [] if "checkpoint_path" in text else [saved])
+
+
+def test_without_a_checkpoint_there_is_no_text(made):
+    with pytest.raises(ConfigError, match="checkpoint_path"):
+        Sampler(made[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"), [({"primer": "az"}, r"primer.*'z'.*It has"), ({"temperature": -1}, "temperature")]
+)
+def test_what_cannot_be_written_says_why(made, options, says):
+    job, _, saved, _ = made
+    with pytest.raises(ConfigError, match=says):
+        list(Sampler(job, [saved]).write(1, **options))
+
 
 ATTENTION = """
   layer { name: "symbols" type: kEmbedding srclayers: "data" embedding_conf { vocab_size: 7 feature_dim: 4 } }
@@ -196,15 +229,8 @@ ATTENTION = """
 @pytest.fixture(scope="module")
 def attending(made, tmp_path_factory):
     """A net with attention: its job, the net and a checkpoint."""
-    texts, draw = made[3], np.random.default_rng(0)
-    folder = texts["vocab"].parent / "shards"
-    job = Job.from_text(TRAIN % {"folder": folder, "layers": ATTENTION})
-    net = Net(prepare(job).job.neuralnet, Phase.kTrain, get_ops("cpu"))
-    parameters = {param.name: draw.normal(0, 1.5, param.shape).astype(np.float32) for param in net.params}
-    saved = checkpoints.path_of(tmp_path_factory.mktemp("attention") / "checkpoint", 8)
-    saved = checkpoints.save(checkpoints.Checkpoint(8, 5, job.to_text(), parameters), saved)
-    net.flat.values[...] = net.flat.flattened(parameters)
-    return job, net, saved
+    job = Job.from_text(TRAIN % {**made[3], "layers": ATTENTION})
+    return job, *saved_net(job, tmp_path_factory.mktemp("attention"))
 
 
 def test_a_net_with_attention_reads_the_last_symbols_again(attending):
