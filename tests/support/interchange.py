@@ -1,6 +1,7 @@
 """A small net on any number of workers, under any partition, trained to the half of a run and from there on."""
 
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 from google.protobuf import text_format
@@ -9,9 +10,9 @@ from support.snapshots import snapshot
 from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.context import Step
-from singa_dask.layers.partition import even_bounds
+from singa_dask.layers.partition import Form, LayerPartition, even_bounds
 from singa_dask.net import Batch
-from singa_dask.ops import get_ops
+from singa_dask.ops import Ops, get_ops
 from singa_dask.training.replica import Replica
 
 BATCH, STEPS, HALF = 10, 6, 3
@@ -36,9 +37,10 @@ neuralnet {
 """
 
 
-def job_of(plan, hidden=14, codec=None):
+def job_of(plan, hidden=14, codec=None, servers=None):
     n, dims = PLANS[plan]
     job = text_format.Parse(NET % {"n": n, "hidden": hidden, **dict(zip("abc", dims, strict=True))}, JobProto())
+    job.cluster.nservers_per_group = servers or n
     if codec:
         job.cluster.codec = getattr(job.cluster, codec)
         job.cluster.sparsity = 0.2
@@ -62,8 +64,8 @@ def advance(replica, first, last):
         replica.train_step(feed, Step(Phase.kTrain, number, replica.job.seed, own.start, BATCH, counts))
 
 
-def formed(job, comm, links=None):
-    return Replica.form(job, comm, get_ops("cpu"), links)
+def formed(job, comm, links=None, **options):
+    return Replica.form(job, comm, get_ops("cpu"), links, **options)
 
 
 def begun(job, comm, steps, links=None):
@@ -85,3 +87,15 @@ def resumed(job, comm, saved, steps=STEPS, links=None):
 @cache
 def saved_after(plan, steps):
     return on_workers(plan, lambda comm: snapshot(begun(job_of(plan), comm, steps), steps))[0]
+
+
+def carrying(form, rank, size, whole):
+    """A net whose recurrent layer has this rank's share of states of 7 rows and 5 columns."""
+    own = {
+        Form.ROWS: np.s_[slice(*even_bounds(7, size)[rank:][:2])],
+        Form.COLUMNS: np.s_[:, slice(*even_bounds(5, size)[rank:][:2])],
+        Form.WHOLE: np.s_[:],
+    }[form]
+    partition = LayerPartition(makes=form, rank=rank, size=size)
+    layer = SimpleNamespace(recurrent=True, partition=partition, proto=job_of("serial").neuralnet.layer[1])
+    return SimpleNamespace(layers={"ip1": layer}, state={"ip1": [array[own] for array in whole]}, ops=Ops(np.float32))

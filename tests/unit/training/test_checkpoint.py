@@ -278,7 +278,7 @@ def test_a_rank_that_is_lost_during_a_save_leaves_the_old_one(tmp_path, monkeypa
 
 
 def test_kill_at_any_moment_of_a_save_leaves_a_valid_one(tmp_path):
-    """A process that saves in a loop is killed at 15 arbitrary moments, until some saves are whole; what is there always loads."""
+    """A process that saves in a loop is killed at any moment, until some saves are whole: what is there loads."""
     program = textwrap.dedent(
         f"""
         import os, random, signal, time, numpy as np

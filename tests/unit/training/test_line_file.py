@@ -1,75 +1,36 @@
 """Lines wait in memory while the disk is full."""
 
-import builtins
 import errno
 
-import pytest
+from support.limits import small_disk
 
 from singa_dask.training.line_file import LineFile
-
-
-@pytest.fixture
-def disk(monkeypatch):
-    """The disk; `disk.full = True` lets files take three more characters and no more."""
-    real = builtins.open
-
-    class Disk:
-        full = False
-
-    class File:
-        def __init__(self, file):
-            self.file = file
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *exc):
-            self.file.close()
-
-        def fileno(self):
-            return self.file.fileno()
-
-        def write(self, text):
-            written = self.file.write(text[:3] if Disk.full else text)
-            if Disk.full:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return written
-
-    def opened(path, mode="r", **options):
-        file = real(path, mode, **options)
-        return File(file) if "a" in mode else file
-
-    monkeypatch.setattr("singa_dask.training.line_file.open", opened, raising=False)
-    return Disk
 
 
 def numbers(lines):
     return [row["n"] for row in lines.rows()]
 
 
-def test_lines_that_cannot_be_written_come_later_and_in_order(tmp_path, disk):
+def test_lines_that_cannot_be_written_come_later_and_in_order(tmp_path):
     lines = LineFile(tmp_path / "lines.jsonl")
     lines.append({"n": 1})
-    disk.full = True
-    lines.append({"n": 2})
-    lines.append({"n": 3})
-    assert lines.fault.errno == errno.ENOSPC and numbers(lines) == [1, 2, 3]
+    with small_disk(lines.path.stat().st_size + 3):
+        for n in (2, 3):
+            lines.append({"n": n})
+    assert lines.fault.errno == errno.EFBIG and numbers(lines) == [1, 2, 3]
     assert numbers(LineFile(lines.path)) == [1], "half a line does not stay"
-    disk.full = False
     lines.append({"n": 4})
     assert lines.fault is None and numbers(LineFile(lines.path)) == [1, 2, 3, 4]
 
 
-def test_lines_that_are_replaced_while_the_disk_is_full_are_replaced_later(tmp_path, disk, monkeypatch):
+def test_lines_that_are_replaced_while_the_disk_is_full_are_replaced_later(tmp_path):
     lines = LineFile(tmp_path / "lines.jsonl")
     for n in range(3):
         lines.append({"n": n})
-    real = type(lines.path).write_text
-    monkeypatch.setattr(type(lines.path), "write_text", lambda *_: (_ for _ in ()).throw(OSError("full")))
-    lines.replace([{"n": 0}])
-    lines.append({"n": 7})
+    with small_disk(3):
+        lines.replace([{"n": 0}])
+        lines.append({"n": 7})
     assert numbers(lines) == [0, 7] and numbers(LineFile(lines.path)) == [0, 1, 2]
-    monkeypatch.setattr(type(lines.path), "write_text", real)
     lines.write()
     assert lines.fault is None and numbers(LineFile(lines.path)) == [0, 7]
     assert [path.name for path in tmp_path.iterdir()] == ["lines.jsonl"]

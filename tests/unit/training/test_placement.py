@@ -1,20 +1,11 @@
 """Where parameters lie, which GPU a worker has, and what its server is told."""
 
-import numpy as np
 import pytest
 
-from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.job import ClusterTopology, Job
 from singa_dask.job.job_pb2 import JobProto
-from singa_dask.net.flat import Entry, FlatParams, GroupLayout
-from singa_dask.training import placement
-from singa_dask.training.placement import (
-    form_shared_parameters,
-    gpu_of,
-    parameter_partition,
-    server_plan,
-    suits_device_comm,
-)
+from singa_dask.net.flat import Entry, GroupLayout
+from singa_dask.training.placement import gpu_of, parameter_partition, server_plan, suits_device_comm
 from singa_dask.updaters import LAMB, SGD
 
 ENTRIES = [Entry("a", (32,), 0, 32), Entry("b", (32,), 32, 32), Entry("c", (32,), 64, 32)]
@@ -24,15 +15,18 @@ def parted(topology, updater=SGD, **options):
     return parameter_partition(topology, GroupLayout(tuple(ENTRIES), 96), updater(lr=0.1).proto, **options)
 
 
-def cut(topology, **options):
-    return [(b.start, b.stop) for b in parted(topology, **options).buckets]
-
-
-def test_parameters_are_cut_into_buckets_where_a_group_has_a_network():
-    assert cut(ClusterTopology(1, 1, 2, 2, bucket_size=32)) == [(0, 32), (32, 64), (64, 96)]
-    assert cut(ClusterTopology(1, 1, 2, 2, bucket_size=33)) == [(0, 32), (32, 96)]
-    assert cut(ClusterTopology(1, 1, 2, 2, bucket_size=32), whole=True) == [(0, 96)]
-    assert cut(ClusterTopology(1, 1, 1, 1, bucket_size=32)) == [(0, 96)]
+@pytest.mark.parametrize(
+    ("workers", "bucket_size", "whole", "expected"),
+    [
+        (2, 32, False, [(0, 32), (32, 64), (64, 96)]),
+        (2, 33, False, [(0, 32), (32, 96)]),
+        (2, 32, True, [(0, 96)]),
+        (1, 32, False, [(0, 96)]),
+    ],
+)
+def test_parameters_are_cut_into_buckets_where_a_group_has_a_network(workers, bucket_size, whole, expected):
+    cut = parted(ClusterTopology(1, 1, workers, workers, bucket_size=bucket_size), whole=whole)
+    assert [(bucket.start, bucket.stop) for bucket in cut.buckets] == expected
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -76,19 +70,3 @@ def test_a_server_is_told_the_settings_of_its_job():
     assert (plan.key, plan.groups, plan.max_staleness, plan.sync_freq) == ("key", (0, 1), 3, 1)
     assert plan.updater == job.updater.SerializeToString() and plan.accounts == {"left": (1, 2)}
     assert plan.entries == tuple(ENTRIES) and sum(s.size for s in plan.slices) == 96
-
-
-def test_parameters_move_to_memory_that_a_group_shares(monkeypatch):
-    values, grads = np.zeros(96), [np.zeros(96) for _ in range(2)]
-    monkeypatch.setattr(placement, "form_shared_flat", lambda comm, size, dtype: (values, grads))
-
-    def member(comm):
-        flat = FlatParams(np.ones(96), np.ones(96), [], (), 96)
-        assert form_shared_parameters(flat, comm) is grads
-        return flat.values is values and flat.grads is grads[comm.rank]
-
-    assert run_threads(2, member) == [True, True]
-    monkeypatch.setattr(placement, "form_shared_flat", lambda comm, size, dtype: None)
-    flat = FlatParams(np.ones(96), np.ones(96), [], (), 96)
-    before = flat.values
-    assert form_shared_parameters(flat, SoloCommunicator()) is None and flat.values is before

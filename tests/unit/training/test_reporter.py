@@ -3,7 +3,6 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from singa_dask.algorithms.measured import Measured
@@ -91,37 +90,23 @@ def test_a_run_is_told_by_its_first_rank(now):
     assert record["operations"]["sum"]["bytes"] == 10.0 and record["server"] is None
 
 
-def test_servers_elsewhere_are_reported_too(now):
+@pytest.mark.parametrize("steps", [1, 0])
+def test_servers_elsewhere_are_reported_too(now, steps):
     def member(comm):
         made, events = group(comm, in_process=False)
-        one_step(made, comm, 1)
-        made.display(1)
-        return made.end(1, interrupted=False), events
+        for number in range(steps):
+            one_step(made, comm, number)
+        made.display(steps)
+        return made.end(steps, interrupted=False), events
 
     ((record, events),) = run_threads(1, member)
-    shown = next(e for e in events if e["kind"] == "metrics")
-    for server in (shown["server"], record["server"]):
+    assert [event["kind"] for event in events if event["kind"] != "progress"] == ["metrics"] * steps + ["end"]
+    for server in [event["server"] for event in events if event["kind"] == "metrics"] + [record["server"]] * steps:
         assert server["staleness"] == 2.0 and server["staleness_max"] == 2
         assert server["update_ms"] == pytest.approx(20.0) and server["stall"] == pytest.approx(0.2)
-    assert record["checkpoint"] is None
-
-
-def test_a_group_that_has_done_nothing_has_a_record(now):
-    def member(comm):
-        made, events = group(comm, in_process=False)
-        made.display(0)
-        return made.end(0, interrupted=False), events
-
-    ((record, events),) = run_threads(1, member)
-    assert [e["kind"] for e in events] == ["end"]
-    assert (record["steps"], record["samples_per_s"], record["wait"], record["server"]) == (0, 0.0, [], None)
-
-
-def measured_as(**metrics):
-    """What an evaluation of one mini-batch with these metrics returns."""
-    result = Measured()
-    result.add(metrics, Step(), 1)
-    return result
+    assert record["checkpoint"] is None and record["steps"] == steps
+    if not steps:
+        assert (record["samples_per_s"], record["wait"], record["server"]) == (0.0, [], None)
 
 
 def test_an_evaluation_is_broken_off_by_all_ranks_at_once(monkeypatch):
@@ -139,7 +124,9 @@ def test_an_evaluation_is_broken_off_by_all_ranks_at_once(monkeypatch):
             def measure(self, batches):
                 for number in batches:
                     measured.append(number)
-                return measured_as(loss=Metric(sum(measured) + comm.rank, len(measured)))
+                result = Measured()
+                result.add({"loss": Metric(sum(measured) + comm.rank, len(measured))}, Step(), 1)
+                return result
 
         monkeypatch.setattr(group_evaluation, "Evaluator", Evaluator)
         closed: list = []
@@ -171,23 +158,3 @@ def test_ranks_ask_as_often_as_the_slowest_needs():
         ]
 
     assert run_threads(2, member) == [[1, 13, 1, 0]] * 2
-
-
-def test_an_evaluation_is_of_the_rows_of_all_ranks(monkeypatch):
-    class Evaluator:
-        def __init__(self, net, *given, rows):
-            self.net = net
-
-        def measure(self, batches):
-            count = len(list(batches))
-            return measured_as(loss=Metric(self.net.rank + 1.0, count), accuracy=Metric(count, count))
-
-    monkeypatch.setattr(group_evaluation, "Evaluator", Evaluator)
-
-    def member(comm):
-        net = SimpleNamespace(forget=lambda: None, close=lambda: None, rank=comm.rank)
-        replica = SimpleNamespace(comm=comm, nets={Phase.kVal: net}, algorithm=None, job=JobProto())
-        feed = SimpleNamespace(next=lambda number: np.zeros(1), count=4, rows=4)
-        return group_evaluation.evaluate_group(replica, Phase.kVal, feed, lambda: False).numbers
-
-    assert run_threads(3, member) == [{"loss": 6.0 / 12, "accuracy": 1.0}] * 3

@@ -4,19 +4,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.interchange import CLOSE, HALF, PLANS, STEPS, advance, job_of, on_workers, saved_after
+from support import interchange
+from support.interchange import CLOSE, HALF, PLANS, STEPS, advance, carrying, job_of, on_workers, saved_after
 from support.snapshots import snapshot
 from support.trained import assert_alike
 
-from singa_dask.layers.partition import Form, LayerPartition, even_bounds
-from singa_dask.ops import Ops, get_ops
+from singa_dask.layers.partition import Form
 from singa_dask.training.carried import joined_carried, own_carried
-from singa_dask.training.replica import Replica
 
 UNSPLIT = [name for name, (_, dims) in PLANS.items() if dims == "000"]
 
 
-def formed(job, comm, held):
+def formed(job, comm, held=None):
     """A replica whose rank's shadow is in `held`, by rank."""
 
     def hold(address, *, only=False, also=""):
@@ -24,7 +23,7 @@ def formed(job, comm, held):
         return True
 
     holder = SimpleNamespace(place=("machine", f"nanny {comm.rank}"), hold=hold)
-    return Replica.form(job, comm, get_ops("cpu"), holder=holder)
+    return interchange.formed(job, comm, holder=holder)
 
 
 def begun(job, comm, held, steps=HALF):
@@ -47,11 +46,17 @@ def left_by(job, plan, steps=HALF):
 
 
 def recovered(job, comm, left, steps=STEPS):
-    replica = formed(job, comm, {})
+    replica = formed(job, comm)
     assert replica.group_state.recover(left) is not None
     assert replica.group_state.fetch() == HALF
     advance(replica, HALF, steps)
     return replica
+
+
+def ended(plan, left, **options):
+    """The checkpoint at the end of a run that goes on from there."""
+    job = job_of(plan, **options)
+    return on_workers(plan, lambda comm: snapshot(recovered(job, comm, left), STEPS))[0]
 
 
 def goes_on(first, second):
@@ -61,10 +66,10 @@ def goes_on(first, second):
 @pytest.mark.parametrize(("first", "second"), [(a, b) for a in PLANS for b in PLANS if goes_on(a, b)])
 def test_a_group_goes_on_from_the_memory_of_another(first, second):
     replicas, left = left_by(job_of(first), first)
-    ended = on_workers(second, lambda comm: snapshot(recovered(job_of(second), comm, left), STEPS))[0]
+    saved = ended(second, left)
     if first == second:
-        assert_alike(ended, saved_after(first, STEPS))
-    assert_alike(ended, saved_after("serial", STEPS), **CLOSE)
+        assert_alike(saved, saved_after(first, STEPS))
+    assert_alike(saved, saved_after("serial", STEPS), **CLOSE)
     assert replicas
 
 
@@ -72,7 +77,7 @@ def test_split_layers_cannot_be_divided_anew():
     replicas, left = left_by(job_of("columns"), "columns")
 
     def member(comm):
-        replica = formed(job_of("mixed"), comm, {})
+        replica = formed(job_of("mixed"), comm)
         before = replica.net.flat.values.copy()
         assert replica.group_state.recover(left) is None
         np.testing.assert_array_equal(replica.net.flat.values, before)
@@ -94,31 +99,24 @@ def test_ranks_that_were_lost_in_the_midst_of_a_step_go_back_to_its_start(late):
     replicas, left = left_by(job_of("four"), "four", HALF + 1)
     for rank in late:
         forget(replicas[rank], HALF + 1)
-    ended = on_workers("four", lambda comm: snapshot(recovered(job_of("four"), comm, left), STEPS))[0]
-    assert_alike(ended, saved_after("four", STEPS))
+    assert_alike(ended("four", left), saved_after("four", STEPS))
 
 
 def test_a_rank_without_slices_leaves_nothing_and_lacks_nothing():
-    job = job_of("rows")
-    job.cluster.nservers_per_group = 1
-    replicas, left = left_by(job, "rows")
+    replicas, left = left_by(job_of("rows", servers=1), "rows")
     assert left[0].slices.slices and not left[1].slices.slices
-    ended = on_workers("rows", lambda comm: snapshot(recovered(job, comm, left), STEPS))[0]
-    assert_alike(ended, saved_after("rows", STEPS), **CLOSE)
+    assert_alike(ended("rows", left, servers=1), saved_after("rows", STEPS), **CLOSE)
     assert replicas
 
 
-def test_without_the_memory_of_a_rank_nothing_changes():
+@pytest.mark.parametrize("damage", ["gone", "torn"])
+def test_without_the_memory_of_a_rank_nothing_changes(damage):
     replicas, left = left_by(job_of("rows"), "rows")
-    lost = replicas.pop()
-    del lost.shadow, lost
-
-    def member(comm, left):
-        return formed(job_of("rows"), comm, {}).group_state.recover(left)
-
-    replicas[0].shadow.slices.slices[0]._copies[0].head[:] = -1
-    replicas[0].shadow.slices.slices[0]._copies[1].head[:] = -1
-    assert on_workers("rows", member, left) == [None, None]
+    if damage == "gone":
+        del replicas.pop().shadow
+    for version in (HALF - 1, HALF) if damage == "torn" else ():
+        forget(replicas[0], version)
+    assert on_workers("rows", lambda comm: formed(job_of("rows"), comm).group_state.recover(left)) == [None, None]
 
 
 def test_decisions_are_left_also_where_slices_are_seldom_copied():
@@ -131,7 +129,7 @@ def test_decisions_are_left_also_where_slices_are_seldom_copied():
         return replica
 
     replicas = on_workers("rows", decides)
-    found = on_workers("rows", lambda comm: formed(job, comm, {}).group_state.recover([held[0], held[1]]))
+    found = on_workers("rows", lambda comm: formed(job, comm).group_state.recover([held[0], held[1]]))
     assert [each["decisions"] for each in found] == [{"reductions": 2}] * 2
     assert replicas
 
@@ -141,12 +139,12 @@ def test_residuals_move_with_the_ranks(plan):
     job = job_of(plan, codec="kTopK")
     replicas, left = left_by(job, plan)
     expected = on_workers(plan, lambda comm: snapshot(begun(job, comm, {}, STEPS), STEPS))[0]
-    ended = on_workers(plan, lambda comm: snapshot(recovered(job, comm, left), STEPS))[0]
-    assert_alike(ended, expected)
+    found = ended(plan, left, codec="kTopK")
+    assert_alike(found, expected)
     assert any(np.asarray(array).any() for array in expected.residuals["rank 0"].values())
     for name, kept in expected.residuals.items():
         for param, array in kept.items():
-            np.testing.assert_array_equal(ended.residuals[name][param], array)
+            np.testing.assert_array_equal(found.residuals[name][param], array)
     assert replicas
 
 
@@ -162,15 +160,5 @@ def test_a_smaller_group_owes_the_residuals_of_all():
 @pytest.mark.parametrize("form", [Form.ROWS, Form.COLUMNS, Form.WHOLE])
 def test_the_shares_of_a_carried_state_make_it_whole(form):
     whole = np.random.default_rng(0).random((7, 5), np.float32)
-
-    def share(rank):
-        partition = LayerPartition(makes=form, rank=rank, size=3)
-        layer = SimpleNamespace(recurrent=True, partition=partition, proto=job_of("serial").neuralnet.layer[1])
-        own = {
-            Form.ROWS: np.s_[slice(*even_bounds(7, 3)[rank:][:2])],
-            Form.COLUMNS: np.s_[:, slice(*even_bounds(5, 3)[rank:][:2])],
-            Form.WHOLE: np.s_[:],
-        }[form]
-        return own_carried(SimpleNamespace(layers={"ip1": layer}, state={"ip1": [whole[own]]}, ops=Ops(np.float32)))
-
-    np.testing.assert_array_equal(joined_carried([share(rank) for rank in range(3)])["ip1"][0], whole)
+    shares = [own_carried(carrying(form, rank, 3, [whole])) for rank in range(3)]
+    np.testing.assert_array_equal(joined_carried(shares)["ip1"][0], whole)
