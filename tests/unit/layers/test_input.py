@@ -18,10 +18,9 @@ def feed(layer: RecordInput, x: np.ndarray) -> np.ndarray:
     return layer.forward(Context(get_ops()), x)
 
 
-def hdf5(path, **arrays: np.ndarray) -> str:
+def mean_file(path, mean: np.ndarray) -> str:
     with h5py.File(path, "w") as file:
-        for name, array in arrays.items():
-            file[name] = array
+        file["mean"] = mean
     return str(path)
 
 
@@ -100,7 +99,7 @@ def places(images: np.ndarray, crops: np.ndarray) -> set[tuple[int, int, int]]:
 def test_preprocess_takes_the_centre_outside_training(ops, tmp_path):
     x, mean = RNG.random((2, 7, 8, 3), np.float32), RNG.random((7, 8, 3))
     y = preprocess(
-        x, Step(Phase.kTest), ops, cropsize=4, mirror=True, scale=0.5, meanfile=hdf5(tmp_path / "m", mean=mean)
+        x, Step(Phase.kTest), ops, cropsize=4, mirror=True, scale=0.5, meanfile=mean_file(tmp_path / "m", mean)
     )
     np.testing.assert_allclose(y, 0.5 * (x - mean)[:, 1:5, 2:6], rtol=1e-5, atol=1e-6)
 
@@ -118,7 +117,7 @@ def test_preprocess_crops_and_mirrors_at_random_in_training(ops):
 @pytest.mark.parametrize("ops", [Ops(), get_ops()], ids=repr)
 def test_preprocess_pads_with_zeros_behind_the_mean(ops, tmp_path):
     x, mean = RNG.random((64, 4, 5, 3), np.float32), RNG.random((4, 5, 3))
-    meanfile = hdf5(tmp_path / "m", mean=mean)
+    meanfile = mean_file(tmp_path / "m", mean)
     padded = np.pad(x - mean.astype(np.float32), ((0, 0), (1, 1), (1, 1), (0, 0)))
     found = places(padded, preprocess(x, Step(number=4), ops, pad=1, meanfile=meanfile))
     assert found == {(top, left, 0) for top in range(3) for left in range(3)}

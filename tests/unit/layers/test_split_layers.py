@@ -77,9 +77,8 @@ def test_equal_logits_rank_by_their_class(topk, label):
 
 
 def test_labels_may_be_small_integers():
-    case = split_loss(normal(3, 300), np.array([299, 200, 0], np.uint16))
-    small = split_loss(normal(3, 300), np.array([255, 200, 0], np.uint8))
-    for each in (case, small):
+    for labels in (np.array([299, 200, 0], np.uint16), np.array([255, 200, 0], np.uint8)):
+        each = split_loss(normal(3, 300), labels)
         assert each.run(2).metrics[1] == pytest.approx(each.run(1).metrics[0])
 
 
