@@ -73,15 +73,18 @@ def transposed(
 
 
 def pool(
-    reduce: Callable[..., np.ndarray], kernel: int, stride: int, pad: int, fill: float
+    reduce: Callable[..., np.ndarray], kernel: Any, stride: Any, pad: Any, fill: float
 ) -> Callable[..., np.ndarray]:
+    """kernel, stride, pad: of every axis, or one for all."""
+
     def formula(x: np.ndarray) -> np.ndarray:
         axes = tuple(range(1, x.ndim - 1))  # of sequences, images or volumes
-        padded = np.pad(x, [(pad, pad) if axis in axes else (0, 0) for axis in range(x.ndim)], constant_values=fill)
-        size = [(padded.shape[axis] - kernel) // stride + 1 for axis in axes]
-        y = np.empty((len(x), *size, x.shape[-1]))
-        for place in itertools.product(*map(range, size)):
-            window = (slice(n * stride, n * stride + kernel) for n in place)
+        kernels, strides, pads = (np.broadcast_to(each, len(axes)).tolist() for each in (kernel, stride, pad))
+        padded = np.pad(x, ((0, 0), *((p, p) for p in pads), (0, 0)), constant_values=fill)
+        by_axis = zip(padded.shape[1:-1], kernels, strides, strict=True)
+        y = np.empty((len(x), *((n - k) // s + 1 for n, k, s in by_axis), x.shape[-1]))
+        for place in itertools.product(*map(range, y.shape[1:-1])):
+            window = (slice(n * s, n * s + k) for n, s, k in zip(place, strides, kernels, strict=True))
             y[(slice(None), *place)] = reduce(padded[(slice(None), *window)], axis=axes)
         return y
 

@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from support import layer_formulas as formulas
 from support.op_cases import WINDOWS
 
 from singa_dask.ops import Ops, Window, get_ops
@@ -15,26 +16,13 @@ from singa_dask.ops.random import Columns, random_bits, stream_key
 RNG = np.random.default_rng(0)
 
 
-def under(window: Window, oh: int, ow: int, height: int, width: int):
-    """Positions inside the window and on the image, as (i, j, h, w)."""
-    for i, j in itertools.product(range(window.kernel[0]), range(window.kernel[1])):
-        h, w = oh * window.stride[0] + i - window.pad[0], ow * window.stride[1] + j - window.pad[1]
-        if 0 <= h < height and 0 <= w < width:
-            yield i, j, h, w
-
-
 @pytest.mark.parametrize(("window", "height", "width"), WINDOWS)
 def test_convolution_and_pooling_by_definition(window, height, width):
     ops = Ops(np.float64)
     x, weight, bias = (RNG.standard_normal(s) for s in ((2, height, width, 3), (*window.kernel, 3, 4), (4,)))
-    size = window.output_size(height, width)
-    convolved, largest, average = np.zeros((2, *size, 4)), np.full((2, *size, 3), -np.inf), np.zeros((2, *size, 3))
-    for oh, ow in itertools.product(*map(range, size)):
-        convolved[:, oh, ow] = bias
-        for i, j, h, w in under(window, oh, ow, height, width):
-            convolved[:, oh, ow] += x[:, h, w] @ weight[i, j]
-            largest[:, oh, ow] = np.maximum(largest[:, oh, ow], x[:, h, w])
-            average[:, oh, ow] += x[:, h, w] / window.area
+    of_window = window.kernel, window.stride, window.pad
+    convolved = formulas.convolve(*of_window)(x, weight, bias)
+    largest, average = formulas.pool(np.max, *of_window, -np.inf)(x), formulas.pool(np.mean, *of_window, 0)(x)
     columns = ops.empty(ops.workspace_shape(x.shape, window, 4, 1 << 20))
     argmax = ops.empty(largest.shape, np.uint8)
     np.testing.assert_allclose(ops.convolve(x, weight, bias, window, ops.empty(convolved.shape), columns), convolved)
@@ -105,21 +93,6 @@ def test_random_numbers_are_those_of_splitmix64():
 def test_streams_differ_in_seed_step_and_name():
     keys = {stream_key(*parts) for parts in itertools.product(range(5), range(5), ("a", "b"))}
     assert len(keys) == 50
-
-
-@pytest.mark.parametrize("ops", [Ops(), get_ops()], ids=repr)
-def test_dropout_masks_of_shares_make_up_the_mask_of_the_batch(ops):
-    x = np.ones((8, 5), np.float32)
-
-    def mask(rows: slice) -> np.ndarray:
-        share = x[rows]
-        mask = ops.empty(share.shape, np.uint8)
-        ops.dropout(share, 0.4, 99, rows.start * 5, ops.empty(share.shape), mask)
-        return mask
-
-    whole = mask(slice(0, 8))
-    np.testing.assert_array_equal(np.concatenate([mask(slice(0, 3)), mask(slice(3, 8))]), whole)
-    assert 0 < whole.sum() < 40
 
 
 @pytest.mark.parametrize("ops", [Ops(), get_ops()], ids=repr)
