@@ -8,7 +8,7 @@ import psutil
 import pytest
 from support.commands import ROOT, cluster, example, said, sets, started, wait_until
 
-# heat needs its data for a check, since it normalises by their statistics; test_heat.py makes them.
+# heat needs its data for a check, since it normalises by their statistics; test_first_steps.py makes them.
 EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/job.conf") if path.parent.name != "heat")
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support.commands import ROOT, run_command
 from support.launch import is_open_mpi, launched, mpiexec
-from support.leaks import leaks_forbidden
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "distopt" / "train.py"
+EXAMPLES = ROOT / "examples" / "distopt"
 ARGS = ["--data", "digits", "--batch", "16", "--epochs", "3"]
 FAILS = """
 import multiprocessing
@@ -38,84 +36,52 @@ if __name__ == "__main__":
 """
 _LINE = re.compile(r"epoch (\d): test accuracy (\S+), loss (\S+), 29 steps, ([\d,]+) bytes per step and rank")
 
+pytestmark = pytest.mark.timeout(200)
 
-def run(environment, *args, ranks=0):
+
+def run(environment, script, *args, ranks=0):
+    """The output of an example, started by mpiexec where ranks are given."""
+    command = [*(mpiexec(ranks) if ranks else []), sys.executable, EXAMPLES / script, *ARGS, *args]
+    one = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    return run_command(command, env=launched(environment) | one).out
+
+
+def trained(environment, *args, ranks=0):
     """(accuracy, loss, bytes per step) after the last epoch."""
-    start = mpiexec(ranks) if ranks else []
-    environment = launched(environment) | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*start, sys.executable, str(EXAMPLE), *ARGS, *args],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = _LINE.findall(done.stdout)
-    assert [line[0] for line in lines] == ["1", "2", "3"], done.stdout
+    lines = _LINE.findall(run(environment, "train.py", *args, ranks=ranks))
+    assert [line[0] for line in lines] == ["1", "2", "3"]
     _, accuracy, loss, nbytes = lines[-1]
     return float(accuracy), float(loss), int(nbytes.replace(",", ""))
 
 
-@pytest.fixture(scope="module")
-def full(environment):
-    """Three ranks of mpiexec that send everything."""
-    with leaks_forbidden():
-        return run(environment, "--codec", "full", ranks=3)
+@pytest.fixture
+def pmi():
+    if is_open_mpi():
+        pytest.skip("Open MPI can be started neither by launch nor by multiprocessing")
 
 
 @pytest.mark.long
-@pytest.mark.timeout(200)
-def test_under_mpiexec_half_the_bytes_train_as_well(environment, full, no_leaks):
-    half = run(environment, "--codec", "half", ranks=3)
-    assert half[2] <= 0.501 * full[2]
-    assert full[0] > 0.9 and half[0] > 0.9 and abs(full[0] - half[0]) < 0.02
+def test_codecs_train_as_well_with_fewer_bytes_by_mpiexec_and_by_launch(environment, pmi, no_leaks):
+    full, half, topk = (trained(environment, "--codec", codec, ranks=3) for codec in ("full", "half", "topk"))
+    assert full[0] > 0.9 and half[0] > 0.9 and abs(full[0] - half[0]) < 0.02 and topk[0] > 0.85
+    assert half[2] <= 0.501 * full[2] and topk[2] <= 0.11 * full[2]
+    assert topk == trained(environment, "--codec", "topk", "--nprocs", "3")
+    for codec in ("partial", "threshold"):
+        assert trained(environment, "--codec", codec, "--nprocs", "3", "--lr", "0.01")[0] > 0.8
 
 
-@pytest.mark.long
-@pytest.mark.timeout(200)
-def test_launch_computes_what_mpiexec_does_in_a_tenth_of_the_bytes(environment, full, no_leaks):
-    if is_open_mpi():
-        pytest.skip("Open MPI cannot be started by launch")
-    topk = run(environment, "--codec", "topk", "--nprocs", "3")
-    assert topk == run(environment, "--codec", "topk", ranks=3)
-    assert topk[0] > 0.85 and topk[2] <= 0.11 * full[2]
-
-
-@pytest.mark.timeout(200)
-@pytest.mark.parametrize("codec", ["partial", "threshold"])
-def test_the_other_codecs_learn(environment, no_leaks, codec):
-    if is_open_mpi():
-        pytest.skip("Open MPI cannot be started by launch")
-    assert run(environment, "--codec", codec, "--nprocs", "3", "--lr", "0.01")[0] > 0.8
-
-
-@pytest.mark.timeout(200)
-def test_the_tutorial_trains_alike_in_both_ways_to_launch_it(environment, no_leaks):
+def test_the_tutorial_trains_alike_in_both_ways_to_launch_it(environment, pmi, no_leaks):
     """SINGA's net, loop and calls: by mpiexec, and by multiprocessing with an NcclIdHolder."""
-    if is_open_mpi():
-        pytest.skip("Open MPI cannot be started by multiprocessing")
-    arguments = ["--data", "digits", "--batch", "16", "--epochs", "3", "--lr", "0.05"]
-    lines = []
-    for start, more in ((mpiexec(2), []), ([], ["--nprocs", "2"])):
-        done = subprocess.run(
-            [*start, sys.executable, str(EXAMPLE.parent / "tutorial.py"), *arguments, *more],
-            capture_output=True,
-            text=True,
-            timeout=100,
-            env=launched(environment) | {"OMP_NUM_THREADS": "1"},
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        lines.append(re.findall(r"Epoch \d: training loss (\S+), evaluation accuracy (\S+),", done.stdout))
+    told = [
+        run(environment, "tutorial.py", "--lr", "0.05", ranks=2),
+        run(environment, "tutorial.py", "--lr", "0.05", "--nprocs", "2"),
+    ]
+    lines = [re.findall(r"Epoch \d: training loss (\S+), evaluation accuracy (\S+),", out) for out in told]
     assert lines[0] == lines[1] and len(lines[0]) == 3
     assert float(lines[0][-1][1]) > 0.9
 
 
-def test_a_process_that_fails_ends_the_others(environment, tmp_path, no_leaks):
-    if is_open_mpi():
-        pytest.skip("Open MPI cannot be started by multiprocessing")
-    script = tmp_path / "fails.py"
-    script.write_text(FAILS)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=50, env=environment)
-    assert done.returncode == 1 and "the second process fails" in done.stderr and "exit codes: 1 1" in done.stdout
+def test_a_process_that_fails_ends_the_others(program, pmi, tmp_path, no_leaks):
+    (tmp_path / "fails.py").write_text(FAILS)
+    done = program("fails.py", code=1)
+    assert "the second process fails" in done.err and "exit codes: 1 1" in done.out

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.commands import ROOT
+from support.commands import ROOT, run_command
 
 TEXT = (ROOT / "docs" / "your-data.md").read_text()
 BLOCK = re.compile(r"```(sh|python)\n(.*?)```", re.DOTALL)
@@ -44,13 +43,10 @@ MADE = {
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("title", WALKS)
 def test_every_step_of_the_page_runs(title: str, tmp_path: Path, environment: dict[str, str]) -> None:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    env = {**environment, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"}
     for language, block in WALKS[title]:
         command = {"sh": ["bash", "-eux"], "python": [sys.executable, "-c", CELL]}[language]
-        done = subprocess.run(
-            command, input=block, cwd=tmp_path, env={**environment, "PATH": path}, capture_output=True, text=True
-        )  # fmt: skip
-        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+        run_command(command, input=block, cwd=tmp_path, env=env, timeout=300)
     assert [name for name in MADE[title] if not (tmp_path / name).exists()] == []
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
+import numpy as np
 import pytest
-from support.commands import run
+from support.commands import run_command, run_here
+
+from singa_dask import load_model
+from singa_dask.errors import CheckpointError
 
 SCRIPT = """
 import numpy as np
@@ -35,14 +38,9 @@ if __name__ == "__main__":
     job = Job(name="own", layers=net, updater=updaters.SGD(lr=0.1), train_steps=5, test_steps=2)
     train(job, workspace="run")
 """
-# The mean of the test data's probabilities tells FACTOR.
-LOADED = """
-import sys
-import numpy as np
-from singa_dask import load_model
-x = np.linspace(0, 1, 640, dtype=np.float32).reshape(10, 64)
-print(load_model("run", trust_code="trust" in sys.argv).predict(x).std())
-"""
+# Its standard deviation tells FACTOR.
+X = np.linspace(0, 1, 640, dtype=np.float32).reshape(10, 64)
+COMMANDS = [("test", "run/job.conf", "--checkpoint", "run"), ("predict", "run", "--data", "x.npz", "--out", "p.csv")]
 
 
 @pytest.fixture(scope="module")
@@ -51,42 +49,30 @@ def folder(environment, tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
     (folder / "script.py").write_text(SCRIPT)
     (folder / "beside.py").write_text("FACTOR = 0.5\n")
-    done = subprocess.run([sys.executable, "script.py"], cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_command([sys.executable, "script.py"], cwd=folder, env=environment)
     (folder / "script.py").write_text("")
     (folder / "beside.py").unlink()
+    np.savez(folder / "x.npz", x=X)
     return folder
 
 
-def loaded(folder, environment, *more, **changed):
-    command = [sys.executable, "-c", LOADED, *more]
-    env = {**environment, **changed}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=50)
+def test_another_process_finds_the_code_in_the_checkpoint(folder, environment):
+    likely = load_model(folder / "run").predict(X)
+    assert 0 < likely.std() < 1
+    for command in COMMANDS:
+        run_here(*command, cwd=folder, env=environment, code=0)
+    shown = np.loadtxt(folder / "p.csv", delimiter=",", skiprows=1)[:, -10:]
+    np.testing.assert_allclose(shown, likely, rtol=1e-4)
 
 
-def test_another_process_loads_the_model(folder, environment):
-    done = loaded(folder, environment)
-    assert done.returncode == 0, done.stderr
-    assert 0 < float(done.stdout) < 1
-
-
-def test_code_of_another_user_is_run_only_when_it_is_trusted(folder, environment, tmp_path):
-    other = {"XDG_CONFIG_HOME": str(tmp_path)}
-    refused = loaded(folder, environment, **other)
-    assert refused.returncode == 1
-    assert "keeps Python code (__main__:Times) that another user" in refused.stderr
-    assert "If you trust its origin, give --trust-code (in Python trust_code=True)." in refused.stderr
-    assert loaded(folder, environment, "trust", **other).stdout == loaded(folder, environment).stdout
-    arguments = "test", "run/job.conf", "--checkpoint", "run"
-    env = {**environment, **other}
-    refused = run(*arguments, cwd=folder, env=env)
-    assert refused.code == 1 and "give --trust-code" in refused.err
-    assert run(*arguments, "--trust-code", cwd=folder, env=env).code == 0
-
-
-def test_commands_find_the_code_in_the_checkpoint(folder, environment):
-    tested = run("test", "run/job.conf", "--checkpoint", "run", cwd=folder, env=environment)
-    assert tested.code == 0 and tested.out.startswith("test "), tested.err
-    arguments = "predict", "run/job.conf", "--checkpoint", "run", "--out", "p.csv"
-    predicted = run(*arguments, cwd=folder, env=environment)
-    assert predicted.code == 0, predicted.err
+def test_code_of_another_user_is_run_only_when_it_is_trusted(folder, environment, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with pytest.raises(
+        CheckpointError, match=r"keeps Python code \(__main__:Times\) that another user, .*--trust-code"
+    ):
+        load_model(folder / "run")
+    assert load_model(folder / "run", trust_code=True).predict(X).std() > 0
+    env = {**environment, "XDG_CONFIG_HOME": str(tmp_path)}
+    for command in COMMANDS:
+        assert "give --trust-code" in run_here(*command, cwd=folder, env=env, code=1).err
+        run_here(*command, "--trust-code", cwd=folder, env=env, code=0)

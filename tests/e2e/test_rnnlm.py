@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -17,14 +15,13 @@ SHORT = sets(train_steps=40, disp_freq=20, validate_freq=20, validate_steps=3, c
 
 
 @pytest.fixture
-def shards(singa_dask, tmp_path):
+def shards(here, tmp_path):
     """Sentences of 8 words, each of which says what comes next, of 64 words."""
     draw = np.random.default_rng(0)
     sentences = [" ".join(f"w{8 * start + place}" for place in range(8)) for start in draw.integers(0, 8, 1500)]
     (tmp_path / "input.txt").write_text("\n".join(sentences))
     words = ["--unit", "word", "--vocab-size", VOCABULARY, "--validation", 0.1]
-    ran = singa_dask("shard", "text", "--source", "input.txt", "--out", "shards", *words)
-    assert ran.code == 0, ran.err
+    here("shard", "text", "--source", "input.txt", "--out", "shards", *words)
     return tmp_path / "shards"
 
 
@@ -44,8 +41,7 @@ def small(shards):
 def test_two_workers_train_the_layers_beside_the_job_file(singa_dask, shards, tmp_path, no_leaks):
     conf = example("rnnlm")
     topology = sets(cluster__nworkers_per_group=2, cluster__nservers_per_group=2)
-    ran = singa_dask("train", conf, "--cluster", cluster(), *small(shards), *SHORT, *topology, "--workspace", "run")
-    assert ran.code == 0, ran.out + ran.err
+    singa_dask("train", conf, "--cluster", cluster(), *small(shards), *SHORT, *topology, "--workspace", "run")
     told = summary(tmp_path / "run")
     assert (told["status"], told["step"]) == ("completed", 40)
     before = next(e for e in metrics(tmp_path / "run") if e.get("phase") == "validate" and e["step"] == 0)
@@ -60,15 +56,13 @@ def test_two_workers_train_the_layers_beside_the_job_file(singa_dask, shards, tm
     assert [array.shape for array in saved.carried["hidden"]] == [(20, 15)], "the state is carried on"
 
 
-def test_one_command_prints_the_perplexities(environment, tmp_path):
+def test_one_command_prints_the_perplexities(program, tmp_path):
     draw = np.random.default_rng(0)
     words = [f"w{number}" for number in draw.permutation(3800)]
     (tmp_path / "input.txt").write_text(" ".join(words + [words[i] for i in draw.geometric(0.01, 20000) % 50]))
     steps = sets(train_steps=6, disp_freq=3, validate_freq=3, validate_steps=2, checkpoint_freq=0)
     steps += sets(updater__learning_rate__fixedstep_conf__step=[0, 1, 2, 3, 4])
-    command = [sys.executable, ROOT / "examples" / "rnnlm" / "run.py", "--text", "input.txt", "--full", *steps]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stdout + done.stderr
-    shown = dict(line.rsplit(maxsplit=1) for line in done.stdout.splitlines()[-3:])
+    done = program(ROOT / "examples" / "rnnlm" / "run.py", "--text", "input.txt", "--full", *steps)
+    shown = dict(line.rsplit(maxsplit=1) for line in done.out.splitlines()[-3:])
     assert list(shown) == ["unigram", "RNNLM, 100 classes", "RNNLM, full softmax"]
     assert all(1 < float(value) < 3720 * 2 for value in shown.values())

@@ -16,18 +16,12 @@ def test_workers_write_the_same_shards_as_one_process(singa_dask, here, tmp_path
             file.create_dataset("fields/x", data=x, chunks=(50, 3, 8, 8), compression="gzip")
             file["fields/energy"] = x.mean((1, 2, 3))
     what = ["hdf5", "--source", "run*.h5", "--x", "fields/x", "--target", "fields/energy", "--validation", 0.25]
-    alone = singa_dask("shard", *what, "--out", "alone")
-    assert alone.code == 0, alone.err
+    here("shard", *what, "--out", "alone")
     together = singa_dask("shard", *what, "--out", "together", "--workers", 2)
-    assert together.code == 0, together.err
     assert "together/train: 450 samples in 1 shard, in random order" in together.out
     for split in ("train", "validation"):
         manifests = [Manifest.load(tmp_path / name / split) for name in ("alone", "together")]
         assert manifests[0].digest == manifests[1].digest
-    wrong = ("shard", *what, "--out", "wrong")
-    for ran, fault in (
-        (here(*wrong, "--x", "fields/z"), "has no dataset 'fields/z'"),
-        (singa_dask(*wrong, "--shards", 1000, "--workers", 2), "nshards"),
-    ):
-        assert ran.code in (1, 2) and fault in ran.err
+    wrong = singa_dask("shard", *what, "--out", "wrong", "--shards", 1000, "--workers", 2, code=None)
+    assert wrong.code in (1, 2) and "nshards" in wrong.err
     assert not (tmp_path / "wrong").exists()

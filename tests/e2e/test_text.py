@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 from support.commands import ROOT, cluster, metrics, sets
 
+JOB = (ROOT / "examples" / "char-rnn" / "job.conf").read_text()
 WORDS = ["the cat ", "the dog ", "sat on ", "ran to ", "a mat. ", "a log.\n"]
 
 SAMPLE = """
@@ -38,53 +39,39 @@ neuralnet {
 
 @pytest.mark.long
 @pytest.mark.timeout(180)
-def test_char_rnn(singa_dask, tmp_path, no_leaks):
+def test_char_rnn(singa_dask, here, tmp_path, no_leaks):
     """The example's job on a text of our own: shards, training by two workers, test, sampling, ONNX."""
     draw = np.random.default_rng(0)
     text = "".join(draw.choice(WORDS, 4000))
     (tmp_path / "input.txt").write_text(text)
-    ran = singa_dask("shard", "text", "--source", "input.txt", "--out", "shards", "--validation", 0.1)
-    assert ran.code == 0, ran.err
+    here("shard", "text", "--source", "input.txt", "--out", "shards", "--validation", 0.1)
     size = len(set(text))
-    job = (ROOT / "examples" / "char-rnn" / "job.conf").read_text()
-    job = job.replace("dataset:tinyshakespeare", "shards").replace("dim_hidden: 512", "dim_hidden: 32")
+    job = JOB.replace("dataset:tinyshakespeare", "shards").replace("dim_hidden: 512", "dim_hidden: 32")
     job = re.sub(r"(unroll_len|batchsize): 50", r"\1: 10", job)
     (tmp_path / "job.conf").write_text(re.sub(r"(vocab_size|num_output): 65", rf"\1: {size}", job))
 
     options = sets(train_steps=300, validate_freq=150, validate_steps=30, checkpoint_freq=0)
     workers = sets(cluster__nworkers_per_group=2, cluster__nservers_per_group=2, updater__learning_rate__base_lr=0.01)
-    ran = singa_dask("train", "job.conf", "--workspace", "run", *options, *workers, timeout=120)
-    assert ran.code == 0, ran.err
+    singa_dask("train", "job.conf", "--workspace", "run", *options, *workers, timeout=120)
     losses = {row["step"]: row["loss"] for row in metrics(tmp_path / "run") if row["phase"] == "validate"}
     # One of six words comes next; 7.2 characters a word make .25 nats a character the best that can be.
     assert losses[0] > 2.5
     assert losses[300] < 0.6
 
-    tested = singa_dask("test", "job.conf", "--checkpoint", "run", "--validation", *options)
-    assert tested.code == 0, tested.err
+    tested = here("test", "job.conf", "--checkpoint", "run", "--validation", *options)
     assert f"loss {losses[300]:.4f}" in tested.out
 
-    sampled = [
-        singa_dask("sample", "job.conf", "--checkpoint", "run", "--primer", "the c", "--length", 200, "--seed", seed)
-        for seed in (1, 2)
-    ]
-    assert sampled[0].code == 0, sampled[0].err
-    assert sampled[0].out.startswith("the c")
-    assert len(sampled[0].out) == 5 + 200 + 1
-    assert sampled[0].out != sampled[1].out
-    assert sum(sampled[0].out.count(word) for word in WORDS) > 15
-
+    draw_text = ("--primer", "the c", "--length", 200)
+    one, other = (here("sample", "job.conf", "--checkpoint", "run", *draw_text, "--seed", seed).out for seed in (1, 2))
+    assert one.startswith("the c") and len(one) == 5 + 200 + 1 and one != other
+    assert sum(one.count(word) for word in WORDS) > 15
     (tmp_path / "sample.conf").write_text(SAMPLE % {"size": size})
-    like_singa = singa_dask("sample", "sample.conf", "--primer", "the c", "--length", 200, "--seed", 1)
-    assert like_singa.code == 0, like_singa.err
-    assert like_singa.out == sampled[0].out  # the same net and seed draw the same text
-
-    wrong = singa_dask("sample", "job.conf", "--checkpoint", "run", "--primer", "#")
-    assert wrong.code == 2
+    like_singa = here("sample", "sample.conf", *draw_text, "--seed", 1)
+    assert like_singa.out == one  # the same net and seed draw the same text
+    wrong = here("sample", "job.conf", "--checkpoint", "run", "--primer", "#", code=2)
     assert "primer: holds a symbol that is not in the vocabulary. Received: '#'" in wrong.err
 
-    exported = singa_dask("export", "job.conf", "--checkpoint", "run", "--onnx", "net.onnx")
-    assert exported.code == 0, exported.err
+    here("export", "job.conf", "--checkpoint", "run", "--onnx", "net.onnx")
     session = onnxruntime.InferenceSession(onnx.load(tmp_path / "net.onnx").SerializeToString())
     (scores,) = session.run(["loss"], {"data": np.zeros((3, 8), np.int64)})
     assert scores.shape == (3, 8, size)
@@ -92,10 +79,6 @@ def test_char_rnn(singa_dask, tmp_path, no_leaks):
 
 def test_a_text_that_is_not_in_shards_says_how_it_gets_there(here, tmp_path):
     (tmp_path / "input.txt").write_text("hello")
-    job = (
-        (ROOT / "examples" / "char-rnn" / "job.conf").read_text().replace("dataset:tinyshakespeare/train", "input.txt")
-    )
-    (tmp_path / "job.conf").write_text(job)
-    ran = here("check", "job.conf", "--cluster", cluster(), *sets(validate_freq=0))
-    assert ran.code == 2
+    (tmp_path / "job.conf").write_text(JOB.replace("dataset:tinyshakespeare/train", "input.txt"))
+    ran = here("check", "job.conf", "--cluster", cluster(), *sets(validate_freq=0), code=2)
     assert "singa-dask shard text --source input.txt" in ran.err
