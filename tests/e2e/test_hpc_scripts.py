@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.commands import ROOT, cluster, example, summary, wait_until
+from support.commands import ROOT, cluster, example, run_command, said, started, summary, wait_until
 from support.launch import is_open_mpi, launched, mpiexec
+
+pytestmark = pytest.mark.timeout(150)
 
 SCRIPTS = ROOT / "examples" / "hpc"
 
@@ -36,87 +39,74 @@ def submit(environment, tmp_path):
         "SLURM_JOB_NAME": "digits",
         "SLURM_CPUS_PER_TASK": "1",
     }
-    processes = []
+    with ExitStack() as jobs:
 
-    def start(script: str, **more: str) -> subprocess.Popen:
-        with open(tmp_path / "log", "a") as log:
-            processes.append(
-                subprocess.Popen(
-                    ["bash", SCRIPTS / script],
-                    cwd=tmp_path,
-                    env=launched(environment) | variables | more,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            )
-        return processes[-1]
+        def start(script: str, **more: str) -> subprocess.Popen:
+            env = launched(environment) | variables | more
+            return jobs.enter_context(started(folder=tmp_path, env=env, command=["bash", SCRIPTS / script]))
 
-    yield start
-    for process in processes:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        yield start
 
 
 @pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.sbatch")), ids=lambda path: path.name)
 def test_bash_reads_them(script):
-    checked = subprocess.run(["bash", "-n", script], capture_output=True, text=True, timeout=20)
-    assert checked.returncode == 0, checked.stderr
+    run_command(["bash", "-n", script])
+
+
+@pytest.fixture
+def saved(submit, tmp_path):
+    """A job that has saved a checkpoint."""
+
+    def start(script):
+        job = submit(script)
+        wait_until(lambda: "saved" in said(tmp_path), job, tmp_path)
+        return job
+
+    return start
+
+
+def is_interrupted(job, folder, code=130):
+    """The step at which a job was interrupted, and of which it has a checkpoint."""
+    assert job.wait(timeout=40) == code, said(folder)
+    told = summary(folder / "run")
+    assert told["status"] == "interrupted" and 0 < told["step"] < 200
+    assert (folder / "run" / "checkpoint" / f"step-{told['step']:08d}.h5").exists(), said(folder)
+    return told["step"]
 
 
 @pytest.mark.long
-@pytest.mark.timeout(150)
-def test_a_job_that_runs_out_of_time_is_queued_again_and_resumes(submit, tmp_path, no_leaks):
-    log = tmp_path / "log"
-    job = submit("mpi.sbatch")
-    wait_until(lambda: log.exists() and "saved" in log.read_text(), job, tmp_path)
+def test_a_job_that_runs_out_of_time_is_queued_again_and_resumes(saved, submit, tmp_path, no_leaks):
+    job = saved("mpi.sbatch")
     job.send_signal(signal.SIGUSR1)
-    assert job.wait(timeout=40) == 130, log.read_text()
+    step = is_interrupted(job, tmp_path)
     assert (tmp_path / "scontrol.log").read_text() == "requeue 77\n"
-    stopped = summary(tmp_path / "run")
-    assert stopped["status"] == "interrupted" and stopped["step"] < 200
-    again = submit("mpi.sbatch")
-    assert again.wait(timeout=80) == 0, log.read_text()
-    assert f"from step {stopped['step']}" in log.read_text()
+    assert submit("mpi.sbatch").wait(timeout=80) == 0, said(tmp_path)
+    assert f"from step {step}" in said(tmp_path)
     assert summary(tmp_path / "run")["step"] == 200
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.long
 def test_workers_by_dask_mpi_and_a_driver_beside_them(submit, tmp_path, no_leaks):
-    job = submit("dask-mpi.sbatch")
-    assert job.wait(timeout=100) == 0, (tmp_path / "log").read_text()
+    assert submit("dask-mpi.sbatch").wait(timeout=100) == 0, said(tmp_path)
     assert summary(tmp_path / "run")["step"] == 200
     assert not list(tmp_path.glob("scheduler-*.json"))
 
 
-@pytest.mark.timeout(150)
-def test_slurm_signals_a_job_twice_before_it_kills_it(submit, tmp_path, no_leaks):
+def test_slurm_signals_a_job_twice_before_it_kills_it(saved, tmp_path, no_leaks):
     """It signals mpiexec and the ranks, and mpiexec passes it on; the script waits for them."""
-    log = tmp_path / "log"
-    job = submit("mpi.sbatch")
-    wait_until(lambda: log.exists() and "saved" in log.read_text(), job, tmp_path)
+    job = saved("mpi.sbatch")
     for _ in range(2):
         os.killpg(job.pid, signal.SIGTERM)
-    assert job.wait(timeout=40) == (1 if is_open_mpi() else 130), log.read_text()
-    told = summary(tmp_path / "run")
-    assert told["status"] == "interrupted" and told["step"] > 0
-    assert (tmp_path / "run" / "checkpoint" / f"step-{told['step']:08d}.h5").exists(), log.read_text()
+    is_interrupted(job, tmp_path, 1 if is_open_mpi() else 130)
     assert not (tmp_path / "scontrol.log").exists(), "Slurm itself queues it again"
 
 
-@pytest.mark.timeout(150)
-def test_the_driver_beside_dask_mpi_is_told_that_time_runs_out(submit, tmp_path, no_leaks):
-    log = tmp_path / "log"
-    job = submit("dask-mpi.sbatch")
-    wait_until(lambda: log.exists() and "saved" in log.read_text(), job, tmp_path)
+def test_the_driver_beside_dask_mpi_is_told_that_time_runs_out(saved, tmp_path, no_leaks):
+    job = saved("dask-mpi.sbatch")
     job.send_signal(signal.SIGUSR1)
     os.killpg(job.pid, signal.SIGTERM)  # of all processes only the driver heeds it
-    assert job.wait(timeout=40) == 130, log.read_text()
-    told = summary(tmp_path / "run")
-    assert told["status"] == "interrupted" and told["step"] > 0
-    assert (tmp_path / "run" / "checkpoint" / f"step-{told['step']:08d}.h5").exists(), log.read_text()
-    assert "Traceback" not in log.read_text() and " - INFO - " not in log.read_text()
+    is_interrupted(job, tmp_path)
+    assert "Traceback" not in said(tmp_path) and " - INFO - " not in said(tmp_path)
     assert not list(tmp_path.glob("scheduler-*.json"))
 
 
@@ -132,7 +122,7 @@ def played(submit, tmp_path):
     command.chmod(0o755)
 
     def play(does: str, before: str = "true", tell=(), **more: str) -> int:
-        subprocess.run(["bash", "-c", before], cwd=tmp_path, check=True, timeout=20)
+        run_command(["bash", "-c", before], cwd=tmp_path)
         job = submit("mpi.sbatch", LAUNCH="env", DOES=does, **more)
         for number in tell:
             wait_until((tmp_path / "ready").exists, job, tmp_path)
@@ -160,7 +150,7 @@ ENDS_LATE = "trap '' USR1; touch ready; sleep 0.5; exit 130"
     ],
 )
 def test_the_exit_code_of_a_job_is_that_of_its_run(played, tmp_path, does, before, tell, code, requeued):
-    assert played(does, before, tell) == code, (tmp_path / "log").read_text()
+    assert played(does, before, tell) == code, said(tmp_path)
     assert (tmp_path / "scontrol.log").exists() == requeued
 
 
@@ -189,16 +179,11 @@ def test_jobs_of_an_array_have_a_workspace_each(played, tmp_path, variables, fol
 
 @pytest.mark.parametrize("script", ["mpi.sbatch", "dask-mpi.sbatch"])
 def test_a_command_that_is_not_in_path_is_named(submit, tmp_path, script):
-    job = submit(script, LAUNCH="nosuch -n 4")
-    assert job.wait(timeout=20) == 127
-    said = (tmp_path / "log").read_text()
-    assert said == "nosuch is not in PATH: load its module or activate its environment\n"
+    assert submit(script, LAUNCH="nosuch -n 4").wait(timeout=20) == 127
+    assert said(tmp_path) == "nosuch is not in PATH: load its module or activate its environment\n"
 
 
 @pytest.mark.skipif(is_open_mpi(), reason="its workers start MPI by themselves")
-def test_the_jobs_of_dask_jobqueue(environment, tmp_path):
-    command = [sys.executable, SCRIPTS / "jobqueue.py", example(), cluster(), "--interface", "lo", "--show"]
-    shown = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50)
-    assert shown.returncode == 0, shown.stderr
-    assert "#SBATCH --cpus-per-task=4" in shown.stdout
-    assert "distributed.cli.dask_worker" in shown.stdout and "--nanny" in shown.stdout
+def test_the_jobs_of_dask_jobqueue(program):
+    shown = program(SCRIPTS / "jobqueue.py", example(), cluster(), "--interface", "lo", "--show").out
+    assert "#SBATCH --cpus-per-task=4" in shown and "distributed.cli.dask_worker" in shown and "--nanny" in shown

@@ -1,10 +1,11 @@
 """Runs whose driver or scheduler is killed, on a Dask cluster that their users started."""
 
-import json
 import re
+from contextlib import contextmanager
 
 import pytest
-from support.commands import audited, cluster, example, run, said, sets, started, summary, wait_until
+from support.background import steps, wait_for_step
+from support.commands import audited, cluster, example, metrics, said, sets, started, summary
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 
@@ -12,36 +13,32 @@ STEPS = 600
 SETTINGS = sets(train_steps=STEPS, test_freq=0, test_steps=0, checkpoint_freq=0, disp_freq=20)
 
 
-def begun(dask, name, folder, environment):
-    """A run that is about to begin."""
-    options = ("train", example(), "--cluster", cluster(name), "--scheduler-file", dask.file)
-    return started(*options, "--workspace", folder / "run", *SETTINGS, folder=folder, env=environment)
+@pytest.fixture
+def running(dask, environment, tmp_path):
+    """Start a run on so many workers of `dask`, which has made 100 steps."""
 
+    @contextmanager
+    def start(name, workers):
+        dask.workers(workers)
+        options = ("train", example(), "--cluster", cluster(name), "--scheduler-file", dask.file, "--workspace", "run")
+        with started(*options, *SETTINGS, folder=tmp_path, env=environment) as driver:
+            wait_for_step(100, driver, tmp_path, within=120)
+            yield driver
 
-def steps_of(told, pattern):
-    """The last number that fits the pattern in the lines of each worker group, by the group's number."""
-    found = re.findall(rf"^(?:group (\d+) )? *{pattern}", told, re.MULTILINE)
-    return {int(group or 0): int(step or 0) for group, step in found}
+    return start
 
 
 @pytest.mark.parametrize(("name", "workers"), [("allreduce", 3), ("sandblaster", 5), ("downpour", 6), ("hogwild", 3)])
-def test_attach_takes_over_a_run_whose_driver_was_killed(dask, environment, tmp_path, no_leaks, name, workers):
-    dask.workers(workers)
-    with begun(dask, name, tmp_path, environment) as driver:
-        wait_until(lambda: f"step 100/{STEPS}" in said(tmp_path), driver, tmp_path, within=120)
+def test_attach_takes_over_a_run_whose_driver_was_killed(dask, running, singa_dask, tmp_path, no_leaks, name, workers):
+    with running(name, workers) as driver:
         driver.kill()
         driver.wait()
-    ended = run("attach", "run", "--scheduler-file", dask.file, cwd=tmp_path, env=environment, timeout=150)
-    assert ended.code == 0, ended.err
+    ended = singa_dask("attach", "run", "--scheduler-file", dask.file, timeout=150)
     assert summary(tmp_path / "run")["step"] == STEPS
-    made, began = (
-        steps_of(said(tmp_path), r"step +(\d+)/"),
-        steps_of(ended.out, r"\d+ workers? ready.*?(?:, from step (\d+))?$"),
-    )
-    assert max(made.values()) >= 100 and made.keys() <= began.keys()
-    assert all(began[group] >= made[group] for group in made), (began, made)
-    rows = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    shown = [(row["group"], row["step"]) for row in rows if row["phase"] == "train"]
+    found = re.findall(r"^(?:group (\d+) )? *\d+ workers? ready.*?(?:, from step (\d+))?$", ended.out, re.MULTILINE)
+    made, began = steps(tmp_path), {int(group or 0): int(step or 0) for group, step in found}
+    assert made.keys() <= began.keys() and all(began[group] >= made[group] for group in made), (began, made)
+    shown = [(row["group"], row["step"]) for row in metrics(tmp_path / "run") if row["phase"] == "train"]
     seen = {g: [*range(20, made.get(g, 0) + 1, 20), *range(began[g] // 20 * 20 + 20, STEPS + 1, 20)] for g in began}
     assert sorted(shown) == [(group, step) for group in sorted(seen) for step in seen[group]], "nobody saw the others"
     for group in audited(tmp_path / "run"):  # some servers may lack the step under way
@@ -50,10 +47,8 @@ def test_attach_takes_over_a_run_whose_driver_was_killed(dask, environment, tmp_
 
 
 @pytest.mark.parametrize(("name", "count"), [("allreduce", 3), ("downpour", 6)])
-def test_workers_save_when_the_scheduler_is_lost(dask, environment, tmp_path, no_leaks, name, count):
-    dask.workers(count)
-    with begun(dask, name, tmp_path, environment) as driver:
-        wait_until(lambda: f"step 100/{STEPS}" in said(tmp_path), driver, tmp_path, within=120)
+def test_workers_save_when_the_scheduler_is_lost(dask, running, tmp_path, no_leaks, name, count):
+    with running(name, count) as driver:
         dask.scheduler.kill()
         assert driver.wait(timeout=90) == 1, said(tmp_path)
     last = said(tmp_path).rstrip().splitlines()[-1]

@@ -2,17 +2,21 @@
 
 import os
 import signal
+from contextlib import ExitStack
 
+import numpy as np
 import pytest
 from distributed import Client, Future
 from support.commands import cluster, example, said, sets, started, summary, wait_until
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from singa_dask import Callback, ClusterTopology, Job, TensorBoard, layers, train, updaters
-from singa_dask.errors import TrainingError
+from singa_dask.cli import options
+from singa_dask.errors import ClusterError, TrainingError
 from singa_dask.monitor.progress import Display
 
 ENDLESS = 1_000_000
+TWO = sets(cluster__nworkers_per_group=2, cluster__nservers_per_group=2)
 
 
 @pytest.fixture
@@ -33,13 +37,15 @@ def job(**fields):
 
 
 def test_every_result_keeps_its_own_run_and_is_watched_as_it_goes_on(client, tmp_path):
-    events, where = [], tmp_path / "run"
+    events, where, kept = [], tmp_path / "run", client.scatter(np.arange(10))
     first = train(job(), client, workspace=where, display=Display(), callbacks=[events.append, TensorBoard()])
     second = train(job(train_steps=30), client, workspace=where, display=Display())
     assert (first.workspace.name, second.workspace.name) == ("run-1", "run")
     assert (first.checkpoint.name, second.checkpoint.name) == ("step-00000020.h5", "step-00000030.h5")
     assert first.checkpoint.exists() and first.checkpoint.parent != second.checkpoint.parent
     assert "20; train loss" in repr(first) and len(repr(first)) < 300 and "topology" not in repr(first)
+    assert client.status == "running"
+    assert kept.result(timeout=10).sum() == 45, "what the user has on the workers is still there"
 
     # A checkpoint is written beside training: the next report may come before it.
     told = [(event.kind, event.step) for event in events]
@@ -49,6 +55,7 @@ def test_every_result_keeps_its_own_run_and_is_watched_as_it_goes_on(client, tmp
 
     history = first.history
     assert list(history.step) == [10, 20] and list(second.history.step) == [10, 20, 30]
+    assert list(second.history.loss[:2]) == list(history.loss)
     assert list(history.loss) == [event.metrics["loss"] for event in events if event.kind == "step"]
     assert {"group", "phase", "time", "samples_per_s", "accuracy", "wait_rank1"} <= {*history.columns}
 
@@ -93,47 +100,61 @@ def test_a_callback_that_raises_ends_the_run_with_a_checkpoint(client, tmp_path)
     assert os.path.exists(told["checkpoint"])
 
 
+def test_more_workers_than_there_are(client, tmp_path):
+    three = ClusterTopology.allreduce(3)
+    with pytest.raises(ClusterError, match="only 2 of 3 Dask workers"):
+        train(job(), client, cluster=three, workspace=tmp_path, display=Display(), patience_s=1)
+
+
 def command(scheduler, workspace, steps, *more):
-    two = sets(cluster__nworkers_per_group=2, cluster__nservers_per_group=2, train_steps=steps, test_freq=0)
-    here = ("--scheduler-file", scheduler, "--cluster", cluster(), "--workspace", workspace)
-    return ("train", example(), *here, *two, *sets(test_steps=0), *more)
+    where = ("--scheduler-file", scheduler, "--cluster", cluster(), "--workspace", workspace)
+    return ("train", example(), *where, *TWO, *sets(train_steps=steps, test_freq=0, test_steps=0), *more)
+
+
+def test_a_cluster_is_found_by_its_scheduler_s_file_and_by_its_address(scheduler, client, here, tmp_path):
+    assert "2 workers ready" in here(*command(scheduler, "run", 10)).out
+    here("train", example(), *TWO, *sets(train_steps=10), "--scheduler", client.scheduler.address)
+    assert summary(tmp_path / "runs" / "digits-allreduce")["step"] == 10
+
+
+def test_no_scheduler_there(here, tmp_path, monkeypatch):
+    monkeypatch.setattr(options, "CONNECT_S", 0.3)  # it is 30 times as long
+    absent = here("train", example(), "--scheduler-file", tmp_path / "none.json", code=1)
+    assert "none.json: no scheduler wrote this file within 0.3 s" in absent.err
+    silent = here("train", example(), "--scheduler", "tcp://127.0.0.1:9", code=1)
+    assert "No Dask scheduler answers at tcp://127.0.0.1:9" in silent.err
 
 
 @pytest.fixture
 def begin(environment, tmp_path):
     """Start `singa-dask train` in the folder of this name, with the output in its file `log`."""
-    contexts = []
+    with ExitStack() as runs:
 
-    def begin(scheduler, name, steps, *more):
-        (tmp_path / name).mkdir()
-        options = command(scheduler, "run", steps, *more)
-        contexts.append(started(*options, folder=tmp_path / name, env=environment))
-        return contexts[-1].__enter__()
+        def begin(scheduler, name, steps, *more, waits_for):
+            (tmp_path / name).mkdir()
+            options = command(scheduler, "run", steps, *more)
+            process = runs.enter_context(started(*options, folder=tmp_path / name, env=environment))
+            wait_until(lambda: waits_for in said(tmp_path / name), process, tmp_path / name, within=120)
+            return process
 
-    yield begin
-    for context in contexts:
-        context.__exit__(None, None, None)
+        yield begin
 
 
 @pytest.mark.long
 @pytest.mark.timeout(180)
-def test_a_second_training_queues_until_the_first_is_stopped(scheduler, begin, singa_dask, tmp_path):
-    first = begin(scheduler, "first", ENDLESS)
-    wait_until(lambda: "train  " in said(tmp_path / "first"), first, tmp_path / "first")
+def test_a_second_training_queues_until_the_first_is_stopped(scheduler, begin, here, tmp_path):
+    first = begin(scheduler, "first", ENDLESS, waits_for="train  ")
     queued = f"waiting for 2 workers: 'digits' ({tmp_path}/first/run) is using them\n"
-    second, third = (
-        begin(scheduler, name, 20, *more) for name, more in (("second", ("--tensorboard",)), ("third", ()))
-    )
-    for name, process in (("second", second), ("third", third)):
-        wait_until(lambda name=name: said(tmp_path / name) == queued, process, tmp_path / name)
+    second = begin(scheduler, "second", 20, "--tensorboard", waits_for=queued)
+    third = begin(scheduler, "third", 20, waits_for=queued)
     third.send_signal(signal.SIGINT)
     assert third.wait(timeout=30) == 130, said(tmp_path / "third")
     assert not (tmp_path / "third" / "run").exists()
-    ran = singa_dask(*command(scheduler, "fourth", 20, "--max-queue", "1"))
-    assert (ran.code, "gave up after 1 s: 'digits' (first/run) is still using 2" in ran.err) == (1, True), ran.err
+    ran = here(*command(scheduler, "fourth", 20, "--max-queue", "1"), code=1)
+    assert "gave up after 1 s: 'digits' (first/run) is still using 2" in ran.err
 
-    stopped = singa_dask("stop", "first/run", "--scheduler-file", scheduler)
-    assert stopped.code == 0 and stopped.last_line == f"digits ({tmp_path}/first/run) was asked to stop"
+    stopped = here("stop", "first/run", "--scheduler-file", scheduler)
+    assert stopped.last_line == f"digits ({tmp_path}/first/run) was asked to stop"
     assert first.wait(timeout=30) == 130, said(tmp_path / "first")
     told = summary(tmp_path / "first" / "run")
     assert (told["status"], told["stopped_by"]) == ("interrupted", "singa-dask stop")
@@ -145,17 +166,24 @@ def test_a_second_training_queues_until_the_first_is_stopped(scheduler, begin, s
     assert summary(tmp_path / "second" / "run")["step"] == 20
     logs = tmp_path / "second" / "run" / "tensorboard"
     assert f"tensorboard --logdir {logs}" in said(tmp_path / "second") and any(logs.rglob("events.out.*"))
-    nobody = singa_dask("stop", "--scheduler-file", scheduler)
-    assert nobody.code == 1 and "no run is under way" in nobody.err
+    assert "no run is under way" in here("stop", "--scheduler-file", scheduler, code=1).err
 
 
 @pytest.mark.long
 @pytest.mark.timeout(180)
 def test_a_run_whose_driver_was_killed_blocks_nobody(scheduler, begin, tmp_path):
-    first = begin(scheduler, "first", ENDLESS)
-    wait_until(lambda: "train  " in said(tmp_path / "first"), first, tmp_path / "first")
-    second = begin(scheduler, "second", 20)
-    wait_until(lambda: "waiting for 2 workers" in said(tmp_path / "second"), second, tmp_path / "second")
+    first = begin(scheduler, "first", ENDLESS, waits_for="train  ")
+    second = begin(scheduler, "second", 20, waits_for="waiting for 2 workers")
     first.kill()
-    wait_until(lambda: "workers ready" in said(tmp_path / "second"), second, tmp_path / "second")
-    assert second.wait(timeout=60) == 0, said(tmp_path / "second")
+    assert second.wait(timeout=90) == 0, said(tmp_path / "second")
+
+
+@pytest.mark.long
+def test_two_runs_share_a_cluster(dask, begin, here, tmp_path):
+    dask.workers(4)
+    first = begin(dask.file, "first", ENDLESS, waits_for="2 workers ready")
+    here(*command(dask.file, "second", 30))
+    assert first.poll() is None
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(timeout=30) == 130
+    assert summary(tmp_path / "first" / "run")["restarts"] == 0
