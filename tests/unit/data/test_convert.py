@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import struct
 import tarfile
@@ -12,38 +11,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.blocks import stored
 
-from singa_dask.data import Manifest, ShardFolder, shard_files
+from singa_dask.data import shard_files
 from singa_dask.data.catalogue import load_recipe, parse_recipe, recipe_names
+from singa_dask.data.convert import shard_recipe
 from singa_dask.data.converters import cifar10, idx
 from singa_dask.errors import DataError
-
-
-def stored(manifest: Manifest) -> tuple[np.ndarray, np.ndarray]:
-    """All features (N, ...) and labels of a data set."""
-    folder = ShardFolder(manifest)
-    folder.verify()
-    readers = [folder.reader(i) for i in range(len(manifest.shards))]
-    features = np.concatenate([r.column("x") for r in readers]).reshape(-1, *manifest.features.shape)
-    return features, np.concatenate([r.column("y")[:, 0] for r in readers])
-
 
 # digits
 
 
 def test_digits_are_split_by_class_and_always_in_the_same_way(tmp_path):
-    first, second = (shard_files("digits", tmp_path / name, 3) for name in "ab")
-    assert first["train"].digest == second["train"].digest
-    train, test = first["train"], first["test"]
-    assert (train.total, test.total, train.features.shape) == (1438, 359, (8, 8, 1))
-    x, y = stored(train)
-    assert (x.max(), x.dtype) == (16, np.uint8)
-    share = np.bincount(stored(test)[1]) / (np.bincount(y) + np.bincount(stored(test)[1]))
-    assert (abs(share - 0.2) < 0.01).all()
-    assert train.targets.classes == tuple("0123456789")
-    assert not (y[1:] >= y[:-1]).all()
-    every = {row.tobytes() for row in x}
-    assert sum(row.tobytes() in every for row in stored(test)[0]) < 5
+    made, again = (shard_files("digits", tmp_path / name, 3) for name in "ab")
+    assert again["train"].digest == made["train"].digest
+    assert made["train"].features.shape == (8, 8, 1) and made["train"].targets.classes == tuple("0123456789")
+    train, test = stored(made["train"]), stored(made["test"])
+    assert (len(train["y"]), len(test["y"]), train["x"].max(), train["x"].dtype) == (1438, 359, 16, np.uint8)
+    of_class = np.bincount(test["y"])
+    assert (abs(of_class / (of_class + np.bincount(train["y"])) - 0.2) < 0.01).all()
+    assert (np.diff(train["y"]) < 0).any(), "mixed"
+    assert len({row.tobytes() for row in train["x"]} & {row.tobytes() for row in test["x"]}) < 5
 
 
 # IDX
@@ -68,12 +56,11 @@ def mnist_folder(tmp_path: Path) -> Path:
 
 def test_idx_files_become_two_splits_in_the_published_order(tmp_path, mnist_folder, caplog):
     made = shard_files("mnist", tmp_path / "out", 2, source=mnist_folder, shuffle=False)
-    x, y = stored(made["train"])
+    x, y = stored(made["train"]).values()
     with gzip.open(mnist_folder / "train-images-idx3-ubyte.gz") as file:
         np.testing.assert_array_equal(x[..., 0], np.frombuffer(file.read()[16:], np.uint8).reshape(40, 5, 4))
     np.testing.assert_array_equal(y, list((mnist_folder / "train-labels-idx1-ubyte").read_bytes()[8:]))
-    assert made["test"].total == 9
-    assert made["test"].folder == tmp_path / "out" / "test"
+    assert (made["test"].total, made["test"].folder) == (9, tmp_path / "out" / "test")
     assert "other checksum" in caplog.text
 
 
@@ -87,18 +74,14 @@ def test_idx_files_become_two_splits_in_the_published_order(tmp_path, mnist_fold
         (idx_bytes(np.zeros((2, 3, 4), np.uint8)) + b"x", "longer than its header says"),
         (struct.pack(">I3I", 0x803, 2**32 - 1, 2**32 - 1, 9), "empty or too large"),
         (struct.pack(">I3I", 0x803, 0, 3, 3), "empty or too large"),
+        (gzip.compress(idx_bytes(np.zeros((2, 30, 40), np.uint8)))[:-9], r"f\.gz"),
     ],
 )
 def test_damaged_idx_files_are_errors(tmp_path, data, fault):
-    (tmp_path / "f").write_bytes(data)
+    path = tmp_path / ("f.gz" if data.startswith(b"\x1f\x8b") else "f")
+    path.write_bytes(data)
     with pytest.raises(DataError, match=fault):
-        idx.read_idx(tmp_path / "f", 3)
-
-
-def test_damaged_gzip_is_an_error(tmp_path):
-    (tmp_path / "f.gz").write_bytes(gzip.compress(idx_bytes(np.zeros((2, 30, 40), np.uint8)))[:-9])
-    with pytest.raises(DataError, match=r"f\.gz"):
-        idx.read_idx(tmp_path / "f.gz", 3)
+        idx.read_idx(path, 3)
 
 
 def test_images_without_labels_are_an_error(tmp_path, mnist_folder):
@@ -132,40 +115,28 @@ ALL_FILES = [*cifar10.TRAIN_FILES, cifar10.TEST_FILE]
 def test_all_cifar_files_make_the_published_splits(tmp_path, caplog):
     folder = cifar_folder(tmp_path / "raw", ALL_FILES)
     made = shard_files("cifar10", tmp_path / "out", source=folder, shuffle=False)
-    x, y = stored(made["train"])
-    np.testing.assert_array_equal(x, np.concatenate([cifar_records(i)[1] for i in range(5)]))
-    np.testing.assert_array_equal(y, np.concatenate([cifar_records(i)[2] for i in range(5)]))
-    np.testing.assert_array_equal(stored(made["test"])[0], cifar_records(5)[1])
-    assert made["train"].notes == ()
-    assert caplog.text == ""
-
-
-def test_training_images_are_mixed_with_their_labels_and_test_images_keep_their_order(tmp_path):
-    folder = cifar_folder(tmp_path / "raw", ALL_FILES)
-    published, mixed = (
-        shard_files("cifar10", tmp_path / name, source=folder, shuffle=shuffle)
-        for name, shuffle in (("a", False), ("b", None))
-    )
-    (x, y), (mixed_x, mixed_y) = stored(published["train"]), stored(mixed["train"])
-    assert not np.array_equal(x, mixed_x)
-    place = {image.tobytes(): label for image, label in zip(x, y, strict=True)}
-    assert len(place) == len(x)
-    assert {image.tobytes(): label for image, label in zip(mixed_x, mixed_y, strict=True)} == place
-    np.testing.assert_array_equal(stored(mixed["test"])[0], stored(published["test"])[0])
+    train = stored(made["train"])
+    np.testing.assert_array_equal(train["x"], np.concatenate([cifar_records(i)[1] for i in range(5)]))
+    np.testing.assert_array_equal(train["y"], np.concatenate([cifar_records(i)[2] for i in range(5)]))
+    np.testing.assert_array_equal(stored(made["test"])["x"], cifar_records(5)[1])
+    assert made["train"].notes == () and caplog.text == ""
+    made = shard_files("cifar10", tmp_path / "mixed", source=folder)  # training images alone, with their labels
+    mixed = stored(made["train"])
+    assert not np.array_equal(mixed["x"], train["x"])
+    labels, mixed_labels = ({x.tobytes(): y for x, y in zip(*of.values(), strict=True)} for of in (train, mixed))
+    assert mixed_labels == labels and len(labels) == 30
+    np.testing.assert_array_equal(stored(made["test"])["x"], cifar_records(5)[1])
 
 
 def test_the_published_archive_is_read_without_unpacking_it(tmp_path):
+    inner = cifar_folder(tmp_path / "inner", ["readme.html", *ALL_FILES])
     folder = tmp_path / "raw"
     folder.mkdir()
     with tarfile.open(folder / "cifar-10-binary.tar.gz", "w:gz") as archive:
-        for i, name in enumerate(["readme.html", *ALL_FILES]):
-            data = cifar_records(i - 1)[0] if i else b"<html>"
-            info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
+        archive.add(inner, "cifar-10-batches-bin")
     made = shard_files("cifar10", tmp_path / "out", source=folder)
     assert made["train"].total == 30
-    np.testing.assert_array_equal(stored(made["test"])[0], cifar_records(5)[1])
+    np.testing.assert_array_equal(stored(made["test"])["x"], cifar_records(6)[1])
     assert [p.name for p in folder.iterdir()] == ["cifar-10-binary.tar.gz"]
 
 
@@ -173,7 +144,7 @@ def test_without_the_test_batch_the_last_one_is_held_out_and_this_is_said(tmp_pa
     folder = cifar_folder(tmp_path / "raw", ["data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin"])
     made = shard_files("cifar10", tmp_path / "out", source=folder)
     assert made["train"].total == 12
-    np.testing.assert_array_equal(stored(made["test"])[0], cifar_records(2)[1])
+    np.testing.assert_array_equal(stored(made["test"])["x"], cifar_records(2)[1])
     for manifest in made.values():
         assert "data_batch_3.bin is used as the test split" in manifest.notes[0]
     assert "Results do not compare" in caplog.text
@@ -209,19 +180,22 @@ def test_every_recipe_can_be_read():
 
 def test_recipes_inside_an_installed_package_come_first(tmp_path, monkeypatch):
     (tmp_path / "_datasets").mkdir()
-    text = 'name="n"\ndescription=""\nformat="idx"\nclasses=["a"]\nsplits=["train"]\n'
-    (tmp_path / "_datasets" / "n.toml").write_text(text)
+    (tmp_path / "_datasets" / "n.toml").write_text(HEAD)
     monkeypatch.setattr("singa_dask.data.catalogue.files", lambda package: tmp_path)
     assert recipe_names() == ["n"]
     assert load_recipe("n").splits == ("train",)
 
 
-def test_recipes_may_give_sha256_and_faults_are_errors():
+HEAD = 'name="n"\ndescription=""\nformat="idx"\nclasses=["a"]\nsplits=["train"]\n'
+
+
+def test_recipes_may_give_sha256_and_faults_are_errors(tmp_path):
     text = '[[sources]]\nfile="f"\nurl="https://x"\nsha256="ab"\nsize=3\n'
-    head = 'name="n"\ndescription=""\nformat="idx"\nclasses=["a"]\nsplits=["train"]\n'
-    assert parse_recipe(head + text, "n.toml").sources[0].checksum == ("sha256", "ab")
+    assert parse_recipe(HEAD + text, "n.toml").sources[0].checksum == ("sha256", "ab")
     with pytest.raises(DataError, match=r"n\.toml: is not a valid data set recipe"):
         parse_recipe(text, "n.toml")
+    with pytest.raises(DataError, match="format 'digit' is unknown"):
+        shard_recipe(replace(load_recipe("digits"), format="digit"), tmp_path / "out", 1)
 
 
 # The real data sets, where they are
@@ -239,19 +213,8 @@ def test_real_data_sets(tmp_path, name, train, test, shape, counts):
     if not folder or not (Path(folder) / name).is_dir():
         pytest.skip(f"{name} is not in the folder named by SINGA_DASK_DATA")
     made = shard_files(name, tmp_path / "out", 4, source=Path(folder) / name)
-    assert train is None or made["train"].total == train
-    assert made["test"].total == test
+    assert train in (None, made["train"].total) and test == made["test"].total
     assert made["train"].features.shape == shape
-    x, y = stored(made["test"])
-    if counts:
-        assert np.bincount(y).tolist() == counts
-    else:
-        assert abs(np.bincount(y) - 1000).max() < 150
+    x, y = stored(made["test"]).values()
+    assert np.abs(np.bincount(y) - (counts or 1000)).max() < (1 if counts else 150)
     assert 20 < x.mean() < 140
-
-
-def test_recipe_of_an_unknown_format_is_an_error(tmp_path):
-    from singa_dask.data.convert import shard_recipe
-
-    with pytest.raises(DataError, match="format 'digit' is unknown"):
-        shard_recipe(replace(load_recipe("digits"), format="digit"), tmp_path / "out", 1)

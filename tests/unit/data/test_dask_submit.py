@@ -69,27 +69,16 @@ def test_work_is_done_on_the_worker_itself_in_threads_of_its_own(there):
     assert arrival.result(1) == (3, 1) == arrival.result()
 
 
-def test_a_task_goes_on_while_there_is_more_to_do(there):
-    submit = dask_submit(there, there)
-    arrivals = [submit(str, i) for i in range(5)]
-    assert len(there.tasks) == 1
-    there.tasks[0].run()
-    assert [arrival.result(1) for arrival in arrivals] == ["0", "1", "2", "3", "4"]
-    late = submit(str, 5)
-    assert len(there.tasks) == 2
-    there.tasks[1].run()
-    assert late.result(1) == "5"
-
-
-def test_no_more_tasks_run_at_once_than_there_are_threads(there):
-    submit = dask_submit(there, there, threads=2)
-    arrivals = [submit(str, i) for i in range(5)]
-    assert len(there.tasks) == 2
-    for task in there.tasks:
-        task.run()
-    assert [arrival.result(1) for arrival in arrivals] == ["0", "1", "2", "3", "4"]
-    submit(str, 5), submit(str, 6), submit(str, 7)
-    assert len(there.tasks) == 4
+@pytest.mark.parametrize("threads", [1, 2])
+def test_as_many_tasks_as_threads_do_what_there_is_to_do(there, threads):
+    submit = dask_submit(there, there, threads=threads)
+    for tasks in (threads, 2 * threads):  # those that are done do not come back
+        arrivals = [submit(str, i) for i in range(5)]
+        assert len(there.tasks) == tasks
+        assert submit.__self__._tasks == there.tasks[-threads:], "Dask gives up what nobody holds"
+        for task in there.tasks[-threads:]:
+            task.run()
+        assert [arrival.result(1) for arrival in arrivals] == ["0", "1", "2", "3", "4"]
 
 
 def test_what_the_work_raises_is_raised_where_it_is_awaited(there):
@@ -132,14 +121,3 @@ def test_tasks_of_a_loader_that_is_gone_do_nothing(there):
     (task,) = there.tasks
     del submit
     task.run()
-
-
-def test_tasks_are_held_until_they_are_done(there):
-    """Dask gives up what nobody holds."""
-    errands = dask_submit(there, there, threads=2).__self__
-    errands.submit(str, 1), errands.submit(str, 2)
-    assert errands._tasks == there.tasks
-    for task in there.tasks:
-        task.run()
-    errands.submit(str, 3)
-    assert errands._tasks == there.tasks[2:]

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from singa_dask.data import Loader, ShardFolder, make_stream
+from singa_dask.data import Loader, ShardFolder, make_stream, shard_files
 from singa_dask.data.columns import Channels, Role
 from singa_dask.data.in_place import index
 from singa_dask.errors import DataError
@@ -45,6 +45,15 @@ def test_files_are_read_where_they_lie(files, tmp_path, pool):
         batch = loader.next()
         np.testing.assert_array_equal(batch.features, np.moveaxis(fields, 1, -1))
         np.testing.assert_array_equal(batch.labels, np.concatenate([file["kind"][()] for file in every]))
+
+
+@pytest.mark.parametrize(("role", "expected"), [("y", Role.LABEL), ("target", Role.TARGET)])
+def test_columns_have_the_roles_that_were_named(files, tmp_path, role, expected):
+    names = {"x": "data/fields", role: "kind", "weight": "data/energy"}
+    manifest = shard_files("hdf5", tmp_path / "out", source=files[0], in_place=True, **names)[""]
+    assert [(column.name, column.role, column.dataset) for column in manifest.columns] == [
+        ("x", Role.FEATURE, "data/fields"), ("y", expected, "kind"), ("weight", Role.WEIGHT, "data/energy"),
+    ]  # fmt: skip
 
 
 def test_a_file_that_changed_is_noticed(files, tmp_path):

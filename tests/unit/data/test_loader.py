@@ -3,47 +3,52 @@ from __future__ import annotations
 import multiprocessing
 import os
 from concurrent.futures import Future as ThreadFuture
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from singa_dask.data import Loader, SequenceStream, Stream, StreamConf, write_shards
 from singa_dask.data import loader as loader_module
+from singa_dask.data.stream import AnyStream, stream_of
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.job.job_pb2 import StoreProto
 
+STORE = StoreProto(mean_value=127.5, std_value=3)
+SEQUENCES = StreamConf(5, shuffle=False, random_skip=9, sequence=7)
 
-def expected(stream: Stream, arrays, step: int) -> tuple[np.ndarray, np.ndarray]:
+
+def expected(stream: AnyStream, arrays, step: int) -> tuple[np.ndarray, np.ndarray]:
     rows = stream.batch(step)
     return (arrays[0][rows].astype(np.float32) - 127.5) / np.float32(3), arrays[1][rows]
 
 
-STORE = StoreProto(mean_value=127.5, std_value=3)
+class Asked(list):
+    """The (first step, steps) that were submitted. Each run is loaded at once."""
+
+    def submit(self, function, *arguments):
+        self.append(arguments[-2:])
+        future = ThreadFuture()
+        future.set_result(function(*arguments))
+        return future
 
 
+@pytest.mark.parametrize("conf", [StreamConf(10, seed=4), SEQUENCES, replace(SEQUENCES, lookahead=2)])
 @pytest.mark.parametrize("nranks", [1, 2, 3])
-def test_all_workers_together_get_the_batch_of_the_plan(images, image_arrays, pool, nranks):
-    stream = Stream(images, StreamConf(10, seed=4))
-    loaders = [Loader(stream, STORE, pool.submit, rank, nranks) for rank in range(nranks)]
-    for step in range(45):  # two epochs and a bit, several runs
+@pytest.mark.parametrize("start", [0, 3])
+def test_all_workers_together_get_the_batch_of_the_plan(images, image_arrays, pool, conf, nranks, start):
+    stream = stream_of(images, conf)
+    loaders = [Loader(stream, STORE, pool.submit, rank, nranks, start_step=start) for rank in range(nranks)]
+    for step in range(start, 60):  # several times around, several runs
         batches = [loader.next() for loader in loaders]
         features, labels = expected(stream, image_arrays, step)
         np.testing.assert_array_equal(np.concatenate([b.features for b in batches]), features)
         np.testing.assert_array_equal(np.concatenate([b.labels for b in batches]), labels)
-        assert [b.first_row for b in batches] == list(np.cumsum([0, *(len(b.features) for b in batches)])[:-1])
-        assert {b.total_rows for b in batches} == {10}
-        assert {b.features.dtype for b in batches} == {np.dtype(np.float32)}
+        assert [b.first_row for b in batches] == [conf.batchsize * rank // nranks for rank in range(nranks)]
+        assert {(b.total_rows, b.features.dtype.name) for b in batches} == {(conf.batchsize, "float32")}
     for loader in loaders:
         loader.close()
-
-
-def test_starting_at_a_step_equals_running_to_it(images, pool):
-    stream = Stream(images, StreamConf(7, seed=1))
-    ran, resumed = Loader(stream, STORE, pool.submit), Loader(stream, STORE, pool.submit, start_step=20)
-    for _ in range(20):
-        ran.next()
-    for _ in range(20):
-        np.testing.assert_array_equal(ran.next().features, resumed.next().features)
 
 
 def test_batches_are_views_of_what_was_loaded(images, pool):
@@ -72,27 +77,6 @@ def test_batches_have_the_nets_shape_and_type(images, pool, shape, sample, dtype
     assert batch.labels.dtype == np.int64
 
 
-def test_without_has_label_there_are_no_labels(images, pool):
-    with Loader(Stream(images, StreamConf(5)), StoreProto(has_label=False), pool.submit) as loader:
-        assert loader.next().labels is None
-
-
-@pytest.mark.parametrize("nranks", [1, 2, 3])
-@pytest.mark.parametrize("lookahead", [0, 2])
-def test_sequences_are_read_as_the_stream_says(images, image_arrays, pool, nranks, lookahead):
-    stream = SequenceStream(images, StreamConf(5, shuffle=False, random_skip=9, sequence=7, lookahead=lookahead))
-    loaders = [Loader(stream, STORE, pool.submit, rank, nranks, start_step=3) for rank in range(nranks)]
-    for step in range(3, 60):  # several times around, several runs
-        batches = [loader.next() for loader in loaders]
-        records = stream.batch(step)
-        features = (image_arrays[0][records].astype(np.float32) - 127.5) / np.float32(3)
-        assert features.shape == (5, 7 + lookahead, 3, 4, 2)
-        np.testing.assert_array_equal(np.concatenate([b.features for b in batches]), features)
-        np.testing.assert_array_equal(np.concatenate([b.labels for b in batches]), image_arrays[1][records])
-        assert [b.first_row for b in batches] == [5 * rank // nranks for rank in range(nranks)]
-        assert {b.total_rows for b in batches} == {5}
-
-
 def test_sequences_of_single_values_have_no_axis_for_them(tmp_path, pool):
     values = np.arange(100, dtype=np.uint8)[:, np.newaxis]
     manifest = write_shards(tmp_path / "values", values, None, 3, window=16)
@@ -104,55 +88,40 @@ def test_sequences_of_single_values_have_no_axis_for_them(tmp_path, pool):
     np.testing.assert_array_equal(second.features, first.features + 6)
 
 
-def test_reading_ahead_counts_all_records_of_a_row(images, pool, monkeypatch):
-    stream = SequenceStream(images, StreamConf(5, shuffle=False, sequence=7, lookahead=1))
-    monkeypatch.setattr(loader_module, "MAX_CHUNK_NBYTES", 3 * 5 * 8 * 24 * 4)
-    with Loader(stream, STORE, pool.submit) as loader:
-        assert loader.chunk_steps == 3
-    monkeypatch.setattr(loader_module, "MIN_CHUNK_STEPS", 1)
-    with Loader(stream, StoreProto(), pool.submit) as loader:
-        assert loader.chunk_steps == 64 // (5 * 8)
+@pytest.mark.parametrize(
+    ("conf", "limits", "steps"),
+    [
+        (StreamConf(5), {"MAX_CHUNK_NBYTES": 3 * 5 * 24 * 4}, 3),
+        (replace(SEQUENCES, lookahead=1), {"MAX_CHUNK_NBYTES": 3 * 5 * 8 * 24 * 4}, 3),
+        (replace(SEQUENCES, lookahead=1), {"MIN_CHUNK_STEPS": 1}, 64 // (5 * 8)),
+    ],
+)
+def test_large_rows_are_loaded_few_steps_at_a_time(images, pool, monkeypatch, conf, limits, steps):
+    for name, value in limits.items():
+        monkeypatch.setattr(loader_module, name, value)
+    with Loader(stream_of(images, conf), STORE, pool.submit) as loader:
+        assert loader.chunk_steps == steps
 
 
 def test_nothing_is_loaded_beyond_the_stop_step(images):
-    asked = []
-
-    def submit(function, *arguments):
-        asked.append(arguments[-2:])
-        future = ThreadFuture()
-        future.set_result(function(*arguments))
-        return future
-
-    loader = Loader(Stream(images, StreamConf(5)), STORE, submit, start_step=3, stop_step=38)
-    batches = [loader.next() for _ in range(35)]
+    asked = Asked()
+    loader = Loader(Stream(images, StreamConf(5)), STORE, asked.submit, start_step=3, stop_step=38)
+    for _ in range(35):
+        loader.next()
     assert asked == [(3, 32), (35, 3)]
-    assert len(batches) == 35
     with pytest.raises(IndexError, match="before step 38"):
         loader.next()
 
 
 def test_only_so_many_runs_are_loaded_ahead(images):
-    asked = []
-
-    def submit(function, *arguments):
-        asked.append(arguments[-2])
-        future = ThreadFuture()
-        future.set_result(function(*arguments))
-        return future
-
-    loader = Loader(Stream(images, StreamConf(5)), STORE, submit, ahead=2)
-    assert len(asked) == 2
+    asked = Asked()
+    loader = Loader(Stream(images, StreamConf(5)), STORE, asked.submit, ahead=2)
+    assert asked == [(0, 32), (32, 32)]
     loader.next()
-    assert len(asked) == 3
+    assert asked == [(0, 32), (32, 32), (64, 32)]
     for _ in range(loader.chunk_steps):
         loader.next()
-    assert asked == [0, 32, 64, 96]
-
-
-def test_large_samples_are_loaded_few_steps_at_a_time(images, pool, monkeypatch):
-    monkeypatch.setattr(loader_module, "MAX_CHUNK_NBYTES", 3 * 5 * 24 * 4)
-    with Loader(Stream(images, StreamConf(5)), STORE, pool.submit) as loader:
-        assert loader.chunk_steps == 3
+    assert asked[3:] == [(96, 32)]
 
 
 def test_a_damaged_window_is_an_error_at_the_step_that_needs_it(images, pool):
@@ -198,14 +167,6 @@ def test_loading_that_hangs_is_an_error_after_the_timeout(images):
         loader.next()
 
 
-def test_a_closed_loader_has_no_more_batches(images, pool):
-    loader = Loader(Stream(images, StreamConf(5)), STORE, pool.submit)
-    loader.next()
-    loader.close()
-    with pytest.raises(DataError, match="closed"):
-        loader.next()
-
-
 def test_fewer_rows_than_workers_is_an_error(images, pool):
     with pytest.raises(ConfigError, match="a mini-batch of 2 rows cannot be shared by 3 workers"):
         Loader(Stream(images, StreamConf(2)), STORE, pool.submit, 0, 3)
@@ -220,22 +181,17 @@ def test_a_process_maps_each_shard_once_whatever_loads_from_it(images, pool):
     assert len(lines) == len(images.shards)
 
 
-def _cached_after_fork(queue) -> None:
-    queue.put(loader_module._shard_folder.cache_info().currsize)
+def cached() -> int:
+    return loader_module._shard_folder.cache_info().currsize
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_opens_the_shards_itself(images, pool):
     with Loader(Stream(images, StreamConf(5)), STORE, pool.submit) as loader:
         loader.next()
-    assert loader_module._shard_folder.cache_info().currsize > 0
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    child = context.Process(target=_cached_after_fork, args=(queue,))
-    child.start()
-    assert queue.get(timeout=20) == 0
-    child.join(20)
-    assert child.exitcode == 0
+    assert cached() > 0
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as child:
+        assert child.submit(cached).result(20) == 0
 
 
 @pytest.mark.parametrize(
@@ -249,22 +205,15 @@ def test_one_pass_ends_with_a_short_mini_batch_of_which_some_workers_have_no_row
     manifest = write_shards(tmp_path / "x", x, np.arange(total), window=4, channels=channels)
     stream = Stream(manifest, StreamConf(batchsize, shuffle=False, once=True))
     loaders = [Loader(stream, StoreProto(), pool.submit, rank, nranks) for rank in range(nranks)]
-    labels, sizes = [], []
-    for _ in range(-(-total // batchsize)):
+    in_net = x if channels == "last" else np.moveaxis(x, 1, -1)
+    for first in range(0, total, batchsize):
         batches = [loader.next() for loader in loaders]
-        labels += [label for batch in batches for label in batch.labels]
-        sizes.append(sum(len(batch.features) for batch in batches))
-        assert {batch.total_rows for batch in batches} == {sizes[-1]}
-        assert [batch.first_row for batch in batches] == list(np.cumsum([0, *map(len, (b.labels for b in batches))]))[
-            :-1
-        ]
-        shape = (3, 2, 2) if channels == "last" else (2, 2, 3)
-        assert {batch.features.shape[1:] for batch in batches} == {shape}
-        for batch in batches:
-            for features, label in zip(batch.features, batch.labels, strict=True):
-                stored = x[label] if channels == "last" else np.moveaxis(x[label], 0, -1)
-                np.testing.assert_array_equal(features, stored)
-    assert labels == list(range(total))
+        rows = range(first, min(first + batchsize, total))
+        assert [row for batch in batches for row in batch.labels] == [*rows]
+        np.testing.assert_array_equal(np.concatenate([batch.features for batch in batches]), in_net[rows])
+        sizes = [len(batch.labels) for batch in batches]
+        assert {batch.total_rows for batch in batches} == {len(rows)}
+        assert [batch.first_row for batch in batches] == [*np.cumsum([0, *sizes])[:-1]]
     for loader in loaders:
         with pytest.raises(IndexError, match="asked to stop"):
             loader.next()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from singa_dask.data import numba_gather
 from singa_dask.data.normalise import Normaliser
 
 D = 37
@@ -29,14 +30,6 @@ def test_kernels_equal_the_numpy_reference(dtype, stored, mean, std):
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_the_interpreter_lock_is_released():
-    from singa_dask.data import numba_gather
-
-    kernels = [
-        numba_gather.gather,
-        numba_gather.subtract,
-        numba_gather.normalise,
-        numba_gather.subtract_D,
-        numba_gather.normalise_D,
-    ]
-    assert all(kernel.targetoptions["nogil"] for kernel in kernels)
+@pytest.mark.parametrize("kernel", ["gather", "subtract", "normalise", "subtract_D", "normalise_D"])
+def test_the_interpreter_lock_is_released(kernel):
+    assert getattr(numba_gather, kernel).targetoptions["nogil"]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import fcntl
 import importlib
 import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,22 +27,10 @@ def test_a_named_data_set_is_made_once_in_the_cache(cache):
     assert (train / "manifest.json").stat().st_mtime_ns == before
 
 
-def _resolve(queue) -> None:
-    queue.put(str(resolve("dataset:digits/train")))
-
-
 def test_several_processes_may_ask_for_it_at_once(cache):
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    children = [context.Process(target=_resolve, args=(queue,)) for _ in range(3)]
-    for child in children:
-        child.start()
-    paths = {queue.get(timeout=40) for _ in children}
-    for child in children:
-        child.join(20)
-        assert child.exitcode == 0
-    assert len(paths) == 1
-    assert Manifest.load(Path(paths.pop())).total == 1438
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as processes:
+        paths = {*processes.map(resolve, ["dataset:digits/train"] * 2)}
+    assert Manifest.load(*paths).total == 1438
     assert not list(cache.rglob(".*.part-*"))
 
 
@@ -55,10 +44,11 @@ def test_a_lock_that_is_never_given_back_does_not_block_for_ever(cache, monkeypa
     assert "continuing without the lock" in caplog.text
 
 
-def test_ordinary_paths_become_absolute(images, monkeypatch):
+def test_ordinary_paths_become_absolute_and_the_parent_of_splits_names_them(images, monkeypatch):
     monkeypatch.chdir(images.folder.parent)
-    assert resolve("images") == images.folder
-    assert resolve(str(images.folder)) == images.folder
+    assert resolve("images") == resolve(str(images.folder)) == images.folder
+    with pytest.raises(DataError, match="subfolders: images"):
+        resolve(str(images.folder.parent))
 
 
 @pytest.mark.parametrize(
@@ -75,11 +65,6 @@ def test_ordinary_paths_become_absolute(images, monkeypatch):
 def test_wrong_paths_are_errors_that_name_the_nearest_data_set(cache, path, fault):
     with pytest.raises(DataError, match=fault):
         resolve(path)
-
-
-def test_the_parent_of_splits_is_an_error_that_names_them(images):
-    with pytest.raises(DataError, match="subfolders: images"):
-        resolve(str(images.folder.parent))
 
 
 def test_a_cache_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):

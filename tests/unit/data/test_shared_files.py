@@ -1,32 +1,33 @@
 """What workers see of the files of this process; other machines are played by taking files away."""
 
 import os
-import re
 from socket import gethostname
 
-import h5py
 import numpy as np
 import pytest
 from distributed.core import CommClosedError
+from support.sources import write_file
 from support.views import OtherMachine
 
-from singa_dask.data import shared_files, write_shards
-from singa_dask.data.columns import Role
-from singa_dask.data.in_place import index
+from singa_dask.data import shard_files, shared_files, write_shards
 from singa_dask.data.shared_files import SharedFiles, View, check_shared, in_place_files, in_words, other_views
 from singa_dask.errors import ClusterError, ConfigError
 
 FAR = "tcp://far:1"
 
 
-class Machine:
-    """A client with a worker that sees what this process sees. answer: what it says instead."""
+NOBODY = object()
 
-    def __init__(self, answer=None):
-        self.answer, self.workers = answer, None
+
+class Machine:
+    """A client with a worker that sees what this process sees. answer: what it says instead; before: it looks."""
+
+    def __init__(self, answer=None, before=lambda: None):
+        self.answer, self.before, self.workers = answer, before, None
 
     def wait_for_workers(self, count, timeout):
-        assert (count, timeout) == (1, shared_files.WORKERS_TIMEOUT_S)
+        if self.answer is NOBODY:
+            raise TimeoutError
 
     def map(self, function, numbers, **options):
         return list(numbers)
@@ -34,8 +35,8 @@ class Machine:
     def cancel(self, waiting, force):
         assert waiting
 
-    def run(self, function, *args, workers, on_error, callback_timeout):
-        assert on_error == "return" and callback_timeout == shared_files.ANSWER_S
+    def run(self, function, *args, workers, **options):
+        self.before()
         self.workers = workers
         if isinstance(self.answer, TimeoutError):
             raise self.answer
@@ -78,23 +79,15 @@ def test_what_a_worker_does_not_see_is_named_with_its_host_and_the_way_out(tmp_p
     assert os.listdir(tmp_path / "run") == [], "the probe is removed"
 
 
-def test_other_shards_or_another_file_under_the_same_path_are_told_apart(tmp_path, shards):
-    other = tmp_path / "other"
-    write_shards(other, np.ones((20, 3), np.float32), np.zeros(20, int))
-    for path, change in (
-        (shards, lambda: (other / "manifest.json").rename(shards / "manifest.json")),
-        (tmp_path / "mean.h5", lambda: (tmp_path / "mean.h5").write_bytes(b"b" * 9)),
-    ):
-        if path != shards:
-            path.write_bytes(b"a" * 9)
-
-        class Changed(Machine):
-            def run(self, function, *args, change=change, **options):
-                change()
-                return super().run(function, *args, **options)
-
-        with pytest.raises(ClusterError, match=rf"{path}: the Dask workers on .* see something else under this path"):
-            check_shared(Changed(), SharedFiles([path]))
+@pytest.mark.parametrize("name", ["shards", "mean.h5"])
+def test_other_shards_or_another_file_under_the_same_path_are_told_apart(tmp_path, shards, name):
+    write_shards(tmp_path / "other" / "shards", np.ones((20, 3), np.float32), np.zeros(20, int))
+    for folder, letter in ((tmp_path, b"a"), (tmp_path / "other", b"b")):
+        (folder / "mean.h5").write_bytes(letter * 9)
+    file = "shards/manifest.json" if name == "shards" else name
+    client = Machine(before=lambda: (tmp_path / "other" / file).rename(tmp_path / file))
+    with pytest.raises(ClusterError, match=rf"/{name}: the Dask workers on .* see something else under this path"):
+        check_shared(client, SharedFiles([tmp_path / name]))
 
 
 def test_a_worker_must_be_able_to_write(tmp_path, monkeypatch):
@@ -118,6 +111,7 @@ def test_a_folder_that_this_process_cannot_make_is_a_fault_of_the_job(tmp_path):
     [
         (ModuleNotFoundError("No module named 'singa_dask'"), "cannot run singa_dask .*Install the same version"),
         (TimeoutError(), r"do not say which files they see \(no answer within 10 s\)"),
+        (NOBODY, "has had no workers for 30 s"),
     ],
 )
 def test_workers_that_cannot_say_it(tmp_path, answer, said):
@@ -130,16 +124,6 @@ def test_a_worker_that_has_just_been_lost_is_not_blind(tmp_path):
     check_shared(Machine(CommClosedError("gone")), SharedFiles(folder=tmp_path))
 
 
-def test_a_cluster_without_workers_is_an_error():
-    def none_came(count, timeout):
-        raise TimeoutError
-
-    client = Machine()
-    client.wait_for_workers = none_came
-    with pytest.raises(ClusterError, match="has had no workers for 30 s"):
-        check_shared(client, SharedFiles())
-
-
 def test_many_hosts_are_counted_and_their_workers_are_not():
     views = {
         f"tcp://{host}:{port}": View(f"h{host}", "/w", "do not see it", "Go.") for host in range(7) for port in (1, 2)
@@ -150,10 +134,6 @@ def test_many_hosts_are_counted_and_their_workers_are_not():
 
 
 def test_files_that_are_read_in_place_are_named_by_their_manifest(tmp_path, shards):
-    with h5py.File(tmp_path / "own.h5", "w") as file:
-        file["x"], file["y"] = np.zeros((9, 2), np.float32), np.zeros(9, np.int32)
-    index([tmp_path / "own.h5"], tmp_path / "read", {"x": ("x", Role.FEATURE), "y": ("y", Role.LABEL)})
-    assert in_place_files(tmp_path / "read") == [tmp_path / "own.h5"] and in_place_files(shards) == []
-    client = OtherMachine(Machine(), tmp_path / "own.h5")
-    with pytest.raises(ClusterError, match=re.escape(f"{tmp_path}/own.h5: the Dask workers on")):
-        check_shared(client, SharedFiles([tmp_path / "read", *in_place_files(tmp_path / "read")]))
+    own = write_file("hdf5", tmp_path / "own.h5", {"x": np.zeros((9, 2), np.float32), "y": np.zeros(9, np.int32)})
+    shard_files("hdf5", tmp_path / "read", source=own, in_place=True)
+    assert in_place_files(tmp_path / "read") == [own] and in_place_files(shards) == []

@@ -9,21 +9,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.blocks import stored
 
-from singa_dask.data import Manifest, ShardFolder, resolve, shard_files
+from singa_dask.data import Manifest, first_difference, resolve, shard_files, vocabulary, write_shards
 from singa_dask.data.converters import text
 from singa_dask.errors import ConfigError, DataError
 
 
-def written(folder: Path, content: str, name: str = "input.txt") -> Path:
-    (folder / name).write_bytes(content.encode())
+def written(folder: Path, content: str | bytes, name: str = "input.txt") -> Path:
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     return folder / name
 
 
 def numbers(manifest: Manifest) -> np.ndarray:
-    folder = ShardFolder(manifest)
-    folder.verify()
-    return np.concatenate([folder.reader(i).column("x") for i in range(len(manifest.shards))])[:, 0]
+    return stored(manifest)["x"][:, 0]
 
 
 def spelled(manifest: Manifest) -> str:
@@ -62,25 +61,23 @@ def test_a_given_vocabulary_counts_in_its_order(tmp_path):
     assert numbers(manifest).tolist() == [2, 3, 0, 3, 2]
 
 
-def test_a_byte_order_mark_is_no_symbol(tmp_path):
-    assert text.load(written(tmp_path, "\ufeffab"))[""].classes == ("a", "b")
+SENTENCE = "the cat\nand the  Dog and a cat and"
 
 
-def test_words_are_numbered_by_frequency_then_by_first_appearance(tmp_path):
-    source = written(tmp_path, "the cat\nand the  Dog and a cat and")
-    every = text.load(source, unit="word")[""]
-    assert every.classes == ("and", "the", "cat", "Dog", "a")
-    assert every.features[:, 0].tolist() == [1, 2, 0, 1, 3, 0, 4, 2, 0]
-    some = text.load(source, unit="word", vocab_size=3)[""]
-    assert some.classes == ("<unk>", "and", "the")
-    assert some.features[:, 0].tolist() == [2, 0, 1, 2, 0, 1, 0, 0, 1]
-    assert text.load(source, unit="word", vocab_size=5)[""].classes == every.classes
-
-
-def test_a_text_may_hold_the_unknown_word_itself(tmp_path):
-    split = text.load(written(tmp_path, "<unk> <unk> a a b"), unit="word", vocab_size=2)[""]
-    assert split.classes == ("<unk>", "a")
-    assert split.features[:, 0].tolist() == [0, 0, 1, 1, 0]
+@pytest.mark.parametrize(
+    ("content", "options", "classes", "numbers"),
+    [
+        ("\ufeffab", {}, ("a", "b"), [0, 1]),  # a byte order mark is no symbol
+        # by frequency, then by first appearance
+        (SENTENCE, {"unit": "word"}, ("and", "the", "cat", "Dog", "a"), [1, 2, 0, 1, 3, 0, 4, 2, 0]),
+        (SENTENCE, {"unit": "word", "vocab_size": 3}, ("<unk>", "and", "the"), [2, 0, 1, 2, 0, 1, 0, 0, 1]),
+        (SENTENCE, {"unit": "word", "vocab_size": 5}, ("and", "the", "cat", "Dog", "a"), [1, 2, 0, 1, 3, 0, 4, 2, 0]),
+        ("<unk> <unk> a a b", {"unit": "word", "vocab_size": 2}, ("<unk>", "a"), [0, 0, 1, 1, 0]),
+    ],
+)
+def test_symbols_are_numbered(tmp_path, content, options, classes, numbers):
+    split = text.load(written(tmp_path, content), **options)[""]
+    assert (split.classes, split.features[:, 0].tolist()) == (classes, numbers)
 
 
 def test_the_end_of_the_text_is_for_validation(tmp_path):
@@ -105,6 +102,8 @@ def test_the_end_of_the_text_is_for_validation(tmp_path):
         ("ab", {"validation": 0.9}, r"a split of 2 chars would be empty. Received: validation=0\.9"),
         ("", {}, "input.txt: has no chars"),
         (" \n", {"unit": "word"}, "input.txt: has no words"),
+        (b"\xfcber", {}, r"input\.txt: is not UTF-8 text \(byte 0, 0xfc\)"),
+        ("abc", {"shuffle": True}, "shuffle: text cannot be shuffled"),
     ],
 )
 def test_faults_are_errors(tmp_path, content, options, fault):
@@ -112,20 +111,9 @@ def test_faults_are_errors(tmp_path, content, options, fault):
         written(tmp_path, characters, name)
     if "vocab" in options:
         options = {**options, "vocab": tmp_path / options["vocab"]}
-    with pytest.raises(DataError, match=fault):
+    with pytest.raises(ConfigError if "shuffle" in options else DataError, match=fault):
         shard_files("text", tmp_path / "out", source=written(tmp_path, content), **options)
     assert not (tmp_path / "out").exists()
-
-
-def test_what_is_no_utf8_is_an_error_that_names_the_byte(tmp_path):
-    (tmp_path / "latin.txt").write_bytes("über".encode("latin-1"))
-    with pytest.raises(DataError, match=r"latin\.txt: is not UTF-8 text \(byte 0, 0xfc\)"):
-        text.load(tmp_path / "latin.txt")
-
-
-def test_text_is_never_shuffled(tmp_path):
-    with pytest.raises(ConfigError, match="shuffle: text cannot be shuffled"):
-        shard_files("text", tmp_path / "out", source=written(tmp_path, "abc"), shuffle=True)
 
 
 def test_tiny_shakespeare(tmp_path, monkeypatch):
@@ -149,3 +137,40 @@ def test_texts_share_the_vocabulary_of_shards(tmp_path):
     shard_files("text", tmp_path / "whole", source=written(tmp_path, "a b"), unit="word")
     with pytest.raises(DataError, match=r"the word 'c' is not in the vocabulary, which lacks <unk>"):
         shard_files("text", tmp_path / "x", source=tmp_path / "z", unit="word", vocab=tmp_path / "whole")
+
+
+# Vocabularies
+
+
+def test_a_vocabulary_comes_from_shards_or_from_a_file(tmp_path):
+    (tmp_path / "vocab.txt").write_bytes(b"c\r\nab")
+    (tmp_path / "input.txt").write_text("abca")
+    shard_files("text", tmp_path / "out", source=tmp_path / "input.txt", vocab=tmp_path / "vocab.txt", validation=0.5)
+    symbols = ("c", "\r", "\n", "a", "b")
+    assert vocabulary(tmp_path / "vocab.txt") == vocabulary(str(tmp_path / "out" / "train")) == symbols
+
+
+def test_named_data_sets_have_one_too(monkeypatch, tmp_path):
+    monkeypatch.setenv("SINGA_DASK_CACHE", str(tmp_path))
+    raw = tmp_path / "raw" / "tinyshakespeare"
+    raw.mkdir(parents=True)
+    (raw / "input.txt").write_text("bab" * 10)
+    assert vocabulary("dataset:tinyshakespeare/validation") == ("a", "b")
+
+
+def test_what_has_no_vocabulary_is_an_error(tmp_path, images):
+    numbers = write_shards(tmp_path / "numbers", np.ones((3, 1)), None)
+    labelled = write_shards(tmp_path / "labelled", np.ones((3, 1)), np.arange(3), classes=["a", "b", "c"])
+    for manifest in (images, numbers, labelled):
+        with pytest.raises(DataError, match=r"is not a text.*singa-dask shard text"):
+            vocabulary(manifest.folder)
+    with pytest.raises(DataError, match=r"is not a folder of shards.*Name one of its subfolders: .*numbers"):
+        vocabulary(tmp_path)
+    with pytest.raises(DataError, match="nowhere: cannot be read"):
+        vocabulary(tmp_path / "nowhere")
+
+
+def test_the_first_difference_is_told():
+    assert first_difference("abc", "abc") is None
+    assert first_difference("abc", "axc") == "symbol 1 is 'b' here and 'x' there"
+    assert first_difference("ab", "ab\n") == r"symbol 2 is missing here and '\n' there"

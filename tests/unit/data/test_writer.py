@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import h5py
 import numpy as np
 import pytest
 
-from singa_dask.data import ShardFolder, write_shards
-from singa_dask.data.folders import replace_folder
+from singa_dask import load
+from singa_dask.data import Manifest, ShardFolder, write_shards
 from singa_dask.data.writer import choose_window
 from singa_dask.errors import DataError
 
@@ -24,27 +24,17 @@ def test_statistics_are_those_of_the_whole_set(images, image_arrays):
 def test_a_position_that_never_changes_gets_std_1(tmp_path):
     x = np.ones((10, 3), np.float32)
     x[:, 1] = np.arange(10) / 20
-    manifest = write_shards(tmp_path / "out", x, None)
-    with h5py.File(manifest.folder / "statistics.h5") as file:
+    write_shards(tmp_path / "out", x, None)
+    with h5py.File(tmp_path / "out" / "statistics.h5") as file:
         np.testing.assert_allclose(file["std"], [1, np.arange(10).std() / 20, 1], rtol=1e-6)
-    assert manifest.targets is None
-
-
-def test_flat_bytes_stay_bytes(tmp_path):
-    manifest = write_shards(tmp_path / "out", np.arange(6, dtype=np.uint8).reshape(3, 2), None)
-    assert (manifest.features.dtype, manifest.features.channels) == ("uint8", "none")
-    np.testing.assert_array_equal(ShardFolder(manifest).reader(0).column("x"), [[0, 1], [2, 3], [4, 5]])
 
 
 def test_a_shuffle_seed_moves_samples_and_their_labels_together(tmp_path, image_arrays):
-    x, y = image_arrays
-    manifest = write_shards(tmp_path / "out", x, y, 2, classes=7, shuffle_seed=3)
-    folder = ShardFolder(manifest)
-    numbers = np.concatenate([folder.reader(i).column("x")[:, 0] for i in range(2)])
-    labels = np.concatenate([folder.reader(i).column("y")[:, 0] for i in range(2)])
+    x, y = load(write_shards(tmp_path / "out", *image_arrays, 2, classes=7, shuffle_seed=3).folder)
+    numbers = x[:, 0, 0, 0]
     assert not np.array_equal(numbers, np.arange(len(x)))
     np.testing.assert_array_equal(np.sort(numbers), np.arange(len(x)))
-    np.testing.assert_array_equal(labels, numbers % 7)
+    np.testing.assert_array_equal(y, numbers % 7)
 
 
 def test_writing_twice_gives_the_same_bytes(tmp_path, image_arrays):
@@ -96,62 +86,50 @@ def test_bad_input_is_an_error_and_leaves_nothing_behind(tmp_path, features, lab
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_overwritten_unless_asked_for(tmp_path, image_arrays):
-    out = tmp_path / "out"
+def test_only_folders_of_shards_are_overwritten_and_if_asked_for(tmp_path, image_arrays):
+    out = tmp_path / "project" / "data"
     first = write_shards(out, *image_arrays)
     with pytest.raises(DataError, match="exists already"):
         write_shards(out, *image_arrays, 2)
     assert write_shards(out, *image_arrays, 2, overwrite=True).digest != first.digest
-    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert [p.name for p in out.parent.iterdir()] == ["data"]
+    for thesis in (out.parent / "thesis.tex", out / "notes.txt"):
+        thesis.write_text("years of work")
+        with pytest.raises(DataError, match="not a folder of shards and is not overwritten"):
+            write_shards(thesis.parent, *image_arrays, overwrite=True)
+    assert Manifest.load(out).total == 203
 
 
-def test_a_folder_that_is_not_ours_is_never_overwritten(tmp_path, image_arrays):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(DataError, match="not a folder of shards and is not overwritten"):
-        write_shards(tmp_path, *image_arrays, overwrite=True)
-    assert (tmp_path / "thesis.tex").exists()
+class Decoding:
+    """Samples that are decoded when they are read. at: what happens at each row."""
+
+    shape, dtype = (8, 2), np.dtype(np.float32)
+
+    def __init__(self, at: Callable[[int], None]) -> None:
+        self.at = at
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        self.at(int(rows[0]))
+        return np.zeros((rows.size, 2), np.float32)
 
 
 def test_a_failure_in_the_middle_leaves_the_old_data_set(tmp_path, image_arrays):
-    class Failing:
-        shape = (8, 2)
-        dtype = np.dtype(np.float32)
+    def fail(row: int) -> None:
+        if row > 2:
+            raise DataError("cannot decode")
 
-        def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-            if rows[0] > 2:
-                raise DataError("cannot decode")
-            return np.zeros((rows.size, 2), np.float32)
-
-    out = tmp_path / "out"
-    first = write_shards(out, *image_arrays)
+    first = write_shards(tmp_path / "out", *image_arrays)
     with pytest.raises(DataError, match="cannot decode"):
-        write_shards(out, Failing(), None, window=1, overwrite=True)
+        write_shards(tmp_path / "out", Decoding(fail), None, window=1, overwrite=True)
     ShardFolder(first).verify()
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_target_that_appears_meanwhile_is_kept(tmp_path: Path):
-    out = tmp_path / "out"
-
-    def write() -> None:
-        with replace_folder(out) as folder:
-            (folder / "mine").touch()
-            out.mkdir()
-            (out / "theirs").touch()
-
+def test_a_target_that_appears_meanwhile_is_kept(tmp_path):
+    out = tmp_path / "out" / "theirs"
     with pytest.raises(DataError, match="exists already"):
-        write()
-    assert [p.name for p in out.iterdir()] == ["theirs"]
-
-
-def test_a_folder_with_shards_and_other_files_is_never_overwritten(tmp_path, image_arrays):
-    write_shards(tmp_path / "project" / "data", *image_arrays)
-    (tmp_path / "project" / "thesis.tex").write_text("years of work")
-    with pytest.raises(DataError, match="is not overwritten"):
-        write_shards(tmp_path / "project", *image_arrays, overwrite=True)
-    (tmp_path / "project" / "data" / "notes.txt").write_text("more work")
-    with pytest.raises(DataError, match="is not overwritten"):
-        write_shards(tmp_path / "project" / "data", *image_arrays, overwrite=True)
+        write_shards(out.parent, Decoding(lambda row: out.mkdir(parents=True, exist_ok=True)))
+    assert [p.name for p in out.parent.iterdir()] == ["theirs"]
 
 
 def test_values_that_float32_cannot_tell_apart_are_noted(tmp_path):

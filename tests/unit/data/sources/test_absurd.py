@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 from support.limits import few_files, little_memory, small_disk
+from support.sources import CONTENT, write_file
 
 from singa_dask.data import Manifest, write_shards
 from singa_dask.data.convert import shard_files
@@ -51,13 +52,10 @@ def zarr(shape: list[int], chunks: list[int]) -> Make:
     """A Zarr store without values."""
 
     def make(path: Path) -> None:
+        write_file("zarr", path, {"x": CONTENT["zarr"]["x"], "y": CONTENT["zarr"]["y"]}, version=2)
         for name, whole, part in (("x", shape, chunks), ("y", shape[:1], [1024])):
-            (path / name).mkdir(parents=True)
-            fields = {"shape": whole, "chunks": part, "dtype": "<f4", "compressor": None, "fill_value": 0}
-            (path / name / ".zarray").write_text(
-                json.dumps({"zarr_format": 2, "order": "C", "filters": None, **fields})
-            )
-        (path / ".zgroup").write_text('{"zarr_format": 2}')
+            metadata = path / name / ".zarray"
+            metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"shape": whole, "chunks": part}))
 
     return make
 
@@ -97,12 +95,9 @@ def test_absurd_sizes(tmp_path, kind, make, says):
 
 @pytest.mark.parametrize("resize", ["1000000x1000000", str(10**12)])
 def test_images_are_not_scaled_beyond_what_a_sample_may_have(tmp_path, resize):
-    from PIL import Image
-
-    (tmp_path / "images" / "ant").mkdir(parents=True)
-    Image.new("RGB", (9, 9)).save(tmp_path / "images" / "ant" / "1.png")
+    source = write_file("images", tmp_path / "images", CONTENT["images"])
     with pytest.raises(DataError, match=r"a sample of x has .*; at most 256 MiB .*--resize"):
-        shard_files("images", tmp_path / "out", source=tmp_path / "images", resize=resize)
+        shard_files("images", tmp_path / "out", source=source, resize=resize)
 
 
 def test_samples_that_do_not_fit_on_the_disk_are_refused_before_it_is_full(tmp_path, monkeypatch):
@@ -114,38 +109,10 @@ def test_samples_that_do_not_fit_on_the_disk_are_refused_before_it_is_full(tmp_p
     assert os.listdir(tmp_path) == ["f.hdf5"]
 
 
-def write_csv(path: Path) -> None:
-    path.write_text("a,b,label\n" + "1,2,0\n" * 20)
-
-
-def write_images(path: Path) -> None:
-    from PIL import Image
-
-    for name in ("ant", "bee"):
-        (path / name).mkdir(parents=True)
-        Image.new("RGB", (9, 9)).save(path / name / "1.png")
-
-
-def write_parquet(path: Path) -> None:
-    import pandas as pd
-
-    pd.DataFrame({"a": [1.0, 2.0], "label": [0, 1]}).to_parquet(path)
-
-
-FILES: dict[str, Make] = {
-    "csv": write_csv,
-    "hdf5": hdf5((4, 4)),
-    "images": write_images,
-    "npz": lambda path: np.savez(path, x=np.ones((4, 4), "f4"), y=np.arange(4)),
-    "parquet": write_parquet,
-}
-
-
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("kind", ["csv", "hdf5", "images", "npz", "parquet"])
 def test_too_many_open_files(tmp_path, kind):
     """Not "copy the file again": it is in order."""
-    source = tmp_path / f"f.{kind}"
-    FILES[kind](source)
+    source = write_file(kind, tmp_path / f"f.{kind}", CONTENT[kind])
     shard_files(kind, tmp_path / "before", source=source, progress=False)  # imports and compiles
     with few_files(), pytest.raises(DataError, match=r"Too many open files.* Raise the limit: ulimit -n") as refused:
         shard_files(kind, tmp_path / "out", source=source, progress=False)
@@ -153,21 +120,22 @@ def test_too_many_open_files(tmp_path, kind):
     assert sorted(os.listdir(tmp_path)) == ["before", source.name]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FILES if kind != "npz"])
-def test_too_little_memory(tmp_path, kind, monkeypatch):
-    source = tmp_path / f"f.{kind}"
-    FILES[kind](source)
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        ("csv", "singa_dask.data.sources.csv._trimmed"),
+        ("hdf5", "singa_dask.data.sources.hdf5._resolve"),
+        ("images", "PIL.Image.Image.convert"),
+        ("parquet", "singa_dask.data.sources.parquet._values"),
+    ],
+)
+def test_too_little_memory(tmp_path, kind, where, monkeypatch):
+    source = write_file(kind, tmp_path / f"f.{kind}", CONTENT[kind])
 
     def refuse(*_: Any, **__: Any) -> None:
         raise MemoryError("Unable to allocate 3.55 PiB")
 
-    where = {
-        "csv": "singa_dask.data.sources.csv._trimmed",
-        "hdf5": "singa_dask.data.sources.hdf5._resolve",
-        "images": "PIL.Image.Image.convert",
-        "parquet": "singa_dask.data.sources.parquet._values",
-    }
-    monkeypatch.setattr(where[kind], refuse)
+    monkeypatch.setattr(where, refuse)
     with pytest.raises(DataError, match=r"f\.\w+.*Unable to allocate 3\.55 PiB.* more memory") as refused:
         shard_files(kind, tmp_path / "out", source=source, progress=False)
     assert "opy" not in str(refused.value)

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.sources import read_all
+from support.sources import read_all, write_file
 
 from singa_dask.data.columns import Channels, Role
+from singa_dask.data.convert import shard_files
 from singa_dask.data.sources import images
 from singa_dask.errors import DataError
 
@@ -42,35 +43,28 @@ def test_test_images_get_the_form_and_classes_of_the_training_images(tmp_path):
     assert [read_all(made[split])["x"].shape for split in ("train", "test")] == [(2, 4, 6, 1), (1, 4, 6, 1)]
     assert made["test"].classes == {"y": ("ant", "bee")}
     assert read_all(made["test"])["y"].tolist() == [1]
-    save_image(tmp_path / "test" / "cat" / "1.png", 9)
-    with pytest.raises(DataError, match="test: has the class 'cat', which the training images lack"):
-        images.load(tmp_path)
+
+
+GREY, LARGE, FLOATS = np.zeros((3, 4), np.uint8), np.zeros((3, 5), np.uint8), np.zeros((3, 4), np.float32)
+ANTS = {"ant/1.png": GREY, "bee/1.png": GREY}
 
 
 @pytest.mark.parametrize(
-    ("make", "fault"),
+    ("content", "resize", "fault"),
     [
-        (lambda d: save_image(d / "bee" / "2.png", 1, size=(5, 3)), "3 x 5 pixels .* --resize"),
-        (lambda d: (d / "ant" / "2.png").write_text("no image"), r"ant/2\.png: cannot be read .*Is it an image"),
-        (lambda d: (d / "ant" / "1.png").write_bytes((d / "ant" / "1.png").read_bytes()[:45]), r"1\.png"),
-        (lambda d: (d / "cat").mkdir(), "cat: holds no images"),
-        (lambda d: save_image(d / "ant" / "2.tiff", 1, "F"), "mode F"),
+        (ANTS | {"bee/2.png": LARGE}, None, "3 x 5 pixels .* --resize"),
+        (ANTS | {"ant/2.png": b"no image"}, None, r"ant/2\.png: cannot be read .*Is it an image"),
+        (ANTS | {"cat/.hidden": b""}, None, "cat: holds no images"),
+        (ANTS | {"ant/2.tiff": FLOATS}, None, "mode F"),
+        ({"1.png": GREY}, None, "has no subfolders"),
+        ({"train/ant/1.png": GREY, "test/cat/1.png": GREY}, None, "test: has the class 'cat', which the training"),
+        *((ANTS, resize, "resize: must be HEIGHTxWIDTH") for resize in ("0x3", "big", "1x2x3", -4, "")),
     ],
 )
-def test_faults_of_image_folders_name_the_file(tmp_path, make, fault):
-    for name in ("ant", "bee"):
-        save_image(tmp_path / name / "1.png", 7)
-    make(tmp_path)
+def test_faults_of_image_folders_name_the_file(tmp_path, content, resize, fault):
+    source = write_file("images", tmp_path / "f", content)
     with pytest.raises(DataError, match=fault):
-        read_all(images.load(tmp_path)[""])
-
-
-def test_a_file_has_no_classes(tmp_path):
-    save_image(tmp_path / "1.png", 7)
-    with pytest.raises(DataError, match="is a file, not a folder"):
-        images.load(tmp_path / "1.png")
-    with pytest.raises(DataError, match="has no subfolders"):
-        images.load(tmp_path)
+        shard_files("images", tmp_path / "out", source=source, resize=resize)
 
 
 @pytest.mark.parametrize(
@@ -81,18 +75,6 @@ def test_images_are_scaled(tmp_path, resize, shape):
     found = read_all(images.load(tmp_path, resize=resize)[""])["x"]
     assert found.shape[1:] == shape
     assert (found[..., 0] == 7).all()
-
-
-@pytest.mark.parametrize("resize", ["0x3", "big", "1x2x3", -4, ""])
-def test_impossible_sizes_are_errors(tmp_path, resize):
-    save_image(tmp_path / "ant" / "1.png", 7)
-    with pytest.raises(DataError, match="resize: must be HEIGHTxWIDTH"):
-        images.load(tmp_path, resize=resize)
-
-
-def test_keys_change_with_the_size(tmp_path):
-    save_image(tmp_path / "ant" / "1.png", np.uint8(7).item())
-    assert images.load(tmp_path)[""].blocks[0].key != images.load(tmp_path, resize=5)[""].blocks[0].key
 
 
 def test_new_images_need_no_classes_and_take_the_form_of_the_training_images(tmp_path):
