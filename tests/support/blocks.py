@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data import Manifest, ShardFolder
+from singa_dask.data.ingest.write import write
 from singa_dask.data.sources.source import Source
 
 
@@ -39,17 +40,30 @@ def note(value: Any, key: Any = None) -> Any:
     return value
 
 
-def source_of_rows(
-    columns: Mapping[str, Any], cuts: Sequence[int], log: Path | None = None, **settings: Any
+Columns = Mapping[str, Any]
+
+
+def source_of(
+    columns: Columns | Sequence[Columns], cuts: Sequence[int] = (), log: Path | None = None, **settings: Any
 ) -> Source:
-    """Blocks of these columns, cut before these rows."""
-    rows = len(next(iter(columns.values())))
-    edges = [0, *cuts, rows]
+    """A source of these columns, cut into blocks before these rows, or of the columns of each block."""
+    if isinstance(columns, Mapping):
+        edges = [0, *cuts, len(next(iter(columns.values())))]
+        columns = [{name: v[a:b] for name, v in columns.items()} for a, b in itertools.pairwise(edges)]
+    ends = [0, *itertools.accumulate(len(next(iter(block.values()))) for block in columns)]
     blocks = [
-        ArrayBlock(f"{a}-{b}", {name: values[a:b] for name, values in columns.items()}, log)
-        for a, b in itertools.pairwise(edges)
+        ArrayBlock(f"{a}-{b}", block, log) for (a, b), block in zip(itertools.pairwise(ends), columns, strict=True)
     ]
     return Source("rows", blocks, **{"x": ("x",), **settings})
+
+
+def write_rows(
+    out: Path, columns: Columns | Sequence[Columns], cuts: Sequence[int] = (), **options: Any
+) -> dict[str, Manifest]:
+    """Shards of these columns. options: of `source_of` and of `write`."""
+    keys = ("x", "y", "weight", "mask", "table", "roles", "classes", "channels", "ordered", "log")
+    settings = {key: options.pop(key) for key in keys if key in options}
+    return write(source_of(columns, cuts, **settings), out, **{"durable": False, **options})
 
 
 def stored(manifest: Manifest) -> dict[str, np.ndarray]:

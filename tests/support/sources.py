@@ -71,7 +71,8 @@ CONTENT: dict[str, Any] = {
 def write_file(kind: str, path: Path, content: Any, **options: Any) -> Path:
     """A file, store or folder of this format. content: its columns or arrays, its images, its records; or the bytes.
 
-    A dataset of HDF5 or Zarr may be given as the arguments that create it, and in HDF5 as a link. options: of the library's writer.
+    A dataset of HDF5 or Zarr may be given as the arguments that create it, and in HDF5 as a link. options: of the
+    library's writer.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     match content:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
-import dask
 import dask.array as da
 import dask.dataframe as dd
 import h5py
@@ -16,14 +16,12 @@ import pytest
 import xarray as xr
 import zarr
 from distributed import Client, LocalCluster
-from support.blocks import COMPUTED, ArrayBlock, note, stored
+from support.blocks import COMPUTED, note, stored, write_rows
 
-import singa_dask
 from singa_dask import shard
 from singa_dask.data import shared_files
 from singa_dask.data.ingest import collections, stage, write
-from singa_dask.data.sources.source import Source
-from singa_dask.errors import ClusterError, ConfigError, DataError
+from singa_dask.errors import ClusterError, DataError
 
 ROWS = 90
 
@@ -70,8 +68,6 @@ def test_arrays_of_up_to_five_axes(tmp_path, shape, where):
         np.testing.assert_array_equal(got["x"], x)
         np.testing.assert_array_equal(got["y"], samples(2))
     assert manifest.features.shape == shape
-    with pytest.raises(DataError, match="at most 4 axes"):
-        shard(np.zeros((2, 1, 1, 1, 1, 1)), None, tmp_path / "six")
 
 
 def test_every_kind_of_array(tmp_path, monkeypatch):
@@ -92,10 +88,15 @@ def test_every_kind_of_array(tmp_path, monkeypatch):
             np.testing.assert_array_equal(got["x"], x.astype(got["x"].dtype))
             np.testing.assert_array_equal(got["y"], y)
         assert [block.stop - block.start for block in collections.source_of(file["x"]).blocks] == [16] * 5 + [10]
+
+
+def test_datasets_and_mappings_have_several_columns(tmp_path):
+    x, y = samples(3, 4, 4), np.arange(ROWS) % 3
     frame = xr.Dataset({"a": ("s", x[:, 0, 0, 0]), "b": (("s", "k"), x[:, :, 0, 0])})
-    got, manifest = written(tmp_path, frame, {"kind": y, "value": x[:, 0, 0, 1]}, overwrite=True)
-    assert [column.name for column in manifest.columns] == ["a", "b", "kind", "value"]
-    assert [column.role for column in manifest.columns] == ["feature", "feature", "label", "target"]
+    got, manifest = written(tmp_path, frame, {"kind": y, "value": x[:, 0, 0, 1]})
+    assert [(column.name, column.role) for column in manifest.columns] == [
+        ("a", "feature"), ("b", "feature"), ("kind", "label"), ("value", "target"),
+    ]  # fmt: skip
     np.testing.assert_array_equal(got["b"], x[:, :, 0, 0])
 
 
@@ -109,8 +110,6 @@ def test_pandas(tmp_path):
     np.testing.assert_array_equal(got["weight"], np.arange(ROWS))
     got, manifest = written(tmp_path, frame.a, frame.kind, overwrite=True)
     assert manifest.features.names == ("a",) and manifest.targets.classes == ("p", "q", "r")
-    with pytest.raises(DataError, match="two columns have the same name: a, a"):
-        shard(pd.DataFrame([[1, 2]], columns=["a", "a"]), None, tmp_path / "twice")
 
 
 def test_each_chunk_is_computed_once(tmp_path, where):
@@ -142,52 +141,61 @@ def test_each_partition_is_computed_once(tmp_path, where):
 def test_unknown_chunk_sizes(tmp_path, where):
     x = samples(4)
     X = da.from_array(x, chunks=(30, 4))
-    keep = X[:, 0] > 0.5
-    got, _ = written(tmp_path, X[keep], X[keep][:, 1], client=where)
-    np.testing.assert_array_equal(got["x"], x[x[:, 0] > 0.5])
-    np.testing.assert_array_equal(got["y"], x[x[:, 0] > 0.5, 1])
+    some, kept = X[X[:, 0] > 0.5], x[x[:, 0] > 0.5]
     frame = dd.from_pandas(pd.DataFrame(x, columns=list("abcd")), npartitions=3)
-    got, _ = written(tmp_path, frame, frame.to_dask_array()[:, 0], client=where, overwrite=True)
-    np.testing.assert_array_equal(got["x"], x)
-    np.testing.assert_array_equal(got["y"], x[:, 0])
-    with pytest.raises(DataError, match=r"y: is in memory, but X is a Dask collection .* compute_chunk_sizes\(\)"):
-        shard(X[keep], x[:, 0], tmp_path / "bad")
-    with pytest.raises(DataError, match=r"X has 3 partitions, but y has 2, and the rows of them are unknown"):
-        shard(X[keep], X[keep][:, 0].blocks[:2], tmp_path / "bad")
-    with pytest.raises(DataError, match=r"'x' has \d+ rows, but 'y' has 30"):
-        shard(X[keep], dd.from_pandas(pd.Series(x[:, 0], name="y"), npartitions=3), tmp_path / "bad")
-    assert os.listdir(tmp_path) == ["out"]
+    for lazy, y, expected in ((some, some[:, 1], kept[:, 1]), (frame, frame.to_dask_array()[:, 0], x[:, 0])):
+        got, _ = written(tmp_path, lazy, y, client=where, overwrite=True)
+        np.testing.assert_array_equal(got["x"], kept if lazy is some else x)
+        np.testing.assert_array_equal(got["y"], expected)
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        (lambda some: np.ones(90), r"y: is in memory, but X is a Dask collection .* compute_chunk_sizes\(\)"),
+        (lambda some: some[:, 0].blocks[:2], r"X has 3 partitions, but y has 2, and the rows of them are unknown"),
+        (
+            lambda some: dd.from_pandas(pd.Series(np.ones(90), name="y"), npartitions=3),
+            r"'x' has \d+ rows, but 'y' has 30",
+        ),
+    ],
+)
+def test_labels_must_fit_unknown_chunk_sizes(tmp_path, y, said):
+    X = da.from_array(samples(4), chunks=(30, 4))
+    some = X[X[:, 0] > 0.5]
+    with pytest.raises(DataError, match=said):
+        shard(some, y(some), tmp_path / "bad")
+    assert os.listdir(tmp_path) == []
 
 
 def test_other_chunks_are_rechunked_and_said(tmp_path, where, caplog):
     x = samples(4)
-    y = da.from_array(x[:, 0], chunks=45)
-    got, _ = written(tmp_path, da.from_array(x, chunks=(30, 4)), y, client=where, sample_weight=x[:, 1])
-    np.testing.assert_array_equal(got["x"], x)
-    np.testing.assert_array_equal(got["y"], x[:, 0])
+    table, answers = pd.DataFrame(x, columns=list("abcd")), pd.Series(x[:, 0])
+    for X, y, said in (
+        (x, da.from_array(x[:, 0], chunks=40), ""),
+        (da.from_array(x, chunks=(30, 4)), da.from_array(x[:, 0], chunks=45), "other chunks than X, and is rechunked"),
+        (
+            dd.from_pandas(table, npartitions=3),
+            dd.from_pandas(answers, npartitions=2),
+            "y has other divisions than X, and is repartitioned",
+        ),
+    ):
+        got, _ = written(tmp_path, X, y, client=where, overwrite=True)
+        np.testing.assert_array_equal(got["x"], x)
+        np.testing.assert_array_equal(got["y"], x[:, 0])
+        assert said in caplog.text
+    got, _ = written(tmp_path, da.from_array(x, chunks=(30, 4)), sample_weight=x[:, 1], client=where, overwrite=True)
     np.testing.assert_array_equal(got["weight"], x[:, 1])
-    assert "y has other chunks than X, and is rechunked" in caplog.text
-    caplog.clear()
-    X = dd.from_pandas(pd.DataFrame(x, columns=list("abcd")), npartitions=3)
-    got, _ = written(tmp_path, X, dd.from_pandas(pd.Series(x[:, 0]), npartitions=2), client=where, overwrite=True)
-    np.testing.assert_array_equal(got["y"], x[:, 0])
-    assert "y has other divisions than X, and is repartitioned" in caplog.text
 
 
-def test_x_in_memory_and_y_lazy(tmp_path, where):
-    x = samples(4)
-    got, _ = written(tmp_path, x, da.from_array(x[:, 0], chunks=40), client=where)
-    np.testing.assert_array_equal(got["x"], x)
-    np.testing.assert_array_equal(got["y"], x[:, 0])
-
-
-@pytest.mark.parametrize("lazy", [True, False])
-def test_different_lengths_name_both_numbers(tmp_path, lazy):
-    wrap = (lambda a: da.from_array(a, chunks=40)) if lazy else np.asarray
-    with pytest.raises(DataError, match="X has 90 samples, but y has 80"):
-        shard(wrap(samples(2)), wrap(np.arange(80)), tmp_path / "out")
-    with pytest.raises(DataError, match="X has 90 samples, but sample_weight has 89"):
-        shard(wrap(samples(2)), wrap(np.arange(90.0)), tmp_path / "out", sample_weight=np.ones(89))
+@pytest.mark.parametrize("wrap", [np.asarray, partial(da.from_array, chunks=40)])
+@pytest.mark.parametrize(
+    ("y", "weight", "said"),
+    [(np.arange(80), None, "but y has 80"), (np.arange(90.0), np.ones(89), "but sample_weight has 89")],
+)
+def test_different_lengths_name_both_numbers(tmp_path, wrap, y, weight, said):
+    with pytest.raises(DataError, match=f"X has 90 samples, {said}"):
+        shard(wrap(samples(2)), wrap(y), tmp_path / "out", sample_weight=weight)
 
 
 def test_the_cluster_writes_the_same_bytes(tmp_path, client):
@@ -205,11 +213,9 @@ def test_the_cluster_writes_the_same_bytes(tmp_path, client):
 
 
 def test_blocks_are_read_on_the_workers(tmp_path, client):
-    columns = {"x": samples(2)}
     log = tmp_path / "log"
-    source = Source("far", [ArrayBlock(f"b{i}", columns, log) for i in range(3)], ("x",))
-    write.write(source, tmp_path / "out", client=client, durable=False)
-    assert sorted(log.read_text().split()) == ["b0", "b1", "b2"]
+    write_rows(tmp_path / "out", {"x": samples(2)}, (30, 60), log=log, client=client)
+    assert sorted(log.read_text().split()) == ["0-30", "30-60", "60-90"]
 
 
 def test_the_current_client_is_used_for_dask_collections_only(tmp_path, client, monkeypatch):
@@ -236,22 +242,22 @@ def test_an_error_on_a_worker_comes_back_and_cleans_up(tmp_path, where):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_crash_of_the_driver_resumes(tmp_path, where, monkeypatch):
-    X = da.from_array(samples(2), chunks=(30, 2)).map_blocks(note, meta=samples(2)[:0], token="the same")
-    monkeypatch.setattr(write, "make_layout", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        shard(X, None, tmp_path / "out", client=where)
-    monkeypatch.undo()
-    assert COMPUTED == [30] * 3 and not (tmp_path / "out").exists()
-    shard(X, None, tmp_path / "out", client=where, durable=False)
-    assert COMPUTED == [30] * 3 and os.listdir(tmp_path) == ["out"]
-
-
-def test_memory_leaves_nothing_behind_when_interrupted(tmp_path, monkeypatch):
-    monkeypatch.setattr(write, "make_layout", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+def test_a_crash_of_the_driver_resumes_and_leaves_nothing_of_arrays_in_memory(tmp_path, where, monkeypatch):
+    lazy = da.from_array(samples(2), chunks=(30, 2)).map_blocks(note, meta=samples(2)[:0], token="the same")
+    monkeypatch.setattr(write, "make_layout", interrupted)
     with pytest.raises(KeyboardInterrupt):
         shard(samples(2), None, tmp_path / "out")
     assert os.listdir(tmp_path) == []
+    with pytest.raises(KeyboardInterrupt):
+        shard(lazy, None, tmp_path / "out", client=where)
+    monkeypatch.undo()
+    assert COMPUTED == [30] * 3 and not (tmp_path / "out").exists()
+    shard(lazy, None, tmp_path / "out", client=where, durable=False)
+    assert COMPUTED == [30] * 3 and os.listdir(tmp_path) == ["out"]
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
 
 
 def test_workers_that_do_not_share_the_folder_are_named_before_the_work(tmp_path, client, monkeypatch):
@@ -265,35 +271,19 @@ def test_workers_that_do_not_share_the_folder_are_named_before_the_work(tmp_path
     assert not staged
 
 
-def test_wrong_arguments(tmp_path):
-    x, y = samples(2), np.arange(ROWS) % 3
-    for call, said in (
-        (lambda: shard(x, y), "out: is missing"),
-        (lambda: shard({}, None, tmp_path / "out"), "X: must hold at least one array"),
-        (lambda: shard(x, y, tmp_path / "out", labels="z"), r"labels: names a column that y does not have.*'z'"),
-        (lambda: shard(x, y, tmp_path / "out", labels=True, targets=True), "labels name the same column"),
-        (lambda: shard(x, y, tmp_path / "out", channels="middle"), "channels: has a wrong value"),
-        (lambda: shard(x, y, tmp_path / "out", channels={"z": "first"}), "channels: names an unknown column"),
-        (lambda: shard(x, y, tmp_path / "out", sample_weight={"a": y, "b": y}), "sample_weight: must be one array"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            call()
-    with pytest.raises(DataError, match="X: must have the samples along its first axis, but it is one value"):
-        shard(3, None, tmp_path / "out")
-
-
-def test_classes_labels_and_targets(tmp_path):
-    x = samples(2)
-    _, manifest = written(tmp_path, x, np.arange(ROWS) % 2, classes=["no", "yes"])
-    assert manifest.targets.classes == ("no", "yes")
-    _, manifest = written(tmp_path, x, np.arange(ROWS), targets=True, overwrite=True)
-    assert manifest.targets.role == "target"
-    _, manifest = written(tmp_path, x, np.arange(ROWS) % 2.0, labels=True, overwrite=True)
-    assert manifest.targets.role == "label"
-    answers = pd.DataFrame({"a": np.arange(ROWS) % 2, "b": np.arange(ROWS)})
-    _, manifest = written(tmp_path, x, answers, targets="b", overwrite=True)
-    assert [(column.name, column.role) for column in manifest.columns[1:]] == [("a", "label"), ("b", "target")]
-
-
-def test_it_is_a_name_of_the_package():
-    assert "shard" in singa_dask.__all__ and singa_dask.shard is shard and dask
+@pytest.mark.parametrize(
+    ("y", "options", "columns"),
+    [
+        (np.arange(ROWS) % 2, {"classes": ["no", "yes"]}, [("y", "label", ("no", "yes"))]),
+        (np.arange(ROWS), {"targets": True}, [("y", "target", None)]),
+        (np.arange(ROWS) % 2.0, {"labels": True}, [("y", "label", 2)]),
+        (
+            pd.DataFrame({"a": np.arange(ROWS) % 2, "b": np.arange(ROWS)}),
+            {"targets": "b"},
+            [("a", "label", 2), ("b", "target", None)],
+        ),
+    ],
+)
+def test_classes_labels_and_targets_can_be_said(tmp_path, y, options, columns):
+    _, manifest = written(tmp_path, samples(2), y, **options)
+    assert [(column.name, column.role, column.classes) for column in manifest.columns[1:]] == columns
