@@ -57,28 +57,20 @@ COMMANDS = {
 }
 
 
-def call(here, trained, words):
+@pytest.mark.parametrize("kind", ["link", "fifo", "socket", "folder"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_output_that_is_no_file_is_refused_before_any_work(here, trained, tmp_path, victim, command, kind):
+    words, option = COMMANDS[command]
+    path = tmp_path / words[-1]
+    if kind == "link":
+        path.symlink_to(victim)
+    else:
+        put(kind, path)
     names = {"RUN": trained / "run", "DATA": trained / "data", "JOB": trained / "job.conf"}
-    return here(*(names.get(word, word) for word in words))
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_an_output_that_is_a_link_is_refused_before_any_work(here, trained, tmp_path, victim, command):
-    words, option = COMMANDS[command]
-    (tmp_path / words[-1]).symlink_to(victim)
-    ran = call(here, trained, words)
-    assert ran.code == 2 and f"'{option}': '{words[-1]}' is a symbolic link" in ran.err and str(victim) in ran.err, ran
-    assert intact(victim) and (tmp_path / words[-1]).is_symlink()
-
-
-@pytest.mark.parametrize("kind", ["fifo", "socket", "folder"])
-@pytest.mark.parametrize("command", COMMANDS)
-def test_an_output_that_is_no_file_is_refused_before_any_work(here, trained, tmp_path, command, kind):
-    words, option = COMMANDS[command]
-    path = put(kind, tmp_path / words[-1])
-    ran = call(here, trained, words)
-    assert ran.code == 2 and f"'{option}': '{words[-1]}' is {CALLED[kind]}" in ran.err, ran
-    assert not path.is_file() and path.exists()
+    ran = here(*(names.get(word, word) for word in words))
+    called = CALLED.get(kind, "a symbolic link")
+    assert ran.code == 2 and f"'{option}': '{words[-1]}' is {called}" in ran.err, ran
+    assert intact(victim) and (path.is_symlink() if kind == "link" else path.exists() and not path.is_file())
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -135,40 +127,36 @@ def fetched(folder):
         return fetch.download(Source("raw.bin", "https://a/raw.bin", 3, ("sha256", "")), folder)
 
 
-class Killed(BaseException):
-    pass
-
-
 def killed(write, patch):
     """Call `write` as if the process were killed before it renames what it has written. Its lock goes with it."""
 
     def dies(*_, **__):
-        raise Killed
+        raise KeyboardInterrupt
 
-    with patch.context() as dying:
-        dying.setattr(os, "replace", dies)
-        dying.setattr(Path, "replace", dies)
-        dying.setattr(os, "unlink", dies)
-        dying.setattr(Path, "unlink", dies)
-        with pytest.raises(Killed):
-            write()
+    for owner in (os, Path):
+        for name in ("replace", "unlink"):
+            patch.setattr(owner, name, dies)
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    patch.undo()
 
 
 @pytest.mark.parametrize("writer", ["predictions.csv", "predictions.h5", "curves", "profile", "download"])
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path, monkeypatch, writer):
-    monkeypatch.setenv("SINGA_DASK_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "out"
+    folder = tmp_path / "profiles"
     folder.mkdir()
     if writer == "profile":
-        folder, write = tmp_path / "cache" / "profiles", partial(profile, None)
+        write = partial(profile, None)
     elif writer == "download":
         write = partial(fetched, folder)
     else:
         write = partial(WRITERS[writer][0], folder / WRITERS[writer][1])
-    killed(write, monkeypatch)
-    (left,) = folder.iterdir()
-    monkeypatch.setattr(os, "getpid", lambda: 4194305)
-    write()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SINGA_DASK_CACHE", str(tmp_path))
+        killed(write, monkeypatch)
+        (left,) = folder.iterdir()
+        patch.setattr(os, "getpid", lambda: 4194305)
+        write()
     (made,) = folder.iterdir()
     assert made.name != left.name and not made.name.startswith(".")
 
@@ -200,19 +188,15 @@ def measures(folder):
 
 
 @pytest.mark.parametrize(
-    ("take", "name"),
-    [(compiles, "compiling"), (locks, "digits.lock"), (measures, "profiles/here.lock")],
+    ("take", "name"), [(compiles, "compiling"), (locks, "digits.lock"), (measures, "profiles/here.lock")]
 )
-def test_a_lock_of_a_cache_is_taken_without_emptying_what_a_link_names(tmp_path, monkeypatch, victim, take, name):
+def test_a_lock_of_a_cache_neither_empties_nor_makes_what_a_link_names(tmp_path, monkeypatch, victim, take, name):
     monkeypatch.setenv("SINGA_DASK_CACHE", str(tmp_path))
     (tmp_path / "profiles").mkdir()
     (tmp_path / name).symlink_to(victim)
     take(tmp_path)
     assert intact(victim)
-
-
-@pytest.mark.parametrize(("take", "name"), [(compiles, "compiling"), (locks, "digits.lock")])
-def test_no_file_is_made_by_a_lock_that_is_a_link(tmp_path, take, name):
-    (tmp_path / name).symlink_to(tmp_path / "elsewhere")
-    take(tmp_path)
-    assert not (tmp_path / "elsewhere").exists()
+    victim.unlink()
+    if take is not measures:
+        take(tmp_path)
+    assert not victim.exists()

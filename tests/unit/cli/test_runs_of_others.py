@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import shutil
 import sys
 from pathlib import Path
 
@@ -33,24 +35,31 @@ class Same(Layer):
 REFUSED = ("--trust-code", "no module named")
 
 
-@pytest.fixture
-def strange(tmp_path, monkeypatch) -> Path:
-    """The folder of a run with a layer of its own, signed by another user; a module of that name lies beside it."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "other"))
-    home = tmp_path / "home"
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory) -> Path:
+    """A folder with the run of a layer of its own, signed by another user, and the module in `home`."""
+    folder = tmp_path_factory.mktemp("foreign")
+    home = folder / "home"
     home.mkdir()
     (home / "strange_layers.py").write_text(OWN)
-    monkeypatch.syspath_prepend(home)
-    from strange_layers import Same  # type: ignore[import-not-found]
-
-    layers = [RecordInput(batchsize=30), InnerProduct(num_output=2), Same(), SoftmaxLoss()]
-    job = Job(name="points", layers=layers, updater=SGD(lr=0.1), train_steps=2, checkpoint_freq=2)
     data = np.random.default_rng(0).normal(size=(60, 3)).astype("f4"), np.arange(60) % 2
-    monkeypatch.chdir(home)
-    driver.train(job, data=data, processes=False, workspace=tmp_path / "run", display=Display(), curves=False)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "mine"))
-    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != str(home)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(folder / "other"))
+        patch.syspath_prepend(home)
+        patch.chdir(home)
+        own = importlib.import_module("strange_layers").Same()
+        layers = [RecordInput(batchsize=30), InnerProduct(num_output=2), own, SoftmaxLoss()]
+        job = Job(name="points", layers=layers, updater=SGD(lr=0.1), train_steps=2, checkpoint_freq=2)
+        driver.train(job, data=data, processes=False, workspace=folder / "run", display=Display(), curves=False)
     del sys.modules["strange_layers"]
+    return folder
+
+
+@pytest.fixture
+def strange(foreign, tmp_path, monkeypatch) -> Path:
+    """The run, beside whose files lie modules of that name."""
+    shutil.copytree(foreign, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "mine"))
     plant(tmp_path / "run", ["strange_layers"])
     plant(tmp_path / "run" / "checkpoint", ["strange_layers"])
     return tmp_path / "run"

@@ -33,7 +33,8 @@ neuralnet {
 def here(tmp_path):
     """Runs commands beside a job and its data."""
     write_shards(tmp_path / "data", np.eye(6, 4, dtype=np.float32), np.arange(6) % 2)
-    (tmp_path / "job.conf").write_text(JOB.replace("MORE", ""))
+    for name, more in (("job", ""), ("mean", 'mean_file: "mean.h5"')):
+        (tmp_path / f"{name}.conf").write_text(JOB.replace("MORE", more))
     return partial(run_here, cwd=tmp_path, env={**os.environ, "SINGA_DASK_CACHE": str(tmp_path / "cache")})
 
 
@@ -62,55 +63,39 @@ def test_a_file_of_a_source_that_is_none(tmp_path, pattern, kind):
         find_files(tmp_path / pattern, [".csv"])
 
 
+# The words of a command, and which of its files is special.
 CALLS = {
-    "job": ("check", "given"),
-    "cluster": ("check", "job.conf", "--cluster", "given"),
-    "plan": ("plan", "given"),
-    "checkpoint": ("test", "job.conf", "--checkpoint", "given"),
-    "predict": ("predict", "given.h5"),
-    "data": ("predict", "given.h5", "--data", "given"),
-    "vocabulary": ("shard", "text", "--source", "job.conf", "--vocab", "given", "--out", "out"),
-    "profile": ("plan", "job.conf", "--profile", "given"),
-    "scheduler": ("stop", "--scheduler-file", "given"),
+    "job": ("check given", "given"),
+    "cluster": ("check job.conf --cluster given", "given"),
+    "plan": ("plan given", "given"),
+    "checkpoint": ("test job.conf --checkpoint given", "given"),
+    "predict": ("predict given.h5", "given.h5"),
+    "vocabulary": ("shard text --source job.conf --vocab given --out out", "given"),
+    "profile": ("plan job.conf --profile given", "given"),
+    "scheduler": ("stop --scheduler-file given", "given"),
+    "manifest": ("check job.conf", "data/manifest.json"),
+    "shard": ("check job.conf", "data/shard-00000.h5"),
+    "mean": ("check mean.conf", "mean.h5"),
 }
 
 
 @pytest.mark.parametrize(
     ("call", "kind"),
     [
-        *((call, kind) for call in ("job", "cluster", "vocabulary") for kind in ("fifo", "socket", "null")),
-        *((call, kind) for call in ("checkpoint", "profile") for kind in ("fifo", "socket", "null")),
+        *((call, kind) for call in ("job", "cluster", "vocabulary") for kind in ("fifo", "socket", "null", "zero")),
+        *((call, kind) for call in ("checkpoint", "profile") for kind in ("fifo", "socket", "null", "zero")),
+        *((call, kind) for call in ("manifest", "shard") for kind in ("fifo", "null", "folder")),
+        *(("mean", kind) for kind in ("fifo", "socket", "null")),
+        *(("scheduler", kind) for kind in ("fifo", "folder", "zero")),
+        *(("predict", kind) for kind in ("fifo", "null")),
+        ("plan", "fifo"),
         ("profile", "folder"),
-        ("predict", "fifo"),
-        ("predict", "null"),
-        ("scheduler", "fifo"),
-        ("scheduler", "folder"),
     ],
 )
 def test_a_file_that_a_command_is_given(here, tmp_path, call, kind):
-    words = CALLS[call]
-    path = put(kind, tmp_path / next(word for word in words if word.startswith("given")))
-    refused(here(*words), path, kind)
-
-
-@pytest.mark.parametrize("call", ["job", "cluster", "vocabulary", "checkpoint", "profile", "scheduler"])
-def test_a_file_without_an_end(here, tmp_path, call):
-    path = put("zero", tmp_path / "given")
-    refused(here(*CALLS[call]), path, "zero")
-
-
-@pytest.mark.parametrize("kind", ["fifo", "null", "folder"])
-@pytest.mark.parametrize("place", ["manifest.json", "shard-00000.h5"])
-def test_what_the_data_of_a_job_are_made_of(here, tmp_path, place, kind):
-    path = put(kind, tmp_path / "data" / place)
-    refused(here("check", "job.conf"), path, kind)
-
-
-@pytest.mark.parametrize("kind", ["fifo", "socket", "null"])
-def test_a_mean_file(here, tmp_path, kind):
-    path = put(kind, tmp_path / "mean.h5")
-    (tmp_path / "job.conf").write_text(JOB.replace("MORE", 'mean_file: "mean.h5"'))
-    refused(here("check", "job.conf"), path, kind)
+    words, place = CALLS[call]
+    path = put(kind, tmp_path / place)
+    refused(here(*words.split()), path, kind)
 
 
 def test_a_hint_looks_into_files_only(here, tmp_path):

@@ -1,4 +1,4 @@
-"""The layers of examples/rnnlm: right formulas, right gradients, and faster than a softmax over all words."""
+"""The layers of examples/rnnlm: right formulas and right gradients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -180,34 +179,3 @@ def test_the_classes_of_the_job_are_those_of_tinyshakespeare(own):
     counts = np.bincount(words[:, 0].astype(int), minlength=3720)
     loss = load_job((FOLDER / "job.conf").read_text()).neuralnet.layer[-1]
     assert json.loads(loss.user_conf)["starts"] == own.class_starts(counts, 100)
-
-
-def test_it_is_faster_than_a_softmax_over_all_words(own):
-    """At the sizes of the example, with words of all classes alike."""
-    job = load_job((FOLDER / "job.conf").read_text())
-    starts = json.loads(job.neuralnet.layer[-1].user_conf)["starts"]
-    layer, ctx = loss_layer(own, units=15, words=3720, starts=starts, dtype=np.float32)
-    draw, ops = np.random.default_rng(0), get_ops("cpu", np.float32)
-    h, sizes = draw.normal(size=(200, 15)).astype(np.float32), np.diff(starts, append=3720)
-    words = np.array([draw.integers(starts[c], starts[c] + sizes[c]) for c in draw.integers(0, 100, 200)])
-    weight, grad, y, dx = (np.zeros(shape, np.float32) for shape in ((3720, 15), (3720, 15), (200, 3720), (200, 3720)))
-
-    def factored():
-        layer.forward(ctx, h, words)
-        for param in layer.params:
-            param.start_step()
-        layer.backward(ctx, None)
-
-    def full():
-        ops.softmax_cross_entropy(ops.gemm(h, weight.T), words, 1, y)
-        ops.softmax_cross_entropy_backward(y, words, 1 / 200, dx)
-        ops.gemm(dx.T, h, out=grad)
-        ops.gemm(dx, weight)
-
-    assert min(seconds(factored) for _ in range(10)) < min(seconds(full) for _ in range(10))
-
-
-def seconds(call):
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start

@@ -125,13 +125,6 @@ def compared(net, folder, *outputs):
         yield (ours.transpose(0, 3, 1, 2) if ours.ndim == 4 else ours), result
 
 
-@pytest.mark.parametrize("kind", IMAGES)
-def test_every_layer_gives_the_same(kind, folder):
-    net = made(image_net(f'layer {{ name: "x" srclayers: "data" {IMAGES[kind]} }}'), folder)
-    for ours, theirs in compared(net, folder, "x"):
-        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-4)  # onnxruntime before 1.30 rounds more
-
-
 NET = """
   layer { name: "conv" type: kConvolution srclayers: "data" convolution_conf { num_filters: 8 kernel: 3 pad: 1 } }
   layer { name: "norm" type: kCudnnBM srclayers: "conv" }
@@ -151,12 +144,6 @@ NET = """
 """
 
 
-def test_a_net_with_branches_and_shared_weights(folder):
-    net = made(image_net(NET), folder)
-    for ours, theirs in compared(net, folder, "loss", "back", "pool"):
-        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
-
-
 RESIDUAL = """
   layer { name: "conv" type: kConvolution srclayers: "data" convolution_conf { num_filters: 3 kernel: 3 pad: 1 } }
   layer { name: "mean" type: kGlobalPooling srclayers: "conv" }
@@ -170,27 +157,12 @@ RESIDUAL = """
 """
 
 
-def test_sums_products_and_maxima(folder):
-    net = made(image_net(RESIDUAL), folder)
-    for ours, theirs in compared(net, folder, "gated", "largest", "sum", "less", "quotient"):
-        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
-
-
-def test_a_mean_image_and_flat_samples(folder):
-    text = image_net('layer { name: "x" srclayers: "data" type: kInnerProduct innerproduct_conf { num_output: 6 } }')
-    mean = f'mean_file: "{folder}/statistics.h5"'
-    for shape in ("shape: 3 shape: 6 shape: 7", "shape: 126"):
-        net = made(text.replace("mean_value: 100", mean).replace("shape: 3 shape: 6 shape: 7", shape), folder)
-        for ours, theirs in compared(net, folder, "x"):
-            np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-4)
-
-
-def test_an_rbm_gives_its_hidden_units(folder):
-    machine = """
-      layer { name: "vis" type: kRBMVis srclayers: "data" srclayers: "hid" rbm_conf { hdim: 3 } }
-      layer { name: "hid" type: kRBMHid srclayers: "vis" rbm_conf { hdim: 3 } }"""
-    for ours, theirs in compared(made(image_net(machine), folder), folder, "hid"):
-        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
+MACHINE = """
+  layer { name: "vis" type: kRBMVis srclayers: "data" srclayers: "hid" rbm_conf { hdim: 3 } }
+  layer { name: "hid" type: kRBMHid srclayers: "vis" rbm_conf { hdim: 3 } }
+"""
+FLAT = 'layer { name: "x" srclayers: "data" type: kInnerProduct innerproduct_conf { num_output: 6 } }'
+MEAN = 'mean_file: "%(folder)s/statistics.h5"'
 
 
 class Shift(Layer):
@@ -221,9 +193,24 @@ def user(cls):
     return image_net(f'layer {{ name: "x" srclayers: "data" user_type: "{__name__}:{cls}" }}')
 
 
-def test_a_layer_of_ones_own_takes_part(folder):
-    for ours, theirs in compared(made(user("Shift"), folder), folder, "x"):
-        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize(
+    ("text", "outputs"),
+    [
+        *(
+            pytest.param(image_net(f'layer {{ name: "x" srclayers: "data" {layer} }}'), ["x"], id=name)
+            for name, layer in IMAGES.items()
+        ),
+        pytest.param(image_net(NET), ["loss", "back", "pool"], id="branches and shared weights"),
+        pytest.param(image_net(RESIDUAL), ["gated", "largest", "sum", "less", "quotient"], id="sums and products"),
+        pytest.param(image_net(FLAT).replace("mean_value: 100", MEAN), ["x"], id="a mean image"),
+        pytest.param(image_net(FLAT, "shape: 126").replace("mean_value: 100", MEAN), ["x"], id="flat samples"),
+        pytest.param(image_net(MACHINE), ["hid"], id="the hidden units of an RBM"),
+        pytest.param(user("Shift"), ["x"], id="a layer of one's own"),
+    ],
+)
+def test_both_give_the_same(text, outputs, folder):
+    for ours, theirs in compared(made(text, folder), folder, *outputs):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-4)  # onnxruntime before 1.30 rounds more
 
 
 def test_what_cannot_be_exported_is_named(folder):
@@ -241,82 +228,136 @@ def ran(model, layers, feed, output):
     return session.run([output], feed)[0]
 
 
-@pytest.mark.parametrize("output", ["loss", "out"])
-def test_regression_from_raw_samples_to_raw_targets(output):
-    store = {"mean": [1, 2, 3], "std": [4, 5, 6], "target_mean": [100, -7], "target_std": [20, 3]}
-    layers = [
-        RecordInput("data", shape=[3], target_shape=[2], **store),
-        RecordInput("weight", shape=[1], has_label=False),
-        InnerProduct("out", "data", num_output=2, param=[{"init": {"type": "kUniform", "low": -1, "high": 1}}]),
-        EuclideanLoss("loss", ["out", "data", "weight"]),
-    ]
-    model = Model(layers)
-    x = np.random.default_rng(0).normal(size=(5, 3), scale=9).astype(np.float32)
-    np.testing.assert_allclose(ran(model, layers, {"data": x}, output), model.predict(x), rtol=1e-5)
-
-
-@pytest.mark.parametrize("loss", [MSELoss, MAELoss, HuberLoss, BCELoss])
-def test_losses_of_values_are_exported(loss):
-    layers = [
-        RecordInput("data", shape=[3], target_shape=[2], mean=[1, 2, 3], std=[4, 5, 6]),
-        InnerProduct("out", num_output=2, param=[{"init": {"type": "kUniform", "low": -1, "high": 1}}]),
-        loss("loss"),
-    ]
-    model = Model(layers)
-    x = np.random.default_rng(0).normal(size=(5, 3), scale=9).astype(np.float32)
-    received = ran(model, layers, {"data": x}, "loss")
-    np.testing.assert_allclose(received, model.predict(x), rtol=1e-5)
-    assert loss is not BCELoss or ((received > 0) & (received < 1)).all()
-
-
-def test_fields_from_raw_samples_to_raw_targets():
-    targets = {"target_mean": [100, -7], "target_std": list(range(1, 41))}
-    layers = [
-        RecordInput("data", shape=[3, 4, 5], target_shape=[2, 4, 5], mean=[1, 2, 3], **targets),
-        Convolution(
-            "out", num_filters=2, kernel=3, pad=1, param=[{"init": {"type": "kUniform", "low": -1, "high": 1}}]
-        ),
-        EuclideanLoss("loss"),
-    ]
-    model = Model(layers)
-    x = np.random.default_rng(0).normal(size=(5, 3, 4, 5), scale=9).astype(np.float32)
-    expected = model.predict(x)
-    assert expected.shape == (5, 4, 5, 2)
-    np.testing.assert_allclose(ran(model, layers, {"data": x}, "loss"), np.moveaxis(expected, -1, 1), rtol=1e-4)
-
-
 LARGE = [{"init": {"type": "kUniform", "low": -1, "high": 1}}]
+TARGETS = {"target_mean": [100, -7], "target_std": [20, 3]}
+FIELDS = {"target_mean": [100, -7], "target_std": list(range(1, 41))}
+VOLUMES = RecordInput("data", shape=[2, 5, 6, 7], has_label=False)
 
 
-@pytest.mark.parametrize("kind", [Convolution, TransposedConvolution])
-@pytest.mark.parametrize("options", [{"pad": 1, "stride": 2}, {"groups": 2, "dilation": 2}])
-def test_convolutions_of_volumes(kind, options):
-    layers = [
-        RecordInput("data", shape=[2, 5, 6, 7], has_label=False),
-        kind("conv", num_filters=4, kernel=2, kernel_z=3, param=LARGE, **options),
+def regression(loss):
+    data = RecordInput("data", shape=[3], target_shape=[2], mean=[1, 2, 3], std=[4, 5, 6])
+    return [data, InnerProduct("out", num_output=2, param=LARGE), loss("loss")]
+
+
+WEIGHTED = [
+    RecordInput("data", shape=[3], target_shape=[2], mean=[1, 2, 3], std=[4, 5, 6], **TARGETS),
+    RecordInput("weight", shape=[1], has_label=False),
+    InnerProduct("out", "data", num_output=2, param=LARGE),
+    EuclideanLoss("loss", ["out", "data", "weight"]),
+]
+
+
+def pieces(dim):
+    first, second = Tanh("first", "pieces"), Tanh("second", "pieces")
+    slices = [Slice("pieces", "data", slice_dim=dim, num_slices=2), first, second]
+    slices += [Slice("last", "data", slice_dim=dim, num_slices=2, piece=1)]
+    both = Concate("both", ["second", "first", "last"], concate_dim=dim)
+    data = RecordInput("data", shape=[4, 5, 6, 7], has_label=False)
+    return [data, *slices, both, InnerProduct("out", "both", num_output=2, param=LARGE)]
+
+
+def windows(data, last, method):
+    return [
+        data,
+        Convolution("conv", num_filters=3, kernel=1, param=LARGE),
+        Pooling("largest", kernel=3, stride=2, pad=1),
+        Upsampling("more", method=method),
+        Pooling("means", pool="AVG", kernel=3, stride=1, pad=1),
+        last,
     ]
+
+
+@pytest.mark.parametrize(
+    ("layers", "output", "shape"),
+    [
+        *(pytest.param(WEIGHTED, output, (3,), id=f"weighted regression, {output}") for output in ("loss", "out")),
+        *(
+            pytest.param(regression(loss), "loss", (3,), id=loss.__name__)
+            for loss in (MSELoss, MAELoss, HuberLoss, BCELoss)
+        ),
+        pytest.param(
+            [
+                RecordInput("data", shape=[3, 4, 5], target_shape=[2, 4, 5], mean=[1, 2, 3], **FIELDS),
+                Convolution("out", num_filters=2, kernel=3, pad=1, param=LARGE),
+                EuclideanLoss("loss"),
+            ],
+            "loss",
+            (3, 4, 5),
+            id="raw fields to raw targets",
+        ),
+        *(
+            pytest.param(
+                [VOLUMES, kind("conv", num_filters=4, kernel=2, kernel_z=3, param=LARGE, **options)],
+                "conv",
+                (2, 5, 6, 7),
+                id=f"volumes, {kind.__name__} {options}",
+            )
+            for kind in (Convolution, TransposedConvolution)
+            for options in ({"pad": 1, "stride": 2}, {"groups": 2, "dilation": 2})
+        ),
+        *(pytest.param(pieces(dim), "out", (4, 5, 6, 7), id=f"pieces along axis {dim}") for dim in (1, 2, 3, 4)),
+        *(
+            pytest.param(
+                [
+                    RecordInput("data", shape=[3], sequence=9, has_label=False),
+                    kind("conv", num_filters=4, kernel=5, pad=1, stride=2, param=LARGE),
+                ],
+                "conv",
+                (9, 3),
+                id=f"sequences, {kind.__name__}",
+            )
+            for kind in (Convolution, TransposedConvolution)
+        ),
+        *(
+            pytest.param(windows(data, last, method), "out", shape, id=f"windows, {shape} {method}")
+            for data, last, shape in (
+                (
+                    RecordInput("data", has_label=False, shape=[2, 4, 6, 5]),
+                    InnerProduct("out", num_output=4, param=LARGE),
+                    (2, 4, 6, 5),
+                ),
+                (
+                    RecordInput("data", has_label=False, shape=[2], sequence=9),
+                    Convolution("out", num_filters=4, kernel=3, param=LARGE),
+                    (9, 2),
+                ),
+            )
+            for method in ("NEAREST", "BILINEAR")
+        ),
+        pytest.param(
+            [
+                RecordInput("data", shape=[2, 3, 4, 5], has_label=False, mean=[1, 2], std=list(range(1, 121))),
+                InnerProduct("out", num_output=2, param=LARGE),
+            ],
+            "out",
+            (2, 3, 4, 5),
+            id="volumes, channels first",
+        ),
+    ],
+)
+def test_a_model_and_its_export_predict_the_same(layers, output, shape):
     model = Model(layers)
-    x = np.random.default_rng(0).normal(size=(5, 2, 5, 6, 7)).astype(np.float32)
-    ours = np.moveaxis(model.predict(x), -1, 1)
-    np.testing.assert_allclose(ran(model, layers, {"data": x}, "conv"), ours, rtol=1e-4, atol=1e-4)
+    x = np.random.default_rng(0).normal(size=(5, *shape), scale=9).astype(np.float32)
+    expected = model.predict(x)
+    expected = np.moveaxis(expected, -1, 1) if expected.ndim > 3 else expected
+    np.testing.assert_allclose(ran(model, layers, {"data": x}, output), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("axes", [(5, 6, 5), (5,)])  # of volumes with as many depths as channels, of sequences
-@pytest.mark.parametrize("last", ["BatchNorm", "GlobalPooling"])
+@pytest.mark.parametrize("last", ["norm", "out"])
 def test_layers_of_channels_on_volumes_and_sequences(axes, last):
     data = RecordInput("data", shape=[2, *axes] if axes[1:] else [10], has_label=False)
     layers = [data, *([] if axes[1:] else [Reshape("sequences", shape=[5, 2])])]
     layers += [Convolution("conv", num_filters=4, kernel=2, param=LARGE), BatchNorm("norm")]
-    layers += [GlobalPooling("means"), InnerProduct("out", num_output=3, param=LARGE)] if last != "BatchNorm" else []
+    layers += [GlobalPooling("means"), InnerProduct("out", num_output=3, param=LARGE)] if last == "out" else []
     model, draw = Model(layers), np.random.default_rng(0)
     x = draw.normal(size=(6, *data.proto.store_conf.shape)).astype(np.float32)
     for param in model.net.params:
         if param.name.startswith("norm"):
             param.value[...] = draw.uniform(0.5, 2.0, param.value.shape)
-    ours = model.predict(x)
-    ours = np.moveaxis(ours, -1, 1) if ours.ndim == 5 else ours
-    name = "norm" if last == "BatchNorm" else "out"
-    np.testing.assert_allclose(ran(model, layers, {"data": x}, name), ours, rtol=1e-4, atol=1e-4)
+    expected = model.predict(x)
+    expected = np.moveaxis(expected, -1, 1) if expected.ndim > 3 else expected
+    np.testing.assert_allclose(ran(model, layers, {"data": x}, last), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_model_that_a_loop_has_trained_is_written_to_a_file(tmp_path):
@@ -330,57 +371,3 @@ def test_a_model_that_a_loop_has_trained_is_written_to_a_file(tmp_path):
     np.testing.assert_allclose(session.run(None, {given.name: x})[0], model.predict(x), rtol=1e-5, atol=1e-6)
     with pytest.raises(ConfigError, match=r"path: cannot be written .*models"):
         model.to_onnx(tmp_path / "models")
-
-
-@pytest.mark.parametrize("dim", [1, 2, 3, 4])
-def test_pieces_of_volumes(dim):
-    pieces = Slice("pieces", "data", slice_dim=dim, num_slices=2)
-    data = RecordInput("data", shape=[4, 5, 6, 7], has_label=False)
-    layers = [data, pieces, Tanh("first", "pieces"), Tanh("second", "pieces")]
-    layers += [Slice("last", "data", slice_dim=dim, num_slices=2, piece=1)]
-    layers += [
-        Concate("both", ["second", "first", "last"], concate_dim=dim),
-        InnerProduct("out", "both", num_output=2, param=LARGE),
-    ]
-    model = Model(layers)
-    x = np.random.default_rng(0).normal(size=(5, 4, 5, 6, 7)).astype(np.float32)
-    np.testing.assert_allclose(ran(model, layers, {"data": x}, "out"), model.predict(x), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", [Convolution, TransposedConvolution])
-def test_convolutions_of_sequences(kind):
-    layers = [
-        RecordInput("data", shape=[3], sequence=9, has_label=False),
-        kind("conv", num_filters=4, kernel=5, pad=1, stride=2, param=LARGE),
-    ]
-    model = Model(layers)
-    x = np.random.default_rng(0).normal(size=(5, 9, 3)).astype(np.float32)
-    np.testing.assert_allclose(ran(model, layers, {"data": x}, "conv"), model.predict(x), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("axes", [(4, 6, 5), (9,)], ids=["volumes", "sequences"])
-@pytest.mark.parametrize("method", ["NEAREST", "BILINEAR"])
-def test_windows_on_volumes_and_sequences(axes, method):
-    shape = {"shape": [2, *axes]} if axes[1:] else {"shape": [2], "sequence": axes[0]}
-    layers = [
-        RecordInput("data", has_label=False, **shape),
-        Convolution("conv", num_filters=3, kernel=1, param=LARGE),
-        Pooling("largest", kernel=3, stride=2, pad=1),
-        Upsampling("more", method=method),
-        Pooling("means", pool="AVG", kernel=3, stride=1, pad=1),
-        InnerProduct("out", num_output=4, param=LARGE) if axes[1:] else Convolution("out", num_filters=4, param=LARGE),
-    ]
-    model = Model(layers)
-    source = (2, *axes) if axes[1:] else (*axes, 2)
-    x = np.random.default_rng(0).normal(size=(5, *source)).astype(np.float32)
-    np.testing.assert_allclose(ran(model, layers, {"data": x}, "out"), model.predict(x), rtol=1e-4, atol=1e-4)
-
-
-def test_volumes_are_taken_with_channels_first():
-    layers = [
-        RecordInput("data", shape=[2, 3, 4, 5], has_label=False, mean=[1, 2], std=list(range(1, 121))),
-        InnerProduct("out", num_output=2, param=[{"init": {"type": "kUniform", "low": -1, "high": 1}}]),
-    ]
-    model = Model(layers)
-    x = np.random.default_rng(0).normal(size=(5, 2, 3, 4, 5), scale=9).astype(np.float32)
-    np.testing.assert_allclose(ran(model, layers, {"data": x}, "out"), model.predict(x), rtol=1e-4, atol=1e-4)

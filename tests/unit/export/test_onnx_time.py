@@ -49,6 +49,10 @@ DECODER = """layer { name: "decoder" type: %s srclayers: "in" srclayers: "cell" 
     unroll_conn_type: kUnrollOneToOne unroll_conn_type: kUnrollFirstToLast }"""
 NETS = {
     **{kind: ONE_HOT + recurrent(kind) + OUT % "cell" for kind in ("kRNN", "kGRU", "kLSTM")},
+    "a layer of one's own": ONE_HOT
+    + recurrent("kRNN")
+    + f'layer {{ name: "own" srclayers: "cell" user_type: "{__name__}:Halved" }}'
+    + OUT % "own",
     **{
         f"{kind} without bias": ONE_HOT + recurrent(kind, more="bias_term: false") + OUT % "cell"
         for kind in ("kRNN", "kGRU", "kLSTM")
@@ -125,15 +129,18 @@ def by_step(array, rows):
     return array.reshape(-1, rows, *array.shape[1:]).swapaxes(0, 1)
 
 
+def rows_of(seed=2, rows=ROWS, steps=STEPS):
+    return np.random.default_rng(seed).integers(0, SYMBOLS, (rows, steps + 1))
+
+
 @pytest.mark.parametrize("name", NETS)
 def test_two_mini_batches_with_carried_state(name, symbols):
     net = made(TEXT + NETS[name], symbols)
-    running, state, draw = session(net, "loss"), {}, np.random.default_rng(2)
+    running, state = session(net, "loss"), {}
     for number in range(2):
-        rows = draw.integers(0, SYMBOLS, (ROWS, STEPS + 1))
-        BPTT().test_one_batch(
-            net, {"data": Batch(rows.astype(np.float32))}, Step(Phase.kTest, number, total_rows=ROWS)
-        )
+        rows = rows_of(number)
+        feed = {"data": Batch(rows.astype(np.float32))}
+        BPTT().test_one_batch(net, feed, Step(Phase.kTest, number, total_rows=ROWS))
         results = running.run(None, {"data": rows[:, :STEPS], **state})
         np.testing.assert_allclose(results[0], by_step(net.output("loss"), ROWS), rtol=1e-5, atol=1e-5)
         state = carried(running, results)
@@ -171,7 +178,7 @@ def test_any_batch_and_any_number_of_steps(symbols):
     """Symbol by symbol, as one samples, or all at once: the same; and our net's, built for that T."""
     text = TEXT + NETS["two layers"]
     running = session(made(text, symbols), "loss")
-    rows = np.random.default_rng(4).integers(0, SYMBOLS, (2, 10))
+    rows = rows_of(4, 2, 9)
     longer = made(text.replace("unroll_len: 4", "unroll_len: 9").replace("sequence: 4", "sequence: 9"), symbols)
     longer.forward({"data": Batch(rows.astype(np.float32))}, Step(Phase.kTest, total_rows=2))
     whole = running.run(["loss"], {"data": rows[:, :9]})[0]
@@ -188,7 +195,7 @@ def test_any_batch_and_any_number_of_steps(symbols):
 def test_attention_over_any_number_of_steps(symbols, kind, causal):
     net = made(TEXT + transformer(kind, causal), symbols)
     running = session(net, "loss")
-    rows = np.random.default_rng(4).integers(0, SYMBOLS, (ROWS, STEPS + 1))
+    rows = rows_of()
     net.forward({"data": Batch(rows.astype(np.float32))}, Step(Phase.kTest, total_rows=ROWS))
     (whole,) = running.run(None, {"data": rows[:, :STEPS]})
     np.testing.assert_allclose(whole, by_step(net.output("loss"), ROWS), rtol=1e-5, atol=1e-5)
@@ -200,9 +207,8 @@ def test_attention_over_any_number_of_steps(symbols, kind, causal):
 
 def test_a_classifier_of_sequences(symbols):
     net = made(TEXT + ONE_HOT + recurrent("kGRU") + MANY_TO_ONE, symbols)
-    running = session(net, "out", "cell")
+    running, rows = session(net, "out", "cell"), rows_of()
     assert running.get_outputs()[0].shape == ["batch", 2]
-    rows = np.random.default_rng(2).integers(0, SYMBOLS, (ROWS, STEPS + 1))
     net.forward({"data": Batch(rows.astype(np.float32))}, Step(Phase.kTest, total_rows=ROWS))
     classes, hidden, _ = running.run(None, {"data": rows[:, :STEPS]})
     np.testing.assert_allclose(classes, net.output("out"), rtol=1e-5, atol=1e-5)
@@ -260,15 +266,6 @@ class Halved(Layer):
 
     def to_onnx(self, graph, *inputs):
         return graph.add("Mul", [*inputs, graph.constant("half", np.float32(0.5))])
-
-
-def test_a_layer_of_ones_own_sees_rows(symbols):
-    own = f'layer {{ name: "own" srclayers: "cell" user_type: "{__name__}:Halved" }}'
-    net = made(TEXT + ONE_HOT + recurrent("kRNN") + own, symbols)
-    rows = np.random.default_rng(2).integers(0, SYMBOLS, (ROWS, STEPS + 1))
-    net.forward({"data": Batch(rows.astype(np.float32))}, Step(Phase.kTest, total_rows=ROWS))
-    theirs = session(net, "own").run(["own"], {"data": rows[:, :STEPS]})[0]
-    np.testing.assert_allclose(theirs, by_step(net.output("own"), ROWS), rtol=1e-5, atol=1e-5)
 
 
 UNFOLDED = ONE_HOT + recurrent("kGRU") + 'layer { name: "norm" type: kBM srclayers: "cell" }' + OUT % "norm"

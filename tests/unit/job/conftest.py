@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.job import check_job, read_job
+from singa_dask.job import JobProto, check_job, read_job
 
 GOOD = """\
 name: "digits"
@@ -62,13 +62,16 @@ def good() -> str:
 
 
 @pytest.fixture
-def problems_of() -> Callable[[str], tuple[Problem, ...]]:
-    """The problems that reading and checking a text finds."""
+def problems_of() -> Callable[[str | JobProto], tuple[Problem, ...]]:
+    """The problems that reading and checking a text finds, or checking a message."""
 
-    def problems(text: str) -> tuple[Problem, ...]:
+    def problems(given: str | JobProto) -> tuple[Problem, ...]:
         try:
-            job, positions = read_job(text)
-            check_job(job, positions.find)
+            if isinstance(given, JobProto):
+                check_job(given)
+            else:
+                job, positions = read_job(given)
+                check_job(job, positions.find)
         except ConfigError as error:
             return error.problems
         return ()

@@ -47,14 +47,89 @@ def job(layers, **more):
     return Job(name="j", layers=layers, updater=SGD(lr=0.1), train_steps=1, **more)
 
 
-def test_a_list_is_a_chain():
-    assert graph([data(), ip(n=20), ReLU(), ip(), SoftmaxLoss()]) == {
-        "recordinput1": [],
-        "innerproduct1": ["recordinput1"],
-        "relu1": ["innerproduct1"],
-        "innerproduct2": ["relu1"],
-        "softmaxloss1": ["innerproduct2", "recordinput1"],
-    }
+def machine():
+    x, vis, hid = data("x"), RBMVis("vis", hdim=4), RBMHid("hid", hdim=4)
+    vis(x, hid)
+    return hid(vis)
+
+
+def before_names():
+    x = data()
+    return SoftmaxLoss(None, [ip(None, x), x])
+
+
+DRAWS = Dummy("z", input=True, shape=[6, 4])
+
+
+@pytest.mark.parametrize(
+    ("layers", "sources"),
+    [
+        pytest.param(
+            [data(), ip(n=20), ReLU(), ip(), SoftmaxLoss()],
+            {
+                "recordinput1": [],
+                "innerproduct1": ["recordinput1"],
+                "relu1": ["innerproduct1"],
+                "innerproduct2": ["relu1"],
+                "softmaxloss1": ["innerproduct2", "recordinput1"],
+            },
+            id="a list is a chain",
+        ),
+        pytest.param(
+            [data("d"), ip("a"), ReLU("innerproduct1"), ip(), ip("b", "a"), Concate("c", ["b", "a"]), ip()],
+            {
+                "d": [],
+                "a": ["d"],
+                "innerproduct1": ["a"],
+                "innerproduct2": ["innerproduct1"],
+                "b": ["a"],
+                "c": ["b", "a"],
+                "innerproduct3": ["c"],
+            },
+            id="names and sources that are given stay and mix",
+        ),
+        pytest.param(
+            [data("old"), data("new"), ip("x"), EuclideanLoss("e", ["x", "old"]), ip("y", "x"), EuclideanLoss("l")],
+            {"old": [], "new": [], "x": ["new"], "e": ["x", "old"], "y": ["x"], "l": ["y", "new"]},
+            id="targets come from the last input",
+        ),
+        pytest.param(
+            [data("d"), ip("x"), Accuracy("a"), CSVOutput("c", path="out.csv"), SoftmaxLoss("l")],
+            {"d": [], "x": ["d"], "a": ["x", "d"], "c": ["x"], "l": ["x", "d"]},
+            id="no data flow through outputs",
+        ),
+        pytest.param(
+            [ip()(data()), ReLU(), SoftmaxLoss("l")],
+            {
+                "recordinput1": [],
+                "innerproduct1": ["recordinput1"],
+                "relu1": ["innerproduct1"],
+                "l": ["relu1", "recordinput1"],
+            },
+            id="a list goes on behind called layers",
+        ),
+        pytest.param(
+            [before_names()],
+            {"recordinput1": [], "innerproduct1": ["recordinput1"], "softmaxloss1": ["innerproduct1", "recordinput1"]},
+            id="layers as srclayers before they have a name",
+        ),
+        pytest.param(
+            [machine()],
+            {"x": [], "vis": ["x", "hid"], "hid": ["vis"]},
+            id="the two layers of a machine read each other",
+        ),
+        pytest.param(
+            [DRAWS, Dummy("d"), ip("a"), Dummy("y", input=True, shape=[6, 4])],
+            {"z": [], "d": ["z"], "a": ["d"], "y": []},
+            id="a dummy that draws reads nothing and another passes on",
+        ),
+    ],
+)
+def test_layers_are_put_together_and_left_alone(layers, sources):
+    names = [getattr(layer, "name", None) for layer in layers]
+    for _ in range(2):
+        assert graph(layers) == sources
+    assert [getattr(layer, "name", None) for layer in layers] == names
 
 
 def test_a_recurrent_net_is_a_chain_too():
@@ -78,28 +153,6 @@ def test_a_recurrent_net_is_a_chain_too():
     made.check()
     assert Job.from_text(made.to_text()) == made
     assert made.proto.neuralnet.unroll_len == 5
-
-
-def test_names_and_sources_that_are_given_stay_and_mix():
-    assert graph([data("d"), ip("a"), ReLU("innerproduct1"), ip(), ip("b", "a"), Concate("c", ["b", "a"]), ip()]) == {
-        "d": [],
-        "a": ["d"],
-        "innerproduct1": ["a"],
-        "innerproduct2": ["innerproduct1"],
-        "b": ["a"],
-        "c": ["b", "a"],
-        "innerproduct3": ["c"],
-    }
-
-
-def test_labels_and_targets_come_from_the_last_input():
-    net = graph([data("old"), data("new"), ip("x"), EuclideanLoss("e", ["x", "old"]), ip("y", "x"), EuclideanLoss()])
-    assert net["euclideanloss1"] == ["y", "new"]
-
-
-def test_no_data_flow_through_outputs():
-    net = graph([data("d"), ip("x"), Accuracy("a"), CSVOutput("c", path="out.csv"), SoftmaxLoss("l")])
-    assert net == {"d": [], "x": ["d"], "a": ["x", "d"], "c": ["x"], "l": ["x", "d"]}
 
 
 def test_inputs_of_different_phases_share_a_name():
@@ -128,46 +181,12 @@ def test_called_layers_are_found_from_the_last_ones():
     assert graph([x, h, scores, loss, accuracy]) == graph([loss, accuracy])
 
 
-def test_a_list_goes_on_behind_called_layers():
-    x = data()
-    assert graph([ip()(x), ReLU(), SoftmaxLoss()])["softmaxloss1"] == ["relu1", "recordinput1"]
-
-
-def test_layers_may_be_given_as_srclayers_before_they_have_a_name():
-    x = data()
-    h = ip(None, x)
-    assert graph([SoftmaxLoss(None, [h, x])])["softmaxloss1"] == ["innerproduct1", "recordinput1"]
-
-
 def test_a_deep_net_is_no_deep_recursion():
     x = data()
     for _ in range(3000):
         x = ReLU()(x)
     net = graph([x])
     assert len(net) == 3001 and net["relu3000"] == ["relu2999"]
-
-
-def test_the_two_layers_of_a_machine_may_read_each_other():
-    x, vis, hid = data("x"), RBMVis("vis", hdim=4), RBMHid("hid", hdim=4)
-    vis(x, hid)
-    assert graph([hid(vis)]) == {"x": [], "vis": ["x", "hid"], "hid": ["vis"]}
-
-
-def test_a_dummy_that_draws_reads_nothing_and_another_passes_on():
-    draws = Dummy("z", input=True, shape=[6, 4])
-    assert graph([draws, Dummy("d"), ip("a"), Dummy("y", input=True, shape=[6, 4])]) == {
-        "z": [],
-        "d": ["z"],
-        "a": ["d"],
-        "y": [],
-    }
-
-
-def test_putting_together_leaves_the_layers_alone():
-    layers = [data(), ip(), SoftmaxLoss()]
-    assert graph(layers) == graph(layers)
-    assert [layer.name for layer in layers] == ["", "", ""]
-    assert repr(layers[1]) == "InnerProduct()"
 
 
 def test_the_result_is_an_ordinary_job():

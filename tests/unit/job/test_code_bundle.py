@@ -13,6 +13,7 @@ import pytest
 from singa_dask.errors import ConfigError
 from singa_dask.job import JobProto
 from singa_dask.job.code_bundle import CodeBundle, not_kept, pack, unpacked
+from singa_dask.job.code_trust import is_own, key_file, sign
 from singa_dask.job.job_pb2 import LayerProto
 from singa_dask.job.user_code import _received, code_name, user_code
 from singa_dask.layers import Layer
@@ -23,7 +24,7 @@ import pickle, sys
 from singa_dask.job.code_bundle import unpacked
 from singa_dask.job.user_code import user_code
 with open(sys.argv[1], "rb") as file, unpacked(pickle.load(file)):
-    print(user_code(sys.argv[2], "")(3))
+    print(*(user_code(spec, "")(3) for spec in sys.argv[2:]))
 """
 
 
@@ -34,13 +35,16 @@ def job(*specs: str) -> JobProto:
     return found
 
 
-def elsewhere(bundle: CodeBundle | None, spec: str, tmp_path) -> str:
-    (tmp_path / "bundle").write_bytes(cloudpickle.dumps(bundle))
+def run_elsewhere(tmp_path, *command) -> str:
     (tmp_path / "empty").mkdir()
-    command = [sys.executable, "-c", ELSEWHERE, tmp_path / "bundle", spec]
+    command = [sys.executable, *command]
     done = subprocess.run(command, cwd=tmp_path / "empty", capture_output=True, text=True, timeout=50)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()
+
+
+# Made in no module, so that it is sent.
+fine = eval("lambda x: x", {"__name__": "nowhere"})
 
 
 def test_a_job_without_own_code_and_installed_code_are_not_sent():
@@ -48,28 +52,26 @@ def test_a_job_without_own_code_and_installed_code_are_not_sent():
     assert pack(job("singa_dask.layers:ReLU")) is None
 
 
-def test_code_made_in_a_function_works_elsewhere(tmp_path):
+def test_code_of_a_function_and_of_modules_beside_the_job_file_works_elsewhere(tmp_path):
     factor = 5
 
     def scale(x):
         return factor * x
 
-    name = code_name(scale)
-    assert elsewhere(pack(job(name)), name, tmp_path) == "15"
-
-
-def test_a_module_beside_the_job_file_works_elsewhere_with_what_it_imports_from_there(tmp_path):
-    (tmp_path / "sent_helper.py").write_text("def double(x): return 2 * x\n")
-    (tmp_path / "sent_more.py").write_text("ONE = 1\n")
-    (tmp_path / "sent_main.py").write_text(
-        "import sent_more\nfrom sent_helper import double\ndef f(x): return double(x) + sent_more.ONE\n"
-    )
+    modules = {
+        "sent_helper": "def double(x): return 2 * x\n",
+        "sent_more": "ONE = 1\n",
+        "sent_main": "import sent_more\nfrom sent_helper import double\ndef f(x): return double(x) + sent_more.ONE\n",
+    }
+    for name, text in modules.items():
+        (tmp_path / f"{name}.py").write_text(text)
     before = set(cloudpickle.list_registry_pickle_by_value())
-    bundle = pack(job("sent_main:f"), tmp_path)
+    specs = (code_name(scale), "sent_main:f")
+    (tmp_path / "bundle").write_bytes(cloudpickle.dumps(pack(job(*specs), tmp_path)))
     assert set(cloudpickle.list_registry_pickle_by_value()) == before
-    for name in ("sent_helper", "sent_more", "sent_main"):
+    for name in modules:
         (tmp_path / f"{name}.py").unlink()
-    assert elsewhere(bundle, "sent_main:f", tmp_path) == "7"
+    assert run_elsewhere(tmp_path, "-c", ELSEWHERE, tmp_path / "bundle", *specs) == "15 7"
 
 
 def test_a_module_beside_the_script_is_sent_wherever_the_script_is_run(tmp_path):
@@ -82,10 +84,7 @@ def test_a_module_beside_the_script_is_sent_wherever_the_script_is_run(tmp_path)
         "job.neuralnet.layer.add(name='l', user_type='beside_the_script:f')\n"
         "print(pack(job) is not None)\n"
     )
-    (tmp_path / "empty").mkdir()
-    command = [sys.executable, tmp_path / "script.py"]
-    done = subprocess.run(command, cwd=tmp_path / "empty", capture_output=True, text=True, timeout=50)
-    assert (done.stdout, done.stderr) == ("True\n", "")
+    assert run_elsewhere(tmp_path, tmp_path / "script.py") == "True"
 
 
 def test_every_place_of_a_job_that_names_code_is_sent(tmp_path):
@@ -110,47 +109,33 @@ def test_what_cannot_be_pickled_is_told_before_anything_starts():
             with lock:
                 return x[0]
 
-    def fine(x):
-        return x
-
     with pytest.raises(ConfigError, match=r"layer 'l1'.*cannot be shipped.*lock.*in setup\(\)") as error:
         pack(job(code_name(fine), code_name(Locked)))
     assert len(error.value.problems) == 1
 
 
-def test_what_a_worker_cannot_load_says_why(tmp_path):
-    def fine(x):
-        return x
-
-    bundle = pack(job(code_name(fine)))
-    with (
-        pytest.raises(ConfigError, match=r"was pickled by Python 2\.7, and this process runs 3\."),
-        unpacked(replace(bundle, python="2.7")),
-    ):
-        pass
-    # "cno_such_module\nthing\n." is the pickle of a name to be imported.
-    with (
-        pytest.raises(ConfigError, match="lacks: No module named 'no_such_module'"),
-        unpacked(replace(bundle, pickled=b"cno_such_module\nthing\n.")),
-    ):
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"python": "2.7"}, r"was pickled by Python 2\.7, and this process runs 3\."),
+        # the pickle of a name to be imported
+        ({"pickled": b"cno_such_module\nthing\n."}, "lacks: No module named 'no_such_module'"),
+    ],
+)
+def test_what_a_worker_cannot_load_says_why(change, says):
+    bundle = replace(pack(job(code_name(fine))), **change)
+    with pytest.raises(ConfigError, match=says), unpacked(bundle):
         pass
 
 
 def test_bundles_are_kept_as_bytes_and_only_some_names_resolve_if_asked():
-    def one(x):
-        return x
-
-    def two(x):
-        return x
-
-    names = [code_name(one), code_name(two)]
+    names = [code_name(fine), code_name(lambda x: x)]
     bundle = replace(pack(job(*names)), signature="mine")
     again = CodeBundle.from_bytes(bundle.to_bytes())
     assert again == bundle
-    with unpacked(again, only=names[:1]):
-        assert received() == names[:1]
-    with unpacked(again):
-        assert received() == names
+    for only in (names[:1], None):
+        with unpacked(again, only=only):
+            assert received() == (only or names)
 
 
 def received() -> list[str]:
@@ -181,3 +166,37 @@ def test_code_of_an_editable_installation_is_installed(tmp_path, monkeypatch):
     assert pack(whole) is None and not_kept(whole) == []
     (info / "direct_url.json").unlink()
     assert len(not_kept(whole)) == 1
+
+
+# Whose code a file holds
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config"
+
+
+def test_only_what_this_user_has_signed_is_own(tmp_path, config, monkeypatch):
+    assert not is_own(b"code", "")
+    signature = sign(b"code")
+    assert signature == sign(b"code") and is_own(b"code", signature)
+    assert not is_own(b"codes", signature) and not is_own(b"code", "")
+    assert key_file().stat().st_mode & 0o777 == 0o600 and [key_file()] == list(key_file().parent.iterdir())
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "other"))
+    assert not is_own(b"code", signature)
+    sign(b"code")
+    assert not is_own(b"code", signature)
+
+
+def test_a_key_that_others_can_read_is_none(config, caplog):
+    signature = sign(b"code")
+    key_file().chmod(0o644)
+    assert not is_own(b"code", signature)
+    assert sign(b"code") == "" and "loaded later only with trust_code" in caplog.text
+
+
+def test_without_a_place_for_the_key_code_is_not_signed(config, caplog):
+    config.write_text("a file")
+    assert sign(b"code") == "" and "cannot be written (Not a directory)" in caplog.text
+    assert not is_own(b"code", "")

@@ -8,7 +8,7 @@ from google.protobuf import text_encoding
 
 from singa_dask.errors import ConfigError
 from singa_dask.job import apply_overrides, check_job, load_job, read_job
-from singa_dask.job.job_pb2 import JobProto, LayerType, UpdaterProto
+from singa_dask.job.job_pb2 import JobProto
 from singa_dask.job.paths import format_path, layer_names
 
 
@@ -56,39 +56,31 @@ def spell(field: Any, value: Any) -> str:
     return f'"{text_encoding.CEscape(value, True)}"' if isinstance(value, str) else str(value)
 
 
-def test_spellings(good: str) -> None:
+RELU, LOSS = 'name: "relu1" type: kReLU', 'srclayers: "ip1" srclayers: "data" }\n  layer'
+
+
+@pytest.mark.parametrize(
+    ("override", "old", "new"),
+    [
+        ("updater.learning_rate.base_lr = 0.01", "base_lr: 0.1", "base_lr: 0.01"),
+        ("neuralnet.layer[conv1].convolution_conf.num_filters=30", "num_filters: 8", "num_filters: 30"),
+        ('neuralnet.layer["relu1"].type=kTanh', RELU, 'name: "relu1" type: kTanh'),
+        ("neuralnet.layer[conv1].param[0].lr_scale=3", 'name: "w1"', 'name: "w1" lr_scale: 3'),
+        ("neuralnet.layer[ip1].param[0].name=w", "num_output: 10 }", 'num_output: 10 } param { name: "w" }'),
+        ("neuralnet.layer[5].srclayers[1]=conv1", LOSS, LOSS.replace("data", "conv1")),
+        ("neuralnet.layer[5].srclayers[2]=data", LOSS, LOSS.replace(" }", ' srclayers: "data" }', 1)),
+        ("gpu=[0, 1]", "test_steps: 5", "test_steps: 5 gpu: [0, 1]"),
+        ("gpu=[]", "test_steps: 5", "test_steps: 5"),
+        ("checkpoint_path=/tmp/a=b, c", "test_steps: 5", 'test_steps: 5 checkpoint_path: "/tmp/a=b, c"'),
+        ("updater.adam_conf={ beta1: 0.8 }", "type: kSGD", "type: kSGD adam_conf { beta1: 0.8 }"),
+        ("updater.type=kAdam", "type: kSGD", "type: kAdam"),
+        ("cluster={ }", "cluster { nworkers_per_group: 3 nservers_per_group: 3 }", "cluster { }"),
+    ],
+)
+def test_an_override_says_what_the_text_could(good: str, broken, override: str, old: str, new: str) -> None:
     job = load_job(good)
-    same = apply_overrides(
-        job,
-        [
-            "updater.learning_rate.base_lr = 0.01",
-            "neuralnet.layer[conv1].convolution_conf.num_filters=30",
-            'neuralnet.layer["relu1"].type=kTanh',
-            "neuralnet.layer[conv1].param[0].lr_scale=3",
-            "neuralnet.layer[ip1].param[0].name=w",
-            "neuralnet.layer[5].srclayers[1]=conv1",
-            "neuralnet.layer[5].srclayers[2]=data",
-            "gpu=[0, 1]",
-            "checkpoint_path=/tmp/a=b, c",
-            "updater.adam_conf={ beta1: 0.8 }",
-            "cluster={ }",
-        ],
-    )
-    assert same is job
-    layers = job.neuralnet.layer
-    assert job.updater.learning_rate.base_lr == pytest.approx(0.01)
-    assert job.updater.adam_conf.beta1 == pytest.approx(0.8)
-    assert layers[2].convolution_conf.num_filters == 30
-    assert layers[2].param[0].lr_scale == 3
-    assert layers[3].type == LayerType.kTanh
-    assert layers[4].param[0].name == "w"
-    assert list(layers[5].srclayers) == ["ip1", "conv1", "data"]
-    assert list(job.gpu) == [0, 1]
-    assert list(job.checkpoint_path) == ["/tmp/a=b, c"]
-    assert job.cluster == JobProto().cluster
-    apply_overrides(job, ["gpu=[]", "updater.type=kAdam"])
-    assert not job.gpu
-    assert job.updater.type == UpdaterProto.kAdam
+    assert apply_overrides(job, [override]) is job
+    assert job == load_job(broken(old, new))
 
 
 @pytest.mark.parametrize(

@@ -85,13 +85,17 @@ def test_repr_and_topology(job: Job) -> None:
     assert "impossible topology" in repr(job)
 
 
-def test_algorithms() -> None:
-    def alg(value: object) -> AlgProto:
-        return Job(name="a", layers=[], updater=UpdaterProto(), train_steps=1, alg=value).proto.train_one_batch
-
-    assert alg("kCD") == AlgProto(alg=AlgProto.kCD)
-    assert alg("my.module:Alg") == AlgProto(user_alg="my.module:Alg")
-    assert alg(AlgProto(alg=AlgProto.kBPTT)).alg == AlgProto.kBPTT
+@pytest.mark.parametrize(
+    ("alg", "message"),
+    [
+        ("kCD", AlgProto(alg=AlgProto.kCD)),
+        ("my.module:Alg", AlgProto(user_alg="my.module:Alg")),
+        (AlgProto(alg=AlgProto.kBPTT), AlgProto(alg=AlgProto.kBPTT)),
+    ],
+)
+def test_algorithms(alg: str | AlgProto, message: AlgProto) -> None:
+    made = Job(name="a", layers=[], updater=UpdaterProto(), train_steps=1, alg=alg)
+    assert made.proto.train_one_batch == message
 
 
 @pytest.mark.parametrize(
@@ -117,6 +121,12 @@ def test_algorithms() -> None:
         ),
         ({"updater": LayerProto(name="a")}, "updater: has the wrong type"),
         ({"layers": ["ip"]}, "layers[0]: has the wrong type. Received: 'ip'."),
+        (
+            {"early_stopping": {"patienc": 7}},
+            "early stopping has no such setting. Received: patienc=7. Did you mean pa",
+        ),
+        ({"early_stopping": {"patience": 0.5}}, "early_stopping.patience: expected a whole number"),
+        ({"early_stopping": 7}, 'expected a mapping. Received: 7. Write early_stopping={"patience": 5'),
     ],
 )
 def test_wrong_arguments(fields: dict, message: str) -> None:
@@ -147,17 +157,9 @@ def test_from_text_takes_text_of_one_word() -> None:
     assert Job.from_text("").proto == JobProto()
 
 
-def test_early_stopping_is_a_mapping() -> None:
-    def job(value: object) -> JobProto:
-        return Job(name="a", layers=[], updater=UpdaterProto(), train_steps=1, early_stopping=value).proto
-
-    expected = EarlyStoppingProto(patience=7, metric="test.loss")
-    assert job({"patience": 7, "metric": "test.loss"}).early_stopping == expected == job(expected).early_stopping
-    assert job({}).HasField("early_stopping") and job({}).early_stopping.patience == 5
-    for value, fault in [
-        ({"patienc": 7}, r"early_stopping.patienc: early stopping has no such setting.*Did you mean patience"),
-        ({"patience": 0.5}, r"early_stopping.patience: expected a whole number"),
-        (7, r"early_stopping: expected a mapping. Received: 7. Write early_stopping=.\"patience\": 5"),
-    ]:
-        with pytest.raises(ConfigError, match=fault):
-            job(value)
+@pytest.mark.parametrize("value", [{"patience": 7, "metric": "test.loss"}, {}])
+def test_early_stopping_is_a_mapping(value: dict) -> None:
+    expected = EarlyStoppingProto(**value)
+    for given in (value, expected):
+        job = Job(name="a", layers=[], updater=UpdaterProto(), train_steps=1, early_stopping=given).proto
+        assert job.HasField("early_stopping") and job.early_stopping == expected

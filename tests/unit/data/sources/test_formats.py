@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import zarr
 from support.sources import CONTENT, read_all, record_proto, write_file
-from support.special_files import put
 
 from singa_dask.data.convert import CONTENTS, READERS, shard_files
 from singa_dask.data.sources import files, hdf5, images, kvfile, npz, parquet
@@ -201,12 +200,9 @@ def test_keys_of_blocks_change_with_the_file(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", [*READERS, "text"])
-@pytest.mark.parametrize("there", ["nothing", "fifo", "folder"])
-def test_what_is_no_file_is_refused(tmp_path, kind, there):
-    if there != "nothing":
-        put(there, tmp_path / "f")
-    with pytest.raises(DataError, match="f: "):
-        shard_files(kind, tmp_path / "out", source=tmp_path / "f")
+def test_missing_files_are_refused(tmp_path, kind):
+    with pytest.raises(DataError, match="nowhere"):
+        shard_files(kind, tmp_path / "out", source=tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
