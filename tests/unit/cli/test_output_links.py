@@ -1,10 +1,9 @@
-"""What commands write: never through a link, nor in place of a device; what killed processes left is removed."""
+"""What commands write: never through a link, nor in place of a device."""
 
 from __future__ import annotations
 
 import os
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +11,7 @@ from support.commands import run_here
 from support.special_files import CALLED, intact, put
 
 from singa_dask import updaters
-from singa_dask.data import Manifest, fetch, write_shards
-from singa_dask.data.catalogue import Source
+from singa_dask.data import Manifest, write_shards
 from singa_dask.data.resolve import _lock
 from singa_dask.job import Job, job_to_text
 from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss
@@ -21,7 +19,6 @@ from singa_dask.monitor.curves import draw_curves
 from singa_dask.monitor.plots import plot_confusion
 from singa_dask.monitor.progress import Display
 from singa_dask.ops.cpu.toolkit.compile_lock import CompileLock
-from singa_dask.planning.profile import Profile
 from singa_dask.profiling import store
 from singa_dask.supervision.driver import train
 from singa_dask.training.predictions.files import Output, Predicted, writing
@@ -93,10 +90,6 @@ def predictions(path):
         write(Predicted(np.arange(2), {"scores": np.ones((2, 1))}, {}))
 
 
-def profile(_):
-    return store.save("here", Profile())
-
-
 def curves(path):
     draw_curves([{"group": 0, "phase": "train", "step": step, "loss": 1.0} for step in (1, 2)], path, "points")
 
@@ -118,59 +111,6 @@ def test_a_writer_follows_no_link(tmp_path, victim, writer):
     write(tmp_path / name)
     assert intact(victim) and (tmp_path / name).stat().st_size and not (tmp_path / name).is_symlink()
     assert {path.name for path in tmp_path.iterdir()} == {name, "victim", predicted}
-
-
-def fetched(folder):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fetch, "_copy", lambda source, file, timeout_s: file.write(b"raw"))
-        patch.setattr(fetch, "checksum_fits", lambda *_: True)
-        return fetch.download(Source("raw.bin", "https://a/raw.bin", 3, ("sha256", "")), folder)
-
-
-def killed(write, patch):
-    """Call `write` as if the process were killed before it renames what it has written. Its lock goes with it."""
-
-    def dies(*_, **__):
-        raise KeyboardInterrupt
-
-    for owner in (os, Path):
-        for name in ("replace", "unlink"):
-            patch.setattr(owner, name, dies)
-    with pytest.raises(KeyboardInterrupt):
-        write()
-    patch.undo()
-
-
-@pytest.mark.parametrize("writer", ["predictions.csv", "predictions.h5", "curves", "profile", "download"])
-def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path, monkeypatch, writer):
-    folder = tmp_path / "profiles"
-    folder.mkdir()
-    if writer == "profile":
-        write = partial(profile, None)
-    elif writer == "download":
-        write = partial(fetched, folder)
-    else:
-        write = partial(WRITERS[writer][0], folder / WRITERS[writer][1])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SINGA_DASK_CACHE", str(tmp_path))
-        killed(write, monkeypatch)
-        (left,) = folder.iterdir()
-        patch.setattr(os, "getpid", lambda: 4194305)
-        write()
-    (made,) = folder.iterdir()
-    assert made.name != left.name and not made.name.startswith(".")
-
-
-def test_what_a_living_process_writes_stays(tmp_path):
-    """Two that write to one path do not disturb each other: the last one stays."""
-    path = tmp_path / "predictions.csv"
-    with writing(path, [Output("scores", classifies=False, names=("a",))]) as write:
-        write(Predicted(np.arange(3), {"scores": np.ones((3, 1))}, {}))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "getpid", lambda: 4194305)
-            predictions(path)
-        assert len(path.read_text().splitlines()) == 3
-    assert len(path.read_text().splitlines()) == 4 and [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 def compiles(folder):

@@ -1,9 +1,12 @@
+"""Mini-batches as they are loaded, and the memory that they are loaded into."""
+
 from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 from concurrent.futures import Future as ThreadFuture
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 
 from singa_dask.data import Loader, SequenceStream, Stream, StreamConf, write_shards
 from singa_dask.data import loader as loader_module
+from singa_dask.data.buffer_pool import BufferPool
 from singa_dask.data.stream import AnyStream, stream_of
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.job.job_pb2 import StoreProto
@@ -218,3 +222,70 @@ def test_one_pass_ends_with_a_short_mini_batch_of_which_some_workers_have_no_row
         with pytest.raises(IndexError, match="asked to stop"):
             loader.next()
         loader.close()
+
+
+# Memory
+
+
+def address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+@pytest.fixture
+def buffers() -> BufferPool:
+    return BufferPool(10_000)
+
+
+def test_memory_is_used_again_once_the_last_view_is_gone(buffers):
+    array = buffers.empty((10, 20), np.float32)
+    assert array.flags.writeable
+    assert (array.shape, array.dtype) == ((10, 20), np.float32)
+    where = address(array)
+    view = array.reshape(5, 2, 20)[2:, 1]
+    del array
+    assert sum(memory.nbytes for memory in buffers._free) == 0
+    other = buffers.empty((10, 20), np.float32)
+    assert address(other) != where
+    del view
+    assert sum(memory.nbytes for memory in buffers._free) == 800
+    assert address(buffers.empty((100,), np.float64)) == where
+
+
+def test_a_living_view_is_never_overwritten(buffers):
+    views = []
+    for i in range(20):
+        array = buffers.empty((50,), np.int64)
+        array[:] = i
+        views = [*views[i % 3 == 1 :], array[10:20]]
+    assert [int(view[0]) for view in views] == [int(view.max()) for view in views] == list(range(7, 20))
+
+
+def test_no_more_is_kept_than_was_asked_for(buffers):
+    arrays = [buffers.empty((3000,), np.uint8) for _ in range(6)]
+    arrays.clear()
+    assert sum(memory.nbytes for memory in buffers._free) == 9000
+
+
+def test_memory_far_too_large_is_not_used(buffers):
+    buffers.empty((9000,), np.uint8)
+    assert buffers.empty((10,), np.uint8).nbytes == 10
+    assert sum(memory.nbytes for memory in buffers._free) == 9000
+
+
+def test_arrays_travel_like_any_other(buffers):
+    array = buffers.empty((4,), np.float32)
+    array[:] = 7
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(array)), array)
+
+
+def test_threads_may_share_a_pool(buffers):
+    def overwritten(number: int) -> bool:
+        for _ in range(300):
+            array = buffers.empty((100,), np.int64)
+            array[:] = number
+            if (array != number).any():
+                return True
+        return False
+
+    with ThreadPoolExecutor(4) as threads:
+        assert not any(threads.map(overwritten, range(4)))

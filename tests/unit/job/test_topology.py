@@ -166,7 +166,7 @@ def test_every_cluster_file_is_tested_and_explained() -> None:
     [
         (ClusterTopology.downpour, (1,), "describe Sandblaster, not Downpour"),
         (ClusterTopology.hogwild, (1,), "describe AllReduce, not Distributed Hogwild"),
-        (ClusterTopology.hybrid, (2, 1), "describe Downpour, not Hybrid"),
+        (ClusterTopology.hybrid, (2, 2, 1), "describe Downpour, not Hybrid"),
     ],
 )
 def test_named_constructors_keep_their_word(make, groups: tuple, says: str) -> None:

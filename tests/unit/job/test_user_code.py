@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.planted import plant, ran
@@ -27,9 +27,22 @@ def made(factor: float) -> type[Layer]:
     return Scale
 
 
+@pytest.fixture
+def modules(tmp_path):
+    """Writes modules of the user's, by name. Their folder is `tmp_path`, or one below it."""
+
+    def write(folder=tmp_path, **texts):
+        for name, text in texts.items():
+            path = folder.joinpath(*name.split("__")).with_suffix(".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return folder
+
+    return write
+
+
 def test_what_a_module_shows_is_named_by_it():
-    assert code_name(Plain) == f"{__name__}:Plain"
-    assert not is_defined(code_name(Plain))
+    assert code_name(Plain) == f"{__name__}:Plain" and not is_defined(code_name(Plain))
     assert user_code(code_name(Plain), "layer 'a'") is Plain
 
 
@@ -38,16 +51,13 @@ def test_classes_made_in_a_function_are_told_apart():
     names = [code_name(one), code_name(other), code_name(one)]
     assert names[0] == names[2] != names[1]
     assert names[1].startswith(names[0].split("~")[0] + "~")
-    assert user_code(names[0], "") is one
-    assert user_code(names[1], "") is other
+    assert [user_code(name, "") for name in names] == [one, other, one]
 
 
 def test_a_class_whose_name_was_given_to_another_keeps_a_name_of_its_own(monkeypatch):
-    first = Plain
-    second = type("Plain", (Layer,), {"__module__": __name__, "__qualname__": "Plain"})
+    first, second = Plain, type("Plain", (Layer,), {"__module__": __name__, "__qualname__": "Plain"})
     monkeypatch.setattr(sys.modules[__name__], "Plain", second)
-    assert code_name(second) == f"{__name__}:Plain"
-    assert code_name(first) == f"{__name__}:Plain~2"
+    assert [code_name(second), code_name(first)] == [f"{__name__}:Plain", f"{__name__}:Plain~2"]
     assert user_code(f"{__name__}:Plain~2", "") is first
 
 
@@ -90,9 +100,9 @@ def test_what_this_process_does_not_have_says_where_it_may_be(spec, message):
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_modules_beside_the_job_file_are_found_and_leave_the_path_alone(tmp_path, monkeypatch, known):
+def test_modules_beside_the_job_file_are_found_and_leave_the_path_alone(tmp_path, monkeypatch, modules, known):
     name = f"beside_a{known:d}"
-    (tmp_path / f"{name}.py").write_text("def where(): return 'job'\n")
+    modules(**{name: "def where(): return 'job'\n"})
     if known:
         monkeypatch.syspath_prepend(tmp_path)
     before = list(sys.path)
@@ -101,14 +111,12 @@ def test_modules_beside_the_job_file_are_found_and_leave_the_path_alone(tmp_path
         assert sys.path == before
 
 
-def test_libraries_do_not_find_what_lies_beside_the_job(tmp_path, monkeypatch):
+def test_libraries_do_not_find_what_lies_beside_the_job(tmp_path, monkeypatch, modules):
     """Many a library tries to import what may not be installed."""
-    library = tmp_path / "site-packages" / "trying"
-    library.mkdir(parents=True)
-    (library / "__init__.py").write_text(
+    attempt = (
         "def attempt(name):\n    try:\n        return __import__(name)\n    except ImportError:\n        return None\n"
     )
-    monkeypatch.syspath_prepend(library.parent)
+    monkeypatch.syspath_prepend(modules(tmp_path / "site-packages", trying=attempt))
     job = tmp_path / "job"
     job.mkdir()
     plant(job, ["winreg_like", "beside_f", "beside_g"])
@@ -117,61 +125,41 @@ def test_libraries_do_not_find_what_lies_beside_the_job(tmp_path, monkeypatch):
     with searching(job):
         later = user_code("beside_f:later", "")
         assert sys.modules["beside_f"].found is None and ran(job) == ["beside_f"]
-        thread = threading.Thread(target=later)
-        thread.start()
-        thread.join()
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(later).result()
     assert ran(job) == ["beside_f", "beside_g"]
     with pytest.raises(ImportError):
         __import__("winreg_like")
 
 
-def test_packages_without_an_init_file_are_found(tmp_path):
-    (tmp_path / "beside_p" / "inner").mkdir(parents=True)
-    (tmp_path / "beside_p" / "inner" / "layers.py").write_text("from beside_p.inner import more\nf = more.f\n")
-    (tmp_path / "beside_p" / "inner" / "more.py").write_text("def f(): pass\n")
-    with searching(tmp_path):
+def test_packages_without_an_init_file_are_found(tmp_path, modules):
+    more = {"beside_p__inner__layers": "from beside_p.inner import more\nf = more.f\n"}
+    with searching(modules(beside_p__inner__more="def f(): pass\n", **more)):
         assert user_code("beside_p.inner.layers:f", "").__name__ == "f"
 
 
-def test_two_jobs_do_not_get_each_others_module(tmp_path):
-    for folder in ("one", "two"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "beside_b.py").write_text("class Foo: pass\n")
-    with searching(tmp_path / "one"):
-        user_code("beside_b:Foo", "")
-        user_code("beside_b:Foo", "")
-    with (
-        searching(tmp_path / "two"),
-        pytest.raises(
-            ConfigError, match=r"layer 'x'.*another module 'beside_b' comes first: .*one/beside_b.py.*Rename .*two/"
-        ),
-    ):
+def test_two_jobs_do_not_get_each_others_module(tmp_path, modules):
+    one, two = (modules(tmp_path / name, beside_b="class Foo: pass\n") for name in ("one", "two"))
+    with searching(one):
+        assert user_code("beside_b:Foo", "") is user_code("beside_b:Foo", "")
+    message = r"layer 'x'.*another module 'beside_b' comes first: .*one/beside_b.py.*Rename .*two/"
+    with searching(two), pytest.raises(ConfigError, match=message):
         user_code("beside_b:Foo", "layer 'x'")
 
 
-def test_a_module_of_the_standard_library_is_not_taken_for_ones_own(tmp_path):
-    (tmp_path / "json.py").write_text("class Foo: pass\n")
-    with searching(tmp_path), pytest.raises(ConfigError, match=r"another module 'json'"):
-        user_code("json:Foo", "")
-
-
-def test_what_the_user_s_modules_import_is_not_taken_from_beside_them(tmp_path, monkeypatch):
+def test_what_the_user_s_modules_import_is_not_taken_from_beside_them(tmp_path, monkeypatch, modules):
     monkeypatch.delitem(sys.modules, "stringprep", raising=False)
     plant(tmp_path, ["stringprep"])
-    (tmp_path / "beside_d.py").write_text("import stringprep, beside_e\ndef f(): pass\n")
-    (tmp_path / "beside_e.py").write_text("")
-    with searching(tmp_path):
+    with searching(modules(beside_d="import stringprep, beside_e\ndef f(): pass\n", beside_e="")):
         assert user_code("beside_d:f", "").__name__ == "f"
     assert ran(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["stringprep", "numpy", "installed_layers"])
-def test_a_module_of_the_user_s_named_like_another_is_refused_unread(tmp_path, monkeypatch, name):
+@pytest.mark.parametrize("name", ["stringprep", "json", "numpy", "installed_layers"])
+def test_a_module_of_the_user_s_named_like_another_is_refused_unread(tmp_path, monkeypatch, modules, name):
     """Of the standard library, of a dependency, of PYTHONPATH."""
     monkeypatch.delitem(sys.modules, "stringprep", raising=False)
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "installed_layers.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.syspath_prepend(modules(tmp_path / "site", installed_layers=""))
     plant(tmp_path, [name])
     message = rf"layer 'x'.*another module '{name}'.*Rename {tmp_path}/{name}.py"
     with searching(tmp_path), pytest.raises(ConfigError, match=message):
@@ -195,37 +183,29 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("spec", STRANGE)
-def test_a_job_can_name_only_what_is_its_user_s(tmp_path, monkeypatch, spec):
+def test_a_job_can_name_only_what_is_its_user_s(monkeypatch, modules, spec):
     """A stranger's job must neither call the code of others nor have modules run that nobody wants."""
     for name in ("this", "strange_own"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    (tmp_path / "strange_own.py").write_text("import os\nfrom json import dumps\npath = '/'\n")
-    with searching(tmp_path), pytest.raises(ConfigError) as refused:
+    folder = modules(strange_own="import os\nfrom json import dumps\npath = '/'\n")
+    with searching(folder), pytest.raises(ConfigError) as refused:
         user_code(spec, "param 'w'.init.user_type")
     (problem,) = refused.value.problems
     assert str(problem).startswith("param 'w'.init.user_type: ") and STRANGE[spec] in str(problem)
     assert "this" not in sys.modules and "pip.__main__" not in sys.modules
 
 
-def installed(folder, name, *requires):
-    """A distribution with one module, which leaves its name when it runs."""
-    site = folder / "site-packages"
-    (site / f"{name}-1.dist-info").mkdir(parents=True)
-    wanted = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
-    (site / f"{name}-1.dist-info" / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n{wanted}"
-    )
-    (site / f"{name}-1.dist-info" / "RECORD").write_text(f"{name}.py,,\n")
+@pytest.mark.parametrize("requires", [("numpy", "Singa.Dask>=0.1; python_version > '3'"), (), ("singa",)])
+def test_an_installed_package_may_be_named_if_it_requires_singa_dask(tmp_path, monkeypatch, requires):
+    name, site = f"extension_{len(requires)}", tmp_path / "site-packages"
+    info = site / f"{name}-1.dist-info"
+    info.mkdir(parents=True)
+    fields = [f"Name: {name}", "Version: 1", *(f"Requires-Dist: {each}" for each in requires)]
+    (info / "METADATA").write_text("\n".join(["Metadata-Version: 2.1", *fields, ""]))
+    (info / "RECORD").write_text(f"{name}.py,,\n")
     plant(site, [name])
     with open(site / f"{name}.py", "a") as file:
         file.write("def f(): pass\n")
-    return site
-
-
-@pytest.mark.parametrize("requires", [("numpy", "Singa.Dask>=0.1; python_version > '3'"), (), ("singa",)])
-def test_an_installed_package_may_be_named_if_it_requires_singa_dask(tmp_path, monkeypatch, requires):
-    name = f"extension_{len(requires)}"
-    site = installed(tmp_path, name, *requires)
     monkeypatch.syspath_prepend(site)
     if len(requires) == 2:
         assert user_code(f"{name}:f", "").__name__ == "f"
