@@ -268,7 +268,8 @@ def test_no_more_is_kept_than_was_asked_for(buffers):
 
 def test_memory_far_too_large_is_not_used(buffers):
     buffers.empty((9000,), np.uint8)
-    assert buffers.empty((10,), np.uint8).nbytes == 10
+    small = buffers.empty((10,), np.uint8)
+    assert small.nbytes == 10
     assert sum(memory.nbytes for memory in buffers._free) == 9000
 
 

@@ -31,20 +31,16 @@ def spelled(manifest: Manifest) -> str:
     return "".join(manifest.features.classes[int(number)] for number in numbers(manifest))
 
 
-def test_characters_keep_their_order_and_are_numbered_in_sorted_order(tmp_path):
-    content = "the cat\r\nsat ä€𝄞\n" * 3
+@pytest.mark.parametrize(
+    ("content", "dtype"),
+    [("the cat\r\nsat ä€𝄞\n" * 3, "uint8"), ("".join(chr(0x4E00 + i) for i in range(300)) * 2, "float32")],
+)
+def test_characters_keep_their_order_and_are_numbered_in_sorted_order(tmp_path, content, dtype):
     manifest = shard_files("text", tmp_path / "out", 4, source=written(tmp_path, content))[""]
     assert manifest.features.classes == tuple(sorted(set(content)))
     assert spelled(manifest) == content
-    assert (manifest.features.shape, manifest.features.dtype, manifest.targets) == ((1,), "uint8", None)
+    assert (manifest.features.shape, manifest.features.dtype, manifest.targets) == ((1,), dtype, None)
     assert (manifest.total, manifest.window) == (len(content), text.WINDOW)
-
-
-def test_more_than_256_symbols_are_stored_exactly_as_floats(tmp_path):
-    content = "".join(chr(0x4E00 + i) for i in range(300)) * 2
-    manifest = shard_files("text", tmp_path / "out", source=written(tmp_path, content))[""]
-    assert manifest.features.dtype == "float32"
-    assert spelled(manifest) == content
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\ufeff"), min_size=1))
@@ -158,16 +154,19 @@ def test_named_data_sets_have_one_too(monkeypatch, tmp_path):
     assert vocabulary("dataset:tinyshakespeare/validation") == ("a", "b")
 
 
-def test_what_has_no_vocabulary_is_an_error(tmp_path, images):
-    numbers = write_shards(tmp_path / "numbers", np.ones((3, 1)), None)
-    labelled = write_shards(tmp_path / "labelled", np.ones((3, 1)), np.arange(3), classes=["a", "b", "c"])
-    for manifest in (images, numbers, labelled):
-        with pytest.raises(DataError, match=r"is not a text.*singa-dask shard text"):
-            vocabulary(manifest.folder)
-    with pytest.raises(DataError, match=r"is not a folder of shards.*Name one of its subfolders: .*numbers"):
-        vocabulary(tmp_path)
-    with pytest.raises(DataError, match="nowhere: cannot be read"):
-        vocabulary(tmp_path / "nowhere")
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("images", r"is not a text.*singa-dask shard text"),
+        ("numbers", r"is not a text.*singa-dask shard text"),
+        (".", r"is not a folder of shards.*Name one of its subfolders: .*numbers"),
+        ("nowhere", "nowhere: cannot be read"),
+    ],
+)
+def test_what_has_no_vocabulary_is_an_error(tmp_path, images, name, says):
+    write_shards(tmp_path / "numbers", np.ones((3, 1)), np.arange(3), classes=["a", "b", "c"])
+    with pytest.raises(DataError, match=says):
+        vocabulary(tmp_path / name)
 
 
 def test_the_first_difference_is_told():

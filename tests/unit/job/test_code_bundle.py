@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -88,8 +89,7 @@ def test_a_module_beside_the_script_is_sent_wherever_the_script_is_run(tmp_path)
 
 
 def test_every_place_of_a_job_that_names_code_is_sent(tmp_path):
-    functions = [eval("lambda x: x", {"__name__": "nowhere"}) for _ in range(5)]
-    names = [code_name(f) for f in functions]
+    names = [code_name(eval("lambda x: x", {"__name__": "nowhere"})) for _ in range(5)]
     assert len(set(names)) == 5
     whole = job(names[0])
     whole.neuralnet.layer[0].param.add().init.user_type = names[1]
@@ -98,7 +98,7 @@ def test_every_place_of_a_job_that_names_code_is_sent(tmp_path):
     bundle = pack(whole)
     assert set(cloudpickle.loads(bundle.pickled)) == set(names)
     with unpacked(bundle):
-        assert [user_code(name, "") is not None for name in names] == [True] * 5
+        assert all(callable(user_code(name, "")) for name in names)
 
 
 def test_what_cannot_be_pickled_is_told_before_anything_starts():
@@ -153,15 +153,14 @@ def test_code_that_is_neither_kept_nor_installed_is_told(tmp_path, monkeypatch):
 
 
 def test_code_of_an_editable_installation_is_installed(tmp_path, monkeypatch):
-    (tmp_path / "edited").mkdir()
-    (tmp_path / "edited" / "edited_layers.py").write_text("def f(x): return x\n")
     info = tmp_path / "site" / "edited-1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: edited\nVersion: 1\n")
-    url = (tmp_path / "edited").as_uri()
-    (info / "direct_url.json").write_text(f'{{"url": "{url}", "dir_info": {{"editable": true}}}}')
-    for folder in ("edited", "site"):
-        monkeypatch.syspath_prepend(tmp_path / folder)
+    direct = {"url": tmp_path.as_uri(), "dir_info": {"editable": True}}
+    (info / "direct_url.json").write_text(json.dumps(direct))
+    (tmp_path / "edited_layers.py").write_text("def f(x): return x\n")
+    for folder in (tmp_path, tmp_path / "site"):
+        monkeypatch.syspath_prepend(folder)
     whole = job("edited_layers:f")
     assert pack(whole) is None and not_kept(whole) == []
     (info / "direct_url.json").unlink()

@@ -97,15 +97,15 @@ def test_zarr_codecs_that_may_run_code_are_refused_by_name(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("consolidated", [False, True])
 def test_zarr_codecs_in_shards_are_known_too(tmp_path, consolidated):
-    root = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=3)
-    root.create_array("x", shape=X.shape, dtype=X.dtype, chunks=(1, 2, 4, 5), shards=(10, 2, 4, 5))[:] = X
+    content = {"x": {"data": X, "chunks": (1, 2, 4, 5), "shards": (10, 2, 4, 5)}}
+    store = write_file("zarr", tmp_path / "a.zarr", content)
     if consolidated:
-        zarr.consolidate_metadata(str(tmp_path / "a.zarr"))
-    path = tmp_path / "a.zarr" / ("" if consolidated else "x") / "zarr.json"
+        zarr.consolidate_metadata(str(store))
+    path = store / ("" if consolidated else "x") / "zarr.json"
     assert '"zstd"' in path.read_text()
     path.write_text(path.read_text().replace('"zstd"', '"numcodecs.pickle"'))
     with pytest.raises(DataError, match=r"a\.zarr: x is stored with the codec 'numcodecs.pickle'"):
-        zarr_source.load(tmp_path / "a.zarr")
+        zarr_source.load(store)
 
 
 @pytest.mark.timeout(20, method="signal", func_only=True)
@@ -117,21 +117,22 @@ def test_a_pipe_among_the_metadata_of_a_zarr_store_is_refused(tmp_path, name):
             call(tmp_path / "a.zarr")
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_zarr_arrays_of_every_usual_codec_are_read(tmp_path, version):
-    root = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=version)
-    root.attrs["codecs"] = [{"id": "pickle"}]  # of the user's, and no codec
-    packed = zarr.codecs.BloscCodec(), zarr.codecs.GzipCodec(), zarr.codecs.Crc32cCodec()
-    root.create_array("x", shape=X.shape, dtype=X.dtype, compressors=None if version == 2 else packed)[:] = X
-    more = (
-        {"filters": [numcodecs.Delta("i8")], "compressors": numcodecs.Zlib()}
-        if version == 2
-        else {"shards": (30,), "chunks": (10,)}
-    )
-    root.create_array("y", shape=Y.shape, dtype=Y.dtype, **more)[:] = Y
-    found = read_all(zarr_source.load(tmp_path / "a.zarr")[""])
-    np.testing.assert_array_equal(found["x"], X)
-    np.testing.assert_array_equal(found["y"], Y)
+@pytest.mark.parametrize(
+    ("version", "x", "y"),
+    [
+        (2, {"compressors": None}, {"filters": [numcodecs.Delta("i8")], "compressors": numcodecs.Zlib()}),
+        (
+            3,
+            {"compressors": [zarr.codecs.BloscCodec(), zarr.codecs.GzipCodec(), zarr.codecs.Crc32cCodec()]},
+            {"shards": (30,), "chunks": (10,)},
+        ),
+    ],
+)
+def test_zarr_arrays_of_every_usual_codec_are_read(tmp_path, version, x, y):
+    path = write_file("zarr", tmp_path / "a.zarr", {"x": {"data": X, **x}, "y": {"data": Y, **y}}, version=version)
+    zarr.open_group(str(path)).attrs["codecs"] = [{"id": "pickle"}]  # of the user's, and no codec
+    for values, expected in zip(read_all(zarr_source.load(path)[""]).values(), (X, Y), strict=True):
+        np.testing.assert_array_equal(values, expected)
 
 
 # netCDF

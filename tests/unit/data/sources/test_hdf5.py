@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 from support.blocks import stored
-from support.sources import read_all
+from support.sources import read_all, write_file
 
 from singa_dask.data import Loader, ShardFolder, make_stream, shard_files
 from singa_dask.data.columns import Channels, Role
@@ -24,30 +24,31 @@ NUMBERS = np.arange(50.0)
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A file with most that HDF5 has."""
-    with h5py.File(tmp_path / "f.h5", "w") as file:
-        file.create_dataset("data/X", data=FIELDS, chunks=(8, 3, 4, 5), compression="gzip", shuffle=True)
-        file["data/y"] = NUMBERS
-        file["data/big"] = FIELDS.astype(">f8")
-        file["data/flags"] = NUMBERS > 20
-        file["nothing"] = h5py.Empty("f4")
-        file["names"] = np.array(["kæt", "dog"] * 25, object)
-        file["codes"] = np.array([b"a", b"bc"] * 25)
-        kinds = h5py.enum_dtype({"dog": 4, "ant": 1}, "i1")
-        file.create_dataset("kinds", data=np.array([4, 1] * 25), dtype=kinds)
-        file.create_dataset("odd", data=np.array([4, 2] * 25), dtype=kinds)
-        file["table"] = np.array([(i, (i, 2 * i)) for i in range(50)], [("t", "<f4"), ("v", ">i2", (2,))])
-        file.create_dataset("ragged", shape=(50,), dtype=h5py.vlen_dtype("f4"))
-        file.create_dataset("unwritten", shape=(50, 3), dtype="f4")
-        file["complex"] = NUMBERS + 1j
-        file["deep"] = np.zeros((50, 1, 1, 1, 1, 1))
-        file["hollow"] = np.zeros((50, 0))
-        file["soft"] = h5py.SoftLink("/data/X")
-        file["elsewhere"] = h5py.ExternalLink("g.h5", "/a")
-        layout = h5py.VirtualLayout((50,), "f8")
-        layout[:] = h5py.VirtualSource(tmp_path / "g.h5", "a", (50,))
+    kinds = h5py.enum_dtype({"dog": 4, "ant": 1}, "i1")
+    content = {
+        "data/X": {"data": FIELDS, "chunks": (8, 3, 4, 5), "compression": "gzip", "shuffle": True},
+        "data/y": NUMBERS,
+        "data/big": FIELDS.astype(">f8"),
+        "data/flags": NUMBERS > 20,
+        "nothing": h5py.Empty("f4"),
+        "names": np.array(["kæt", "dog"] * 25),
+        "codes": np.array([b"a", b"bc"] * 25),
+        "kinds": {"data": np.array([4, 1] * 25), "dtype": kinds},
+        "odd": {"data": np.array([4, 2] * 25), "dtype": kinds},
+        "table": np.array([(i, (i, 2 * i)) for i in range(50)], [("t", "<f4"), ("v", ">i2", (2,))]),
+        "ragged": {"shape": (50,), "dtype": h5py.vlen_dtype("f4")},
+        "unwritten": {"shape": (50, 3), "dtype": "f4"},
+        "complex": NUMBERS + 1j,
+        "deep": np.zeros((50, 1, 1, 1, 1, 1)),
+        "hollow": np.zeros((50, 0)),
+        "soft": h5py.SoftLink("/data/X"),
+        "elsewhere": h5py.ExternalLink("g.h5", "/a"),
+    }
+    write_file("hdf5", tmp_path / "g.h5", {"a": NUMBERS})
+    layout = h5py.VirtualLayout((50,), "f8")
+    layout[:] = h5py.VirtualSource(tmp_path / "g.h5", "a", (50,))
+    with h5py.File(write_file("hdf5", tmp_path / "f.h5", content), "a") as file:
         file.create_virtual_dataset("virtual", layout)
-    with h5py.File(tmp_path / "g.h5", "w") as file:
-        file["a"] = NUMBERS
     return tmp_path / "f.h5"
 
 
@@ -94,8 +95,8 @@ def test_every_column_has_its_role_and_name(path, tmp_path):
 
 def test_small_files_share_a_block_in_the_order_of_their_names(tmp_path, monkeypatch):
     for number in (10, 2, 1):
-        with h5py.File(tmp_path / f"run-{number:02d}.h5", "w") as file:
-            file["x"], file["y"] = np.full((4, 2), number), np.arange(4)
+        content = {"x": np.full((4, 2), number), "y": np.arange(4)}
+        write_file("hdf5", tmp_path / f"run-{number:02d}.h5", content)
     monkeypatch.setattr(files, "BLOCK_NBYTES", 8 * 24)
     for where in (tmp_path, tmp_path / "run-*.h5"):
         source = hdf5.load(where)[""]
@@ -133,15 +134,12 @@ def test_virtual_datasets_are_read_if_allowed(path, name):
         hdf5.load(path, x=name, allow_virtual=True)
 
 
-def test_files_that_do_not_fit_name_file_and_dataset(path, tmp_path):
-    other = tmp_path / "h.h5"
-    for values, message in ((FIELDS[:, :2], r"\(50, 2, 4, 5\)"), (FIELDS.astype("f8"), "float64")):
-        with h5py.File(other, "w") as file:
-            file["data/X"] = values
-        with pytest.raises(
-            DataError, match=rf"h\.h5: data/X is .*{message}.*, but it is float32 \(50, 3, 4, 5\) in .*f"
-        ):
-            hdf5.load(tmp_path / "[fh].h5", x="data/X")
+@pytest.mark.parametrize(("values", "said"), [(FIELDS[:, :2], r"\(50, 2, 4, 5\)"), (FIELDS.astype("f8"), "float64")])
+def test_files_that_do_not_fit_name_file_and_dataset(path, tmp_path, values, said):
+    write_file("hdf5", tmp_path / "h.h5", {"data/X": values})
+    said = rf"h\.h5: data/X is .*{said}.*, but it is float32 \(50, 3, 4, 5\) in .*f"
+    with pytest.raises(DataError, match=said):
+        hdf5.load(tmp_path / "[fh].h5", x="data/X")
 
 
 def test_unknown_filters_name_the_plugin(path, monkeypatch):
@@ -159,15 +157,18 @@ DATASETS = {"x": ("data/fields", Role.FEATURE), "y": ("data/energy", Role.TARGET
 @pytest.fixture
 def runs(tmp_path):
     draw = np.random.default_rng(0)
-    paths = []
-    for i, rows in enumerate((30, 21)):
-        path = tmp_path / f"run{i}.h5"
-        with h5py.File(path, "w") as file:
-            file["data/fields"] = draw.normal(size=(rows, 3, 6, 6)).astype(np.float32)
-            file["data/energy"] = draw.normal(size=rows)
-            file["kind"] = draw.integers(0, 4, rows).astype(np.int32)
-        paths.append(path)
-    return paths
+    return [
+        write_file(
+            "hdf5",
+            tmp_path / f"run{i}.h5",
+            {
+                "data/fields": draw.normal(size=(rows, 3, 6, 6)).astype(np.float32),
+                "data/energy": draw.normal(size=rows),
+                "kind": draw.integers(0, 4, rows).astype(np.int32),
+            },
+        )
+        for i, rows in enumerate((30, 21))
+    ]
 
 
 def test_files_are_read_where_they_lie(runs, tmp_path, pool):

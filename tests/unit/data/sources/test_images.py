@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from PIL import Image
+from support.blocks import stored
 from support.sources import field, read_all, record_proto, varint, write_file, write_kvfile
 
 from singa_dask.data.columns import Channels, Role
@@ -15,34 +13,27 @@ from singa_dask.data.sources import images, kvfile
 from singa_dask.errors import DataError
 
 
-def save_image(path: Path, value: int, mode: str = "RGB", size: tuple[int, int] = (4, 3)) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new(mode, size, (value, 0, 0) if mode == "RGB" else value).save(path)
+def flat(value: int, shape: tuple[int, ...] = (3, 4, 3)) -> np.ndarray:
+    return np.full(shape, value, np.uint8)
 
 
-def test_image_folders_have_a_class_per_sub_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(images, "BLOCK_NBYTES", 3 * 36)
-    for i in range(4):
-        save_image(tmp_path / "ant" / f"{i}.png", i)
-        save_image(tmp_path / "bee" / f"{i}.png", 100 + i)
-    source = images.load(tmp_path)[""]
-    assert (source.classes, source.roles) == ({"y": ("ant", "bee")}, {"y": Role.LABEL})
-    assert source.channels == {"x": Channels.LAST}
-    assert [len(block.paths) for block in source.blocks] == [3, 3, 2]
-    found = read_all(source)
-    assert found["x"].shape == (8, 3, 4, 3)
+def test_image_folders_have_a_class_per_sub_folder(tmp_path):
+    content = {f"{name}/{i}.png": flat(first + i) for name, first in (("ant", 0), ("bee", 100)) for i in range(4)}
+    source = write_file("images", tmp_path / "f", content)
+    manifest = shard_files("images", tmp_path / "out", source=source, shuffle=False)[""]
+    assert (manifest.targets.role, manifest.targets.classes) == (Role.LABEL, ("ant", "bee"))
+    assert (manifest.features.channels, manifest.features.shape) == (Channels.LAST, (3, 4, 3))
+    found = stored(manifest)
     assert found["x"][:, 2, 3, 0].tolist() == [0, 1, 2, 3, 100, 101, 102, 103]
     assert found["y"].tolist() == [0] * 4 + [1] * 4
 
 
 def test_test_images_get_the_form_and_classes_of_the_training_images(tmp_path):
-    for name in ("ant", "bee"):
-        save_image(tmp_path / "train" / name / "1.png", 7, "L", (8, 8))
-    save_image(tmp_path / "test" / "bee" / "1.png", 9, "RGB", (16, 12))
-    made = images.load(tmp_path, resize="4x6")
-    assert [read_all(made[split])["x"].shape for split in ("train", "test")] == [(2, 4, 6, 1), (1, 4, 6, 1)]
-    assert made["test"].classes == {"y": ("ant", "bee")}
-    assert read_all(made["test"])["y"].tolist() == [1]
+    content = {f"train/{name}/1.png": flat(7, (8, 8)) for name in ("ant", "bee")}
+    source = write_file("images", tmp_path / "f", content | {"test/bee/1.png": flat(9, (12, 16, 3))})
+    made = shard_files("images", tmp_path / "out", source=source, resize="4x6")
+    assert [(made[split].total, made[split].features.shape) for split in made] == [(2, (4, 6, 1)), (1, (4, 6, 1))]
+    assert made["test"].targets.classes == ("ant", "bee") and stored(made["test"])["y"].tolist() == [1]
 
 
 GREY, LARGE, FLOATS = np.zeros((3, 4), np.uint8), np.zeros((3, 5), np.uint8), np.zeros((3, 4), np.float32)
@@ -71,19 +62,17 @@ def test_faults_of_image_folders_name_the_file(tmp_path, content, resize, fault)
     ("resize", "shape"), [(5, (5, 5, 3)), ("5", (5, 5, 3)), ("6x2", (6, 2, 3)), ((6, 2), (6, 2, 3))]
 )
 def test_images_are_scaled(tmp_path, resize, shape):
-    save_image(tmp_path / "ant" / "1.png", 7)
-    found = read_all(images.load(tmp_path, resize=resize)[""])["x"]
-    assert found.shape[1:] == shape
-    assert (found[..., 0] == 7).all()
+    source = write_file("images", tmp_path / "f", {"ant/1.png": flat(7)})
+    found = read_all(images.load(source, resize=resize)[""])["x"]
+    assert found.shape[1:] == shape and (found == 7).all()
 
 
-def test_new_images_need_no_classes_and_take_the_form_of_the_training_images(tmp_path):
-    save_image(tmp_path / "new" / "1.png", 7, "L", (8, 8))
-    save_image(tmp_path / "new" / "2.png", 9, "RGB", (5, 5))
-    for source, rows in ((tmp_path / "new", 2), (tmp_path / "new" / "2.png", 1)):
-        made = images.load(source, form=(4, 6, 3))[""]
-        found = read_all(made)
-        assert (made.y, found["x"].shape, list(found)) == ((), (rows, 4, 6, 3), ["x"])
+@pytest.mark.parametrize(("source", "rows"), [("new", 2), ("new/2.png", 1)])
+def test_new_images_need_no_classes_and_take_the_form_of_the_training_images(tmp_path, source, rows):
+    write_file("images", tmp_path, {"new/1.png": flat(7, (8, 8)), "new/2.png": flat(9, (5, 5, 3))})
+    made = images.load(tmp_path / source, form=(4, 6, 3))[""]
+    found = read_all(made)
+    assert (made.y, found["x"].shape, list(found)) == ((), (rows, 4, 6, 3), ["x"])
 
 
 # kvfiles
@@ -98,8 +87,7 @@ def records(values: np.ndarray = IMAGES) -> list[bytes]:
 
 
 @pytest.mark.parametrize("values", [IMAGES, IMAGES.astype("f4") / 7, IMAGES[:, 0], IMAGES[:, 0, 0]])
-def test_images_and_labels_are_read(tmp_path, monkeypatch, values):
-    monkeypatch.setattr(kvfile, "BLOCK_NBYTES", 3 * len(records(values)[0]))
+def test_images_and_labels_are_read(tmp_path, values):
     source = kvfile.load(write_kvfile(tmp_path / "train.bin", records(values)))[""]
     found = read_all(source)
     np.testing.assert_array_equal(found["x"], values)
