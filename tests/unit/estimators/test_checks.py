@@ -15,7 +15,8 @@ EXPECTED = dict.fromkeys(
 
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(
-    [Classifier(epochs=40), Regressor(epochs=40)], expected_failed_checks=lambda estimator: EXPECTED
+    [Classifier(epochs=15, learning_rate=0.02), Regressor(epochs=15, learning_rate=0.02)],
+    expected_failed_checks=lambda estimator: EXPECTED,
 )
 def test_scikit_learn_takes_it_as_an_estimator(estimator, check):
     check(estimator)

@@ -7,11 +7,11 @@ import sys
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.datasets import load_diabetes, load_digits, load_iris
+from sklearn.datasets import load_digits, load_iris
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import FunctionTransformer
 
 from singa_dask import Classifier, ClusterTopology, Job, Module, Regressor, autograd, layers, updaters
 from singa_dask.errors import ConfigError
@@ -28,19 +28,18 @@ def weights(estimator):
 
 def test_digits_in_a_pipeline_with_a_grid_search():
     x, y = load_digits(return_X_y=True)
-    x, test_x, y, test_y = train_test_split(x, y, test_size=0.25, random_state=0)
-    pipeline = make_pipeline(FunctionTransformer(np.sqrt), Classifier(epochs=15, random_state=0))
-    search = GridSearchCV(pipeline, {"classifier__learning_rate": [0.00001, 0.002]}, cv=2).fit(x, y)
+    pipeline = make_pipeline(FunctionTransformer(np.sqrt), Classifier(epochs=8, random_state=0))
+    search = GridSearchCV(pipeline, {"classifier__learning_rate": [0.00001, 0.002]}, cv=2).fit(x[:600], y[:600])
     assert search.best_params_ == {"classifier__learning_rate": 0.002}
-    assert search.score(test_x, test_y) > 0.96
+    assert search.score(x[600:], y[600:]) > 0.85
 
 
 def test_images_get_a_convolutional_net():
     data = load_digits()
-    x, test_x, y, test_y = train_test_split(data.images[..., None], data.target, random_state=0)
-    classifier = Classifier(epochs=4, random_state=0).fit(x, y)
+    x, y = data.images[:300, ..., None], data.target[:300]
+    classifier = Classifier(epochs=6, random_state=0).fit(x, y)
     assert "conv1_weight" in classifier.model_.state_dict()
-    assert classifier.score(test_x, test_y) > 0.95
+    assert classifier.score(x, y) > 0.6
     with pytest.raises(ValueError, match=r"X has samples of shape \(8, 8, 2\), but it was fitted to \(8, 8, 1\)"):
         classifier.predict(np.zeros((3, 8, 8, 2)))
 
@@ -102,16 +101,10 @@ def test_several_targets_and_their_units():
     x = DRAW.normal(size=(300, 3))
     y = np.stack([1000 + 50 * x[:, 0], 0.001 * x[:, 1] - 3], axis=1)
     regressor = Regressor(epochs=60, random_state=0).fit(x, y)
-    assert regressor.predict(x).shape == (300, 2)
     assert regressor.score(x, y) > 0.98
     one = Regressor(**FEW).fit(x, y[:, 0])
     assert one.predict(x).shape == (300,) and abs(one.predict(x).mean() - 1000) < 20
-
-
-def test_fields_may_be_predicted():
-    x = DRAW.normal(size=(60, 4, 6))
-    regressor = Regressor(**FEW).fit(x, 2 * x)
-    assert regressor.predict(x).shape == (60, 4, 6)
+    assert Regressor(epochs=1).fit(x, np.zeros((300, 4, 6))).predict(x).shape == (300, 4, 6)
 
 
 @pytest.mark.parametrize("estimator", [Classifier, Regressor])
@@ -129,18 +122,11 @@ def test_it_can_be_cloned_and_pickled(estimator):
 def test_more_samples_can_follow(estimator):
     x, y = IRIS
     classes = {"classes": [0, 1, 2]} if estimator is Classifier else {}
-    part = estimator(learning_rate=0.01, random_state=0).partial_fit(x[::2], y[::2], **classes)
+    part = estimator(learning_rate=0.01, batch_size=15, random_state=0).partial_fit(x[::2], y[::2], **classes)
     first = part.score(x, y)
-    for _ in range(12):
+    for _ in range(6):
         part.partial_fit(x[1::2], y[1::2])
     assert part.n_iter_ == 1 and part.score(x, y) > max(0.85, first)
-
-
-def test_the_first_part_names_all_classes():
-    with pytest.raises(ValueError, match="classes must be passed on the first call"):
-        Classifier().partial_fit(*IRIS)
-    with pytest.raises(ValueError, match="y holds 2, which is not one of the classes"):
-        Classifier(epochs=1).partial_fit(*IRIS, classes=[0, 1])
 
 
 class Hidden(Module):
@@ -189,11 +175,6 @@ def test_the_net_may_be_a_job_or_its_file(tmp_path):
     assert job.proto.neuralnet.layer[0].store_conf.path == ""
 
 
-def test_a_workspace_keeps_the_run(tmp_path):
-    classifier = Classifier(**FEW, workspace=tmp_path / "run").fit(*IRIS)
-    assert classifier.result_.checkpoint.exists() and (tmp_path / "run/job.conf").exists()
-
-
 def test_without_a_workspace_nothing_stays(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -213,32 +194,24 @@ def test_features_are_normalised_unless_that_is_switched_off():
 
 
 @pytest.mark.parametrize(
-    ("parameters", "message"),
+    ("call", "error", "message"),
     [
+        (lambda: Classifier(cluster=ClusterTopology.allreduce(2)).fit(*IRIS), ConfigError, "cluster: .*client=Client"),
         (
-            {"cluster": ClusterTopology.allreduce(2)},
-            "cluster: needs Dask workers, and there is no client.*client=Client",
+            lambda: Classifier(updater=updaters.SGD(lr=1), learning_rate=1.0).fit(*IRIS),
+            ConfigError,
+            "learning_rate: is given, and an updater too",
         ),
-        ({"updater": updaters.SGD(lr=1), "learning_rate": 1.0}, "learning_rate: is given, and an updater too"),
-        ({"patience": 3}, r"patience: is of a validation, and there is none.*validation=0\.1"),
-        ({"validation": 2.0}, "validation: a share must lie between 0 and 1"),
+        (lambda: Classifier(patience=3).fit(*IRIS), ConfigError, r"patience: is of a validation.*validation=0\.1"),
+        (lambda: Classifier(validation=2.0).fit(*IRIS), ConfigError, "validation: a share must lie between 0 and 1"),
+        (lambda: Classifier().fit(*IRIS, sample_weight=np.zeros(150)), ValueError, "at least one non-zero"),
+        (lambda: Classifier().partial_fit(*IRIS), ValueError, "classes must be passed on the first call"),
+        (lambda: Classifier().partial_fit(*IRIS, classes=[0, 1]), ValueError, "y holds 2, which is not one of the"),
     ],
 )
-def test_parameters_that_do_not_fit_are_refused(parameters, message):
-    with pytest.raises(ConfigError, match=message):
-        Classifier(**FEW, **parameters).fit(*IRIS)
-
-
-def test_weights_that_leave_nothing_are_refused():
-    with pytest.raises(ValueError, match="at least one non-zero"):
-        Classifier(**FEW).fit(*IRIS, sample_weight=np.zeros(150))
-
-
-def test_a_regression_set_of_scikit_learn():
-    x, test_x, y, test_y = train_test_split(*load_diabetes(return_X_y=True), random_state=0)
-    net = [layers.InnerProduct(num_output=16), layers.ReLU(), layers.InnerProduct(num_output=1)]
-    regressor = make_pipeline(StandardScaler(), Regressor(net, epochs=60, random_state=0)).fit(x, y)
-    assert regressor.score(test_x, test_y) > 0.3
+def test_what_does_not_fit_is_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
 
 
 def test_importing_the_package_imports_no_scikit_learn():
@@ -253,7 +226,7 @@ def test_without_scikit_learn_the_error_names_the_extra():
 
 
 def test_patience_ends_the_fit_and_the_best_parameters_are_kept():
-    x, y = load_digits(return_X_y=True)
+    x, y = (array[:700] for array in load_digits(return_X_y=True))
     y = np.where(DRAW.random(len(y)) < 0.4, DRAW.integers(0, 10, len(y)), y)  # noise, which is learnt by heart
     settings = {"epochs": 60, "validation": 0.2, "learning_rate": 0.01, "random_state": 0}
     stopped = Classifier(patience=3, **settings).fit(x, y)
@@ -307,7 +280,7 @@ def test_dask_dataframes_stay_lazy():
     assert np.abs(number.compute() - x["a"] * 10).mean() < 2
 
 
-def test_callbacks_are_told():
+def test_a_workspace_keeps_the_run_and_callbacks_are_told(tmp_path):
     told = []
-    Classifier(**FEW, callbacks=[lambda event: told.append(event)]).fit(*IRIS)
-    assert told
+    classifier = Classifier(epochs=1, callbacks=[told.append], workspace=tmp_path / "run").fit(*IRIS)
+    assert classifier.result_.checkpoint.exists() and (tmp_path / "run/job.conf").exists() and told

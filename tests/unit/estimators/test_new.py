@@ -22,14 +22,6 @@ def normal(*shape):
     return DRAW.normal(size=(ROWS, *shape)).astype(np.float32)
 
 
-def types(job):
-    return [layer.type for layer in job.proto.neuralnet.layer]
-
-
-def names(job):
-    return [layer.name for layer in job.proto.neuralnet.layer]
-
-
 def trained(path, tmp_path, **fields):
     """What the job file reaches after a few steps."""
     job = Job.from_file(path, [f"{name}={value}" for name, value in ({"train_steps": 4} | fields).items()])
@@ -53,7 +45,7 @@ def test_a_job_suits_its_data_and_trains(tmp_path, kind):
     x, y, layers, metrics = DATA[kind]
     write_shards(tmp_path / "shards", x, y, classes=3 if y.dtype.kind == "i" else None)
     job = write_job(str(tmp_path / "shards"), tmp_path / "job.conf")
-    found = [name for name in names(job) if name in {"conv1", "pool1", "conv2", "conv3", "hidden1", "hidden2"}]
+    found = [layer.name for layer in job.proto.neuralnet.layer]
     assert [name for name in found if name in layers] == layers
     assert ("conv1" in found) == ("conv1" in layers)
     result = trained(tmp_path / "job.conf", tmp_path)
@@ -69,9 +61,7 @@ def test_the_comments_say_what_the_data_are_and_what_to_do_next(tmp_path):
     text = (tmp_path / "mine.conf").read_text()
     assert "# 120 samples: 'x', 3 x 16 x 12 float32, to predict 'y', 3 classes." in text
     assert "# Train: singa-dask train mine.conf" in text
-    assert "    # The share of the samples that is never trained on.\n      validation_share: 0.1" in text.replace(
-        "      # The", "    # The"
-    )
+    assert "# The share of the samples that is never trained on.\n      validation_share: 0.1" in text
 
 
 def test_splits_are_found_and_measured_as_a_whole(tmp_path):
@@ -95,7 +85,7 @@ def test_weights_of_samples_are_read(tmp_path):
 
 
 def test_a_text_gets_a_net_that_predicts_the_next_symbol(tmp_path):
-    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 60)
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 30)
     shard_files("text", tmp_path / "shards", source=tmp_path / "text.txt", validation=0.2)
     job = write_job(str(tmp_path / "shards"), tmp_path / "job.conf")
     assert job.proto.neuralnet.unroll_len > 1
@@ -119,10 +109,12 @@ def test_the_command_names_the_next_one(tmp_path, monkeypatch):
     assert str(tmp_path / "shards") in (tmp_path / "job.conf").read_text()
 
 
-def test_what_has_nothing_to_predict_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("folder", "error", "message"),
+    [("shards", ConfigError, "have neither labels nor targets"), ("no", DataError, "is not a folder of shards")],
+)
+def test_what_has_nothing_to_predict_is_refused(tmp_path, folder, error, message):
     write_shards(tmp_path / "shards", normal(4))
-    with pytest.raises(ConfigError, match="have neither labels nor targets"):
-        write_job(str(tmp_path / "shards"), tmp_path / "job.conf")
-    with pytest.raises(DataError, match="is not a folder of shards"):
-        write_job(str(tmp_path / "nowhere"), tmp_path / "job.conf")
+    with pytest.raises(error, match=message):
+        write_job(str(tmp_path / folder), tmp_path / "job.conf")
     assert not (tmp_path / "job.conf").exists()
