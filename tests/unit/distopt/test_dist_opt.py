@@ -480,11 +480,3 @@ def test_wrong_use_is_refused(call, error, words):
     model, opt = make(SoloCommunicator())
     with pytest.raises(error, match=words):
         call(opt, model(*batch(0)))
-
-
-def test_ranks_with_other_models_are_named():
-    def member(comm):
-        DistOpt(SGD(lr=0.1), Model(layers(*[BatchNorm()] * (comm.rank == 2))), comm)
-
-    with pytest.raises(ConfigError, match="rank 2 has a model of other parameters than rank 0"):
-        run_threads(3, member)

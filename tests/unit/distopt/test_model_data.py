@@ -37,24 +37,6 @@ def fit(comm, model, x, y, steps=300, lr=0.3):
     return model
 
 
-def test_a_model_learns_targets():
-    model = fit(SoloCommunicator(), linear(), X, Y)
-    np.testing.assert_allclose(model.predict(X), Y, atol=1e-6)
-    assert model.evaluate(X, Y)["loss"] < 1e-10
-
-
-@pytest.mark.parametrize("dim", [0, 1])
-def test_ranks_learn_targets_as_one_does(dim):
-    def ranks(comm):
-        model = fit(comm, linear(dim), X, Y, steps=5)
-        return model.state_dict()
-
-    alone = fit(SoloCommunicator(), linear(), X, Y, steps=5).state_dict()
-    for state in run_threads(3, ranks):
-        for name, array in alone.items():
-            np.testing.assert_allclose(state[name], array, rtol=1e-10)
-
-
 @pytest.mark.parametrize("y", [RNG.normal(size=(4, 3)), np.arange(4)])
 def test_targets_that_no_layer_would_read_are_refused(y):
     model = Model([RecordInput("data", shape=[3]), InnerProduct(num_output=3), EuclideanLoss("loss")])
@@ -88,18 +70,20 @@ def test_a_model_takes_raw_arrays_and_predicts_in_their_units():
     assert float(model(RAW, RAW_Y)) == pytest.approx(float(plain(X, Y)))
     fit(SoloCommunicator(), model, RAW, RAW_Y)
     np.testing.assert_allclose(model.predict(RAW), RAW_Y, atol=1e-4)
+    assert model.evaluate(RAW, RAW_Y)["loss"] < 1e-10
 
 
 @pytest.mark.parametrize("dim", [0, 1])
-def test_ranks_predict_in_units_too(dim):
-    def ranks(comm):
-        model = linear(dim, **STATISTICS)
-        DistOpt(SGD(lr=0.1), model, comm)
-        return model.predict(RAW[comm.rank :: 3])
+def test_ranks_learn_targets_and_predict_in_their_units_as_one_does(dim):
+    def trained(comm):
+        model = fit(comm, linear(dim, **STATISTICS), RAW, RAW_Y, steps=5)
+        return model.predict(RAW[comm.rank :: comm.size]), model.state_dict()
 
-    expected = linear(dim, **STATISTICS).predict(RAW)
-    for rank, predicted in enumerate(run_threads(3, ranks)):
+    expected, parameters = trained(SoloCommunicator())
+    for rank, (predicted, state) in enumerate(run_threads(3, trained)):
         np.testing.assert_allclose(predicted, expected[rank::3])
+        for name, array in parameters.items():
+            np.testing.assert_allclose(state[name], array, rtol=1e-10)
 
 
 @pytest.mark.parametrize(
