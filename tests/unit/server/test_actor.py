@@ -268,22 +268,6 @@ async def test_one_exchange_per_slice_is_under_way_at_a_time(network):
 
 
 @played
-async def test_a_neighbour_that_is_gone_for_a_while_is_told_again(network):
-    left, right = await pair(network)
-    failures = []
-
-    def fail(receiver):
-        if len(failures) < 3:
-            failures.append(receiver)
-            raise (KeyError("no such actor"), ConnectionError("gone"))[len(failures) % 2]
-
-    network.before = fail
-    await left.call(update())
-    await becomes(-1, right)
-    assert failures == ["right"] * 3
-
-
-@played
 async def test_a_neighbour_that_is_gone_is_not_asked_without_a_pause(network):
     left, _ = await pair(network)
     actor.RETRY_S = 60.0
@@ -308,21 +292,18 @@ async def test_another_neighbour_is_not_kept_waiting_by_the_one_before(network):
     await left.call(update())
     stuck = left._exchanging
     await until(lambda: [asked for asked in network.asked if asked[1] == "right"])
-    await asyncio.sleep(0.05)
     other = network.start("other", 32, 2, groups=(1,), accounts={"left": (0, 0)})
     for index in range(2):
         await other.call(Put(index, ones(0.0)))
     await left.meet(Address("right", "right"))
     assert left._exchanging is stuck and not stuck.done(), "it is the same neighbour"
     await left.meet(Address("other", "other"))
-    assert left._exchanging is not stuck
     await becomes(-1, other)
     assert stuck.done()
-    network.asked.clear()
     await left.meet(None)
     await left.call(update(step=1))
     await asyncio.sleep(0.05)
-    assert not network.asked and await value_of(other) == -1
+    assert await value_of(other) == -1
     await left.meet(Address("other", "other"))
     await becomes(-2, other)  # it is told what happened before
 

@@ -95,13 +95,6 @@ def test_what_happens_during_an_exchange_counts_in_the_next():
     assert once(line) == (-5, -5)
 
 
-def test_what_is_not_shared_stays_and_is_shared_later():
-    line = pair(Slowly, 2, 2)
-    for _ in range(30):
-        once(line)
-    np.testing.assert_allclose([line.values(0), line.values(1)], -8, rtol=1e-6)
-
-
 @settings(max_examples=60)
 @given(n=st.integers(2, 4), schedule=events, rule=st.sampled_from([Averaging, Elastic, ByUpdates, Slowly]))
 def test_accounts_and_ledgers_stay_true_whatever_is_lost_or_repeated(n, schedule, rule):

@@ -137,22 +137,18 @@ def test_replies_that_come_out_of_order_end_with_the_newest_parameters():
         server.call(Put(i, ones(0.0)))
     (stub,) = stubs_of(cut, links, behind=1)
     out = ones(0.0, 32)
-    stub.push(0, ones(1.0, 32), out)
-    stub.push(1, ones(1.0, 32), out)
-    # The first update's reply on server 1 comes last of all; on server 0 the second update gets there first.
-    request, future = links[0].asked.pop(1)
-    second = parts[0].call(request)
-    assert not second.done()
-    links[0].answer(0)
-    future.set_result(second.result(5))
-    first = links[1].asked.pop(0)
-    early = parts[1].call(first[0]).result(5)
-    links[1].answer(0)
-    first[1].set_result(early)
+    for step in range(2):
+        stub.push(step, ones(1.0, 32), out)
+    for i, link in links.items():
+        requests, futures = zip(*link.asked, strict=True)
+        # On server 0 the second update gets there first. The first one's reply comes last of all.
+        replies = {request.step: parts[i].call(request) for request in requests[:: 1 if i else -1]}
+        for step in (1, 0):
+            futures[step].set_result(replies[step].result(5))
     stub.pull(out, everything=True)
     assert (out == -2).all()
     stub.push(2, ones(1.0, 32), out)
-    assert [link.asked[0][0].based_on for link in links.values()] == [2, 2]
+    assert [link.said[2].based_on for link in links.values()] == [2, 2]
 
 
 def test_a_new_generation_begins_where_the_servers_are_with_one_clock():
@@ -348,14 +344,14 @@ def test_what_the_link_raises_is_raised_at_once(one, error):
 
 @pytest.mark.parametrize("bound", [None, 2])
 def test_a_server_that_many_threads_call_loses_nothing(bound):
-    ngroups, steps = 4, 150
+    ngroups, steps, woken = 4, 100, []
     cut = partition(64, 2, 1, beside=False)
     server = servers(cut, 1, groups=range(ngroups), max_staleness=bound)[0]
-    woken = []
     server.on_update = lambda: woken.append(1)
     start = threading.Barrier(2 * ngroups)
 
-    def run(group: int, worker: int) -> float:
+    def run(member: int) -> None:
+        group, worker = divmod(member, 2)
         stub = Stub(cut.of_worker(worker), {0: LocalLink(server)}, group, behind=group % 2, patience_s=30)
         every = ones(0.0, 64)
         out = every[32 * worker : 32 * worker + 32]
@@ -369,12 +365,9 @@ def test_a_server_that_many_threads_call_loses_nothing(bound):
             assert (out == out[0]).all() and out[0] <= -(group + 1) * (step + 1 - stub.behind)
         stub.pull(every, everything=True)
         stub.leave()
-        return float(out[0])
 
     with ThreadPoolExecutor(2 * ngroups) as pool:
-        futures = [pool.submit(run, group, worker) for group in range(ngroups) for worker in range(2)]
-        for future in futures:
-            future.result(40)
+        list(pool.map(run, range(2 * ngroups), timeout=40))
     for index in range(2):
         state = server.call(Inspect(index)).result(1)
         assert (state.values == -steps * 10).all() and state.version == ngroups * steps
