@@ -132,19 +132,6 @@ def test_training_raises_the_exact_likelihood_of_the_data():
     assert metrics["squared_error"].mean < 0.5
 
 
-def test_shares_of_a_batch_add_up_to_the_whole():
-    data = np.random.default_rng(0).random((10, 4))
-    whole = machine()
-    metrics = train(whole, data)
-    total, error = np.zeros_like(whole.flat.grads), 0.0
-    for first, share in ((0, data[:3]), (3, data[3:])):
-        part = machine()
-        error += train(part, share, first_row=first, total=10)["squared_error"].total
-        total += part.flat.grads
-    np.testing.assert_allclose(total, whole.flat.grads, rtol=1e-12, atol=1e-14)
-    assert error == pytest.approx(metrics["squared_error"].total)
-
-
 @pytest.mark.parametrize(
     "updater", [updaters.SGD(lr=0.1, momentum=0.9, weight_decay=0.1), updaters.Adam(lr=0.1, weight_decay=0.1)]
 )
