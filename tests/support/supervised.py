@@ -152,7 +152,7 @@ class Run:
         *,
         spare=0,
         nannies=True,
-        max_restarts=3,
+        max_restarts=None,
         steps=None,
         least=None,
         starts=0,
@@ -177,7 +177,8 @@ class Run:
         for _ in range(spare):
             self.start()
         members = Members.placed(topology, placement, starts)
-        self.state = Supervision(members, steps=steps, max_restarts=max_restarts, patience_s=30.0, least=least)
+        bound = {} if max_restarts is None else {"max_restarts": max_restarts}
+        self.state = Supervision(members, steps=steps, patience_s=30.0, least=least, **bound)
         self.state.processes.there(self.there.values())
         self.members, self.worker_groups, self.server_groups = members, members.worker_groups, members.server_groups
         prepared = SimpleNamespace(

@@ -62,85 +62,65 @@ def resumes(trained, run, caplog):
     return resume
 
 
-def write(name, text):
-    return lambda run: (run / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-
-
-def add(name, text):
-    def act(run):
-        with open(run / name, "ab") as file:
-            file.write(text if isinstance(text, bytes) else text.encode())
-
-    return act
-
-
-def place(name, kind):
-    return lambda run: put(kind, run / name)
-
-
+# A file of a run, and what is written to it, added as a line, or put in its place.
 RECORDS = {
-    "summary: a list": ("summary.json", write("summary.json", "[]")),
-    "summary: other types": ("summary.json", write("summary.json", '{"groups": 7, "step": "x"}')),
-    "summary: of groups": ("summary.json", write("summary.json", '{"status": "completed", "groups": {"a": {}}}')),
-    "summary: torn": ("summary.json", write("summary.json", '{"status": "comp')),
-    "summary: bytes": ("summary.json", write("summary.json", b"\xff\xfe\x00")),
-    "summary: deep": ("summary.json", write("summary.json", "[" * 100_000)),
-    "summary: fifo": ("summary.json", place("summary.json", "fifo")),
-    "summary: folder": ("summary.json", place("summary.json", "folder")),
-    "metrics: folder": ("metrics.jsonl", place("metrics.jsonl", "folder")),
-    "metrics: fifo": ("metrics.jsonl", place("metrics.jsonl", "fifo")),
-    "metrics: device": ("metrics.jsonl", place("metrics.jsonl", "null")),
-    "metrics: a list": ("metrics.jsonl: line 5", add("metrics.jsonl", "[1]\n")),
-    "metrics: no step": ("metrics.jsonl: line 5", add("metrics.jsonl", '{"phase": "train", "group": 0}\n')),
-    "metrics: step": (
-        "metrics.jsonl: line 5",
-        add("metrics.jsonl", '{"phase": "train", "group": 0, "step": "many"}\n'),
-    ),
-    "metrics: zeros": ("metrics.jsonl: line 5", add("metrics.jsonl", b"\x00" * 100 + b"\n")),
-    "metrics: half a line inside": ("metrics.jsonl: line 5", add("metrics.jsonl", '{"gro{"group": 0}\n')),
-    "metrics: a line without end": ("metrics.jsonl: line 5", add("metrics.jsonl", b" " * (3 << 20) + b"\n")),
-    "events: fifo": ("events.jsonl", place("events.jsonl", "fifo")),
-    "events: folder": ("events.jsonl", place("events.jsonl", "folder")),
-    "events: a number": ("events.jsonl: line", add("events.jsonl", "7\n")),
-    "events: no fields": ("events.jsonl: line", add("events.jsonl", '{"event": "restart"}\n')),
-    "events: a replica": (
-        "events.jsonl: line",
-        add("events.jsonl", '{"event": "replica outdated", "server_group": "x"}\n'),
-    ),
-    "events: half a pair": (
-        "events.jsonl: line",
-        add("events.jsonl", '{"event": "begun", "group": 0, "steps": [[1]]}\n'),
-    ),
-    "events: begun": (
-        "events.jsonl: line",
-        add("events.jsonl", '{"event": "begun", "group": 0, "steps": {"0": 1}}\n'),
-    ),
+    "summary: a list": ("summary.json", "write", b"[]"),
+    "summary: other types": ("summary.json", "write", b'{"groups": 7, "step": "x"}'),
+    "summary: of groups": ("summary.json", "write", b'{"status": "completed", "groups": {"a": {}}}'),
+    "summary: torn": ("summary.json", "write", b'{"status": "comp'),
+    "summary: bytes": ("summary.json", "write", b"\xff\xfe\x00"),
+    "summary: deep": ("summary.json", "write", b"[" * 100_000),
+    "summary: fifo": ("summary.json", "put", "fifo"),
+    "summary: folder": ("summary.json", "put", "folder"),
+    "metrics: folder": ("metrics.jsonl", "put", "folder"),
+    "metrics: fifo": ("metrics.jsonl", "put", "fifo"),
+    "metrics: device": ("metrics.jsonl", "put", "null"),
+    "metrics: a list": ("metrics.jsonl", "add", b"[1]"),
+    "metrics: no step": ("metrics.jsonl", "add", b'{"phase": "train", "group": 0}'),
+    "metrics: step": ("metrics.jsonl", "add", b'{"phase": "train", "group": 0, "step": "many"}'),
+    "metrics: zeros": ("metrics.jsonl", "add", b"\x00" * 100),
+    "metrics: half a line inside": ("metrics.jsonl", "add", b'{"gro{"group": 0}'),
+    "metrics: a line without end": ("metrics.jsonl", "add", b" " * (3 << 20)),
+    "events: fifo": ("events.jsonl", "put", "fifo"),
+    "events: folder": ("events.jsonl", "put", "folder"),
+    "events: a number": ("events.jsonl", "add", b"7"),
+    "events: no fields": ("events.jsonl", "add", b'{"event": "restart"}'),
+    "events: a replica": ("events.jsonl", "add", b'{"event": "replica outdated", "server_group": "x"}'),
+    "events: half a pair": ("events.jsonl", "add", b'{"event": "begun", "group": 0, "steps": [[1]]}'),
+    "events: begun": ("events.jsonl", "add", b'{"event": "begun", "group": 0, "steps": {"0": 1}}'),
 }
 
 
-@pytest.mark.parametrize("damage", RECORDS)
-def test_an_audit_names_what_is_damaged_and_goes_on(here, run, damage):
-    name, act = RECORDS[damage]
-    shutil.rmtree(run / name) if (run / name).is_dir() else None
-    act(run)
+@pytest.fixture
+def named(run, request):
+    """What is named of the damage that the test is about, which has been done."""
+    name, act, content = RECORDS[request.param]
+    if act == "put":
+        put(content, run / name)
+        return name
+    before = (run / name).read_bytes() if act == "add" else b""
+    (run / name).write_bytes(before + content + b"\n" * (act == "add"))
+    return f"{name}: line {before.count(10) + 1}" if act == "add" else name
+
+
+@pytest.mark.parametrize("named", RECORDS, indirect=True)
+def test_an_audit_names_what_is_damaged_and_goes_on(here, run, named):
     ran = here("audit", run)
     assert ran.code in (0, 1) and ran.out.splitlines()[-1].startswith(("clean: 4", "not clean: 4")), ran
     told = json.loads(here("audit", run, "--json").out)["damaged"]
-    assert len(told) == 1 and name in told[0] and " ".join(told) in " ".join(ran.out.split()), (told, ran.out)
+    assert len(told) == 1 and named in told[0] and " ".join(told) in " ".join(ran.out.split()), (told, ran.out)
 
 
-@pytest.mark.parametrize("damage", [damage for damage in RECORDS if not damage.startswith("summary")])
-def test_a_run_whose_record_is_damaged_resumes(resumes, run, damage):
-    name, act = RECORDS[damage]
-    act(run)
-    if damage.endswith("folder"):
-        with pytest.raises(SingaError, match=rf"{name}.*folder"):
+@pytest.mark.parametrize("named", [damage for damage in RECORDS if not damage.startswith("summary")], indirect=True)
+def test_a_run_whose_record_is_damaged_resumes(resumes, run, named):
+    if (run / named).is_dir():
+        with pytest.raises(SingaError, match=rf"{named}.*folder"):
             resumes()
         return
-    assert name in resumes()
+    assert named in resumes()
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["step"] == 6 and all(isinstance(row["step"], int) for row in rows)
-    if name.startswith("metrics.jsonl: line"):
+    if named.startswith("metrics.jsonl: line"):
         assert [row["step"] for row in rows if row["phase"] == "train"] == [1, 2, 3, 4, 5, 6]
 
 

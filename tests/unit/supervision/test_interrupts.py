@@ -4,20 +4,12 @@ import signal
 
 import pytest
 
-from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
 from singa_dask.supervision.interrupts import interrupts
 
 INT, TERM, HUP, USR1 = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
 
 
-@pytest.fixture(autouse=True)
-def handled():
-    """Handlers that raise KeyboardInterrupt, as those of the command do."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in {*FOR_THE_DRIVER, USR1}}
-    yield
-    assert all(signal.getsignal(number) is signal.default_int_handler for number in before), "they are put back"
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("python_handles_signals")
 
 
 def raise_quietly(number):
@@ -55,12 +47,7 @@ def test_only_ctrl_c_aborts_what_the_first_signal_began(sent, asked, aborts):
 
 def test_the_first_signal_interrupts_where_there_is_nothing_to_stop():
     heard = []
-
-    def asked(by):
-        heard.append(by)
-        return True
-
-    with interrupts(asked):
+    with interrupts(lambda by: heard.append(by) or True):
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(TERM)
         raise_quietly(TERM)  # while what the first one ended is cleared away

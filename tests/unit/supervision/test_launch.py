@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 from support.supervised import HOGWILD, Run, failed, found, left_by
@@ -82,20 +83,12 @@ def test_closing_tells_which_processes_are_replaced(run):
 
 
 def test_worker_groups_that_run_are_told_where_their_servers_are_until_they_hear_it(run):
-    class Deaf:
-        def __init__(self, times):
-            self.times, self.told = times, []
-
-        def tell(self, name, value):
-            self.told.append((name, value))
-            return len(self.told) > self.times
-
     servers = replace(run.request.server_groups[0], groups=(0, 1, 2, 3))
     request = replace(run.request, worker_groups=(), server_groups=(servers,))
-    groups = {0: Deaf(0), 1: Deaf(2), 2: Deaf(1000)}  # the last one is being formed
-    launched = run.launcher.form(request, {}, groups)
-    assert [len(group.told) for group in groups.values()] == [1, 3, launch._TELLS]
-    assert groups[0].told == [("servers", launched.servers[0].addresses)]
+    groups = {i: Mock(**{"tell.side_effect": [False] * deaf + [True]}) for i, deaf in enumerate((0, 2, 99))}
+    launched = run.launcher.form(request, {}, groups)  # without the last one, which is being formed
+    assert [group.tell.call_count for group in groups.values()] == [1, 3, launch._TELLS]
+    assert groups[0].tell.call_args == call("servers", launched.servers[0].addresses)
 
 
 def test_servers_whose_memory_nobody_holds_are_named(run):

@@ -1,5 +1,7 @@
 """What the driver knows of nannies."""
 
+import pytest
+
 from singa_dask.cluster import WorkerInfo
 from singa_dask.supervision.processes import Processes
 
@@ -25,22 +27,22 @@ def test_processes_are_found_by_their_nannies():
     assert made.by_nanny(["w1", "w9", "unknown"]) == {"n1": ("w1", 1)}
 
 
-def test_replicas_are_on_other_machines_and_nannies_of_the_run_take_turns():
-    made = processes("a", "a", "b", "b", "b")
-    used = {"w0", "w1", "w2", "w3"}
-    assert [made.keeps_replica("w0", used, number, wanted=None) for number in range(3)] == ["n2", "n3", "n2"]
-    assert made.keeps_replica("w2", used, 0, wanted=None) == "n0"
-    assert made.keeps_replica("w0", used, 0, wanted=0) == ""
-    assert made.keeps_replica("unknown", used, 0, wanted=1) == "", "it keeps no shadow"
-
-
-def test_one_machine_has_replicas_only_if_they_are_wanted():
-    made = processes("a", "a", "b")
-    used = {"w0", "w1"}
-    assert made.keeps_replica("w0", used, 0, wanted=None) == "", "no process of the run is elsewhere"
-    assert made.keeps_replica("w0", used, 0, wanted=1) == "n2"
-    assert processes("a", "a").keeps_replica("w0", used, 0, wanted=1) == "n1"
-    assert processes("a").keeps_replica("w0", used, 0, wanted=1) == ""
+@pytest.mark.parametrize(
+    ("machines", "used", "address", "wanted", "nannies"),
+    [
+        ("aabbb", {"w0", "w1", "w2", "w3"}, "w0", None, ["n2", "n3", "n2"]),  # those of the run take turns
+        ("aabbb", {"w0", "w1", "w2", "w3"}, "w2", None, ["n0"]),
+        ("aabbb", {"w0", "w1", "w2", "w3"}, "w0", 0, [""]),
+        ("aabbb", {"w0", "w1", "w2", "w3"}, "unknown", 1, [""]),  # it keeps no shadow
+        ("aab", {"w0", "w1"}, "w0", None, [""]),  # no process of the run is elsewhere
+        ("aab", {"w0", "w1"}, "w0", 1, ["n2"]),
+        ("aa", {"w0", "w1"}, "w0", 1, ["n1"]),
+        ("a", {"w0", "w1"}, "w0", 1, [""]),
+    ],
+)
+def test_replicas_are_on_other_machines_or_elsewhere_if_they_are_wanted(machines, used, address, wanted, nannies):
+    made = processes(*machines)
+    assert [made.keeps_replica(address, used, n, wanted=wanted) for n in range(len(nannies))] == nannies
 
 
 def test_a_replica_is_where_a_worker_has_answered_lately():

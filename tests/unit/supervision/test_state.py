@@ -229,7 +229,7 @@ def test_restarts_are_counted_for_each_and_bounded(monkeypatch):
     run.play([("lose", 1), ("answer", ev.Survey)])
     assert isinstance(run.state.error, GroupLost) and run.commands[-1] == ev.End(run.state.error)
     (history,) = run.state.error.__notes__
-    assert "worker group 1 on w5: formed: forming -> running" in history
+    assert "the start" in history and "worker group 1 on w5: formed: forming -> running" in history
     assert run.handle(ev.Progress(0, 99)) == [] and 0 not in run.state.steps
 
 

@@ -19,23 +19,14 @@ from singa_dask.supervision import launch, standstill
 from singa_dask.supervision import supervisor as supervision
 from singa_dask.supervision.supervisor import Supervisor
 
+pytestmark = pytest.mark.usefixtures("python_handles_signals")
+
 
 def raising(error):
     def function(*args, **options):
         raise error
 
     return function
-
-
-@pytest.fixture(autouse=True)
-def python_handles_signals():
-    """As in a process of its own: an earlier test may have called the command, which handles them otherwise."""
-    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
-    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
-    yield
-    assert all(signal.getsignal(number) is signal.default_int_handler for number in numbers), "they are put back"
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture
