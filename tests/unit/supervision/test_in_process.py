@@ -120,8 +120,9 @@ def test_callbacks_are_called_as_it_goes_on_and_one_that_raises_ends_it_with_a_c
         if event.kind == "step" and event.step == 4:
             raise ValueError("boom")
 
-    with pytest.raises(TrainingError, match=r"/run/checkpoint/step-00000004\.h5"):
+    with pytest.raises(TrainingError, match=r"/run/checkpoint/step-00000004\.h5") as caught:
         run(job(), callbacks=[boom])
+    assert isinstance(caught.value.__cause__, ValueError)
     assert told == [("test", 0), ("step", 2), ("step", 4), ("end", 4)]
     assert (summary()["status"], summary()["step"]) == ("failed", 4)
 

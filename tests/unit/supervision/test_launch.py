@@ -75,11 +75,13 @@ def test_an_error_that_is_none_of_the_clusters_is_raised_and_leaves_nothing(run,
     assert run.groups == []
 
 
-def test_closing_tells_which_processes_are_replaced(run):
+def test_closing_tells_which_processes_are_replaced_and_lets_growing_groups_end_their_step(run):
     launched = run.form()
     run.stuck |= {"w1", "w3"}
-    assert close(launched.groups.values(), launched.servers.values()) == {"w1": 1, "w3": 3}
-    assert all(servers.stopped for servers in launched.servers.values())
+    growing = launched.groups[1]
+    assert close(launched.groups.values(), launched.servers.values(), [growing]) == {"w1": 1, "w3": 3}
+    assert all(servers.stopped for servers in launched.servers.values()) and run.groups == []
+    assert [("regroup", True) in group.told for group in launched.groups.values()] == [False, True, False]
 
 
 def test_worker_groups_that_run_are_told_where_their_servers_are_until_they_hear_it(run):

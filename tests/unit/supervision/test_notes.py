@@ -1,5 +1,7 @@
 """What is said about a run: every note, reply and error of its supervision, once."""
 
+from dataclasses import replace
+
 import pytest
 from support.supervised import ALLREDUCE, DOWNPOUR, HOGWILD, SANDBLASTER, Run, found, left_by
 
@@ -16,6 +18,9 @@ LEFT = {"left": {"worker group 0": ("0", "1", "2")}}
 TOO_BIG = ConfigError(Problem("neuralnet", "needs 9.0 GB per worker"))
 AGAIN = DOWNPOUR | {"starts": 1, "steps": {0: 10}}
 HOSTS = DOWNPOUR | {"hosts": 3}
+AHEAD = Ledger()
+AHEAD.begin(2, 0)
+AHEAD.add(0, 0)
 # A part of the only note that has it, as far as no other note of this table has it too.
 NOTES = {
     "its process died (step 77). Restart 1 of 3, from step 50.": (
@@ -89,6 +94,13 @@ NOTES = {
     "the memory of the lost driver's servers is of another topology, net, updater or data. The run goes on": (
         AGAIN,
         [{"inherited": Inherited(fits=False)}, "begin"],
+    ),
+    " is older than the newest checkpoint. ": (
+        AGAIN,
+        [
+            {"left": left_by(0, 3, 0), "inherited": Inherited(ledgers={"server group 0": Ledger()})},
+            *({"found": replace(found(10), ledger=AHEAD)}, "begin"),
+        ],
     ),
     " is not whole: server group 0. ": (AGAIN, [{"inherited": Inherited(torn=("server group 0",))}, "begin"]),
     " is not whole: it is gone, or has no parameters yet. ": (AGAIN, [{"inherited": Inherited()}, "begin"]),

@@ -20,6 +20,7 @@ LOSSES: dict[str, Case] = {
         {
             "workers": ["w1 w3"],
             "restarts": [((0,), (), ())],
+            "lost at": [77],
             "back": [((0,), 50)],
             "begin": {0: 50},
             "resume": {0: found(50).path},
@@ -201,6 +202,14 @@ CASES = LOSSES | FORMING
 @pytest.mark.parametrize("case", CASES)
 def test_what_becomes_of_a_run(monkeypatch, case):
     assert becomes(monkeypatch, CASES[case]) == CASES[case][2]
+
+
+def test_a_loss_takes_two_surveys(monkeypatch):
+    """Each may take seconds."""
+    run = Run(monkeypatch, spare=1, **ALLREDUCE).begin()
+    before = len(run.commands)
+    kinds = [type(command) for command in run.play([("lose", 0), "settle"]).commands[before:]]
+    assert kinds == [ev.Survey, ev.Note, ev.Close, ev.Survey, ev.Rewind, ev.FormRequest, ev.TellLead]
 
 
 def test_the_launcher_gets_all_that_it_must_know(monkeypatch):

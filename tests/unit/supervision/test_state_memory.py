@@ -181,7 +181,14 @@ INHERITED: dict[str, Case] = {
     "servers go on from memory, and worker groups ask them for their step": (
         SECOND,
         [inherits(), "begin"],
-        {"fresh": [False], "from": ["generation 3"], "restarts": [((0, 1), (), (0,))], "back": [], "let go": 1},
+        {
+            "fresh": [False],
+            "from": ["generation 3"],
+            "restarts": [((0, 1), (), (0,))],
+            "lost at": [0],
+            "back": [],
+            "let go": 1,
+        },
     ),
     "memory of another net is void": (SECOND, [inherits(fits=False), "begin"], VOID),
     "memory that is gone is void": (SECOND, [{**inherits(), "inherited": Inherited()}, "begin"], VOID),
