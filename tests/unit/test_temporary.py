@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from singa_dask import temporary
 from singa_dask.temporary import in_use, private_folder, remove_abandoned
@@ -60,12 +59,11 @@ def test_a_file_system_without_locks_keeps_everything(tmp_path, monkeypatch):
 def test_a_private_folder_is_gone_afterwards_and_those_of_killed_processes_too(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with private_folder() as left:
-        name = left.name.rpartition("-")[0]
-    killed, others = tmp_path / f"{name}-killed", tmp_path / "other-folder"
+        killed, others = tmp_path / f"{left.name.rpartition('-')[0]}-killed", tmp_path / "other-folder"
     for folder in (killed, others):
         folder.mkdir()
         (folder / "listener").touch()
     with private_folder() as folder, private_folder() as second:
         assert sorted(tmp_path.iterdir()) == sorted([folder, second, others])
         assert {path.stat().st_mode & 0o777 for path in (folder, second)} == {0o700}
-    assert [Path(path) for path in tmp_path.iterdir()] == [others]
+    assert [*tmp_path.iterdir()] == [others]

@@ -97,12 +97,6 @@ def test_random_orders_are_the_same_everywhere():
     assert all(share_rows((seed,), 30, (0.1, 0.2)) == (3, 6) for seed in range(50))
 
 
-def test_each_block_is_read_once(tmp_path):
-    log = tmp_path / "log"
-    write_rows(tmp_path / "out", {"x": np.zeros((50, 2)) + np.arange(50)[:, None]}, (10, 20, 30), log=log)
-    assert sorted(log.read_text().split()) == ["0-10", "10-20", "20-30", "30-50"]
-
-
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("point", [(stage, "_write"), (assemble, "write_shard"), (assemble, "_note"),
                                    (write, "finish"), (write, "replace_folder"), (os, "rename")])  # fmt: skip
@@ -238,11 +232,6 @@ def test_constant_features_are_named(tmp_path, caplog):
     caplog.clear()
     (manifest,) = write_rows(tmp_path / "field", {"x": x.reshape(15, 8)[:, :, None]}).values()
     assert manifest.notes == () and not caplog.records
-
-
-def test_the_channels_may_be_said(tmp_path):
-    (manifest,) = write_rows(tmp_path / "out", {"x": np.ones((5, 6, 7, 8))}, channels={"x": "first"}).values()
-    assert manifest.features.net_shape == (7, 8, 6)
 
 
 def test_blocks_may_differ_in_type(tmp_path):

@@ -212,9 +212,9 @@ def test_the_cluster_writes_the_same_bytes(tmp_path, client):
         assert sorted(os.listdir(tmp_path / name)) == ["here", "there"]
 
 
-def test_blocks_are_read_on_the_workers(tmp_path, client):
+def test_each_block_is_read_once(tmp_path, where):
     log = tmp_path / "log"
-    write_rows(tmp_path / "out", {"x": samples(2)}, (30, 60), log=log, client=client)
+    write_rows(tmp_path / "out", {"x": samples(2)}, (30, 60), log=log, client=where)
     assert sorted(log.read_text().split()) == ["0-30", "30-60", "60-90"]
 
 

@@ -66,25 +66,23 @@ def test_test_samples_have_the_classes_of_the_training_samples(tmp_path, train, 
     assert stored(made["test"])["y"].tolist() == numbers
 
 
-def test_only_training_samples_are_shuffled(tmp_path):
-    x = np.arange(200.0)[:, np.newaxis]
-    np.savez(tmp_path / "a.npz", x_train=x, y_train=x[:, 0], x_test=x, y_test=x[:, 0])
-    made = shard_files("npz", tmp_path / "out", source=tmp_path / "a.npz")
-    assert stored(made["test"])["x"].tolist() == x.tolist() != stored(made["train"])["x"].tolist()
-    made = shard_files("npz", tmp_path / "out", source=tmp_path / "a.npz", shuffle=False, overwrite=True)
-    assert stored(made["train"])["x"].tolist() == x.tolist()
+@pytest.mark.parametrize(("shuffle", "same"), [(None, False), (False, True)])
+def test_only_training_samples_are_shuffled(tmp_path, shuffle, same):
+    x = np.arange(200.0)
+    source = write_file("npz", tmp_path / "a.npz", {"x_train": x, "y_train": x, "x_test": x, "y_test": x})
+    made = shard_files("npz", tmp_path / "out", source=source, shuffle=shuffle)
+    assert stored(made["test"])["x"].tolist() == x.tolist()
+    assert (stored(made["train"])["x"].tolist() == x.tolist()) == same
 
 
-def test_samples_without_labels_keep_their_order(tmp_path):
-    (tmp_path / "t.csv").write_text("".join(f"{i},1\n" for i in range(300)))
-    for options, same in (
-        ({"label": "none"}, True),
-        ({"label": 1}, False),
-        ({"label": "none", "shuffle": True}, False),
-    ):
-        out = tmp_path / "out"
-        made = shard_files("csv", out, source=tmp_path / "t.csv", header=False, overwrite=True, **options)[""]
-        assert (stored(made)["x"][:, 0].tolist() == list(range(300))) is same
+@pytest.mark.parametrize(
+    ("options", "same"),
+    [({"label": "none"}, True), ({"label": 1}, False), ({"label": "none", "shuffle": True}, False)],
+)
+def test_samples_without_labels_keep_their_order(tmp_path, options, same):
+    source = write_file("csv", tmp_path / "t.csv", "".join(f"{i},1\n" for i in range(300)))
+    made = shard_files("csv", tmp_path / "out", source=source, header=False, **options)[""]
+    assert (stored(made)["x"][:, 0].tolist() == [*range(300)]) is same
 
 
 ONES = np.ones((4, 2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.blocks import stored
 
-from singa_dask.data import Manifest, first_difference, resolve, shard_files, vocabulary, write_shards
+from singa_dask.data import Manifest, first_difference, shard_files, vocabulary, write_shards
 from singa_dask.data.converters import text
 from singa_dask.errors import ConfigError, DataError
 
@@ -110,17 +109,6 @@ def test_faults_are_errors(tmp_path, content, options, fault):
     with pytest.raises(ConfigError if "shuffle" in options else DataError, match=fault):
         shard_files("text", tmp_path / "out", source=written(tmp_path, content), **options)
     assert not (tmp_path / "out").exists()
-
-
-def test_tiny_shakespeare(tmp_path, monkeypatch):
-    raw = Path(os.environ.get("SINGA_DASK_DATA", "")) / "tinyshakespeare" / "input.txt"
-    if not raw.is_file():
-        pytest.skip("tinyshakespeare is not in the folder named by SINGA_DASK_DATA")
-    monkeypatch.setenv("SINGA_DASK_CACHE", str(tmp_path))
-    train, validation = (Manifest.load(resolve(f"dataset:tinyshakespeare/{s}")) for s in ("train", "validation"))
-    assert (train.total, validation.total) == (1_003_854, 111_540)
-    assert train.features.num_classes == validation.features.num_classes == 65
-    assert (spelled(train) + spelled(validation)).encode() == raw.read_bytes()
 
 
 def test_texts_share_the_vocabulary_of_shards(tmp_path):

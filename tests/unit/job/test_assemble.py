@@ -109,6 +109,25 @@ DRAWS = Dummy("z", input=True, shape=[6, 4])
             id="a list goes on behind called layers",
         ),
         pytest.param(
+            [
+                CharRNN(path="text", unroll_len=5, batchsize=2),
+                RNNLabel(),
+                OneHot(vocab_size=65),
+                GRU(dim_hidden=4),
+                ip(n=65),
+                SoftmaxLoss("l"),
+            ],
+            {
+                "charrnn1": [],
+                "rnnlabel1": ["charrnn1"],
+                "onehot1": ["charrnn1"],
+                "gru1": ["onehot1"],
+                "innerproduct1": ["gru1"],
+                "l": ["innerproduct1", "rnnlabel1"],
+            },
+            id="a recurrent net is a chain too",
+        ),
+        pytest.param(
             [before_names()],
             {"recordinput1": [], "innerproduct1": ["recordinput1"], "softmaxloss1": ["innerproduct1", "recordinput1"]},
             id="layers as srclayers before they have a name",
@@ -130,29 +149,6 @@ def test_layers_are_put_together_and_left_alone(layers, sources):
     for _ in range(2):
         assert graph(layers) == sources
     assert [getattr(layer, "name", None) for layer in layers] == names
-
-
-def test_a_recurrent_net_is_a_chain_too():
-    layers = [
-        CharRNN(path="dataset:tinyshakespeare/train", unroll_len=5, batchsize=2),
-        RNNLabel(),
-        OneHot(vocab_size=65),
-        GRU(dim_hidden=4),
-        ip(n=65),
-        SoftmaxLoss(),
-    ]
-    made = job(layers, alg="kBPTT", unroll_len=5)
-    assert {layer.name: list(layer.srclayers) for layer in made.proto.neuralnet.layer} == {
-        "charrnn1": [],
-        "rnnlabel1": ["charrnn1"],
-        "onehot1": ["charrnn1"],
-        "gru1": ["onehot1"],
-        "innerproduct1": ["gru1"],
-        "softmaxloss1": ["innerproduct1", "rnnlabel1"],
-    }
-    made.check()
-    assert Job.from_text(made.to_text()) == made
-    assert made.proto.neuralnet.unroll_len == 5
 
 
 def test_inputs_of_different_phases_share_a_name():
@@ -189,19 +185,44 @@ def test_a_deep_net_is_no_deep_recursion():
     assert len(net) == 3001 and net["relu3000"] == ["relu2999"]
 
 
-def test_the_result_is_an_ordinary_job():
+def called():
     x = data()
-    loss = SoftmaxLoss()(ip()(x), x)
-    for layers in (loss, [loss], [data(), ip(), SoftmaxLoss()]):
-        made = job(layers)
-        made.check()
-        assert Job.from_text(made.to_text()) == made
+    return SoftmaxLoss()(ip()(x), x)
+
+
+RECURRENT = [
+    CharRNN(path="dataset:tinyshakespeare/train", unroll_len=5, batchsize=2),
+    RNNLabel(),
+    OneHot(vocab_size=65),
+    GRU(dim_hidden=4),
+    ip(n=65),
+    SoftmaxLoss(),
+]
+
+
+@pytest.mark.parametrize(
+    ("layers", "more"),
+    [
+        (called(), {}),
+        ([called()], {}),
+        ([data(), ip(), SoftmaxLoss()], {}),
+        (RECURRENT, {"alg": "kBPTT", "unroll_len": 5}),
+    ],
+)
+def test_the_result_is_an_ordinary_job(layers, more):
+    made = job(layers, **more)
+    made.check()
+    assert Job.from_text(made.to_text()) == made
+    assert made.proto.neuralnet.unroll_len == more.get("unroll_len", 1)
+
+
+def test_the_result_is_that_of_the_text():
     text = """layer { name: "recordinput1" type: kRecordInput
                       store_conf { path: "dataset:digits/train" batchsize: 6 shape: 64 } }
               layer { name: "innerproduct1" type: kInnerProduct srclayers: "recordinput1"
                       innerproduct_conf { num_output: 10 } }
               layer { name: "softmaxloss1" type: kSoftmaxLoss srclayers: "innerproduct1" srclayers: "recordinput1" }"""
-    assert job(loss).proto.neuralnet == Job.from_text(f"neuralnet {{ {text} }}").proto.neuralnet
+    assert job(called()).proto.neuralnet == Job.from_text(f"neuralnet {{ {text} }}").proto.neuralnet
 
 
 def test_an_initialiser_may_be_a_function():

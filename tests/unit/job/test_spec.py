@@ -52,12 +52,11 @@ def job() -> Job:
 
 
 def test_text_round_trip(job: Job, tmp_path: Path) -> None:
-    assert Job.from_text(job.to_text()) == job
+    assert Job.from_text(job.to_text()) == job == Job.from_proto(job.proto)
     assert Job.from_text(job.to_text()).to_text() == job.to_text()
     path = tmp_path / "job.conf"
     path.write_text(job.to_text())
     assert Job.from_file(path) == Job.from_file(str(path)) == job
-    assert Job.from_proto(job.proto) == job
 
 
 def test_both_spellings_build_the_same_message(job: Job) -> None:
@@ -78,10 +77,7 @@ def test_both_spellings_build_the_same_message(job: Job) -> None:
 def test_jobs_differ_and_are_copies(job: Job) -> None:
     other = Job.from_proto(job.proto)
     other.proto.seed = 1
-    assert other != job
-    assert job != "job"
-    with pytest.raises(TypeError, match="unhashable"):
-        hash(job)
+    assert job not in (other, "job") and Job.__hash__ is None
 
 
 def test_repr_and_topology(job: Job) -> None:

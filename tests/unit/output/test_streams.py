@@ -27,10 +27,10 @@ def test_what_is_escaped(text, shown):
     assert escape(text) == shown == escape(shown)
 
 
-def test_escaped_json_is_the_same_json():
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_escaped_json_is_the_same_json(ascii_only):
     told = {"a\x1b\x7f\x9b\u202e\n": ["\r", 0.5]}
-    for ascii_only in (True, False):
-        assert json.loads(escape(json.dumps(told, ensure_ascii=ascii_only))) == told
+    assert json.loads(escape(json.dumps(told, ensure_ascii=ascii_only))) == told
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -76,22 +76,19 @@ def test_a_standard_stream_that_was_closed_at_the_start_is_lost():
     assert output.cause == "Bad file descriptor"
 
 
-def test_data_are_escaped_on_a_terminal_only():
-    for terminal, written in ((True, r"a\x0d"), (False, "a\r")):
-        stream = Failing(None, 1, terminal=terminal)
-        for_data(stream).write("a\r")
-        assert stream.getvalue() == written
+@pytest.mark.parametrize(("terminal", "written"), [(True, r"a\x0d"), (False, "a\r")])
+def test_data_are_escaped_on_a_terminal_only(terminal, written):
+    stream = Failing(None, 1, terminal=terminal)
+    for_data(stream).write("a\r")
+    assert stream.getvalue() == written
 
 
 def test_cells_are_measured_as_they_are_shown():
     stream = io.StringIO()
-    table = Table(box=None, pad_edge=False)
-    table.add_column("a\x1b")
-    table.add_row("[b]\x9b2J")
-    table.add_row(Text("c"))
-    console = Console(file=stream, width=40)
-    console.print(table)
-    console.print(Text("d\u202e"))
+    table = Table("a\x1b", box=None, pad_edge=False)
+    for cell in ("[b]\x9b2J", Text("c")):
+        table.add_row(cell)
+    Console(file=stream, width=40).print(table, Text("d\u202e"))
     assert [line.rstrip() for line in stream.getvalue().splitlines()] == [r"a\x1b", r"[b]\u009b2J", "c", r"d\u202e"]
 
 

@@ -94,15 +94,15 @@ def test_faults_name_the_column_and_the_way_out(tmp_path, frame, fault):
         read_all(parquet.load(write_file("parquet", tmp_path / "t.parquet", frame))[""])
 
 
-def test_files_that_do_not_fit_are_named(tmp_path):
+@pytest.mark.parametrize(
+    ("frame", "fault"),
+    [
+        (FRAME[["f"]], "column 'label' is only in one of"),
+        (FRAME[["f", "label"]].astype({"f": str}), "column 'f' is of type .*string, but of type double in"),
+    ],
+)
+def test_files_that_do_not_fit_are_named(tmp_path, frame, fault):
     write_file("parquet", tmp_path / "a.parquet", FRAME[["f", "label"]])
-    for frame, fault in (
-        (FRAME[["f"]], r"b\.parquet: column 'label' is only in one of"),
-        (
-            FRAME[["f", "label"]].astype({"f": str}),
-            r"b\.parquet: column 'f' is of type .*string, but of type double in",
-        ),
-    ):
-        write_file("parquet", tmp_path / "b.parquet", frame)
-        with pytest.raises(DataError, match=fault):
-            parquet.load(tmp_path)
+    write_file("parquet", tmp_path / "b.parquet", frame)
+    with pytest.raises(DataError, match=rf"b\.parquet: {fault}"):
+        parquet.load(tmp_path)
