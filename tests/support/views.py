@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import distributed  # noqa: F401  its configuration is there where there is a client
+
 
 @contextmanager
 def without(path: Path) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """What the commands do with a trained net: its metrics, its predictions, the model of a checkpoint."""
 
+from dataclasses import replace
 from socket import gethostname
 
 import numpy as np
@@ -62,23 +63,17 @@ def softmax(features):
     return scores / scores.sum(1, keepdims=True)
 
 
-def test_metrics_are_means_over_the_steps_of_the_phase(made):
+@pytest.mark.parametrize("count", [20, 25], ids=["steps", "whole"])
+def test_metrics_are_means_over_the_steps_of_the_phase_or_over_the_whole_set(made, count):
     prepared, path = made()
-    for layer in prepared.job.neuralnet.layer:
+    if count == 25:
+        prepared.job.ClearField("test_steps")
+    for layer in prepared.job.neuralnet.layer if count == 20 else ():
         layer.store_conf.shuffle, layer.store_conf.random_skip = False, 0
-    likely = softmax(made.features[:20])
+    labels, likely = made.labels[:count], softmax(made.features[:count])
     metrics = measure(prepared.job, path, Phase.kTest).numbers
-    assert metrics["accuracy"] == pytest.approx(float((likely.argmax(1) == made.labels[:20]).mean()))
-    assert metrics["loss"] == pytest.approx(-np.log(likely[np.arange(20), made.labels[:20]]).mean(), rel=1e-4)
-
-
-def test_without_a_number_of_steps_metrics_are_means_over_the_whole_set(made):
-    prepared, path = made()
-    prepared.job.ClearField("test_steps")
-    likely = softmax(made.features)
-    metrics = measure(prepared.job, path, Phase.kTest).numbers
-    assert metrics["accuracy"] == pytest.approx(float((likely.argmax(1) == made.labels).mean()))
-    assert metrics["loss"] == pytest.approx(-np.log(likely[np.arange(25), made.labels]).mean(), rel=1e-4)
+    assert metrics["accuracy"] == pytest.approx(float((likely.argmax(1) == labels).mean()))
+    assert metrics["loss"] == pytest.approx(-np.log(likely[np.arange(count), labels]).mean(), rel=1e-4)
 
 
 def test_a_model_is_that_of_the_checkpoint_or_of_the_run(made, tmp_path):
@@ -103,27 +98,19 @@ def test_a_run_whose_checkpoints_are_on_another_host_names_it(tmp_path):
         load_model(run.folder)
 
 
-def test_a_checkpoint_of_another_net_is_refused(made, tmp_path):
-    prepared, path = made()
-    other = checkpoints.load(path)
-    other.parameters = {"else": WEIGHT}
-    path = checkpoints.save(other, tmp_path / "other.h5")
-    with pytest.raises(CheckpointError, match=r"does not fit this job: parameter 'else'.* none in this job"):
-        restore_net(prepared.job, Phase.kTest, path)
-
-
 def test_given_parameters_are_checked_and_training_data_told_from_others(made, tmp_path):
     prepared, path = made()
-    check_given(prepared)
-    prepared.job.checkpoint_path[:] = [str(path)]
-    check_given(prepared)
     assert sorted(prepared.data) == ["test/data", "train/data", "validate/data"]
     assert training_data(prepared.data) == {"train/data": prepared.data["train/data"]}
-    other = checkpoints.load(path)
-    other.parameters = {"else": WEIGHT}
-    prepared.job.checkpoint_path[:] = [str(checkpoints.save(other, tmp_path / "other.h5"))]
+    for given in ([], [str(path)]):
+        prepared.job.checkpoint_path[:] = given
+        check_given(prepared)
+    other = checkpoints.save(replace(checkpoints.load(path), parameters={"else": WEIGHT}), tmp_path / "other.h5")
+    prepared.job.checkpoint_path[:] = [str(other)]
     with pytest.raises(CheckpointError, match=r"its parameters do not fit\. .*not in this net: else"):
         check_given(prepared)
+    with pytest.raises(CheckpointError, match=r"does not fit this job: parameter 'else'.* none in this job"):
+        restore_net(prepared.job, Phase.kTest, other)
 
 
 def test_a_model_has_the_moving_averages_unless_the_parameters_are_wanted(made, tmp_path):
