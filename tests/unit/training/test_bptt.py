@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from support.topologies import run_topology, server_links
 from support.trained import assert_alike, saved_at, train_group
 
-from singa_dask import cli
 from singa_dask.comm import SoloCommunicator
 from singa_dask.comm.threads import run_threads
 from singa_dask.data import shard_files
@@ -14,8 +12,6 @@ from singa_dask.data.plan import share_rows
 from singa_dask.errors import ConfigError
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers import Step
-from singa_dask.net import Batch
 from singa_dask.ops import get_ops
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import evaluate
@@ -168,29 +164,6 @@ def test_a_checkpoint_measures_as_training_did(prepared, tmp_path):
     assert measured == pytest.approx(found[8], rel=1e-6)
 
 
-def test_a_checkpoint_becomes_an_onnx_model(text, prepared, tmp_path):
-    import onnxruntime
-
-    run(prepared(), tmp_path)
-    (tmp_path / "job.conf").write_text(JOB % {"folder": text})
-    checkpoint = checkpoints.path_of(tmp_path, 8)
-    arguments = ["export", tmp_path / "job.conf", "--checkpoint", checkpoint, "--onnx", tmp_path / "text.onnx"]
-    ran = CliRunner().invoke(cli.main, [str(argument) for argument in arguments])
-    assert ran.exit_code == 0, ran.output
-    assert "inputs data, gru.h, lstm.h, lstm.cell; outputs loss, gru.h_out, lstm.h_out, lstm.cell_out" in ran.output
-    unwritable = CliRunner().invoke(cli.main, [*map(str, arguments[:-1]), str(tmp_path / "job.conf" / "text.onnx")])
-    assert unwritable.exit_code == 2
-    assert "error: --onnx: cannot be written (" in unwritable.output
-    net = evaluate.restore_net(prepared().job, Phase.kTest, checkpoint)
-    symbols = np.random.default_rng(0).integers(0, 9, (7, 7))
-    net.forward({"data": Batch(symbols.astype(np.float32))}, Step(Phase.kTest, total_rows=7))
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # inputs that may be left out are worth a warning to it
-    model = onnxruntime.InferenceSession(tmp_path / "text.onnx", options)
-    (scores,) = model.run(["loss"], {"data": symbols[:, :6]})
-    np.testing.assert_allclose(scores.swapaxes(0, 1).reshape(42, 9), net.output("loss"), rtol=1e-5, atol=1e-5)
-
-
 def test_texts_of_two_vocabularies_are_refused(text, tmp_path):
     (tmp_path / "other.txt").write_text("abcdefg hx" * 40)
     shard_files("text", tmp_path / "other", source=tmp_path / "other.txt")
@@ -201,8 +174,13 @@ def test_texts_of_two_vocabularies_are_refused(text, tmp_path):
         prepare(Job.from_text(job))
 
 
-def test_a_vocabulary_larger_than_the_net_is_refused(prepared):
-    with pytest.raises(ConfigError, match=r"9 different symbols"):
-        prepared("neuralnet.layer[onehot].onehot_conf.vocab_size=6")
-    with pytest.raises(ConfigError, match=r"'data' have 9 classes.*8 outputs"):
-        prepared("neuralnet.layer[ip].innerproduct_conf.num_output=8")
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("onehot].onehot_conf.vocab_size=6", "9 different symbols"),
+        ("ip].innerproduct_conf.num_output=8", "'data' have 9 classes.*8 outputs"),
+    ],
+)
+def test_a_vocabulary_larger_than_the_net_is_refused(prepared, override, says):
+    with pytest.raises(ConfigError, match=says):
+        prepared(f"neuralnet.layer[{override}")

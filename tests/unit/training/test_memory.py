@@ -38,15 +38,23 @@ def test_a_worker_on_its_own_needs_values_gradients_states_and_activations():
     assert (found.parameters, found.gradients, found.updater_state, found.exchange) == (224, 224, 448, 0)
     assert found.activations == 4 * 10 * (6 + 2 * 8 + 2 * 8)  # outputs and gradients, of the data outputs only
     assert found.total == 224 * 4 + found.activations
-    assert need(job("kSGD"), 1).updater_state == 224
-    assert need(job(), 1, in_process_servers=False).updater_state == 0
 
 
-def test_moving_averages_are_state_and_are_evaluated_beside_the_parameters():
-    averaging = need(job("kSGD", "updater.ema_decay=0.9"), 1)
-    assert (averaging.updater_state, averaging.averages) == (448, 448)
-    assert "averages 0.4 kB" in str(averaging)
-    assert need(job("kSGD"), 1).averages == 0
+@pytest.mark.parametrize(
+    ("settings", "size", "options", "expected"),
+    [
+        (["kSGD"], 1, {}, {"updater_state": 224, "averages": 0}),
+        (["kAdam"], 1, {"in_process_servers": False}, {"updater_state": 0}),
+        (["kSGD", "updater.ema_decay=0.9"], 1, {}, {"updater_state": 448, "averages": 448}),
+        (["kAdam", "cluster.nworkers_per_group=2", "cluster.codec=kHalf"], 2, {}, {"exchange": 2 * 224}),
+    ],
+    ids=["SGD", "servers elsewhere", "moving averages", "codec"],
+)
+def test_what_settings_add(settings, size, options, expected):
+    """Moving averages are state, and are evaluated beside the parameters; a codec keeps two arrays."""
+    found = need(job(*settings), size, **options)
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert ("averages 0.4 kB" in str(found)) == bool(found.averages)
 
 
 def test_workers_divide_what_is_replicated_only_in_the_exchange_and_what_is_split_everywhere():
@@ -63,9 +71,7 @@ def test_workers_divide_what_is_replicated_only_in_the_exchange_and_what_is_spli
     assert split.activations == rows + columns
 
 
-def test_a_codec_keeps_two_arrays_and_a_checkpoint_takes_address_space():
-    codec = need(job("kAdam", "cluster.nworkers_per_group=2", "cluster.codec=kHalf"), 2)
-    assert codec.exchange == 2 * 224
+def test_a_checkpoint_takes_address_space():
     assert need(job(), 1, resumes=True).reserved - need(job(), 1).reserved == 448
 
 
@@ -103,37 +109,34 @@ def test_a_limit_of_dask_bounds_the_memory_of_the_process():
     assert free_here().memory == UNLIMITED
 
 
-def refusal(monkeypatch, job, free, size=2):
+@pytest.mark.parametrize(
+    ("free", "said"),
+    [
+        (
+            Free(UNLIMITED, 150_000_000),
+            r"^neuralnet: needs 178.0 MB per worker \(parameters 28.0 MB, gradients 28.0 MB, up",
+        ),
+        (Free(UNLIMITED, 150_000_000), "rank 0 has 150.0 MB free: 28.0 MB are missing."),
+        (Free(UNLIMITED, 150_000_000), "partition_dim: 1, each of 2 workers needs 122.0 MB."),
+        (
+            Free(UNLIMITED, 70_000_000),
+            "1, each of 4 workers needs 61.0 MB, if no more of them share a machine than now.",
+        ),
+        (Free(UNLIMITED, 100), "Use a smaller batchsize, or workers with more memory.$"),
+        (Free(200_000_000, UNLIMITED), "MB of address space besides; rank 0 has 200.0 MB free"),
+    ],
+    ids=["needs", "lacks", "two suffice", "four suffice", "none suffices", "address space"],
+)
+def test_every_worker_says_what_is_missing_and_how_many_workers_suffice(monkeypatch, free, said):
     monkeypatch.setattr(memory, "free_here", lambda dask_limit: free)
+    wide = job("kSGD", "neuralnet.layer[ip].innerproduct_conf.num_output=1000000", "cluster.nworkers_per_group=2")
 
     def member(comm):
-        with pytest.raises(ConfigError) as refused:
-            check_memory(job, comm, Ops(), in_process_servers=True)
+        with pytest.raises(ConfigError, match=said) as refused:
+            check_memory(wide, comm, Ops(), in_process_servers=True)
         return str(refused.value)
 
-    told = run_threads(size, member)
-    assert len(set(told)) == 1
-    return told[0]
-
-
-def test_every_worker_says_what_is_missing_and_how_many_workers_suffice(monkeypatch):
-    wide = job("kSGD", "neuralnet.layer[ip].innerproduct_conf.num_output=1000000", "cluster.nworkers_per_group=2")
-    told = refusal(monkeypatch, wide, Free(UNLIMITED, 150_000_000))
-    assert told.startswith(
-        "neuralnet: needs 178.0 MB per worker (parameters 28.0 MB, gradients 28.0 MB, updater state"
-    )
-    assert "rank 0 has 150.0 MB free: 28.0 MB are missing." in told
-    assert "partition_dim: 1, each of 2 workers needs 122.0 MB." in told
-    told = refusal(monkeypatch, wide, Free(UNLIMITED, 70_000_000))
-    assert "partition_dim: 1, each of 4 workers needs 61.0 MB, if no more of them share a machine than now." in told
-    told = refusal(monkeypatch, wide, Free(UNLIMITED, 100))
-    assert told.endswith("Use a smaller batchsize, or workers with more memory.")
-
-
-def test_address_space_is_needed_besides(monkeypatch):
-    wide = job("kSGD", "neuralnet.layer[ip].innerproduct_conf.num_output=1000000", "cluster.nworkers_per_group=2")
-    told = refusal(monkeypatch, wide, Free(200_000_000, UNLIMITED))
-    assert "MB of address space besides; rank 0 has 200.0 MB free" in told
+    assert len(set(run_threads(2, member))) == 1
 
 
 def test_what_fits_is_let_through(monkeypatch):

@@ -90,17 +90,13 @@ def test_a_model_needs_no_data_of_phases_that_were_not_entered(trained, tmp_path
     assert load_model(path).predict(np.ones((2, 4), np.float32)).shape == (2, 3)
 
 
-def test_it_has_no_test_data_to_predict(trained):
-    job, path, _ = trained
-    model = model_of(prepare(job, phases=[Phase.kTest]).job, None, path)
-    with pytest.raises(ConfigError, match=r"--data: is missing, and the job has no test data.*Name a folder"):
-        own_blocks(model)
-
-
-def test_it_has_no_test_data_to_measure(trained):
+def test_it_has_no_test_data_to_predict_or_measure(trained):
     job, path, rows = trained
+    prepared = prepare(job, phases=[Phase.kTest]).job
+    with pytest.raises(ConfigError, match=r"--data: is missing, and the job has no test data.*Name a folder"):
+        own_blocks(model_of(prepared, None, path))
     with pytest.raises(ConfigError, match=r"neuralnet: has no test data.*include: kTest.*--validation"):
-        measure(prepare(job, phases=[Phase.kTest]).job, path, Phase.kTest)
+        measure(prepared, path, Phase.kTest)
     if rows == 25:
         assert measure(prepare(job, phases=[Phase.kVal]).job, path, Phase.kVal).numbers.keys() == {"loss", "accuracy"}
 
@@ -111,25 +107,22 @@ def test_a_test_that_is_due_needs_an_input(tmp_path, trained):
         prepare(Job.from_text(job_to_text(job.proto), ["test_freq=4"]))
 
 
-def test_validation_data_that_nothing_evaluates_are_told(trained, caplog):
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_validation_data_that_nothing_evaluates_are_told(trained, caplog, evaluated):
     job, _, rows = trained
+    overrides = ["validate_freq=4"] if evaluated and rows == 25 else []
     caplog.clear()
-    prepare(job)
+    prepare(Job.from_text(job_to_text(job.proto), overrides))
     told = [record.getMessage() for record in caplog.records if "nothing evaluates" in record.getMessage()]
-    assert len(told) == (rows == 25)
-    caplog.clear()
-    if rows == 25:
-        assert "'data'" in told[0] and "validate_freq: 100" in told[0]
-        prepare(Job.from_text(job_to_text(job.proto), ["validate_freq=4"]))
-        assert "nothing evaluates" not in caplog.text
+    assert len(told) == (rows == 25 and not overrides)
+    assert all("'data'" in text and "validate_freq: 100" in text for text in told)
 
 
-def test_an_evaluation_on_the_training_data_is_told(tmp_path, trained, caplog):
-    text, told = JOB % {"folder": tmp_path, "phases": "%s", "valid": ""}, "the test metrics are of the training data"
+@pytest.mark.parametrize(
+    ("phases", "valid", "told"), [("", "", 1), ("include: kTrain", VALID.replace("kVal", "kTest"), 0)]
+)
+def test_an_evaluation_on_the_training_data_is_told(tmp_path, trained, caplog, phases, valid, told):
     caplog.clear()
-    prepare(Job.from_text(text % "", ["test_freq=4"]))
-    assert caplog.text.count(told) == 1
-    caplog.clear()
-    other = VALID.replace("kVal", "kTest") % tmp_path
-    prepare(Job.from_text(JOB % {"folder": tmp_path, "phases": "include: kTrain", "valid": other}, ["test_freq=4"]))
-    assert told not in caplog.text
+    text = JOB % {"folder": tmp_path, "phases": phases, "valid": valid and valid % tmp_path}
+    prepare(Job.from_text(text, ["test_freq=4"]))
+    assert caplog.text.count("the test metrics are of the training data") == told

@@ -108,18 +108,17 @@ def test_statistics_of_training_fit_samples_that_are_stored_otherwise(tmp_path):
     assert len(train.mean) == 3 and list(train.mean) == list(test.mean) and list(train.std) == list(test.std)
 
 
-def test_classes_are_those_of_training(tmp_path):
-    write_shards(tmp_path / "train", X, np.arange(400) % 2, classes=["cat", "dog"])
-    write_shards(tmp_path / "test", X, np.arange(400) % 2, classes=["dog", "eel"])
-    with pytest.raises(ConfigError, match=r"path: has other classes.*train.*Received: dog, eel.*like="):
-        prepare(normalising(tmp_path, {"normalise": True}))
-
-
-def test_encoders_are_those_of_training(tmp_path):
-    for name, kinds in (("train", ["a", "b"]), ("test", ["b", "c"])):
-        shard(pd.DataFrame({"kind": kinds * 40}), np.arange(80) % 2, tmp_path / name, durable=False)
-    with pytest.raises(ConfigError, match=r"path: encodes the columns of its table otherwise"):
-        prepare(normalising(tmp_path, {"normalise": True}))
+def test_classes_and_encoders_are_those_of_training(tmp_path):
+    for name, classes, kinds in (("train", ["cat", "dog"], ["a", "b"]), ("test", ["dog", "eel"], ["b", "c"])):
+        write_shards(tmp_path / "labels" / name, X, np.arange(400) % 2, classes=classes)
+        table = pd.DataFrame({"kind": kinds * 40})
+        shard(table, np.arange(80) % 2, tmp_path / "tables" / name, durable=False)
+    for folder, says in (
+        ("labels", r"has other classes.*train.*Received: dog, eel.*like="),
+        ("tables", "encodes the col"),
+    ):
+        with pytest.raises(ConfigError, match=f"path: {says}"):
+            prepare(normalising(tmp_path / folder, {"normalise": True}))
 
 
 def test_the_same_samples_are_held_out_in_all_phases(tmp_path):

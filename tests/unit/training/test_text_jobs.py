@@ -1,11 +1,11 @@
 """Jobs that read text: what is checked before they start, and a run of one."""
 
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from support.trained import train_group
 
-from singa_dask.comm.threads import run_threads
 from singa_dask.data import shard_files, write_shards
 from singa_dask.errors import ConfigError
 from singa_dask.job import Job, job_to_text, load_job
@@ -14,7 +14,6 @@ from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import evaluate
 from singa_dask.training.predictions.blocks import own_blocks
 from singa_dask.training.prepare import _check_vocabularies, prepare
-from singa_dask.training.worker import RankServices, WorkerPlan, train_rank
 
 JOB = """
 name: "text" train_steps: 6 disp_freq: 3 test_freq: 3 test_steps: 2 checkpoint_freq: 3 seed: 5
@@ -62,9 +61,7 @@ def test_without_data_the_shape_is_known(tmp_path):
 @pytest.mark.parametrize("steps", [2, 0], ids=["some", "whole"])
 def test_a_run_sees_the_text_go_on(folder, tmp_path, steps):
     prepared = prepare(job(folder, f"test_steps={steps}"))
-    plan = WorkerPlan(prepared.job.SerializeToString(), tmp_path / "run", data=prepared.data)
-    with ThreadPoolExecutor(2) as pool:
-        report = run_threads(2, train_rank, plan, RankServices(pool.submit), timeout_s=10)[0]
+    report, _ = train_group(prepared, tmp_path / "run")
     assert report["metrics"].keys() == {"train", "test"}
     path = checkpoints.path_of(tmp_path / "run", 6)
     assert evaluate.measure(prepared.job, path, Phase.kTest).numbers["loss"] == pytest.approx(
@@ -87,32 +84,30 @@ def test_a_vocabulary_may_be_named_to_be_compared(folder, tmp_path):
         prepare(job(folder, more=f'vocab_path: "{tmp_path}/other.txt"'))
 
 
-def faults(*arguments, **options):
-    with pytest.raises(ConfigError) as caught:
-        prepare(job(*arguments, **options))
-    return [str(problem) for problem in caught.value.problems]
-
-
-def test_text_in_place_of_its_shards_says_what_to_run(folder):
-    path = folder.parent / "input.txt"
-    (fault,) = faults(folder, f"neuralnet.layer[0].char_rnn_conf.path={path}")
-    assert "layer 'text'.char_rnn_conf.path: must be a folder of shards, not a text" in fault
-    assert f"singa-dask shard text --source {path} --out" in fault
-    (fault,) = faults(folder, f"neuralnet.layer[0].char_rnn_conf.path={path}", more='vocab_path: "vocab.txt"')
-    assert f"singa-dask shard text --source {path} --vocab vocab.txt --out" in fault
-
-
-def test_shards_without_text_are_refused(folder):
+@pytest.mark.parametrize(
+    ("override", "more", "says"),
+    [
+        (
+            "path={text}",
+            "",
+            "'text'.char_rnn_conf.path: must be a folder of shards, not a text.*shard text --source {text} --out",
+        ),
+        ("path={text}", 'vocab_path: "vocab.txt"', "singa-dask shard text --source {text} --vocab vocab.txt --out"),
+        ("path={folder}/numbers", "", "layer 'text'.*numbers: is not a text"),
+        (
+            "batchsize=600",
+            "",
+            "'text'.char_rnn_conf.batchsize: 600 rows of 9 records do not fit into the 672 records.*Use at most 74",
+        ),
+    ],
+    ids=["text", "text and vocabulary", "no text", "batchsize"],
+)
+def test_what_is_no_text_of_this_job_says_what_to_do(folder, override, more, says):
     write_shards(folder / "numbers", np.ones((90, 1)), None)
-    (fault,) = faults(folder, f"neuralnet.layer[0].char_rnn_conf.path={folder}/numbers")
-    assert "layer 'text'" in fault
-    assert "numbers: is not a text" in fault
-
-
-def test_a_batch_too_large_for_the_text_names_the_key_of_its_block(folder):
-    (fault,) = faults(folder, "neuralnet.layer[0].char_rnn_conf.batchsize=600")
-    assert "layer 'text'.char_rnn_conf.batchsize: 600 rows of 9 records do not fit into the 672 records" in fault
-    assert "Use at most 74" in fault
+    places = {"folder": folder, "text": folder.parent / "input.txt"}
+    with pytest.raises(ConfigError, match=says.format(**places)) as caught:
+        prepare(job(folder, "neuralnet.layer[0].char_rnn_conf." + override.format(**places), more=more))
+    assert len(caught.value.problems) == 1
 
 
 @pytest.mark.parametrize(
@@ -126,14 +121,9 @@ def test_symbols_beyond_the_vocabulary_of_a_layer_are_refused(folder, kind, conf
     text = f'neuralnet {{ layer {{ name: "symbols" type: {kind} srclayers: "text" {settings} }} }}'
     proto.neuralnet.layer.add().CopyFrom(load_job(text).neuralnet.layer[0])
     phases = [Phase.kTrain, Phase.kTest]
-    if size == 13 or not conf:
+    says = rf"^layer 'symbols'.{conf}.vocab_size: the text of 'text' has 13 different symbols. Received: 12. Use 13.$"
+    with pytest.raises(ConfigError, match=says) if size == 12 and conf else nullcontext():
         _check_vocabularies(proto, phases)
-        return
-    with pytest.raises(ConfigError) as caught:
-        _check_vocabularies(proto, phases)
-    assert [str(problem) for problem in caught.value.problems] == [
-        f"layer 'symbols'.{conf}.vocab_size: the text of 'text' has 13 different symbols. Received: 12. Use 13."
-    ]
 
 
 def test_sequences_of_records_are_prepared_too(tmp_path):
