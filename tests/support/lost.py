@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 from support.servers import detached, ones, server_plan
 
@@ -10,6 +12,7 @@ from singa_dask.server import KeptServer, Server, ServerShadow, partition
 from singa_dask.server.kept import read_kept
 from singa_dask.server.messages import Delta, Origin, Update
 from singa_dask.server.protocol import LEFT, RIGHT
+from singa_dask.server.replica import Replica
 
 SIZE = 16
 
@@ -17,8 +20,8 @@ SIZE = 16
 class Lost:
     """A server that is lost whenever the test wants, and comes back. number: of its group, in a line of so many."""
 
-    def __init__(self, number: int = 0, line: int = 1, slices: int = 1, **options) -> None:
-        self.cut, self.generation = partition(SIZE * slices, slices, 1, beside=False), 0
+    def __init__(self, number: int = 0, line: int = 1, slices: int = 1, generation: int = 1, **options) -> None:
+        self.cut, self.generation = partition(SIZE * slices, slices, 1, beside=False), generation - 1
         self.sides = [LEFT] * (number > 0) + [RIGHT] * (number < line - 1)
         self.options = {"groups": (0, 1, 2), **options}
         self.make(dict.fromkeys(self.sides, (1, 1)))
@@ -42,6 +45,27 @@ class Lost:
     def ask(self, request):
         future = self.server.call(request)
         return detached(future.result(1)) if future.done() else None
+
+
+class Replicated(Lost):
+    """A server with a replica, and the messages between the two."""
+
+    def replicate(self) -> None:
+        """A new replica that is whole."""
+        self.server.replicate(self.shadow)
+        self.replica = Replica.create(self.shadow.described, lambda nbytes: True)
+        self.send()
+
+    def send(self) -> None:
+        while pieces := self.server.lacking(wait=True):
+            assert self.replica.write(pieces)
+            self.server.replicated(pieces)
+
+    def successor(self) -> Replicated:
+        """One that goes on from the replica, after the loss of the server and of its memory."""
+        memories, before, after = [of.memory.address for of in self.replica.shadows], self.shadow.described, copy(self)
+        after.make(before.opened, before.moved(memories, "another nanny"))
+        return after
 
 
 def update(group: int, step: int, value: float = 1.0, index: int = 0) -> Update:

@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from support.lost import Replicated, update
 from support.nannies import broken_room, no_room, room
-from support.replicas import Replicated, update
 from support.servers import ones
 
 from singa_dask.cluster.held import memory_of

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.lost import SIZE, Lost, exchange, same, update
-from support.replicas import Replicated
 from support.servers import contained, ones
 from support.servers import protocol as protocol_of
 
@@ -218,16 +217,16 @@ def test_a_slice_that_cannot_go_back_says_where_it_is(why):
 
 def test_who_reads_the_ledger_of_a_lost_server_supersedes_it():
     """Its driver may be cut off and not dead: nothing is acknowledged that the next driver does not know."""
-    made = Replicated(2)
-    made.server.call(Put(0, ones(0))).result(1)
+    made = Lost(slices=2)
+    made.ask(Put(0, ones(0)))
     assert kept_ledger(made.shadow.described) is None, "a slice has no values"
-    made = Replicated(2)
+    made = Lost(slices=2)
     for index in range(2):
-        made.server.call(Put(index, ones(0))).result(1)
+        made.ask(Put(index, ones(0)))
     for index, step in ((0, 0), (1, 0), (0, 1)):
-        made.server.call(Update(index, Origin(0), step, ones(1.0))).result(1)
+        made.ask(update(0, step, index=index))
     ledger = kept_ledger(made.shadow.described)
     (contained,) = ledger.deals[ledger.deal].values()
     assert (contained.by_all, contained.by_any) == ([0, 1], [0, 2])
-    assert isinstance(made.server.call(Update(1, Origin(0), 1, ones(1.0))).result(1), Moved)
+    assert made.ask(update(0, 1, index=1)) == Moved()
     assert kept_ledger(made.shadow.described).covers(ledger), "it can be read again"

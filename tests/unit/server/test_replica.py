@@ -6,12 +6,11 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from support.replicas import SIZE, Replicated, update
+from support.lost import SIZE, Replicated, update
 from support.servers import ones
 
 from singa_dask.server import replica
 from singa_dask.server.messages import Done, Fresh, GoBack, Inspect, Moved, Origin, Put
-from singa_dask.server.protocol import LEFT, RIGHT
 from singa_dask.server.replica import Replica
 
 
@@ -111,7 +110,7 @@ def test_there_is_no_replica_without_room():
 
 def test_a_message_to_a_neighbour_waits_for_the_replica():
     """Else a successor could say something else with the same number."""
-    left, right = Replicated(sides=(RIGHT,)), Replicated(sides=(LEFT,))
+    left, right = Replicated(0, 2), Replicated(1, 2)
     for server in (left, right):
         server.server.call(Put(0, ones(0))).result(1)
     left.replicate()

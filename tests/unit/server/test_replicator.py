@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 
 import pytest
-from support.replicas import Replicated, update
+from support.lost import Replicated, update
 from support.servers import ones, until
 
 from singa_dask.server import replicator
