@@ -23,7 +23,6 @@ from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError
 from singa_dask.server import ActorLink, Address, ServerActor, Stub, partition
 from singa_dask.server.actor import HOLD_S
-from singa_dask.server.link import ATTEMPT_S
 from singa_dask.server.messages import Get, Inspect, Moved, Origin, Put, Refused, Update
 from singa_dask.supervision.servers import Keeping, make_servers
 
@@ -95,11 +94,9 @@ def test_a_worker_in_the_same_process_finds_the_server_itself(servers, ranks3):
 
 
 def ask(address: Address, request, timeout_s: float = 20.0):
-    """On a worker: the reply, and how long it took."""
+    """On a worker: the reply."""
     secede()
-    began = time.monotonic()
-    reply = ActorLink(address, get_worker(), timeout_s).send(request).result(60)
-    return reply, time.monotonic() - began
+    return ActorLink(address, get_worker(), timeout_s).send(request).result(60)
 
 
 def waiting_inside(key: str, dask_worker) -> int:
@@ -129,8 +126,7 @@ def test_a_request_may_wait_for_longer_than_one_attempt(servers, ranks3, hold_s)
     get = servers.client.submit(ask, address, Get(0, Origin(0)), hold_s + 0.5, workers=[ranks3[1]], pure=False)
     time.sleep(1.5 * hold_s)
     servers.tell(address, "call", Put(0, values()))
-    reply, took = get.result(30)
-    assert (reply.values == values()).all() and took > hold_s
+    assert (get.result(60).values == values()).all()
 
     held = Update(0, Origin(0), 0, np.ones(SIZE, np.float32))
     update = servers.client.submit(ask, address, held, hold_s + 0.5, workers=[ranks3[1]], pure=False)
@@ -139,8 +135,8 @@ def test_a_request_may_wait_for_longer_than_one_attempt(servers, ranks3, hold_s)
         inside |= {*servers.client.run(waiting_inside, address.key, workers=[ranks3[0]]).values()}
     assert inside <= {0, 1}, "it waits once, or is on its way again"
     servers.tell(address, "call", Update(0, Origin(1), 0, np.ones(SIZE, np.float32)))
-    reply, took = update.result(30)
-    assert (reply.values == values() - 2).all() and reply.version == 2 and took > 2 * hold_s
+    reply = update.result(60)
+    assert (reply.values == values() - 2).all() and reply.version == 2
 
 
 def refusal(address: Address) -> str:
@@ -258,7 +254,7 @@ def test_a_server_made_anew_takes_over_from_its_neighbours(servers, ranks3):
     assert servers.tell(old, "call", Inspect(0)) == Moved()
 
 
-def lost(address: Address, timeout_s: float, pid: int) -> tuple[str, float]:
+def lost(address: Address, timeout_s: float, pid: int) -> str:
     """On a worker: updates until the server's process is killed under them."""
     secede()
     link = ActorLink(address, get_worker(), timeout_s)
@@ -267,33 +263,31 @@ def lost(address: Address, timeout_s: float, pid: int) -> tuple[str, float]:
     stub.put(out, {}, 0)
     stub.begin(stub.get(out, 0))
     with ThreadPoolExecutor(1) as pool:
-        killed = pool.submit(kill_soon, pid)
+        pool.submit(kill_soon, pid)
         try:
             for step in range(1_000_000):
                 stub.push(step, np.zeros(SIZE, np.float32), out)
                 stub.pull(out)
         except ClusterError as error:
-            return str(error), time.monotonic() - killed.result(10)
-    return "", 0.0
+            return str(error)
+    return ""
 
 
-def kill_soon(pid: int) -> float:
+def kill_soon(pid: int) -> None:
     time.sleep(0.5)
     os.kill(pid, signal.SIGKILL)
-    return time.monotonic()
 
 
-def stopped(address: Address, timeout_s: float, pid: int) -> tuple[str, float]:
+def stopped(address: Address, timeout_s: float, pid: int) -> str:
     secede()
     os.kill(pid, signal.SIGSTOP)
-    began = time.monotonic()
     try:
         ActorLink(address, get_worker(), timeout_s).send(Inspect(0)).result(60)
     except ClusterError as error:
-        return str(error), time.monotonic() - began
+        return str(error)
     finally:
         os.kill(pid, signal.SIGCONT)
-    return "", 0.0
+    return ""
 
 
 def keeping(group: int, size: int, generation: int = 1, left=None, run="", **options) -> list[Keeping]:
@@ -441,7 +435,7 @@ def _exchanges(dask_worker=None) -> bool:
     return not dask_worker.remembered._exchanging.done()
 
 
-def test_a_lost_or_stopped_server_is_an_error_that_names_its_address_in_time(no_leaks):
+def test_a_lost_or_stopped_server_is_an_error_that_names_its_address(no_leaks):
     timeout_s = 1.5
     with local_cluster(2, worker_ttl_s=60) as client:
         there, here = (worker.address for worker in wait_workers(client, 2))
@@ -449,11 +443,10 @@ def test_a_lost_or_stopped_server_is_an_error_that_names_its_address_in_time(no_
         pid = client.run(os.getpid, workers=[there])[there]
         for how in (stopped, lost):
             address = made.start(there, partition(SIZE, 1, 1, beside=False))
-            message, took = made.run(here, how, address, timeout_s, pid)
+            message = made.run(here, how, address, timeout_s, pid)
             assert there in message and f"{timeout_s:g} s" in message and "lost, stopped or disconnected" in message, (
                 how
             )
-            assert timeout_s - 0.5 < took < timeout_s + min(ATTEMPT_S, timeout_s) + 10, how
 
 
 def test_a_request_survives_a_server_that_stops_for_a_while(servers, cluster3, ranks3):
