@@ -18,7 +18,8 @@ ONE_S, SEVERAL_S = 1.0, 10.0
 def costs(report: Path) -> Iterator[tuple[float, float, str]]:
     """CPU seconds, how many there may be, and the name of each test and of each shared fixture."""
     for case in ElementTree.parse(report).iter("testcase"):
-        room, name = case.attrib["classname"], f"{case.attrib['classname']}::{case.attrib['name']}"
+        room = case.get("classname", "")  # which what a lost worker ran has not, nor any costs
+        name = f"{room}::{case.get('name')}"
         for known in case.iter("property"):
             what, cost_s = known.attrib["name"], float(known.attrib["value"])
             if what == "cpu":
