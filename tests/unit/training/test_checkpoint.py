@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import h5py
 import numpy as np
 import pytest
-from support.limits import few_files
+from support.limits import few_files, small_disk
 from support.trained import assert_alike
 
 from singa_dask.comm import run_threads
@@ -233,28 +233,11 @@ def test_a_damaged_one_of_more_steps_takes_the_place_of_none(tmp_path):
 
 
 def test_a_disk_that_fills_up_half_way_leaves_the_old_one(tmp_path):
-    """With a real limit on the size of files: HDF5 itself would crash the process."""
-    program = textwrap.dedent(
-        f"""
-        import resource, signal, numpy as np
-        from pathlib import Path
-        from singa_dask.errors import CheckpointError
-        from singa_dask.training.checkpoint import Checkpoint, save
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        path = Path({str(tmp_path)!r}) / "step-00000001.h5"
-        save(Checkpoint(1, 0, "", {{"w": np.zeros(10, np.float32)}}), path)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-        for _ in range(2):
-            try:
-                save(Checkpoint(2, 0, "", {{"w": np.zeros(1_000_000, np.float32)}}), path)
-            except CheckpointError as error:
-                print(error)
-        """
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("could not be written: ") == 2
-    assert newest(tmp_path)[0].step == 1 and [p.name for p in tmp_path.iterdir()] == ["step-00000001.h5"]
+    path = save(Checkpoint(1, 0, "", {"w": np.zeros(10, np.float32)}), tmp_path / "step-00000001.h5")
+    for _ in range(2):
+        with small_disk(100_000), pytest.raises(CheckpointError, match="could not be written: "):
+            save(Checkpoint(2, 0, "", {"w": np.zeros(1_000_000, np.float32)}), path)
+    assert newest(tmp_path)[0].step == 1 and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_rank_that_is_lost_during_a_save_leaves_the_old_one(tmp_path, monkeypatch):
@@ -286,11 +269,9 @@ def test_kill_at_any_moment_of_a_save_leaves_a_valid_one(tmp_path):
         from singa_dask.training.checkpoint import Checkpoint, newest, path_of, save
         folder, draw, step = Path({str(tmp_path)!r}), random.Random(0), 0
         def saved(step):
-            save(Checkpoint(step, 0, "", {{"w": np.full(200_000, step, np.float32)}}), path_of(folder, 1 + step % 2))
-        began = time.monotonic()
+            save(Checkpoint(step, 0, "", {{"w": np.full(50_000, step, np.float32)}}), path_of(folder, 1 + step % 2))
         saved(step)
-        longest = max(0.05, 2 * (time.monotonic() - began))
-        kills = 0
+        kills, longest = 0, 0.05
         while kills < 15 or step < 3:
             child, kills = os.fork(), kills + 1
             while child == 0:
@@ -301,8 +282,10 @@ def test_kill_at_any_moment_of_a_save_leaves_a_valid_one(tmp_path):
             os.waitpid(child, 0)
             found, faults = newest(folder)
             assert found is not None and not faults, (step, found, faults)
+            if found.step <= step:  # on a busy machine
+                longest *= 1.5
             step = max(step, found.step)
         """
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert ran.returncode == 0, ran.stderr

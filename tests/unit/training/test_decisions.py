@@ -87,8 +87,12 @@ def test_an_evaluation_of_another_phase_decides_nothing():
 
 def test_the_test_decides_where_there_is_no_validation():
     made = decisions(f"{FIXED} {EARLY}", "test_freq: 5")
-    assert made.phases == [Phase.kTest]
-    assert [made.see(Phase.kTest, step, {"loss": 1}).ends for step in range(4)] == [False, False, False, True]
+    assert made.phases == [Phase.kTest] and [made.see(Phase.kTest, step, {"loss": 1}).ends for step in range(4)] == [
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_metric_that_the_net_does_not_measure_is_named_with_those_that_it_does():

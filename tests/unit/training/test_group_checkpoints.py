@@ -1,6 +1,6 @@
 """The checkpoints of a worker group, on the disk and in memory."""
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -190,19 +190,19 @@ def test_they_are_as_often_as_the_job_says_and_take_a_small_share_of_the_time(cl
             return super().keep(*args)
 
     def next_after(step, seconds):
-        began, nannies.seconds = clock.s, seconds / 2
+        nannies.seconds = seconds / 2
         written(memory, step)
         clock.s = (now := clock.s) + 0.01
         while not memory.due:
             clock.s += 0.01
-        return began, round(clock.s - now, 1)
+        return round(clock.s - now, 1)
 
     nannies = Slow()
     memory = in_memory(nannies)
     assert not memory.due
     clock.s += 1.0
     assert memory.due
-    assert [next_after(step, seconds)[1] for step, seconds in enumerate((1.0, 0.01, 0.01, 0.5, 60.0), 1)] == [
+    assert [next_after(step, seconds) for step, seconds in enumerate((1.0, 0.01, 0.01, 0.5, 60.0), 1)] == [
         4.0,  # twice the time so far: the nannies were new
         10.0,
         10.0,
@@ -224,24 +224,45 @@ def test_no_memory_for_it_is_an_error_and_asks_nobody():
     assert not begun and not memory.due
 
 
-def test_the_next_copy_is_read_where_one_is_gone_or_damaged_and_then_the_disk(tmp_path):
-    class Some(Nannies):
-        def read(self, deposit, out):
-            if deposit.holder == "gone":
-                raise ClusterError("let go")
-            out(b"no HDF5" if deposit.holder == "damaged" else saved.read_bytes())
+class Some(Nannies):
+    """Nannies of which one has let its copy go, and another has a damaged one. asked: who was to read."""
 
-    saved = checkpoints.save(Checkpoint(7, 0, "", {"w": np.ones(5)}), tmp_path / "c.h5")
-    gone, damaged, good = (Deposit(None, 7, holder=holder) for holder in ("gone", "damaged", "good"))
-    assert load_source([gone, damaged, good], Some(), tmp_path).step == 7
-    with pytest.raises(ClusterError, match="the checkpoint in memory is gone"):
-        load_source([gone, damaged], Some(), tmp_path)
-    checkpoints.save(Checkpoint(5, 0, "", {"w": np.ones(5)}), checkpoints.path_of(tmp_path, 5))
-    assert load_source([gone, damaged], Some(), tmp_path).step == 5
+    own = "own"
+
+    def __init__(self, path):
+        self.copy, self.asked = path.read_bytes(), []
+
+    def read(self, deposit, out):
+        self.asked.append(deposit.holder)
+        if deposit.holder == "gone":
+            raise ClusterError("let go")
+        out(b"no HDF5" if deposit.holder == "damaged" else self.copy)
+
+
+@pytest.mark.parametrize(
+    ("holders", "disk", "asked", "step"),
+    [
+        (["gone", "damaged", "good"], False, ["gone", "damaged", "good"], 7),
+        (["good", "own"], False, ["own"], 7),
+        (["gone", "damaged"], True, ["gone", "damaged"], 5),
+        (["gone", "damaged"], False, ["gone", "damaged"], None),
+    ],
+    ids=["next-copy", "own-first", "disk", "none"],
+)
+def test_the_next_copy_is_read_where_one_is_gone_or_damaged_and_then_the_disk(tmp_path, holders, disk, asked, step):
+    some = Some(checkpoints.save(Checkpoint(7, 0, "", {"w": np.ones(5)}), tmp_path / "c.h5"))
+    if disk:
+        checkpoints.save(Checkpoint(5, 0, "", {"w": np.ones(5)}), checkpoints.path_of(tmp_path, 5))
+    found = [Deposit(None, 7, holder=holder) for holder in holders]
+    with pytest.raises(ClusterError, match="the checkpoint in memory is gone") if step is None else nullcontext():
+        assert load_source(found, some, tmp_path).step == step
+    assert some.asked == asked
+
+
+def test_a_checkpoint_that_is_lost_is_named(tmp_path):
     with pytest.raises(ClusterError, match="is gone"):
-        load_source([gone], Some(), None)
-    read, some = [], Some()
-    some.own, some.read = "own", lambda deposit, out: read.append(deposit.holder) or out(saved.read_bytes())
-    assert load_source([good, replace(good, holder="own")], some, None).step == 7 and read == ["own"]
+        load_source(
+            [Deposit(None, 7, holder="gone")], Some(checkpoints.save(Checkpoint(1, 0, "", {}), tmp_path / "c")), None
+        )
     with pytest.raises(CheckpointError, match="not found"):
         load_source(tmp_path / "lost.h5", None, tmp_path)

@@ -25,22 +25,24 @@ def job(tmp_path, monkeypatch) -> Job:
     return Job(name="x", layers=net, updater=updaters.SGD(lr=0.1), train_steps=2)
 
 
-@pytest.mark.parametrize("where", ["workspace", "folder of the workspace", "current folder", "data"])
-def test_what_workers_must_be_told_is_text(job, tmp_path, monkeypatch, where):
+@pytest.mark.parametrize(
+    ("settings", "moved", "folder"),
+    [
+        ({"workspace": STRANGE}, "", "."),
+        ({"workspace": f"{STRANGE}/w"}, "", "."),
+        ({"workspace": "w"}, "data", STRANGE),
+        ({"workspace": "w", "data": f"{STRANGE}/data"}, "data", "."),
+    ],
+    ids=["workspace", "folder of the workspace", "current folder", "data"],
+)
+def test_what_workers_must_be_told_is_text(job, tmp_path, monkeypatch, settings, moved, folder):
     monkeypatch.setattr("singa_dask.supervision.driver.Run", lambda *_: pytest.fail("has begun"))
-    settings = {"workspace": "w"}
     os.mkdir(STRANGE)
-    if where == "workspace":
-        settings["workspace"] = STRANGE
-    elif where == "folder of the workspace":
-        settings["workspace"] = f"{STRANGE}/w"
-    elif where == "data":
-        os.rename("data", f"{STRANGE}/data")
-        settings["data"] = f"{STRANGE}/data"
+    if moved:
+        os.rename(moved, f"{STRANGE}/{moved}")
+    if "data" in settings:
         job.proto.neuralnet.layer[0].store_conf.ClearField("path")
-    else:
-        os.rename("data", f"{STRANGE}/data")
-        monkeypatch.chdir(STRANGE)
+    monkeypatch.chdir(folder)
     with pytest.raises(ConfigError, match=r"is not UTF-8 text\. Received: '.*w\\udcfc.*'\. Rename it"):
         train(job, **settings)
     assert not list(tmp_path.rglob("*.lock"))

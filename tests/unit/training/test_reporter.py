@@ -2,11 +2,12 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from singa_dask.algorithms.measured import Measured
-from singa_dask.comm import run_threads
+from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.context import Metric, Step
 from singa_dask.server import ServerTraffic
@@ -109,42 +110,34 @@ def test_servers_elsewhere_are_reported_too(now, steps):
         assert (record["samples_per_s"], record["wait"], record["server"]) == (0.0, [], None)
 
 
-def test_an_evaluation_is_broken_off_by_all_ranks_at_once(monkeypatch):
+@pytest.mark.parametrize(("stop_at", "least", "most"), [(99, 12, 12), (2, 3, 8)], ids=["whole", "broken off"])
+def test_an_evaluation_is_broken_off_by_all_ranks_at_once(monkeypatch, stop_at, least, most):
     """Ranks ask each other at the first mini-batch, and then about as often as ASK_EVERY_S says for the slowest."""
+    clock, measured = [0.0], []
+    monkeypatch.setattr(group_evaluation, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
 
-    def evaluated(comm, stop_at):
-        clock = [0.0]
-        monkeypatch.setattr(group_evaluation, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
-        measured: list = []
+    class Evaluator:
+        def __init__(self, *given, rows):
+            assert rows == 12 * 7
 
-        class Evaluator:
-            def __init__(self, *given, rows):
-                assert rows == 12 * 7
+        def measure(self, batches):
+            measured.extend(batches)
+            result = Measured()
+            result.add({"loss": Metric(sum(measured), len(measured))}, Step(), 1)
+            return result
 
-            def measure(self, batches):
-                for number in batches:
-                    measured.append(number)
-                result = Measured()
-                result.add({"loss": Metric(sum(measured) + comm.rank, len(measured))}, Step(), 1)
-                return result
+    def next_one(number):
+        clock[0] += 0.05
+        return number
 
-        monkeypatch.setattr(group_evaluation, "Evaluator", Evaluator)
-        closed: list = []
-        net = SimpleNamespace(forget=lambda: closed.append("forget"), close=lambda: closed.append("close"))
-        replica = SimpleNamespace(comm=comm, nets={Phase.kTest: net}, algorithm=None, job=JobProto())
-
-        def next_one(number):
-            clock[0] += 0.05
-            return number
-
-        stop = lambda: bool(measured) and measured[-1] >= stop_at  # noqa: E731
-        feed = SimpleNamespace(next=next_one, count=12, rows=84)
-        return group_evaluation.evaluate_group(replica, Phase.kTest, feed, stop), measured, closed
-
-    ((result, measured, closed),) = run_threads(1, evaluated, 99)
-    assert result.numbers == {"loss": 66 / 12} and measured == list(range(12)) and closed == ["forget", "close"]
-    ((result, measured, closed),) = run_threads(1, evaluated, 2)
-    assert result is None and 3 <= len(measured) <= 8 and closed == ["forget"]
+    monkeypatch.setattr(group_evaluation, "Evaluator", Evaluator)
+    net, feed = Mock(), SimpleNamespace(next=next_one, count=12, rows=84)
+    replica = SimpleNamespace(comm=SoloCommunicator(), nets={Phase.kTest: net}, algorithm=None, job=JobProto())
+    stop = lambda: clock[0] >= 0.05 * (stop_at + 1)  # noqa: E731
+    result = group_evaluation.evaluate_group(replica, Phase.kTest, feed, stop)
+    assert least <= round(clock[0] / 0.05) <= most and [call[0] for call in net.method_calls][:1] == ["forget"]
+    assert net.close.called == (result is not None) == (stop_at == 99)
+    assert result is None or (result.numbers == {"loss": 66 / 12} and measured == list(range(12)))
 
 
 def test_ranks_ask_as_often_as_the_slowest_needs():

@@ -13,7 +13,6 @@ from support.topologies import run_topology
 from support.trained import assert_alike, saved_at, train_group, write_points
 
 from singa_dask.comm.threads import run_threads
-from singa_dask.data import write_shards
 from singa_dask.errors import ClusterError, DataError, SingaError, TrainingError
 from singa_dask.job import Job
 from singa_dask.server import Shadow, Slice
@@ -196,22 +195,6 @@ def test_other_shards_than_planned_are_refused(prepared, tmp_path):
     write_points(tmp_path, seed=1, train=90, test=90)
     with pytest.raises(DataError, match="shards on this host differ"):
         run(job, tmp_path / "run")
-
-
-def test_data_without_labels(tmp_path):
-    write_shards(tmp_path / "train", np.random.default_rng(0).random((90, 3), np.float32), None)
-    text = (
-        JOB.split("neuralnet")[0]
-        + f"""neuralnet {{
-          layer {{ name: "data" type: kRecordInput
-                   store_conf {{ path: "{tmp_path}/train" batchsize: 20 has_label: false }} }}
-          layer {{ name: "code" type: kInnerProduct srclayers: "data" innerproduct_conf {{ num_output: 3 }} }}
-          layer {{ name: "loss" type: kEuclideanLoss srclayers: "code" srclayers: "data" }}
-        }}"""
-    )
-    job = prepare(Job.from_text(text, ["test_freq=0", "test_steps=0", "updater.learning_rate.base_lr=0.01"]))
-    report, _ = run(job, tmp_path / "run")
-    assert np.isfinite(report["metrics"]["train"]["loss"])
 
 
 def test_input_layers_must_agree_on_the_batch(prepared, tmp_path):
