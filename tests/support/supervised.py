@@ -400,6 +400,7 @@ class Run:
             "lost at": [restart.step for restart in self.state.restarts],
             "counted": [member.restarts for member in self.members.all()],
             "begin": {number: plan.first for number, plan in plans.items()},
+            "cores": {number: plan.cores for number, plan in plans.items()},
             "resume": {number: plan.resume for number, plan in plans.items() if plan.resume},
             "left": {number: plan.left for number, plan in plans.items() if plan.left},
             "put": [number for number, plan in plans.items() if plan.puts],

@@ -6,8 +6,9 @@ from support.supervised import ALLREDUCE, DOWNPOUR, HOGWILD, HYBRID, Case, Run, 
 
 from singa_dask.cluster.deposits import Deposit
 from singa_dask.errors import ClusterError, DataError, DriverUnreachable
+from singa_dask.job import ClusterTopology
 from singa_dask.supervision import events as ev
-from singa_dask.supervision.members import GroupLost
+from singa_dask.supervision.members import GroupLost, Members
 from singa_dask.training.worker import GroupPlan
 
 DEPOSIT = Deposit("its contents", 8)
@@ -202,6 +203,10 @@ CASES = LOSSES | FORMING
 @pytest.mark.parametrize("case", CASES)
 def test_what_becomes_of_a_run(monkeypatch, case):
     assert becomes(monkeypatch, CASES[case]) == CASES[case][2]
+
+
+def test_the_first_start_of_a_run_has_the_first_generations():
+    assert Members(ClusterTopology(), (), ()).before == 0
 
 
 def test_a_loss_takes_two_surveys(monkeypatch):

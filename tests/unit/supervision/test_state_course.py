@@ -13,7 +13,12 @@ NEWCOMERS: dict[str, Case] = {
     "who joins comes alone from the step of the others": (
         DOWNPOUR | ONE,
         ["begin", ("progress", 0, 70), ("progress", 1, 30), "join", "settle"],
-        {"made": [([2], [])], "workers": ["w1", "w2", "w4"], "begin": {0: 0, 1: 0, 2: 70}, "put": [0]},
+        {
+            "workers": ["w1", "w2", "w4"],
+            "begin": {0: 0, 1: 0, 2: 70},
+            "put": [0],
+            "cores": {0: (2,), 1: (2,), 2: (2,)},
+        },
     ),
     "who joins takes turns through the server groups": (
         HYBRID | TWO | {"nworkers_per_group": 1},
