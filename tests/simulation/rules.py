@@ -250,14 +250,15 @@ class Rules:
     nannies that hold the memory of each of its ranks. keepers: the same of the servers of each server group, each with
     the number of the replica that it keeps, 0 for what the server itself has written. last: the start, the generation
     and the size of each server group that was made, when it was made last. deposit: the step of the newest checkpoint
-    in memory at the last survey, and the nannies that had it.
+    in memory at the last survey, and the nannies that had it. incomplete: whether the user was told that the last
+    exchange failed, or that a worker group ends early while the run is being stopped.
     """
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.lineage = Lineage(self, 0, np.zeros(run.size, np.float32), Ledger())
         self.lead = np.arange(run.size) % run.width < run.steps  # the elements of worker group 0
-        self.notes: list[str] = []
+        self.incomplete = False
         self.state: Supervision | None = None
         self.done, self.done_at = 0, 0.0
         self.holders: list[list[str]] = []
@@ -438,7 +439,7 @@ class Rules:
         members = self.state.members.all() if self.state is not None and self.state.stopped else []
         if any(member.phase not in (Phase.RUNNING, Phase.ENDED) for member in members):
             return True
-        return any("the last exchange" in note or "ends here" in note for note in self.notes)
+        return self.incomplete
 
 
 def _holders(run: str, group: str, generation: int, size: int) -> list[list[tuple[str, int]]]:
@@ -466,6 +467,12 @@ class CheckedSupervision(Supervision):
             grows = len(group.where) > len(where)
             if group.phase in (Phase.LOST, Phase.CLOSING, Phase.DROPPED) and not grows:
                 self.rules.goes(group)
+        if any(isinstance(command, ev.Note) for command in commands):
+            without = (
+                isinstance(event, ev.Surveyed) and len(self.members.serving()) > 1 and ev.TellLead(True) in commands
+            )
+            ends = self.stopped and any(group.phase is Phase.DROPPED for group in self.members.worker_groups)
+            self.rules.incomplete = bool(self.rules.incomplete or without or ends)
         self.rules.run.tell(" -> ".join([ev.line(event), "; ".join(map(ev.line, commands))]))
         for command in commands:
             self._see(command)
@@ -508,5 +515,3 @@ class CheckedSupervision(Supervision):
             saved = *self.rules.run.disk.saved, *self.rules.run.deposited
             steps = {None, *(each.step for each in saved)}
             self.rules.demand(command.step in steps, f"{command}, and there are checkpoints of the steps {steps}")
-        if isinstance(command, ev.Note):
-            self.rules.notes.append(command.text)
