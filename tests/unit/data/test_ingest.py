@@ -122,7 +122,7 @@ def test_a_crash_leaves_nothing_and_the_next_call_goes_on(tmp_path, monkeypatch,
     before = log.read_text().split()
     manifests = write_rows(tmp_path / "out", columns, log=log, **options)
     again = log.read_text().split()[len(before) :]
-    assert again == (["50-100", "100-150", "150-200"] if name == "_write" else [])
+    assert {*again} == ({"50-100", "100-150", "150-200"} if name == "_write" else set())
     assert {key: value.digest for key, value in manifests.items()} == {k: v.digest for k, v in expected.items()}
     assert sorted(os.listdir(tmp_path)) == ["expected", "log", "out"]
 
