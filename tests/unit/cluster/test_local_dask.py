@@ -4,7 +4,7 @@ import os
 import signal
 import tempfile
 import threading
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,12 +46,9 @@ class LocalCluster:
         self.closed = True
 
 
-class Client:
+class Client(AbstractContextManager):
     def __init__(self, cluster):
         self.cluster, self.closed = cluster, False
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *exc):
         assert not self.cluster.closed

@@ -199,18 +199,19 @@ def test_a_rank_that_cannot_join_says_so(worker, monkeypatch, error, raised):
 
 
 def test_a_word_reaches_the_rank_of_its_group(worker):
-    task = RankTask(RankPlan("g", 0, 1))
-    leases.reserve(worker.address, "g", 5.0)
-    leases.take_up(worker.address, "g", task)
-    tell_rank("g", "servers", {0: "a"}, worker)
-    tell_rank("other", "servers", {}, worker)
-    assert task.wait_told("servers", 0.0) == {0: "a"} and not task.stop_requested
-    with pytest.raises(ClusterError, match="has not told the others ended within 0 s"):
-        task.wait_told("others ended", 0.0)
-    for reason in ("enough", "again"):
-        task.abort(reason)
-        with pytest.raises(ClusterError, match="rank 0 was aborted: enough"):
-            task.wait_told("others ended", 60.0)
+    def fn(comm):
+        task = current_task()
+        tell_rank("g", "servers", {0: "a"}, worker)
+        tell_rank("other", "servers", {}, worker)
+        assert task.wait_told("servers", 0.0) == {0: "a"}
+        with pytest.raises(ClusterError, match="has not told the others ended within 0 s"):
+            task.wait_told("others ended", 0.0)
+        abort_rank("g", "enough", worker)
+        abort_rank("g", "again", worker)
+        task.wait_told("others ended", 60.0)
+
+    with pytest.raises(ClusterError, match=r"^rank 0 was aborted: enough$"):
+        worker.run(fn)
 
 
 def test_a_rank_that_was_told_to_leave_before_it_joined_leaves_then():

@@ -7,7 +7,7 @@ import pickle
 import tempfile
 from multiprocessing import util
 from types import SimpleNamespace
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import dask
 import distributed
@@ -28,17 +28,11 @@ def nanny(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(successors.atexit, "register", nanny.at_exit.append)
     nanny.fork = successors._fork_workers
-
-    def none():
-        raise ValueError("no client")
-
-    monkeypatch.setattr(successors, "default_client", none)
+    monkeypatch.setattr(successors, "default_client", Mock(side_effect=ValueError("no client")))
     monkeypatch.setattr(successors, "Scheduler", SimpleNamespace(_instances=[]))
     monkeypatch.setattr(distributed.utils, "_forkserver_preload_set", False)
-    fork_server = SimpleNamespace(
-        set_forkserver_preload=nanny.done.append, ensure_running=lambda: nanny.done.append("running")
-    )
-    monkeypatch.setattr(successors, "forkserver", fork_server)
+    told = {"set_forkserver_preload": nanny.done.append, "ensure_running": lambda: nanny.done.append("running")}
+    monkeypatch.setattr(successors, "forkserver", SimpleNamespace(**told))
     yield nanny
     for function in nanny.at_exit:
         function()

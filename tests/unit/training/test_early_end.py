@@ -75,8 +75,7 @@ def test_a_run_that_goes_on_improving_does_not_end_early(job, tmp_path):
 def test_the_test_that_was_not_due_is_made_at_an_early_end(job, tmp_path):
     layer = f'neuralnet.layer[0].store_conf.path="{tmp_path}/train"'
     report, _ = run(job(STANDSTILL, layer, "early_stopping.patience=2", "test_freq=7"), tmp_path / "run")
-    assert report["step"] == 8
-    assert report["metrics"].keys() == {"train", "validate", "test"}
+    assert report["step"] == 8 and report["metrics"].keys() == {"train", "validate", "test"}
 
 
 def test_patience_survives_a_resume_and_a_run_that_has_ended_early_ends_at_once(job, tmp_path):

@@ -85,16 +85,15 @@ def test_a_model_is_that_of_the_checkpoint_or_of_the_run(made, tmp_path):
         load_model(tmp_path / "nothing")
 
 
-def test_a_run_whose_checkpoints_are_on_another_host_names_it(tmp_path):
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [("nodeb", "The last one was saved on host nodeb, and is not"), (gethostname(), "Give the workspace")],
+)
+def test_a_run_whose_checkpoints_are_on_another_host_names_it(tmp_path, host, says):
     run = Workspace(tmp_path / "run")
     run.open("name: 'x'")
-    run.tell(SAVES, host="nodeb")
-    with pytest.raises(
-        CheckpointError, match=r"no checkpoint found\. The last one was saved on host nodeb, and is not"
-    ):
-        load_model(run.folder)
-    run.tell(SAVES, host=gethostname())
-    with pytest.raises(CheckpointError, match=r"no checkpoint found\. Give the workspace"):
+    run.tell(SAVES, host=host)
+    with pytest.raises(CheckpointError, match=rf"no checkpoint found\. {says}"):
         load_model(run.folder)
 
 
@@ -116,14 +115,12 @@ def test_given_parameters_are_checked_and_training_data_told_from_others(made, t
 def test_a_model_has_the_moving_averages_unless_the_parameters_are_wanted(made, tmp_path):
     prepared, path = made()
     found = checkpoints.load(path)
-    found.updater = {"ema": {name: np.asarray(value) + 1 for name, value in found.parameters.items()}}
-    checkpoints.save(found, path)
-    averaged, raw = load_model(tmp_path / "run").state_dict(), load_model(tmp_path / "run", ema=False).state_dict()
+    raw = {name: np.asarray(value) for name, value in found.parameters.items()}
+    averages = {name: value + 1 for name, value in raw.items()}
+    checkpoints.save(replace(found, updater={"ema": averages}), path)
     nets = restore_net(prepared.job, Phase.kTest, path), model_of(prepared.job, None, path).net
-    initial = checkpoints.load_parameters([str(path)])
-    for name, value in found.parameters.items():
-        np.testing.assert_array_equal(raw[name], value)
-        np.testing.assert_array_equal(averaged[name], np.asarray(value) + 1)
-        np.testing.assert_array_equal(initial[name], np.asarray(value) + 1)
-        for net in nets:
-            np.testing.assert_array_equal(net.flat.named(net.flat.values)[name], np.asarray(value) + 1)
+    averaged = [net.flat.named(net.flat.values) for net in nets]
+    averaged += [load_model(tmp_path / "run").state_dict(), checkpoints.load_parameters([str(path)])]
+    for each in averaged:
+        np.testing.assert_equal({name: np.asarray(value) for name, value in each.items()}, averages)
+    np.testing.assert_equal(load_model(tmp_path / "run", ema=False).state_dict(), raw)

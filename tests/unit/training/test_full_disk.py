@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run, whose net was not trained, and its data."""
     folder = tmp_path_factory.mktemp("full")
     draw = np.random.default_rng(0)
-    x, y = draw.normal(size=(SAMPLES, 4)).astype("f4"), draw.normal(size=(SAMPLES, OUTPUTS)).astype("f4")
+    x, y = (draw.normal(size=(SAMPLES, columns)).astype("f4") for columns in (4, OUTPUTS))
     write_shards(folder / "data", x, y, 1)
     np.savez(folder / "own.npz", x=x, y=y)
     read = layers.RecordInput(path=str(folder / "data"), batchsize=10)

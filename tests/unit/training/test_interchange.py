@@ -160,21 +160,19 @@ def test_no_worker_holds_the_whole_model_to_save_or_restore_it(tmp_path, monkeyp
         comm.barrier()
         if comm.rank == 0:
             tracemalloc.reset_peak()
-            before = tracemalloc.get_traced_memory()[0]
+            peaks[name] = -tracemalloc.get_traced_memory()[0]
         comm.barrier()
         result = call()
         comm.barrier()
         if comm.rank == 0:
-            peaks[name] = tracemalloc.get_traced_memory()[1] - before
+            peaks[name] += tracemalloc.get_traced_memory()[1]
         return result
 
     def member(comm):
-        path = tmp_path / "c.h5"
-        replica = formed(job, comm)
+        path, replica = tmp_path / "c.h5", formed(job, comm)
         measured("initialise", comm, replica.group_state.initialise)
         found = replica.group_state.snapshot(0, "", {}, replica.comm)
         measured("save", comm, lambda: contribute(found) if comm.rank else save(found, path))
-        comm.barrier()
         saved = measured("load", comm, lambda: None if comm.rank else load(path))
         measured("restore", comm, lambda: replica.group_state.restore(saved))
         return replica.net.flat.size, replica.net.own.size
@@ -185,8 +183,7 @@ def test_no_worker_holds_the_whole_model_to_save_or_restore_it(tmp_path, monkeyp
     finally:
         tracemalloc.stop()
     replicated, model = sizes[0][0], sum(own for _, own in sizes)
-    assert replicated * 100 < model
     few = 20 * block * 4
-    assert few < model * 4 / 10
+    assert replicated * 100 < model and few < model * 4 / 10
     assert max(peaks["initialise"], peaks["save"], peaks["load"]) < few, peaks
     assert peaks["restore"] < model * 4 + few, peaks  # of both workers together

@@ -246,10 +246,15 @@ def test_a_net_with_attention_reads_the_last_symbols_again(attending):
     assert "".join(sampler.write(20, seed=2)) == "".join(Sampler(job, [saved]).write(20, seed=2))
 
 
-def test_attention_to_later_symbols_and_without_memory_is_refused(attending, made):
-    job, _, saved = attending
-    both_ways = Job.from_text(job.to_text().replace("causal: true", "causal: false"))
-    with pytest.raises(ConfigError, match=r"'attention' reads later symbols.*kAttention.*causal: true"):
-        Sampler(both_ways, [saved])
-    with pytest.raises(ConfigError, match=r"'attention' reads several symbols at once.*job that trained"):
-        Sampler(Job.from_text(SAMPLE % {**made[3], "layers": ATTENTION}))
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (TRAIN, r"'attention' reads later symbols.*kAttention.*causal: true"),
+        (SAMPLE, r"'attention' reads several symbols at once.*job that trained"),
+    ],
+    ids=["later", "without-memory"],
+)
+def test_attention_to_later_symbols_and_without_memory_is_refused(attending, made, text, says):
+    attention = ATTENTION if text is SAMPLE else ATTENTION.replace("causal: true", "causal: false")
+    with pytest.raises(ConfigError, match=says):
+        Sampler(Job.from_text(text % {**made[3], "layers": attention}), attending[2:])

@@ -12,8 +12,6 @@ from singa_dask.data import write_shards
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.ops import get_ops
-from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training import evaluate
 from singa_dask.training.feed import Feed
 from singa_dask.training.group_evaluation import evaluate_group
 from singa_dask.training.prepare import prepare
@@ -104,17 +102,3 @@ def test_a_number_of_mini_batches_that_is_given_keeps_its_meaning(tmp_path):
                 return [sum(feed.next(number)[1].counts) for number in range(feed.count)]
 
     assert run_threads(2, steps) == [[6] * 5] * 2
-
-
-def test_the_command_measures_the_whole_set_too(tmp_path):
-    write(tmp_path, 13)
-    proto = job(tmp_path, 1)
-
-    def trained(comm):
-        replica = Replica.form(proto, comm, get_ops("cpu"))
-        put_parameters(replica, None, carry=True, servers_are_new=True)
-        snapshot = replica.group_state.snapshot(0, "", {}, replica.comm)
-        return checkpoints.save(snapshot, tmp_path / "first.h5")
-
-    (path,) = run_threads(1, trained)
-    assert evaluate.measure(proto, path, Phase.kTest).numbers == pytest.approx(measured(proto)[0][1], rel=1e-6)

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -37,14 +38,11 @@ def test_a_resumed_run_keeps_what_it_will_not_measure_again(workspace, step, kep
 
 
 def test_a_resumed_run_gives_back_the_room_of_what_was_not_saved_to_its_end(workspace, monkeypatch):
-    def killed(*args, **options):
-        raise SystemExit
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", killed)
-        patch.setattr(Path, "unlink", killed)
-        with pytest.raises(SystemExit):
-            save(Checkpoint(3, 0, "", {}), path_of(workspace.checkpoints, 3))
+    for module, name in ((os, "replace"), (Path, "unlink")):
+        monkeypatch.setattr(module, name, Mock(side_effect=SystemExit))
+    with pytest.raises(SystemExit):
+        save(Checkpoint(3, 0, "", {}), path_of(workspace.checkpoints, 3))
+    monkeypatch.undo()
     names = {path.name for path in workspace.checkpoints.iterdir()}
     assert len(names) == 2
     workspace.open("job", resumes=True)
