@@ -6,7 +6,7 @@ from typing import Any
 
 from singa_dask.job import ClusterTopology, JobProto
 from singa_dask.job.assemble import assemble
-from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss, STanh
+from singa_dask.layers import InnerProduct, Layer, RecordInput, SoftmaxLoss, STanh
 from singa_dask.planning.candidates import with_cluster
 from singa_dask.planning.prediction import Candidate, Prediction
 from singa_dask.planning.profile import Curve, LayerSample, Point, Profile
@@ -16,9 +16,21 @@ from singa_dask.planning.work import worker_step
 MB = 1_000_000
 
 
+def job_of(layers: list[Layer], topology: ClusterTopology, dim: int = 0) -> JobProto:
+    """These layers under SGD. dim: partition_dim of the net."""
+    job = JobProto(name="points", train_steps=8)
+    job.neuralnet.layer.extend(assemble(layers))
+    if dim:
+        job.neuralnet.partition_dim = dim
+    job.train_one_batch.alg = job.train_one_batch.kBP
+    job.updater.type = job.updater.kSGD
+    job.updater.learning_rate.type = job.updater.learning_rate.kFixed
+    job.cluster.CopyFrom(topology.to_proto())
+    return job
+
+
 def mlp(batch: int = 32, hidden: int = 64, **settings: Any) -> JobProto:
     """A net of two InnerProducts. settings: of the second one."""
-    job = JobProto(name="points", train_steps=8)
     layers = [
         RecordInput("data", path="nowhere", shape=[8], batchsize=batch),
         InnerProduct("fc1", num_output=hidden),
@@ -26,10 +38,8 @@ def mlp(batch: int = 32, hidden: int = 64, **settings: Any) -> JobProto:
         InnerProduct("fc2", num_output=5, **settings),
         SoftmaxLoss("loss"),
     ]
-    job.neuralnet.layer.extend(assemble(layers))
-    job.train_one_batch.alg = job.train_one_batch.kBP
-    job.updater.type = job.updater.kSGD
-    job.updater.learning_rate.type = job.updater.learning_rate.kFixed
+    job = job_of(layers, ClusterTopology())
+    job.ClearField("cluster")
     return job
 
 

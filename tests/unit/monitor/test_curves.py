@@ -1,7 +1,6 @@
 """The curves are drawn from the rows of metrics.jsonl."""
 
 import pytest
-from matplotlib.figure import Figure
 
 from singa_dask.monitor.curves import COLOURS, draw_curves
 
@@ -23,13 +22,10 @@ def _rows(groups=1, server=False, metrics=("loss", "accuracy"), steps=range(5)):
 
 
 @pytest.fixture
-def drawn(tmp_path, monkeypatch):
+def drawn(tmp_path, figures):
     """The panels of a picture, by their titles."""
 
     def draw(rows):
-        figures = []
-        save = Figure.savefig
-        monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (figures.append(self), save(self, *a, **k)))
         draw_curves(rows, tmp_path / "curves.png", "digits, downpour")
         assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
         return {panel.get_title(): panel for panel in figures[0].axes}

@@ -3,24 +3,12 @@
 import os
 
 import pytest
+from support.run_events import PROGRESS, SERVER, START, TEST, TRAIN
 
 from singa_dask.monitor.lines import EventLines, shares
 
-START = {"kind": "start", "group": 0, "groups": 1, "step": 0, "steps": 600, "batch": 96, "ranks": 3, "exchange": "MPI"}
-TRAIN = {
-    "kind": "metrics",
-    "group": 0,
-    "phase": "train",
-    "step": 50,
-    "metrics": {"loss": 0.25, "accuracy": 0.9},
-    "samples_per_s": 12_345.6,
-    "wait": [0.02, 0.1, 0.3],
-    "loading": [0.0, 0.0, 0.01],
-}
-TEST = {"kind": "metrics", "group": 0, "phase": "test", "step": 600, "metrics": {"loss": 0.1, "accuracy": 0.98}}
 SAVED = {"kind": "checkpoint", "group": 0, "step": 600, "path": "/x/step-00000600.h5"}
 END = {"kind": "end", "group": 0, "step": 600}
-SERVER = {"staleness": 1.04, "staleness_max": 3, "update_ms": 3.21, "stall": 0.04, "bytes": 4096}
 ASYNC = {**START, "groups": 2, "ranks": 1}
 
 
@@ -30,8 +18,8 @@ def _lines(*events, width=80):
 
 
 def test_one_group_that_fits():
-    alone = {**TRAIN, "wait": [0.0]}
-    assert _lines({**START, "ranks": 1, "step": 20}, {**TRAIN, "kind": "progress"}, alone, TEST, SAVED, END) == [
+    alone = {**TRAIN, "wait": [0.0], "loading": [0.0]}
+    assert _lines({**START, "ranks": 1, "step": 20}, PROGRESS, alone, TEST, SAVED, END) == [
         "1 worker ready: 600 steps of 96 samples, from step 20",
         "step  50/600  train     loss 0.2500  accuracy 0.9000  12,346 samples/s",
         "step 600/600  test      loss 0.1000  accuracy 0.9800",
@@ -44,16 +32,16 @@ def test_without_a_start_the_number_of_steps_is_not_told():
 
 
 @pytest.mark.parametrize(
-    ("width", "steps", "expected"),
+    ("width", "expected"),
     [
-        (120, 600, ["12,346 samples/s  waits 2/10/30 %  waits for data 0/0/5 %"]),
-        (93, 600, ["12,346/s  waits 2/10/30 %  data 0/0/5 %"]),
-        (89, 600, ["12,346/s  waits 2-30 %  data 0-5 %"]),
-        (80, 600, ["12,346/s", "  waits 2/10/30 %  data 0/0/5 %"]),
+        (120, ["12,346 samples/s  waits 2/10/30 %  waits for data 0/0/5 %"]),
+        (93, ["12,346/s  waits 2/10/30 %  data 0/0/5 %"]),
+        (89, ["12,346/s  waits 2-30 %  data 0-5 %"]),
+        (80, ["12,346/s", "  waits 2/10/30 %  data 0/0/5 %"]),
     ],
 )
-def test_a_line_that_does_not_fit_is_shortened_and_at_last_goes_on_below(width, steps, expected):
-    lines = _lines({**START, "steps": steps}, {**TRAIN, "loading": [0.0, 0.0, 0.05]}, width=width)[1:]
+def test_a_line_that_does_not_fit_is_shortened_and_at_last_goes_on_below(width, expected):
+    lines = _lines(START, TRAIN, width=width)[1:]
     assert lines == ["step  50/600  train     loss 0.2500  accuracy 0.9000  " + expected[0], *expected[1:]]
     assert all(len(line) <= width for line in lines)
 
@@ -70,15 +58,16 @@ def test_nothing_is_wider_than_80_columns(steps, ranks, groups, server):
 
 
 def test_once_shortened_lines_stay_alike():
-    fits = {**TRAIN, "wait": [0.0, 0.0]}
-    first, wide, again = _lines(START, fits, TRAIN, fits, width=85)[1:]
+    busy = {**TRAIN, "loading": [0.0]}
+    fits = {**busy, "wait": [0.0, 0.0]}
+    first, wide, again = _lines(START, fits, busy, fits, width=85)[1:]
     assert first.endswith("12,346 samples/s  waits 0/0 %")
     assert wide.endswith("12,346/s  waits 2/10/30 %") and again.endswith("12,346/s  waits 0/0 %")
 
 
 def test_the_lines_of_several_groups_tell_whose_they_are():
     other = {"group": 1}
-    train = {**TRAIN, "wait": [0.0], "server": SERVER}
+    train = {**TRAIN, "wait": [0.0], "loading": [0.0], "server": SERVER}
     events = [ASYNC, {**ASYNC, **other, "steps": 3125}, train, {**train, **other}, {**TEST, **other}, END]
     assert _lines(*events, width=120) == [
         "group 0  1 worker ready: 600 steps of 96 samples",

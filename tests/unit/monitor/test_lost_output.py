@@ -6,38 +6,26 @@ import sys
 
 import pytest
 from support.lost_output import FAULTS, Failing
+from support.run_events import PROGRESS, START, TEST
 
 from singa_dask.monitor.progress import LineDisplay, LiveDisplay, display_for
 from singa_dask.output.streams import Escaped, Output
 
-START = {"kind": "start", "group": 0, "groups": 1, "step": 0, "steps": 600, "batch": 96, "ranks": 1, "exchange": "MPI"}
-TEST = {"kind": "metrics", "group": 0, "phase": "test", "step": 600, "metrics": {"loss": 0.1}}
 HOSTILE = "a\x1b]0;owned\x07b\rc\x9b2Jd\u202ee\u2066f"
 SHOWN = r"a\x1b]0;owned\x07b\x0dc\u009b2Jd\u202ee\u2066f"
 
 
-@pytest.mark.parametrize("whole", [0, 3])
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("whole", [0, 2])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_lines_that_cannot_be_written_are_said_once_and_raise_nothing(fault, whole, capsys):
-    display = LineDisplay(Failing(FAULTS[fault], whole))
-    with display:
+def test_what_cannot_be_written_is_said_once_and_ends_no_run(fault, whole, terminal, capsys):
+    with display_for(Failing(FAULTS[fault], whole, terminal=terminal)) as display:
+        assert isinstance(display, LiveDisplay if terminal else LineDisplay)
         for _ in range(4):
             display.note("forming the worker group")
             display.handle(START)
-            display.say("auto: 2 workers")
-    assert display.lost
-    assert capsys.readouterr().err.count("the output of the run cannot be written (") == 1
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_terminal_that_is_closed_ends_no_live_display(fault, capsys):
-    with display_for(Failing(FAULTS[fault], 2, terminal=True)) as display:
-        assert isinstance(display, LiveDisplay)
-        for _ in range(3):
-            display.note("forming the worker group")
-            display.handle(START)
             display.handle(TEST)
-            display._live.refresh()
+            display.say("auto: 2 workers")
     assert display.lost
     assert capsys.readouterr().err.count("the output of the run cannot be written (") == 1
 
@@ -75,21 +63,14 @@ def test_lines_escape_control_characters():
 
 
 def test_a_live_display_escapes_control_characters():
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    stream = Terminal()
+    stream = Failing(None, 1000, terminal=True)
     with display_for(stream) as display:
         display.note(HOSTILE)
-        display._live.refresh()
         display.say(HOSTILE)
-        display.handle({**START, "steps": 5})
-        display.handle({"kind": "progress", "step": 1, "samples_per_s": 1, "wait": [0], "loading": [0], "group": 0,
-                        "metrics": {HOSTILE: 0.5}})  # fmt: skip
-        display._live.refresh()
+        display.handle(START)
+        display.handle({**PROGRESS, "metrics": {HOSTILE: 0.5}})
     shown = stream.getvalue()
-    assert shown.count(SHOWN) >= 2
+    assert SHOWN in shown
     assert not set("\x07\x9b\u202e\u2066") & set(shown) and "\x1b]" not in shown
 
 

@@ -47,46 +47,73 @@ def test_all_candidates_are_shown_on_request():
     assert "999 MB!" in text and "! more than the hosts have." in text
 
 
-def test_each_layer_says_why_it_is_split():
-    split = plan_text(advise([ONE, SPLIT], HOST), "points")
-    assert "Split over the workers of a group: fc1, fc2." in split
-    assert "fc1  576  split by output features: 1.02 kB of activations instead of 2.3 kB of gradients" in split
-    assert "fc2  325  split by input features: 640 B of activations instead of 1.3 kB of gradients" in split
-    rows = plan_text(advise([ONE, TWO], HOST), "points")
-    assert "No layer is split over" in rows and "fc2  325  not split: 1.3 kB of gradients instead of 8.19 kB" in rows
-    assert "fc1  576  not split: 2.3 kB of gradients; splitting (1.02 kB of activations) gains < 3 %" in rows
-    given = predicted(ClusterTopology.allreduce(2), 1900.0, partition="job")
-    text = plan_text(advise([ONE, given], HOST), "points")
-    assert "fc1  576  not split: 2.3 kB of gradients (1.02 kB of activations if it were split)" in text, "not tried"
-    assert "A mini-batch has 32 samples." in rows
-    assert "No layer is split: the recommended candidate has one worker." in plan_text(advise([ONE], HOST), "points")
+LISTED = 640 + 1024  # bytes of activations of fc1 and fc2
+LATE = predicted(replace(ClusterTopology.downpour(2, 1, 1), one_behind=True), 900.0, extrapolated=0.1)
+SHARED = predicted(ClusterTopology.allreduce(2), 1700.0, shares=True)
+GIVEN = predicted(ClusterTopology.allreduce(2), 1900.0, partition="job")
+TO_SERVERS = predicted(
+    ClusterTopology.sandblaster(2, 1), 1900.0, partition="dim 1", activations=LISTED + 2000.0, sent=LISTED + 5000.0
+)
+ALL_LISTED = predicted(ClusterTopology.allreduce(2), 1900.0, partition="dim 1", activations=LISTED, sent=LISTED)
+# Candidates, what the text says of them, and what it does not say.
+SAID = {
+    "split": (
+        [ONE, SPLIT],
+        [
+            "Split over the workers of a group: fc1, fc2.",
+            "fc1 576 split by output features: 1.02 kB of activations instead of 2.3 kB of gradients",
+            "fc2 325 split by input features: 640 B of activations instead of 1.3 kB of gradients",
+        ],
+        [],
+    ),
+    "not split": (
+        [ONE, TWO],
+        [
+            "No layer is split over",
+            "fc2 325 not split: 1.3 kB of gradients instead of 8.19 kB",
+            "fc1 576 not split: 2.3 kB of gradients; splitting (1.02 kB of activations) gains < 3 %",
+            "A mini-batch has 32 samples.",
+        ],
+        [],
+    ),
+    "not tried": (
+        [ONE, GIVEN],
+        ["fc1 576 not split: 2.3 kB of gradients (1.02 kB of activations if it were split)"],
+        [],
+    ),
+    "one worker": (
+        [ONE],
+        ["No layer is split: the recommended candidate has one worker."],
+        ["rows", "share memory"],
+    ),
+    "more is sent than layers with parameters send": (
+        [ONE, TO_SERVERS],
+        ["and 2 kB of activations at layers without parameters and 3 kB of gradients to servers"],
+        [],
+    ),
+    "all that is sent": ([ONE, ALL_LISTED], [], [" kB and "]),
+    "legend": (
+        [ONE, SHARED, SPLIT, CODED, LATE],
+        [
+            "dim 0: each worker takes some of the rows; dim 1: each worker takes some of the features;",
+            "kHalf: sent as float16; one behind: ",
+            "per step, as if workers did not share memory.",
+            "~ more than 5 % of the step was estimated from other shapes, numbers of rows or threads.",
+            "What a worker sends in a step, by layer",
+        ],
+        ["auto:"],
+    ),
+    "shared memory": ([ONE, SHARED], ["What a worker would send in a step without shared memory"], []),
+}
 
 
-def test_what_the_layers_with_parameters_do_not_send_is_listed_too():
-    listed = 640 + 1024  # bytes of activations, see above
-    more = predicted(
-        ClusterTopology.sandblaster(2, 1), 1900.0, partition="dim 1", activations=listed + 2000.0, sent=listed + 5000.0
-    )
-    text = plan_text(advise([ONE, more], HOST), "points")
-    assert "  and 2 kB of activations at layers without parameters\n  and 3 kB of gradients to servers\n" in text
-    exact = predicted(ClusterTopology.allreduce(2), 1900.0, partition="dim 1", activations=listed, sent=listed)
-    assert "\n  and " not in plan_text(advise([ONE, exact], HOST), "points")
-
-
-def test_the_legend_explains_what_the_table_shows():
-    late = predicted(replace(ClusterTopology.downpour(2, 1, 1), one_behind=True), 900.0, extrapolated=0.1)
-    shared = predicted(ClusterTopology.allreduce(2), 1700.0, shares=True)
-    text = " ".join(plan_text(advise([ONE, shared, SPLIT, CODED, late], HOST, allow=["codec"]), "points").split())
-    assert "dim 0: each worker takes some of the rows; dim 1: each worker takes some of the features;" in text
-    assert "kHalf: sent as float16; one behind: " in text and "auto:" not in text
-    assert "per step, as if workers did not share memory." in text
-    assert "~ more than 5 % of the step was estimated from other shapes, numbers of rows or threads." in text
-    assert "What a worker sends in a step, by layer" in text
-    assert "What a worker would send in a step without shared memory" in plan_text(
-        advise([ONE, shared], HOST), "points"
-    )
-    plain = plan_text(advise([ONE], HOST), "points")
-    assert "rows" not in plain and "share memory" not in plain
+@pytest.mark.parametrize("name", SAID)
+def test_the_text_says_what_is_split_and_sent_and_explains_the_table(name):
+    candidates, said, unsaid = SAID[name]
+    text = " ".join(plan_text(advise(candidates, HOST, allow=["codec"]), "points").split())
+    for words in said:
+        assert words in text
+    assert not [words for words in unsaid if words in text]
 
 
 def test_machines_are_described():

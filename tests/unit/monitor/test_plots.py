@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 import singa_dask
 from singa_dask.errors import DataError
@@ -10,11 +9,8 @@ from singa_dask.monitor.plots import DENSE, PANELS, WRITTEN_CLASSES, plot_confus
 
 
 @pytest.fixture
-def drawn(tmp_path, monkeypatch):
+def drawn(tmp_path, figures):
     """The panels of a picture."""
-    figures = []
-    save = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (figures.append(self), save(self, *a, **k)))
 
     def draw(plot, *given, **options):
         plot(*given, tmp_path / "picture", **options)

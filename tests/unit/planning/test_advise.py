@@ -34,47 +34,55 @@ def test_the_simpler_of_equals_is_recommended():
     assert advise([ONE, fast, TWO], HOST).recommended is fast
 
 
-def test_the_reason_is_two_sentences():
-    assert advise(EVERY, HOST).reason == (
+FOUR = predicted(ClusterTopology.allreduce(4), 2400.0)
+SERVERS = predicted(ClusterTopology.sandblaster(4, 2), 2000.0)
+LACKS = "profile: has no all_gather of several workers (machine). Run `singa-dask profile`."
+# Candidates, what could not be predicted, and what is said.
+REASONS = {
+    "two sentences": (
+        EVERY,
+        (),
         "Of all candidates that compute what one worker computes, AllReduce with 2 workers (partition dim 1) is the "
         "fastest: 1,800 samples/s, 20 % more than AllReduce with 2 workers (partition dim 0), the next one. That is "
         "1.8 times as many as one worker; Hogwild with 2 workers would train 11 % more than the recommendation (2,000 "
-        "samples/s), but its gradients would be of copies that differ (--allow asynchronous)."
-    )
-    far = predicted(ClusterTopology.allreduce(2), 2500.0)
-    assert advise([ONE, far], HOST).reason.endswith(
-        "2,500 samples/s, 2.5 times as many as AllReduce with 1 worker, the next one."
-    )
-    assert "the next one. Hogwild with 2 workers would train 33 % more" in advise([ONE, TWO, STALE], HOST).reason
-    assert (
-        "More workers would not be faster" in advise([ONE, predicted(ClusterTopology.allreduce(2), 800)], HOST).reason
-    )
+        "samples/s), but its gradients would be of copies that differ (--allow asynchronous).",
+    ),
+    "times as many": (
+        [ONE, predicted(ClusterTopology.allreduce(2), 2500.0)],
+        (),
+        "2,500 samples/s, 2.5 times as many as AllReduce with 1 worker, the next one.",
+    ),
+    "what is not allowed": ([ONE, TWO, STALE], (), "the next one. Hogwild with 2 workers would train 33 % more"),
+    "no gain": ([ONE, predicted(ClusterTopology.allreduce(2), 800)], (), "More workers would not be faster"),
+    "more workers of the framework": (
+        [ONE, TWO, SPLIT, SERVERS, FOUR],
+        (),
+        "That is 2.4 times as many as one worker and 33 % more than with 2 workers.",
+    ),
+    "fewer workers are next": (
+        [ONE, TWO, SPLIT, FOUR],
+        (),
+        "33 % more than AllReduce with 2 workers (partition dim 1), the next one. That is 2.4 times as many as one "
+        "worker.",
+    ),
+    "not predicted": (
+        [ONE],
+        (LACKS,),
+        f"no other candidate could be predicted ({LACKS[:-1]}). What more workers would gain is not known",
+    ),
+    "not asked for": ([ONE], (), "no other candidate is asked for. What more"),
+    "equals are not less simple": (
+        [ONE, SPLIT, predicted(ClusterTopology.allreduce(2), 1795.0, partition="auto")],
+        (),
+        "(partition auto) is as fast. That",
+    ),
+}
 
 
-def test_the_reason_says_what_more_workers_of_the_same_framework_gain():
-    four, servers = (
-        predicted(topology, rate)
-        for topology, rate in ((ClusterTopology.allreduce(4), 2400.0), (ClusterTopology.sandblaster(4, 2), 2000.0))
-    )
-    reason = advise([ONE, TWO, SPLIT, servers, four], HOST).reason
-    assert reason.endswith("That is 2.4 times as many as one worker and 33 % more than with 2 workers.")
-    reason = advise([ONE, TWO, SPLIT, four], HOST).reason
-    assert reason.endswith(
-        "33 % more than AllReduce with 2 workers (partition dim 1), the next one. That is 2.4 times "
-        "as many as one worker."
-    )
-
-
-def test_the_reason_says_why_nothing_else_is_predicted():
-    lacks = "profile: has no all_gather of several workers (machine). Run `singa-dask profile`."
-    reason = advise([ONE], HOST, unpredicted=[lacks]).reason
-    assert f"no other candidate could be predicted ({lacks[:-1]}). What more workers would gain is not known" in reason
-    assert "no other candidate is asked for. What more" in advise([ONE], HOST).reason
-
-
-def test_equals_are_not_less_simple():
-    auto = predicted(ClusterTopology.allreduce(2), 1795.0, partition="auto")
-    assert "(partition auto) is as fast. That" in advise([ONE, SPLIT, auto], HOST).reason
+@pytest.mark.parametrize("name", REASONS)
+def test_the_reason(name):
+    candidates, unpredicted, said = REASONS[name]
+    assert said in advise(candidates, HOST, unpredicted=unpredicted).reason
 
 
 def test_what_does_not_fit_the_memory_is_not_recommended():

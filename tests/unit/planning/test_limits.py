@@ -1,5 +1,6 @@
 """What a step spends its time on, and what is sent, in words."""
 
+import pytest
 from support.planned import MB, mlp, predicted
 
 from singa_dask.job import ClusterTopology
@@ -11,61 +12,90 @@ HOST, NETWORK = Machines(cores=2), Machines(cores=4, hosts=None, workers_per_hos
 ONE = predicted(ClusterTopology(), 1000.0)
 
 
-def test_the_limit_names_what_takes_longest_and_what_the_network_carries():
-    slow = predicted(ClusterTopology.allreduce(2), 100.0, parts={"exchange": 0.2, "layers": 0.12}, hidden_s=0.05)
-    assert limit(slow, ONE, NETWORK) == (
+def allreduce(n, rate=100.0, **parts):
+    return predicted(ClusterTopology.allreduce(n), rate, **parts)
+
+
+COMPUTING = predicted(
+    ClusterTopology(), 100.0, parts={"layers": 0.32}, layers={"fc1": (0.05, 0.11), "fc1:whole": (0.2, 0.0)}, sent=0.0
+)
+SENDING = {"layers": 0.15, "transitions": 0.09, "exchange": 0.075, "loop": 0.005}
+SPLIT = {"layers": 0.2, "transitions": 0.09, "exchange": 0.03}
+WOULD = "Workers share memory; without it, a worker would send"
+# A prediction, that of one worker, machines, and what is said.
+SAID = {
+    "the exchange": (
+        allreduce(2, parts={"exchange": 0.2, "layers": 0.12}, hidden_s=0.05),
+        ONE,
+        NETWORK,
         "A step takes 320 ms. It is limited by what its workers send each other: 62 % is the exchange of gradients "
         "and parameters and 38 % is computing in the layers. A worker sends 2 MB per step: 16 ms by bandwidth alone. "
-        "A further 50 ms of the exchange (20 %) run beside computing."
-    )
-    computing = predicted(
-        ClusterTopology(),
-        100.0,
-        parts={"layers": 0.32},
-        layers={"fc1": (0.05, 0.11), "fc1:whole": (0.2, 0.0)},
-        sent=0.0,
-    )
-    assert limit(computing, computing, HOST) == (
-        "A step takes 320 ms. It is limited by computing: 100 % is computing in the layers (50 % in 'fc1' alone)."
-    )
-    parts = {"layers": 0.15, "transitions": 0.09, "exchange": 0.075, "loop": 0.005}
-    sending = predicted(ClusterTopology.allreduce(2), 100.0, parts=parts, sent=0.0)
-    assert limit(sending, ONE, HOST) == (
+        "A further 50 ms of the exchange (20 %) run beside computing.",
+    ),
+    "computing": (
+        COMPUTING,
+        COMPUTING,
+        HOST,
+        "A step takes 320 ms. It is limited by computing: 100 % is computing in the layers (50 % in 'fc1' alone).",
+    ),
+    "activations and gradients": (
+        allreduce(2, parts=SENDING, sent=0.0),
+        ONE,
+        HOST,
         "A step takes 320 ms. It is limited by what its workers send each other, 52 % of it: 28 % is sending "
         "activations between split layers, 23 % is the exchange of gradients and parameters, 47 % is computing in the "
-        "layers and 2 % is the rest."
-    )
-    waiting = predicted(ClusterTopology.downpour(2, 1, 1), 100.0, parts={"servers": 0.5}, server_load=0.9)
-    assert "78 % is waiting for the servers (the busiest one works 90 % of the time)" in limit(waiting, ONE, HOST)
+        "layers and 2 % is the rest.",
+    ),
+    "servers": (
+        predicted(ClusterTopology.downpour(2, 1, 1), 100.0, parts={"servers": 0.5}, server_load=0.9),
+        ONE,
+        HOST,
+        "78 % is waiting for the servers (the busiest one works 90 % of the time)",
+    ),
+    "what is sent": (
+        allreduce(2, parts=SPLIT, activations=0.5 * MB, hidden_s=0.05),
+        ONE,
+        NETWORK,
+        "sends 2 MB per step: 16 ms by bandwidth alone (500 kB of activations, 1.5 MB of gradients). "
+        "A further 50 ms of the exchange (62 %) run beside computing.",
+    ),
+    "shared memory": (
+        allreduce(2, 1500.0, shares=True),
+        ONE,
+        HOST,
+        f"of gradients and parameters. {WOULD} 2 MB of gradients per step.",
+    ),
+    "activations through shared memory": (
+        allreduce(2, 1500.0, shares=True, activations=0.5 * MB),
+        ONE,
+        HOST,
+        f"sends 500 kB of activations per step. {WOULD} 1.5 MB of gradients per step.",
+    ),
+}
 
 
-def test_what_is_hidden_is_a_share_of_the_exchange_alone():
-    parts = {"layers": 0.2, "transitions": 0.09, "exchange": 0.03}
-    split = predicted(ClusterTopology.allreduce(2), 100.0, parts=parts, activations=0.5 * MB, hidden_s=0.05)
-    text = limit(split, ONE, NETWORK)
-    assert "sends 2 MB per step: 16 ms by bandwidth alone (500 kB of activations, 1.5 MB of gradients). " in text
-    assert text.endswith("A further 50 ms of the exchange (62 %) run beside computing.")
+@pytest.mark.parametrize("name", SAID)
+def test_the_limit_names_what_takes_longest_and_what_is_sent(name):
+    prediction, base, machines, said = SAID[name]
+    assert said in limit(prediction, base, machines)
 
 
-def test_workers_that_share_memory_send_activations_only():
-    would = "Workers share memory; without it, a worker would send"
-    plain = predicted(ClusterTopology.allreduce(2), 1500.0, shares=True)
-    assert limit(plain, ONE, HOST).endswith(f"of gradients and parameters. {would} 2 MB of gradients per step.")
-    split = predicted(ClusterTopology.allreduce(2), 1500.0, shares=True, activations=0.5 * MB)
-    text = limit(split, ONE, HOST)
-    assert text.endswith(f"sends 500 kB of activations per step. {would} 1.5 MB of gradients per step.")
+BASE = predicted(ClusterTopology(), 100.0, parts={"layers": 0.2, "loop": 0.12})
 
 
-def test_the_limit_says_how_much_longer_the_layers_take_than_with_one_worker():
-    longer = (
-        "Each worker computes 8 samples; per sample and core, the layers take {} times as long as with one worker."
-    )
-    base = predicted(ClusterTopology(), 100.0, parts={"layers": 0.2, "loop": 0.12})
-    four = predicted(ClusterTopology.allreduce(4), 250.0, parts={"layers": 0.12, "exchange": 0.008})
-    assert longer.format("2.4") in limit(four, base, NETWORK), "0.12 s instead of 0.2 s / 4"
-    assert longer.format("1.2") in limit(four, base, Machines(6, 2)), "3 of 6 cores each: 0.12 s instead of 0.1 s"
-    assert "Each worker" not in limit(four, base, Machines(6, 1)), "1 of 6 cores each: less than 0.2 s * 6 / 4"
-    assert "Each worker" not in limit(base, base, NETWORK)
+@pytest.mark.parametrize(
+    ("machines", "times"),
+    [
+        (NETWORK, "2.4"),  # 0.12 s instead of 0.2 s / 4
+        (Machines(6, 2), "1.2"),  # 3 of 6 cores each: 0.12 s instead of 0.1 s
+        (Machines(6, 1), None),  # 1 of 6 cores each: less than 0.2 s * 6 / 4
+    ],
+)
+def test_the_limit_says_how_much_longer_the_layers_take_than_with_one_worker(machines, times):
+    said = limit(allreduce(4, 250.0, parts={"layers": 0.12, "exchange": 0.008}), BASE, machines)
+    longer = f"computes 8 samples; per sample and core, the layers take {times} times as long as with one worker."
+    assert longer in said if times else "Each worker" not in said
+    assert "Each worker" not in limit(BASE, BASE, NETWORK)
 
 
 def test_each_layer_says_what_it_sends_if_it_is_split_and_if_not():

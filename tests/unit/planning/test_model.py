@@ -5,12 +5,11 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import planned
 
 from singa_dask.cluster.workers import WorkerInfo, place
 from singa_dask.errors import ConfigError
 from singa_dask.job import ClusterTopology
-from singa_dask.job.assemble import assemble
-from singa_dask.job.job_pb2 import JobProto
 from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss, STanh
 from singa_dask.planning.model import predict
 from singa_dask.planning.prediction import Candidate, Machines
@@ -27,7 +26,6 @@ COLLECTIVES = "reduce_scatter", "all_gather", "all_reduce", "all_to_all"
 
 
 def job_of(topology, dim=0, **fields):
-    job = JobProto()
     layers = [
         RecordInput("data", shape=[100], batchsize=BATCH),
         InnerProduct("fc1", num_output=800),
@@ -37,11 +35,7 @@ def job_of(topology, dim=0, **fields):
         InnerProduct("fc3", num_output=10),
         SoftmaxLoss("loss"),
     ]
-    job.neuralnet.layer.extend(assemble(layers))
-    job.neuralnet.partition_dim = dim
-    job.train_one_batch.alg = job.train_one_batch.kBP
-    job.updater.type = job.updater.kSGD
-    job.cluster.CopyFrom(topology.to_proto())
+    job = planned.job_of(layers, topology, dim)
     for name, value in fields.items():
         setattr(job.cluster, name, value)
     return job

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
+from support import planned
 
 from singa_dask.job import ClusterTopology
-from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.layers import Convolution, InnerProduct, Pooling, RecordInput, ReLU, SoftmaxLoss
 from singa_dask.layers.base import Layer
@@ -63,15 +63,11 @@ class Published:
         return self.predicted(workers).samples_per_s / self.alone
 
     def _job(self, workers: int) -> JobProto:
-        job = JobProto()
-        job.neuralnet.layer.extend(assemble(self.net))
-        job.neuralnet.layer[0].store_conf.batchsize[:] = [workers * self.batch]
         topology = ClusterTopology(
             nworkers_per_group=workers, nservers_per_group=workers, bucket_size=self.bucket_size
         )
-        job.cluster.CopyFrom(topology.to_proto())
-        job.train_one_batch.alg = job.train_one_batch.kBP
-        job.updater.type = job.updater.kSGD
+        job = planned.job_of(self.net, topology)
+        job.neuralnet.layer[0].store_conf.batchsize[:] = [workers * self.batch]
         return job
 
 

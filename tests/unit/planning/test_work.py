@@ -10,8 +10,6 @@ from support.partitioned import Member
 from singa_dask.algorithms import BP
 from singa_dask.comm.threads import run_threads
 from singa_dask.job import ClusterTopology
-from singa_dask.job.assemble import assemble
-from singa_dask.job.job_pb2 import JobProto
 from singa_dask.layers import Convolution, InnerProduct, Pooling, RecordInput, ReLU, SoftmaxLoss, STanh
 from singa_dask.planning.candidates import with_cluster
 from singa_dask.planning.work import NBYTES, Collective, server_memory, worker_step
@@ -44,13 +42,7 @@ def cnn():
 
 
 def job_of(layers, dim):
-    job = JobProto()
-    job.neuralnet.layer.extend(assemble(layers))
-    job.neuralnet.partition_dim = dim
-    job.cluster.nworkers_per_group = job.cluster.nservers_per_group = SIZE
-    job.train_one_batch.alg = job.train_one_batch.kBP
-    job.updater.type = job.updater.kSGD
-    return job
+    return planned.job_of(layers, ClusterTopology.allreduce(SIZE), dim)
 
 
 def step_of(comm, job, shape):
