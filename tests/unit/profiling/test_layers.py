@@ -127,34 +127,20 @@ def test_an_idle_group_sends_itself_its_own_rows():
     assert group.seconds > 0
 
 
-@pytest.mark.parametrize(
-    ("layers", "labels"),
-    [
-        ([InnerProduct(num_output=3), SoftmaxLoss()], {0, 1, 2}),
-        ([InnerProduct(num_output=3)], None),
-    ],
-)
-def test_random_labels_are_classes_of_the_loss(layers, labels):
-    net = Net(job_of([RecordInput("data", batchsize=64, shape=[5]), *layers]).neuralnet, Phase.kTrain, Ops())
-    batch = random_batch(net, "data", 64)
-    assert batch.features.shape == (64, 5)
-    assert batch.features.dtype == np.float32
-    assert labels is None if batch.labels is None else set(batch.labels.tolist()) == labels
+def drawn(job, rows=64):
+    return random_batch(Net(job.neuralnet, Phase.kTrain, Ops()), "data", rows)
 
 
-def test_random_targets_have_their_shape():
-    chain = [
-        RecordInput("data", batchsize=4, shape=[5], target_shape=[2]),
-        InnerProduct(num_output=2),
-        EuclideanLoss(),
-    ]
-    batch = random_batch(Net(job_of(chain).neuralnet, Phase.kTrain, Ops()), "data", 4)
-    assert batch.labels.shape == (4, 2)
-
-
-def test_random_symbols_are_known_to_the_layers():
-    net = Net(symbols(1).neuralnet, Phase.kTrain, Ops())
-    assert set(np.unique(random_batch(net, "data", 50).features)) == {0, 1, 2, 3, 4}
+def test_what_is_drawn_suits_the_net():
+    """Classes of the loss, targets in their shape, symbols that the layers know."""
+    data, ip = RecordInput("data", batchsize=64, shape=[5]), InnerProduct(num_output=3)
+    classified = drawn(job_of([data, ip, SoftmaxLoss()]))
+    assert (classified.features.shape, classified.features.dtype) == ((64, 5), np.float32)
+    assert set(classified.labels) == {0, 1, 2}
+    assert drawn(job_of([data, ip])).labels is None
+    targets = RecordInput("data", batchsize=4, shape=[5], target_shape=[3])
+    assert drawn(job_of([targets, ip, EuclideanLoss()]), 4).labels.shape == (4, 3)
+    assert set(np.unique(drawn(symbols(1)).features)) == {0, 1, 2, 3, 4}
 
 
 def test_large_parameters_repeat_a_block(monkeypatch):

@@ -1,19 +1,39 @@
+"""The loop of a run, by a clock of its own."""
+
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
 
 from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.profiling import loop
 from singa_dask.profiling.loop import LoopPlan, measure_loop
 from singa_dask.training.worker import RankServices, train_rank
 
+PASS, UPDATE, LATE = 1e-3, 5e-4, 0.02
+
+
+class Clock:
+    """Time passes where somebody looks, for each row of the mini-batch, and where a step is late."""
+
+    now, rows = 0.0, 1
+
+    def perf_counter(self):
+        self.now += PASS * self.rows
+        return self.now
+
+    def laps(self, rows):
+        self.rows = rows
+        return [SimpleNamespace(seconds=PASS * rows, update=UPDATE)] * 3
+
 
 def test_the_loop_is_what_a_run_adds_to_its_passes(monkeypatch):
-    """A run in which every step waits for 20 ms more."""
-    late, ran, real = 0.02, [], loop.Watched.train_one_batch
+    clock, ran, real = Clock(), [], loop.Watched.train_one_batch
 
     def slower(self, *args, **more):
         metrics = real(self, *args, **more)
-        time.sleep(late)
+        clock.now += LATE
         return metrics
 
     def train(comm, plan, topic):
@@ -21,16 +41,14 @@ def test_the_loop_is_what_a_run_adds_to_its_passes(monkeypatch):
         with ThreadPoolExecutor(1) as pool:
             return train_rank(comm, plan, RankServices(pool.submit, cores=1))
 
-    monkeypatch.setattr(loop, "train_on_dask_worker", train)
-    monkeypatch.setattr(loop, "ROWS", (2, 8))
-    monkeypatch.setattr(loop, "SAMPLES", 64)
-    monkeypatch.setattr(loop, "_FEWEST_STEPS", 25)
-    plan = LoopPlan(threads=1, seconds=0.02, start_at=0.0)
-    usual = measure_loop(SoloCommunicator(), plan)
+    settings = {"train_on_dask_worker": train, "ROWS": (2, 8), "SAMPLES": 64, "_FEWEST_STEPS": 25}
+    looked = SimpleNamespace(time=time.time, sleep=time.sleep, perf_counter=clock.perf_counter)
+    for name, value in (settings | {"time": looked}).items():
+        monkeypatch.setattr(loop, name, value)
+    monkeypatch.setattr(loop.Trial, "laps", lambda self, rows, seconds: clock.laps(rows))
     monkeypatch.setattr(loop.Watched, "train_one_batch", slower)
-    found = measure_loop(SoloCommunicator(), plan)
-    assert ran == [(1,)] * 4
-    assert [point.size for point in found.points] == sorted(point.size for point in found.points)
-    for before, after in zip(usual.points, found.points, strict=True):
-        assert before.seconds < late and after.seconds > late / 2  # passes vary, and are subtracted
-        assert after.size < late
+    found = measure_loop(SoloCommunicator(), LoopPlan(threads=1, seconds=0.02, start_at=0.0))
+    assert ran == [(1,)] * 2
+    for rows, point in zip((2, 8), found.points, strict=True):
+        assert point.size == pytest.approx(PASS * rows)
+        assert point.seconds == pytest.approx(LATE + PASS * rows - UPDATE)
