@@ -11,7 +11,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 HERE = Path(__file__).parent
-# Tests of one process, and of several; fixtures that tests share.
 ONE_S, SEVERAL_S = 1.0, 10.0
 
 
@@ -22,10 +21,8 @@ def costs(report: Path) -> Iterator[tuple[float, float, str]]:
         name = f"{room}::{case.get('name')}"
         for known in case.iter("property"):
             what, cost_s = known.attrib["name"], float(known.attrib["value"])
-            if what == "cpu":
-                yield cost_s, SEVERAL_S if room.startswith(("tests.e2e", "tests.parallel")) else ONE_S, name
-            else:
-                yield cost_s, SEVERAL_S, f"{what} in {room}"
+            most_s = ONE_S if what == "one process" else SEVERAL_S
+            yield cost_s, most_s, f"{room}: {what}" if what.startswith("fixture") else name
 
 
 def main(*reports: Path) -> str:

@@ -23,13 +23,13 @@ class Costs:
 
     def __init__(self) -> None:
         self._properties: list[tuple[str, object]] = []
-        self._shared_s = self._began_s = 0.0
+        self._shared_s = self._began_s = self._others_s = 0.0
         self._kernels = _Kernels()
         event.register("numba:compiler_lock", self._kernels)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        self._properties, self._began_s = item.user_properties, self._paid()
+        self._properties, self._began_s, self._others_s = item.user_properties, self._paid(), _of_others()
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
@@ -48,10 +48,11 @@ class Costs:
         try:
             return (yield)
         finally:
-            self._properties.append(("cpu", round(self._paid() - self._began_s, 2)))
+            processes = "several processes" if _of_others() > self._others_s else "one process"
+            self._properties.append((processes, round(self._paid() - self._began_s, 2)))
 
     def _paid(self) -> float:
-        return _used() - self._shared_s - self._kernels.seconds
+        return sum(os.times()[:2]) + _of_others() - self._shared_s - self._kernels.seconds
 
 
 class _Kernels(event.Listener):
@@ -73,9 +74,9 @@ class _Kernels(event.Listener):
         return self._thread.__dict__.setdefault("began", [])
 
 
-def _used() -> float:
-    """CPU seconds of this process, of its descendants that live, and of those that were waited for."""
-    total = sum(os.times()[:4])
+def _of_others() -> float:
+    """CPU seconds of the descendants of this process: of those that live, and of those that were waited for."""
+    total = sum(os.times()[2:4])
     with suppress(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # fails where there is no child: most tests
         for process in psutil.Process().children(recursive=True):

@@ -15,7 +15,7 @@ from singa_dask.errors import ClusterError
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.members import Phase
 
-pytestmark = pytest.mark.timeout(400)  # seconds to pass, minutes to make a failure small
+pytestmark = pytest.mark.timeout(300)  # seconds to pass, minutes to make a failure small
 
 SHAPES = [
     {"nworkers_per_group": 2, "nservers_per_group": 2},
