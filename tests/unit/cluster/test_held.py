@@ -1,13 +1,25 @@
-"""What nannies hold of several runs, and of several starts of a run, and which of it counts."""
+"""What nannies hold of runs and of their starts, and which of it counts: memory of processes, replicas, deposits."""
 
 import asyncio
 import time
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from support.lost import Replicated, update
+from support.nannies import broken_room, no_room, room
+from support.servers import ones
 
-from singa_dask.cluster.held import let_go, memory_of
+from singa_dask.cluster import deposits
+from singa_dask.cluster.deposits import Depositor
+from singa_dask.cluster.formation import NoAnswer
+from singa_dask.cluster.held import CHECKPOINT, let_go, memory_of
+from singa_dask.cluster.replicas import NannyReplica
 from singa_dask.comm.shared_memory import Memory
 from singa_dask.server import KeptServer, ShadowAddress
+from singa_dask.server.kept import read_kept
+from singa_dask.server.messages import Put
+from singa_dask.server.replicator import Kept
 
 RUN, OTHER = "job/folder#id", "job/folder#other.5"
 FIRST, SECOND, THIRD = (f"{RUN}.{start}" for start in range(3))
@@ -117,3 +129,166 @@ def test_memory_that_is_gone_is_not_held(machines):
     del memory
     assert not machines.nannies.holder(machines.places[0], FIRST, "server group 0").hold(described)
     assert machines.held() == []
+
+
+REPLICATED, GROUP = "job/folder#1", "server group 0"
+
+
+class Target:
+    """The replica, at a nanny, of a server with an update, which the nanny `near` has."""
+
+    def __init__(self, nannies, far, near="near", generation=1, orphan_s=60.0, room=room):
+        self.made, self.nannies = Replicated(generation=generation), nannies
+        for message in (Put(0, ones(0)), update(0, 0)):
+            self.made.server.call(message).result(1)
+        self.made.server.replicate(self.made.shadow)
+        self.holder = nannies.holder(near, REPLICATED, GROUP, generation, orphan_s)
+        self.replica = NannyReplica(self.holder, far, self.made.shadow.described, room)
+
+    def open(self, number=1):
+        return self.nannies.run(self.replica.open(number))
+
+    def write(self, pieces=(), *, whole=True):
+        return self.nannies.run(self.replica.write(pieces, whole=whole))
+
+    def write_all(self, *, whole):
+        return self.write(self.made.server.lacking(wait=True), whole=whole)
+
+
+@pytest.fixture
+def far(nannies):
+    return nannies.start()
+
+
+def test_a_replica_is_found_once_it_is_whole(nannies, far):
+    target = Target(nannies, far)
+    assert target.open() and target.write_all(whole=False) is Kept.KEPT
+    assert nannies.found(REPLICATED).groups == {}
+    assert target.write() is Kept.KEPT
+    (kept,) = nannies.found(REPLICATED).groups[GROUP]
+    assert kept == replace(target.made.shadow.described, slices=kept.slices, holder=far, replica=1)
+    assert (read_kept(kept)[0].values == -1).all()
+    assert target.write() is Kept.SUPERSEDED
+
+
+@pytest.mark.parametrize("room", [no_room, broken_room])
+def test_a_nanny_without_memory_keeps_none(nannies, far, room):
+    assert not Target(nannies, far, room=room).open() and memory_of(far) == {}
+
+
+def test_a_nanny_that_was_started_meanwhile_has_none(nannies, far):
+    target = Target(nannies, far)
+    target.open()
+    memory_of(far).clear()
+    assert target.write_all(whole=True) is Kept.GONE
+    nannies.there[far].handlers["singa_dask_replica"] = lambda copies: None  # what Dask answers
+    assert target.write() is Kept.GONE
+
+
+def test_the_last_replica_counts_and_memory_of_the_server_before_it(nannies):
+    places = [nannies.start() for _ in range(3)]
+    for number, place in ((2, places[1]), (1, places[2])):
+        target = Target(nannies, place, near=places[0])
+        target.open(number)
+        target.write()
+    (kept,) = nannies.found(REPLICATED).groups[GROUP]
+    assert (kept.replica, kept.holder) == (2, places[1])
+    assert target.holder.hold(target.made.shadow.described)
+    (kept,) = nannies.found(REPLICATED).groups[GROUP]
+    assert (kept.replica, kept.holder) == (0, places[0])
+
+
+def test_former_replicas_go_once_the_server_goes_on_with_the_last(nannies, far):
+    for generation in (1, 2):
+        target = Target(nannies, far, generation=generation)
+        target.open()
+        target.write()
+    assert [owner.generation for owner in memory_of(far)] == [1, 2], "others of its group may not have one yet"
+    target.write()
+    assert [owner.generation for owner in memory_of(far)] == [2]
+
+
+def test_a_replica_whose_server_is_silent_is_let_go(nannies, far):
+    target = Target(nannies, far, orphan_s=0.1)
+    target.open()
+    for _ in range(4):
+        nannies.run(asyncio.sleep(0.08))
+        assert target.write() is Kept.KEPT
+    nannies.run(asyncio.sleep(0.25))
+    assert memory_of(far) == {} and target.write() is Kept.GONE
+
+
+START = "job/folder#1.a"
+DATA = np.arange(100, dtype=np.uint8)
+
+
+@pytest.fixture
+def depositor(nannies, monkeypatch, tmp_path):
+    """Of a generation. keep: DATA + n, at a nanny."""
+    monkeypatch.setattr(deposits, "_BLOCK", 30)
+
+    class OwnDepositor(Depositor):
+        def __init__(self, generation=1, room=room):
+            holder = nannies.holder("near", START, CHECKPOINT, generation)
+            super().__init__(holder.worker, holder, room)
+
+        def keep(self, nanny, number, n=0):
+            (tmp_path / f"{n}").write_bytes((DATA + n).tobytes())
+            return super().keep(nanny, number, f"step {number}", tmp_path / f"{n}")
+
+    return OwnDepositor
+
+
+def bytes_of(depositor, deposit):
+    parts = []
+    depositor.read(deposit, parts.append)
+    return b"".join(parts)
+
+
+def test_a_deposit_is_found_and_read_block_by_block_until_it_is_gone(depositor, nannies, far):
+    own = depositor()
+    assert own.keep(far, 7)
+    (deposit,) = nannies.found(START).deposits
+    assert (deposit.content, deposit.nbytes, deposit.holder) == ("step 7", 100, far)
+    assert bytes_of(own, deposit) == DATA.tobytes()
+    memory_of(far).clear()
+    with pytest.raises(NoAnswer, match="let its deposit go"):
+        bytes_of(own, deposit)
+
+
+def test_a_later_one_replaces_it_once_it_is_whole(depositor, nannies, monkeypatch, far):
+    own = depositor()
+    assert own.keep(far, 7)
+    wrote, written = deposits.write_at, []
+
+    def breaks(*args, **options):
+        written.append(args)
+        if len(written) == 3:
+            raise OSError("the connection broke")
+        return wrote(*args, **options)
+
+    monkeypatch.setattr(deposits, "write_at", breaks)
+    with pytest.raises(OSError, match="the connection broke"):
+        own.keep(far, 9, 1)
+    assert nannies.found(START).deposits[0].content == "step 7"
+    assert own.keep(far, 11, 2) and [owner.replica for owner in memory_of(far)] == [11]
+    assert bytes_of(own, nannies.found(START).deposits[0]) == (DATA + 2).tobytes()
+
+
+@pytest.mark.parametrize("room", [no_room, broken_room])
+def test_a_nanny_without_memory_keeps_no_deposit(depositor, far, room):
+    assert not depositor(room=room).keep(far, 1) and memory_of(far) == {}
+
+
+def test_the_last_generation_counts_and_then_the_last_number(depositor, nannies):
+    places = [nannies.start() for _ in range(3)]
+    for place, generation, number in zip(places, (1, 2, 2), (30, 10, 20), strict=True):
+        assert depositor(generation).keep(place, number)
+    assert [deposit.content for deposit in nannies.found(START).deposits] == ["step 20"]
+    assert [deposit.content for deposit in nannies.found(START, places[0]).deposits] == ["step 30"]
+
+
+def test_what_an_earlier_start_has_left_counts_for_a_run_that_resumes(depositor, nannies, far):
+    assert depositor().keep(far, 7)
+    for run, earlier, found in (("1.b", False, 0), ("1.b", True, 1), ("2.a", True, 0)):
+        assert len(nannies.found(f"job/folder#{run}", earlier=earlier).deposits) == found

@@ -1,7 +1,12 @@
-"""The steps into a world, with an MPI that the test plays."""
+"""The steps into a world, with an MPI that the test plays, and handlers of signals where MPI begins."""
 
+from __future__ import annotations
+
+import ctypes
 import os
+import signal
 import socket
+import threading
 import time
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -12,6 +17,7 @@ from singa_dask.cluster import bootstrap, join
 from singa_dask.cluster.bootstrap import MpiReport, launched_size, launched_sizes, mpi_report
 from singa_dask.cluster.join import RankPlan, call_by, communicator, join_group, join_launched, join_world
 from singa_dask.cluster.pmi_server import PmiEndpoint, PmiServer
+from singa_dask.cluster.stop_signals import kept_handlers
 from singa_dask.comm import SoloCommunicator
 from singa_dask.errors import ClusterError
 
@@ -230,3 +236,26 @@ def test_launchers_say_how_many_processes_there_are():
     said = {"PMI_SIZE": "4", "OMPI_COMM_WORLD_SIZE": "", "SLURM_STEP_NUM_TASKS": "6", "PALS_NRANKS": "x"}
     assert launched_sizes(said) == {"PMI_SIZE": 4, "SLURM_STEP_NUM_TASKS": 6}
     assert launched_size(said) == 6 and launched_size({}) == 0
+
+
+def own(number, frame):
+    pass
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL, own])
+def test_a_library_that_replaces_a_handler_in_another_thread_replaces_none(handler):
+    def begin():
+        with kept_handlers():
+            libc.signal(signal.SIGUSR2, 1 if handler is not signal.SIG_IGN else 0)
+
+    libc, before = ctypes.CDLL(None), signal.signal(signal.SIGUSR2, handler)
+    libc.signal.argtypes, libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+    try:
+        kept = libc.signal(signal.SIGUSR2, None)
+        libc.signal(signal.SIGUSR2, kept)
+        thread = threading.Thread(target=begin)
+        thread.start()
+        thread.join(20.0)
+        assert libc.signal(signal.SIGUSR2, None) == kept
+    finally:
+        signal.signal(signal.SIGUSR2, before)

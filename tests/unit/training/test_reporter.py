@@ -1,4 +1,4 @@
-"""What a worker group reports, with a replica that the test plays and a clock that it sets."""
+"""What a worker group measures and reports, and when, with a replica that the test plays and a clock that it sets."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +12,10 @@ from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.context import Metric, Step
 from singa_dask.server import ServerTraffic
 from singa_dask.training import group_evaluation, reporter
+from singa_dask.training.frequencies import due, evaluations_due
+from singa_dask.training.history import metrics_of, row_of
 from singa_dask.training.reporter import PROGRESS_EVERY_S, Reporter
-from singa_dask.training.step_metrics import sum_over_ranks
+from singa_dask.training.step_metrics import StepMetrics, sum_over_ranks
 
 
 @pytest.fixture
@@ -151,3 +153,95 @@ def test_ranks_ask_as_often_as_the_slowest_needs():
         ]
 
     assert run_threads(2, member) == [[1, 13, 1, 0]] * 2
+
+
+def _told(comm, wishes=((False, False), (False, False))):
+    """A step in which rank 1 has waited .2 s and its server has answered two updates at once, as after a stop."""
+    loss = Metric(3.0 + comm.rank, 2 + comm.rank)
+    sent = ServerTraffic(2, 0.1, 0.04, staleness=3, staleness_max=2, nbytes=100) if comm.rank else ServerTraffic()
+    return sum_over_ranks(comm, wishes[comm.rank], {"loss": loss}, 0.2 * comm.rank, 0.0, sent)
+
+
+def test_all_ranks_know_the_same():
+    for wishes, metrics, ranks in run_threads(2, _told, ((False, False), (True, False))):
+        assert wishes == [True, False] and metrics == {"loss": Metric(7.0, 5.0)}
+        assert ranks[:, 0].tolist() == [0.0] * 9
+    assert run_threads(2, _told)[0][0] == [False, False]
+
+
+def test_a_window_has_sums_and_means_of_its_steps():
+    window, whole = StepMetrics(), StepMetrics()
+    _, metrics, ranks = run_threads(2, _told)[0]
+    for _ in range(2):
+        window.add_step(0.5, metrics, ranks)
+    whole.add(window)
+    assert window.means() == {"loss": 7.0 / 5.0} and whole.means() == {}
+    for each in (window, whole):
+        assert each.waits() == {"wait": [0.0, pytest.approx(0.4)], "loading": [0.0, 0.0]}
+        servers = each.servers()
+        # Of the two updates of a step none was staler than 2, though together they are 3.
+        assert (servers["staleness"], servers["staleness_max"]) == (1.5, 2)
+        assert servers["update_ms"] == pytest.approx(20.0) and servers["stall"] == pytest.approx(0.1)
+        assert servers["bytes"] == 100.0
+
+
+EVENT = {
+    "kind": "metrics",
+    "group": 1,
+    "time": 5.0,
+    "phase": "train",
+    "step": 8,
+    "metrics": {"loss": 0.5, "accuracy": 0.75},
+    "samples_per_s": 100.0,
+    "wait": [0.1, 0.2],
+    "loading": [0.3, 0.4],
+    "server": {"staleness": 1.5},
+}
+
+
+def test_every_measured_value_has_a_column():
+    row = row_of(EVENT)
+    assert row == {
+        "group": 1,
+        "phase": "train",
+        "step": 8,
+        "time": 5.0,
+        "samples_per_s": 100.0,
+        "loss": 0.5,
+        "accuracy": 0.75,
+        "wait_rank0": 0.1,
+        "wait_rank1": 0.2,
+        "loading_rank0": 0.3,
+        "loading_rank1": 0.4,
+        "server_staleness": 1.5,
+    }
+    assert list(row)[:7] == ["group", "phase", "step", "time", "samples_per_s", "loss", "accuracy"]
+    assert metrics_of(row) == EVENT["metrics"]
+
+
+def test_a_metric_never_replaces_another_column():
+    metrics = {"step": 0.5, "wait_rank0": 0.25, "server_load": 1.0, "stepwise": 2.0}
+    row = row_of({**EVENT, "metrics": metrics})
+    assert (row["step"], row["wait_rank0"]) == (8, 0.1)
+    assert metrics_of(row) == {
+        "metric_step": 0.5,
+        "metric_wait_rank0": 0.25,
+        "metric_server_load": 1.0,
+        "stepwise": 2.0,
+    }
+
+
+def test_singas_rule():
+    assert [s for s in range(12) if due(s, 3, 2)] == [2, 5, 8, 11]
+    assert [s for s in range(12) if due(s, 0, 0)] == []
+    assert [s for s in range(5) if due(s, 2, 0)] == [0, 2, 4]
+
+
+def test_evaluations_need_a_frequency_and_run_at_the_end():
+    job = JobProto(train_steps=10, test_freq=4, validate_freq=5, validate_steps=2)
+    assert evaluations_due(job, 4) == [Phase.kTest]
+    assert evaluations_due(job, 5) == [Phase.kVal]
+    assert evaluations_due(job, 10) == [Phase.kVal, Phase.kTest]
+    job.test_freq = 0
+    assert evaluations_due(job, 0) == [Phase.kVal]
+    assert evaluations_due(job, 10) == [Phase.kVal]
