@@ -126,7 +126,7 @@ class Played:
         run = Run(self.prepared, self.workspace, self.display, callbacks, max_restarts=3, patience_s=7.0)
         return run.to_end(self.given if client else None, resume)
 
-    def fails(self, kind, match="", **options):
+    def fails(self, kind, match=None, **options):
         """It ends with this error, which is returned, as well as what was recorded: None if nothing was."""
         with pytest.raises(kind, match=match) as caught:
             self.to_end(**options)

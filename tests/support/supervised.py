@@ -7,28 +7,25 @@ A test decides when a question or an operation is answered, or has a Supervisor 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
+from support.played_groups import Group, Servers, left_by
 
-from singa_dask.cluster import GroupFailed, RankFailure, WorkerInfo
-from singa_dask.cluster.deposits import Deposit
+from singa_dask.cluster import WorkerInfo
 from singa_dask.cluster.workers import place
-from singa_dask.comm.shared_memory import MemoryAddress
 from singa_dask.errors import ClusterError
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.net.flat import GroupLayout
-from singa_dask.server import KeptServer, ShadowAddress
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
 from singa_dask.supervision.launch import GroupLauncher, close
 from singa_dask.supervision.members import Members, Phase
 from singa_dask.supervision.state import Supervision
-from singa_dask.training.checkpoint import Found
 from singa_dask.training.worker import WorkerPlan
 
 # Options of a Run, steps to `play`, and what is `seen` then.
@@ -39,100 +36,6 @@ SANDBLASTER = {**ALLREDUCE, "server_worker_separate": True}
 DOWNPOUR = {"nworker_groups": 2, "server_worker_separate": True}
 HOGWILD = {"nworker_groups": 3, "nserver_groups": 3}
 HYBRID = {"nworker_groups": 4, "nserver_groups": 2, "nworkers_per_group": 2}
-
-
-def found(step: int, *deposits: Deposit) -> Found:
-    """A checkpoint: on the disk, or in memory."""
-    return Found(Path(f"step-{step}.h5"), step, {}, {}, (), deposits=deposits)
-
-
-class Group:
-    """The ranks of a worker group. told: what they have heard; log: what else was done to them. poll: for a
-    Supervisor; the lead ends when it hears that the others have."""
-
-    def __init__(self, run, where, plan, in_use_s=None):
-        self.run, self.plan, self.addresses, self.in_use_s = run, plan, tuple(where), in_use_s
-        self.workers = tuple(run.there[address] for address in where)
-        self.told, self.log, self.replaced, self.cancelled = [], [], {}, set()
-        self.poll, self.looks = lambda: plan.group.number > 0, dict
-        self.results = lambda: [{"step": 10, "of": "the first rank"}, {"step": 10}]
-
-    def tell(self, name, value):
-        self.told.append((name, value))
-        if name == "others ended":
-            self.poll = lambda: True
-        return self.run.hears
-
-    def stop(self):
-        self.log.append("stop")
-        self.poll = lambda: True
-
-    def leave_after_step(self):
-        self.tell("regroup", True)
-
-    def abort(self, reason):
-        self.log.append("abort")
-        for address in self.addresses:
-            if address in self.run.stuck and self.run.there[address].nanny:
-                self.replaced[address] = self.run.there[address].pid
-
-    def close(self):
-        self.log.append("close")
-        self.run.groups = [group for group in self.run.groups if group is not self]
-
-    def replace_processes(self):
-        self.log.append("replace")
-
-
-@dataclass(eq=False)
-class Servers:
-    """A server group. parameters: where it has them from; met: the generation of the right one that it met."""
-
-    run: Run
-    number: int
-    generation: int
-    where: tuple[str, ...]
-    plans: list[Any]
-    parameters: str = "workers"
-    met: int = 0
-    stopped: bool = False
-    dismissed: list[tuple[int, int]] = field(default_factory=list)
-    replicas: list[str] = field(default_factory=list)
-
-    @property
-    def addresses(self):
-        return tuple(f"{address}/{self.number}/{self.generation}" for address in self.where)
-
-    def meet(self, right):
-        assert right.number == self.number + 1 and not right.stopped and not self.stopped
-        self.met = right.generation
-
-    def take_over(self, neighbour):
-        assert abs(neighbour.number - self.number) == 1 and not neighbour.stopped
-        self.parameters = f"server group {neighbour.number}"
-
-    def hand_on(self, neighbour):
-        neighbour.take_over(self)
-
-    def replicate(self, nannies):
-        assert len(nannies) == len(self.where)
-        self.replicas = list(nannies)
-
-    def settle(self):
-        return self.run.keeps
-
-    def replica_lost(self, rank, replica, nanny):
-        self.replicas[rank] = nanny
-
-    def dismiss(self, group, generation):
-        self.dismissed.append((group, generation))
-        raise ClusterError("lost too")
-
-    def flush(self):
-        assert not self.stopped
-
-    def stop(self):
-        self.stopped = True
 
 
 class Run:
@@ -445,19 +348,6 @@ class Run:
         if keeping[0].left is not None:
             made.parameters = f"generation {keeping[0].left.generation}"
         return made
-
-
-def left_by(group: int, generation: int, *replicas: int) -> dict[str, tuple[KeptServer, ...]]:
-    """What the servers of a group have left, each in its own memory (0) or in this replica."""
-    address = ShadowAddress(MemoryAddress(0, 0, 0, 0), (), (), "")
-    size = len(replicas)
-    kept = (KeptServer(rank, size, generation, address, replica=of) for rank, of in enumerate(replicas))
-    return {f"server group {group}": tuple(kept)}
-
-
-def failed(exception: Exception | None = None, **about: Any) -> GroupFailed:
-    """What a group raises whose rank 0 died, or raised `exception`."""
-    return GroupFailed("group", RankFailure(0, WorkerInfo("w1"), "its process died", exception, **about))
 
 
 def check(run: Run) -> None:

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 from unittest.mock import Mock, call
 
 import pytest
-from support.supervised import HOGWILD, Run, failed, found, left_by
+from support.played_groups import failed, found, left_by
+from support.supervised import HOGWILD, Run
 
 from singa_dask.cluster.deposits import Deposit
 from singa_dask.cluster.formation import NoAnswer

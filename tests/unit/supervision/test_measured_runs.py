@@ -16,14 +16,14 @@ from singa_dask.updaters import SGD
 
 DRAW = np.random.default_rng(0)
 X = DRAW.standard_normal((60, 4)).astype(np.float32)
-LABELS, WEIGHTS = (X[:, 0] > 0) + (X[:, 1] > 0.5).astype(int), DRAW.random(60).astype(np.float32)
+LABELS = (X[:, 0] > 0) + (X[:, 1] > 0.5).astype(int)
 TARGETS = (X @ DRAW.standard_normal((4, 2)) * [1, 20] + [0, 300]).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    write_shards(folder / "classes", X, LABELS, classes=["low", "middle", "high"], weight=WEIGHTS)
+    write_shards(folder / "classes", X, LABELS, classes=["low", "middle", "high"])
     write_shards(folder / "values", X, TARGETS)
     return folder
 
@@ -96,16 +96,3 @@ def test_a_regression_leaves_a_parity_plot(folder, tmp_path):
     made.checkpoint.unlink()  # so that the next run takes the folder
     again = run(folder / "values", tmp_path / "run", curves=False, **of)
     assert not list(again.workspace.glob("*.png"))
-
-
-def test_weights_are_a_column_of_the_shards(folder, tmp_path):
-    weights = RecordInput("w", path=str(folder / "classes"), batchsize=20, column="weight")
-    loss = SoftmaxLoss("loss", ["ip", "data", "w"], class_weight=[1, 2, 0.5])
-    made = run(folder / "classes", tmp_path / "run", "recall", loss=[weights, loss], curves=False)
-    p = load_model(made.checkpoint).predict(X)  # without weights
-    factors = WEIGHTS * np.array([1, 2, 0.5])[LABELS]
-    recall = sk.recall_score(LABELS, p.argmax(axis=1), average="macro", sample_weight=WEIGHTS)
-    assert made.test["loss"] == pytest.approx((-np.log(p[np.arange(60), LABELS]) * factors).mean(), rel=1e-5)
-    assert made.test["accuracy"] == (p.argmax(axis=1) == LABELS).mean() and made.test["recall"] == pytest.approx(
-        recall
-    )

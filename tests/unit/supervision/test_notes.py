@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from support.supervised import ALLREDUCE, DOWNPOUR, HOGWILD, SANDBLASTER, Run, found, left_by
+from support.played_groups import found, left_by
+from support.supervised import ALLREDUCE, DOWNPOUR, HOGWILD, SANDBLASTER, Run
 
 from singa_dask.cluster.deposits import Deposit
 from singa_dask.errors import ClusterError, ConfigError, Problem

@@ -115,7 +115,7 @@ def interrupt():
             110.0,
             111.0,
         ),
-        (110.0, lambda played: interrupt(), None, "", 110.0, 111.0),
+        (110.0, lambda played: interrupt(), None, None, 110.0, 111.0),
     ],
     ids=["others die", "it may give up", "workers go", "it is stopped", "Ctrl-C"],
 )

@@ -89,7 +89,7 @@ ENDS = {
     ),
     "it is aborted": (
         {"events": [{"kind": "progress", "group": 0, "step": 3}], "ends": KeyboardInterrupt()},
-        (KeyboardInterrupt, ""),
+        (KeyboardInterrupt,),
         {"status": "interrupted", "error": "KeyboardInterrupt", "stopped_by": "Ctrl-C", "step": 3},
     ),
     "it is stopped": (
@@ -130,7 +130,7 @@ ENDS = {
     "another run was faster twice": ({"busy": 2}, None, {"status": "completed"}),
     "another run has its workers once it has begun": (
         {"events": [METRICS], "ends": WorkersInUse("w1 by other-group")},
-        (WorkersInUse, ""),
+        (WorkersInUse,),
         {"status": "failed"},
     ),
     "a checkpoint is elsewhere": (

@@ -2,7 +2,8 @@
 test_notes.py has what is said about it."""
 
 import pytest
-from support.supervised import ALLREDUCE, DOWNPOUR, HOGWILD, HYBRID, Case, Run, becomes, failed, found
+from support.played_groups import failed, found
+from support.supervised import ALLREDUCE, DOWNPOUR, HOGWILD, HYBRID, Case, Run, becomes
 
 from singa_dask.cluster.deposits import Deposit
 from singa_dask.errors import ClusterError, DataError, DriverUnreachable

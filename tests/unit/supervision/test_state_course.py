@@ -1,7 +1,8 @@
 """Who joins a run and who leaves it, and how it ends."""
 
 import pytest
-from support.supervised import ALLREDUCE, DOWNPOUR, HOGWILD, HYBRID, Case, Run, becomes, failed, found
+from support.played_groups import failed, found
+from support.supervised import ALLREDUCE, DOWNPOUR, HOGWILD, HYBRID, Case, Run, becomes
 
 from singa_dask.errors import ClusterError, DataError
 from singa_dask.supervision import events as ev

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from support.supervised import DOWNPOUR, HOGWILD, SANDBLASTER, Case, Run, becomes, failed, found, left_by
+from support.played_groups import failed, found, left_by
+from support.supervised import DOWNPOUR, HOGWILD, SANDBLASTER, Case, Run, becomes
 
 from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
@@ -46,6 +47,11 @@ BACK: dict[str, Case] = {
     "a group gives parameters to servers that may have none": (
         DOWNPOUR | ONE,
         ["begin", ("lose", 0), "settle"],
+        {"put": [0]},
+    ),
+    "whatever late news of it come": (
+        DOWNPOUR | ONE,
+        ["begin", ("lose", 0), ("progress", 0, 3), "settle"],
         {"put": [0]},
     ),
     "and to no others": (DOWNPOUR | ONE, ["begin", ("progress", 1, 3), ("lose", 0), "settle"], {"put": []}),

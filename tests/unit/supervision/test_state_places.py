@@ -1,7 +1,8 @@
 """Which Dask workers the members of a run get, and what becomes of those that lack some."""
 
 import pytest
-from support.supervised import ALLREDUCE, DOWNPOUR, HOGWILD, Case, Run, becomes, found
+from support.played_groups import found
+from support.supervised import ALLREDUCE, DOWNPOUR, HOGWILD, Case, Run, becomes
 
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.errors import ClusterError, ConfigError, DataError, Problem

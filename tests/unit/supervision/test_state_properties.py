@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from support.supervised import Run, failed
+from support.played_groups import failed
+from support.supervised import Run
 
 from singa_dask.errors import ClusterError
 from singa_dask.supervision import events as ev
@@ -51,21 +52,15 @@ class Supervised(RuleBasedStateMachine):
     # What may happen
 
     @precondition(lambda self: self.going and self.run.open)
-    @rule(pick=st.integers(0, 1))
-    def answer(self, pick):
+    @rule(data=st.data(), pick=st.integers(0, 1), late=st.booleans())
+    def answer(self, data, pick, late):
+        """late: the answer is on its way while other things happen."""
         command = self.run.open[pick % len(self.run.open)]
-        self.say(command, self.run.answer_to(command))
-
-    @precondition(lambda self: self.going and self.run.open)
-    @rule(data=st.data(), pick=st.integers(0, 1))
-    def answer_with_what_was_so_before(self, data, pick):
-        """The answer is on its way while other things happen."""
-        command = self.run.open[pick % len(self.run.open)]
-        if isinstance(command, ev.Survey):
-            answer = self.run.answer_to(command)
+        answer = self.run.answer_to(command)
+        if late and isinstance(command, ev.Survey):
             self.other_events(data)
-            if command in self.run.open:
-                self.say(command, answer)
+        if command in self.run.open:
+            self.say(command, answer)
 
     @precondition(lambda self: self.going and self.run.state.busy)
     @rule(how=st.sampled_from(["lost", "error", "refused", "flush"]))

@@ -7,7 +7,8 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from support.supervised import DOWNPOUR, Run, failed, found
+from support.played_groups import failed, found
+from support.supervised import DOWNPOUR, Run
 
 from singa_dask.cluster import remote
 from singa_dask.cluster.deposits import Deposit
@@ -73,10 +74,11 @@ def made(world):
 def test_a_run_from_start_to_end(made, world):
     threads = []
     world.formed = lambda group: threads.append(threading.current_thread().name.partition("_")[0])
+    made.post(ev.Progress(1, 25))
     report = {"step": 10, "of": "the first rank"}
     assert made.run() == {0: report, 1: report}
     assert made._servers[0].stopped and [group.log for group in world.history] == [["close"]] * 2
-    assert threads == ["launcher"] * 2
+    assert threads == ["launcher"] * 2 and made.state.steps == {1: 25}
     assert not [t.name for t in threading.enumerate() if t.name.startswith(("launcher", "survey"))]
     assert world.let_go == [{"own": True, "earlier": False, "deposits": True}]
 
