@@ -24,5 +24,5 @@ class Patient(Layer):
         return x[0]
 
     def backward(self, ctx, dy):
-        assert self.done[ctx.step.first_row].wait(10), "the exchange waits for the end of the backward pass"
+        assert self.done[ctx.step.first_row].wait(60), "the exchange waits for the end of the backward pass"
         return dy

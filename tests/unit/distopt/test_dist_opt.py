@@ -439,7 +439,7 @@ def test_a_failing_backward_pass_ends_the_step_of_all_ranks(bad):
         except Exception as error:
             return error
 
-    errors = run_threads(2, member, timeout_s=5.0)
+    errors = run_threads(2, member)
     assert type(errors[bad]) is TrainingError and "of this layer" in str(errors[bad])
     assert type(errors[1 - bad]) is ClusterError and f"rank {bad} failed in its backward pass" in str(errors[1 - bad])
 

@@ -19,7 +19,7 @@ from singa_dask.net.flat import Entry
 
 SIZE, STEPS = 18, 5
 BUCKETS = [Bucket(0, 6, (2, 2, 2)), Bucket(6, 12, (0, 3, 3)), Bucket(12, 18, (6, 0, 0))]
-STATISTICS = np.array([1, 7, 8])  # none in the last bucket
+STATISTICS = np.array([1, 6, 8])  # none in the last bucket
 OTHERS = np.setdiff1d(np.arange(SIZE), STATISTICS)
 CODECS = [{"name": "kHalf"}, {"name": "kPartial", "sparsity": 0.4}, {"name": "kTopK", "sparsity": 0.4}]
 
