@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import tempfile
+from contextlib import nullcontext
 from multiprocessing import util
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -49,19 +50,19 @@ def started(monkeypatch):
     return started
 
 
-def test_it_starts_with_variables_of_its_own_and_without_ctrl_c(started, monkeypatch):
+@pytest.mark.parametrize("fails", [None, OSError("no more processes")], ids=["starts", "fails"])
+def test_it_starts_with_variables_of_its_own_and_without_ctrl_c_and_leaves_the_process_as_it_was(
+    started, monkeypatch, fails
+):
     monkeypatch.setenv("MKL_NUM_THREADS", "7")
-    before, found = dict(os.environ), handlers()
-    with fork_server():
-        assert dict(os.environ) == before and handlers() == found
+    before, found, started.fails = dict(os.environ), handlers(), fails
+    with pytest.raises(OSError, match="no more") if fails else nullcontext(), fork_server():
+        assert not fails and dict(os.environ) == before and handlers() == found
     there = started.environment
     assert [there[name] for name in THREAD_VARIABLES] == ["1", "1", "7", "1"] and there["PYTHONHASHSEED"] == "6640"
-    assert (
-        MALLOC.items() <= there.items()
-        and started.preload == IMPORTED
-        and started.handlers == [signal.SIG_IGN] * len(FOR_THE_DRIVER)
-    )
-    assert dict(os.environ) == before
+    assert MALLOC.items() <= there.items() and started.preload == IMPORTED
+    assert started.handlers == [signal.SIG_IGN] * len(FOR_THE_DRIVER)
+    assert dict(os.environ) == before and handlers() == found
 
 
 def test_its_folder_is_in_a_private_one_that_the_next_start_would_remove(started, monkeypatch, tmp_path):
@@ -72,14 +73,6 @@ def test_its_folder_is_in_a_private_one_that_the_next_start_would_remove(started
     assert not any(tmp_path.iterdir())
     with fork_server():
         assert os.path.isdir(started.tempdir) and started.tempdir != str(folder)
-
-
-def test_a_start_that_fails_leaves_the_process_as_it_was(started):
-    before, found = dict(os.environ), handlers()
-    started.fails = OSError("no more processes")
-    with pytest.raises(OSError, match="no more"), fork_server():
-        pytest.fail("it has not started")
-    assert dict(os.environ) == before and handlers() == found
 
 
 def test_it_is_killed_at_the_end_and_no_other_child(started):

@@ -9,10 +9,9 @@ from support.hybrid import HYBRID
 
 from singa_dask import algorithms, layers, updaters
 from singa_dask.data import write_shards
-from singa_dask.errors import CheckpointError, ConfigError
+from singa_dask.errors import ConfigError
 from singa_dask.job import ClusterTopology, Job
-from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.prepare import check_given, prepare, training_data
+from singa_dask.training.prepare import prepare, training_data
 
 
 def job(*net, **fields):
@@ -268,19 +267,6 @@ def test_every_fault_is_told_before_the_start(shards, overrides, train, test, fa
     found = [str(problem) for problem in caught.value.problems]
     assert len(found) == len(faults), found
     assert all(fault in text for fault, text in zip(faults, found, strict=True)), found
-
-
-def test_shapes_of_given_checkpoints_are_checked(shards, tmp_path):
-    prepared = shards()
-    check_given(prepared)
-    values = {name: np.zeros(shape, np.float32) for name, shape in prepared.shapes.items()}
-    path = checkpoints.save(checkpoints.Checkpoint(1, 0, "", values), tmp_path / "good.h5")
-    prepared.job.checkpoint_path[:] = [str(path)]
-    check_given(prepared)
-    values["scores_weight"] = np.zeros((3, 4), np.float32)
-    checkpoints.save(checkpoints.Checkpoint(1, 0, "", values), path)
-    with pytest.raises(CheckpointError, match=r"scores_weight has shape \(3, 4\), in this net \(4, 3\)"):
-        check_given(prepared)
 
 
 @pytest.mark.parametrize(

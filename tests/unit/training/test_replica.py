@@ -42,13 +42,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-7}
 # Adam divides by a gradient's root mean square: where that is next to nothing, the rounding of it shows.
 ROUNDED = {"rtol": 1e-5, "atol": 1e-6}
 CLOSE_OF = dict.fromkeys(UPDATERS, CLOSE) | {"Adam": ROUNDED, "AdamW": ROUNDED, "LAMB": ROUNDED}
-# Its sparsity, the share of the bytes that it needs, and how far values may be off.
-CODECS = {
-    "kHalf": (None, 0.5, 2e-3),
-    "kBFloat16": (None, 0.5, 2e-2),
-    "kPartial": (0.25, 0.3, 1.0),
-    "kTopK": (0.05, 0.11, 1.0),
-}
+CODECS = {"kHalf": None, "kBFloat16": None, "kPartial": 0.25, "kTopK": 0.05}  # their sparsity
 NET = """
 name: "small" seed: 3
 train_one_batch { alg: kBP }
@@ -70,7 +64,7 @@ neuralnet {
 def job_of(n, updater="SGD", slices=None, codec="", **cluster):
     job = text_format.Parse(NET % {"n": n, "slices": slices or n, "updater": UPDATERS[updater]}, JobProto())
     if codec:
-        job.cluster.MergeFrom(ClusterProto(codec=codec, sparsity=CODECS[codec][0], bucket_size=150))
+        job.cluster.MergeFrom(ClusterProto(codec=codec, sparsity=CODECS[codec], bucket_size=150))
     job.cluster.MergeFrom(ClusterProto(**cluster))
     return job
 
@@ -239,24 +233,6 @@ def test_a_codec_suits_every_layout(codec, size, slices):
     for values in received:
         np.testing.assert_array_equal(values, received[0])
         assert np.isfinite(values).all()
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_a_codec_saves_bytes_and_all_workers_have_the_same_values(codec):
-    def measured(comm, job):
-        """Values after training, and the bytes of the exchange of one step."""
-        replica = begun(job, comm, STEPS - 1)
-        before = sum(comm.nbytes.values())
-        advance(replica, STEPS - 1, STEPS)
-        return replica.net.flat.values.copy(), sum(comm.nbytes.values()) - before
-
-    _, share, tolerance = CODECS[codec]
-    full, received = (run_threads(3, measured, job_of(3, codec=name)) for name in ("", codec))
-    exact = full[0][0]
-    for (values, nbytes), (_, of_full) in zip(received, full, strict=True):
-        np.testing.assert_array_equal(values, received[0][0])
-        assert nbytes <= share * of_full
-        assert np.abs(values - exact).max() <= tolerance * np.abs(exact).max()
 
 
 def test_running_statistics_are_as_exact_as_ever():

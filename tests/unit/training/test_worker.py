@@ -5,6 +5,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -79,9 +80,7 @@ def test_memory_that_cannot_be_read_is_named(prepared, tmp_path):
 
 @pytest.mark.parametrize("where", ["Replica.form", "Replica.train_step"])
 def test_a_rank_without_memory_says_how_much_it_asked_for(prepared, tmp_path, monkeypatch, where):
-    def refuse(*_, **__):
-        raise MemoryError("Unable to allocate 3.55 PiB")
-
+    refuse = Mock(side_effect=MemoryError("Unable to allocate 3.55 PiB"))
     monkeypatch.setattr(f"singa_dask.training.worker.{where}", refuse)
     said = r"rank \d: memory ran out \(Unable to allocate 3\.55 PiB\): the net needs [\d.]+ kB per worker .*batchsize"
     with pytest.raises(TrainingError, match=said):
