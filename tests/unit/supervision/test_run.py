@@ -264,7 +264,7 @@ def test_a_fresh_run_moves_an_earlier_one_aside(played):
         ({"step": 9}, "it is from step 9, beyond train_steps, 8"),
         ({"parameters": {"w": np.zeros(2, np.float32)}}, "parameter 'w'"),
         ({"updater": {}}, "updater state: none in the checkpoint, velocity in this job"),
-        ({"data": {"train/data": "other"}}, "other data"),
+        ({"data": {"train/data": "other"}}, "data"),
     ],
 )
 def test_without_a_checkpoint_of_the_job_nothing_is_resumed(played, more, fault):

