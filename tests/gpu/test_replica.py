@@ -18,7 +18,6 @@ from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.context import Step
 from singa_dask.net import Batch
 from singa_dask.ops import get_ops
-from singa_dask.training.placement import gpu_of, suits_device_comm
 from singa_dask.training.replica import Replica
 
 BATCH, STEPS = 12, 4
@@ -52,6 +51,14 @@ def advance(replica, comm, first, last):
         replica.train_step(feed, Step(Phase.kTrain, number, replica.job.seed, low, BATCH))
 
 
+def values_of_one_worker():
+    """On the CPU, by name."""
+    serial = Replica.form(job_of(1), SoloCommunicator(), get_ops("cpu"))
+    serial.group_state.initialise()
+    advance(serial, serial.comm, 0, STEPS)
+    return serial.net.flat.named(serial.net.flat.values)
+
+
 def on_gpus(control, job):
     ops = get_ops("gpu", device_id=control.rank)
     device_comm = form_nccl(control, control.rank)
@@ -69,23 +76,17 @@ def on_gpus(control, job):
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("bucket", [262144, 16])
 def test_workers_on_gpus_equal_one_on_a_cpu(gpus, bucket):
-    serial = Replica.form(job_of(1), SoloCommunicator(), get_ops("cpu"))
-    serial.group_state.initialise()
-    advance(serial, serial.comm, 0, STEPS)
-    expected = serial.net.flat.values
-    job = job_of(gpus, bucket)
-    results = run_threads(gpus, on_gpus, job, timeout_s=120)
+    expected = values_of_one_worker()
+    results = run_threads(gpus, on_gpus, job_of(gpus, bucket), timeout_s=120)
     for _, operations, values, staged in results:
-        np.testing.assert_allclose(values, expected, rtol=1e-3, atol=1e-5)
         np.testing.assert_array_equal(values, results[0][2])
         assert staged == [], "no bucket came to the host"
         assert "reduce_scatter" not in operations
     for name in ("device reduce_scatter", "device all_gather"):  # each rank's own share stays where it is
         sent = sum(operations[name]["bytes"] for _, operations, *_ in results if name in operations)
-        assert sent == STEPS * (gpus - 1) * expected.nbytes
-    saved = results[0][0]
-    for name, value in serial.net.flat.named(expected).items():
-        np.testing.assert_allclose(saved.parameters[name], value, rtol=1e-3, atol=1e-5)
+        assert sent == STEPS * (gpus - 1) * results[0][2].nbytes
+    for name, value in expected.items():
+        np.testing.assert_allclose(results[0][0].parameters[name], value, rtol=1e-3, atol=1e-5)
 
 
 def test_a_worker_on_its_own_keeps_the_parameters_on_its_gpu(gpus, monkeypatch):
@@ -102,11 +103,9 @@ def test_a_worker_on_its_own_keeps_the_parameters_on_its_gpu(gpus, monkeypatch):
     monkeypatch.setattr(ops, "asarray", lambda a, *args: noted(asarray, a, *args) if type(a) is np.ndarray else a)
     advance(replica, replica.comm, 0, STEPS)
     assert 0 < max(moved) <= BATCH * 20 < replica.net.flat.size, "the mini-batch, and sums of a few features"
-    values = to_host(replica.net.flat.values)
-    serial = Replica.form(job_of(1), SoloCommunicator(), get_ops("cpu"))
-    serial.group_state.initialise()
-    advance(serial, serial.comm, 0, STEPS)
-    np.testing.assert_allclose(values, serial.net.flat.values, rtol=1e-3, atol=1e-5)
+    values = replica.net.flat.named(to_host(replica.net.flat.values))
+    for name, value in values_of_one_worker().items():
+        np.testing.assert_allclose(values[name], value, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.timeout(240)
@@ -146,21 +145,3 @@ def test_a_worker_on_its_own_needs_no_host_for_batch_normalisation(gpus, monkeyp
     monkeypatch.setattr(ops, "asarray", lambda a, *args: noted(a, asarray, *args) if type(a) is np.ndarray else a)
     advance(replica, replica.comm, 0, STEPS)
     assert moved == [(BATCH,)] * STEPS, "the labels"
-
-
-def test_which_jobs_let_buckets_stay_on_gpus():
-    job = job_of(3)
-    assert not suits_device_comm(job, in_process_servers=True)
-    job.gpu.extend([0, 1, 2])
-    assert suits_device_comm(job, in_process_servers=True) and not suits_device_comm(job, in_process_servers=False)
-    job.cluster.codec = job.cluster.kHalf
-    assert not suits_device_comm(job, in_process_servers=True)
-    job.cluster.nworkers_per_group = 1  # which sends nothing
-    assert suits_device_comm(job, in_process_servers=True)
-
-
-def test_workers_take_turns_through_the_gpus_one_group_after_the_other():
-    job = job_of(2)
-    assert gpu_of(job, 0, 1) is None
-    job.gpu.extend([4, 5, 7])
-    assert [gpu_of(job, group, rank) for group in (0, 1, 2) for rank in (0, 1)] == [4, 5, 7, 4, 5, 7]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.layer_cases import Bench
+from support.peers import assert_same_call, assert_same_loss
 
 from singa_dask import updaters
 from singa_dask.distopt import DistOpt, Model
@@ -196,16 +197,7 @@ def test_outputs_and_gradients_of_a_layer(name):
     ours = Bench(layer, (shape,), get_ops("cpu", np.float32))
     x = torch.tensor(ours.inputs[0], requires_grad=True)
     params = [torch.tensor(param.value, requires_grad=True) for param in ours.layer.params]
-    y = peer(x, *params)
-    np.testing.assert_allclose(ours.forward()[0], y.detach().numpy(), rtol=1e-5, atol=1e-5)
-    (weights,) = ours.weights()
-    ours.forward()
-    (dx,) = ours.backward([weights])
-    y.backward(torch.tensor(weights, dtype=torch.float32))
-    np.testing.assert_allclose(dx, x.grad.numpy(), rtol=1e-5, atol=2e-5)
-    for param, theirs in zip(ours.layer.params, params, strict=True):
-        if not param.statistic:
-            np.testing.assert_allclose(param.grad, theirs.grad.numpy(), rtol=1e-5, atol=5e-5, err_msg=param.name)
+    assert_same_call(ours, peer(x, *params), [x], params)
 
 
 COMBINED = {
@@ -224,14 +216,7 @@ def test_outputs_and_gradients_of_a_layer_with_several_sources(name):
     shapes = (IMAGE, IMAGE, (1, 9, 1))[: len(layer.inputs)]
     ours = Bench(layer, shapes, get_ops("cpu", np.float32))
     theirs = [torch.tensor(x, requires_grad=True) for x in ours.inputs]
-    y = peer(*theirs, *[None] * (3 - len(theirs)))
-    np.testing.assert_allclose(ours.forward()[0], y.detach().numpy(), rtol=1e-5, atol=1e-5)
-    (weights,) = ours.weights()
-    ours.forward()
-    gradients = ours.backward([weights])
-    y.backward(torch.tensor(weights, dtype=torch.float32))
-    for dx, x in zip(gradients, theirs, strict=True):
-        np.testing.assert_allclose(dx, x.grad.numpy(), rtol=1e-5, atol=2e-5)
+    assert_same_call(ours, peer(*theirs, *[None] * (3 - len(theirs))), theirs)
 
 
 CLASS_WEIGHTS, ROW_WEIGHTS = [1.0, 0.0, 2.5, *[0.5] * 7], [1.0, 0.0, 2.0, 0.5, 1.0, 3.0]
@@ -261,29 +246,13 @@ def test_the_loss_of_a_classification(name):
     weighted = name == "weights of samples"
     ours = Bench(layer, ((10,), "labels", *[(1,)] * weighted), get_ops("cpu", np.float32), rows=6)
     ours.inputs = [logits, labels, *[np.array(ROW_WEIGHTS, np.float32)[:, None]] * weighted]
-    ours.ctx.step = type(ours.ctx.step)(total_rows=6)
     x = torch.tensor(logits, requires_grad=True)
-    loss = peer(x, torch.tensor(labels))
-    loss.backward()
-    ours.forward()
-    assert ours.layer.metrics(ours.ctx)["loss"].mean == pytest.approx(loss.item(), rel=1e-5)
-    np.testing.assert_allclose(ours.backward([np.zeros((6, 10))])[0], x.grad.numpy(), rtol=1e-5, atol=1e-6)
-
-
-def test_the_loss_of_a_regression():
-    ours = Bench(EuclideanLoss("n", ["x", "data"]), ((4, 3, 2), (4, 3, 2)), get_ops("cpu", np.float32), rows=6)
-    ours.ctx.step = type(ours.ctx.step)(total_rows=6)
-    x, target = (torch.tensor(array) for array in ours.inputs)
-    x.requires_grad_()
-    loss = F.mse_loss(x, target, reduction="sum") / 2 / 6
-    loss.backward()
-    ours.forward()
-    assert ours.layer.metrics(ours.ctx)["loss"].mean == pytest.approx(loss.item(), rel=1e-5)
-    np.testing.assert_allclose(ours.backward([np.zeros((6, 4, 3, 2))])[0], x.grad.numpy(), rtol=1e-5, atol=1e-6)
+    assert_same_loss(ours, peer(x, torch.tensor(labels)), x)
 
 
 POSITIVE = [1.0, 0.5, 3.0, 2.0]
 LOSSES = {
+    "euclidean": (EuclideanLoss("n", ["x", "t"]), lambda x, t: F.mse_loss(x, t, reduction="sum") / 2 / 6),
     "mse": (MSELoss("n", ["x", "t"]), F.mse_loss),
     "sum of squares": (MSELoss("n", ["x", "t"], reduction="SUM"), lambda x, t: F.mse_loss(x, t, reduction="sum") / 6),
     "mae": (MAELoss("n", ["x", "t"]), F.l1_loss),
@@ -318,14 +287,9 @@ def test_a_loss_of_values(name):
     draw = np.random.default_rng(0)
     ours = Bench(layer, ((4,), (4,)), get_ops("cpu", np.float32), rows=6)
     ours.inputs = [draw.normal(size=(6, 4)).astype(np.float32), draw.random((6, 4), np.float32)]
-    ours.ctx.step = type(ours.ctx.step)(total_rows=6)
     x, target = (torch.tensor(array) for array in ours.inputs)
     x.requires_grad_()
-    loss = peer(x, target)
-    loss.backward()
-    ours.forward()
-    assert ours.layer.metrics(ours.ctx)["loss"].mean == pytest.approx(loss.item(), rel=1e-5)
-    np.testing.assert_allclose(ours.backward([np.zeros((6, 4))])[0], x.grad.numpy(), rtol=1e-5, atol=1e-6)
+    assert_same_loss(ours, peer(x, target), x)
 
 
 OPTIMISERS = {

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.layer_cases import Bench
+from support.peers import assert_same_call
 
 from singa_dask.algorithms import BP, BPTT
 from singa_dask.job.job_pb2 import NetProto, Phase
@@ -77,15 +78,7 @@ def test_outputs_and_gradients_of_all_time_steps(name):
     x = torch.tensor(ours.inputs[0], requires_grad=True)
     params = [torch.tensor(param.value, requires_grad=True) for param in ours.layer.params]
     y, _ = over_time(ours.layer, x.reshape(STEPS, ROWS, INPUTS), params)
-    y = y.flatten(0, 1)
-    np.testing.assert_allclose(ours.forward()[0], y.detach().numpy(), rtol=1e-5, atol=1e-5)
-    (weights,) = ours.weights()
-    ours.forward()
-    (dx,) = ours.backward([weights])
-    y.backward(torch.tensor(weights, dtype=torch.float32))
-    np.testing.assert_allclose(dx, x.grad.numpy(), rtol=1e-5, atol=2e-5)
-    for param, theirs in zip(ours.layer.params, params, strict=True):
-        np.testing.assert_allclose(param.grad, theirs.grad.numpy(), rtol=1e-5, atol=2e-5, err_msg=param.name)
+    assert_same_call(ours, y.flatten(0, 1), [x], params)
 
 
 @pytest.mark.parametrize("cls", [RNN, GRU])
@@ -97,14 +90,7 @@ def test_a_state_from_another_layer(cls):
     y, _ = over_time(
         layer, x.reshape(STEPS, ROWS, INPUTS), [torch.tensor(p.value) for p in ours.layer.params], before[None]
     )
-    y = y.flatten(0, 1)
-    np.testing.assert_allclose(ours.forward()[0], y.detach().numpy(), rtol=1e-5, atol=1e-5)
-    (weights,) = ours.weights()
-    ours.forward()
-    gradients = ours.backward([weights])
-    y.backward(torch.tensor(weights, dtype=torch.float32))
-    for gradient, theirs in zip(gradients, (x, before), strict=True):
-        np.testing.assert_allclose(gradient, theirs.grad.numpy(), rtol=1e-5, atol=2e-5)
+    assert_same_call(ours, y.flatten(0, 1), [x, before])
 
 
 @pytest.mark.parametrize("cls", [RNN, GRU, LSTM])
@@ -153,16 +139,8 @@ def test_attention(causal, steps):
         param.value[...] *= 0.4
     x = torch.tensor(ours.inputs[0], requires_grad=True)
     params = [torch.tensor(param.value, requires_grad=True) for param in ours.layer.params]
-    y = their_attention(x.reshape(steps, ROWS, 6), params, 2, causal=causal).flatten(0, 1)
-    np.testing.assert_allclose(ours.forward()[0], y.detach().numpy(), rtol=1e-5, atol=1e-5)
-    (weights,) = ours.weights()
-    ours.forward()
-    (dx,) = ours.backward([weights])
-    y.backward(torch.tensor(weights, dtype=torch.float32))
-    np.testing.assert_allclose(dx, x.grad.numpy(), rtol=1e-5, atol=2e-5)
-    for param, theirs in zip(ours.layer.params, params, strict=True):
-        scale = np.abs(theirs.grad.numpy()).max()
-        np.testing.assert_allclose(param.grad, theirs.grad.numpy(), rtol=1e-5, atol=1e-5 * scale, err_msg=param.name)
+    y = their_attention(x.reshape(steps, ROWS, 6), params, 2, causal=causal)
+    assert_same_call(ours, y.flatten(0, 1), [x], params)
 
 
 def test_symbols():
