@@ -225,10 +225,6 @@ def test_groups_of_sequences_are_disjoint_and_an_epoch_shows_every_record(stream
     np.testing.assert_array_equal(np.concatenate(seen), np.arange(stream.manifest.total))
 
 
-def test_the_least_data_is_enough():
-    assert stream_of(manifest_of([12]), CONF).batch(0).tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
-
-
 @settings(max_examples=150)
 @given(sequences())
 def test_one_pass_has_no_record_twice_and_misses_at_most_the_end_of_each_row(stream):

@@ -137,8 +137,7 @@ def test_virtual_datasets_are_read_if_allowed(path, name):
 @pytest.mark.parametrize(("values", "said"), [(FIELDS[:, :2], r"\(50, 2, 4, 5\)"), (FIELDS.astype("f8"), "float64")])
 def test_files_that_do_not_fit_name_file_and_dataset(path, tmp_path, values, said):
     write_file("hdf5", tmp_path / "h.h5", {"data/X": values})
-    said = rf"h\.h5: data/X is .*{said}.*, but it is float32 \(50, 3, 4, 5\) in .*f"
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=rf"h\.h5: data/X is .*{said}.*, but it is float32 \(50, .* in .*f"):
         hdf5.load(tmp_path / "[fh].h5", x="data/X")
 
 
