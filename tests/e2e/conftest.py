@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from support import commands
@@ -16,6 +19,13 @@ def environment(tmp_path_factory):
     """The environment of commands: data sets are made in a cache of this test session, modules are compiled once."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**environment, "SINGA_DASK_CACHE": str(tmp_path_factory.mktemp("cache"))}
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder for the temporary files of a command. `tmp_path` is too long for the sockets among them."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

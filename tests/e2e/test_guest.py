@@ -84,20 +84,19 @@ def test_an_exception_that_would_end_a_process_ends_the_run_with_a_sentence(begi
 
 
 @pytest.mark.long
-def test_what_a_killed_run_has_left_is_removed_by_the_next_one(environment, tmp_path, no_leaks):
-    (tmp_path / "tmp").mkdir()
-    (tmp_path / "tmp" / "dask-scratch-space").mkdir(mode=0o777)  # somebody else's
-    env = {**environment, "TMPDIR": str(tmp_path / "tmp")}
+def test_what_a_killed_run_has_left_is_removed_by_the_next_one(environment, tmp_path, temporary, no_leaks):
+    (temporary / "dask-scratch-space").mkdir(mode=0o777)  # somebody else's
+    env = {**environment, "TMPDIR": str(temporary)}
     with started("train", example(), "--workspace", tmp_path / "run", *LONG, folder=tmp_path, env=env) as process:
         wait_until(lambda: "saved" in said(tmp_path), process, tmp_path)
         family = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         assert process.wait(timeout=30) == -signal.SIGKILL
         psutil.wait_procs(family, timeout=30)
-    assert len(list((tmp_path / "tmp").iterdir())) > 1
+    assert len(list(temporary.iterdir())) > 1
     run("train", example(), "--workspace", "again", *sets(train_steps=1), cwd=tmp_path, env=env, code=0)
-    assert [path.name for path in (tmp_path / "tmp").iterdir()] == ["dask-scratch-space"]
-    assert not list((tmp_path / "tmp" / "dask-scratch-space").iterdir())
+    assert [path.name for path in temporary.iterdir()] == ["dask-scratch-space"]
+    assert not list((temporary / "dask-scratch-space").iterdir())
 
 
 def test_workers_that_cannot_start_say_why(singa_dask, environment):

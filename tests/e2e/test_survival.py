@@ -28,10 +28,9 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
-def begin(environment, tmp_path):
+def begin(environment, tmp_path, temporary):
     """Start `singa-dask train` on the digits in a process group of its own, as a terminal would."""
-    (tmp_path / "tmp").mkdir()
-    environment = environment | {"TMPDIR": str(tmp_path / "tmp")}
+    environment = environment | {"TMPDIR": str(temporary)}
 
     def start(framework, *options):
         options = ("train", example(), "--cluster", cluster(framework), "--workspace", "run", *options)
@@ -53,7 +52,7 @@ def ends_with_a_checkpoint(run, folder):
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
-def test_a_run_that_a_terminal_or_a_batch_system_stops_saves(begin, tmp_path, number, no_leaks):
+def test_a_run_that_a_terminal_or_a_batch_system_stops_saves(begin, tmp_path, temporary, number, no_leaks):
     others = [] if number == signal.SIGINT else [signal.SIGALRM, signal.SIGUSR1, number]
     with begin("allreduce", *ENDLESS, *sets(checkpoint_freq=50)) as run:
         wait_for_step(50, run, tmp_path)
@@ -61,7 +60,7 @@ def test_a_run_that_a_terminal_or_a_batch_system_stops_saves(begin, tmp_path, nu
             os.killpg(run.pid, sent)
         by = ends_with_a_checkpoint(run, tmp_path)["stopped_by"]
     assert by in ("Ctrl-C", "SIGHUP", "SIGALRM", "SIGUSR1"), "Python handles them in an order of its own"
-    assert not list((tmp_path / "tmp").glob("pymp-*"))
+    assert not list(temporary.glob("pymp-*"))
 
 
 def restarts(folder):
