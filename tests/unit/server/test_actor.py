@@ -253,6 +253,31 @@ async def test_exchanges_are_due_after_sync_freq_updates_but_a_flush_waits_for_n
 
 
 @played
+async def test_a_flush_also_tells_what_came_while_an_exchange_was_under_way(network):
+    left, right = await pair(network, sync_freq=100)
+    await left.call(update())
+    left.server.begin_sync(0, force=True)  # its answer was lost
+    await left.call(update(step=1))
+    await left.flush()
+    assert await value_of(right) == -2
+
+
+@played
+async def test_a_neighbour_that_is_gone_for_a_while_is_told_again(network):
+    left, right = await pair(network)
+    failures = [KeyError("no such actor"), ConnectionError("gone"), KeyError("no such actor")]
+
+    def fail(receiver):
+        if failures:
+            raise failures.pop()
+
+    network.before = fail
+    await left.call(update())
+    await becomes(-1, right)
+    assert not failures
+
+
+@played
 async def test_one_exchange_per_slice_is_under_way_at_a_time(network):
     left, _ = await pair(network, sync_freq=100)
     under_way = []
@@ -337,6 +362,22 @@ async def test_a_server_made_anew_begins_as_a_copy_of_its_neighbour(network, sid
     await first.meet(Address("anew", "anew") if side == "left" else Address("right", "right"))
     await first.flush()
     assert await value_of(first) == -6 == await value_of(second)
+
+
+@played
+async def test_a_neighbour_begins_anew_with_what_it_is_handed_and_adds_what_nobody_heard(network):
+    left, right = await pair(network, sync_freq=100)
+    await left.call(update(value=5.0))
+    await left.flush()
+    await right.call(update(1, value=10.0))  # which nobody has heard of
+    anew = network.start("anew", 32, 2, groups=(0,), accounts={"right": (1, 0)}, sync_freq=100)
+    for index in range(2):
+        await anew.call(Put(index, ones(-20.0)))
+    await anew.hand_on(Address("right", "right"), "right", (1, 0))
+    assert [await value_of(right, index) for index in range(2)] == [-30, -20]
+    await anew.meet(Address("right", "right"))
+    await anew.flush()
+    assert [await value_of(anew, index) for index in range(2)] == [-30, -20]
 
 
 @played
