@@ -203,16 +203,28 @@ def rows_of(count, rows=8, seed=0):
     return [{"data": (rng.random((rows, 5)), None)} for _ in range(count)]
 
 
-def split_parameters(result):
-    return {name for name in result["own"] if name[:2] != "ip"}
+BOTH = ["vis0_weight", "vis1_weight", "hid0_bias", "hid1_bias"]
 
 
-@pytest.mark.parametrize("dim", [0, 1])
-@pytest.mark.parametrize("settings", [{}, {"gaussian": True}, {"bias_term": False}], ids=str)
-def test_a_group_trains_as_one_worker(dim, settings):
-    results = assert_equal_to_serial(stack(dim, **settings), CD(cd_k=2), rows_of(4), (2, 3, 4))
-    split = {"vis0_weight", "vis1_weight"} | ({"hid0_bias", "hid1_bias"} if "bias_term" not in settings else set())
-    assert all(split_parameters(result) == (split if dim else set()) for result in results.values())
+@pytest.mark.parametrize(
+    ("dim", "settings", "sizes", "split"),
+    [
+        (0, {}, (2, 3, 4), []),
+        (0, {"gaussian": True}, (2, 3, 4), []),
+        (0, {"bias_term": False}, (2, 3, 4), []),
+        (1, {}, (2, 3, 4), BOTH),
+        (1, {"gaussian": True}, (2, 3, 4), BOTH),
+        (1, {"bias_term": False}, (2, 3, 4), BOTH[:2]),
+        (0, {"dims": (1, None)}, (2,), ["vis1_weight", "hid1_bias"]),
+        (0, {"dims": (1, 1)}, (2,), ["vis1_weight", "hid1_bias"]),
+        (1, {"dims": (0, None)}, (2,), ["vis0_weight", "hid0_bias"]),
+        (1, {"hidden": (7, 2)}, (3,), ["vis0_weight", "hid0_bias"]),  # fewer hidden units than workers
+    ],
+)
+def test_a_group_trains_as_one_worker(dim, settings, sizes, split):
+    results = assert_equal_to_serial(stack(dim, **settings), CD(cd_k=2), rows_of(4), sizes)
+    for result in results.values():
+        assert {name for name in result["own"] if name[:2] != "ip"} == set(split)
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -225,17 +237,6 @@ def test_workers_exchange_visible_units_only(size):
         "all_gather": steps * value * (rows * (5 + 6 + 7) - sum(own)),
         "all_reduce": steps * value * k * rows * (6 + 7),
     }
-
-
-@pytest.mark.parametrize(("dim", "dims", "split"), [(0, (1, None), "1"), (1, (0, None), "0"), (0, (1, 1), "1")])
-def test_one_machine_of_two_is_split(dim, dims, split):
-    (result,) = assert_equal_to_serial(stack(dim, dims=dims), CD(), rows_of(2), (2,)).values()
-    assert split_parameters(result) == {f"vis{split}_weight", f"hid{split}_bias"}
-
-
-def test_a_machine_with_fewer_hidden_units_than_workers_is_not_split():
-    (result,) = assert_equal_to_serial(stack(1, hidden=(7, 2)), CD(), rows_of(2), (3,)).values()
-    assert split_parameters(result) == {"vis0_weight", "hid0_bias"}
 
 
 @pytest.mark.parametrize(

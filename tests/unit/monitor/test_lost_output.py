@@ -56,12 +56,6 @@ def test_lost_errors_are_lost_output(monkeypatch):
     assert display.lost
 
 
-def test_lines_escape_control_characters():
-    stream = io.StringIO()
-    LineDisplay(stream).say(f"{HOSTILE}\n\tand ours")
-    assert stream.getvalue() == f"{SHOWN}\n\tand ours\n"
-
-
 def test_a_live_display_escapes_control_characters():
     stream = Failing(None, 1000, terminal=True)
     with display_for(stream) as display:

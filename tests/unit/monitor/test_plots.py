@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import singa_dask
 from singa_dask.errors import DataError
 from singa_dask.monitor.plots import DENSE, PANELS, WRITTEN_CLASSES, plot_confusion, plot_parity
 
@@ -86,7 +85,3 @@ def test_of_many_points_the_density_is_drawn(drawn):
 def test_what_does_not_fit_is_refused(plot, given, names, words, tmp_path):
     with pytest.raises(DataError, match=words):
         plot(*given, tmp_path / "x.png", names=names)
-
-
-def test_the_package_has_both():
-    assert (singa_dask.plot_parity, singa_dask.plot_confusion) == (plot_parity, plot_confusion)

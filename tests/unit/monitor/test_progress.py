@@ -5,7 +5,7 @@ import io
 import pytest
 from support.run_events import PROGRESS, SERVER, START, TEST, TRAIN
 
-from singa_dask.monitor.progress import LineDisplay, LiveDisplay, display_for
+from singa_dask.monitor.progress import LineDisplay, LiveDisplay
 from singa_dask.output.console import Console
 
 
@@ -110,7 +110,3 @@ def test_a_group_that_ends_shows_done_and_one_that_starts_again_goes_back():
     assert first.endswith("600/600 done") and second.endswith("70/600 stopped")
     first, second, *_ = panel.after({**start, "group": 1, "step": 40})
     assert first.endswith("600/600 done") and second.endswith("40/600")
-
-
-def test_no_terminal_means_lines():
-    assert isinstance(display_for(io.StringIO()), LineDisplay)

@@ -60,16 +60,6 @@ def test_columns_stay_under_the_limit_but_hold_an_image():
     assert Ops().workspace_shape(shape, window, 3, 1 << 40) == (360, 18)
 
 
-def test_softmax_survives_large_inputs_and_the_loss_stays_exact():
-    ops = Ops(np.float64)
-    x, labels = np.array([[1000.0, 0.0, -1000.0]]), np.array([2])
-    y = ops.empty(x.shape)
-    loss, correct = ops.softmax_cross_entropy(x, labels, 1, y)
-    assert loss == 2000
-    assert correct == 0
-    np.testing.assert_array_equal(y, [[1, 0, 0]])
-
-
 def test_topk_counts_equal_values_in_order_of_their_index():
     x = np.array([[1.0, 1.0, 1.0], [0.0, 2.0, 2.0]])
     assert Ops().argsort_topk(x, 2).tolist() == [[0, 1], [1, 2]]
