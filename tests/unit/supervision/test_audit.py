@@ -1,7 +1,5 @@
 """What an audit says of the files of a run."""
 
-from __future__ import annotations
-
 import json
 import re
 from io import StringIO

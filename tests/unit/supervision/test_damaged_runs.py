@@ -1,7 +1,5 @@
 """Runs whose folder is damaged: sound checkpoints are used, and what is damaged is named in a sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

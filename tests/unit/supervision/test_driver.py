@@ -1,7 +1,5 @@
 """What a call of `train` starts, and what its result says."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which ranks make no step, judged by what they did before."""
 
-from __future__ import annotations
-
 import pytest
 
 from singa_dask.cluster.rank import Looks

@@ -3,8 +3,6 @@
 What must hold after every event is in support.supervised.check, what must hold in the end in `teardown`.
 """
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st

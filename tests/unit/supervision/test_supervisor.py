@@ -4,6 +4,7 @@ tests/simulation has the same supervisor, where processes are lost."""
 
 import signal
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -55,14 +56,14 @@ def world(monkeypatch):
 
 @pytest.fixture
 def made(world):
-    """A supervisor of that world. restarted, outdated: what it told."""
-    notes, told = world.notes, {"restarted": [], "outdated": []}
+    """A supervisor of that world. told: what it told of restarts, steps back and replicas."""
+    notes, told = world.notes, {"restarted": [], "rewound": [], "outdated": []}
     made = Supervisor(
         world.state,
         world.launcher,
         note=notes.append,
         newest=lambda: None,
-        rewound=lambda *given: None,
+        rewound=lambda *given: told["rewound"].append(given),
         restarted=lambda restart: told["restarted"].append((restart.groups, len(notes))),
         outdated=told["outdated"].append,
         giving_up=lambda: made._groups[0].log.append("record"),
@@ -90,15 +91,17 @@ def test_a_lost_group_is_closed_and_formed_anew_and_that_is_told(made, world):
         if group.plan.group.number == 1 and not first:
             first.append(group)
             group.poll, group.replaced = raising(failed()), {"w2": 2}
+            made.post(partial(made._carry_out, ev.Rewind((1,), 5)))
 
     world.formed = lose
     made.run()
     assert first[0].log == ["abort", "close", "replace"]
     assert made.told["restarted"] == [((1,), 1)], "after the user"
+    assert made.told["rewound"] == [((1,), 5)]
     assert ("w2", 2) in made.state.processes.replaced and world.worker_groups[1].where == ("w4",)
 
 
-def test_servers_that_are_stopped_are_lost_once_they_were_seen_so_twice(made, world):
+def test_servers_that_are_gone_are_lost_and_those_that_are_stopped_once_they_were_seen_so_twice(made, world):
     world.begin()
     handled = []
     made._handle = handled.append
@@ -107,7 +110,10 @@ def test_servers_that_are_stopped_are_lost_once_they_were_seen_so_twice(made, wo
         made._poll_servers()
     assert not handled
     made._poll_servers()
-    assert handled == [ev.ServersLost(frozenset({"w3"}), frozenset({"w3"}))]
+    world.stopped_nannies = set()
+    world.kill("w3")
+    made._poll_servers()
+    assert handled == [ev.ServersLost(frozenset({"w3"}), frozenset({"w3"})), ev.ServersLost(frozenset({"w3"}))]
 
 
 @pytest.mark.parametrize("where", ["a rank", "a thread", "a callback"])
