@@ -30,17 +30,18 @@ def holds(copy, version):
     )
 
 
-def test_the_last_two_versions_are_here():
+def test_the_last_two_versions_are_here_in_their_order_if_they_are_whole():
     shadow = shadow_of()
-    assert shadow.version is None and shadow.slices[0].newest is None and shadow.slices[0].at(0) is None
+    of_slice = shadow.slices[0]
+    assert shadow.version is None and of_slice.newest is None and of_slice.at(0) is None and of_slice.copies == []
     for version in range(7, 12):
         save(shadow, 0, version, b"note %d" % version)
-        newest = shadow.slices[0].newest
-        assert holds(newest, version) and newest.note == b"note %d" % version
-        before = shadow.slices[0].at(version - 1)
-        assert (before is None) == (version == 7)
-        assert before is None or holds(before, version - 1)
-    assert shadow.slices[0].at(9) is None
+        assert holds(of_slice.newest, version) and of_slice.newest.note == b"note %d" % version
+        versions = [version - 1, version][version == 7 :]
+        assert [copy.version for copy in of_slice.copies] == versions
+        assert all(holds(of_slice.at(each), each) for each in versions) and of_slice.at(versions[0] - 1) is None
+    of_slice.copies[0].head[0] = -1  # its process died while it wrote
+    assert [copy.version for copy in of_slice.copies] == [11]
 
 
 def test_a_process_knows_the_version_that_all_its_slices_have():
@@ -104,17 +105,6 @@ def test_copies_may_be_made_less_often():
 def test_a_note_has_a_limit():
     with pytest.raises(ValueError, match=r"at most 65528 bytes\. Received: 65529"):
         save(shadow_of(), 0, 0, b"x" * 65529)
-
-
-def test_the_copies_come_in_their_order_and_only_whole():
-    shadow = shadow_of()
-    of_slice = shadow.slices[0]
-    assert of_slice.copies == []
-    for version in (4, 5, 6):
-        save(shadow, 0, version)
-        assert [copy.version for copy in of_slice.copies] == [version - 1, version][version == 4 :]
-    of_slice.copies[0].head[0] = -1  # its process died while it wrote
-    assert [copy.version for copy in of_slice.copies] == [6]
 
 
 def test_a_process_that_is_superseded_notices_it_when_it_saves():
