@@ -17,33 +17,97 @@ def _lines(*events, width=80):
     return [line for event in events for line in lines.lines(event, width)]
 
 
-def test_one_group_that_fits():
-    alone = {**TRAIN, "wait": [0.0], "loading": [0.0]}
-    assert _lines({**START, "ranks": 1, "step": 20}, PROGRESS, alone, TEST, SAVED, END) == [
-        "1 worker ready: 600 steps of 96 samples, from step 20",
-        "step  50/600  train     loss 0.2500  accuracy 0.9000  12,346 samples/s",
-        "step 600/600  test      loss 0.1000  accuracy 0.9800",
-        "step 600/600  saved     /x/step-00000600.h5",
-    ]
+ALONE = {**TRAIN, "wait": [0.0], "loading": [0.0]}
+BUSY = {**TRAIN, "loading": [0.0]}
+IDLE = {**BUSY, "wait": [0.0, 0.0]}
+ONE, TWO = {**ALONE, "server": SERVER}, {**ALONE, "server": SERVER, "group": 1}
+TWO_STARTS, TWO_TEST = {**ASYNC, "group": 1, "steps": 3125}, {**TEST, "group": 1}
+STEP = "step 50  train     loss 0.2500  accuracy 0.9000"
+OF_SERVERS = "staleness 1.0  update 3.2 ms  stalls 4 %"
+# The width of the terminal, events, and the lines that they leave.
+LINES = {
+    "one group that fits": (
+        80,
+        [{**START, "ranks": 1, "step": 20}, PROGRESS, ALONE, TEST, SAVED, END],
+        [
+            "1 worker ready: 600 steps of 96 samples, from step 20",
+            "step  50/600  train     loss 0.2500  accuracy 0.9000  12,346 samples/s",
+            "step 600/600  test      loss 0.1000  accuracy 0.9800",
+            "step 600/600  saved     /x/step-00000600.h5",
+        ],
+    ),
+    "without a start": (80, [TEST], ["step 600  test      loss 0.1000  accuracy 0.9800"]),
+    "as wide as it may be": (
+        120,
+        [TRAIN],
+        [
+            f"{STEP}  12,346 samples/s  waits 2/10/30 %  waits for data 0/0/5 %",
+        ],
+    ),
+    "shortened": (
+        88,
+        [TRAIN],
+        [f"{STEP}  12,346/s  waits 2/10/30 %  data 0/0/5 %"],
+    ),
+    "shortened once more": (
+        84,
+        [TRAIN],
+        [f"{STEP}  12,346/s  waits 2-30 %  data 0-5 %"],
+    ),
+    "that goes on below": (
+        76,
+        [TRAIN],
+        [f"{STEP}  12,346/s", "  waits 2/10/30 %  data 0/0/5 %"],
+    ),
+    "once shortened, alike": (
+        80,
+        [IDLE, BUSY, IDLE],
+        [
+            f"{STEP}  12,346 samples/s  waits 0/0 %",
+            f"{STEP}  12,346/s  waits 2/10/30 %",
+            f"{STEP}  12,346/s  waits 0/0 %",
+        ],
+    ),
+    "several groups": (
+        120,
+        [ASYNC, TWO_STARTS, ONE, TWO, TWO_TEST, END],
+        [
+            "group 0  1 worker ready: 600 steps of 96 samples",
+            "group 1  1 worker ready: 3125 steps of 96 samples",
+            f"group 0  step  50/600  train     loss 0.2500  accuracy 0.9000  12,346/s  {OF_SERVERS}",
+            f"group 1  step   50/3125  train     loss 0.2500  accuracy 0.9000  12,346/s  {OF_SERVERS}",
+            "group 1  step  600/3125  test      loss 0.1000  accuracy 0.9800",
+            "group 0  step 600/600  ended",
+        ],
+    ),
+    "several groups, narrow": (
+        80,
+        [ASYNC, TWO_STARTS, TWO],
+        [
+            "group 0  1 worker ready: 600 steps of 96 samples",
+            "group 1  1 worker ready: 3125 steps of 96 samples",
+            "group 1  step   50/3125  train     loss 0.2500  accuracy 0.9000  12,346/s",
+            f"           {OF_SERVERS}",
+        ],
+    ),
+    "a group that starts again, and one that joins": (
+        80,
+        [START, {**START, "step": 200}, {**START, "group": 1, "step": 300}, TEST],
+        [
+            "3 workers ready (MPI): 600 steps of 96 samples",
+            "3 workers ready (MPI): 600 steps of 96 samples, from step 200",
+            "group 1  joined with 3 workers (MPI): 600 steps of 96 samples, from step 300",
+            "group 0  step 600/600  test      loss 0.1000  accuracy 0.9800",
+        ],
+    ),
+}
 
 
-def test_without_a_start_the_number_of_steps_is_not_told():
-    assert _lines(TEST) == ["step 600  test      loss 0.1000  accuracy 0.9800"]
-
-
-@pytest.mark.parametrize(
-    ("width", "expected"),
-    [
-        (120, ["12,346 samples/s  waits 2/10/30 %  waits for data 0/0/5 %"]),
-        (93, ["12,346/s  waits 2/10/30 %  data 0/0/5 %"]),
-        (89, ["12,346/s  waits 2-30 %  data 0-5 %"]),
-        (80, ["12,346/s", "  waits 2/10/30 %  data 0/0/5 %"]),
-    ],
-)
-def test_a_line_that_does_not_fit_is_shortened_and_at_last_goes_on_below(width, expected):
-    lines = _lines(START, TRAIN, width=width)[1:]
-    assert lines == ["step  50/600  train     loss 0.2500  accuracy 0.9000  " + expected[0], *expected[1:]]
-    assert all(len(line) <= width for line in lines)
+@pytest.mark.parametrize("name", LINES)
+def test_lines(name):
+    width, events, lines = LINES[name]
+    assert _lines(*events, width=width) == lines
+    assert max(map(len, lines)) <= width
 
 
 @pytest.mark.parametrize("steps", [50, 600, 3125])
@@ -55,46 +119,6 @@ def test_nothing_is_wider_than_80_columns(steps, ranks, groups, server):
     train = {**TRAIN, "group": groups - 1, "wait": waits, "loading": waits} | ({"server": server} if server else {})
     for line in _lines({**START, "steps": steps, "groups": groups, "group": groups - 1}, train):
         assert len(line) <= 80, line
-
-
-def test_once_shortened_lines_stay_alike():
-    busy = {**TRAIN, "loading": [0.0]}
-    fits = {**busy, "wait": [0.0, 0.0]}
-    first, wide, again = _lines(START, fits, busy, fits, width=85)[1:]
-    assert first.endswith("12,346 samples/s  waits 0/0 %")
-    assert wide.endswith("12,346/s  waits 2/10/30 %") and again.endswith("12,346/s  waits 0/0 %")
-
-
-def test_the_lines_of_several_groups_tell_whose_they_are():
-    other = {"group": 1}
-    train = {**TRAIN, "wait": [0.0], "loading": [0.0], "server": SERVER}
-    events = [ASYNC, {**ASYNC, **other, "steps": 3125}, train, {**train, **other}, {**TEST, **other}, END]
-    assert _lines(*events, width=120) == [
-        "group 0  1 worker ready: 600 steps of 96 samples",
-        "group 1  1 worker ready: 3125 steps of 96 samples",
-        "group 0  step  50/600  train     loss 0.2500  accuracy 0.9000  12,346/s  staleness 1.0  "
-        "update 3.2 ms  stalls 4 %",
-        "group 1  step   50/3125  train     loss 0.2500  accuracy 0.9000  12,346/s  staleness 1.0  "
-        "update 3.2 ms  stalls 4 %",
-        "group 1  step  600/3125  test      loss 0.1000  accuracy 0.9800",
-        "group 0  step 600/600  ended",
-    ]
-    assert _lines(*events)[3:7] == [
-        "           staleness 1.0  update 3.2 ms  stalls 4 %",
-        "group 1  step   50/3125  train     loss 0.2500  accuracy 0.9000  12,346/s",
-        "           staleness 1.0  update 3.2 ms  stalls 4 %",
-        "group 1  step  600/3125  test      loss 0.1000  accuracy 0.9800",
-    ]
-
-
-def test_a_group_starts_again_or_joins():
-    lines = _lines(START, {**START, "step": 200}, {**START, "group": 1, "step": 300}, TEST)
-    assert lines == [
-        "3 workers ready (MPI): 600 steps of 96 samples",
-        "3 workers ready (MPI): 600 steps of 96 samples, from step 200",
-        "group 1  joined with 3 workers (MPI): 600 steps of 96 samples, from step 300",
-        "group 0  step 600/600  test      loss 0.1000  accuracy 0.9800",
-    ]
 
 
 def test_a_long_path_is_told_from_here_or_by_its_end(tmp_path, monkeypatch):

@@ -67,22 +67,6 @@ def ip(name, source, units, *names, share=(), **conf):
 
 
 @case
-def user_layers_get_everything(data):
-    first = Dropout("drop", Root("root", ip("ip1", data, 9)), dropout_ratio=0.3)
-    return classified(data, Root("root2", ip("ip2", first, 5)))
-
-
-@case
-def user_layers_take_columns(data):
-    return classified(data, Scaled("scaled2", ip("ip2", Scaled("scaled1", ip("ip1", data, 9)), 8)))
-
-
-@case
-def user_layers_take_columns_of_images(data):
-    return classified(data, Pooling("pool", Scaled("s", Convolution("c", data, num_filters=4, kernel=3)), kernel=2))
-
-
-@case
 def user_losses_and_labels(data):
     labels = Labelled("labels", data)
     out = ip("ip", data, 5)
