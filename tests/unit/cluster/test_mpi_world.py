@@ -15,7 +15,7 @@ from singa_dask.cluster.mpi_world import _packed, _unpacked, check_size, mpi_wor
 from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
 from singa_dask.errors import ClusterError, ConfigError
 
-EACH_ALONE = r"4 processes were started, and each is alone .* loads, Open MPI 5; for srun, add --mpi=pmix"
+EACH_ALONE = r"^mpiexec: 4 processes were started, and each is alone .* loads, Open MPI 5; for srun, add --mpi=pmix"
 LAUNCHERS = ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PALS_NRANKS"]
 
 
