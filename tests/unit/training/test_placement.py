@@ -1,10 +1,13 @@
 """Where parameters lie, which GPU a worker has, and what its server is told."""
 
+import numpy as np
 import pytest
 
+from singa_dask.comm import SoloCommunicator
 from singa_dask.job import ClusterTopology, Job
 from singa_dask.job.job_pb2 import JobProto
-from singa_dask.net.flat import Entry, GroupLayout
+from singa_dask.net.flat import Entry, FlatParams, GroupLayout
+from singa_dask.training import placement
 from singa_dask.training.placement import gpu_of, parameter_partition, server_plan, suits_device_comm
 from singa_dask.updaters import LAMB, SGD
 
@@ -70,3 +73,10 @@ def test_a_server_is_told_the_settings_of_its_job():
     assert (plan.key, plan.groups, plan.max_staleness, plan.sync_freq) == ("key", (0, 1), 3, 1)
     assert plan.updater == job.updater.SerializeToString() and plan.accounts == {"left": (1, 2)}
     assert plan.entries == tuple(ENTRIES) and sum(s.size for s in plan.slices) == 96
+
+
+def test_parameters_stay_where_a_group_cannot_share_memory(monkeypatch):
+    monkeypatch.setattr(placement, "form_shared_flat", lambda *given: None)
+    values = np.ones(96)
+    flat = FlatParams(values, np.ones(96), [], (), 96)
+    assert placement.form_shared_parameters(flat, SoloCommunicator()) is None and flat.values is values
