@@ -6,9 +6,8 @@ import os
 import signal
 import sys
 
-import psutil
 import pytest
-from support.commands import example, run, said, sets, started, summary, wait_until
+from support.commands import example, kill_and_see_others_end, run, said, sets, started, summary, wait_until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -89,10 +88,7 @@ def test_what_a_killed_run_has_left_is_removed_by_the_next_one(environment, tmp_
     env = {**environment, "TMPDIR": str(temporary)}
     with started("train", example(), "--workspace", tmp_path / "run", *LONG, folder=tmp_path, env=env) as process:
         wait_until(lambda: "saved" in said(tmp_path), process, tmp_path)
-        family = psutil.Process(process.pid).children(recursive=True)
-        process.kill()
-        assert process.wait(timeout=30) == -signal.SIGKILL
-        psutil.wait_procs(family, timeout=30)
+        kill_and_see_others_end(process)
     assert len(list(temporary.iterdir())) > 1
     run("train", example(), "--workspace", "again", *sets(train_steps=1), cwd=tmp_path, env=env, code=0)
     assert [path.name for path in temporary.iterdir()] == ["dask-scratch-space"]

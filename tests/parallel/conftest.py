@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import pytest
 from support.leaks import leaks_forbidden
 
-from singa_dask.cluster import group, local_cluster, rank, wait_workers
+from singa_dask.cluster import local_cluster, rank, wait_workers
 from singa_dask.cluster.workers import answering
 
 
 @pytest.fixture(scope="module")
 def cluster3() -> Iterator:
     """A client of a cluster of 3 processes that a module's tests share, and that leaves nothing behind."""
-    with leaks_forbidden(), local_cluster(3, worker_ttl_s=5) as client:
+    # On a busy machine a process is silent for longer than usual, and not lost.
+    with leaks_forbidden(), local_cluster(3, worker_ttl_s=60) as client:
         yield client
 
 
@@ -29,9 +30,8 @@ _SECONDS = "from singa_dask.cluster import rank; rank.GRACE_S, rank._UNHEARD_S =
 
 
 @pytest.fixture
-def hurried(cluster3, workers3, monkeypatch) -> Iterator[None]:
-    """The driver waits for an answer of a rank, and ranks for their driver, for a second; usually for 2 to 5."""
-    monkeypatch.setattr(group, "_ANSWER_S", 1.0)
+def hurried(cluster3, workers3) -> Iterator[None]:
+    """Ranks that do not leave, or whose driver is silent, lose their process after a second instead of several."""
     cluster3.run(exec, _SECONDS.format(1.0, 1.0))
     yield
     # Fresh processes, and those that are about to be replaced, have the usual ones.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import threading
-import time
 
 import pytest
+from support.commands import kill_and_see_others_end, run_command, started, wait_until
 from support.launch import is_open_mpi, launched, mpiexec
+
+from singa_dask import launch
+from singa_dask.errors import ConfigError
 
 _COMMON = """
 import os, signal, sys, time
@@ -58,12 +60,16 @@ def raises_what_cannot_travel():
 """
 
 
-def run(tmp_path, body, ranks=0, seconds=60):
-    """What the script prints after the common part, under mpiexec where ranks are given."""
-    script = tmp_path / "script.py"
-    script.write_text(_COMMON + body)
-    command = [*(mpiexec(ranks) if ranks else []), sys.executable, str(script)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, env=launched())
+@pytest.fixture
+def run(tmp_path):
+    """Runs a script that begins with the common part, under mpiexec where ranks are given."""
+
+    def run(body, ranks=0, code=0, **variables):
+        (tmp_path / "script.py").write_text(_COMMON + body)
+        command = [*(mpiexec(ranks) if ranks else []), sys.executable, "script.py"]
+        return run_command(command, cwd=tmp_path, env=launched() | variables, code=code)
+
+    return run
 
 
 def guarded(call):
@@ -79,25 +85,25 @@ def pmi():
         pytest.skip("Open MPI cannot be started by launch")
 
 
-def test_under_mpiexec_all_ranks_have_the_same_parameters(tmp_path, no_leaks):
+def test_under_mpiexec_all_ranks_have_the_same_parameters_and_may_end_at_different_times(run, tmp_path, no_leaks):
     methods = ["backward_and_update", "backward_and_update_half", "backward_and_sparse_update"]
     # Into files: what ranks print may be mixed on its way.
     body = f"""
 for method in {methods}:
     out = train(method=method)
-    open(f"{tmp_path}/{{method}}-{{out[0]}}.out", "w").write(repr(out))
+    open(f"{{method}}-{{out[0]}}.out", "w").write(repr(out))
+if out[0] == 0: time.sleep(1); print('late', flush=True)
 """
-    done = run(tmp_path, body, ranks=3)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run(body, ranks=3)
     for method in methods:
         told = [eval((tmp_path / f"{method}-{rank}.out").read_text()) for rank in range(3)]
         assert [out[:3] for out in told] == [(0, 3, 0), (1, 3, 1), (2, 3, 2)], method
         assert len({out[3] for out in told}) == 1, method
-    assert "TERMINATION" not in done.stdout + done.stderr
+    assert "late" in done.out and "TERMINATION" not in done.out + done.err
 
 
-def test_under_mpiexec_a_partitioned_model_trains_as_alone(tmp_path, no_leaks):
-    body = f"""
+def test_under_mpiexec_a_partitioned_model_trains_as_alone(run, tmp_path, no_leaks):
+    body = """
 from singa_dask.comm import SoloCommunicator
 x, y = np.random.default_rng(5).normal(size=(40, 12)), np.arange(40) % 4
 def train(comm, rows):
@@ -115,64 +121,50 @@ _, alone, expected, scores = train(SoloCommunicator(), slice(None))
 for name, value in expected.items():
     np.testing.assert_allclose(values[name], value, rtol=1e-6, atol=1e-9)
 np.testing.assert_allclose(likely, scores[bounds[rank] : bounds[rank + 1]], rtol=1e-6)
-open(f"{tmp_path}/{{rank}}.out", "w").write(f"{{size}} {{alone}}")
+open(f"{rank}.out", "w").write(f"{size} {alone}")
 """
-    done = run(tmp_path, body, ranks=3)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(body, ranks=3)
     sizes = [(tmp_path / f"{rank}.out").read_text().split() for rank in range(3)]
     assert all(int(own) > 0 and int(alone) == 0 for own, alone in sizes)
 
 
-def test_under_mpiexec_ranks_may_end_at_different_times(tmp_path, no_leaks):
-    body = "\nout = train()\nif out[0] == 0: time.sleep(1); print('late', flush=True)\n"
-    done = run(tmp_path, body, ranks=2)
-    assert done.returncode == 0 and "late" in done.stdout, done.stdout + done.stderr
+@pytest.mark.parametrize(("how", "says"), [("raises", "bad batch"), ("dies", "")])
+def test_under_mpiexec_a_lost_rank_ends_the_job(run, no_leaks, how, says):
+    done = run(f"\ntrain(steps=10**6, fail={how})\n", ranks=3, code=None)
+    assert done.code != 0 and says in done.err
 
 
-@pytest.mark.parametrize("how", ["raises", "dies"])
-def test_under_mpiexec_a_lost_rank_ends_the_job(tmp_path, no_leaks, how):
-    done = run(tmp_path, f"\ntrain(steps=10**6, fail={how})\n", ranks=3)
-    assert done.returncode != 0
-    assert how == "dies" or "bad batch" in done.stderr
-
-
-def test_under_mpiexec_a_late_rank_is_named_by_all_others(tmp_path, no_leaks):
-    body = f"""
+def test_under_mpiexec_a_late_rank_is_named_by_all_others(run, tmp_path, no_leaks):
+    body = """
 from singa_dask.distopt.worlds import world
-comm = world(timeout_s=2.0)
-for _ in range(3):
-    comm.barrier()
-if comm.rank == 1:
-    time.sleep(4)
-try:
-    comm.all_reduce(np.ones(100_000))
-except ClusterError as error:
-    open(f"{tmp_path}/{{comm.rank}}.out", "w").write(str(error))
-time.sleep(3 - 1.5 * comm.rank)
+from singa_dask.errors import ClusterError
+comm = world(timeout_s=60.0)
+comm.barrier()
+comm.timeout_s = 2.0
+if comm.rank != 1:
+    try:
+        comm.all_reduce(np.ones(100_000))
+    except ClusterError as error:
+        open(f"{comm.rank}.out", "w").write(str(error))
+while not (os.path.exists("0.out") and os.path.exists("2.out")):
+    time.sleep(0.1)
 os._exit(0)
 """
-    run(tmp_path, "\nfrom singa_dask.errors import ClusterError\n" + body, ranks=3)
+    run(body, ranks=3, code=None)
     for rank in (0, 2):
         expected = rf"rank {rank}: all_reduce did not finish within \d+\.\d s; rank 1 is lost, stopped or late"
         assert re.fullmatch(expected, (tmp_path / f"{rank}.out").read_text())
 
 
-def test_processes_of_another_launcher_are_told_that_they_are_alone(tmp_path, no_leaks):
-    script = tmp_path / "script.py"
-    script.write_text(_COMMON + "\ntrain()\n")
-    environment = launched() | {"SLURM_STEP_NUM_TASKS": "3"}
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=50, check=False, env=environment
-    )
-    assert done.returncode != 0
-    assert "3 processes were started, and each is alone in an MPI world of its own" in done.stderr
+def test_processes_of_another_launcher_are_told_that_they_are_alone(run, no_leaks):
+    done = run("\ntrain()\n", code=1, SLURM_STEP_NUM_TASKS="3")
+    assert "3 processes were started, and each is alone in an MPI world of its own" in done.err
 
 
 @needs_pmi
-def test_launch_gives_what_every_rank_returns_and_serial_training_agrees(tmp_path, no_leaks):
-    done = run(tmp_path, guarded("print(launch(train, 3)); print(launch(train, 1)); print(launch(alone, 1))"))
-    assert done.returncode == 0, done.stderr
-    three, one, alone = map(eval, done.stdout.splitlines())
+def test_launch_gives_what_every_rank_returns_and_serial_training_agrees(run, no_leaks):
+    done = run(guarded("print(launch(train, 3)); print(launch(train, 1)); print(launch(alone, 1))"))
+    three, one, alone = map(eval, done.out.splitlines())
     assert [out[:3] for out in three] == [(0, 3, 0), (1, 3, 1), (2, 3, 2)]
     assert len({out[3] for out in three}) == 1
     assert one == alone and one[0][:3] == (0, 1, 0)
@@ -180,73 +172,57 @@ def test_launch_gives_what_every_rank_returns_and_serial_training_agrees(tmp_pat
 
 
 @needs_pmi
-def test_launch_names_the_rank_that_failed_and_can_be_called_again(tmp_path, no_leaks):
+def test_launch_names_the_rank_that_failed_and_can_be_called_again(run, no_leaks):
     body = """
     for nprocs, how in ((2, raises), (2, raises_what_cannot_travel), (3, dies)):
         try:
             launch(train, nprocs, 10**6, "backward_and_update", how)
         except Exception as error:
-            print("raised", type(error).__name__, error, "cause", type(error.__cause__).__name__, error.__cause__)
+            print(type(error).__name__, error, "cause", type(error.__cause__).__name__, error.__cause__)
     print(len(launch(train, 2)))
 """
-    done = run(tmp_path, "\nif __name__ == '__main__':" + body, seconds=100)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.rstrip().endswith("\n2")
-    expected = (
-        ["rank 1 of 2 raised ValueError: bad batch", "cause ValueError bad batch"],
-        ["rank 1 of 2 raised Unpicklable: two"],
-        ["rank 1 of 3 was killed by signal 9"],
-    )
-    for told, texts in zip(re.split("^raised ", done.stdout, flags=re.MULTILINE)[1:], expected, strict=True):
-        assert told.startswith("ClusterError")
-        for text in texts:
-            assert text in told
+    done = run("\nif __name__ == '__main__':" + body)
+    raised, unpicklable, died = done.out.split("ClusterError ")[1:]
+    assert "rank 1 of 2 raised ValueError: bad batch" in raised and "cause ValueError bad batch" in raised
+    assert "rank 1 of 2 raised Unpicklable: two" in unpicklable
+    assert "rank 1 of 3 was killed by signal 9" in died and died.endswith("\n2\n")
 
 
 @needs_pmi
 @pytest.mark.long
-def test_launch_says_which_rank_does_not_answer(tmp_path, no_leaks):
+def test_launch_says_which_rank_does_not_answer(run, no_leaks):
     call = "launch(train, 3, 10**6, 'backward_and_update', stops, timeout_s=2.0)"
-    done = run(tmp_path, guarded(call))
-    assert "no answer from rank 1" in done.stderr and "CommTimeout" in done.stderr
+    done = run(guarded(call), code=None)
+    assert "no answer from rank 1" in done.err and "CommTimeout" in done.err
 
 
 @needs_pmi
 def test_ranks_end_when_the_process_that_launched_them_is_killed(tmp_path, no_leaks):
-    script = tmp_path / "script.py"
-    body = f"""
+    body = """
 def train_on():
-    open(f"{tmp_path}/{{train()[0]}}.began", "w").close()
+    open(f"{train()[0]}.began", "w").close()
     train(10**9)
 """
-    script.write_text(_COMMON + body + guarded("launch(train_on, 2)"))
-    process = subprocess.Popen([sys.executable, str(script)], env=launched())
-    deadline = time.monotonic() + 50
-    while len(list(tmp_path.glob("*.began"))) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.kill()
-    process.wait(10)
+    (tmp_path / "script.py").write_text(_COMMON + body + guarded("launch(train_on, 2)"))
+    command = [sys.executable, "script.py"]
+    with started(folder=tmp_path, env=launched(), command=command) as process:
+        wait_until(lambda: len(list(tmp_path.glob("*.began"))) == 2, process, tmp_path)
+        kill_and_see_others_end(process)
 
 
 @needs_pmi
-def test_launch_without_a_guard_says_so(tmp_path, no_leaks):
-    done = run(tmp_path, "\nprint(launch(train, 2))\n")
-    assert done.returncode != 0
-    assert 'if __name__ == "__main__"' in done.stderr
+def test_launch_without_a_guard_says_so(run, no_leaks):
+    assert 'if __name__ == "__main__"' in run("\nprint(launch(train, 2))\n", code=1).err
 
 
-def test_launch_with_open_mpi_points_to_mpiexec(tmp_path, no_leaks):
+def test_launch_with_open_mpi_points_to_mpiexec(run, no_leaks):
     if not is_open_mpi():
         pytest.skip("for Open MPI")
-    done = run(tmp_path, guarded("launch(train, 2)"))
-    assert "has no PMI-1" in done.stderr and "mpiexec -n 2 python" in done.stderr
+    done = run(guarded("launch(train, 2)"), code=1)
+    assert "has no PMI-1" in done.err and "mpiexec -n 2 python" in done.err
 
 
-def test_launch_refuses_what_cannot_be_sent(tmp_path):
-    from singa_dask import launch
-    from singa_dask.errors import ConfigError
-
+def test_launch_refuses_what_cannot_be_sent():
     with pytest.raises(ConfigError, match="cannot be sent to other processes"):
         launch(print, 2, threading.Lock())
     with pytest.raises(ConfigError, match=r"nprocs: must be a whole number of at least 1. Received: 0"):
@@ -258,5 +234,4 @@ def test_neither_dask_nor_mpi_is_loaded_for_a_loop_of_ones_own():
         "import sys; from singa_dask import DistOpt, Model, launch, updaters;"
         "print([m for m in ('mpi4py.MPI', 'distributed', 'dask') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "[]", done.stderr
+    assert run_command([sys.executable, "-c", program]).out.strip() == "[]"

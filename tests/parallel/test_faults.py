@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import cloudpickle
 import numpy as np
@@ -146,7 +145,6 @@ def test_ranks_leave_when_their_driver_is_killed(cluster3, ranks3, hurried):
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert first_line(driver) == "formed\n"
-        time.sleep(0.3)
     finally:
         os.kill(driver.pid, signal.SIGKILL)
         driver.communicate()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
+import socket
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, suppress
 
 import cloudpickle
 import numpy as np
 import psutil
 import pytest
 from distributed import Client, get_worker
+from support.commands import ROOT, wait_for
+from support.dask_commands import DaskCommands
 
 from singa_dask.cluster import GroupFailed, current_task, form_group, wait_workers
 from singa_dask.cluster.exits import record_exits
@@ -82,144 +84,32 @@ def _failure(group, timeout_s=20.0):
     return caught.value.failure
 
 
-def test_ranks_are_where_they_were_wanted(cluster3, workers3):
-    wanted = list(reversed(workers3))
-    with form_group(cluster3, [w.address for w in wanted], _where) as group:
-        results = group.results()
-        assert group.addresses == tuple(worker.address for worker in wanted)
-    assert results == [(rank, worker.pid, 6.0) for rank, worker in enumerate(wanted)]
+def test_ranks_are_where_they_were_wanted_and_groups_of_any_order_and_size_share_a_world(cluster3, workers3):
+    worlds = set()
+    for wanted in (workers3[::-1], workers3, workers3[1:]):
+        with form_group(cluster3, [worker.address for worker in wanted], _where) as group:
+            results = group.results()
+            assert group.addresses == tuple(worker.address for worker in wanted)
+        total = sum(range(len(wanted) + 1))
+        assert results == [(rank, worker.pid, total) for rank, worker in enumerate(wanted)]
+        worlds |= {worker.mpi.world for worker in answering(cluster3, 10.0)[0]}
+    assert len(worlds) == 1
 
 
-def test_a_later_group_reuses_the_world_in_another_order_and_size(cluster3, ranks3):
-    with form_group(cluster3, ranks3, _where) as group:
-        first = group.results()
-    worlds = {worker.mpi.world for worker in answering(cluster3, 10.0)[0]}
-    with form_group(cluster3, ranks3[::-1], _where) as group:
-        second = group.results()
-    with form_group(cluster3, ranks3[1:], _where) as group:
-        pair = group.results()
-    assert [pid for _, pid, _ in second] == [pid for _, pid, _ in first][::-1]
-    assert [(rank, total) for rank, _, total in pair] == [(0, 3.0), (1, 3.0)]
-    assert len(worlds) == 1 and {worker.mpi.world for worker in answering(cluster3, 10.0)[0]} == worlds
+def test_a_group_of_one_needs_no_mpi_and_a_process_that_started_it_by_itself_is_replaced(cluster3, ranks3):
+    cluster3.restart_workers(ranks3)
+    ranks3 = [worker.address for worker in wait_workers(cluster3, 3)]
 
+    def mpi():
+        return next(worker for worker in answering(cluster3, 10.0)[0] if worker.address == ranks3[0]).mpi
 
-def test_a_group_of_one_needs_no_mpi(cluster3, ranks3):
-    cluster3.restart_workers(ranks3[:1])
-    address = next(w.address for w in answering(cluster3, 10.0)[0] if not w.mpi.library)
-    with form_group(cluster3, [address], _where) as group:
+    with form_group(cluster3, ranks3[:1], _where) as group:
         assert group.results()[0][0] == 0
-    assert next(w for w in answering(cluster3, 10.0)[0] if w.address == address).mpi.library == ""
-
-
-def test_a_killed_rank_is_noticed_named_and_takes_only_its_group_down(cluster3, ranks3):
-    cluster3.run(record_exits, nanny=True)  # as runs have it
-    group = form_group(cluster3, ranks3, _for_ever)
-    first, killed, last = [worker.pid for worker in group.workers]
-    time.sleep(0.3)
-    os.kill(killed, signal.SIGKILL)
-    failure = _failure(group)  # long before a collective's deadline, which would not know that it died
-    assert failure.rank == 1 and failure.worker.pid == killed
-    assert failure.cause.startswith("its worker process was killed by SIGKILL (by kill -9, or because memory ran out)")
-    # The survivors have left their rank, and their processes are as they were.
-    assert {first, last} <= {worker.pid for worker in answering(cluster3, 10.0)[0]}
-    group.close()
-
-
-@contextmanager
-def _dask_commands(folder, first, *options):
-    """A client of a scheduler and of a command with two nannies. first: the port of the scheduler."""
-    dask, log = [sys.executable, "-m"], open(folder / "log", "w")  # noqa: SIM115 - until the processes end
-    started = []
-    try:
-        for command in (
-            ["distributed.cli.dask_scheduler", "--no-dashboard", "--host", "127.0.0.1", "--port", str(first)],
-            [
-                *("distributed.cli.dask_worker", f"tcp://127.0.0.1:{first}", "--no-dashboard", "--nworkers", "2"),
-                *("--nthreads", "1", "--host", "127.0.0.1", *options),
-            ],
-        ):
-            started.append(subprocess.Popen([*dask, *command], stdout=log, stderr=log, cwd=folder))
-        with Client(f"tcp://127.0.0.1:{first}", timeout=20, set_as_default=False) as client:
-            yield client, psutil.Process(started[1].pid)
-    finally:
-        for process in reversed(started):
-            process.terminate()
-            process.wait(20)
-        log.close()
-
-
-def test_workers_on_given_ports_come_back_on_them(no_leaks, tmp_path):
-    """As behind a firewall: the fresh process has the old one's address."""
-    first = 20_000 + os.getpid() % 12_000  # below the ports that Linux gives to whoever asks for any
-    with _dask_commands(tmp_path, first, "--worker-port", f"{first + 1}:{first + 4}") as (client, _):
-        ranks = [worker.address for worker in wait_workers(client, 2)]
-        group = form_group(client, ranks, _for_ever)
-        spent = {worker.pid for worker in group.workers}
-        group.abort("enough")
-        group.close()
-        with form_group(client, [worker.address for worker in wait_workers(client, 2)], _where) as again:
-            assert not spent & {pid for _, pid, _ in again.results()}
-            assert {int(address.rpartition(":")[2]) - first for address in again.addresses} <= {1, 2, 3, 4}
-
-
-def test_successors_are_forked_from_a_process_that_has_imported_everything(no_leaks, tmp_path):
-    def servers():
-        return [child for child in command.children() if "forkserver" in str(child.cmdline())]
-
-    with _dask_commands(tmp_path, 20_000 + (os.getpid() + 10) % 12_000) as (client, command):
-        group = form_group(client, [worker.address for worker in wait_workers(client, 2)], _prepared)
-        deadline = time.monotonic() + 20
-        while not servers() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        (server,) = servers()
-        nannies = {worker.nanny for worker in group.workers}
-        server.suspend()
-        group.abort("enough")
-        group.close()
-        replace_stopped(client, nannies)
-        with form_group(client, [worker.address for worker in wait_workers(client, 2)], _born) as again:
-            parents, imported, drawn = zip(*again.results(), strict=True)
-        assert set(parents) == {server.pid} and all(imported)
-        assert len(set(drawn)) == 2, "random numbers of their own"
-    assert server.wait(10) is None, "it ends with the nannies"
-
-
-def test_after_a_failure_a_group_forms_in_fresh_processes(cluster3, ranks3):
-    group = form_group(cluster3, ranks3, _for_ever)
-    spent = {worker.pid for worker in group.workers}
-    group.abort("enough")
-    ranks3 = [worker.address for worker in answering(cluster3, 10.0)[0]]
-    with form_group(cluster3, ranks3, _where) as group:
-        results = group.results()
-    assert [total for _, _, total in results] == [6.0] * 3
-    assert not {pid for _, pid, _ in results} & spent
-
-
-def test_the_rank_that_raised_is_named_with_its_traceback(cluster3, ranks3):
-    failure = _failure(form_group(cluster3, ranks3, _raise_on_one))
-    assert isinstance(failure.exception, DataError) and failure.rank == 1
-    message = str(GroupFailed("group", failure))
-    assert "shard 7 is damaged" in message and "_raise_on_one" in message and failure.worker.address in message
-
-
-def test_a_rank_that_does_not_leave_loses_its_process(cluster3, ranks3, hurried):
-    group = form_group(cluster3, ranks3, _deaf)
-    deaf = {worker.pid for worker in group.workers[1:]}
-    assert "no more data" in _failure(group).cause
-    deadline = time.monotonic() + 30
-    while deaf & {worker.pid for worker in answering(cluster3, 10.0)[0]} and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not deaf & {worker.pid for worker in answering(cluster3, 10.0)[0]}
-
-
-def _break_mpi():
-    """Make this process look as if its library were Open MPI."""
-    from singa_dask.cluster import bootstrap
-
-    mpi = bootstrap.load_mpi()
-    mpi.Get_library_version = lambda: "Open MPI v5.0.6"
-    mpi.Is_initialized = lambda: False
-    bootstrap._process.world = ""
+    assert mpi().library == ""
+    cluster3.run(_start_mpi_alone, workers=ranks3[:1])
+    assert mpi().size == 1 and not mpi().ours
+    with form_group(cluster3, ranks3, _where) as group:  # its nanny gives it a fresh process
+        assert [total for _, _, total in group.results()] == [6.0] * 3
 
 
 def _start_mpi_alone():
@@ -229,40 +119,96 @@ def _start_mpi_alone():
     return MPI.COMM_WORLD.size
 
 
-def test_a_process_that_started_mpi_by_itself_is_replaced(cluster3, ranks3):
-    cluster3.restart_workers(ranks3)
-    ranks3 = [worker.address for worker in wait_workers(cluster3, 3)]
-    cluster3.run(_start_mpi_alone, workers=ranks3[:1])
-    workers = {worker.address: worker for worker in answering(cluster3, 10.0)[0]}
-    assert workers[ranks3[0]].mpi.size == 1 and not workers[ranks3[0]].mpi.ours
-    with form_group(cluster3, ranks3, _where) as group:  # its nanny gives it a fresh process
-        assert [total for _, _, total in group.results()] == [6.0] * 3
+def test_a_killed_rank_is_noticed_named_and_takes_only_its_group_down(cluster3, ranks3):
+    cluster3.run(record_exits, nanny=True)  # as runs have it
+    group = form_group(cluster3, ranks3, _for_ever)
+    first, killed, last = [worker.pid for worker in group.workers]
+    os.kill(killed, signal.SIGKILL)
+    failure = _failure(group)  # long before a collective's deadline, which would not know that it died
+    assert failure.rank == 1 and failure.worker.pid == killed
+    assert failure.cause.startswith("its worker process was killed by SIGKILL (by kill -9, or because memory ran out)")
+    # The survivors have left their rank, and their processes are as they were.
+    assert {first, last} <= {worker.pid for worker in answering(cluster3, 10.0)[0]}
+    group.close()
+
+
+def _free_ports(count):
+    """Consecutive ports that nobody listens on: below those that Linux gives to whoever asks for any."""
+    for first in range(20_000 + os.getpid() % 600 * 20, 32_000, count):
+        with ExitStack() as taken, suppress(OSError):
+            for port in range(first, first + count):
+                taken.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+    raise AssertionError("no ports are free")
+
+
+def test_successors_are_forked_from_a_process_that_has_imported_everything_on_the_given_ports(no_leaks, tmp_path):
+    """As behind a firewall: a fresh process has an address in the range."""
+
+    def servers():
+        return [child for child in command.children() if "forkserver" in str(child.cmdline())]
+
+    first = _free_ports(4)
+    dask = DaskCommands(tmp_path / "dask", {**os.environ, "PYTHONPATH": str(ROOT / "tests")})
+    try:
+        command = psutil.Process(dask.workers(2, "--worker-port", f"{first}:{first + 3}").pid)
+        with Client(scheduler_file=str(dask.file), timeout=60, set_as_default=False) as client:
+            group = form_group(client, [worker.address for worker in wait_workers(client, 2)], _prepared)
+            wait_for(servers)
+            (server,) = servers()
+            nannies = {worker.nanny for worker in group.workers}
+            server.suspend()
+            group.abort("enough")
+            group.close()
+            replace_stopped(client, nannies)
+            with form_group(client, [worker.address for worker in wait_workers(client, 2)], _born) as again:
+                parents, imported, drawn = zip(*again.results(), strict=True)
+                ports = {int(address.rpartition(":")[2]) for address in again.addresses}
+            assert set(parents) == {server.pid} and all(imported)
+            assert len(set(drawn)) == 2, "random numbers of their own"
+            assert ports <= {*range(first, first + 4)}
+    finally:
+        dask.end()
+    server.wait(30)  # it ends with the nannies
+
+
+def test_the_rank_that_raised_is_named_with_its_traceback_and_a_group_forms_in_fresh_processes(cluster3, ranks3):
+    group = form_group(cluster3, ranks3, _raise_on_one)
+    failure, spent = _failure(group), {worker.pid for worker in group.workers}
+    assert isinstance(failure.exception, DataError) and failure.rank == 1
+    message = str(GroupFailed("group", failure))
+    assert "shard 7 is damaged" in message and "_raise_on_one" in message and failure.worker.address in message
+    with form_group(cluster3, [worker.address for worker in answering(cluster3, 10.0)[0]], _where) as group:
+        assert not {pid for _, pid, _ in group.results()} & spent
+
+
+def test_a_rank_that_does_not_leave_loses_its_process(cluster3, ranks3, hurried):
+    group = form_group(cluster3, ranks3, _deaf)
+    deaf = {worker.pid for worker in group.workers[1:]}
+    assert "no more data" in _failure(group).cause
+    wait_for(lambda: not deaf & {worker.pid for worker in answering(cluster3, 10.0)[0]})
 
 
 def test_a_stopped_rank_is_named(cluster3, ranks3):
     group = form_group(cluster3, ranks3, _for_ever)
-    time.sleep(0.3)
     os.kill(group.workers[2].pid, signal.SIGSTOP)
-    failure = _failure(group, 10.0)
+    failure = _failure(group)
     assert (failure.rank, failure.cause) == (2, "its process is stopped (SIGSTOP)")
 
 
-def test_a_worker_that_is_gone_keeps_the_group_from_forming_and_is_named(cluster3, ranks3):
-    with pytest.raises(ClusterError, match=r"gone: tcp://127.0.0.1:1\b"):
-        form_group(cluster3, [ranks3[0], "tcp://127.0.0.1:1"], _where)
-
-
-def test_a_rank_that_cannot_join_ends_the_forming_with_its_reason(cluster3, ranks3):
-    cluster3.run(_break_mpi, workers=ranks3[1:2])
+def test_a_worker_that_is_stopped_keeps_the_group_from_forming_and_is_named(cluster3, workers3, ranks3):
+    os.kill(workers3[1].pid, signal.SIGSTOP)
     try:
-        with pytest.raises(ClusterError, match=r"cannot form: rank 1 .*Open MPI.*dask-mpi"):
-            form_group(cluster3, ranks3, _where)
+        with pytest.raises(ClusterError, match=ranks3[1]):
+            form_group(cluster3, ranks3, _where, timeout_s=1.0)
     finally:
-        cluster3.restart_workers(ranks3[1:2])
+        os.kill(workers3[1].pid, signal.SIGCONT)
 
 
-def test_a_request_to_stop_reaches_every_rank(cluster3, ranks3):
+def test_a_request_to_stop_reaches_every_rank_while_dask_s_thread_is_free(cluster3, ranks3):
     with form_group(cluster3, ranks3, _stop_together) as group:
+        futures = [cluster3.submit(pow, 2, n, workers=[at], pure=False) for n, at in enumerate(group.addresses)]
+        assert [future.result(timeout=30) for future in futures] == [1, 2, 4]
         assert not group.wait(0.2)
         group.stop()
         steps = group.results(30.0)
@@ -276,37 +222,15 @@ def test_a_group_in_use_is_waited_for_and_then_named(cluster3, ranks3):
         first.abort("enough")
 
 
-def test_one_dask_thread_still_loads_while_a_rank_trains(cluster3, ranks3):
-    with form_group(cluster3, ranks3, _stop_together) as group:
-        futures = [
-            cluster3.submit(pow, 2, n, workers=[address], pure=False) for n, address in enumerate(group.addresses)
-        ]
-        assert [future.result(timeout=30) for future in futures] == [1, 2, 4]
-        group.stop()
-        group.results(30.0)
-
-
 def test_a_cancelled_rank_leaves(cluster3, ranks3, hurried):
     """What a worker sees when the driver dies: its task is cancelled."""
     group = form_group(cluster3, ranks3, _for_ever)
     cluster3.cancel(list(group.futures), force=True)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            with form_group(
-                cluster3, [w.address for w in answering(cluster3, 10.0)[0]], _where, timeout_s=10.0
-            ) as again:
-                assert [total for _, _, total in again.results()] == [6.0] * 3
-            return
-        except ClusterError:
-            time.sleep(0.1)
-    pytest.fail("the cancelled ranks still hold their workers")
 
+    def again():
+        with suppress(ClusterError), form_group(
+            cluster3, [worker.address for worker in answering(cluster3, 10.0)[0]], _where, timeout_s=10.0
+        ) as group:  # fmt: skip
+            return [total for _, _, total in group.results()] == [6.0] * 3
 
-def test_a_worker_that_is_stopped_keeps_the_group_from_forming_and_is_named(cluster3, workers3, ranks3):
-    os.kill(workers3[1].pid, signal.SIGSTOP)
-    try:
-        with pytest.raises(ClusterError, match=ranks3[1]):
-            form_group(cluster3, ranks3, _where, timeout_s=1.0)
-    finally:
-        os.kill(workers3[1].pid, signal.SIGCONT)
+    wait_for(again)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
+from support.commands import run_command
 from support.launch import launched, mpiexec
 
 _SCRIPT = """
@@ -44,15 +44,11 @@ with mpi_world(lambda: 3) as client:
 
 
 def test_workers_of_mpiexec_are_recognised_and_used(tmp_path, no_leaks):
-    script = tmp_path / "world.py"
-    script.write_text(_SCRIPT)
-    run = subprocess.run(
-        [*mpiexec(4), sys.executable, script], capture_output=True, text=True, timeout=70, check=False, env=launched()
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    lines = dict(
-        line.split(" ", 1) for line in run.stdout.splitlines() if line.split(" ", 1)[0] in ("all", "failed", "pair")
-    )
-    assert lines["all"] == "[(0, 3, 111.0), (1, 1, 111.0), (2, 2, 111.0)]"
-    assert lines["failed"] == "0 bad batch"
-    assert lines["pair"] == "[(0, 2, 11.0), (1, 3, 11.0)]"
+    (tmp_path / "world.py").write_text(_SCRIPT)
+    ran = run_command([*mpiexec(4), sys.executable, "world.py"], cwd=tmp_path, env=launched())
+    lines = dict(line.split(" ", 1) for line in ran.out.splitlines() if line.startswith(("all ", "failed ", "pair ")))
+    assert lines == {
+        "all": "[(0, 3, 111.0), (1, 1, 111.0), (2, 2, 111.0)]",
+        "failed": "0 bad batch",
+        "pair": "[(0, 2, 11.0), (1, 3, 11.0)]",
+    }

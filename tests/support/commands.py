@@ -19,6 +19,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import psutil
 from click.testing import CliRunner
 
 from singa_dask.cli import main
@@ -117,6 +118,14 @@ def started(
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def kill_and_see_others_end(process: subprocess.Popen, within: float = 60) -> None:
+    """Kill a process; those that it has started end then by themselves."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.communicate(timeout=within)
+    assert not psutil.wait_procs(family, timeout=within)[1]
 
 
 def first_line(process: subprocess.Popen, within: float = 60) -> Any:

@@ -17,9 +17,9 @@ class DaskCommands:
         self.processes: list[subprocess.Popen] = []
         self.scheduler = self._start("scheduler", "--port", "0")
 
-    def workers(self, count: int = 1) -> subprocess.Popen:
+    def workers(self, count: int = 1, *more: str) -> subprocess.Popen:
         """Start a command with so many workers."""
-        return self._start("worker", "--nthreads", "1", "--nworkers", str(count))
+        return self._start("worker", "--nthreads", "1", "--nworkers", str(count), *more)
 
     def end(self) -> None:
         """End all commands."""
