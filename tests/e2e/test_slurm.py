@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
+from itertools import product
 from pathlib import Path
 
 import pytest
 from support import slurm as module
-from support.commands import ROOT, cluster, example, summary
-from support.slurm import wait_for
+from support.commands import ROOT, cluster, example, said, summary, wait_for
 
 from singa_dask.training.checkpoint import newest
 
@@ -25,17 +24,6 @@ TIMES = int(os.environ.get("SLURM_TIMES", "1"))
 MPIEXEC = {"LAUNCH": "mpiexec -n 4"}
 SRUN: dict[str, str] = {}
 OFI = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
-
-
-@pytest.fixture(scope="module")
-def table(request):
-    """Seconds until the nodes of ended jobs were free, by case. Shown at the end."""
-    seconds: dict[str, list[float]] = {}
-    yield seconds
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        print("\n\n| case | times | nodes free after |\n|---|---|---|")
-        for case, each in sorted(seconds.items()):
-            print(f"| {case} | {len(each)} | {min(each):.0f} to {max(each):.0f} s |")
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +57,13 @@ class Batch:
         return self.job
 
     def said(self) -> str:
-        return (self.folder / "log").read_text() if (self.folder / "log").exists() else ""
-
-    def trouble(self) -> str:
-        return f"{self.slurm.about(self.job)}\n{self.said()[-5000:]}"
+        return said(self.folder)
 
     def wait(self, condition, within=90.0) -> None:
-        wait_for(condition, self.trouble, within)
+        wait_for(condition, lambda: f"{self.slurm.about(self.job)}\n{self.said()[-5000:]}", within)
+
+    def wait_for_end(self, within=90.0) -> None:
+        self.wait(lambda: self.slurm.ended(self.job), within)
 
     def starts(self) -> list[int]:
         """The steps from which it has gone on."""
@@ -98,7 +86,7 @@ def batch(slurm, tmp_path):
     yield make
     for each in made:
         slurm.call("scancel", each.job)
-        each.wait(lambda: slurm.ended(each.job))  # noqa: B023
+        each.wait_for_end()
 
 
 def preempted(batch):
@@ -130,68 +118,49 @@ def cancelled_in_full(batch):
 
 
 QUEUED_AGAIN = (preempted, out_of_time, requeued, told)
+ENDS = (*QUEUED_AGAIN, cancelled, cancelled_in_full)
 LAUNCHERS = {"srun": SRUN, "mpiexec": MPIEXEC}
-FOR_GOOD = [
-    ("mpi", "srun", preempted),
-    ("mpi", "mpiexec", preempted),
-    ("mpi", "mpiexec", cancelled),
-    ("dask-mpi", "srun", out_of_time),
-]
-ONCE_MORE = [
-    *((script, launcher, requeued) for script in ("mpi", "dask-mpi") for launcher in LAUNCHERS),
-    *((script, launcher, told) for script in ("mpi", "dask-mpi") for launcher in LAUNCHERS),
-    *(
-        (script, launcher, cancelled)
-        for script, launcher in (("mpi", "srun"), ("dask-mpi", "srun"), ("dask-mpi", "mpiexec"))
-    ),
-    *((script, launcher, preempted) for script, launcher in (("dask-mpi", "srun"), ("dask-mpi", "mpiexec"))),
-    *((script, launcher, cancelled_in_full) for script in ("mpi", "dask-mpi") for launcher in LAUNCHERS),
-    *(("dask-worker", "srun", end) for end in (preempted, out_of_time, requeued, cancelled, cancelled_in_full)),
-]
-CASES = [(*case, n) for case in FOR_GOOD for n in range(TIMES)]
-CASES += [(*case, n) for case in ONCE_MORE for n in range(min(TIMES, 2))]
+STARTS = [*product(("mpi", "dask-mpi"), LAUNCHERS), ("dask-worker", "srun")]
 
 
-@pytest.mark.parametrize(
-    ("script", "launcher", "end"),
-    [pytest.param(*case, id=f"{case[0]}-{case[1]}-{case[2].__name__}-{n}") for *case, n in CASES],
-)
-def test_work_is_kept_and_the_next_start_goes_on(batch, tmp_path, table, script, launcher, end):
+@pytest.fixture(autouse=True, params=range(TIMES))
+def again(request):
+    """Each test runs so many times."""
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(("script", "launcher"), STARTS)
+def test_work_is_kept_and_the_next_start_goes_on(batch, tmp_path, script, launcher, end):
     run = batch(script, LAUNCHERS[launcher], "--signal=B:USR1@60")
     run.saves()
     end(run)
-    job, began = run.job, time.monotonic()
+    job = run.job
     if end in QUEUED_AGAIN:
         run.wait(lambda: run.slurm.about(job)["Restarts"] == "1")
         run.wait(lambda: run.slurm.state(job) in ("PENDING", "RUNNING"), 60)
         run.slurm.call("scontrol", "update", f"JobId={job}", "TimeLimit=5")
     else:
-        run.wait(lambda: run.slurm.ended(job), 60)
-    table.setdefault(f"{script} {launcher} {end.__name__}", []).append(time.monotonic() - began)
+        run.wait_for_end(60)
     killed = end is cancelled_in_full and launcher == "srun"  # Slurm kills the step
     stopped = summary(tmp_path / "run") if (tmp_path / "run" / "summary.json").exists() else {}
     saved = newest(tmp_path / "run" / "checkpoint")[0].step
     if not killed:
-        assert (stopped["status"], stopped["step"]) == ("interrupted", saved), run.trouble()
+        assert (stopped["status"], stopped["step"]) == ("interrupted", saved), run.said()
     if end not in QUEUED_AGAIN:
         run.submit()
     run.wait(run.starts)
-    assert run.starts() == [saved], run.trouble()
+    assert run.starts() == [saved], run.said()
     assert "Traceback" not in run.said() and " - INFO - " not in run.said()
 
 
-@pytest.mark.parametrize("n", range(min(TIMES, 2)))
-@pytest.mark.parametrize(
-    ("script", "launcher"),
-    [("mpi", "srun"), ("mpi", "mpiexec"), ("dask-mpi", "srun"), ("dask-mpi", "mpiexec"), ("dask-worker", "srun")],
-)
-def test_a_lost_rank_holds_no_node(batch, slurm, tmp_path, script, launcher, n):
+@pytest.mark.parametrize(("script", "launcher"), STARTS)
+def test_a_lost_rank_holds_no_node(batch, slurm, tmp_path, script, launcher):
     run = batch(script, LAUNCHERS[launcher], steps=3000)
     after = ["--parsable", f"--dependency=afterok:{run.job}", "--output=/dev/null", "--wrap=true"]
     follower = slurm.call("sbatch", *after)
     run.saves()
     slurm.processes(run.job, 2)[-1].kill()  # of a worker and its nanny, the worker
-    run.wait(lambda: slurm.ended(run.job), 180)
+    run.wait_for_end(180)
     if launcher == "mpiexec":  # ends all ranks
         assert slurm.state(run.job) == "FAILED"
         slurm.call("scancel", follower)
@@ -200,12 +169,11 @@ def test_a_lost_rank_holds_no_node(batch, slurm, tmp_path, script, launcher, n):
         run.wait(run.starts)
         assert run.starts() == [saved]
         return
-    assert slurm.about(run.job)["ExitCode"] == "0:0", run.trouble()
+    assert slurm.about(run.job)["ExitCode"] == "0:0", run.said()
     assert summary(tmp_path / "run")["status"] == "completed" and summary(tmp_path / "run")["step"] == 3000
     run.wait(lambda: slurm.state(follower) == "COMPLETED")
 
 
-@pytest.mark.parametrize("n", range(min(TIMES, 2)))
 @pytest.mark.parametrize(
     ("script", "launch"),
     [
@@ -215,10 +183,10 @@ def test_a_lost_rank_holds_no_node(batch, slurm, tmp_path, script, launcher, n):
         ("dask-worker", SRUN),
     ],
 )
-def test_an_undisturbed_job_on_two_nodes(batch, slurm, tmp_path, script, launch, n):
+def test_an_undisturbed_job_on_two_nodes(batch, slurm, tmp_path, script, launch):
     run = batch(script, launch, "--nodes=2", steps=300)
-    run.wait(lambda: slurm.ended(run.job), 180)
-    assert slurm.about(run.job)["ExitCode"] == "0:0", run.trouble()
+    run.wait_for_end(180)
+    assert slurm.about(run.job)["ExitCode"] == "0:0", run.said()
     assert summary(tmp_path / "run")["step"] == 300
     assert "Traceback" not in run.said() and " - INFO - " not in run.said()
 
@@ -237,10 +205,10 @@ def test_a_cancelled_job_of_dask_jobqueue_is_replaced(slurm, tmp_path):
     run.job = slurm.call("sbatch", *options)
     run.saves()
     workers = [job for job in slurm.call("squeue", "-h", "-t", "RUNNING", "-o", "%i").split() if job != run.job]
-    assert len(workers) == 3, run.trouble()
+    assert len(workers) == 3, run.said()
     slurm.call("scancel", workers[1])
     run.wait(lambda: "goes on with 2 of 3 workers" in run.said())
     run.wait(lambda: run.said().count("3 workers ready") == 2)
     slurm.call("scancel", "--full", "--signal=TERM", run.job)
-    run.wait(lambda: slurm.ended(run.job))
-    assert summary(tmp_path / "runs" / "digits-allreduce")["status"] == "interrupted", run.trouble()
+    run.wait_for_end()
+    assert summary(tmp_path / "runs" / "digits-allreduce")["status"] == "interrupted", run.said()

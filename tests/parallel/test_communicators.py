@@ -16,7 +16,6 @@ from singa_dask.comm.communicator import part_of
 from singa_dask.comm.nccl import form_nccl
 from singa_dask.comm.shared_memory import form_shared_memory
 from singa_dask.errors import ClusterError
-from singa_dask.exchange import Bucket, FullExchange
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -194,27 +193,6 @@ def test_operations_that_were_started_go_on_beside_others(run):
         assert again.tolist() == list(range(size))
         np.testing.assert_array_equal(gathered, np.concatenate([x[run] for x, run in zip(xs, runs, strict=True)]))
         assert nbytes["all_to_all"] == 2 * 8 * (size - 1)
-
-
-def _exchange(comm, n, steps):
-    counts = [n] * comm.size
-    if comm.size > 1:
-        counts[1] = 0
-    exchange = FullExchange(comm, [Bucket(0, sum(counts), tuple(counts))])
-    values, own = np.zeros(sum(counts), np.float32), np.zeros(sum(counts), np.float32)
-    for step in range(steps):
-        exchange.reduce_scatter(0, np.full(sum(counts), comm.rank + step, np.float32), own)
-        values[exchange.parts[0]] += own[exchange.parts[0]]
-        exchange.all_gather(0, values, values)
-    return values
-
-
-@pytest.mark.parametrize("n", [0, 16, 65_536])
-def test_slices_are_summed_updated_and_shared(run, n):
-    results = run(_exchange, n, 3)
-    size = len(results)
-    for values in results:
-        np.testing.assert_array_equal(values, np.full(n * max(1, size - 1), 3 * sum(range(size)) + 3 * size))
 
 
 def _in_parts(comm, colors):

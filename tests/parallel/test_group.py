@@ -215,13 +215,6 @@ def test_a_request_to_stop_reaches_every_rank_while_dask_s_thread_is_free(cluste
     assert len(set(steps)) == 1 and steps[0] > 1
 
 
-def test_a_group_in_use_is_waited_for_and_then_named(cluster3, ranks3):
-    with form_group(cluster3, ranks3, _for_ever, name="first") as first:
-        with pytest.raises(ClusterError, match=r"in use.*first-"):
-            form_group(cluster3, first.addresses[1:], _where, timeout_s=0.3)
-        first.abort("enough")
-
-
 def test_a_cancelled_rank_leaves(cluster3, ranks3, hurried):
     """What a worker sees when the driver dies: its task is cancelled."""
     group = form_group(cluster3, ranks3, _for_ever)

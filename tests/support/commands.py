@@ -140,7 +140,8 @@ def first_line(process: subprocess.Popen, within: float = 60) -> Any:
 
 def said(folder: Path) -> str:
     """What the command that `started` runs has printed so far."""
-    return (folder / "log").read_text()
+    log = folder / "log"
+    return log.read_text() if log.exists() else ""
 
 
 def wait_until(condition: Callable[[], object], process: subprocess.Popen, folder: Path, within: float = 60) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
-from support.commands import first_line
+from support.commands import COMMAND, first_line, said
 
 CARD = "eth9"
 _NAMESPACES = ["--net", "--mount", "--uts", "--ipc", "--pid"]
@@ -107,11 +108,49 @@ class Host:
             return None
 
 
+@dataclass
+class DaskOnHosts:
+    """A Dask scheduler on the first host, and workers where they are started. folder: of commands and logs."""
+
+    hosts: list[Host]
+    folder: Path
+    environment: dict[str, str]
+
+    @property
+    def scheduler(self) -> str:
+        return f"tcp://{self.hosts[0].address}:8786"
+
+    def start(self, on: int, log: str, *args: object) -> subprocess.Popen:
+        with open(self.folder / log, "w") as file:
+            options = {"env": self.environment, "stdout": file, "stderr": subprocess.STDOUT}
+            return self.hosts[on].start(self.folder, *args, **options)
+
+    def workers(self, on: int, count: int = 1) -> None:
+        """Start so many workers on a host, with a nanny each."""
+        worker = [sys.executable, "-m", "distributed.cli.dask_worker", self.scheduler, "--no-dashboard"]
+        options = ["--nworkers", count, "--nthreads", 1, "--memory-limit", 0, "--host", self.hosts[on].address]
+        self.start(on, f"workers-{on}.log", *worker, *options)
+
+    def singa_dask(self, *args: object, on: int = 0) -> subprocess.Popen:
+        """Start `singa-dask ARGS` on a host, with its output in the file `log`."""
+        return self.start(on, "log", *COMMAND, *args)
+
+    def run(self, *args: object, on: int = 0) -> tuple[int, str]:
+        """The exit code and the output of `singa-dask ARGS` on a host."""
+        return self.singa_dask(*args, on=on).wait(timeout=200), said(self.folder)
+
+
 @contextmanager
-def two_hosts() -> Iterator[tuple[Host, Host]]:
-    """A near and a far host; see `hosts_named`."""
-    with hosts_named("near", "far") as (near, far):
-        yield near, far
+def dask_on(folder: Path, *names: str, workers: int = 1, **variables: str) -> Iterator[DaskOnHosts]:
+    """Hosts with a scheduler on the first one, and so many workers on each."""
+    with hosts_named(*names) as hosts:
+        environment = {**os.environ, "SINGA_DASK_CACHE": str(folder / "cache"), **variables}
+        dask = DaskOnHosts(hosts, folder, environment)
+        where = ["--no-dashboard", "--port", 8786, "--host", hosts[0].address]
+        dask.start(0, "scheduler.log", sys.executable, "-m", "distributed.cli.dask_scheduler", *where)
+        for number in range(len(hosts)):
+            dask.workers(number, workers)
+        yield dask
 
 
 @contextmanager

@@ -7,12 +7,12 @@ import re
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from support.commands import run_command, wait_for
 
 _DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "squeue", "sinfo")
 _PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -70,11 +70,7 @@ class Slurm:
         self.environment |= {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _PATH}
 
     def call(self, *command: object) -> str:
-        done = subprocess.run(
-            [*map(str, command)], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-        return done.stdout.strip()
+        return run_command(command, cwd=self.folder, env=self.environment, timeout=60).out.strip()
 
     def about(self, job: str) -> dict[str, str]:
         """What scontrol says of a job."""
@@ -100,14 +96,6 @@ class Slurm:
             if own and number == str(rank) and process.name() in ("python", "singa-dask", "dask-mpi"):
                 found.append(process)
         return sorted(found, key=psutil.Process.create_time)
-
-
-def wait_for(condition: Callable[[], object], what: Callable[[], str], within: float = 90.0) -> None:
-    """Wait for a condition; fails with what `what` says after `within` seconds."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.1)
 
 
 @contextmanager
