@@ -62,7 +62,7 @@ def test_a_live_display_escapes_control_characters():
         display.note(HOSTILE)
         display.say(HOSTILE)
         display.handle(START)
-        display.handle({**PROGRESS, "metrics": {HOSTILE: 0.5}})
+        display.handle({**PROGRESS, "wait": [0.0], "metrics": {HOSTILE: 0.5}})
     shown = stream.getvalue()
     assert SHOWN in shown
     assert not set("\x07\x9b\u202e\u2066") & set(shown) and "\x1b]" not in shown
