@@ -60,7 +60,7 @@ PIECES = st.sampled_from([*"{}[]:,;<>\"'#\n\\é.", "name", "layer", "-1", "kSGD"
 
 
 @given(data=st.data())
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 def test_scan_agrees_with_the_library_on_damaged_text(data: st.DataObject, good: str) -> None:
     """What the scan finds nothing wrong with, the library parses; and the scan finds fault where the library does."""
     text = good

@@ -98,8 +98,8 @@ def test_several_files_have_the_same_header(tmp_path):
         csv.load(tmp_path)
 
 
-WIDE = [f"c{i}" for i in range(10_000)]
-CELLS = ",".join(["1"] * 10_000 + ["0"])
+WIDE = [f"c{i}" for i in range(3_000)]
+CELLS = ",".join(["1"] * 3_000 + ["0"])
 LATER = "a,b,y\n1,k,0\n2,l,1\n3,m,0\n"
 
 
@@ -126,8 +126,8 @@ LATER = "a,b,y\n1,k,0\n2,l,1\n3,m,0\n"
         (("a,y\n" + "z" * 100 + ",1\n").encode("utf-16"), {}, "not a UTF-8"),
         (b"\x1f\x8b\x08\x00\x00\x00", {}, "is compressed.*gunzip"),
         (",".join([*WIDE, "c7"]) + f"\n{CELLS}", {}, "two columns named 'c7'"),
-        (",".join([*WIDE, "y"]) + f"\n{CELLS}\n{CELLS[:-4]},x,0", {}, "line 3, column 'c9999': 'x' is not a number"),
-        (",".join([*WIDE, "y"]) + f"\n{CELLS}", {"label": "d"}, r"no column 'd'\. .*c0, .* and 9,\d\d\d more"),
+        (",".join([*WIDE, "y"]) + f"\n{CELLS}\n{CELLS[:-4]},x,0", {}, "line 3, column 'c2999': 'x' is not a number"),
+        (",".join([*WIDE, "y"]) + f"\n{CELLS}", {"label": "d"}, r"no column 'd'\. .*c0, .* and 2,\d\d\d more"),
         ("a,label\n" + "x" * 200_000 + ",1\n", {}, r"a cell of line 2 has more than 131,072 characters.*quotation"),
     ],
 )  # fmt: skip
