@@ -20,6 +20,8 @@ from singa_dask.data.catalogue import Recipe, Source
 from singa_dask.data.fetch import cache_dir, download, raw_files
 from singa_dask.errors import DataError
 
+RESOLVE = importlib.import_module("singa_dask.data.resolve")
+
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch) -> Path:
@@ -36,16 +38,17 @@ def test_a_named_data_set_is_made_once_in_the_cache(cache):
     assert (train / "manifest.json").stat().st_mtime_ns == before
 
 
-def test_several_may_ask_for_it_at_once(cache):
+def test_several_may_ask_for_it_at_once(cache, monkeypatch, caplog):
     """Threads lock the file each for itself, as processes do."""
+    monkeypatch.setattr(RESOLVE, "LOCK_TIMEOUT_S", 1e9)
     with ThreadPoolExecutor(3) as threads:
         paths = {*threads.map(resolve, ["dataset:digits/train"] * 3)}
     assert Manifest.load(*paths).total == 1438
-    assert not list(cache.rglob(".*.part-*"))
+    assert not list(cache.rglob(".*.part-*")) and "another attempt is writing it" not in caplog.text
 
 
 def test_a_lock_that_is_never_given_back_does_not_block_for_ever(cache, monkeypatch, caplog):
-    monkeypatch.setattr(importlib.import_module("singa_dask.data.resolve"), "LOCK_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(RESOLVE, "LOCK_TIMEOUT_S", 0.3)
     folder = cache / "shards" / "v2"
     folder.mkdir(parents=True)
     with (folder / "digits.lock").open("w") as held:
