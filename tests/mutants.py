@@ -396,7 +396,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     survivors = _run(mutants, options)
     if options.save:
         entries = [asdict(m) | {"path": str(m.path), "killed": m not in survivors} for m in mutants]
-        options.save.write_text(json.dumps(entries, indent=1) + "\n")
+        options.save.write_text("[\n" + ",\n".join(map(json.dumps, entries)) + "\n]\n")
     return _report(mutants, survivors, options.at_least)
 
 
