@@ -49,14 +49,14 @@ def test_any_shape_computes_what_numpy_computes(kernel, stride, pad, size, count
 
 @needs_vectors
 @pytest.mark.timeout(240)
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(
     size=st.sampled_from(sorted(TILE)),
     pad=st.tuples(st.integers(0, 6), st.integers(0, 6)),
     image=st.tuples(st.integers(1, 17), st.integers(1, 17)),
-    count=st.integers(1, 27),
-    channels=st.integers(1, 70),
-    filters=st.integers(1, 70),
+    count=st.integers(1, 9),
+    channels=st.integers(1, 2 * VECTOR + 3),
+    filters=st.integers(1, 2 * VECTOR + 3),
     threads=st.integers(1, 3),
 )
 def test_any_shape_computes_by_winograd_what_numpy_computes(size, pad, image, count, channels, filters, threads):
