@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(180)
 _THREADS = "OMP_NUM_THREADS"
 
 _INTERRUPTED = """
-import os, signal, sys, time
+import os, signal, sys
 from singa_dask.cluster import local_cluster
 from singa_dask.cluster.workers import answering
 
@@ -78,7 +78,10 @@ if __name__ == "__main__":
     before, handler = dict(os.environ), signal.getsignal(signal.SIGINT)
     with fork_server():
         assert dict(os.environ) == before and signal.getsignal(signal.SIGINT) is handler
-        (server,) = (c for c in psutil.Process().children() if "forkserver" in str(c.cmdline()))
+        server = None
+        while server is None:  # a child is a copy of this process before it is a program of its own
+            children = psutil.Process().children()
+            server = next((child for child in children if "forkserver import main" in str(child.cmdline())), None)
         with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
             with local_cluster(2, cores_per_worker=3) as client:
                 told = client.run(threads).values()
