@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(180)
 _THREADS = "OMP_NUM_THREADS"
 
 _INTERRUPTED = """
-import os, signal, sys
+import os, signal, sys, time
 from singa_dask.cluster import local_cluster
 from singa_dask.cluster.workers import answering
 
