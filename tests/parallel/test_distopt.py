@@ -156,6 +156,12 @@ os._exit(0)
         assert re.fullmatch(expected, (tmp_path / f"{rank}.out").read_text())
 
 
+def test_processes_of_another_launcher_are_told_that_they_are_alone(run, no_leaks, monkeypatch):
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "3")
+    done = run("\ntrain()\n", code=1)
+    assert "3 processes were started, and each is alone in an MPI world of its own" in done.err
+
+
 @needs_pmi
 def test_launch_gives_what_every_rank_returns_and_serial_training_agrees(run, no_leaks):
     done = run(guarded("print(launch(train, 3)); print(launch(train, 1)); print(launch(alone, 1))"))
