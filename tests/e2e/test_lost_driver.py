@@ -4,7 +4,7 @@ import re
 from contextlib import contextmanager
 
 import pytest
-from support.background import steps, wait_for_step
+from support.background import wait_for_step
 from support.commands import audited, cluster, example, metrics, said, sets, started, summary
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
@@ -28,19 +28,24 @@ def running(dask, environment, tmp_path):
     return start
 
 
+def trained(workspace):
+    """The worker groups and steps whose metrics are recorded."""
+    return sorted((row["group"], row["step"]) for row in metrics(workspace) if row["phase"] == "train")
+
+
 @pytest.mark.parametrize(("name", "workers"), [("allreduce", 3), ("sandblaster", 5), ("downpour", 6), ("hogwild", 3)])
 def test_attach_takes_over_a_run_whose_driver_was_killed(dask, running, singa_dask, tmp_path, no_leaks, name, workers):
     with running(name, workers) as driver:
         driver.kill()
         driver.wait()
+    before = trained(tmp_path / "run")
     ended = singa_dask("attach", "run", "--scheduler-file", dask.file, timeout=150)
     assert summary(tmp_path / "run")["step"] == STEPS
     found = re.findall(r"^(?:group (\d+) )? *\d+ workers? ready.*?(?:, from step (\d+))?$", ended.out, re.MULTILINE)
-    made, began = steps(tmp_path), {int(group or 0): int(step or 0) for group, step in found}
-    assert made.keys() <= began.keys() and all(began[group] >= made[group] for group in made), (began, made)
-    shown = [(row["group"], row["step"]) for row in metrics(tmp_path / "run") if row["phase"] == "train"]
-    seen = {g: [*range(20, made.get(g, 0) + 1, 20), *range(began[g] // 20 * 20 + 20, STEPS + 1, 20)] for g in began}
-    assert sorted(shown) == [(group, step) for group in sorted(seen) for step in seen[group]], "nobody saw the others"
+    began = {int(group or 0): int(step or 0) for group, step in found}
+    assert all(began[group] >= step for group, step in before), (began, before)
+    after = [(group, step) for group in began for step in range(began[group] // 20 * 20 + 20, STEPS + 1, 20)]
+    assert trained(tmp_path / "run") == sorted([*before, *after]), "nobody saw the others"
     for group in audited(tmp_path / "run"):  # some servers may lack the step under way
         assert all(gap["partly"] and gap["stop"] - gap["first"] == 1 for gap in group["missing"])
         assert len(group["missing"]) <= (name == "downpour")

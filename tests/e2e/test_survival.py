@@ -105,7 +105,7 @@ def test_killed_processes_cost_no_step_of_a_synchronous_run(begin, here, tmp_pat
         assert run.wait(timeout=90) == 0, said(tmp_path)
     shown = [row["step"] for row in metrics(tmp_path / "run")]
     assert sorted(shown) == shown and len(shown) <= LAST + len(lost), "at most one step is repeated"
-    assert summary(tmp_path / "run")["restarts"] == (len(lost) if of is workers else 0)
+    assert summary(tmp_path / "run")["restarts"] == len(lost)
     assert [group["contained"] for group in audited(tmp_path / "run")] == [[[0, LAST]]]
     expected = parameters(tmp_path / "calm")
     for name, values in parameters(tmp_path / "run").items():
