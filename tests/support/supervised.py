@@ -300,6 +300,7 @@ class Run:
             "made": self.made()[1:],  # after the start
             "fresh": [request.fresh for request in self.requests],
             "restarts": [(restart.groups, restart.servers, restart.whole) for restart in self.state.restarts],
+            "steps": dict(self.state.steps),
             "lost at": [restart.step for restart in self.state.restarts],
             "counted": [member.restarts for member in self.members.all()],
             "begin": {number: plan.first for number, plan in plans.items()},

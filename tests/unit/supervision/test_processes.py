@@ -66,3 +66,10 @@ def test_each_missing_process_is_replaced_by_one_of_its_nanny_else_of_its_machin
     assert made.nearest(["w2", "w1"], booted) == {"w2": "y", "w1": "v1"}
     assert made.nearest(["w3", "unknown"], booted[:2]) == {"w3": "y", "unknown": "x"}
     assert made.nearest(["w0", "w1"], booted[:1]) == {"w0": "x"}
+
+
+@pytest.mark.parametrize(("again", "stuck"), [(True, {"w0": 0, "w1": 1}), (False, {"w1": 1})])
+def test_what_does_not_answer_is_replaced_once_unless_it_is_asked_for_again(again, stuck):
+    made = processes("a", "a")
+    made.replaced.add(("w0", 0))
+    assert made.stuck(["w0", "w1", "unknown"], again=again) == stuck

@@ -23,6 +23,7 @@ LOSSES: dict[str, Case] = {
             "workers": ["w1 w3"],
             "restarts": [((0,), (), ())],
             "lost at": [77],
+            "steps": {0: 50},
             "back": [((0,), 50)],
             "begin": {0: 50},
             "resume": {0: found(50).path},
@@ -221,6 +222,7 @@ def test_a_loss_takes_two_surveys(monkeypatch):
 def test_the_launcher_gets_all_that_it_must_know(monkeypatch):
     run = Run(monkeypatch, **HOGWILD).begin()
     (request,) = run.requests
+    assert run.commands[0] == ev.Survey(1, checkpoint=True), "a run may begin at one"
     nannies = tuple(("host0", nanny) for nanny in ("n1", "n2", "n3"))
     plans = [
         GroupPlan(g, 1, in_process_servers=False, cores=(2,), nannies=nannies if g == 0 else ()) for g in range(3)
