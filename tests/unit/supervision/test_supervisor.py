@@ -42,7 +42,7 @@ def world(monkeypatch):
         "alive": lambda client, watched: set(watched) & run.there.keys(),
         "answering": lambda client, timeout_s: (run.answers(), ""),
         "replace_stopped": lambda client, nannies: None,
-        "kill_processes": lambda client, pids: None,
+        "kill_processes": lambda client, pids: run.kill(*pids),
     }.items():
         monkeypatch.setattr(supervision, name, value)
     monkeypatch.setattr(launch, "left_behind", lambda *args, earlier: Left())
