@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-unit test-runs test-budget test-long test-slow test-slurm test-gpu test-isa test-peers test-openmpi test-lowest simulate mutants check format proto lock peers bench storm faults clean
+.PHONY: help setup gpu train test test-unit test-runs test-budget test-long test-slow test-slurm test-gpu test-isa test-peers test-openmpi test-lowest simulate simulate-ci mutants check format proto lock peers bench against storm faults clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -89,6 +89,9 @@ test-lowest: $(LOWEST)/.ready  ## run the unit tests with the oldest dependencie
 simulate: setup  ## play 10,000 simulated runs with faults, on all cores (one of them again: ARGS="--histories 1 --seed 184 --trace")
 	PYTHONPATH=tests $(BIN)/python -m simulation --histories 10000 $(ARGS)
 
+simulate-ci: setup  ## play 2,500 simulated runs whose seeds follow from the code, and those that have failed before
+	PYTHONPATH=tests $(BIN)/python -m simulation --histories 2500 --seed tree $(ARGS)
+
 mutants: setup  ## break the code at random and count what the unit tests notice (ARGS="--seed 1 --count 100 --rooms server")
 	$(BIN)/python tests/mutants.py $(ARGS)
 
@@ -113,6 +116,9 @@ peers: setup  ## install the peers that the benchmarks compare with (PyTorch and
 
 bench: peers  ## run all benchmarks, or BENCH=step|limits|inside|scaling|exchange|partition|server|shadows|loader|startup|shard|predict|plan|published|accuracy|resnet
 	$(BIN)/python benchmarks/$(BENCH).py $(ARGS)
+
+against: setup  ## compare this project with an earlier commit of it, in turns: REV=HEAD~3 BENCH=step (exit status 1: slower, 3: undecided)
+	$(BIN)/python benchmarks/against.py --rev $(or $(REV),"") $(if $(filter all,$(BENCH)),step,$(BENCH)) $(ARGS)
 
 storm: setup  ## train while processes are killed and stopped at random (ARGS="--seconds 1800")
 	$(BIN)/python benchmarks/storm.py $(ARGS)

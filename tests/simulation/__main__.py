@@ -1,7 +1,8 @@
 """Play many histories, and shrink those that break a rule.
 
-python -m simulation --histories 10000        # seeds 0 to 9,999, on all cores
-python -m simulation --seed 184 --trace       # one history again, with all that happened in it
+python -m simulation --histories 10000              # seeds 0 to 9,999 and those of seeds.txt, on all cores
+python -m simulation --histories 2500 --seed tree   # seeds that follow from the code, and those of seeds.txt
+python -m simulation --seed 184 --trace             # one history again, with all that happened in it
 """
 
 from __future__ import annotations
@@ -11,36 +12,43 @@ import os
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from functools import partial
 
-from simulation.batch import CHUNK, begin, played, shortest
+from simulation.batch import CHUNK, failed, played, seed_of_tree, shortest, start
+
+PLAYED_S = 900.0  # at most, by a process at a time
 
 
 def main() -> int:
     parser = argparse.ArgumentParser("simulation", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--seed", type=int, default=0, help="the first seed (default: %(default)s)")
+    parser.add_argument("--seed", help='the first one, or "tree" (default: 0)')
     parser.add_argument("--histories", type=int, default=1, help="how many (default: %(default)s)")
     parser.add_argument("--trace", action="store_true", help="print what happened")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one per core")
     options = parser.parse_args()
-    seeds = range(options.seed, options.seed + options.histories)
+    first = seed_of_tree() if options.seed == "tree" else int(options.seed or 0)
+    seeds = [*range(first, first + options.histories)]
+    also = [] if (options.seed or "").isdecimal() else [seed for seed in failed() if seed not in seeds]
+    print(f"seeds {first} to {seeds[-1]}, and {len(also)} of seeds.txt", flush=True)
+    seeds += also
     began, how, broken = time.monotonic(), Counter[str](), []
-    chunks = [seeds[first : first + CHUNK] for first in range(0, len(seeds), CHUNK)]
-    processes = min(options.processes, len(chunks))
-    with ProcessPoolExecutor(processes, get_context("spawn"), begin) as pool:
-        for outcomes in pool.map(played, chunks):
-            for seed, rule, runs, trace in outcomes:
+    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+    with start(min(options.processes, len(chunks))) as pool:
+        outcomes = pool.imap(partial(played, traced=options.trace), chunks)
+        for _ in chunks:
+            for seed, rule, runs, trace in outcomes.next(PLAYED_S):
                 how.update(run.partition(":")[0] for run in runs)
                 if rule:
                     broken.append(seed)
                     print(f"seed {seed}: {rule}", flush=True)
                 if options.trace:
                     print(*trace, sep="\n")
-        for text in pool.map(shortest, broken[:5]):
+        for text in pool.imap(shortest, broken[:5]):
             print(f"\nThe shortest history that breaks a rule:\n{text}", flush=True)
-    ends = ", ".join(f"{count} {name}" for name, count in how.most_common())
-    print(f"{len(seeds)} histories in {time.monotonic() - began:.0f} s: runs that {ends}; {len(broken)} broke a rule")
+    print(
+        f"{len(seeds)} histories in {time.monotonic() - began:.0f} s: {len(broken)} broke a rule; runs that", end=" "
+    )
+    print(*(f"{count} {name}" for name, count in how.most_common()), sep=", ")
     return 1 if broken else 0
 
 

@@ -46,8 +46,6 @@ class Task:
 class _Actor(Task):
     """The future of an actor. process: where it is."""
 
-    process: Process
-
     def release(self) -> None:
         self.process.cluster.loop.call_later(FORGOTTEN_S, self.process.drop, self.key)
 
@@ -70,10 +68,7 @@ class _Proxy:
                 process.start(lambda: done.set_result(function(*args)))
                 return await done
 
-            reply = process.cluster.network.call(self._client.process, process, handle)
-            reply.add_done_callback(
-                lambda done: future.settle(done.exception() is None and done.result(), done.exception())
-            )
+            process.cluster.network.ask(self._client.process, process, handle, future.settle)
             return future
 
         return call

@@ -6,9 +6,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from queue import Empty
+from types import SimpleNamespace
 from typing import Any
 
 from greenlet import getcurrent, greenlet
@@ -22,34 +24,31 @@ class Killed(BaseException):
     """The process of this fiber is gone."""
 
 
-class _Call:
-    """What is to be called. function: None once it is cancelled."""
+class _Timer(list[Any]):
+    """When to call what with which arguments, and how many timers were set before: the order of a heap."""
 
-    __slots__ = ("args", "function")
-
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self.function: Callable[..., Any] | None = function
-        self.args = args
+    __slots__ = ()
 
     def cancel(self) -> None:
-        self.function = None
+        self[2] = None
 
 
 class Loop(asyncio.AbstractEventLoop):
     """An event loop on simulated time: if nothing is left to do now, its clock jumps to the next timer.
 
-    fiber: the one that runs now, None for the loop itself.
+    fiber: the one that runs now, None for the loop itself. stack: of the loop.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_error: Callable[[dict[str, Any]], object]) -> None:
+        self.call_exception_handler = on_error  # type: ignore[method-assign]
         self.now = 0.0
         self.fiber: Fiber | None = None
+        self.stack = getcurrent()
         self.fibers: set[Fiber] = set()
-        self._ready = deque[_Call]()
-        self._timers: list[tuple[float, int, _Call]] = []
-        self._set = count()  # timers of the same time go in the order in which they were set
+        self._ready = deque[tuple[Callable[..., Any], tuple[Any, ...]]]()
+        self._timers: list[_Timer] = []
+        self._set = count()
         self._runs = self._ended = False
-        self._on_error: Callable[[Any, dict[str, Any]], object] = lambda loop, context: None
 
     def time(self) -> float:
         return self.now
@@ -61,17 +60,15 @@ class Loop(asyncio.AbstractEventLoop):
         return False
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
-        call = _Call(callback, args)
         if not self._ended:  # collected coroutines still call
-            self._ready.append(call)
-        return call
+            self._ready.append((callback, args))
 
     call_soon_threadsafe = call_soon
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
-        call = _Call(callback, args)
-        heappush(self._timers, (when, next(self._set), call))
-        return call
+        timer = _Timer((when, next(self._set), callback, args))
+        heappush(self._timers, timer)
+        return timer
 
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
         return self.call_at(self.now + delay, callback, *args)
@@ -83,14 +80,12 @@ class Loop(asyncio.AbstractEventLoop):
         return asyncio.Task(coro, loop=self)
 
     def run_in_executor(self, executor: Any, function: Callable[..., Any], *args: Any) -> Any:
-        return asyncio.wrap_future(executor.submit(function, *args), loop=self)
-
-    def set_exception_handler(self, handler: Callable[[Any, dict[str, Any]], object] | None) -> None:
-        assert handler is not None
-        self._on_error = handler
-
-    def call_exception_handler(self, context: dict[str, Any]) -> None:
-        self._on_error(self, context)
+        future = self.create_future()
+        try:
+            future.set_result(function(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
     def run_forever(self) -> None:
         """Do what there is to do until it is stopped. Raises Stuck where nothing is left."""
@@ -98,29 +93,24 @@ class Loop(asyncio.AbstractEventLoop):
         asyncio._set_running_loop(self)
         try:
             while self._runs:
-                if not self._ready:
-                    self._jump()
-                call = self._ready.popleft()
-                if call.function is not None:
-                    try:
-                        call.function(*call.args)
-                    except Exception as error:
-                        self.call_exception_handler(
-                            {"message": f"a callback failed: {call.function}", "exception": error}
-                        )
+                function, args = self._ready.popleft() if self._ready else self._jump()
+                try:
+                    function(*args)
+                except Exception as error:
+                    self.call_exception_handler({"message": "a callback failed", "exception": error})
         finally:
             asyncio._set_running_loop(None)
 
     def stop(self) -> None:
         self._runs = False
 
-    def _jump(self) -> None:
+    def _jump(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Go to the next timer."""
         while self._timers:
-            when, _, call = heappop(self._timers)
-            if call.function is not None:
+            when, _, function, args = heappop(self._timers)
+            if function is not None:
                 self.now = max(self.now, when)
-                self._ready.append(call)
-                return
+                return function, args
         raise Stuck
 
     def end(self) -> None:
@@ -140,7 +130,7 @@ class Fiber:
 
     def __init__(self, loop: Loop, function: Callable[[], Any]) -> None:
         self.loop, self.function, self.killed = loop, function, False
-        self._stack = greenlet(self._run)
+        self._switch = greenlet(self._run, loop.stack).switch
         self._waits = 0
         self.process: Any = None
         loop.fibers.add(self)
@@ -160,7 +150,7 @@ class Fiber:
         timer = None if seconds is None else self.loop.call_later(max(0.0, seconds), self._wake, number)
         if future is not None:
             future.add_done_callback(lambda _: self.loop.call_soon(self._wake, number))
-        self._stack.parent.switch()
+        self.loop.stack.switch()
         if timer is not None:
             timer.cancel()
         if self.killed:
@@ -169,8 +159,7 @@ class Fiber:
     def go_on(self) -> None:
         """Run it until it waits or ends."""
         self.loop.fiber = self
-        self._stack.parent = getcurrent()
-        self._stack.switch()
+        self._switch()
         self.loop.fiber = None
 
     def _wake(self, number: int) -> None:
@@ -201,7 +190,6 @@ class Clock:
     perf_counter = monotonic
 
     def sleep(self, seconds: float) -> None:
-        assert self._loop.fiber is not None
         self._loop.fiber.wait(seconds)
 
 
@@ -233,7 +221,6 @@ class SimulatedFuture(Future[Any]):
 
     def result(self, timeout: float | None = None) -> Any:
         if not self._is_done:
-            assert self.loop.fiber is not None
             self.loop.fiber.wait(timeout, self)
         if not self._is_done:
             raise TimeoutError
@@ -252,9 +239,6 @@ class SimulatedFuture(Future[Any]):
         else:
             self._callbacks.append(function)
 
-    def set_result(self, result: Any) -> None:
-        self.settle(result)
-
     def set_exception(self, exception: BaseException | None) -> None:
         self.settle(error=exception)
 
@@ -266,24 +250,25 @@ class SimulatedFuture(Future[Any]):
             for function in callbacks:
                 function(self)
 
-
-class SimulatedAsyncio:
-    """The module `asyncio`, whose run_coroutine_threadsafe returns a SimulatedFuture."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(asyncio, name)
-
-    def run_coroutine_threadsafe(self, coroutine: Any, loop: Loop) -> SimulatedFuture:
-        future = SimulatedFuture()
-        loop.create_task(coroutine).add_done_callback(lambda task: _pass_on(task, future))
-        return future
+    set_result = settle
 
 
-def _pass_on(task: asyncio.Task[Any], future: SimulatedFuture) -> None:
+def _run_coroutine_threadsafe(coroutine: Any, loop: Loop) -> SimulatedFuture:
+    future = SimulatedFuture()
+    asyncio.ensure_future(coroutine, loop=loop).add_done_callback(partial(_pass_on, future))
+    return future
+
+
+def _pass_on(future: SimulatedFuture, task: asyncio.Task[Any]) -> None:
     if task.cancelled():
         future.cancel()
     else:
-        future.settle(task.exception() is None and task.result(), task.exception())
+        error = task.exception()
+        future.settle(task.result() if error is None else None, error)
+
+
+# The module `asyncio`, whose run_coroutine_threadsafe returns a SimulatedFuture.
+SIMULATED_ASYNCIO = SimpleNamespace(**vars(asyncio) | {"run_coroutine_threadsafe": _run_coroutine_threadsafe})
 
 
 class Mailbox:
@@ -301,7 +286,6 @@ class Mailbox:
     def get(self, timeout: float) -> Any:
         if not self._items:
             self._arrival = SimulatedFuture()
-            assert self._arrival.loop.fiber is not None
             self._arrival.loop.fiber.wait(timeout, self._arrival)
         return self.get_nowait()
 
@@ -344,19 +328,8 @@ class Pool:
         self._idle.settle()
 
 
-class AtOnce:
-    """An executor that runs what it is given at once."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def submit(self, function: Callable[..., Any], *args: Any) -> SimulatedFuture:
-        future = SimulatedFuture()
-        try:
-            future.set_result(function(*args))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def shutdown(self, wait: bool = True) -> None:
-        pass
+def at_once(*_: Any, **__: Any) -> Any:
+    """A ThreadPoolExecutor for those who only give it to their loop, which runs at once what is to run there."""
+    done = SimulatedFuture()
+    done.settle()
+    return SimpleNamespace(submit=lambda function: done, shutdown=lambda wait: None)

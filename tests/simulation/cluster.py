@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import pickle
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import signature
+from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -22,7 +23,6 @@ from simulation.network import QUICK_S, Network
 from singa_dask.cluster import held, leases
 from singa_dask.cluster.bootstrap import MpiReport
 from singa_dask.cluster.workers import WorkerInfo
-from singa_dask.server.ledger import Ledger
 
 if TYPE_CHECKING:
     from simulation.client import Client
@@ -60,9 +60,9 @@ class Process:
     state: Any = field(default_factory=lambda: SimpleNamespace(actors={}))
     handlers: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
-    @property
-    def loop(self) -> Any:
-        return SimpleNamespace(asyncio_loop=self.cluster.loop)
+    def __post_init__(self) -> None:
+        self.loop = SimpleNamespace(asyncio_loop=self.cluster.loop)
+        self.works = self.address.endswith("/w")
 
     def start(self, function: Callable[[], Any]) -> Fiber:
         """Run blocking code in this process."""
@@ -93,46 +93,38 @@ class _Rpc:
     source: Process
     address: str
 
-    async def actor_execute(
-        self, actor: str, function: str, args: list[Any], kwargs: dict[str, Any]
-    ) -> dict[str, Any]:
-        cluster, message = self.source.cluster, copied(args[0].data)
-        target = cluster.processes.get(self.address)
+    def actor_execute(self, actor: str, function: str, args: list[Any], kwargs: Any) -> asyncio.Future[Any]:
+        message = copied(args[0].data)
+        execute = lambda target: getattr(target.state.actors[actor], function)(message)  # noqa: E731
+        return self._call(execute, lambda reply: {"status": "OK", "result": copied(reply)}, repeats=True)
 
-        async def handle() -> Any:
-            assert target is not None
-            return await getattr(target.state.actors[actor], function)(copied(message))  # KeyError where it is gone
+    def run(self, function: bytes, args: bytes) -> asyncio.Future[Any]:
+        run = lambda target: target.cluster.run(target, pickle.loads(function), pickle.loads(args))  # noqa: E731
+        return self._call(run, lambda result: {"status": "OK", "result": result})
 
-        reply = await cluster.network.call(self.source, target, handle, repeats=True)
-        return {"status": "OK", "result": copied(reply)}
-
-    async def run(self, function: bytes, args: bytes) -> dict[str, Any]:
-        cluster = self.source.cluster
-        target = cluster.processes.get(self.address)
-
-        async def handle() -> Any:
-            assert target is not None
-            return cluster.run(target, pickle.loads(function), pickle.loads(args))
-
-        return {"status": "OK", "result": await cluster.network.call(self.source, target, handle)}
-
-    def __getattr__(self, operation: str) -> Callable[..., Any]:
+    def __getattr__(self, operation: str) -> Callable[..., asyncio.Future[Any]]:
         """A message that the process has a handler for."""
-        cluster = self.source.cluster
-        target = cluster.processes.get(self.address)
 
-        async def call(**message: Any) -> Any:
-            given = {name: pickle.loads(pickle.dumps(part.data)) for name, part in message.items()}
+        def call(**message: Any) -> asyncio.Future[Any]:
+            def handle(target: Process) -> Any:
+                target.cluster.here = target
+                handler = target.handlers.get(operation, lambda **_: None)
+                return handler(**{name: part.data for name, part in message.items()})
 
-            async def handle() -> Any:
-                assert target is not None
-                cluster.here = target
-                handler = target.handlers.get(operation)
-                return None if handler is None else handler(**given)
-
-            return await cluster.network.call(self.source, target, handle, repeats=True)
+            return self._call(handle, repeats=True)
 
         return call
+
+    def _call(
+        self,
+        handle: Callable[[Process], Any],
+        read: Callable[[Any], Any] = lambda reply: reply,
+        *,
+        repeats: bool = False,
+    ) -> asyncio.Future[Any]:
+        cluster = self.source.cluster
+        target: Any = cluster.processes.get(self.address)
+        return cluster.network.call(self.source, target, lambda: handle(target), read, repeats=repeats)
 
 
 @cache
@@ -140,28 +132,35 @@ def _takes_worker(function: Callable[..., Any]) -> bool:
     return "dask_worker" in signature(function).parameters
 
 
-def copied(message: Any) -> Any:
-    """The message with copies of its arrays and its ledger, as the network makes them."""
-    parts = {name: value.copy() for name, value in vars(message).items() if isinstance(value, np.ndarray | Ledger)}
-    if not parts:
-        return message
-    own = copy(message)
-    vars(own).update(parts)
+def changed(message: Any, **parts: Any) -> Any:
+    """As dataclasses.replace, which takes longer."""
+    own = object.__new__(type(message))
+    vars(own).update(vars(message) | parts)
     return own
+
+
+def copied(message: Any) -> Any:
+    """The message with copies of its arrays, as the network makes them."""
+    parts = {name: value.copy() for name, value in vars(message).items() if isinstance(value, np.ndarray)}
+    return changed(message, **parts) if parts else message
 
 
 class Cluster:
     """All processes. dropped: is told of every actor that goes, and of its process, before it does; told: of every
     event for a client."""
 
-    def __init__(self, loop: Loop, network: Network) -> None:
-        self.loop, self.network = loop, network
+    def __init__(
+        self,
+        loop: Loop,
+        network: Network,
+        dropped: Callable[[Process, str], None],
+        told: Callable[[Process, str, Any], None],
+    ) -> None:
+        self.loop, self.network, self.dropped, self.told = loop, network, dropped, told
         self.processes: dict[str, Process] = {}
         self.by_pid: dict[int, Process] = {}
-        self.dropped: Callable[[Process, str], None] = lambda process, key: None
-        self.told: Callable[[Process, str, Any], None] = lambda process, topic, event: None
-        self._here: Process
-        self._numbers = self._pids = 0
+        self._pids = 0
+        self.next_number = count(1).__next__  # a number that nothing has had
         SimulatedMemory.cluster = self
 
     @property
@@ -173,11 +172,6 @@ class Cluster:
     @here.setter
     def here(self, process: Process) -> None:
         self._here = process
-
-    def next_number(self) -> int:
-        """A number that nothing has had."""
-        self._numbers += 1
-        return self._numbers
 
     def add(self, host: str, nanny: str = "", kind: str = "w") -> Process:
         """Start a process."""
@@ -198,7 +192,7 @@ class Cluster:
 
     def workers(self) -> list[Process]:
         """The Dask workers that live."""
-        return [p for p in self.processes.values() if p.alive and p.address.endswith("/w")]
+        return [p for p in self.processes.values() if p.works and p.alive]
 
     # What happens to processes
 
@@ -261,8 +255,9 @@ class Cluster:
 
     def alive(self, client: Any, addresses: Iterable[str] | None = None, timeout_s: float = 10.0) -> set[str]:
         """As cluster.remote."""
-        there = {process.address for process in self.workers() if process.registered}
-        return there if addresses is None else there & set(addresses)
+        known = self.processes
+        found = [known[address] for address in (known if addresses is None else addresses) if address in known]
+        return {process.address for process in found if process.works and process.alive and process.registered}
 
     def last_seen(self, client: Any, timeout_s: float = 10.0) -> dict[str, float]:
         """As cluster.remote."""
@@ -294,24 +289,18 @@ class Cluster:
         everybody, answers = SimulatedFuture(), dict[str, Any]()
 
         def ask(address: str, process: Process | None) -> None:
-            async def handle() -> Any:
-                assert process is not None
-                return self.run(process, function, args[address])
-
-            def answered(future: Any) -> None:
-                error = future.exception()
+            def answered(result: Any, error: BaseException | None) -> None:
                 if error is not None and not isinstance(error, OSError):
                     self.loop.call_exception_handler({"message": f"a callback: {function}", "exception": error})
-                answers[address] = future.result() if error is None else error
+                answers[address] = result if error is None else error
                 if len(answers) == len(args):
                     everybody.settle()
 
-            self.network.call(client.process, process, handle).add_done_callback(answered)
+            self.network.ask(client.process, process, lambda: self.run(process, function, args[address]), answered)
 
         for address in sorted(args):
             ask(address, processes.get(address))
         if args:
-            assert self.loop.fiber is not None
             self.loop.fiber.wait(timeout_s, everybody)
         return {address: answers.get(address, TimeoutError("no answer")) for address in args}
 
@@ -328,7 +317,6 @@ class Cluster:
             if process is not None and process.alive and process.nanny:
                 nanny = self.processes[process.nanny]
                 self.network.send(client.process, nanny, lambda process=process: self.kill(process))
-        assert self.loop.fiber is not None
         self.loop.fiber.wait(QUICK_S)
 
 

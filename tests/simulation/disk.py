@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simulation.rules import Lineage
 from singa_dask.server.ledger import Ledger
 from singa_dask.training.checkpoint import Found
-
-if TYPE_CHECKING:
-    from simulation.rules import Lineage
 
 
 @dataclass(frozen=True)

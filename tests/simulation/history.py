@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import distributed
 
-from simulation.clock import AtOnce, Clock, Loop, Mailbox, Pool, SimulatedAsyncio, SimulatedFuture, Stuck
-from simulation.cluster import DRIVERS, Cluster, Process, Psutil, describe
+from simulation.clock import SIMULATED_ASYNCIO, Clock, Loop, Mailbox, Pool, SimulatedFuture, Stuck, at_once
+from simulation.cluster import DRIVERS, Cluster, Process, Psutil, changed, describe
 from simulation.faults import HOSTS, PAIRS, Fault, Scenario
 from simulation.memory import SimulatedMemory
 from simulation.network import Network
@@ -24,7 +21,7 @@ from simulation.run import Run
 from singa_dask.cluster import deposits, exits, formation, group, held, leases, rank, remote, replicas, workers
 from singa_dask.job import ClusterTopology
 from singa_dask.ops import Ops
-from singa_dask.server import ServerPlan, actor, link, server, shadow, stub
+from singa_dask.server import actor, link, protocol, server, shadow, stub
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch, servers, supervisor
 from singa_dask.training import memory_checkpoints, shadows
@@ -46,35 +43,31 @@ class Outcome:
 
 
 class History:
-    """The world of one scenario."""
+    """The world of one scenario. traced: whether somebody reads what happens."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
-        self.loop = SimulatedFuture.loop = Loop()
+    def __init__(self, scenario: Scenario, *, traced: bool = True) -> None:
+        self.scenario, self.traced = scenario, traced
+        self.loop = SimulatedFuture.loop = Loop(self._failed)
         self.clock = Clock(self.loop)
         self.network = Network(self.loop, scenario.seed)
-        self.cluster = Cluster(self.loop, self.network)
-        self.cluster.dropped, self.cluster.told = self._dropped, self._told
-        self.making: tuple[Process, Callable[[], Any]]
+        self.cluster = Cluster(self.loop, self.network, self._dropped, self._told)
         self.broken = ""
         self.trace: list[str] = []
         self.runs: list[Run] = []
-        self.counts = Counter[str]()
         leases._leases.clear()
         held._held.clear()
-        self.loop.set_exception_handler(self._failed)
 
     def play(self) -> Outcome:
         """Let it happen."""
         topology = ClusterTopology(**self.scenario.topology)
         for i in range(topology.nprocesses + self.scenario.spare):
             self.cluster.add_worker(HOSTS[i % self.scenario.hosts], nanny=self.scenario.nannies)
-        with self._simulated(), _unlogged():
+        with self._simulated():
             try:
                 self._begin(topology)
                 for fault in self.scenario.faults:
                     self.loop.call_at(fault.at, self._happen, fault)
-                self.loop.call_at(LIMIT_S, self._too_late)
+                self.loop.call_at(LIMIT_S, self.breaks, f"the run has not ended after {LIMIT_S:g} s")
                 self.loop.run_forever()
             except Stuck:
                 self.breaks("nothing happens any more, and the run has not ended")
@@ -87,7 +80,8 @@ class History:
 
     def tell(self, what: str) -> None:
         """Add a line to the trace."""
-        self.trace.append(f"{self.loop.now:9.3f} s  {what}")
+        if self.traced:
+            self.trace.append(f"{self.loop.now:9.3f} s  {what}")
 
     def breaks(self, what: str) -> None:
         """A rule is broken: the history ends here. The first one counts."""
@@ -115,9 +109,6 @@ class History:
         run.drive()
         return run
 
-    def _too_late(self) -> None:
-        self.breaks(f"the run has not ended after {LIMIT_S:g} s")
-
     def _exchanges_go_on(self) -> None:
         """No server may have stopped exchanging with its neighbour."""
         for process in self.cluster.workers():
@@ -126,7 +117,7 @@ class History:
                 if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
                     self.breaks(f"{key} has stopped exchanging: {task.exception()!r}")
 
-    def _failed(self, loop: Any, context: dict[str, Any]) -> None:
+    def _failed(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if context["message"] == "a simulated thread failed" or "callback" in context["message"]:
             self.breaks(f"{context['message']}: {error!r}")
@@ -156,7 +147,7 @@ class History:
             if kind == "stop":
                 self.cluster.stop(process)
                 self.network.begin("stop process", process.address)
-                end = partial(self._process_goes_on, process)
+                end = partial(self._over, partial(self.cluster.go_on, process), "stop process", process.address)
             else:
                 self.cluster.kill(process, for_good=kind == "kill for good")
         elif kind in ("reboot", "lose host"):
@@ -170,7 +161,7 @@ class History:
             hosts = PAIRS[fault.who % len(PAIRS)]
             self.network.begin(kind, *hosts)
             self.cluster.look()
-            end = partial(self._end_network, kind, hosts)
+            end = partial(self._over, self.cluster.look, kind, *hosts)
         elif kind == "disk full":
             run.disk.full += 1
             end = lambda: setattr(run.disk, "full", run.disk.full - 1)  # noqa: E731
@@ -180,7 +171,7 @@ class History:
         elif kind == "stop driver" and run.driver is not None and run.driver.alive:
             self.cluster.stop(run.driver)
             self.network.begin("stop driver", DRIVERS)
-            end = partial(self._driver_goes_on, run.driver)
+            end = partial(self._over, partial(self.cluster.go_on, run.driver), "stop driver", DRIVERS)
         elif kind == "second run" and len(self.runs) == 1:
             self._begin(ClusterTopology(nworker_groups=2, server_worker_separate=True))
         elif kind == "start process":
@@ -193,17 +184,9 @@ class History:
             run.post(ev.StopAsked("Ctrl-C"))
         self.loop.call_later(fault.lasts, end)
 
-    def _driver_goes_on(self, driver: Process) -> None:
-        self.network.end("stop driver", DRIVERS)
-        self.cluster.go_on(driver)
-
-    def _process_goes_on(self, process: Process) -> None:
-        self.network.end("stop process", process.address)
-        self.cluster.go_on(process)
-
-    def _end_network(self, kind: str, hosts: tuple[str, str]) -> None:
+    def _over(self, go_on: Callable[[], None], kind: str, *hosts: str) -> None:
         self.network.end(kind, *hosts)
-        self.cluster.look()
+        go_on()
 
     # The product's surroundings
 
@@ -222,18 +205,19 @@ class History:
         unique = lambda: SimpleNamespace(hex=f"{next(names):08x}")  # noqa: E731
         changes: list[tuple[Any, dict[str, Any]]] = [
             (distributed, {"get_worker": lambda: self.making[0]}),
-            (link, {"time": self.clock, "asyncio": SimulatedAsyncio(), "Future": SimulatedFuture}),
-            (stub, {"time": self.clock, "_LOOK_S": 0.5}),
+            (link, {"time": self.clock, "asyncio": SIMULATED_ASYNCIO, "Future": SimulatedFuture}),
+            (stub, {"time": self.clock, "_LOOK_S": 0.5, "replace": changed}),
+            (protocol, {"replace": changed}),
             (
                 server,
                 {
                     "Future": SimulatedFuture,
+                    "replace": changed,
                     "make_updater": lambda proto, ops: self.making[1](),
                     "get_ops": lambda name: Ops(),
                 },
             ),
-            (ServerPlan, {"warm_up": lambda plan: None}),
-            (actor, {"ThreadPoolExecutor": AtOnce}),
+            (actor, {"ThreadPoolExecutor": at_once}),
             (leases, {"time": self.clock, "uuid": SimpleNamespace(uuid4=unique)}),
             (rank, {"time": self.clock, "describe": describe}),
             (launch, {"ask_nannies": self.cluster.ask_nannies}),
@@ -244,18 +228,21 @@ class History:
                 {
                     "ask_nannies": self.cluster.ask_nannies,
                     "psutil": psutil,
-                    "asyncio": SimulatedAsyncio(),
+                    "asyncio": SIMULATED_ASYNCIO,
                     "Memory": SimulatedMemory,
                     "os": SimpleNamespace(getpid=lambda: self.cluster.here.pid),
                     "this_node": lambda: self.cluster.here.host,
                 },
             ),
-            (shadow, {"Memory": SimulatedMemory}),
+            (shadow, {"Memory": SimulatedMemory, "_NOTE": 4096}),
             (deposits, {"Memory": SimulatedMemory}),
-            (replicas, {"asyncio": SimulatedAsyncio(), "time": self.clock, "check_listening": _listening}),
+            (replicas, {"asyncio": SIMULATED_ASYNCIO, "time": self.clock, "check_listening": _nothing}),
             (memory_checkpoints, {"time": self.clock}),
             (shadows, {"all_gather_objects": lambda comm, own: comm.places}),
-            (workers, {name: calls[name] for name in ("alive", "run_each", "describe", "time")}),
+            (
+                workers,
+                {name: calls[name] for name in ("alive", "run_each", "describe", "time")} | {"this_node": lambda: ""},
+            ),
             (group, calls),
             (
                 formation,
@@ -272,11 +259,11 @@ class History:
                     "alive": self.cluster.alive,
                     "time": self.clock,
                     "uuid4": unique,
-                    "ThreadPoolExecutor": AtOnce,
+                    "ThreadPoolExecutor": at_once,
                     "has_room_here": lambda nbytes, dask_limit: True,
                     "memory_limit": lambda manager: None,
                     "prepare_successor": lambda worker: None,
-                    "Departure": _NoDeparture,
+                    "Departure": lambda *_: SimpleNamespace(remove=_nothing),
                 },
             ),
             (
@@ -293,37 +280,19 @@ class History:
                 },
             ),
         ]
-        with ExitStack() as stack:
+        before = [(module, name, getattr(module, name)) for module, names_ in changes for name in names_]
+        try:
             for module, names_ in changes:
-                stack.enter_context(mock.patch.multiple(module, **names_))
+                for name, value in names_.items():
+                    setattr(module, name, value)
             yield
+        finally:
+            for place in before:
+                setattr(*place)
 
     def _pool(self, *_: Any, **__: Any) -> Pool:
-        assert self.loop.fiber is not None
-        process = next(p for p in self.cluster.processes.values() if self.loop.fiber in p.fibers)
-        return Pool(process.start)
+        return Pool(self.loop.fiber.process.start)
 
 
-async def _listening(address: str) -> None:
-    """The network of the history says who does."""
-
-
-class _NoDeparture:
-    """No scheduler is lost."""
-
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    async def remove(self) -> None:
-        pass
-
-
-@contextmanager
-def _unlogged() -> Iterator[None]:
-    """Inside, nothing is logged: what a history does is in its trace."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
+async def _nothing(*_: Any) -> None:
+    """The network of the history says who listens, and no scheduler is lost."""

@@ -6,53 +6,60 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
 
 from simulation.clock import Loop
 
 if TYPE_CHECKING:
     from simulation.cluster import Process
 
-T = TypeVar("T")
-
 QUICK_S = 0.002  # a message between healthy hosts takes up to twice as long
 BROKEN_S = 0.3  # until the sender knows that a connection is broken
 _DRAWN = 997
 
 
+class _Route:
+    """From one process to another. hosts: where they are; beside: on the same one; sent: how many messages have gone
+    this way, which with `first` says how late each is; last: when the last message of a stream arrives."""
+
+    def __init__(self, source: Process, target: Process) -> None:
+        self.hosts, self.beside = frozenset((source.host, target.host)), source.host == target.host
+        self.first, self.sent, self.last = 31 * source.pid + 17 * target.pid, 0, 0.0
+
+
 class Network:
-    """Delivers messages. faults: how many faults of a kind there are now between two hosts, by (kind, hosts)."""
+    """Delivers messages."""
 
     def __init__(self, loop: Loop, seed: int) -> None:
         self.loop = loop
-        self.faults: Counter[tuple[str, frozenset[str]]] = Counter()
+        self._faults = Counter[tuple[str, frozenset[str]]]()  # how many there are now of a kind, between two hosts
         generator = random.Random(seed)
         self._chances = [generator.random() for _ in range(_DRAWN)]
-        self._sent: Counter[tuple[str, str]] = Counter()
+        self._routes: dict[tuple[Process, Process], _Route] = {}
         self._faulty_at = -math.inf
-        self._held: list[tuple[frozenset[str], Callable[[], None]]] = []
-        self._last: dict[tuple[str, str], float] = {}
+        self._held: list[tuple[_Route, Process, Process, Callable[[], None], Callable[[], None]]] = []
 
     def begin(self, kind: str, *hosts: str) -> None:
         """From now on there is a fault between two hosts."""
-        self.faults[kind, frozenset(hosts)] += 1
+        self._faults[kind, frozenset(hosts)] += 1
 
     def end(self, kind: str, *hosts: str) -> None:
         """The fault is over. What a partition held back is delivered, as TCP would."""
-        self.faults[kind, frozenset(hosts)] -= 1
+        self._faults = self._faults - Counter({(kind, frozenset(hosts)): 1})
         self._faulty_at = self.loop.now
         if kind == "partition":
             held, self._held = self._held, []
-            for between, go_on in held:
-                self._unless_parted(between, go_on)
+            for message in held:
+                self._arrive(*message)
 
     def faulty_at(self) -> float:
         """When messages were late or lost the last time."""
-        return self.loop.now if any(self.faults.values()) else self._faulty_at
+        return self.loop.now if self._faults else self._faulty_at
 
     def has(self, kind: str, hosts: frozenset[str]) -> bool:
-        return self.faults[kind, hosts] > 0
+        return (kind, hosts) in self._faults
 
     def send(
         self,
@@ -74,41 +81,37 @@ class Network:
         if source.stopped:
             source.held.append(lambda: self.send(source, target, arrive, broken, stream=stream, repeats=repeats))
             return
-        hosts, chance = frozenset((source.host, target.host)), self._chance(source, target)
+        route = self._routes.get((source, target))
+        if route is None:
+            route = self._routes[source, target] = _Route(source, target)
+        route.sent += 1
+        # A number in [0, 1) that depends on the seed and on what has passed between the two, and on nothing else.
+        chance = self._chances[(route.first + 7 * route.sent) % _DRAWN]
         delay = QUICK_S * (1 + chance)
-        if len(hosts) == 2:
+        if self._faults and not route.beside:
+            hosts = route.hosts
             if self.has("lose", hosts) and chance < 0.5 and not stream:
                 self.loop.call_later(BROKEN_S, broken)
                 return
             delay += (0.2 + 2 * chance) * self.has("delay", hosts) + chance * self.has("reorder", hosts)
             if self.has("duplicate", hosts) and repeats:
-                self.loop.call_later(delay + chance, self._arrive, source, target, arrive, lambda: None)
+                self.loop.call_later(delay + chance, self._reach, source, target, arrive, lambda: None)
         at = self.loop.now + delay
         if stream:
-            both = source.address, target.address
-            at = self._last[both] = max(at, self._last.get(both, 0.0))
-        self.loop.call_at(at, self._unless_parted, hosts, lambda: self._arrive(source, target, arrive, broken))
+            at = route.last = max(at, route.last)
+        self.loop.call_at(at, self._arrive, route, source, target, arrive, broken)
 
     def call(
-        self, source: Process, target: Process | None, handle: Callable[[], Awaitable[T]], *, repeats: bool = False
-    ) -> asyncio.Future[T]:
-        """What `handle` returns or raises at the target; OSError if the connection breaks, nothing if it is cut."""
-        reply: asyncio.Future[T] = self.loop.create_future()
-
-        def broken() -> None:
-            if not reply.done():
-                reply.set_exception(OSError("the connection broke"))
-
-        def arrive() -> None:
-            task = self.loop.create_task(handle())  # type: ignore[arg-type]
-            task.add_done_callback(answer)
-
-        def answer(task: asyncio.Task[T]) -> None:
-            error, result = task.exception(), None
-            if error is None:
-                result = task.result()
-            assert target is not None
-            self.send(target, source, lambda: settle(result, error), broken)
+        self,
+        source: Process,
+        target: Process | None,
+        handle: Callable[[], Any],
+        read: Callable[[Any], Any] = lambda reply: reply,
+        *,
+        repeats: bool = False,
+    ) -> asyncio.Future[Any]:
+        """What `ask` settles, in a future. read: what the source makes of the reply."""
+        reply: asyncio.Future[Any] = self.loop.create_future()
 
         def settle(result: Any, error: BaseException | None) -> None:
             if reply.done():
@@ -116,32 +119,65 @@ class Network:
             if error is not None:
                 reply.set_exception(error)
             else:
-                reply.set_result(result)
+                reply.set_result(read(result))
+
+        self.ask(source, target, handle, settle, repeats=repeats)
+        return reply
+
+    def ask(
+        self,
+        source: Process,
+        target: Process | None,
+        handle: Callable[[], Any],
+        settle: Callable[[Any, BaseException | None], None],
+        *,
+        repeats: bool = False,
+    ) -> None:
+        """Settle what `handle`, a function or a coroutine, returns or raises at the target: OSError if the connection
+        breaks, nothing if it is cut, and perhaps twice if the question arrives twice."""
+
+        def broken() -> None:
+            settle(None, OSError("the connection broke"))
+
+        def arrive() -> None:
+            try:
+                result = handle()
+            except Exception as error:
+                return answer(None, error)
+            if isinstance(result, CoroutineType):
+                self.loop.create_task(result).add_done_callback(answered)
+            else:
+                answer(result, None)
+
+        def answered(task: asyncio.Task[Any]) -> None:
+            error = task.exception()
+            answer(task.result() if error is None else None, error)
+
+        def answer(result: Any, error: BaseException | None) -> None:
+            self.send(target, source, lambda: settle(result, error), broken)
 
         if target is None or not target.alive:
             self.loop.call_later(QUICK_S, broken)
         else:
             self.send(source, target, arrive, broken, repeats=repeats)
-        return reply
 
     def _arrive(
-        self, source: Process, target: Process, arrive: Callable[[], None], broken: Callable[[], None]
+        self,
+        route: _Route,
+        source: Process,
+        target: Process,
+        arrive: Callable[[], None],
+        broken: Callable[[], None],
     ) -> None:
+        if self._faults and not route.beside and self.has("partition", route.hosts):
+            self._held.append((route, source, target, arrive, broken))
+        else:
+            self._reach(source, target, arrive, broken)
+
+    def _reach(self, source: Process, target: Process, arrive: Callable[[], None], broken: Callable[[], None]) -> None:
         if not target.alive:
             broken()
         elif target.stopped:
-            target.held.append(lambda: self._arrive(source, target, arrive, broken))
+            target.held.append(lambda: self._reach(source, target, arrive, broken))
         else:
             arrive()
-
-    def _unless_parted(self, hosts: frozenset[str], go_on: Callable[[], None]) -> None:
-        if len(hosts) == 2 and self.has("partition", hosts):
-            self._held.append((hosts, go_on))
-        else:
-            go_on()
-
-    def _chance(self, source: Process, target: Process) -> float:
-        """A number in [0, 1) that depends on the seed and on what has passed between the two, and on nothing else."""
-        self._sent[source.address, target.address] += 1
-        count = self._sent[source.address, target.address]
-        return self._chances[(31 * source.pid + 17 * target.pid + 7 * count) % _DRAWN]

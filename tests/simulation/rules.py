@@ -70,7 +70,7 @@ class Lineage:
 
     def __init__(self, rules: Rules, first: int, base: np.ndarray, ledger: Ledger) -> None:
         self.rules, self.first = rules, first
-        self.base, self.made = base.copy(), base > 0
+        self.base, self.made = base.copy(), (base > 0).astype(np.float32)
         self.known = np.zeros(base.shape, bool)
         self.lost = np.zeros(base.shape, bool)
         self.applied: dict[tuple[str, int], list[int]] = defaultdict(list)
@@ -85,21 +85,18 @@ class Lineage:
     def apply(self, key: str, start: int, stop: int, gradient: np.ndarray, values: np.ndarray) -> None:
         """A server applies an update to the slice [start, stop), which has these values."""
         steps, blocks = self.rules.run.steps, gradient.reshape(-1, self.rules.run.width)
-        (elements,) = blocks[0].nonzero()
-        sent = len(elements) == 1 and blocks[0, elements[0]] == -1 and (blocks == blocks[0]).all()
+        element = int(blocks[0].argmin())
+        sent = blocks[:, element].tolist() == [-1] * len(blocks) and np.count_nonzero(blocks) == len(blocks)
         self.rules.demand(sent, f"{key} got a gradient that nobody sent")
-        element = int(elements[0])
         # A slice may have gone back a step with its only worker group.
         order = self.applied[key, start] = [e for e in self.applied[key, start] if values[e] > 0]
         group, step = divmod(element, steps)
-        self.rules.demand(element not in order, f"{key} applied step {step} of worker group {group} twice")
-        same = [e % steps for e in order if e // steps == group]
-        last = same[-1] if same else -1
+        last = max((e % steps for e in order if e // steps == group), default=-1)
         # A restarted worker group begins with the latest step of its slices, so that others miss some.
-        fits = step == last + 1 if self.undisturbed and same else step > last
-        self.rules.demand(fits, f"{key} applied step {step} of worker group {group} after step {last}")
+        if step != last + 1 if self.undisturbed and last >= 0 else step <= last:
+            self.rules.broken(f"{key} applied step {step} of worker group {group} after step {last}")
         order.append(element)
-        self.made[start:stop].reshape(blocks.shape)[:, element] = True
+        self.made[start:stop].reshape(blocks.shape)[:, element] = 1
         if self.undisturbed and self.rules.run.topology.max_staleness == 0 and len(order) > 1:
             before, now = divmod(order[-2], steps)[::-1], (step, group)
             self.rules.demand(before < now, f"{key}: in lock-step, (step, group) {before} came before {now}")
@@ -110,12 +107,10 @@ class Lineage:
         blocks = slice(s.start, s.stop), (-1, self.rules.run.width)
         self.known[blocks[0]].reshape(blocks[1])[:, element] = True
         self._bounded(key, s.start, update.step)
-        self._plausible(reply.values, s.start, s.stop, f"{key}, in its reply to {update.origin}")
-        self.rules.agree(reply.values, reply.ledger, f"{key}, in its reply to {update.origin}")
-        self.rules.demand(
-            reply.values.reshape(blocks[1])[:, element].all(),
-            f"{key} acknowledged step {update.step} of worker group {group}, which it has not",
-        )
+        where = f"{key}, in its reply to step {update.step} of worker group {group}"
+        self._plausible(reply.values, s.start, s.stop, where)
+        self.rules.agree(reply.values, reply.ledger, where)
+        self.rules.demand(0 not in reply.values.reshape(blocks[1])[:, element].tolist(), f"{where}: it has not got it")
 
     def came(self, key: str, server: Server, *, returns: bool) -> None:
         """A server is there. returns: whether it goes on from what a lost one has left."""
@@ -197,7 +192,7 @@ class Lineage:
 
     def _plausible(self, values: np.ndarray, start: int, stop: int, where: str) -> None:
         wrong = (values > self.made[start:stop]) | (values < self.base[start:stop])
-        if wrong.any():
+        if np.count_nonzero(wrong):
             self.rules.broken(f"{where}: twice, or never applied: {self.rules.names(wrong, start)}")
 
     def _bounded(self, key: str, start: int, step: int) -> None:
@@ -289,18 +284,19 @@ class Rules:
     def agree(self, values: np.ndarray, ledger: Ledger, where: str) -> None:
         """Whether the ledger of a slice says which updates its values contain. After a return to a checkpoint, it may
         say that some slices contain an update."""
-        by_all, by_any = np.zeros((2, self.run.width), np.float32)
+        told = np.zeros((2, self.run.width), np.float32)  # by all, by any
         for of in ledger.deals.values():
             for group, contained in of.items():
                 if contained.twice:
                     self.broken(f"{where}: twice by the ledger: {contained} of worker group {group}")
-                for told, ranges in ((by_all, contained.by_all), (by_any, contained.by_any)):
+                by_all, by_any, start = contained.by_all, contained.by_any, group * self.run.steps
+                for rows, ranges in ((slice(2), by_all),) if by_all == by_any else ((0, by_all), (1, by_any)):
                     for first, last in pairs(ranges):
-                        told[group * self.run.steps + first : group * self.run.steps + last] += 1
+                        told[rows, start + first : start + last] += 1
         blocks = values.reshape(-1, self.run.width)
-        wrong = ((blocks < by_all) | (blocks > by_any)).reshape(-1)
-        if wrong.any():
-            self.broken(f"{where}: the ledger is wrong: {self.names(wrong)}")
+        wrong = (blocks < told[0]) | (blocks > told[1])
+        if np.count_nonzero(wrong):
+            self.broken(f"{where}: the ledger is wrong: {self.names(wrong.reshape(-1))}")
 
     # The synchronous group whose servers are in its workers' processes
 
@@ -321,13 +317,11 @@ class Rules:
         wrong = values != self.lead * (np.arange(values.size) % self.run.width < step)
         self.demand(not wrong.any(), f"memory of step {step} is wrong: {self.names(wrong)}")
         self.lineage = Lineage(self, step, values, ledger)
-        self.run.history.counts["from memory"] += 1
 
     # Servers in other processes
 
     def formed(self, request: ev.FormRequest) -> None:
         """A request has been carried out."""
-        assert self.run.supervisor is not None
         topic = self.run.supervisor.launcher.topic
         for group in request.server_groups:
             self.last[group.number] = topic, group.generation, len(group.where)
@@ -360,7 +354,6 @@ class Rules:
 
     def surveyed(self) -> None:
         """A survey begins."""
-        assert self.run.supervisor is not None and self.state is not None
         launcher, kept = self.run.supervisor.launcher, dict[str, tuple[int, int]]()
         for nanny in self.state.processes.nannies:
             for owner, memory in held._held[nanny].items():
@@ -387,7 +380,6 @@ class Rules:
         if not well or group.leaving or group.phase is Phase.DROPPED or self.run.topology.in_process_servers:
             return
         if history.network.faulty_at() < history.loop.now - CLEAR_S:
-            assert self.state is not None
             servers = self.state.members.server_groups[group.server_group]
             waits = self.lineage.has_parameters(servers.number) and self.returns(servers)
             self.demand(not waits, f"{group} is restarted, though its servers come back")
@@ -455,10 +447,8 @@ def _holders(run: str, group: str, generation: int, size: int) -> list[list[tupl
 class CheckedSupervision(Supervision):
     """Supervision whose every step is checked."""
 
-    rules: Rules
-
     def handle(self, event: ev.Event | None) -> list[ev.Command]:
-        before = {member: member.generation for member in self.members.all()}
+        before = [(member, member.generation) for member in self.members.all()]
         if isinstance(event, ev.Formed) and isinstance(self.busy, ev.FormRequest):
             self.rules.formed(self.busy)
         running = {group: group.where for group in self.members.running()}
@@ -473,23 +463,19 @@ class CheckedSupervision(Supervision):
             )
             ends = self.stopped and any(group.phase is Phase.DROPPED for group in self.members.worker_groups)
             self.rules.incomplete = bool(self.rules.incomplete or without or ends)
-        self.rules.run.tell(" -> ".join([ev.line(event), "; ".join(map(ev.line, commands))]))
+        if self.rules.run.history.traced:
+            self.rules.run.tell(f"{ev.line(event)} -> {'; '.join(map(ev.line, commands))}")
         for command in commands:
             self._see(command)
         members = self.members
-        for member, generation in before.items():
-            self.rules.demand(
-                member.generation in (generation, generation + 1), f"the generation of {member} has jumped"
-            )
-        workers = [set(group.where) for group in members.worker_groups if group.phase is not Phase.ENDED]
-        servers = [
-            {address for rank, address in enumerate(group.where) if rank not in group.guests}
-            for group in members.server_groups
-            if group.phase is not Phase.ENDED
-        ]
-        separate = members.topology.server_worker_separate
-        for places in (workers, servers, [*workers, *servers] if separate else []):
-            self.rules.demand(len(set().union(*places)) == sum(map(len, places)), "two members are on one process")
+        for member, generation in before:
+            if not generation <= member.generation <= generation + 1:
+                self.rules.broken(f"the generation of {member} has jumped")
+        workers = [a for group in members.worker_groups if group.phase is not Phase.ENDED for a in set(group.where)]
+        serving = [group for group in members.server_groups if group.phase is not Phase.ENDED]
+        servers = [a for of in serving for a in {a for rank, a in enumerate(of.where) if rank not in of.guests}]
+        for places in (workers + servers,) if members.topology.server_worker_separate else (workers, servers):
+            self.rules.demand(len(set(places)) == len(places), "two members are on one process")
         if self.over and self.error is None:  # servers that are lost after the last exchange are not made again
             phases = {str(group): group.phase for group in members.worker_groups}
             self.rules.demand(set(phases.values()) <= {Phase.ENDED}, f"the run is over: {phases}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulation.client import Client, Task
-from simulation.clock import Clock
 from simulation.cluster import Process, describe
 from simulation.disk import Disk, Saved
 from simulation.ranks import Meeting
@@ -85,16 +83,11 @@ class Run:
         self.rules = Rules(self)
         self.lineages = [self.rules.lineage]
         self.meetings: dict[str, Meeting] = {}
-        self.late: list[Callable[[], None]] = []
 
     def cut(self, topology: ClusterTopology) -> Partition:
         """The partition of the parameters for groups of this topology."""
         nworkers, nservers = topology.nworkers_per_group, topology.nservers_per_group
         return partition(self.size, nworkers, nservers, beside=not topology.server_worker_separate)
-
-    @property
-    def clock(self) -> Clock:
-        return self.history.clock
 
     def tell(self, what: str) -> None:
         """Add a line to the trace of the history."""
@@ -111,7 +104,6 @@ class Run:
 
     def lose_driver(self) -> None:
         """The driver dies, and Dask misses its client."""
-        assert self.driver is not None
         self.history.cluster.kill(self.driver)
         self.supervisor = None
         self.history.loop.call_later(1.0, self.client.gone)
@@ -184,20 +176,20 @@ class Run:
 
     def _free(self) -> list[Any]:
         """The free Dask workers, once there are enough: supervision/queue.py."""
-        began, own = self.clock.monotonic(), (self.name, f"/{self.name}")
+        began, own = self.history.clock.monotonic(), (self.name, f"/{self.name}")
         while True:
             answers = self.history.cluster.run_each(
                 self.client, describe, dict.fromkeys(sorted(self.history.cluster.alive(self.client)), ()), 2.0
             )
             workers = [info for info in answers.values() if not isinstance(info, Exception)]
             free = [info for info in workers if not info.group]
-            waited_s = self.clock.monotonic() - began
+            waited_s = self.history.clock.monotonic() - began
             leaving = any(leases.parts_of_run(info.run) == own for info in workers) and waited_s < LEAVING_S
             if len(free) >= self.topology.nprocesses and not leaving:
                 return free
             if waited_s > QUEUE_S:
                 raise NoReplacement("there are too few free Dask workers")
-            self.clock.sleep(0.5)
+            self.history.clock.sleep(0.5)
 
     # What its tasks do
 

@@ -9,14 +9,14 @@ from simulation.faults import Fault, Scenario
 from simulation.history import History, Outcome
 
 
-def play(scenario: Scenario) -> Outcome:
+def play(scenario: Scenario, *, traced: bool = True) -> Outcome:
     """The history of a scenario."""
-    return History(scenario).play()
+    return History(scenario, traced=traced).play()
 
 
 def broken(scenario: Scenario) -> bool:
     """Whether the history of a scenario breaks a rule."""
-    return bool(play(scenario).broken)
+    return bool(play(scenario, traced=False).broken)
 
 
 def shrunk(scenario: Scenario, breaks: Callable[[Scenario], bool] = broken) -> Scenario:

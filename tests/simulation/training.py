@@ -18,7 +18,7 @@ import numpy as np
 
 from simulation.clock import Fiber
 from simulation.disk import Saved
-from simulation.rules import Counting
+from simulation.rules import Counting, Lineage
 from singa_dask.cluster.deposits import Deposit, Depositor
 from singa_dask.cluster.group import REGROUP
 from singa_dask.cluster.held import CHECKPOINT, NannyHolder
@@ -36,7 +36,6 @@ from singa_dask.training.worker import STOP_S
 
 if TYPE_CHECKING:
     from simulation.ranks import Meeting, Rank
-    from simulation.rules import Lineage
 
 COMPUTE_S = 0.25  # of a step, on a fast worker group
 UPDATE_S = 0.03  # of a rank's slices, by the server in its process
@@ -78,7 +77,7 @@ class Training:
     def __init__(self, meeting: Meeting) -> None:
         self.meeting, self.run_, self.plan = meeting, meeting.run, meeting.plan.group
         self.rules, self.steps = self.run_.rules, self.run_.steps
-        self.clock, self.cluster = self.run_.clock, self.run_.history.cluster
+        self.clock, self.cluster = self.run_.history.clock, self.run_.history.cluster
         self.cut = self.run_.prepared.partition.dealt_to(meeting.size)
         self.values, self.ledger, self.first = np.zeros(self.cut.size, np.float32), Ledger(), 0
         self.keeping: Fiber | None = None
@@ -193,7 +192,6 @@ class Training:
             return False
         ledgers = []
         for (_, start, stop), copy in copies:
-            assert copy is not None
             self.values[start:stop] = copy.values
             ledgers.append(Note.decode(copy.note).ledger)
         self.ledger, self.first = Ledger.joint(ledgers), step
@@ -293,7 +291,6 @@ class Training:
                 raise ClusterError("the checkpoint in memory is gone")
             return saved
         self.rules.demand(b"".join(parts) == pickle.dumps(saved), f"the memory of step {saved.step} is damaged")
-        self.run_.history.counts["from a deposit"] += 1
         return saved
 
     def _depositor(self) -> Depositor:
