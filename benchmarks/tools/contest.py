@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import NoReturn
 
 FOLDER = Path(__file__).parents[1]
@@ -42,14 +43,24 @@ class Contestant:
     done: int = 0
 
     @classmethod
-    def start(cls, program: str, arguments: Sequence[str], threads: int) -> Contestant:
-        """Start contestants/`program`.py with these arguments, on as many cores as it has threads. Raises Absent."""
+    def start(
+        cls,
+        program: str,
+        arguments: Sequence[str],
+        threads: int,
+        *,
+        folder: Path = FOLDER,
+        python: str = sys.executable,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> Contestant:
+        """Start contestants/`program`.py of a folder with these arguments, on as many cores as it has threads. Raises
+        Absent."""
         process = subprocess.Popen(
-            [sys.executable, str(FOLDER / "contestants" / f"{program}.py"), *arguments],
+            [python, str(folder / "contestants" / f"{program}.py"), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment(threads),
+            env=environment(threads) | dict(variables),
             preexec_fn=_pin(threads),
         )
         ready = read(process)
