@@ -191,7 +191,7 @@ def test_process_mapping(nodes, mapping):
                 st.none(),
             ),
         ),
-        max_size=60,
+        max_size=30,
     )
 )
 def test_no_sequence_of_lines_breaks_the_rules(events):

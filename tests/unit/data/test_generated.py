@@ -94,31 +94,32 @@ def job(cluster, **fields):
     return Job(name="waves", train_steps=6, layers=net, updater=updater, cluster=cluster, test_freq=6, **fields)
 
 
-def test_training_in_parallel_equals_serial_training(tmp_path):
-    found = []
-    for workers in (1, 3):
-        prepared = prepare(job(ClusterTopology.allreduce(workers)))
-        ran = run_topology(prepared, tmp_path / str(workers))
-        saved = checkpoints.load(checkpoints.path_of(tmp_path / str(workers), 6)).parameters["ip_weight"]
-        found.append((np.asarray(saved), ran.reports[0]["metrics"]["test"]))
-    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-5)
-    assert found[0][1] == pytest.approx(found[1][1], rel=1e-5)
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The run of one worker, and its checkpoint."""
+    folder = tmp_path_factory.mktemp("alone")
+    return run_topology(prepare(job(ClusterTopology.allreduce(1))), folder), checkpoints.path_of(folder, 6)
 
 
-def test_a_trained_net_predicts_samples_that_are_given(tmp_path):
-    run_topology(prepare(job(None)), tmp_path)
-    model = load_model(checkpoints.path_of(tmp_path, 6))
+def test_training_in_parallel_equals_serial_training(alone, tmp_path):
+    ran = run_topology(prepare(job(ClusterTopology.allreduce(3))), tmp_path)
+    paths = checkpoints.path_of(tmp_path, 6), alone[1]
+    weights = [np.asarray(checkpoints.load(path).parameters["ip_weight"]) for path in paths]
+    np.testing.assert_allclose(*weights, rtol=1e-5)
+    assert ran.reports[0]["metrics"]["test"] == pytest.approx(alone[0].reports[0]["metrics"]["test"], rel=1e-5)
+
+
+def test_a_trained_net_predicts_samples_that_are_given(alone):
+    model = load_model(alone[1])
     assert model.predict(np.zeros((5, 8))).shape == (5, 4)
     with pytest.raises(ConfigError, match="--data: is missing, and layer 'data' generates its samples"):
         own_blocks(model)
 
 
 def test_other_settings_are_other_data():
-    def fingerprint(**settings):
-        net = Numbers("data", batchsize=4, **settings), layers.InnerProduct("ip", num_output=1), layers.MSELoss("loss")
-        return prepare(Job(name="n", train_steps=1, layers=net, updater=updaters.SGD(lr=0.1))).data["train/data"]
-
-    first, again, fewer, other = (fingerprint(**settings) for settings in ({}, {}, {"samples": 39}, {"other": 1}))
+    every = (Numbers("n", batchsize=4, **settings) for settings in ({}, {}, {"samples": 39}, {"other": 1}))
+    found = (make_stream(layer.conf, generated_manifest(layer), seed=7).fingerprint for layer in every)
+    first, again, fewer, other = found
     assert first == again and len({first, fewer, other}) == 3
 
 

@@ -69,6 +69,9 @@ def test_of_many_points_the_density_is_drawn(drawn):
     few, many = (drawn(plot_parity, values[:count], values[:count])[0] for count in (DENSE - 1, DENSE))
     assert few.collections[0].get_array() is None
     assert many.collections[0].get_array().sum() == DENSE
+
+
+def test_targets_have_panels_of_their_own_up_to_a_number(drawn):
     assert len(drawn(plot_parity, np.zeros((2, PANELS + 3)), np.zeros((2, PANELS + 3)))) == PANELS
     assert texts(drawn(plot_parity, [np.nan], [1.0])[0]) == ["no finite values"]
 
