@@ -100,3 +100,15 @@ def test_the_root_cause_is_raised_though_its_consequence_came_first():
 
     with pytest.raises(DataError, match="no data"):
         run_threads(2, member, timeout_s=0.05)
+
+
+@pytest.mark.parametrize("counts", [[1], [2, -1], [1, 1, 0]])
+def test_wrong_counts_are_refused(counts):
+    calls = [
+        lambda comm: comm.reduce_scatter(np.ones(2), np.ones(1), counts),
+        lambda comm: comm.all_gather(np.ones(1), counts),
+        lambda comm: comm.gather(np.ones(1), np.ones(1), counts),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="counts must be"):
+            run_threads(2, call)

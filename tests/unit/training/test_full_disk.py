@@ -19,6 +19,7 @@ from singa_dask.data import write_shards
 from singa_dask.job import job_to_text
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.predictions.raw_file import RawFile
 from singa_dask.training.prepare import prepare
 
 SAMPLES, OUTPUTS = 3000, 40
@@ -100,3 +101,12 @@ def test_predictions_of_many_classes_in_hdf5(tmp_path):
         probabilities = file["loss/probabilities"]
         assert probabilities.shape == (9, len(names)) and probabilities.attrs["classes"][-1] == names[-1]
         assert file["loss/label"].asstr()[-1] == names[2] and file["sample"][-1] == 8
+
+
+def test_what_found_no_room_is_read_back_from_memory(tmp_path):
+    """HDF5 reads again what it wrote, in other pieces."""
+    with RawFile(tmp_path / "p.h5") as file, small_disk(4):
+        for piece in (b"abcd", b"efgh", b"ijkl"):
+            file.write(piece)
+        file.seek(2)
+        assert file.read(8) == b"cdefghij" and file.fault is not None
