@@ -207,7 +207,7 @@ def test_a_cancelled_job_of_dask_jobqueue_is_replaced(slurm, tmp_path):
     workers = [job for job in slurm.call("squeue", "-h", "-t", "RUNNING", "-o", "%i").split() if job != run.job]
     assert len(workers) == 3, run.said()
     slurm.call("scancel", workers[1])
-    run.wait(lambda: "goes on with 2 of 3 workers" in run.said())
+    run.wait(lambda: "2 of 3 workers" in run.said())
     run.wait(lambda: run.said().count("3 workers ready") == 2)
     slurm.call("scancel", "--full", "--signal=TERM", run.job)
     run.wait_for_end()

@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 from singa_dask import Model, Regressor, layers
 
-HIDDEN, EPOCHS, BATCH, SEEDS = 16, 60, 32, 3
+HIDDEN, EPOCHS, BATCH, SEEDS = 16, 40, 32, 3
 
 
 def net():

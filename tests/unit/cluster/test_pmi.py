@@ -8,7 +8,7 @@ import time
 from contextlib import ExitStack, closing
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singa_dask.cluster import pmi_server
@@ -174,6 +174,7 @@ def test_process_mapping(nodes, mapping):
     assert process_mapping(nodes) == mapping
 
 
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(

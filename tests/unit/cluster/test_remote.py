@@ -39,12 +39,13 @@ def _interrupted(function, *args, callback_timeout):
 @pytest.mark.parametrize("call", [lambda client: alive(client, []), lambda client: run_each(client, print, {}, 1.0)])
 def test_a_call_that_is_given_up_before_it_begins_leaves_nothing_behind(call):
     client = SimpleNamespace(asynchronous=False, sync=_interrupted)
-    gc.collect()  # what other tests left
+    gc.freeze()  # what other tests left
     with warnings.catch_warnings(record=True) as complaints:
         warnings.simplefilter("always")
         with pytest.raises(KeyboardInterrupt):
             call(client)
         gc.collect()
+    gc.unfreeze()
     assert not complaints
 
 

@@ -27,7 +27,7 @@ from singa_dask.temporary import in_use
 SHAPES = [(), (3,), (4, 6), (3, 2, 2)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=16)
 @given(st.data())
 def test_shards_hold_every_sample_once(data):
     total = data.draw(st.integers(1, 60))

@@ -58,7 +58,7 @@ def test_shares_make_up_the_batch_for_any_number_of_workers(stream, step, nranks
     assert max(sizes) - min(sizes) <= 1 and sum(sizes) == stream.conf.batchsize
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(singles() | sequences(), st.integers(0, 30))
 def test_resuming_at_a_step_equals_running_to_it(stream, step):
     before = [stream.batch(s) for s in range(step + 3)]

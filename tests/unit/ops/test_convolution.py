@@ -29,7 +29,7 @@ pair = st.tuples(st.integers(1, 5), st.integers(1, 5))
 
 
 @pytest.mark.timeout(240)
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=36, suppress_health_check=list(HealthCheck))
 @given(
     kernel=pair,
     stride=pair,

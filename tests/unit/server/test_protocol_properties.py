@@ -316,7 +316,7 @@ class Protocol(RuleBasedStateMachine):
 TestProtocol = Protocol.TestCase
 # Making a failure small takes minutes: for that, add Phase.shrink and a pytest.mark.timeout.
 TestProtocol.settings = settings(
-    max_examples=36,
+    max_examples=18,
     stateful_step_count=60,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],

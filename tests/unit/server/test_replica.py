@@ -128,7 +128,7 @@ def test_a_message_to_a_neighbour_waits_for_the_replica():
     assert (answer.delta == 0).all() and (right.protocol.slices[0].values == -1).all()
 
 
-@settings(max_examples=45, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=32, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 class History(RuleBasedStateMachine):
     """Updates of two groups; messages to the replica are lost, repeated and late; the server is lost, with its memory
     or only with its replica."""

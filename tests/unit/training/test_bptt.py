@@ -139,8 +139,8 @@ def test_rows_of_all_time_steps_are_written(prepared, text, tmp_path):
 
 
 def test_it_learns(prepared, tmp_path):
-    found = run(prepared("train_steps=100", "test_freq=100"), tmp_path)
-    assert found[100]["loss"] < 0.6 * found[0]["loss"] and found[100]["accuracy"] > 0.5
+    found = run(prepared("train_steps=70", "test_freq=70"), tmp_path)
+    assert found[70]["loss"] < 0.65 * found[0]["loss"] and found[70]["accuracy"] > 0.5
 
 
 @pytest.mark.parametrize(

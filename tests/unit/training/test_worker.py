@@ -152,7 +152,7 @@ def test_a_stop_in_an_evaluation_breaks_it_off(prepared, tmp_path):
 
 
 def test_a_stop_at_the_very_end_is_no_completed_run_without_its_test(prepared, tmp_path):
-    job = prepared("test_steps=1000", "test_freq=8", "checkpoint_freq=0")
+    job = prepared("test_steps=400", "test_freq=8", "checkpoint_freq=0")
     report, _ = run(job, tmp_path, stop_at=lambda e: e.get("phase") == "train" and e["step"] == 8)
     assert report["interrupted"] and report["step"] == 8
     report, _ = run(job, tmp_path, resume=checkpoints.path_of(tmp_path, 8))
