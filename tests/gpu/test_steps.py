@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from pathlib import Path
 
 import pytest
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+from support.programs import imported
 
 
 @pytest.fixture
-def steps(gpu_library, monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    monkeypatch.syspath_prepend(BENCHMARKS / "gpu")
-    before = set(sys.modules)
-    yield importlib.import_module("steps")
-    for name in {"steps", "tools", "tools.jobs", "tools.workloads"} - before:
-        sys.modules.pop(name, None)
+def steps(gpu_library):
+    with imported("steps", "benchmarks", "benchmarks/gpu") as module:
+        yield module
 
 
 def test_our_step_is_timed_where_pytorch_is_absent(steps, monkeypatch):

@@ -7,6 +7,19 @@ from singa_dask.layers.partition import Form
 from singa_dask.layers.recurrent_layer import RecurrentLayer
 
 
+class Same(Layer):
+    """y = x."""
+
+    def setup(self, *src):
+        return src[0]
+
+    def forward(self, ctx, *x):
+        return x[0]
+
+    def backward(self, ctx, dy):
+        return dy
+
+
 class Root(Layer):
     """y = scale x / (1 + |x|), of whole samples."""
 
@@ -66,11 +79,8 @@ class Weighted(Layer):
         return dy
 
 
-class Reversed(Layer):
+class Reversed(Same):
     """y = x with the features in reverse order: gives strided views away and gets none itself."""
-
-    def setup(self, *src):
-        return src[0]
 
     def forward(self, ctx, *x):
         assert x[0].flags.c_contiguous
@@ -81,14 +91,11 @@ class Reversed(Layer):
         return dy[:, ::-1]
 
 
-class Total(Layer):
+class Total(Same):
     """The sum of its sources. Gives one and the same gradient to all of them."""
 
     num_sources = (2, None)
     takes = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
-
-    def setup(self, *src):
-        return src[0]
 
     def forward(self, ctx, *x):
         return sum(x)
@@ -113,34 +120,19 @@ class Halves(Layer):
         return np.concatenate(dy, axis=1)
 
 
-class Labelled(Layer):
+class Labelled(Same):
     """y = x; the label is the number of positive features, at most 4."""
-
-    def setup(self, *src):
-        return src[0]
 
     def forward(self, ctx, *x):
         ctx.labels = np.minimum((x[0] > 0).sum(axis=-1), 4)
         return x[0]
 
-    def backward(self, ctx, dy):
-        return dy
 
-
-class Everything(Layer):
+class Everything(Same):
     """y = x, of all rows and features. Passes on labels."""
 
     passes_labels = True
     takes = (Form.WHOLE,)
-
-    def setup(self, *src):
-        return src[0]
-
-    def forward(self, ctx, *x):
-        return x[0]
-
-    def backward(self, ctx, dy):
-        return dy
 
 
 class SquaredError(LossLayer):

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
+from support.programs import program
 
-FILE = Path(__file__).parents[3] / "benchmarks" / "tools" / "pairs.py"
-
-
-@pytest.fixture(scope="module")
-def pairs():
-    spec = importlib.util.spec_from_file_location("benchmark_pairs", FILE)
-    module = sys.modules["benchmark_pairs"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["benchmark_pairs"]
+pairs = program("pairs", "benchmarks/tools")
 
 
 def rows(*means, spread, count=15):

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
+from support.programs import program
 
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import Convolution, Dummy, InnerProduct
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
 
-FILE = Path(__file__).parents[3] / "benchmarks" / "parts" / "counts.py"
 ROWS = 5
-
-
-@pytest.fixture(scope="module")
-def counts():
-    spec = importlib.util.spec_from_file_location("benchmark_counts", FILE)
-    module = sys.modules["benchmark_counts"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["benchmark_counts"]
+counts = program("counts", "benchmarks/parts")
 
 
 @pytest.fixture(scope="module")

@@ -8,22 +8,21 @@ import subprocess
 import sys
 import time
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import psutil
 import pytest
+from support.programs import imported
 
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "gpu"
 HERE = "import os, sys; print('line'); "
 
 
 @pytest.fixture
-def modules(monkeypatch):
-    monkeypatch.syspath_prepend(FOLDER)
-    names = ("first_run", "stages", "wheels")
-    yield {name: __import__(name) for name in names}
-    for name in names:
-        sys.modules.pop(name, None)
+def modules():
+    with imported("first_run", "benchmarks/gpu"):
+        yield {name: import_module(name) for name in ("first_run", "stages", "wheels")}
 
 
 @pytest.fixture

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from support.programs import imported
 
 
 @pytest.fixture
-def watcher(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")
-    yield __import__("tools.victims", fromlist=["Watcher"]).Watcher()
-    for name in [name for name in sys.modules if name == "tools" or name.startswith("tools.")]:
-        del sys.modules[name]
+def watcher():
+    with imported("tools.victims", "benchmarks") as victims:
+        yield victims.Watcher()
 
 
 def test_steps_that_are_made_again_are_counted(watcher):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
+from support.user_layers import Same
 
 from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.distopt import DistOpt, Model
 from singa_dask.errors import ConfigError, DataError
-from singa_dask.layers import EuclideanLoss, InnerProduct, Layer, RecordInput, SoftmaxLoss
+from singa_dask.layers import EuclideanLoss, InnerProduct, RecordInput, SoftmaxLoss
 from singa_dask.layers.partition import even_bounds
 from singa_dask.updaters import SGD
 
@@ -101,16 +102,6 @@ def test_images_are_normalised_by_one_value_per_channel_or_per_value_in_the_orde
     images = RNG.integers(0, 255, (4, 2, 2, 3)).astype(np.uint8)
     x = np.moveaxis(images, -1, 1) if order == "job" else images
     np.testing.assert_allclose(Model(layers, dtype=np.float64).predict(x), expected(images.astype(float)))
-
-
-class Same(Layer):
-    """y = x."""
-
-    def setup(self, *src):
-        return src[0]
-
-    def forward(self, ctx, *x):
-        return x[0]
 
 
 def test_a_file_of_statistics_is_read_once(tmp_path):

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from support.programs import program
 
-FILE = Path(__file__).parents[3] / "examples" / "heat" / "generate.py"
-
-
-@pytest.fixture(scope="module")
-def heat():
-    spec = importlib.util.spec_from_file_location("heat_generate", FILE)
-    module = sys.modules["heat_generate"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["heat_generate"]
+heat = program("generate", "examples/heat")
 
 
 @pytest.mark.parametrize("waves", [(1, 0), (0, 2), (1, 1)])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.gradients import check_gradients
+from support.programs import program
 
 from singa_dask.algorithms import BPTT
 from singa_dask.data.converters import text
@@ -23,24 +22,15 @@ from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 
 FOLDER = Path(__file__).parents[3] / "examples" / "rnnlm"
+own = program("layers", "examples/rnnlm")
 STEPS, ROWS, UNITS, WORDS = 4, 5, 6, 23
 STARTS = [0, 1, 4, 9, 22]  # the first and the last class have one word
-
-
-@pytest.fixture(scope="module")
-def own():
-    """The module, as a job that names it finds it."""
-    spec = importlib.util.spec_from_file_location("rnnlm_layers", FOLDER / "layers.py")
-    module = sys.modules["rnnlm_layers"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["rnnlm_layers"]
 
 
 def loss_layer(own, units=UNITS, words=WORDS, starts=STARTS, dtype=np.float64):
     """The loss alone, its parameters drawn at random, and a context for it."""
     conf = json.dumps({"words": words, "starts": starts})
-    proto = LayerProto(name="loss", user_type="rnnlm_layers:ClassFactoredLoss", srclayers=["h", "y"], user_conf=conf)
+    proto = LayerProto(name="loss", user_type="layers:ClassFactoredLoss", srclayers=["h", "y"], user_conf=conf)
     layer, draw = own.ClassFactoredLoss.from_proto(proto), np.random.default_rng(1)
     layer.setup((units,), (1,))
     for param in layer.params:
@@ -91,15 +81,13 @@ def test_classes_that_are_no_ranges_are_refused(own):
 def language_model(own, fold):
     hidden = LayerProto(
         name="hidden",
-        user_type="rnnlm_layers:Hidden",
+        user_type="layers:Hidden",
         srclayers=["embedding", "hidden"],
         unroll_conn_type=["kUnrollOneToOne", "kUnrollOneToOne"],
         shift=[0, 1],
     )
     conf = json.dumps({"words": WORDS, "starts": STARTS})
-    loss = LayerProto(
-        name="loss", user_type="rnnlm_layers:ClassFactoredLoss", srclayers=["hidden", "label"], user_conf=conf
-    )
+    loss = LayerProto(name="loss", user_type="layers:ClassFactoredLoss", srclayers=["hidden", "label"], user_conf=conf)
     layers = [
         CharRNN("data", path="text", unroll_len=STEPS, batchsize=ROWS).proto,
         Embedding("embedding", "data", vocab_size=WORDS, feature_dim=UNITS).proto,

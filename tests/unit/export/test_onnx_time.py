@@ -6,6 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from google.protobuf import text_format
+from support.user_layers import Same
 
 from singa_dask.algorithms import BPTT
 from singa_dask.data import Manifest, write_shards
@@ -13,7 +14,7 @@ from singa_dask.data.normalise import make_normaliser, resolve_normalisation
 from singa_dask.errors import ConfigError
 from singa_dask.export.onnx import export
 from singa_dask.job.job_pb2 import NetProto, Phase
-from singa_dask.layers import Layer, Step
+from singa_dask.layers import Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 
@@ -253,13 +254,10 @@ def test_windows_that_are_read_whole(series):
     np.testing.assert_allclose(theirs, net.output("ip"), rtol=1e-5, atol=1e-4)
 
 
-class Halved(Layer):
+class Halved(Same):
     """x / 2, row by row."""
 
     rowwise = True
-
-    def setup(self, *src):
-        return src[0]
 
     def forward(self, ctx, *x):
         return x[0] * 0.5
