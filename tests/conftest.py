@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from support.commands import Ran, run_here
 from support.leaks import leaks_forbidden
 from support.special_files import precious
 
@@ -55,3 +58,9 @@ def no_leaks() -> Iterator[None]:
     """The test leaves no process and no shared-memory segment."""
     with leaks_forbidden():
         yield
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Callable[..., Ran]:
+    """Run a command in this process and in the test's folder."""
+    return partial(run_here, cwd=tmp_path, env={**os.environ, "SINGA_DASK_CACHE": str(tmp_path / "cache")})

@@ -33,8 +33,10 @@ from functools import cache
 from pathlib import Path
 
 # Rooms whose tests compare with formulas, references and tables, where a fault seldom survives.
-NOT_DRAWN = {"ops", "layers", "job", "cli", "monitor", "planning", "profiling", "export", "estimators", "updaters"}
-NOT_DRAWN |= {"algorithms"}
+NOT_DRAWN = {
+    *("ops", "layers", "job", "cli", "monitor", "planning"),
+    *("profiling", "export", "estimators", "updaters", "algorithms"),
+}
 SIMULATED = {"supervision", "cluster", "server", "training"}
 NOT_COPIED = (".git", ".venv*", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "runs", "out")
 # Constants to which a test must not be sensitive.

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 
 import numpy as np
 import pytest
-from support.commands import run_here
 from support.special_files import CALLED, intact, put
 
 from singa_dask import updaters
@@ -37,11 +35,6 @@ def trained(tmp_path_factory):
     (folder / "job.conf").write_text(job_to_text(job.proto))
     train(job, processes=False, workspace=folder / "run", display=Display(), curves=False)
     return folder
-
-
-@pytest.fixture
-def here(tmp_path):
-    return partial(run_here, cwd=tmp_path, env={**os.environ, "SINGA_DASK_CACHE": str(tmp_path / "cache")})
 
 
 COMMANDS = {

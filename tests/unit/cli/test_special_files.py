@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from functools import partial
-
 import numpy as np
 import pytest
-from support.commands import run_here
 from support.special_files import CALLED, put
 
 from singa_dask.data import write_shards
@@ -30,12 +26,12 @@ neuralnet {
 
 
 @pytest.fixture
-def here(tmp_path):
-    """Runs commands beside a job and its data."""
+def here(here, tmp_path):
+    """The same, beside a job and its data."""
     write_shards(tmp_path / "data", np.eye(6, 4, dtype=np.float32), np.arange(6) % 2)
     for name, more in (("job", ""), ("mean", 'mean_file: "mean.h5"')):
         (tmp_path / f"{name}.conf").write_text(JOB.replace("MORE", more))
-    return partial(run_here, cwd=tmp_path, env={**os.environ, "SINGA_DASK_CACHE": str(tmp_path / "cache")})
+    return here
 
 
 def refused(ran, path, kind):

@@ -35,7 +35,6 @@ POOLING = profile((plain(8, kind="Pooling kernel=3"), 5.0, 5.0), (plain(8), 1.0,
 OTHERS = profile((plain(8), 1.0, 2.0), (plain(8, kind="LRN"), 3.0, 6.0), (product(8), 9.0, 9.0))
 RATIO = profile((plain(8), 1.0, 1.0, 1), (plain(8), 1.5, 1.5, 2), (plain(8, 300), 4.0, 4.0, 1))
 THREADS = profile((plain(8), 1.0, 3.0, 1, 1), (plain(8), 0.6, 1.8, 1, 2))  # a fifth is serial
-OTHER_POOLING = plain(8, kind="Pooling kernel=2")
 USUAL = 1 - PARALLEL_SHARE + PARALLEL_SHARE / 4
 # A profile, the cores of the machine that is asked about, a work, by how many, and what it takes.
 FOUND = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 
 import pytest
 from support.lost import Replicated, update
@@ -54,8 +54,8 @@ def quick(monkeypatch):
         monkeypatch.setattr(replicator, name, 0.02)
 
 
-def played(test: Callable) -> Callable:
-    """A test with a server that has a whole replica, on an event loop."""
+def played(test: Callable, begun: bool = True) -> Callable:
+    """A test with a server on an event loop. begun: whether the server has a whole replica."""
 
     @wraps(test)
     def run() -> None:
@@ -74,6 +74,8 @@ def played(test: Callable) -> Callable:
                 tell_lost=lambda *told: lost.append(told),
             )
             place = Place(server)
+            if begun:
+                await asyncio.wait_for(sender.begin(place), 20)
             try:
                 await asyncio.wait_for(test(server, sender, place, lost), 20)
             finally:
@@ -87,7 +89,6 @@ def played(test: Callable) -> Callable:
 
 @played
 async def test_an_update_is_acknowledged_once_the_replica_has_it(server, sender, place, lost):
-    await sender.begin(place)
     assert place.whole and place.number == 1 and place.messages == [[0], []]
     place.held.clear()
     reply = server.server.call(update(0, 0))
@@ -100,14 +101,13 @@ async def test_an_update_is_acknowledged_once_the_replica_has_it(server, sender,
 
 @played
 async def test_a_broken_connection_is_no_loss(server, sender, place, lost):
-    await sender.begin(place)
     place.broken = 3
     reply = server.server.call(update(0, 0))
     await until(reply.done)
     assert place.messages[2:] == [[1]] * 4 and lost == []
 
 
-@played
+@partial(played, begun=False)
 async def test_nobody_waits_for_a_replica_that_was_never_whole(server, sender, place, lost):
     place.room = False
     await sender.begin(place)
@@ -122,7 +122,6 @@ async def test_nobody_waits_for_a_replica_that_was_never_whole(server, sender, p
 
 @played
 async def test_a_silent_replica_is_waited_for_until_the_driver_knows(server, sender, place, lost):
-    await sender.begin(place)
     place.held.clear()
     reply = server.server.call(update(0, 0))
     await until(lambda: len(lost) > 3)
@@ -137,7 +136,6 @@ async def test_a_silent_replica_is_waited_for_until_the_driver_knows(server, sen
 
 @played
 async def test_a_replica_is_filled_while_updates_go_on(server, sender, place, lost):
-    await sender.begin(place)
     place.fault = Kept.GONE
     server.server.call(update(0, 0))
     await until(lambda: lost)
@@ -155,7 +153,6 @@ async def test_a_replica_is_filled_while_updates_go_on(server, sender, place, lo
 
 @played
 async def test_an_idle_replica_that_is_gone_is_missed(server, sender, place, lost):
-    await sender.begin(place)
     await until(lambda: len(place.messages) > 3)
     place.fault = Kept.GONE
     await until(lambda: lost)
@@ -164,7 +161,6 @@ async def test_an_idle_replica_that_is_gone_is_missed(server, sender, place, los
 
 @played
 async def test_a_server_whose_replica_a_successor_has_read_is_retired(server, sender, place, lost):
-    await sender.begin(place)
     server.replica = place.replica
     server.successor()
     reply = server.server.call(update(0, 0))
@@ -172,7 +168,7 @@ async def test_a_server_whose_replica_a_successor_has_read_is_retired(server, se
     assert reply.result() == Moved() and server.server.retired and lost == []
 
 
-@played
+@partial(played, begun=False)
 async def test_a_server_that_is_closed_leaves_no_replica_that_seems_to_be_whole(server, sender, place, lost):
     server.server.retire()
     await sender.begin(place)
@@ -181,7 +177,6 @@ async def test_a_server_that_is_closed_leaves_no_replica_that_seems_to_be_whole(
 
 @played
 async def test_a_fault_of_a_message_is_a_loss(server, sender, place, lost):
-    await sender.begin(place)
     place.replica.shadows = ()
     reply = server.server.call(update(0, 0))
     await until(lambda: lost)

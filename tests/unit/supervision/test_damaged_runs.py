@@ -1,13 +1,11 @@
 """Runs whose folder is damaged: sound checkpoints are used, and what is damaged is named in a sentence."""
 
 import json
-import os
 import shutil
 from functools import partial
 
 import numpy as np
 import pytest
-from support.commands import run_here
 from support.special_files import CALLED, put
 
 from singa_dask.data import write_shards
@@ -38,11 +36,6 @@ def trained(tmp_path_factory):
 def run(trained, tmp_path):
     shutil.copytree(trained[0], tmp_path / "run")
     return tmp_path / "run"
-
-
-@pytest.fixture
-def here(tmp_path):
-    return partial(run_here, cwd=tmp_path, env=dict(os.environ))
 
 
 @pytest.fixture

@@ -39,10 +39,6 @@ neuralnet {
 }
 """
 SOFTMAX = 'layer { name: "loss" type: kSoftmaxLoss srclayers: "scores" srclayers: "data" }'
-EUCLIDEAN = """
-  layer { name: "code" type: kInnerProduct srclayers: "scores" innerproduct_conf { num_output: 4 } }
-  layer { name: "loss" type: kEuclideanLoss srclayers: "code" srclayers: "data" }
-"""
 WEIGHT = np.random.default_rng(3).normal(size=(4, 3)).astype(np.float32)
 
 
