@@ -1,7 +1,7 @@
 """Mutation testing: draw random small faults ("mutants") of the package and count those that a unit test notices.
 
     make mutants ARGS="--seed 1 --count 100 --rooms exchange,server --at-least 0.85"
-    make mutants ARGS="--seed 31 32 --save drawn.json"     # and later, for those of them that were killed:
+    make mutants ARGS="--seed 31 --seed 32 --save drawn.json"     # and later, for those of them that were killed:
     make mutants ARGS="--only drawn.json --at-least 1"
 
 Each mutant changes one expression or statement of a copy of the tree. The unit tests run against it, the nearest
@@ -12,7 +12,6 @@ level, timeouts, lengths of a sleep, `<` in place of `<=` beside a clock, None i
 
 from __future__ import annotations
 
-import argparse
 import ast
 import copy
 import json
@@ -31,6 +30,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
 
 # Rooms whose tests compare with formulas, references and tables, where a fault seldom survives.
 NOT_DRAWN = {
@@ -39,6 +42,7 @@ NOT_DRAWN = {
 }
 SIMULATED = {"supervision", "cluster", "server", "training"}
 NOT_COPIED = (".git", ".venv*", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "runs", "out")
+FILE = click.Path(path_type=Path)
 # Constants to which a test must not be sensitive.
 TIMEOUTS = ("timeout", "_s", "deadline")
 SYMMETRIC = {"add", "allclose", "array_equal", "gcd", "max", "maximum", "min", "minimum", "multiply", "samefile"}
@@ -365,44 +369,40 @@ class Copy:
             os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # caches of the original are valid again
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, nargs="+", default=[1], help="of the draw; of several, each draws --count")
-    parser.add_argument("--count", type=int, default=100, help="mutants, in equal shares of the rooms (default 100)")
-    parser.add_argument(
-        "--rooms", help="rooms or modules, by commas (default: " + "all but " + ", ".join(sorted(NOT_DRAWN)) + ")"
-    )
-    parser.add_argument(
-        "--only", type=Path, metavar="FILE", help="play the mutants again that this list names as killed"
-    )
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write the list of mutants, and which were killed")
-    parser.add_argument("--at-least", type=float, default=0.85, metavar="SHARE", help="to be killed (default 0.85)")
-    parser.add_argument("--deadline", type=float, metavar="S", help="for one mutant (default: 3 x the tests + 30 s)")
-    parser.add_argument("--own-tests", action="store_true", help="only those of the room, no others that import it")
-    parser.add_argument(
-        "--processes", type=int, default=1, metavar="N", help="mutants that are played at once (default 1)"
-    )
-    parser.add_argument("--list", action="store_true", help="only print the mutants")
-    parser.add_argument("--root", type=Path, default=Path(__file__).parents[1], help=argparse.SUPPRESS)
-    parser.add_argument("--package", default="singa_dask", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.only:
-        mutants = saved(options.only, options.root)
+@click.command(context_settings={"show_default": True})
+@click.option("--seed", type=int, multiple=True, default=[1], help="Of the draw; of several, each draws --count.")
+@click.option("--count", default=100, help="Mutants, in equal shares of the rooms.")
+@click.option("--rooms", help="Rooms or modules, by commas.  [default: all but " + ", ".join(sorted(NOT_DRAWN)) + "]")
+@click.option("--only", type=FILE, help="Play the mutants again that this list names as killed.")
+@click.option("--save", type=FILE, help="Write the list of mutants, and which were killed.")
+@click.option("--at-least", default=0.85, help="The share to be killed.")
+@click.option("--deadline", type=float, metavar="S", help="For one mutant.  [default: 3 x the tests + 30 s]")
+@click.option("--own-tests", is_flag=True, help="Only those of the room, no others that import it.")
+@click.option("--processes", default=1, help="Mutants that are played at once.")
+@click.option("--list", "only_list", is_flag=True, help="Print the mutants, and do no more.")
+@click.option("--root", type=FILE, default=Path(__file__).parents[1], hidden=True)
+@click.option("--package", default="singa_dask", hidden=True)
+def main(
+    seed: Sequence[int], count: int, rooms: str | None, only: Path | None, save: Path | None, **others: Any
+) -> None:
+    """Change the code at random places, and count the mutants that the unit tests kill."""
+    options = SimpleNamespace(**others)
+    if only:
+        mutants = saved(only, options.root)
     else:
-        rooms = options.rooms.split(",") if options.rooms else rooms_of(options.root / options.package)
-        draws = [draw(options.root, rooms, options.count, seed, options.package) for seed in options.seed]
+        drawn_from = rooms.split(",") if rooms else rooms_of(options.root / options.package)
+        draws = [draw(options.root, drawn_from, count, each, options.package) for each in seed]
         mutants = list(dict.fromkeys(mutant for drawn in draws for mutant in drawn))
-    if options.list:
-        print(*mutants, sep="\n")
-        return 0
+    if options.only_list:
+        return print(*mutants, sep="\n")
     survivors = _run(mutants, options)
-    if options.save:
+    if save:
         entries = [asdict(m) | {"path": str(m.path), "killed": m not in survivors} for m in mutants]
-        options.save.write_text("[\n" + ",\n".join(map(json.dumps, entries)) + "\n]\n")
-    return _report(mutants, survivors, options.at_least)
+        save.write_text("[\n" + ",\n".join(map(json.dumps, entries)) + "\n]\n")
+    sys.exit(_report(mutants, survivors, options.at_least))
 
 
-def _run(mutants: Sequence[Mutant], options: argparse.Namespace) -> list[Mutant]:
+def _run(mutants: Sequence[Mutant], options: SimpleNamespace) -> list[Mutant]:
     """The mutants that survive."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants-"))
@@ -436,16 +436,15 @@ def _run(mutants: Sequence[Mutant], options: argparse.Namespace) -> list[Mutant]
     return survivors
 
 
-def _sound(tree: Copy, mutants: Sequence[Mutant], options: argparse.Namespace) -> str:
+def _sound(tree: Copy, mutants: Sequence[Mutant], options: SimpleNamespace) -> str:
     """Run all tests of these mutants without them. Raises SystemExit where one fails."""
     tests = sorted({test for mutant in mutants for test in _tests(tree, mutant, options)})
-    reason = tree.fails(tests, 3600)
-    if reason:
+    if reason := tree.fails(tests, 3600):
         raise SystemExit(f"the tests of {mutants[0].room} fail without a mutant: {reason}")
-    return reason
+    return ""
 
 
-def _tests(tree: Copy, mutant: Mutant, options: argparse.Namespace) -> list[Path]:
+def _tests(tree: Copy, mutant: Mutant, options: SimpleNamespace) -> list[Path]:
     tests = nearest_tests(tree.root, mutant.path, options.package)
     own = tree.root / "tests" / "unit" / mutant.path.relative_to(options.package).parts[0]
     tests = [test for test in tests if own in test.parents or not options.own_tests]
@@ -469,4 +468,4 @@ def _report(mutants: Sequence[Mutant], survivors: Sequence[Mutant], at_least: fl
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # end the tests and remove the copy
-    sys.exit(main())
+    main()

@@ -1,7 +1,5 @@
 """A test that takes too long fails, and no other."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

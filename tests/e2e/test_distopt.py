@@ -1,7 +1,5 @@
 """The example of a training loop of one's own, both ways in which people start it."""
 
-from __future__ import annotations
-
 import re
 import sys
 

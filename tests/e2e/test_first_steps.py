@@ -1,7 +1,5 @@
 """examples/heat by the commands that its users type, on few and small samples; a first job without the examples."""
 
-from __future__ import annotations
-
 from support.commands import ROOT, example, metrics, sets
 
 

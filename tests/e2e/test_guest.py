@@ -1,7 +1,5 @@
 """What a run leaves to its machine when it is killed, and what it does about its user's own faults."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

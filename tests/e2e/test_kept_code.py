@@ -1,7 +1,5 @@
 """Code of a script's own layers is kept with the run: other processes load the model when the script is gone."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

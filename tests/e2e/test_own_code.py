@@ -1,7 +1,5 @@
 """Layers, updaters and the rest of the user's own, written where workers cannot import them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.commands import audited, cluster, example, sets, summary

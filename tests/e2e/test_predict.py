@@ -1,7 +1,5 @@
 """From a table to a trained net, and from files, shards and a cluster to predictions with names."""
 
-from __future__ import annotations
-
 import shutil
 from functools import partial
 

@@ -1,7 +1,5 @@
 """examples/rnnlm by the commands that its users type, on a small text."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

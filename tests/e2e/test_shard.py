@@ -1,7 +1,5 @@
 """`singa-dask shard` on workers."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 

@@ -1,7 +1,5 @@
 """`singa-dask train` with `gpu`: on the GPUs, or what it says where there are none."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """A training loop of one's own with a GPU for every rank, against the same loop on the CPU."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

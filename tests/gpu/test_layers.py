@@ -1,7 +1,5 @@
 """Every layer on GpuOps against the base: outputs, gradients and metrics of one step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.layer_cases import CASES, bench, step_results

@@ -1,7 +1,5 @@
 """Collectives over NCCL, between as many GPUs as there are."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every kernel of GpuOps against the base."""
 
-from __future__ import annotations
-
 import pytest
 from support.op_cases import CASES, compare
 

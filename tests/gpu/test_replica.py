@@ -3,8 +3,6 @@
 The stand-in's arrays refuse to mix with those of the host.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The rows of benchmarks/gpu/steps.py: our step on the GPU, and why PyTorch's has no part where it has none."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

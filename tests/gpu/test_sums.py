@@ -1,7 +1,5 @@
 """Sums over the rows of tall arrays: in two stages, as a GPU adds up the rows of a few columns one after another."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Layers on tensors of a GPU, against the same on the CPU."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Clusters that Dask scales: no worker is there before somebody asks for it."""
 
-from __future__ import annotations
-
 import logging
 
 import dask

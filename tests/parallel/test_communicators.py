@@ -1,7 +1,5 @@
 """One set of tests over every communicator: each collective against NumPy, on inputs that depend on the rank."""
 
-from __future__ import annotations
-
 import sys
 from itertools import product
 

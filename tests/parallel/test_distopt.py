@@ -1,7 +1,5 @@
 """DistOpt in real processes: those of mpiexec and those of launch; what is left when a rank fails."""
 
-from __future__ import annotations
-
 import re
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Faults of whole processes: of drivers, and of ranks while their world forms."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

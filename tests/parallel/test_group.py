@@ -1,7 +1,5 @@
 """Groups of Dask workers: how they form, what they give back, and how they fail."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Sharding on Dask workers that are processes: with less memory than the data, and when one of them dies."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """The local cluster: what its workers get, and that they are gone afterwards whatever happened."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -1,7 +1,5 @@
 """Dask workers that mpiexec started are one MPI world already; groups are communicators of it."""
 
-from __future__ import annotations
-
 import sys
 
 from support.commands import run_command

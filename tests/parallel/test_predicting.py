@@ -1,7 +1,5 @@
 """Predictions of Dask collections on the processes of a cluster."""
 
-from __future__ import annotations
-
 import os
 import time
 

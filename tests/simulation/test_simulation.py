@@ -1,7 +1,5 @@
 """The rules hold in many histories, and the histories show it when the code is wrong."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

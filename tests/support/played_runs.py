@@ -1,7 +1,5 @@
 """A run with Dask workers, a supervisor and a display that a test plays."""
 
-from __future__ import annotations
-
 import json
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Threads whose operations, once started, are carried out as early as they can be, or as late."""
 
-from __future__ import annotations
-
 from singa_dask.comm import ThreadCommunicator
 from singa_dask.comm.communicator import Request
 

@@ -1,7 +1,5 @@
 """Every updater, activation, metric and file format is known wherever it has to be, and CONTRIBUTING.md says where."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Folders that are in use, and those that killed processes have left."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Algorithms: which class a job names, and that back-propagation trains."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits

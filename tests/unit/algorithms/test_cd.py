@@ -1,7 +1,5 @@
 """Contrastive divergence: its statistics against exact enumeration, and that it learns."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Operators, pieces, shapes and time steps of arrays; dropout on several ranks."""
 
-from __future__ import annotations
-
 import operator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Layers on arrays: values, gradients, what is shared, and what is refused."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

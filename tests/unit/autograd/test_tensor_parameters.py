@@ -1,7 +1,5 @@
 """Tensors that are parameters themselves, and the values that tensors draw."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

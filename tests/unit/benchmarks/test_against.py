@@ -1,7 +1,5 @@
 """What pairs of two commits' times say, and when there are enough of them."""
 
-from __future__ import annotations
-
 import pytest
 from support.programs import program
 

@@ -1,7 +1,5 @@
 """The work that `make bench BENCH=limits` holds kernels against, counted by hand for two small nets."""
 
-from __future__ import annotations
-
 import pytest
 from support.programs import program
 

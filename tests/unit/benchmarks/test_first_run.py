@@ -1,7 +1,5 @@
 """The first run on a machine with a GPU: its arguments, its limits, what it skips, and what it writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

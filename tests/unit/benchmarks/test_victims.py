@@ -1,7 +1,5 @@
 """What `make storm` and `make faults` read off the events of a run."""
 
-from __future__ import annotations
-
 import pytest
 from support.programs import imported
 

@@ -1,7 +1,5 @@
 """Commands of a user whose home does not exist."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What commands write: never through a link, nor in place of a device."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is no regular file is refused by what it is, within seconds, wherever a command takes a file."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.special_files import CALLED, put

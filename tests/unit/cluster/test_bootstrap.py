@@ -1,7 +1,5 @@
 """What of becoming a rank can be tested without a world."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The PMI-1 protocol without sockets, and its server over real ones, with ranks that are played by the test."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """Calls to a cluster that is not there, and how processes of workers ended, as their nannies and the driver say it."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import pickle

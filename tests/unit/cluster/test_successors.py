@@ -1,7 +1,5 @@
 """When a nanny gets a fork server, with nannies and workers that the test plays."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 import tempfile

@@ -1,7 +1,5 @@
 """Placement, without a cluster."""
 
-from __future__ import annotations
-
 import os
 import random
 import socket

@@ -1,7 +1,5 @@
 """Every rank sends every rank a run of its own: solo and threads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Codecs: what arrives against what was sent, in every format, for any values."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 from functools import partial

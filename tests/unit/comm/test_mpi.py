@@ -1,7 +1,5 @@
 """Deadlines and aborts of the MPI communicator, on an MPI whose collectives end when the test wants."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,7 +1,5 @@
 """The NCCL communicator on a stand-in for NCCL: deadlines, aborts, errors, arrays on the GPU and on the host."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """Memory that ranks share."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 

@@ -1,7 +1,5 @@
 """How a group of threads fails."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,7 +1,5 @@
 """singa_dask.shard: arrays, tables and Dask collections; in this process and on a cluster of threads."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from functools import partial

@@ -1,7 +1,5 @@
 """Samples that cannot become shards: the error says where they are, and nothing is left."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

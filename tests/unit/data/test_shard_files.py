@@ -1,7 +1,5 @@
 """From files of the user's to shards."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

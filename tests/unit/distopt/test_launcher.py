@@ -1,7 +1,5 @@
 """What launch tells about ranks that failed, without processes."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import cloudpickle

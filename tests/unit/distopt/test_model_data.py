@@ -1,7 +1,5 @@
 """What a model does with the arrays that it is called on: targets, normalisation, inputs that it can do without."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest

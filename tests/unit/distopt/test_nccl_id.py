@@ -1,7 +1,5 @@
 """The handshake of processes of multiprocessing: nobody who is silent makes others wait for ever."""
 
-from __future__ import annotations
-
 import os
 import socket
 

@@ -1,7 +1,5 @@
 """DistOpt with a model whose net is partitioned over the ranks, against the serial one, on threads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.one_machine import run_on_one_machine

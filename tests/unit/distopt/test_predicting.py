@@ -1,7 +1,5 @@
 """Predictions for what holds samples: arrays, DataFrames, Dask collections; pickled models, several threads."""
 
-from __future__ import annotations
-
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """One net as a class, a list, a graph and a job file: the same parameters after 100 steps, bit for bit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

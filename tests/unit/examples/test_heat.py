@@ -1,7 +1,5 @@
 """The data of examples/heat: the solver against the exact solution, conservation and symmetry."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.programs import program

@@ -1,7 +1,5 @@
 """The layers of examples/rnnlm: right formulas and right gradients."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The gradient pipeline by itself: stages that only note what is done with them."""
 
-from __future__ import annotations
-
 import threading
 import time
 from functools import partialmethod

@@ -1,7 +1,5 @@
 """ONNX models give what our nets give, by onnxruntime."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnxruntime
 import pytest

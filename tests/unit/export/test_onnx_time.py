@@ -1,7 +1,5 @@
 """ONNX models of recurrent nets give what our nets give, mini-batch after mini-batch, for any batch and any T."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnxruntime
 import pytest

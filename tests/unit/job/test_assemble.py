@@ -1,7 +1,5 @@
 """Nets put together from layers as objects: chained in a list, or called on each other."""
 
-from __future__ import annotations
-
 import pytest
 
 from singa_dask.errors import ConfigError

@@ -1,7 +1,5 @@
 """What layers, updaters, schedules and algorithms have in common, told of one that is none of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

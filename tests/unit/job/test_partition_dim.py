@@ -1,7 +1,5 @@
 """What a job may write about the partition of its net, and as names."""
 
-from __future__ import annotations
-
 import pytest
 
 from singa_dask.job import ClusterTopology, Job, load_job

@@ -1,7 +1,5 @@
 """Batch normalisation: running statistics, evaluation, and that a group normalises as one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The layers of docs/layers.md."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Dropout: the mask is a function of the position in the whole mini-batch, however the group divides it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

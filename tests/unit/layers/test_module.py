@@ -1,7 +1,5 @@
 """Nets as classes: the graph that they make."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

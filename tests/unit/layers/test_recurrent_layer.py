@@ -1,7 +1,5 @@
 """A recurrent layer of one's own, written as one time step, is as good as the built-in one of the same formula."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.gradients import check_gradients, loss_of

@@ -1,7 +1,5 @@
 """Shapes, settings and arrays that layers refuse: with their name, the key, and the way out."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The flat arrays: layout, views, slices and conversion."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Gradients of whole nets against central differences, in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.gradients import check_gradients, loss_of

@@ -1,7 +1,5 @@
 """Initial values: their statistics, and that nothing but seed and name changes them, not even a partition."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 

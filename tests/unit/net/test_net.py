@@ -1,7 +1,5 @@
 """The net's routing and its errors, with small layers of known derivatives. test_gradients.py has what it computes."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

@@ -1,7 +1,5 @@
 """Targets: numbers to predict that an input layer carries as labels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.gradients import check_gradients, loss_of

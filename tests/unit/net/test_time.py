@@ -1,7 +1,5 @@
 """Nets over time: folded and unrolled give the same numbers, and both the right ones."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import numpy as np

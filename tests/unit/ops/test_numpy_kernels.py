@@ -1,7 +1,5 @@
 """SINGA_DASK_KERNELS=numpy: everything runs on the NumPy reference."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

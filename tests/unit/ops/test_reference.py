@@ -1,7 +1,5 @@
 """The base Ops against formulas written out with loops."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

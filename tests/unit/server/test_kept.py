@@ -1,7 +1,5 @@
 """Servers that are lost, and successors that go on from what they have left in memory."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

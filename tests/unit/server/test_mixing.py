@@ -1,7 +1,5 @@
 """Neighbouring server groups that mix their changes by a rule of the user's own."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

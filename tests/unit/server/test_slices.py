@@ -1,7 +1,5 @@
 """How the flat parameters are cut."""
 
-from __future__ import annotations
-
 from itertools import accumulate, pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """What the commands do with a trained net, and evaluations of a whole set by any number of workers."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from socket import gethostname

@@ -1,7 +1,5 @@
 """A job with inputs for training, or training and validation, only: it is loaded, predicts and is exported."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

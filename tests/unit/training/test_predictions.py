@@ -1,7 +1,5 @@
 """Predictions for shards and files of other formats, and the files that they are written to."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What would train nonsense, or fail on the workers, is refused before anything starts."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest

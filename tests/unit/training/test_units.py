@@ -1,7 +1,5 @@
 """A job reads shards, and its model raw arrays: both see the same numbers, and predict in the units of the data."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

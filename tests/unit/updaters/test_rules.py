@@ -1,7 +1,5 @@
 """Every updater against its rule, written out in float64 one parameter at a time."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Learning-rate schedules against SINGA's formulas, and those of its own."""
 
-from __future__ import annotations
-
 from math import cos, pi
 
 import pytest

@@ -1,7 +1,5 @@
 """What holds for files of every format."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """Parquet files as a source."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 import numpy as np
