@@ -77,6 +77,26 @@ class DataError(SingaError):
     """A shard, manifest or data set is missing, damaged or inconsistent."""
 
 
+class NotFinite(DataError):
+    """Samples have values with which no net can compute.
+
+    column: of the values; what: they are; count: of them; first: the position of the first sample; hint: the way out.
+    """
+
+    def __init__(self, column: str, what: str, count: int, first: int, hint: str) -> None:
+        super().__init__(column, what, count, first, hint)
+        self.first = first
+
+    def __str__(self) -> str:
+        column, what, count, first, hint = self.args
+        return f"column {column!r}: {count:,} value(s) are {what}, the first in sample {first:,}. {hint}"
+
+    def after(self, rows: int) -> NotFinite:
+        """The same, where so many samples come before those that were looked at."""
+        column, what, count, first, hint = self.args
+        return NotFinite(column, what, count, first + rows, hint)
+
+
 class CheckpointError(SingaError):
     """A checkpoint is missing, damaged or of another net."""
 

@@ -166,7 +166,7 @@ def shard(
 
 def _files(manifest: Manifest) -> str:
     count = len(manifest.shards)
-    order = "in random order" if manifest.order.startswith("shuffled") else "in the order of the source"
+    order = "in random order" if manifest.shuffled else "in the order of the source"
     if manifest.in_place:
         return f"{count} file{'s' if count > 1 else ''}, read in place"
     return f"{count} shard{'s' if count > 1 else ''}, {order}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
+from weakref import WeakSet
 
 import numpy as np
 
@@ -136,6 +137,7 @@ class Loader:
         self._taken = 0  # rows of the current chunk
         self._features: np.ndarray | None = None
         self._labels: np.ndarray | None = None
+        _loaders.add(self)
         self._read_ahead()
 
     def next(self) -> LoadedBatch:
@@ -158,13 +160,16 @@ class Loader:
         return LoadedBatch(features[rows], None if labels is None else labels[rows], first_row, total_rows)
 
     def close(self) -> None:
-        """Cancel pending tasks and free all memory."""
+        """Cancel pending tasks and free all memory. The last loader of a process closes its shards too."""
         while self._pending:
             self._pending.popleft()[2].cancel()
         self._features = self._labels = None
         self._asked = self._chunk_stop = self.step
         self._ahead = 0
         self._submit = _closed  # Dask keeps results while their submitter exists
+        _loaders.discard(self)
+        if not _loaders:
+            close_shards()
 
     def __enter__(self) -> Loader:
         return self
@@ -271,6 +276,7 @@ _buffers = BufferPool(4 * MAX_CHUNK_NBYTES)
 
 # A process maps each shard once for all its loaders and tasks. A forked child starts without mappings.
 _lock = threading.Lock()
+_loaders: WeakSet[Loader] = WeakSet()  # that are open
 
 
 @lru_cache(maxsize=16)
@@ -316,6 +322,7 @@ def close_shards() -> None:
 def _forget() -> None:
     global _lock, _buffers
     _lock, _buffers = threading.Lock(), BufferPool(4 * MAX_CHUNK_NBYTES)
+    _loaders.clear()
     close_shards()
 
 

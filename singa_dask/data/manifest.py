@@ -76,6 +76,11 @@ class Manifest:
     folder: Path | None = field(default=None, compare=False)
 
     @property
+    def shuffled(self) -> bool:
+        """Whether the samples were written in random order."""
+        return self.order.startswith("shuffled")
+
+    @property
     def features(self) -> Column:
         """The first column of features."""
         return next(column for column in self.columns if column.role is Role.FEATURE)

@@ -26,13 +26,17 @@ class SequenceStream(BaseStream):
     One pass has the whole sequences of T records that fit between the starts of two rows: no record is in two of them,
     and the fewer than T + L that are left of each row are in none.
 
-    Raises ConfigError for values out of range, and if the group has fewer than B (T + L) records: a mini-batch would
-    contain a record twice.
+    Raises ConfigError for values out of range, if the records were shuffled, and if the group has fewer than B (T + L)
+    records: a mini-batch would contain a record twice.
     """
 
     def __init__(self, manifest: Manifest, conf: StreamConf):
         super().__init__(manifest, conf)
         _check_sequence(conf)
+        if manifest.shuffled:
+            message = f"reads sequences, and the records of {manifest.folder} were written in random order"
+            hint = "Write them again in the order of time: `singa-dask shard --no-shuffle`, or shard(shuffle=False)."
+            raise ConfigError(Problem("store_conf.sequence", message, str(conf.sequence), hint))
         begin, end = _span(manifest.total, conf)
         self.first = begin + (end - begin) * conf.group // conf.ngroups
         self.samples = begin + (end - begin) * (conf.group + 1) // conf.ngroups - self.first

@@ -9,7 +9,8 @@ import numpy as np
 
 from singa_dask.data.columns import Channels, Column, Role
 from singa_dask.data.normalise import resolve_normalisation
-from singa_dask.errors import DataError
+from singa_dask.distopt.described import Described
+from singa_dask.errors import DataError, NotFinite
 from singa_dask.job.job_pb2 import LayerProto, NetProto
 from singa_dask.job.stores import net_shape
 from singa_dask.net import Batch, Net, features_as_targets, inputs_of, labelled_inputs
@@ -73,6 +74,28 @@ def normalised(net: Net, feed: Mapping[str, Batch]) -> dict[str, Batch]:
         labels = None if batch.labels is None else layer.normalised_labels(net.ops, batch.labels)
         found[name] = Batch(layer.normalised(net.ops, batch.features), labels)
     return found
+
+
+def is_finite(net: Net, batch: Batch) -> bool:
+    """Whether the net can compute with these features."""
+    return batch.features.dtype.kind != "f" or bool(net.ops.xp.isfinite(batch.features).all())
+
+
+def not_finite(net: Net, layer: str, features: Any, known: Described | None) -> NotFinite:
+    """The error that names the features of an input layer that the net cannot compute with. features: all of them, not
+    normalised; known: of their column."""
+    with np.errstate(over="ignore"):
+        values = net.ops.to_host(features).astype(np.float32, copy=False)
+    wrong = np.argwhere(~np.isfinite(values).reshape(len(values), -1))
+    name, names = (known.column.name, known.column.names) if known is not None else (layer, ())
+    if values.ndim == 2:
+        place = int(wrong[0, 1])
+        wrong = wrong[wrong[:, 1] == place]
+        name = names[place] if names else f"{name}[{place}]"
+    first = int(wrong[0, 0])
+    what = "NaN" if np.isnan(values[first]).any() else "infinite or beyond float32"
+    hint = "Fill them as those of the training data were, or leave out these samples."
+    return NotFinite(name, what, len(wrong), first, hint)
 
 
 def _answering(net: Net) -> set[str]:

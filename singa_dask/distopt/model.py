@@ -14,7 +14,7 @@ import numpy as np
 from singa_dask.algorithms import BP
 from singa_dask.algorithms.evaluation import Evaluator
 from singa_dask.distopt.described import KnownData
-from singa_dask.distopt.feeding import check_normalisation, feed_of, normalised, read_files
+from singa_dask.distopt.feeding import check_normalisation, feed_of, is_finite, normalised, not_finite, read_files
 from singa_dask.distopt.loss import Loss
 from singa_dask.distopt.predicting import is_empty, predict
 from singa_dask.distopt.ranks import Ranks, own_arrays
@@ -26,7 +26,7 @@ from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers.context import Step
 from singa_dask.layers.group import Group
-from singa_dask.net import Batch, Net
+from singa_dask.net import Batch, Net, inputs_of
 from singa_dask.net.net import told_apart
 from singa_dask.ops import get_ops
 
@@ -316,13 +316,20 @@ class Model:
         ones maybe without rows."""
         if batchsize < 1:
             raise ConfigError(Problem("batchsize", "must be at least 1", str(batchsize)))
+        net = self._test_net
+        needed = {source for output in net.predictions() for source in inputs_of(net, output)}
         for call, step in enumerate(self._test_steps(rows, batchsize)):
             some = slice(call * batchsize, (call + 1) * batchsize)
             part = {
                 name: Batch(batch.features[some], None if batch.labels is None else batch.labels[some])
                 for name, batch in feed.items()
             }
-            yield normalised(self._test_net, part), step
+            with np.errstate(over="ignore"):
+                ready = normalised(net, part)
+            for name in needed & ready.keys():
+                if not is_finite(net, ready[name]):
+                    raise not_finite(net, name, feed[name].features, self.known.inputs.get(name))
+            yield ready, step
 
     def _test_steps(self, rows: int, batchsize: int) -> Iterator[Step]:
         if not self.partitioned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,6 +18,8 @@ from singa_dask.net import inputs_of
 if TYPE_CHECKING:
     from singa_dask.distopt.model import Model
 
+logger = logging.getLogger(__name__)
+
 
 def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
     """The output `output` of a model for every row of x, which is of any kind that `Model.predict` takes."""
@@ -30,7 +33,35 @@ def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
         return table(x, model, output, batchsize)
     if lazy[0]:
         return _lazy_array(model, x, output, batchsize)
-    return model.predict_all(x, output=output, batchsize=batchsize)[output]
+    return _predicted(model, x, output, batchsize)
+
+
+def _predicted(model: Model, x: Any, output: str, batchsize: int | None) -> np.ndarray:
+    found = model.predict_all(x, output=output, batchsize=batchsize)
+    checked = NotANumber(model)
+    checked.count({output: found[output]})
+    checked.warn()
+    return found[output]
+
+
+class NotANumber:
+    """Counts the predictions of a model that are NaN, so that the user is told of them and of the reason."""
+
+    def __init__(self, model: Model) -> None:
+        self._model, self._rows, self._wrong = model, 0, 0
+
+    def count(self, outputs: Mapping[str, np.ndarray]) -> None:
+        for rows in outputs.values():
+            self._rows += len(rows)
+            self._wrong += int(np.isnan(rows).any(axis=tuple(range(1, rows.ndim))).sum())
+
+    def warn(self) -> None:
+        """Log a warning if there are any."""
+        if self._wrong:
+            state = self._model.state_dict() if not self._model.partitioned else {}
+            broken = next((name for name, value in state.items() if not np.isfinite(value).all()), None)
+            why = f"parameter {broken!r} holds values that are not finite" if broken else "a sum in the net overflows"
+            logger.warning("%d of %d predictions are NaN: %s", self._wrong, self._rows, why)
 
 
 def is_empty(x: Any) -> bool:
@@ -45,7 +76,7 @@ def is_table(x: Any) -> bool:
 
 
 def _table(x: Any, model: Model, output: str, batchsize: int | None) -> Any:
-    rows = model.predict_all(_features(x, model, output), output=output, batchsize=batchsize)[output]
+    rows = _predicted(model, _features(x, model, output), output, batchsize)
     return _framed(model, rows, output, x.index)
 
 
@@ -112,7 +143,7 @@ def _by_rows(array: Any) -> Any:
 
 def _block(*blocks: Any, model: Model, names: Sequence[str | None], output: str, batchsize: int | None) -> np.ndarray:
     arrays = {name: _only(block) for name, block in zip(names, blocks, strict=True)}
-    return model.predict_all(arrays.get(None, arrays), output=output, batchsize=batchsize)[output]
+    return _predicted(model, arrays.get(None, arrays), output, batchsize)
 
 
 def _only(block: Any) -> Any:

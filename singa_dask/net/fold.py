@@ -22,6 +22,7 @@ def in_time(layers: Sequence[LayerProto], *, fold: bool = True) -> list[LayerPro
     """
     over_time = [layer for layer in layers if layer.unroll_len > 1]
     check_connections(layers)
+    _check_steps(layers)
     if over_time:
         try:
             return _folded(layers, fold=fold)
@@ -30,6 +31,21 @@ def in_time(layers: Sequence[LayerProto], *, fold: bool = True) -> list[LayerPro
                 if layer_class(layer).across_steps:
                     raise _needs_folding(layer, reason) from None
     return unrolled(layers, {layer.name for layer in over_time if layer_class(layer).recurrent})
+
+
+def _check_steps(layers: Sequence[LayerProto]) -> None:
+    """Check that recurrent layers have time steps, or read sequences that go on from step to step."""
+    named, inputs = {layer.name: layer for layer in layers}, dict[str, set[str]]()
+    for layer in layers:
+        read = (inputs.get(source, set()) for source in layer.srclayers)
+        inputs[layer.name] = set().union(*read) if layer.srclayers else {layer.name}
+        single = all(
+            named[name].HasField("store_conf") and not named[name].store_conf.sequence for name in inputs[layer.name]
+        )
+        if single and layer.unroll_len == 1 and inputs[layer.name] and layer_class(layer).recurrent:
+            message = "is recurrent, but has no time steps: it would read each sample as one step"
+            hint = "Set unroll_len of the net to the number of steps T, and sequence: T of its input layer."
+            raise ConfigError(Problem(f"layer {layer.name!r}", message, "unroll_len: 1", hint))
 
 
 class _NotFolded(Exception):

@@ -37,11 +37,12 @@ class Arrays:
     options: Mapping[str, Any] = field(default_factory=dict)
     plain: bool = False
 
-    def write(self, out: Path, client: Client | None, like: Manifest | None = None) -> Manifest:
+    def write(self, out: Path, client: Client | None, like: Manifest | None, *, in_order: bool) -> Manifest:
         if self.plain:
-            options = {"shuffle_seed": 0, "overwrite": True, **self.options}
+            options = {"shuffle_seed": None if in_order else 0, "overwrite": True, **self.options}
             return write_shards(out, self.x, self.y, weight=self.weight, **options)
-        options = {"client": client, "sample_weight": self.weight, "overwrite": True, "like": like, **self.options}
+        options = {"client": client, "sample_weight": self.weight, "overwrite": True, "like": like}
+        options |= {"shuffle": not in_order, **self.options}
         return next(iter(shard(self.x, self.y, out, **options).values()))
 
 
@@ -54,7 +55,8 @@ def with_data(job: Job, data: Any, validation: Any, folder: Callable[[], Path], 
     """The job whose input layers without a path read the given data.
 
     data: a folder of shards, a named data set, or (X, y) or (X, y, sample_weight) as `shard` takes them; where they
-    have weights, the losses read these. validation: the same, or the share of the data that is held out.
+    have weights, the losses read these. Their order is kept if the job reads sequences. validation: the same, or the
+    share of the data that is held out.
     folder: returns where shards are written. Raises ConfigError where the job has no such layer, and what `shard`
     raises.
     """
@@ -62,13 +64,14 @@ def with_data(job: Job, data: Any, validation: Any, folder: Callable[[], Path], 
         hint = "Leave out the path of a kRecordInput: store_conf { batchsize: 64 }."
         raise ConfigError(Problem("data", "no input layer takes them: all have a path", hint=hint))
     share = _share(validation)
-    training = _written(data, "data", folder, client)
+    in_order = any(layer.store_conf.sequence for layer in job.proto.neuralnet.layer if _is_open(layer))
+    training = _written(data, "data", folder, client, in_order=in_order)
     held_out = training if share else None
     factor = factor_of(Manifest.load(training))
     weight = factor and factor.name
     if validation is not None and not share:
         given_set = _as_weighted(validation) if factor and factor.role is Role.WEIGHT else validation
-        held_out = _written(given_set, "validation", folder, client, Manifest.load(training))
+        held_out = _written(given_set, "validation", folder, client, Manifest.load(training), in_order=in_order)
     layers: list[LayerProto] = []
     for layer in job.proto.neuralnet.layer:
         layers += _reading(layer, training, held_out, share) if _is_open(layer) else [_copied(layer)]
@@ -126,7 +129,13 @@ def _as_weighted(validation: Any) -> Any:
 
 
 def _written(
-    data: Any, what: str, folder: Callable[[], Path], client: Client | None, like: Manifest | None = None
+    data: Any,
+    what: str,
+    folder: Callable[[], Path],
+    client: Client | None,
+    like: Manifest | None = None,
+    *,
+    in_order: bool,
 ) -> Path:
     """The folder of shards with these data. like: that of the training data, with their encoders and classes."""
     if isinstance(data, str | os.PathLike):
@@ -137,7 +146,7 @@ def _written(
         hint = "Give a folder of shards, (X, y), or (X, y, sample_weight)."
         raise ConfigError(Problem(what, "is not a data set", type(data).__name__, hint))
     new = folder() / f".{what}.{os.getpid()}"
-    manifest = data.write(new, client, like)
+    manifest = data.write(new, client, like, in_order=in_order)
     # Named after its content: what a job file names cannot become other data.
     final = new.with_name(f"{what}-{manifest.digest[:12]}")
     if final.exists():

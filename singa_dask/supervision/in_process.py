@@ -9,7 +9,6 @@ from typing import Any
 
 from singa_dask.cluster.cores import equal_share
 from singa_dask.comm.solo import SoloCommunicator
-from singa_dask.data.loader import close_shards
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import ClusterTopology
 from singa_dask.supervision.interrupts import interrupts
@@ -44,10 +43,7 @@ class InProcess:
                 stop_requested=lambda: bool(self.stopped),
                 cores=self._plan.group.cores[0],
             )
-            try:
-                return train_rank(SoloCommunicator(), self._plan, services)
-            finally:
-                close_shards()  # a run in a temporary folder would keep them on the disk
+            return train_rank(SoloCommunicator(), self._plan, services)
 
     def stop(self, by: str) -> None:
         """Ask the run to end after the step in progress. From any thread."""

@@ -11,7 +11,7 @@ import numpy as np
 from singa_dask.data.columns import MAX_RANK, Channels, Column, Role, guess_channels, stored_dtype
 from singa_dask.data.ingest.facts import ColumnFacts, Kind
 from singa_dask.data.sources.source import Source
-from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.errors import ConfigError, DataError, NotFinite, Problem
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +61,8 @@ def _check_finite(facts: ColumnFacts) -> None:
         what, count, first = "infinite or beyond float32", facts.infinite, facts.first_infinite
     else:
         return
-    raise DataError(
-        f"column {facts.name!r}: {count:,} value(s) are {what}, the first in sample {first:,}. "
-        "Replace them (numpy.nan_to_num), leave out these samples, or mask targets with the option mask."
-    )
+    hint = "Replace them (numpy.nan_to_num), leave out these samples, or mask targets with the option mask."
+    raise NotFinite(facts.name, what, count, first, hint)
 
 
 def factor_column(name: str, role: Role, facts: ColumnFacts, columns: Sequence[Column]) -> Column:

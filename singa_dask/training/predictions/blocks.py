@@ -193,6 +193,11 @@ def channels_last(values: np.ndarray, column: Column) -> np.ndarray:
     return np.moveaxis(values, 1, -1) if column.channels is Channels.FIRST else values
 
 
+def close_shards() -> None:
+    """Close the shards that blocks of this process have read."""
+    _shards.cache_clear()
+
+
 @lru_cache(maxsize=16)
 def _shards(folder: Path, digest: str) -> ShardFolder:
     manifest = Manifest.load(folder)

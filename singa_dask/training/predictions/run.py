@@ -6,7 +6,7 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,18 +14,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singa_dask.cluster.cores import equal_share
+from singa_dask.cluster.remote import run_each
 from singa_dask.data.ingest.run import SURVEY_SECONDS, check_workers
 from singa_dask.data.shared_files import SharedFiles, check_shared
 from singa_dask.data.sources.source import files_of
 from singa_dask.distopt import Model
+from singa_dask.distopt.predicting import NotANumber
+from singa_dask.errors import NotFinite
 from singa_dask.ops.blas import blas_threads
-from singa_dask.training.predictions.blocks import Block
+from singa_dask.training.predictions.blocks import Block, close_shards
 from singa_dask.training.predictions.files import Output, Predicted, writing
 
 if TYPE_CHECKING:
     from distributed import Client
 
 Submit = Callable[[Block], Any]
+CLOSE_S = 10.0
 
 
 def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Client | None = None) -> int:
@@ -38,13 +42,19 @@ def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Cli
     if client is not None:
         check_shared(client, SharedFiles(files_of(blocks)))
     written = 0
+    found = NotANumber(model)
     with writing(out, outputs) as write, _submitting(model, client) as (submit, ahead):
-        for predicted in _in_order(submit, blocks, ahead, client):
-            rows = len(predicted.values[outputs[0].name])
-            if predicted.numbers is None:
-                predicted = replace(predicted, numbers=np.arange(written, written + rows))
-            write(predicted)
-            written += rows
+        try:
+            for predicted in _in_order(submit, blocks, ahead, client):
+                rows = len(predicted.values[outputs[0].name])
+                if predicted.numbers is None:
+                    predicted = replace(predicted, numbers=np.arange(written, written + rows))
+                write(predicted)
+                found.count(predicted.values)
+                written += rows
+        except NotFinite as error:
+            raise error.after(written) from None
+    found.warn()
     return written
 
 
@@ -88,11 +98,15 @@ def _result(future: Any, client: Client | None) -> Predicted:
 @contextmanager
 def _submitting(model: Model, client: Client | None) -> Iterator[tuple[Submit, int]]:
     """A function that starts the task of a block, and how many of them there should be."""
-    if client is None:
-        threads = equal_share(1) if model.ops.device == "cpu" else 1
-        with blas_threads(1), ThreadPoolExecutor(threads) as pool:
+    with ExitStack() as stack:
+        if client is None:
+            threads = equal_share(1) if model.ops.device == "cpu" else 1
+            stack.callback(close_shards)
+            stack.enter_context(blas_threads(1))
+            pool = stack.enter_context(ThreadPoolExecutor(threads))
             yield lambda block: pool.submit(_predict, model, block), threads + 1
-        return
-    threads = sum(client.nthreads().values())
-    sent = client.submit(pickle.loads, pickle.dumps(model), pure=False)
-    yield lambda block: client.submit(_predict, sent, block, pure=False), 2 * threads
+        else:
+            threads = client.nthreads()
+            stack.callback(run_each, client, close_shards, dict.fromkeys(threads, ()), CLOSE_S)
+            sent = client.submit(pickle.loads, pickle.dumps(model), pure=False)
+            yield lambda block: client.submit(_predict, sent, block, pure=False), 2 * sum(threads.values())

@@ -115,6 +115,11 @@ def test_faults_name_the_key_and_the_way_out(conf, change, fault):
         stream_of(manifest_of([50]), replace(conf, **change))
 
 
+def test_sequences_of_shuffled_records_are_refused():
+    with pytest.raises(ConfigError, match=r"sequence: .*in random order. Received: 5. Write .* --no-shuffle"):
+        stream_of(replace(manifest_of([50]), order="shuffled, seed 0"), CONF)
+
+
 @pytest.mark.parametrize("conf", [StreamConf(4), replace(CONF, sequence=3, lookahead=0)])
 def test_random_skip_is_seeded_and_bounded(conf):
     skips = [stream_of(manifest_of([50]), replace(conf, seed=seed, random_skip=3)).skip for seed in [*range(60)] * 2]

@@ -15,7 +15,7 @@ from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.data import Manifest
 from singa_dask.data.columns import Column, Role
 from singa_dask.distopt import DistOpt
-from singa_dask.errors import ConfigError, DataError
+from singa_dask.errors import ConfigError, DataError, NotFinite
 from singa_dask.updaters import SGD
 
 X = np.random.default_rng(5).normal(size=(23, 6)).astype(np.float32)
@@ -130,6 +130,32 @@ def test_samples_that_do_not_fit_are_told_at_once(model):
         model.predict(da.from_array(X[:, :5], chunks=(5, 5)))
     with pytest.raises(ConfigError, match="must be a Dask array of samples"):
         model.predict(da.from_array(X[:, 0], chunks=5))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
+def test_what_no_net_can_compute_with_is_refused(model, bad):
+    x = X.astype(np.float64)
+    x[[9, 11], 2] = x[20, 4] = bad
+    what = "NaN" if np.isnan(bad) else "infinite or beyond float32"
+    told = rf"column 'recordinput1\[2\]': 2 value\(s\) are {what}, the first in sample 9\. Fill them"
+    for given in (x, pd.DataFrame(x)):
+        with pytest.raises(NotFinite, match=told):
+            model.predict(given, batchsize=4)
+    with pytest.raises(NotFinite, match="2 value"):
+        model.evaluate(x, np.zeros(23, int))
+    with pytest.raises(NotFinite, match="the first in sample 2"):  # of its block
+        model.predict(da.from_array(x[:14], chunks=(7, 6))).compute(scheduler="sync")
+
+
+def test_predictions_that_are_nan_are_counted_with_the_reason(model, caplog):
+    broken = pickle.loads(pickle.dumps(model))
+    state = broken.state_dict()
+    state["innerproduct1_bias"][3] = np.nan
+    broken.load_state_dict(state)
+    broken.predict(X)
+    assert caplog.messages == [
+        "23 of 23 predictions are NaN: parameter 'innerproduct1_bias' holds values that are not finite"
+    ]
 
 
 def test_a_lazy_prediction_is_of_the_model_at_that_time_which_is_one_task(expected):

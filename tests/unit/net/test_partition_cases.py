@@ -3,7 +3,6 @@
 import pytest
 from support.partitioned import Member, assert_equal_to_serial, batches, net_of
 from support.user_layers import (
-    Cell,
     Damped,
     Everything,
     Halves,
@@ -88,11 +87,6 @@ def weights_of_samples(data):
 def user_layers_with_several_outputs(data):
     halves = Halves("halves", ip("ip1", data, 9))
     return classified(data, ReLU("relu", halves), Scaled("scaled", halves))
-
-
-@case
-def user_cells(data):
-    return classified(data, Cell("cell", ip("ip1", data, 8)))
 
 
 @case

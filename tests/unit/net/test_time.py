@@ -230,6 +230,16 @@ def test_unrolling_that_cannot_be_is_refused(change, words):
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
+@pytest.mark.parametrize("kind", [RNN, GRU, LSTM])
+def test_recurrent_layers_need_time_steps(kind):
+    layers = [RecordInput("data", shape=[48, 8]), kind("cell", dim_hidden=4), InnerProduct("out", num_output=2)]
+    proto = NetProto(layer=assemble(layers))
+    with pytest.raises(ConfigError, match=r"'cell'.*each sample as one step. Received: unroll_len: 1. .*sequence: T"):
+        build(proto)
+    proto.layer[0].store_conf.sequence = 1  # its state goes on from step to step
+    build(proto)
+
+
 def test_a_sequence_is_read_step_by_step_without_being_told_so():
     proto = deepcopy(NETS["gru"])
     proto.layer[0].ClearField("unroll_len")

@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 
 from singa_dask.data import Manifest, write_shards
+from singa_dask.data.load import load as load_data
 from singa_dask.errors import CheckpointError, ConfigError, DataError
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers import EuclideanLoss, InnerProduct, RecordInput, SoftmaxLoss
+from singa_dask.layers import GRU, EuclideanLoss, InnerProduct, RecordInput, SoftmaxLoss
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.driver import train
 from singa_dask.supervision.given import Arrays, with_data
@@ -75,6 +76,18 @@ def test_an_earlier_run_keeps_its_data(run, tmp_path):
     shutil.rmtree(folders[1])
     with pytest.raises((ConfigError, DataError), match="run/data"):
         train(tmp_path / "run/job.conf", processes=False, workspace=tmp_path / "again", display=Display())
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_records_of_sequences_keep_their_order(run, tmp_path, plain):
+    inputs = [RecordInput("data", batchsize=4, sequence=10)]
+    net = [GRU("cell", dim_hidden=4), InnerProduct("scores", num_output=2), SoftmaxLoss("loss")]
+    given = Arrays(X, Y, plain=plain)
+    run(job(inputs, net, unroll_len=10, alg="kBP"), given, validation=given)
+    folders = [manifest.parent for manifest in (tmp_path / "run").rglob("manifest.json")]
+    assert len(folders) == 2
+    for folder in folders:
+        np.testing.assert_array_equal(load_data(folder)[0], X)
 
 
 def test_a_folder_that_is_not_of_a_run_is_left_alone(run, tmp_path):

@@ -12,7 +12,7 @@ from support.views import OtherMachine
 
 from singa_dask import Job, Model, layers, shard, updaters
 from singa_dask.data import write_shards
-from singa_dask.errors import CheckpointError, ClusterError, ConfigError, DataError
+from singa_dask.errors import CheckpointError, ClusterError, ConfigError, DataError, NotFinite
 from singa_dask.job import job_to_text
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.training import checkpoint as checkpoints
@@ -189,6 +189,16 @@ def test_files_of_other_formats_are_read(kinds, tmp_path, predict, name, columns
     assert list(found["sample"]) == list(range(25))
     np.testing.assert_allclose(found["probability"], kinds.predict(X).max(1), rtol=1e-4)
     assert list(found.get("label", [])) == [KINDS[label] for label in LABELS] * labelled
+
+
+def test_a_missing_value_is_named_by_its_sample_in_the_file(kinds, tmp_path, predict, monkeypatch):
+    monkeypatch.setattr("singa_dask.data.sources.files.BLOCK_NBYTES", 64)
+    x = X.copy()
+    x[[17, 20], 3] = np.nan
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["X"] = x
+    with pytest.raises(NotFinite, match=r"column 'x\[3\]': 1 value\(s\) are NaN, the first in sample 17\."):
+        predict(kinds, data="a.h5", x=["X"])
 
 
 @pytest.mark.parametrize(

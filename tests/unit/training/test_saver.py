@@ -1,5 +1,6 @@
 """Checkpoints that are written beside training."""
 
+from concurrent import futures
 from contextlib import nullcontext
 from unittest.mock import Mock
 
@@ -69,11 +70,16 @@ def test_what_is_saved_is_the_state_of_the_call(tmp_path, monkeypatch, room):
         np.testing.assert_array_equal(array, WHOLE)
 
 
-def test_a_full_disk_does_not_end_training(tmp_path, full_disk):
+def test_a_full_disk_does_not_end_training(tmp_path, full_disk, monkeypatch):
+    """Whether the next checkpoint waits for it or a step only looks."""
+    monkeypatch.setattr(saver, "has_room", lambda *_: True)
+
     def member(comm):
         worker = Worker(comm)
         for step in (1, 2):
             worker.save(path_of(tmp_path, step), step)
+        futures.wait([worker.saver._under_way[0]])
+        worker.saver.look()
         worker.end()
         return worker.failures, worker.written
 
