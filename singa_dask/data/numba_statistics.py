@@ -9,14 +9,15 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def shifted_sums(x_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sums, and sums of squares, of x - x[0] in float64: (D,) each."""
+def shifted_sums(x_ND: np.ndarray, first: int, weight_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted sums, and sums of squares, of x - x[first] in float64: (D,) each. weight_N: empty if all are 1."""
     sums_D, squares_D = np.zeros(x_ND.shape[1]), np.zeros(x_ND.shape[1])
-    first = x_ND[0]
+    centre = x_ND[first]
     for i in range(x_ND.shape[0]):
         x = x_ND[i]
+        weight = weight_N[i] if weight_N.size else 1.0
         for j in range(x.size):
-            distance = np.float64(x[j]) - np.float64(first[j])
-            sums_D[j] += distance
-            squares_D[j] += distance * distance
+            distance = np.float64(x[j]) - np.float64(centre[j])
+            sums_D[j] += weight * distance
+            squares_D[j] += weight * (distance * distance)
     return sums_D, squares_D

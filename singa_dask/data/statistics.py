@@ -15,9 +15,12 @@ from singa_dask.data.columns import Column
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of every position of a sample: mean and sum of squared distances from it, (D,) float64, over `count` samples."""
+    """Of every position of a sample: mean and sum of squared distances from it, (D,) float64, over `count` samples.
 
-    count: int
+    A sample of weight w is as good as w samples.
+    """
+
+    count: float
     mean: np.ndarray
     squares: np.ndarray
 
@@ -27,17 +30,21 @@ class Statistics:
         return cls(0, np.zeros(values), np.zeros(values))
 
     @classmethod
-    def of(cls, x_ND: np.ndarray) -> Statistics:
+    def of(cls, x_ND: np.ndarray, weight_N: np.ndarray | None = None) -> Statistics:
         """Of these samples, at least one."""
         from singa_dask.data import numba_statistics  # imports Numba
 
         x_ND = x_ND.reshape(len(x_ND), -1)
         if x_ND.dtype == np.float16:  # which Numba does not compute with
             x_ND = x_ND.astype(np.float32)
-        sums, squares = numba_statistics.shifted_sums(np.ascontiguousarray(x_ND))
-        count = len(x_ND)
+        weight = np.empty(0) if weight_N is None else weight_N.astype(np.float64)
+        count = len(x_ND) if weight_N is None else float(weight.sum())
+        if not count:
+            return cls.none(x_ND.shape[1])
+        first = 0 if weight_N is None else int(np.flatnonzero(weight)[0])
+        sums, squares = numba_statistics.shifted_sums(np.ascontiguousarray(x_ND), first, weight)
         mean = sums / count
-        return cls(count, x_ND[0] + mean, np.maximum(squares - sums * mean, 0))
+        return cls(count, x_ND[first] + mean, np.maximum(squares - sums * mean, 0))
 
     def merge(self, other: Statistics) -> Statistics:
         """Of both sets of samples (Chan et al. 1979)."""
@@ -53,7 +60,7 @@ class Statistics:
         mean = self.mean.reshape(column.shape)
         axes = column.statistics_axes
         centre = mean.mean(axis=axes, keepdims=True)
-        spread = self.squares.reshape(column.shape) / max(self.count, 1) + np.square(mean - centre)
+        spread = self.squares.reshape(column.shape) / (self.count or 1) + np.square(mean - centre)
         std = np.sqrt(spread.mean(axis=axes))
         return replace(
             column, mean=tuple(np.atleast_1d(mean.mean(axis=axes)).tolist()), std=tuple(np.atleast_1d(std).tolist())
@@ -62,7 +69,7 @@ class Statistics:
     def write(self, path: Path, shape: tuple[int, ...]) -> None:
         """`mean` and `std`, float32, in the sample's shape. std is 1 at constant positions, where (x - mean) / std is
         then 0."""
-        std = np.sqrt(self.squares / self.count)
+        std = np.sqrt(self.squares / (self.count or 1))
         with h5py.File(path, "w") as file:
             file.create_dataset("mean", data=self.mean.astype("<f4").reshape(shape))
             file.create_dataset("std", data=np.where(std > 0, std, 1).astype("<f4").reshape(shape))

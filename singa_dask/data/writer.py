@@ -149,11 +149,13 @@ def write_shard(
     try:
         with open(path, "r+b", buffering=0) as file:
             for arrays in _portions(batches, columns, window):
+                weight = weight_of(columns, arrays)
                 for column in columns:
                     rows = arrays[column.name]
                     _write_at(file.fileno(), rows, offsets[column.name] + position * column.nbytes)
                     if column.role is not Role.LABEL:
-                        statistics[column.name] = statistics[column.name].merge(Statistics.of(rows))
+                        own = Statistics.of(rows, None if column.role is Role.WEIGHT else weight)
+                        statistics[column.name] = statistics[column.name].merge(own)
                 count = len(arrays[columns[0].name])
                 for start in range(0, count, window):
                     hashes.append(window_hash(arrays[column.name][start : start + window] for column in columns))
@@ -165,6 +167,11 @@ def write_shard(
     if position != samples:
         raise DataError(f"{path}: {samples} samples were announced, but {position} came.")
     return Shard(path.name, samples, tuple(hashes)), statistics
+
+
+def weight_of(columns: Sequence[Column], arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """The weights of samples among the arrays of these columns: (n,)."""
+    return next((arrays[column.name].reshape(-1) for column in columns if column.role is Role.WEIGHT), None)
 
 
 def finish(
@@ -180,7 +187,13 @@ def finish(
     notes: Sequence[str] = (),
     durable: bool = True,
 ) -> Manifest:
-    """Write statistics and manifest of shards that lie in `folder`. statistics: of all shards together."""
+    """Write statistics and manifest of shards that lie in `folder`. statistics: of all shards together.
+
+    Raises DataError if all weights are 0.
+    """
+    for column in columns:
+        if column.role is Role.WEIGHT and not statistics[column.name].mean.any():
+            raise DataError(f"column {column.name!r}: the weights of all samples are 0. At least one must count.")
     described = [
         column if column.role is Role.LABEL else statistics[column.name].in_column(column) for column in columns
     ]

@@ -68,14 +68,3 @@ def feature_column(x: Any) -> Column:
     shape = tuple(int(size) for size in x.shape[1:])
     channels = guess_channels(shape) or Channels.LAST
     return Column("x", Role.FEATURE, "float32", shape, channels)
-
-
-def scale(x: np.ndarray, column: Column, weight: np.ndarray) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of x as shards have them, of the data set in which each sample occurs as often as
-    its weight says. A value that does not vary has a deviation of 1."""
-    axes = (0, *(axis + 1 for axis in column.statistics_axes))
-    weights = np.broadcast_to(weight.reshape(-1, *[1] * (x.ndim - 1)), x.shape)
-    mean = np.average(x, axis=axes, weights=weights, keepdims=True)
-    std = np.sqrt(np.average((x - mean) ** 2, axis=axes, weights=weights))
-    std = np.where(std > 0, std, 1.0)
-    return np.ravel(mean).tolist(), np.ravel(std).tolist()

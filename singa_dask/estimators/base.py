@@ -17,9 +17,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from singa_dask.data.columns import Column, stored_dtype
+from singa_dask.data.manifest import Manifest
+from singa_dask.data.manifest_reader import read_description
 from singa_dask.distopt import Model
-from singa_dask.errors import ConfigError, Problem
-from singa_dask.estimators.arrays import feature_column, is_lazy, rows_of, scale
+from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.estimators.arrays import feature_column, is_lazy, is_table, rows_of
 from singa_dask.estimators.nets import layers_for
 from singa_dask.job import Job, runs_in
 from singa_dask.job.fields import assign
@@ -36,6 +38,7 @@ from singa_dask.training.evaluate import load_model
 from singa_dask.updaters import Adam
 
 EPOCHS, BATCH_SIZE, LEARNING_RATE = 100, 64, 0.002
+NO_WEIGHT = "sample_weight must have at least one non-zero number."
 # Parameters that clones share: a client cannot be copied, and the others are not changed.
 _SHARED = ("net", "updater", "callbacks", "client", "cluster")
 _OWN_SCALE = ("mean_value", "std_value", "mean_file", "std_file", "normalise")
@@ -260,25 +263,22 @@ class Estimator(BaseEstimator):
         answers = self._answers(y)
         scale: Mapping[str, Any] = {"normalise": True, "normalise_target": True}
         if is_lazy(x):
-            data: Any = Arrays(x, answers, weight, self._options(lazy=True))
+            if weight is not None and not bool(weight.any().compute()):
+                raise ValueError(NO_WEIGHT)
+            options = self._options(lazy=True) | ({"like": self._known()} if goes_on else {})
+            data: Any = Arrays(x, answers, weight, options)
         else:
             if weight is not None:
                 weight = _check_sample_weight(weight, x, ensure_non_negative=True)
                 if not weight.any():
-                    raise ValueError("sample_weight must have at least one non-zero number.")
+                    raise ValueError(NO_WEIGHT)
                 weight = weight / weight.mean()
-                scale = self._weighted_scale(x, answers, weight)
             data = self._arrays(x, answers, weight)
         return Examples(data, x, y, self._scale if goes_on else scale)
 
     def _arrays(self, x: np.ndarray, answers: np.ndarray, weight: np.ndarray | None = None) -> Arrays:
         options = {"channels": feature_column(x).channels, "durable": self.workspace is not None}
         return Arrays(x, answers, weight, {**options, **self._options(lazy=False)}, plain=True)
-
-    def _weighted_scale(self, x: np.ndarray, answers: np.ndarray, weight: np.ndarray) -> dict[str, Any]:
-        """Of the data set in which each sample occurs as often as its weight says."""
-        mean, std = scale(x, feature_column(x), weight)
-        return {"mean": mean, "std": std}
 
     def _validation_set(self) -> Any:
         if not isinstance(self.validation, tuple):
@@ -297,17 +297,35 @@ class Estimator(BaseEstimator):
                 x = x.astype(np.float64)
         elif first:
             self.n_features_in_ = int(x.shape[1])
-            if hasattr(x, "columns"):
+            if is_table(x):
                 self.feature_names_in_ = np.asarray(x.columns, dtype=object)
+        else:
+            x = self._by_name(x)
         if first:
             self._sample_shape = tuple(map(int, x.shape[1:]))
         return x, y
+
+    def _known(self) -> Manifest:
+        """The columns and encoders of the data so far."""
+        columns, encoders = read_description(self.model_.described[self.model_.net.input_layers[0]])
+        return Manifest(0, columns, 1, (), encoders=encoders)
+
+    def _by_name(self, x: Any) -> Any:
+        """The columns of a DataFrame as in `fit`, whatever their order. Raises ValueError if one is missing."""
+        names = getattr(self, "feature_names_in_", None)
+        if names is None or not is_table(x):
+            return x
+        missing = [str(name) for name in names if name not in x.columns]
+        if missing:
+            hint = nearest(missing[0], map(str, x.columns))
+            raise ValueError(f"X lacks the columns {', '.join(missing)}, to which it was fitted. {hint}")
+        return x[list(names)]
 
     def _checked(self, x: Any) -> Any:
         """x to predict for. A Dask collection stays lazy."""
         check_is_fitted(self, "model_")
         if is_lazy(x):
-            return x
+            return self._by_name(x)
         x = validate_data(self, x, reset=False, allow_nd=True, dtype="numeric")
         if x.shape[1:] != self._sample_shape:
             raise ValueError(f"X has samples of shape {x.shape[1:]}, but it was fitted to {self._sample_shape}.")

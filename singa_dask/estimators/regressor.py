@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import assert_all_finite, check_consistent_length, validate_data
 
-from singa_dask.estimators.arrays import feature_column, is_lazy, is_table, scale
+from singa_dask.estimators.arrays import is_lazy, is_table
 from singa_dask.estimators.base import Estimator
 
 
@@ -73,10 +73,6 @@ class Regressor(RegressorMixin, Estimator):
 
     def _options(self, *, lazy: bool) -> dict[str, Any]:
         return {"targets": True} if lazy else {}
-
-    def _weighted_scale(self, x: np.ndarray, answers: np.ndarray, weight: np.ndarray) -> dict[str, Any]:
-        mean, std = scale(answers, feature_column(answers), weight)
-        return {**super()._weighted_scale(x, answers, weight), "target_mean": mean, "target_std": std}
 
     def _outputs(self, y: Any) -> tuple[int, bool]:
         return prod(self._target_shape), False

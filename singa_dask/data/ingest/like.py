@@ -20,7 +20,7 @@ def prepared_like(source: Source, like: Manifest) -> tuple[Source, Encoding]:
     for encoder in encoders:
         if encoder.column not in source.x:
             hint = nearest(encoder.column, source.x)
-            raise DataError(f"column {encoder.column!r}: is not there, but {like.folder} has it. {hint}")
+            raise DataError(f"column {encoder.column!r}: is not there, but {_named(like)} has it. {hint}")
     classes, roles = dict(source.classes), dict(source.roles)
     answers = [column for column in like.columns if column.role in (Role.LABEL, Role.TARGET)]
     for name in source.y:
@@ -44,6 +44,10 @@ def columns_like(columns: Sequence[Column], like: Manifest) -> tuple[Column, ...
         for what in ("role", "shape", "channels", "names"):
             ours, theirs = getattr(column, what), getattr(before, what)
             if ours != theirs:
-                raise DataError(f"column {column.name!r}: has the {what} {ours}, but in {like.folder} {theirs}.")
+                raise DataError(f"column {column.name!r}: has the {what} {ours}, but in {_named(like)} {theirs}.")
         made.append(replace(column, classes=before.classes))
     return tuple(made)
+
+
+def _named(like: Manifest) -> str:
+    return str(like.folder or "the training data")

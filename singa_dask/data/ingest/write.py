@@ -271,7 +271,8 @@ def _finish(
     statistics = results[0][1]
     for _, other in results[1:]:
         statistics = {name: found.merge(other[name]) for name, found in statistics.items()}
-    notes = [*layout.notes, *_constant(layout, statistics)] if split == 0 else layout.notes
+    samples = sum(shard.samples for shard, _ in results)
+    notes = [*layout.notes, *_constant(layout, statistics, samples)] if split == 0 else layout.notes
     for path in (*folder.glob("shard-*.json"), *folder.glob("shard-*.moments")):
         path.unlink()
     finish(
@@ -287,11 +288,11 @@ def _finish(
     )
 
 
-def _constant(layout: Layout, statistics: Mapping[str, Statistics]) -> list[str]:
+def _constant(layout: Layout, statistics: Mapping[str, Statistics], samples: int) -> list[str]:
     """What to say of features and targets that have the same value in all training samples."""
     notes = []
     for column in layout.columns:
-        if column.role not in (Role.FEATURE, Role.TARGET) or statistics[column.name].count < 2:
+        if column.role not in (Role.FEATURE, Role.TARGET) or samples < 2:
             continue
         same = np.flatnonzero(np.array(statistics[column.name].in_column(column).std) == 0)
         if not same.size:

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import dask.array as da
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 
-from singa_dask import load
+from singa_dask import load, shard
 from singa_dask.data import Manifest, ShardFolder, write_shards
+from singa_dask.data.columns import Role
+from singa_dask.data.in_place import index
 from singa_dask.data.writer import choose_window
 from singa_dask.errors import DataError
 
@@ -19,6 +23,35 @@ def test_statistics_are_those_of_the_whole_set(images, image_arrays):
     with h5py.File(images.folder / "statistics.h5") as file:
         np.testing.assert_allclose(file["mean"], x.mean(0), rtol=1e-6)
         np.testing.assert_allclose(file["std"], x.std(0), rtol=1e-6)
+
+
+WRITERS = {
+    "NumPy": lambda x, y, w, out: write_shards(out, x, y, weight=w),
+    "Dask": lambda x, y, w, out: shard(da.from_array(x, chunks=(7, 3)), y, out, sample_weight=w, targets=True)[""],
+    "pandas": lambda x, y, w, out: shard(pd.DataFrame(x), y, out, sample_weight=w, targets=True)[""],
+    "HDF5 in place": lambda x, y, w, out: in_place(x, y, w, out),
+}
+
+
+def in_place(x, y, weight, out):
+    with h5py.File(out.with_suffix(".h5"), "w") as file:
+        file["x"], file["y"], file["w"] = x, y, weight
+    roles = {"x": ("x", Role.FEATURE), "y": ("y", Role.TARGET), "weight": ("w", Role.WEIGHT)}
+    return index([out.with_suffix(".h5")], out, roles)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_statistics_are_those_of_samples_that_occur_as_often_as_they_weigh(tmp_path, writer):
+    rng = np.random.default_rng(3)
+    x, y, weight = rng.normal(3, 2, (40, 3)), rng.normal(size=40), rng.integers(0, 4, 40).astype(np.float32)
+    x[weight == 0], y[weight == 0] = 1e9, -1e9
+    made = WRITERS[writer](x, y, weight, tmp_path / "out")
+    for column, values in ((made.features, x), (made.targets, y)):
+        repeated = np.repeat(values, weight.astype(int), axis=0)
+        np.testing.assert_allclose(column.mean, np.atleast_1d(repeated.mean(0)), rtol=1e-6)
+        np.testing.assert_allclose(column.std, np.atleast_1d(repeated.std(0)), rtol=1e-6)
+    with pytest.raises(DataError, match="the weights of all samples are 0"):
+        WRITERS[writer](x, y, 0 * weight, tmp_path / "none")
 
 
 def test_a_position_that_never_changes_gets_std_1(tmp_path):
@@ -40,8 +73,8 @@ def test_a_shuffle_seed_moves_samples_and_their_labels_together(tmp_path, image_
 def test_writing_twice_gives_the_same_bytes(tmp_path, image_arrays):
     first, second = (write_shards(tmp_path / name, *image_arrays, 2) for name in "ab")
     assert first.digest == second.digest
-    for shard in first.shards:
-        assert (first.folder / shard.file).read_bytes() == (second.folder / shard.file).read_bytes()
+    for one in first.shards:
+        assert (first.folder / one.file).read_bytes() == (second.folder / one.file).read_bytes()
 
 
 @pytest.mark.parametrize(

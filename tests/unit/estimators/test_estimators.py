@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from singa_dask import Classifier, ClusterTopology, Job, Module, Regressor, autograd, layers, updaters
-from singa_dask.errors import ConfigError
+from singa_dask.errors import ConfigError, DataError
 
 DRAW = np.random.default_rng(0)
 IRIS = load_iris(return_X_y=True)
@@ -127,6 +127,49 @@ def test_more_samples_can_follow(estimator):
     for _ in range(6):
         part.partial_fit(x[1::2], y[1::2])
     assert part.n_iter_ == 1 and part.score(x, y) > max(0.85, first)
+
+
+def test_columns_of_dask_are_taken_by_their_names_and_encoded_as_at_first():
+    pandas, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    kind = DRAW.choice(["p", "q"], 200)
+    table = pandas.DataFrame({"a": DRAW.normal(size=200), "b": DRAW.normal(size=200), "kind": kind})
+    y = 3 * table["a"] - table["b"] + 5 * (kind == "q")
+
+    def lazily(table):
+        return dd.from_pandas(table, npartitions=2)
+
+    numbers = table[["a", "b"]]
+    eager = Regressor(epochs=30, learning_rate=0.02, random_state=0).fit(numbers, y)
+    expected = eager.predict(numbers)
+    np.testing.assert_allclose(
+        eager.predict(lazily(table[["kind", "b", "a"]])).compute(), expected, rtol=1e-3, atol=1e-5
+    )
+    with pytest.raises(ValueError, match=r"X lacks the columns a, to which it was fitted\. Valid: b, kind"):
+        eager.predict(lazily(table[["b", "kind"]]))
+    more = Regressor(learning_rate=0.02, random_state=0)
+    for _ in range(3):
+        more.partial_fit(lazily(table), lazily(y.rename("t")))
+    before = np.asarray(more.predict(lazily(table)).compute())
+    changed = table[["kind", "b", "a"]][table["kind"] == "q"]
+    more.set_params(learning_rate=1e-9).partial_fit(lazily(changed), lazily(y[table["kind"] == "q"].rename("t")))
+    np.testing.assert_allclose(more.predict(lazily(table)).compute(), before, rtol=1e-3, atol=1e-3)
+    with pytest.raises(DataError, match="column 'kind': the category 'r' is not in the training samples"):
+        more.partial_fit(lazily(table.assign(kind="r")), lazily(y.rename("t")))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_samples_without_weight_do_not_count_in_the_normalisation_either(lazy):
+    x, weight = DRAW.normal(size=(300, 2)), np.ones(340)
+    y = 3 * x[:, 0] - x[:, 1]
+    weight[300:] = 0
+    given = np.r_[x, np.full((40, 2), 1e6)], np.r_[y, np.full(40, 1e8)], weight
+    if lazy:
+        array = pytest.importorskip("dask.array")
+        given = [array.from_array(values, chunks=(85, *values.shape[1:])) for values in given]
+    regressor = Regressor(epochs=30, learning_rate=0.02, random_state=0).fit(*given)
+    assert regressor.score(x, y) > 0.95
+    with pytest.raises(ValueError, match="at least one non-zero"):
+        regressor.fit(given[0], given[1], sample_weight=0 * given[2])
 
 
 class Hidden(Module):
