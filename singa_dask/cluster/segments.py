@@ -18,7 +18,7 @@ def unlink_segments(kvsname: str = "", process: int | str = "self") -> None:
 
     Once every rank of a machine has attached, names serve nothing, and a killed group would leave them (3 MB each).
     """
-    with open(f"/proc/{process}/maps") as maps:
+    with open(f"/proc/{process}/maps", encoding="utf-8") as maps:
         paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "/dev/shm/" in line}
     paths = {path for path in paths if _SEGMENT.match(path)}
     if kvsname:

@@ -122,7 +122,7 @@ def _look(files: Mapping[str, str], probe: str) -> View | None:
             return View(host, folder, "do not share this folder")
         try:
             own = f"{probe}-{uuid.uuid4().hex}"  # workers can be threads of one process
-            with open(own, "x"):
+            with open(own, "x", encoding="utf-8"):
                 os.unlink(own)
         except OSError as error:
             return View(host, folder, f"cannot write to this folder ({error.strerror})")

@@ -50,7 +50,7 @@ def by_host(workers: Sequence[WorkerInfo]) -> dict[str, list[WorkerInfo]]:
 def _processor() -> str:
     """The name of the processor; on a system that does not tell, of its architecture."""
     try:
-        with open("/proc/cpuinfo") as lines:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
             names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     except OSError:
         names = []

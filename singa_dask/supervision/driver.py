@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from singa_dask.cluster.bootstrap import launched_sizes
 from singa_dask.cluster.local_dask import refuse_import
+from singa_dask.data.dask_client import check_client
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.job import ClusterTopology, Job
 from singa_dask.job.job_pb2 import ClusterProto, JobProto
@@ -185,9 +186,8 @@ def train(
             raise ConfigError(Problem("processes", "is False, and a client is given", hint=hint))
     elif client is None:
         _refuse_copies()
-    elif not hasattr(client, "subscribe_topic"):
-        hint = "Write Client(ADDRESS or CLUSTER), of dask.distributed."
-        raise ConfigError(Problem("client", "must be a Dask client", repr(client), hint))
+    else:
+        check_client(client)
     job = as_job(job)
     auto = isinstance(cluster, str)
     if auto and (cluster != "auto" or not processes):

@@ -145,7 +145,7 @@ def control_group(membership: Path, mounted: Path) -> tuple[int, int]:
     membership: /proc/PID/cgroup. mounted: where control groups are. Files that the system caches count as free.
     """
     least = 0, UNLIMITED
-    for line in membership.read_text().splitlines() if membership.exists() else ():
+    for line in membership.read_text(encoding="utf-8").splitlines() if membership.exists() else ():
         number, kinds, path = line.split(":", 2)
         if number == "0":
             root, names = mounted, ("memory.max", "memory.current", "inactive_file")

@@ -234,7 +234,7 @@ class Workspace:
         write_whole(self.job, self._job_text)
         if self._held:
             self._hold(self._id)
-        with open(self._id, "w", opener=unlinked) as file:
+        with open(self._id, "w", encoding="utf-8", opener=unlinked) as file:
             file.write(self._own_id)
 
     def _look(self) -> None:

@@ -30,6 +30,7 @@ class OtherMachine:
     def __init__(self, client: Any, path: Path, address: str | None = None) -> None:
         self._client, self._path, self._address = client, path, address
         self.asked: list[Sequence[str] | None] = []
+        self.subscribe_topic = getattr(client, "subscribe_topic", None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,8 @@ def test_pages_link_to_pages_and_headings_that_exist(page):
 def test_pages_name_modules_that_exist(page):
     paths = re.findall(r"`((?:\w+/)+\w+\.py)\b", page.read_text())
     assert [path for path in paths if not ((ROOT / path).exists() or (ROOT / "singa_dask" / path).exists())] == []
+
+
+def test_text_is_written_and_read_as_utf_8_in_any_locale():
+    command = [sys.executable, "-m", "ruff", "check", "--select", "PLW1514", "--preview", ROOT / "singa_dask"]
+    subprocess.run(command, check=True, timeout=60)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import NAME_RULE, Role, is_name
+from singa_dask.data.dask_client import check_client
 from singa_dask.data.folders import check_free, remove_leftovers, replace_folder, sync
 from singa_dask.data.ingest.assemble import assemble, assembled
 from singa_dask.data.ingest.facts import Summary
@@ -83,6 +84,8 @@ def write(
     Raises ConfigError for wrong options, DataError for bad samples or a full disk, ClusterError.
     """
     out = Path(out).expanduser().absolute()
+    if client is not None:
+        check_client(client)
     if source.ordered and shuffle:
         hint = "Set shuffle to False."
         raise ConfigError(Problem("shuffle", f"the order of the samples of {source.name} matters", "true", hint))

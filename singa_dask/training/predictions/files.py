@@ -129,7 +129,7 @@ def _named(numbers: np.ndarray, classes: Sequence[str] | None) -> np.ndarray:
 
 @contextmanager
 def _csv(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
-    with open(path, "w", newline="") as file:
+    with open(path, "w", encoding="utf-8", newline="") as file:
         lines, begun = csv.writer(file), False
 
         def write(predicted: Predicted) -> None:

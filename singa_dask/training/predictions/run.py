@@ -15,6 +15,7 @@ import numpy as np
 
 from singa_dask.cluster.cores import equal_share
 from singa_dask.cluster.remote import run_each
+from singa_dask.data.dask_client import check_client
 from singa_dask.data.ingest.run import SURVEY_SECONDS, check_workers
 from singa_dask.data.shared_files import SharedFiles, check_shared
 from singa_dask.data.sources.source import files_of
@@ -38,6 +39,8 @@ def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Cli
     client: of the Dask cluster whose workers read and predict; without one, threads of this process do.
     Raises ConfigError, DataError; ClusterError where workers do not see the files.
     """
+    if client is not None:
+        check_client(client)
     outputs = _outputs(model)
     if client is not None:
         check_shared(client, SharedFiles(files_of(blocks)))

@@ -91,7 +91,7 @@ def test_other_shards_or_another_file_under_the_same_path_are_told_apart(tmp_pat
 
 
 def test_a_worker_must_be_able_to_write(tmp_path, monkeypatch):
-    def refused(path, mode):
+    def refused(path, mode, encoding):
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr(shared_files, "open", refused, raising=False)
