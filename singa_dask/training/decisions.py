@@ -36,7 +36,8 @@ class Watch:
     last: int = -1
 
     def see(self, value: float, step: int) -> bool:
-        """Take the value after `step` steps; returns whether it is an improvement. NaN never is.
+        """Take the value after `step` steps; returns whether it is an improvement. NaN never is, and does not count
+        before the first value.
 
         An evaluation that a resumed run repeats does not count twice.
         """
@@ -44,7 +45,7 @@ class Watch:
         improved = gain > self.min_delta if self.best is not None else value == value
         if improved:
             self.best, self.step, self.since = value, step, 0
-        elif step > self.last:
+        elif step > self.last and self.best is not None:
             self.since += 1
         self.last = max(self.last, step)
         return improved
@@ -60,7 +61,8 @@ class Verdict(NamedTuple):
 
 
 class Decisions:
-    """The decisions of one run, from its evaluations so far. reductions: of the learning rate."""
+    """The decisions of one run, from its evaluations so far. reductions: of the learning rate. undefined: metrics that
+    the last evaluation has found to be NaN, as no one before it had a value."""
 
     def __init__(self, job: JobProto) -> None:
         self._metrics = watched_metrics(job)
@@ -71,6 +73,7 @@ class Decisions:
         self._watches = {path: Watch(metric, deltas.get(path, 0.0)) for path, metric in self._metrics.items()}
         self._patience = {path: conf.patience for path, conf in settings.items()}
         self.reductions = 0
+        self.undefined: list[str] = []
 
     @property
     def phases(self) -> list[int]:
@@ -91,12 +94,16 @@ class Decisions:
     def see(self, phase: int, step: int, means: Mapping[str, float]) -> Verdict:
         """Decide after an evaluation after `step` steps. Raises ConfigError as `check`."""
         self.check(phase, means)
+        self.undefined = []
         improved = ends = False
         for path, watch in self._watches.items():
             of, _, name = watch.metric.partition(".")
             if of != PHASE_NAMES[phase]:
                 continue
+            first = watch.last < 0
             better = watch.see(means[name], step)
+            if first and watch.best is None and watch.metric not in self.undefined:
+                self.undefined.append(watch.metric)
             improved = improved or (better and path == KEEP_BEST)
             out_of_patience = watch.since >= self._patience.get(path, watch.since + 1)
             ends = ends or (out_of_patience and path == EARLY_STOPPING)

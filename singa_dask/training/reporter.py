@@ -111,6 +111,11 @@ class Reporter:
         """Emit that the learning rate was reduced after `step` steps."""
         self.emit("decision", step=step, text=f"learning rate reduced to {rate:.4g}")
 
+    def undefined(self, step: int, metric: str) -> None:
+        """Emit that a metric on which decisions rest has no value, after `step` steps."""
+        text = f"{metric} is undefined for these data (nan), and nothing is decided by it before it has a value"
+        self.emit("decision", step=step, text=text)
+
     def decided(self, step: int, state: Mapping[str, Any]) -> None:
         """Emit what evaluations have decided so far, `Decisions.state`, after `step` steps."""
         self.emit("decided", step=step, state=state)

@@ -365,6 +365,8 @@ class _TrainingLoop:
         told = np.array(decisions.see(phase, self._step, means) if self._comm.rank == 0 else Verdict(), np.float64)
         self._comm.broadcast(told)
         improved, reductions, ends = told.tolist()
+        for metric in decisions.undefined:
+            self._reporter.undefined(self._step, metric)
         if reductions > stub.reductions:
             stub.reductions = int(reductions)
             self._reporter.reduced(self._step, decisions.rate(self._step))

@@ -58,6 +58,16 @@ def test_a_value_that_is_not_a_number_is_never_the_best():
     assert (watch.best, watch.step, watch.since) == (2.0, 3, 0)
 
 
+def test_a_metric_without_a_value_decides_nothing_and_is_named_once():
+    made = decisions(f'{FIXED} keep_best: "validate.auc" early_stopping {{ metric: "validate.auc" patience: 2 }}')
+    told = []
+    for step, value in enumerate([math.nan] * 5 + [0.5, math.nan, 0.4]):
+        verdict = made.see(Phase.kVal, step, {"auc": value})
+        told.append((verdict.improved, verdict.ends, made.undefined))
+    assert told == [(False, False, ["validate.auc"]), *[(False, False, [])] * 4, (True, False, []),
+                    (False, False, []), (False, True, [])]  # fmt: skip
+
+
 def test_the_best_checkpoint_is_that_of_the_first_best_value():
     made = decisions(f'{FIXED} keep_best: "validate.accuracy"')
     values = [0.1, 0.5, 0.5, 0.4, 0.6]
