@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 
 from singa_dask.data.columns import MAX_RANK, Channels, Column, Role, guess_channels, stored_dtype
+from singa_dask.data.containers import dense
 from singa_dask.data.folders import replace_folder, sync
 from singa_dask.data.manifest import MANIFEST_FILE, STATISTICS_FILE, Manifest, Shard
 from singa_dask.data.plan import permutation
@@ -71,6 +72,7 @@ def write_shards(
     set. Raises DataError if `out` exists (and overwrite is False), or if the data has a wrong shape, type or label.
     """
     out = Path(out).absolute()
+    x, y = dense(x), dense(y)
     arrays: dict[str, Samples] = {X: x}
     columns = [_feature(x, channels, classes if y is None else None)]
     total = x.shape[0]

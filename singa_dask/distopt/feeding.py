@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Channels, Column, Role
+from singa_dask.data.containers import dense, native
 from singa_dask.data.normalise import resolve_normalisation
 from singa_dask.distopt.described import Described
 from singa_dask.errors import DataError, NotFinite
@@ -129,6 +130,7 @@ def _labels(net: Net, y: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _array(array: Any) -> Any:
+    array = dense(native(array))
     array = array if hasattr(array, "shape") else np.asarray(array)
     if not array.shape:
         raise DataError("x and y must be arrays whose first axis counts the samples. Received: a number.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singa_dask.data.containers import native
 from singa_dask.distopt.described import numbers
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.net import inputs_of
@@ -23,14 +24,17 @@ logger = logging.getLogger(__name__)
 
 def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
     """The output `output` of a model for every row of x, which is of any kind that `Model.predict` takes."""
+    table = native(x)
+    if table is not x:
+        found = predict(model, table, output, batchsize)
+        return found.to_numpy() if is_table(found) else found  # it has no index of its own
     values = list(x.values()) if isinstance(x, Mapping) else [x]
     lazy = [hasattr(value, "__dask_graph__") for value in values]
     if any(lazy) and not all(lazy):
         hint = "Turn the others into Dask arrays with dask.array.from_array, with the same blocks of rows."
         raise ConfigError(Problem("x", "mixes Dask collections with arrays", ", ".join(x), hint))
     if is_table(values[0]):
-        table = _lazy_table if lazy[0] else _table
-        return table(x, model, output, batchsize)
+        return (_lazy_table if lazy[0] else _table)(x, model, output, batchsize)
     if lazy[0]:
         return _lazy_array(model, x, output, batchsize)
     return _predicted(model, x, output, batchsize)

@@ -17,6 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from singa_dask.data.columns import Column, stored_dtype
+from singa_dask.data.containers import dense, native
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.manifest_reader import read_description
 from singa_dask.distopt import Model
@@ -291,6 +292,7 @@ class Estimator(BaseEstimator):
 
     def _taken(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
         """Features and labels or targets: NumPy arrays, checked as scikit-learn does, or Dask collections."""
+        x, y = _read(x), _read(y)
         if not is_lazy(x):
             x, y = self._checked_answers(x, y, first=first)
             if stored_dtype(x.dtype) is None:
@@ -324,6 +326,7 @@ class Estimator(BaseEstimator):
     def _checked(self, x: Any) -> Any:
         """x to predict for. A Dask collection stays lazy."""
         check_is_fitted(self, "model_")
+        x = _read(x)
         if is_lazy(x):
             return self._by_name(x)
         x = validate_data(self, x, reset=False, allow_nd=True, dtype="numeric")
@@ -335,6 +338,12 @@ class Estimator(BaseEstimator):
         """The net's output for every row, lazily for a Dask collection."""
         checked = self._checked(x)
         return self.model_.predict(checked)
+
+
+def _read(x: Any) -> Any:
+    """What scikit-learn does not know, and would not read as it is."""
+    x = native(x)
+    return dense(x) if isinstance(x, np.ma.MaskedArray) else x
 
 
 def _inputs(proto: JobProto) -> list[LayerProto]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Channels, Role
+from singa_dask.data.containers import is_sparse, native
 from singa_dask.data.ingest.run import DaskBlock
 from singa_dask.data.ingest.write import write
 from singa_dask.data.manifest import Manifest
@@ -42,8 +43,8 @@ def shard(
     """Write arrays, tables or Dask collections as shards. Returns the manifest of each split.
 
     X: (N, ...) numbers with up to four axes after the samples, or a table with N rows; a mapping or an xarray Dataset
-        gives several columns. NumPy, h5py, zarr, pandas, xarray, Dask arrays and DataFrames. The columns of a table
-        become one vector of features.
+        gives several columns. NumPy, SciPy sparse, h5py, zarr, pandas, polars, pyarrow, xarray, Dask arrays and
+        DataFrames. The columns of a table become one vector of features. What an array masks is missing.
     y: labels (N,) if they are texts, truth values or whole numbers; other numbers are targets (N, ...). Several
         columns: a DataFrame or a mapping.
     out: the folder for the shards.
@@ -135,6 +136,7 @@ class _Given:
 
 def _given(value: Any, what: str, taken: set[str] = frozenset()) -> list[_Given]:  # type: ignore[assignment]
     """The collections of an argument."""
+    value = native(value)
     module = type(value).__module__.partition(".")[0]
     if module == "xarray":
         if hasattr(value, "data_vars"):
@@ -165,6 +167,7 @@ def _free(name: str, what: str, taken: set[str]) -> str:
 def _one(value: Any, what: str, name: str) -> _Given:
     if type(value).__module__.partition(".")[0] == "xarray":
         value = value.data
+    value = value.tocsr() if is_sparse(value) else native(value)
     if not (hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__getitem__")):
         value = np.asarray(value)
     if isinstance(value, np.generic) or len(value.shape) == 0:

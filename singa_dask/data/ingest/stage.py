@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Role
+from singa_dask.data.containers import dense
 from singa_dask.data.ingest.facts import Facts, Kind, Piece, Summary
 from singa_dask.data.ingest.labels import encode_answers, encode_array
 from singa_dask.data.ingest.options import Encoding
@@ -70,6 +71,7 @@ def stage_block(plan: StagePlan, index: int, block: Any) -> Summary:
 
 def stage(plan: StagePlan, index: int, key: str, raw: Mapping[str, Any]) -> Summary:
     """Write the part of a block that has been read. Raises DataError."""
+    raw = {name: dense(values) for name, values in raw.items()}
     rows = _rows(plan, key, raw)
     counts = share_rows((plan.seed, index, 1), rows, plan.shares)
     segments = (rows - sum(counts), *counts)

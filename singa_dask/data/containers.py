@@ -1,0 +1,47 @@
+"""Containers of other libraries as NumPy and pandas have them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from singa_dask.errors import DataError
+
+_MISSING = {"M": np.datetime64("NaT"), "m": np.timedelta64("NaT"), "f": np.nan, "c": np.nan}
+
+
+def native(x: Any) -> Any:
+    """A table of polars, pyarrow or another library with Arrow's interface as a DataFrame of pandas, and a column of
+    one as an array; all else as it is. Raises DataError without pyarrow."""
+    if not hasattr(x, "__arrow_c_stream__") or type(x).__module__.partition(".")[0] == "pandas":
+        return x
+    if not (hasattr(x, "columns") or hasattr(x, "column_names")):
+        return np.asarray(x)
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise DataError(f"a {type(x).__name__} is read by pyarrow, which is not installed. Install it.") from error
+    return pyarrow.table(x).to_pandas()
+
+
+def is_sparse(values: Any) -> bool:
+    """Whether this is a sparse matrix or array of SciPy."""
+    scipy = sys.modules.get("scipy.sparse")
+    return scipy is not None and scipy.issparse(values)
+
+
+def dense(values: Any) -> Any:
+    """The array of a sparse one, and of a masked one, with what is masked as a missing value; all else as it is."""
+    if is_sparse(values):
+        return values.toarray()
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    hidden = np.ma.getmaskarray(values)
+    if not hidden.any():
+        return values.data
+    kind = values.dtype.kind
+    filled = values.data.astype(np.float64 if kind in "biu" else values.dtype if kind in _MISSING else object)
+    filled[hidden] = _MISSING.get(filled.dtype.kind)
+    return filled
