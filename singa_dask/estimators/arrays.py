@@ -15,8 +15,8 @@ def is_lazy(x: Any) -> bool:
 
 
 def is_table(x: Any) -> bool:
-    """Whether x is a DataFrame, of pandas or Dask."""
-    return hasattr(x, "columns") and hasattr(x, "dtypes")
+    """Whether x is a DataFrame, of pandas or Dask, whose Series have columns too."""
+    return hasattr(x, "columns") and hasattr(x, "dtypes") and x.ndim == 2
 
 
 def rows_of(x: Any) -> int:
@@ -35,14 +35,20 @@ def _length(block: np.ndarray) -> np.ndarray:
 
 
 def unique(y: Any) -> np.ndarray:
-    """The different values of y, sorted."""
+    """The different values of y, sorted. Raises ValueError if labels are missing."""
     if not is_lazy(y):
         return np.unique(y)
     if hasattr(y, "npartitions") and hasattr(y, "drop_duplicates"):
-        return np.unique(y.drop_duplicates().compute())
-    from dask import array
+        found = y.drop_duplicates().compute()
+        missing = bool(found.isna().any())
+    else:
+        from dask import array
 
-    return np.asarray(array.unique(y).compute())
+        found = np.asarray(array.unique(y).compute())
+        missing = found.dtype.kind == "f" and bool(np.isnan(found).any())
+    if missing:
+        raise ValueError("Input y has missing labels. Leave out these samples.")
+    return np.unique(found)
 
 
 def codes(y: Any, classes: np.ndarray) -> Any:

@@ -293,6 +293,8 @@ class Estimator(BaseEstimator):
     def _taken(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
         """Features and labels or targets: NumPy arrays, checked as scikit-learn does, or Dask collections."""
         x, y = _read(x), _read(y)
+        if is_lazy(y) and is_table(y):
+            y = y[y.columns[0]] if len(y.columns) == 1 else y.to_dask_array()
         if not is_lazy(x):
             x, y = self._checked_answers(x, y, first=first)
             if stored_dtype(x.dtype) is None:

@@ -249,6 +249,9 @@ def _type(column: Any) -> str:
 def _describe(column: Any) -> TableColumn:
     from pyarrow import compute, types
 
+    if types.is_time(column.type):
+        hint = "Say --category NAME if they are categories, or leave it out with --drop."
+        return TableColumn("time of day", fault=f"holds times of day, of which features cannot be made. {hint}")
     broken = types.is_floating(column.type) and compute.any(compute.not_equal(column, compute.floor(column))).as_py()
     return TableColumn(_type(column), bool(broken))
 

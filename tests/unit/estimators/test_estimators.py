@@ -157,6 +157,20 @@ def test_columns_of_dask_are_taken_by_their_names_and_encoded_as_at_first():
         more.partial_fit(lazily(table.assign(kind="r")), lazily(y.rename("t")))
 
 
+def test_dask_answers_may_have_the_forms_of_pandas():
+    pandas, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    table = pandas.DataFrame({"a": DRAW.normal(size=60), "b": DRAW.normal(size=60)})
+    table["kind"] = np.where(table["a"] > 0, "yes", "no")
+    table["some"] = table["kind"].where(table["a"] > -1)
+    lazy = dd.from_pandas(table, npartitions=2)
+    x = lazy[["a", "b"]]
+    assert Regressor(epochs=1).fit(x, lazy[["a", "b"]]).predict(x).compute().shape == (60, 2)
+    assert Classifier(epochs=1).fit(x, lazy[["kind"]]).classes_.tolist() == ["no", "yes"]
+    for missing in (lazy["some"], lazy["a"].where(lazy["a"] > 0).to_dask_array(lengths=True)):
+        with pytest.raises(ValueError, match=r"Input y has missing labels\. Leave out"):
+            Classifier(epochs=1).fit(x, missing)
+
+
 @pytest.mark.parametrize("lazy", [False, True])
 def test_samples_without_weight_do_not_count_in_the_normalisation_either(lazy):
     x, weight = DRAW.normal(size=(300, 2)), np.ones(340)
