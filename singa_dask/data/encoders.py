@@ -100,17 +100,17 @@ class Encoders(tuple[Encoder, ...]):
 
         Raises DataError for absent columns, missing values that nothing replaces, and unknown categories.
         """
-        have = [str(name) for name in frame]
+        named = {str(name): name for name in frame}  # names may be numbers, or tuples
         for encoder in self:
-            if encoder.column not in frame:
-                hint = nearest(encoder.column, have)
+            if encoder.column not in named:
+                hint = nearest(encoder.column, named)
                 raise DataError(f"column {encoder.column!r}: is not there, but the net was trained with it. {hint}")
-        rows = len(frame[self[0].column])
+        rows = len(frame[named[self[0].column]])
         out = np.empty((rows, self.width), np.float32)
         start = 0
         for encoder in self:
             stop = start + len(encoder.names)
-            values = _checked(encoder, *encode_series(encoder.column, frame[encoder.column]))
+            values = _checked(encoder, *encode_series(encoder.column, frame[named[encoder.column]]))
             encoder.features(values, out[:, start:stop])
             start = stop
         return out

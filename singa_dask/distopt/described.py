@@ -50,12 +50,13 @@ class Described:
         """
         if self.encoders:
             return Encoders.from_json(self.encoders).apply(table)
-        names = self.column.names or list(table)
-        missing = [str(name) for name in names if name not in table]
+        named = {str(name): name for name in table}  # names may be numbers, or tuples
+        names = self.column.names or tuple(named)
+        missing = [name for name in names if name not in named]
         if missing:
-            hint = nearest(missing[0], map(str, table))
+            hint = nearest(missing[0], named)
             raise DataError(f"the net was trained with the columns {', '.join(missing)}, which are missing. {hint}")
-        return numbers(table, names)
+        return numbers(table, [named[name] for name in names])
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,8 @@ def _memory_blocks(given: list[_Given]) -> list[MemoryBlock]:
             step = max(chunks[0], step - step % chunks[0])
     name = uuid.uuid4().hex
     pairs = tuple((one.value, one.names) for one in given)
-    return [MemoryBlock(f"{name}:{start}", pairs, start, min(start + step, total)) for start in range(0, total, step)]
+    ranges = [(start, min(start + step, total)) for start in range(0, total, step)]
+    return [MemoryBlock(f"rows {first:,} to {stop - 1:,}@{name}", pairs, first, stop) for first, stop in ranges]
 
 
 def _nbytes(value: Any) -> int:

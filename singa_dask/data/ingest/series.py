@@ -35,7 +35,11 @@ def encode_series(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
         return _texts(codes.astype(np.int32), values.tolist())
     if raw.dtype.kind == "O":
         return _encode_objects(name, raw)
-    raise DataError(f"column {name!r}: holds {raw.dtype}, of which features cannot be made. Leave the column out.")
+    raise _not_usable(name, raw.dtype)
+
+
+def _not_usable(name: str, dtype: Any) -> DataError:
+    return DataError(f"column {name!r}: holds {dtype}, of which features cannot be made. Leave the column out.")
 
 
 def as_texts(values: np.ndarray, facts: Facts) -> tuple[np.ndarray, Facts]:
@@ -158,6 +162,8 @@ def _encode_pandas(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
 
     raw = pd.Series(raw, copy=False)
     dtype = raw.dtype
+    if dtype.kind == "c":
+        raise _not_usable(name, dtype)
     if isinstance(dtype, pd.CategoricalDtype):
         codes = raw.cat.codes.to_numpy()
         used = np.bincount(codes[codes >= 0], minlength=len(raw.cat.categories))

@@ -110,7 +110,7 @@ def _rows(plan: StagePlan, key: str, raw: Mapping[str, Any]) -> int:
     for other, length in lengths.items():
         if length != lengths[first]:
             raise DataError(
-                f"{key}: {first!r} has {lengths[first]:,} rows, but {other!r} has {length:,}. "
+                f"{key.partition('@')[0]}: {first!r} has {lengths[first]:,} rows, but {other!r} has {length:,}. "
                 "Every sample needs one of each: check how they were made."
             )
     return lengths[first]

@@ -88,6 +88,22 @@ def test_tables_of_other_libraries_are_read_by_the_names_of_their_columns(tmp_pa
     np.testing.assert_array_equal(eager.predict(kind(frame[["a"]])), eager.predict(frame[["a"]]))
 
 
+@pytest.mark.parametrize("names", [[0, 1], pd.MultiIndex.from_product([["a"], [1, 2]]), ["a", "b"]])
+def test_columns_may_have_names_that_are_no_texts(tmp_path, names):
+    frame = pd.DataFrame(X[:, :2], columns=names)
+    model = Model([layers.RecordInput("data", shape=[2]), layers.InnerProduct(num_output=1)], seed=1)
+    expected = model.predict(X[:, :2])
+    model.described = {"data": shard(frame, X[:, 2], tmp_path / "out")[""].description}
+    np.testing.assert_array_equal(model.predict(frame[list(frame)[::-1]]), expected)
+
+
+def test_complex_columns_are_refused(tmp_path):
+    with pytest.raises(
+        DataError, match=r"column 'z': holds complex128, .* Leave the column out\. \(In rows 0 to 7\.\)"
+    ):
+        shard(pd.DataFrame({"a": Y, "z": X[:, 0] * 1j}), X[:, 0] / 2, tmp_path / "out")
+
+
 def test_a_model_that_knows_its_columns_takes_them_by_name(tmp_path):
     frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1] ** 2})
     model = Model([layers.RecordInput("data", shape=[2]), layers.InnerProduct(num_output=1)], seed=1)
