@@ -12,6 +12,7 @@ from singa_dask.data.columns import Channels, Column, Role, guess_channels, stor
 from singa_dask.data.folders import replace_folder
 from singa_dask.data.manifest import WAY_OUT, Manifest, Shard
 from singa_dask.data.shards import contiguous_range, open_untrusted, window_hash
+from singa_dask.data.sources.conventions import packing
 from singa_dask.data.statistics import Statistics
 from singa_dask.data.writer import choose_window, finish, weight_of
 from singa_dask.errors import DataError
@@ -59,6 +60,10 @@ def _column(path: Path, name: str, dataset: str, role: Role, channels: Channels 
     with open_untrusted(path) as file:
         _offset(file, path, dataset, None, None)
         shape, kind = file[dataset].shape, file[dataset].dtype
+        packed = packing(file[dataset].attrs)
+    if packed:
+        told = ", ".join(f"{key} {value}" for key, value in packed.items())
+        raise DataError(f"{path}: {dataset!r} is packed, or says which values are missing ({told}). {_CONVERT}")
     dtype = stored_dtype(kind)
     if dtype != kind or dtype is None:
         raise DataError(f"{path}: {dataset!r} holds {kind}, which is not read in place. {_CONVERT}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,8 @@ from singa_dask.data.sources.files import Rows, RowsBlock, check_sample, cut_row
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Wanted
 from singa_dask.errors import DataError, nearest
+
+logger = logging.getLogger(__name__)
 
 X_NAMES = ("x", "features", "data", "images", "inputs", "input", "samples")
 Y_NAMES = ("y", "labels", "label", "targets", "target", "classes", "outputs", "output")
@@ -35,7 +38,8 @@ class Dataset:
 
     together: samples that are stored together, such as the rows of a chunk. about: how it is stored, for lists.
     text: whether the values are texts. classes: names of the values 0, 1, ... fault: why it cannot be read, and the
-    way out. channels: of a sample, if the file says so. samples: the name of the first dimension, if it has one.
+    way out. note: what to warn of. channels: of a sample, if the file says so. samples: the first dimension, if it has
+    a name.
     """
 
     shape: tuple[int, ...]
@@ -47,6 +51,7 @@ class Dataset:
     fault: str = ""
     channels: Channels | None = None
     samples: str = ""
+    note: str = ""
 
     def __str__(self) -> str:
         return f"{'text' if self.text else self.dtype} {self.shape}{self.about and '  ' + self.about}"
@@ -176,7 +181,27 @@ def _source(
         channels=_channels(wanted, first, short),
         classes={short[c]: first[c].classes for c in wanted.y if first[c].classes},
         nbytes=sum(math.prod(dataset.shape) * dataset.dtype.itemsize for dataset in stored),
+        notes=tuple(_notes(files, layouts)),
     )
+
+
+def _notes(files: Sequence[Path], layouts: Sequence[Layout]) -> list[str]:
+    notes = [
+        f"{path.name}: {name} {dataset.note}"
+        for path, layout in zip(files, layouts, strict=True)
+        for name, dataset in layout.items()
+        if dataset.note
+    ]
+    for note in notes:
+        logger.warning("%s", note)
+    return notes
+
+
+def unwritten(written: int, chunks: int, fill: object) -> str:
+    """A note if some chunks of an array are not there."""
+    if written >= chunks:
+        return ""
+    return f"has {chunks - written:,} of {chunks:,} chunks that were never written: there its values are {fill}"
 
 
 def _close(name: str, known: Layout) -> str:

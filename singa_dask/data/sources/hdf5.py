@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -13,7 +14,8 @@ import h5py
 import numpy as np
 
 from singa_dask.data.columns import Channels, Role
-from singa_dask.data.sources.arrays import Dataset, array_sources, listing
+from singa_dask.data.sources.arrays import Dataset, array_sources, listing, unwritten
+from singa_dask.data.sources.conventions import decoded, decoded_type, packing
 from singa_dask.data.sources.files import Rows, RowsBlock, find_files, reading
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
@@ -133,9 +135,19 @@ def _lost(path: Path, dataset: h5py.Dataset) -> str:
     """What a virtual dataset lacks; HDF5 itself would return fill values."""
     if dataset.is_virtual:
         folder = Path(dataset.file.filename).parent
+        covered = 0
         for part in dataset.virtual_sources():
-            if part.file_name != "." and "%" not in part.file_name and not (folder / part.file_name).exists():
+            covered += part.vspace.get_select_npoints() if part.vspace.is_simple() else 0
+            if "%" in part.file_name:
+                return ""  # files by number, as many as there are
+            if part.file_name != "." and not (folder / part.file_name).exists():
                 return f"is a virtual dataset, and its file {part.file_name} is missing. Copy it to {folder}."
+            with _opened(path if part.file_name == "." else folder / part.file_name) as file:
+                if part.dset_name not in file:
+                    return f"is a virtual dataset, and {part.file_name} has no {part.dset_name}. Write it there."
+        if 0 <= covered < dataset.size:
+            lacking = f"{dataset.size - covered:,} of its {dataset.size:,} values"
+            return f"is a virtual dataset, and {lacking} have no source. Map them."
     return ""
 
 
@@ -149,17 +161,26 @@ def _describe(dataset: h5py.Dataset, field: str | None = None, fault: str = "") 
     text = dtype.kind == "S" or h5py.check_string_dtype(dtype) is not None
     if not fault:
         fault = _unreadable(dataset, dtype, text)
-    chunks = dataset.chunks
+    chunks, attributes = dataset.chunks, _packing(dataset, field)
+    note = ""
+    if chunks and not fault:
+        number = math.prod(-(-size // step) for size, step in zip(dataset.shape, chunks, strict=True))
+        note = unwritten(dataset.id.get_num_chunks(), number, dataset.fillvalue)
     about = [dataset.compression or "", f"chunks {chunks}" if chunks else "", "virtual" if dataset.is_virtual else ""]
     return Dataset(
         (*dataset.shape, *inner),
-        dtype,
+        dtype if text or members else decoded_type(dtype, attributes),
         chunks[0] if chunks else 1,
         ", ".join(filter(None, about)),
         text,
         tuple(sorted(members, key=lambda name: members[name])),
         fault,
+        note=note,
     )
+
+
+def _packing(dataset: h5py.Dataset, field: str | None) -> dict[str, Any]:
+    return {} if field else packing(dataset.attrs)
 
 
 def _unreadable(dataset: h5py.Dataset, dtype: np.dtype, text: bool) -> str:
@@ -215,7 +236,7 @@ def _read_one(file: h5py.File, rows: Rows, name: str) -> np.ndarray:
         return np.array([v.decode() if isinstance(v, bytes) else v for v in values.ravel()], str).reshape(values.shape)
     if described.classes:
         return _places(values, dataset, field, rows, name)
-    return values
+    return decoded(values, _packing(dataset, field))
 
 
 def _places(values: np.ndarray, dataset: h5py.Dataset, field: str | None, rows: Rows, name: str) -> np.ndarray:

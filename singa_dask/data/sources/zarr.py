@@ -11,8 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions, listing, plain_texts
-from singa_dask.data.sources.files import Rows, need, reading
+from singa_dask.data.sources.arrays import (
+    Dataset,
+    array_sources,
+    channels_by_dimensions,
+    listing,
+    plain_texts,
+    unwritten,
+)
+from singa_dask.data.sources.conventions import decoded, decoded_type, packing
+from singa_dask.data.sources.files import MAX_BLOCKS, Rows, need, reading
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
@@ -142,14 +150,33 @@ def _describe(array: Any) -> Dataset:
     stored = getattr(array, "shards", None) or array.chunks
     return Dataset(
         array.shape,
-        np.dtype(object) if text else dtype,
+        np.dtype(object) if text else decoded_type(dtype, _packing(array)),
         stored[0] if stored else 1,
         ", ".join(filter(None, [f"chunks {tuple(array.chunks)}", " x ".join(dimensions)])),
         text,
         fault="has values of several fields. Store each as an array." if dtype.kind == "V" else "",
         channels=channels_by_dimensions(dimensions[1:]),
         samples=dimensions[0] if dimensions else "",
+        note=_unwritten(array),
     )
+
+
+def _unwritten(array: Any) -> str:
+    if array.nchunks > MAX_BLOCKS:
+        return ""  # all of them would be listed
+    return unwritten(array.nchunks_initialized, array.nchunks, array.fill_value)
+
+
+def _packing(array: Any) -> dict[str, Any]:
+    """As xarray has it: in Zarr 2, it keeps the fill value of a variable as that of the array."""
+    found = packing(array.attrs)
+    if array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in array.attrs and array.fill_value is not None:
+        found["_FillValue"] = array.fill_value
+    elif "_FillValue" in found:
+        from xarray.backends.zarr import FillValueCoder
+
+        found["_FillValue"] = FillValueCoder.decode(found["_FillValue"], array.dtype)
+    return found
 
 
 def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
@@ -157,4 +184,9 @@ def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
 
     with _opened(rows.path, names) as root:
         arrays = [root if isinstance(root, zarr.Array) else root[name] for name in names]
-        return [plain_texts(np.asarray(array[rows.start : rows.stop])) for array in arrays]
+        return [_values(array, rows) for array in arrays]
+
+
+def _values(array: Any, rows: Rows) -> np.ndarray:
+    values = np.asarray(array[rows.start : rows.stop])
+    return plain_texts(values) if values.dtype.kind in "SUTO" else decoded(values, _packing(array))

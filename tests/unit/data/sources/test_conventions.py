@@ -1,0 +1,96 @@
+"""Packed values, fill values and parts that are not there: the same from netCDF, Zarr and HDF5."""
+
+from __future__ import annotations
+
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+import xarray
+import zarr
+
+from singa_dask import load
+from singa_dask.data import shard_files
+from singa_dask.errors import DataError
+
+X = (20 + 5 * np.random.default_rng(0).normal(size=(24, 6))).astype("f4")
+PACKED = {"dtype": "int16", "scale_factor": 0.01, "add_offset": 20.0, "_FillValue": -32768}
+
+
+def write(kind, path, x, encoding):
+    data = xarray.Dataset({"temp": (("time", "station"), x), "load": ("time", 2 * X[:, 0])})
+    encoding = {"temp": encoding, "load": {"dtype": "int16", "scale_factor": 0.1, "_FillValue": -32768}}
+    if kind.startswith("zarr"):
+        data.to_zarr(path, encoding=encoding, zarr_format=int(kind[-1]))
+    else:
+        data.to_netcdf(path, engine="h5netcdf", encoding=encoding)
+
+
+@pytest.mark.parametrize("kind", ["netcdf", "hdf5", "zarr 2", "zarr 3"])
+@pytest.mark.parametrize("encoding", [PACKED, {"_FillValue": -9999.0}], ids=["packed", "filled"])
+def test_packed_values_are_unpacked_and_fill_values_are_missing(tmp_path, kind, encoding):
+    source = tmp_path / ("d.nc" if kind == "netcdf" else "d.h5" if kind == "hdf5" else "d.zarr")
+    options = {"source": source, "x": "temp", "target": "load", "shuffle": False}
+    write(kind, source, X, encoding)
+    shard_files(kind.partition(" ")[0], tmp_path / "out", **options)
+    x, y = load(tmp_path / "out")
+    np.testing.assert_allclose(x, X, atol=0.0051)
+    np.testing.assert_allclose(y, 2 * X[:, 0], atol=0.051)
+    holed = X.copy()
+    holed[[3, 5], 2] = np.nan
+    shutil.rmtree(source) if source.is_dir() else source.unlink()
+    write(kind, source, holed, encoding)
+    with pytest.raises(DataError, match=r"column 'temp': 2 value\(s\) are NaN, the first in sample 3\."):
+        shard_files(kind.partition(" ")[0], tmp_path / "other", **options)
+
+
+def test_packed_values_are_not_read_in_place(tmp_path):
+    with h5py.File(tmp_path / "d.h5", "w") as file:
+        file["x"], file["y"] = np.zeros((8, 2), "i2"), np.zeros(8, "f4")
+        file["x"].attrs["scale_factor"] = 0.5
+    with pytest.raises(DataError, match=r"'x' is packed, .*scale_factor 0\.5.* Leave out --in-place"):
+        shard_files("hdf5", tmp_path / "out", source=tmp_path / "d.h5", x="x", y="y", in_place=True)
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "zarr"])
+def test_chunks_that_were_never_written_are_counted(tmp_path, caplog, kind):
+    path = tmp_path / ("d.h5" if kind == "hdf5" else "d.zarr")
+    if kind == "hdf5":
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", (24, 6), "f4", chunks=(6, 6))[:6] = 5
+            file["y"] = np.arange(24.0)
+    else:
+        group = zarr.open_group(path, mode="w")
+        group.create_array("x", shape=(24, 6), chunks=(6, 6), dtype="f4")[:6] = 5
+        group.create_array("y", shape=(24,), chunks=(24,), dtype="f4")[:] = np.arange(24) + 1
+    made = shard_files(kind, tmp_path / "out", source=path, x="x", target="y")
+    note = f"{path.name}: x has 3 of 4 chunks that were never written: there its values are 0.0"
+    assert note in caplog.text and note in next(iter(made.values())).notes
+
+
+@pytest.mark.parametrize(
+    ("parts", "fault"),
+    [
+        ([(0, "a.h5", "x"), (32, "gone.h5", "x")], r"its file gone\.h5 is missing"),
+        ([(0, "a.h5", "x"), (32, "a.h5", "z")], r"a\.h5 has no z\. Write it there"),
+        ([(0, "a.h5", "x")], "96 of its 192 values have no source"),
+        ([(0, "a.h5", "x"), (32, "a.h5", "x")], ""),
+    ],
+)
+def test_virtual_datasets_have_sources_for_all_values(tmp_path, parts, fault):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.full((32, 3), 2.0)
+    layout = h5py.VirtualLayout((64, 3), "f8")
+    for start, name, dataset in parts:
+        layout[start : start + 32] = h5py.VirtualSource(name, dataset, shape=(32, 3))
+    with h5py.File(tmp_path / "v.h5", "w") as file:
+        file.create_virtual_dataset("x", layout, fillvalue=0)
+        file["y"] = np.arange(64.0)
+    options = {"source": tmp_path / "v.h5", "x": "x", "target": "y", "allow_virtual": True}
+    if fault:
+        with pytest.raises(DataError, match=fault):
+            shard_files("hdf5", tmp_path / "out", **options)
+        return
+    shard_files("hdf5", tmp_path / "out", **options)
+    assert (load(tmp_path / "out")[0] == 2).all()
