@@ -168,8 +168,7 @@ class Loader:
         self._ahead = 0
         self._submit = _closed  # Dask keeps results while their submitter exists
         _loaders.discard(self)
-        if not _loaders:
-            close_shards()
+        _close_unused()
 
     def __enter__(self) -> Loader:
         return self
@@ -228,8 +227,11 @@ def load_steps(spec: LoadSpec, rank: int, nranks: int, start: int, steps: int) -
     Raises DataError.
     """
     source = _source(spec)
-    rows = np.concatenate([source.stream.share(step, rank, nranks)[1] for step in range(start, start + steps)])
-    return source.read(rows.reshape(-1))
+    try:
+        rows = np.concatenate([source.stream.share(step, rank, nranks)[1] for step in range(start, start + steps)])
+        return source.read(rows.reshape(-1))
+    finally:
+        _close_unused()  # the loader may have closed meanwhile
 
 
 @dataclass(frozen=True)
@@ -310,6 +312,11 @@ def _opened(spec: LoadSpec) -> _Source:
 def _source(spec: LoadSpec) -> _Source:
     with _lock:
         return _opened(spec)
+
+
+def _close_unused() -> None:
+    if not _loaders:
+        close_shards()
 
 
 def close_shards() -> None:

@@ -221,15 +221,21 @@ def finish(
 
 
 def _is_far_from_zero(column: Column) -> bool:
-    """Whether float32, in which nets compute, cannot tell the values of a column apart."""
-    wide = column.dtype in ("float64", "int64") and column.role in (Role.FEATURE, Role.TARGET)
-    return wide and any(0 < std < abs(mean) * 2.0**-20 for mean, std in zip(column.mean, column.std, strict=True))
+    """Whether float32, in which nets compute, cannot tell the values of a column apart. Columns of a table are float32
+    already."""
+    wide = column.dtype in ("float64", "int64") or bool(column.names)
+    return wide and column.role in (Role.FEATURE, Role.TARGET) and any(map(_is_far, column.mean, column.std))
+
+
+def _is_far(mean: float, std: float) -> bool:
+    return 0 < std < abs(mean) * 2.0**-20
 
 
 def _loses_digits(column: Column) -> str:
+    far = [name for name, *moments in zip(column.names, column.mean, column.std, strict=False) if _is_far(*moments)]
     return (
-        f"column {column.name!r} has values far from 0 that differ little, such as times. Nets compute in float32, "
-        "which cannot tell them apart: subtract their mean before"
+        f"column {', '.join(far) or column.name!r} has values far from 0 that differ little, such as times. Nets "
+        "compute in float32, which cannot tell them apart: subtract their mean before"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -17,25 +18,27 @@ logger = logging.getLogger(__name__)
 
 # Beyond it, float32 cannot hold every whole number.
 EXACT_FLOAT32 = 1 << 24
+_SPELLED = re.compile(r"\s*[+-]?\s*[$€£]?\s*\d[\d\s.,']*\s*[%$€£]?\s*")
+_DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}.*")
 # So few samples can have as many categories.
 LEAST_IDENTIFIERS = 20
 
 
 def fit_encoders(
-    columns: Sequence[ColumnFacts], encoding: Encoding, sample: Callable[[ColumnFacts], np.ndarray]
+    columns: Sequence[ColumnFacts], encoding: Encoding, sample: Callable[[ColumnFacts], np.ndarray], notes: list[str]
 ) -> Encoders:
     """The encoders of a table's columns. sample: training values of a column of numbers or dates, with the missing.
+    notes: gets what to warn of.
 
     Raises DataError that names column, row and option.
     """
     encoders = Encoders(_fit(column, encoding, sample) for column in columns)
     inexact = [column.name for column in columns if max(_extremes(column)) > EXACT_FLOAT32]
+    found = []
     if inexact:
-        logger.warning(
-            "%s: whole numbers beyond %s lose digits, because features are float32. Leave out columns that only "
-            "number the rows; encode codes as categories.",
-            ", ".join(inexact),
-            f"{EXACT_FLOAT32:,}",
+        found.append(
+            f"{', '.join(inexact)}: whole numbers beyond {EXACT_FLOAT32:,} lose digits, because features are float32. "
+            "Leave out columns that only number the rows; encode codes as categories"
         )
     distinct = [
         encoder.column
@@ -45,12 +48,30 @@ def fit_encoders(
         and len(encoder.categories) == sum(facts.rows for facts in column.blocks) - column.missing
     ]
     if distinct:
-        logger.warning(
-            "%s: has another text in every sample, as identifiers do, and nets cannot learn from it. Leave it out "
-            "(--drop), or read dates with --date.",
-            ", ".join(distinct),
+        found.append(
+            f"{', '.join(distinct)}: has another text in every sample, as identifiers do, and nets cannot learn from "
+            "it. Leave it out (--drop), or read dates with --date"
         )
+    for encoder in encoders:
+        if encoder.categorical and encoder.categories and all(map(_is_spelled_number, encoder.categories)):
+            found.append(
+                f"{encoder.column}: holds texts that look like numbers, such as {encoder.categories[0]!r}, and becomes"
+                f" {len(encoder.categories):,} categories. Write numbers with a decimal point, and without thousands "
+                "separators and units"
+            )
+    for note in found:
+        logger.warning("%s.", note)
+    notes += found
     return encoders
+
+
+def _is_spelled_number(text: str) -> bool:
+    """Whether this is a number to a reader, but not to a computer: 1,5 or 1.234,50 or 12 %."""
+    try:
+        float(text)
+    except ValueError:
+        return bool(_SPELLED.fullmatch(text)) and not _DATE.fullmatch(text)
+    return False
 
 
 def check_encoders(columns: Sequence[ColumnFacts], encoders: Encoders) -> None:

@@ -115,7 +115,7 @@ def make_layout(
     if plan.table:
         tables = [facts[name] for name in plan.x]
         if like is None:
-            encoders = fit_encoders(tables, plan.encoding, partial(_sample, plan, summaries))
+            encoders = fit_encoders(tables, plan.encoding, partial(_sample, plan, summaries), notes)
         else:
             encoders = Encoders.from_json(list(like.encoders))
             check_encoders(tables, encoders)

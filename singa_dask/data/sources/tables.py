@@ -82,6 +82,10 @@ def choose(where: str, schema: Schema, wanted: Wanted, drop: Names, default: str
             notes.append(f"column {name!r} holds numbers with fractions: it is a target (regression), not a label")
             role = Role.TARGET
         roles[name] = role
+    for place, name in enumerate(schema):
+        if name in x and not name.strip():
+            hint = f"pandas writes its index so. Leave it out with --drop {place}"
+            notes.append(f"the column without a name, number {place}, is a feature: {hint}")
     return Chosen(x, wanted.y, wanted.weight, wanted.mask, {n: r for n, r in roles.items() if n in y}, tuple(notes))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from functools import partial
 
@@ -332,3 +333,24 @@ def test_arrays_must_have_the_same_shape(tmp_path):
     assert manifest.targets.classes == 3 and got["y"].tolist() == [1, 1]
     with pytest.raises(DataError, match=r"'x': has the shape \(4, 3\), but in .*train \(4, 4\)"):
         like(train, tmp_path, x[:2, :, :3], np.array([1, 1]), overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("column", "note"),
+    [
+        (
+            [f"{i},{i % 10}" for i in range(30)] * 2,
+            r"c: holds texts that look like numbers, such as '0,0', .* 30 categor",
+        ),
+        ([f"{i} %" for i in range(30)] * 2, "look like numbers, such as '0 %'"),
+        ([f"1.{i:03d},50" for i in range(30)] * 2, r"look like numbers, such as '1\.000,50'"),
+        ([f"2024-01-{i + 1:02d}" for i in range(30)] * 2, ""),
+        (["a1", "b2"] * 30, ""),
+        ([1.7e9 + 30 * i for i in range(60)], "column 'c' has values far from 0 that differ little"),
+        ([float(i) for i in range(60)], ""),
+    ],
+)
+def test_columns_that_are_not_what_they_seem_are_named(tmp_path, caplog, column, note):
+    frame = pd.DataFrame({"c": column, "d": np.arange(60.0)})
+    notes = "; ".join(shard(frame, np.arange(60) / 2, tmp_path / "out")[""].notes)
+    assert re.search(note, notes) if note else not notes
