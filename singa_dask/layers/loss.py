@@ -24,8 +24,8 @@ class SoftmaxLoss(LossLayer):
     Sources: x, the layer with the labels, and optionally one with a weight per row, (B,) or (B, 1). A row's loss is
     multiplied by its weight and by the class_weight of its label; both are 1 if not given.
     Gradient for x: scale weight (softmax(x) - q) / T; the weights get none.
-    Metrics: loss, the sum of the weighted losses divided by the number of rows; accuracy, the fraction of rows whose
-    label is among the topk largest outputs, whatever their weights.
+    Metrics: loss, the sum of the weighted losses divided by the number of rows; accuracy, the fraction of rows, which
+    count by their weights, whose label is among the topk largest outputs.
     softmaxloss_conf: topk, scale, class_weight, label_smoothing. Raises DataError if a weight is negative or not
     finite.
     """
@@ -82,6 +82,10 @@ class SoftmaxLoss(LossLayer):
             )
             if ctx.weights is not None:
                 ctx.loss = _summed(self._losses(ctx, logits), ctx.weights)
+            if ctx.sample_weights is not None:
+                xp, value = ctx.ops.xp, logits[ctx.ops.xp.arange(len(logits)), ctx.targets]
+                larger = _larger(xp, logits, value, xp.arange(self._classes), ctx.targets)
+                ctx.correct = _summed((larger.sum(axis=1) < self.conf.topk) & (value == value), ctx.sample_weights)
         return ctx.y
 
     def _weights(self, ctx: Context) -> Array:
@@ -108,13 +112,11 @@ class SoftmaxLoss(LossLayer):
         ctx.own, ctx.columns = (first <= labels) & (labels < last), xp.clip(labels - first, 0, last - first - 1)
         maximum, total, logits = softmax_of_columns(ctx, x, ctx.y, x[rows, ctx.columns])
         value = logits[xp.searchsorted(bounds, labels, side="right") - 1, 0, rows]
-        # As count_topk ranks them.
-        larger, equal = x > value[:, None], x == value[:, None]
-        larger |= equal & (xp.arange(first, last) < labels[:, None])
+        larger = _larger(xp, x, value, xp.arange(first, last), labels)
         among = group.sum(larger.sum(axis=1).astype(x.dtype)) < self.conf.topk
         mean = group.sum(x.sum(axis=1)) / self._classes if self._smoothing else value
         losses = xp.log(total) - (self._smoothed(value, mean) - maximum)
-        return _summed(losses, ctx.weights), (among & (value == value)).sum()
+        return _summed(losses, ctx.weights), _summed(among & (value == value), ctx.sample_weights)
 
     def backward(self, ctx: Context, dy: Any) -> Any:
         dx = ctx.buffer("dx", ctx.y.shape)
@@ -132,10 +134,19 @@ class SoftmaxLoss(LossLayer):
 
     def metrics(self, ctx: Context) -> dict[str, Metric]:
         rows = ctx.y.shape[0]
-        return {"loss": Metric(float(ctx.loss) * self.conf.scale, rows), "accuracy": Metric(float(ctx.correct), rows)}
+        judged = rows if ctx.sample_weights is None else float(ctx.sample_weights.sum(dtype="float64"))
+        return {
+            "loss": Metric(float(ctx.loss) * self.conf.scale, rows),
+            "accuracy": Metric(float(ctx.correct), judged),
+        }
 
     def compared(self, ctx: Context) -> tuple[Array, Array, Array]:
         return ctx.y, ctx.targets, ctx.sample_weights
+
+
+def _larger(xp: Any, x: Array, value: Array, places: Array, labels: Array) -> Array:
+    """Which outputs rank before that of the label, as count_topk ranks them.   x: (B, N); places: of its columns"""
+    return (x > value[:, None]) | ((x == value[:, None]) & (places < labels[:, None]))
 
 
 def _summed(losses: Array, weights: Array) -> Array:

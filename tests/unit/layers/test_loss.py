@@ -132,6 +132,18 @@ def test_a_loss_of_errors_is_the_mean_over_samples_of_a_mean_or_sum_of_values(na
         assert metrics["loss"] == pytest.approx((spread * each(x - t)).sum() / values / B)
 
 
+@pytest.mark.parametrize("topk", [1, 2])
+def test_accuracy_counts_rows_by_their_weights(topk):
+    x, labels = np.round(DRAW.standard_normal((40, 4))), DRAW.integers(0, 4, 40)  # with outputs that are equal
+    weights = DRAW.integers(0, 4, 40).astype(float)
+    counts = weights.astype(int)
+    weighted, _ = run(SoftmaxLoss("loss", ["x", "y", "w"], topk=topk), x, labels, weights)
+    repeated, _ = run(
+        SoftmaxLoss("loss", ["x", "y"], topk=topk), np.repeat(x, counts, axis=0), np.repeat(labels, counts)
+    )
+    assert weighted["accuracy"] == pytest.approx(repeated["accuracy"])
+
+
 def test_binary_cross_entropy_counts_what_is_on_the_right_side():
     x = np.array([[4.0, -1, 0.5], [-2, 3, 0], [1, 1, 1]])
     t = np.array([[1, 0, 0.2], [0, 0, 0], [1, np.nan, 1]])
