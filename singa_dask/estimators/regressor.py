@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import assert_all_finite, check_consistent_length, validate_data
 
+from singa_dask.data.columns import Channels
 from singa_dask.estimators.arrays import is_lazy, is_table
 from singa_dask.estimators.base import Estimator
 
@@ -46,13 +48,15 @@ class Regressor(RegressorMixin, Estimator):
         """The predicted targets, shaped as those in `fit`.   (N, ...) -> (N,), (N, outputs) or (N, ...)"""
         predicted = self._output(X)
         shape = self._target_shape
+        column = self._known().targets
+        shaped = partial(_shaped, shape=shape, first=column is not None and column.channels is Channels.FIRST)
         if not is_lazy(predicted):
-            return _shaped(predicted, shape)
+            return shaped(predicted)
         if is_table(predicted):
             return predicted if shape else predicted[predicted.columns[0]]
         chunks = (predicted.chunks[0], *((size,) for size in shape))
-        dropped = [*range(max(1, len(shape) + 1), predicted.ndim)]
-        return predicted.map_blocks(_shaped, shape, dtype=predicted.dtype, chunks=chunks, drop_axis=dropped)
+        axes = {"drop_axis": [*range(1, predicted.ndim)], "new_axis": [*range(1, len(shape) + 1)] or None}
+        return predicted.map_blocks(shaped, dtype=predicted.dtype, chunks=chunks, **axes)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -78,5 +82,8 @@ class Regressor(RegressorMixin, Estimator):
         return prod(self._target_shape), False
 
 
-def _shaped(predicted: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _shaped(predicted: np.ndarray, shape: tuple[int, ...], first: bool) -> np.ndarray:
+    """Predictions in the shape of the targets. first: whether these have the channels first; nets have them last."""
+    if first:
+        return np.moveaxis(predicted.reshape(len(predicted), *shape[1:], shape[0]), -1, 1)
     return predicted.reshape(len(predicted), *shape)

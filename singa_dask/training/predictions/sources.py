@@ -17,7 +17,7 @@ from singa_dask.data.resolve import resolve
 from singa_dask.data.sources.source import Block as RawBlock
 from singa_dask.data.sources.source import Source
 from singa_dask.distopt import Model
-from singa_dask.distopt.described import Described, numbers, raw_name
+from singa_dask.distopt.described import numbers, raw_name
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.files import FILE, FOLDER, kind_of
 from singa_dask.training.predictions.blocks import Block, Samples, channels_last, shard_blocks
@@ -73,13 +73,14 @@ class FileBlock:
         x, answers = {}, {}
         for i, layer in enumerate(known.needed):
             if not self.table:
-                x[layer] = _arranged(np.asarray(raw[self.x[i]]), described.get(layer))
+                known_as = described[layer].column if layer in described else None
+                x[layer] = _arranged(np.asarray(raw[self.x[i]]), known_as)
             else:
                 x[layer] = described[layer].features(table) if layer in described else numbers(table, self.x)
         for layer in known.answering if self.y else ():
             column = described[layer].answers if layer in described else None
             name = raw_name(column) if column is not None and raw_name(column) in self.y else self.y[0]
-            answers[layer] = self._answers(name, np.asarray(raw[name]), column)
+            answers[layer] = self._answers(name, _arranged(np.asarray(raw[name]), column), column)
         return Samples(x, answers)
 
     def _answers(self, name: str, values: np.ndarray, column: Column | None) -> np.ndarray:
@@ -91,10 +92,8 @@ class FileBlock:
         return texts.astype(object) if texts.dtype.kind == "U" and np.isin(texts, classes).all() else values
 
 
-def _arranged(values: np.ndarray, described: Described | None) -> np.ndarray:
-    if described is None or values.shape[1:] != described.column.shape:
-        return values
-    return channels_last(values, described.column)
+def _arranged(values: np.ndarray, column: Column | None) -> np.ndarray:
+    return values if column is None or values.shape[1:] != column.shape else channels_last(values, column)
 
 
 def _format(path: Path) -> str:

@@ -129,6 +129,19 @@ def test_more_samples_can_follow(estimator):
     assert part.n_iter_ == 1 and part.score(x, y) > max(0.85, first)
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_fields_come_back_in_the_layout_of_the_targets(lazy):
+    x = DRAW.normal(size=(120, 2))
+    last = x[:, 0][:, None, None, None] * np.arange(1, 4) + 10 * np.arange(3) + np.zeros((6, 6, 1))
+    for fields in (last, np.moveaxis(last, -1, 1)):
+        given = x, fields
+        if lazy:
+            array = pytest.importorskip("dask.array")
+            given = [array.from_array(values, chunks=(40, *values.shape[1:])) for values in given]
+        predicted = Regressor(epochs=20, learning_rate=0.05, random_state=0).fit(*given).predict(given[0])
+        assert predicted.shape == fields.shape and np.abs(np.asarray(predicted) - fields).mean() < 1.5
+
+
 def test_columns_of_dask_are_taken_by_their_names_and_encoded_as_at_first():
     pandas, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
     kind = DRAW.choice(["p", "q"], 200)

@@ -272,6 +272,17 @@ def test_fields_with_channels_first_and_their_fields_as_targets(tmp_path, predic
         assert ("euclideanloss1/target" in file) == (data == "fields")
 
 
+def test_targets_of_a_file_are_in_the_order_of_what_is_predicted(tmp_path, predict):
+    x, y = DRAW.normal(size=(12, 3)).astype(np.float32), DRAW.normal(size=(12, 2, 5, 5)).astype(np.float32)
+    write_shards(tmp_path / "fields", x, y, window=4)
+    model = model_for(tmp_path, read(tmp_path / "fields", 4), *numbers_of(50))
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file["x"], file["y"] = x, y
+    with h5py.File(predict(model, "p.h5", "f.h5", x=["x"], y=["y"])) as file:
+        targets = file["euclideanloss1/target"][:].reshape(12, -1)
+        np.testing.assert_array_equal(targets, np.moveaxis(y, 1, -1).reshape(12, -1))
+
+
 def test_a_checkpoint_of_another_net_is_refused(kinds_run, sizes, tmp_path):
     prepared, path = kinds_run  # where that of the other net is by now
     with pytest.raises(CheckpointError, match="does not fit this job"):
