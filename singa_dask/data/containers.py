@@ -15,7 +15,7 @@ _MISSING = {"M": np.datetime64("NaT"), "m": np.timedelta64("NaT"), "f": np.nan, 
 def native(x: Any) -> Any:
     """A table of polars, pyarrow or another library with Arrow's interface as a DataFrame of pandas, and a column of
     one as an array; all else as it is. Raises DataError without pyarrow."""
-    if not hasattr(x, "__arrow_c_stream__") or type(x).__module__.partition(".")[0] == "pandas":
+    if not hasattr(x, "__arrow_c_stream__") or _of_pandas(x):
         return x
     if not (hasattr(x, "columns") or hasattr(x, "column_names")):
         return np.asarray(x)
@@ -24,6 +24,10 @@ def native(x: Any) -> Any:
     except ImportError as error:
         raise DataError(f"a {type(x).__name__} is read by pyarrow, which is not installed. Install it.") from error
     return pyarrow.table(x).to_pandas()
+
+
+def _of_pandas(x: Any) -> bool:
+    return any(base.__module__.partition(".")[0] == "pandas" for base in type(x).__mro__)
 
 
 def is_sparse(values: Any) -> bool:

@@ -60,7 +60,7 @@ def _column(path: Path, name: str, dataset: str, role: Role, channels: Channels 
     with open_untrusted(path) as file:
         _offset(file, path, dataset, None, None)
         shape, kind = file[dataset].shape, file[dataset].dtype
-        packed = packing(file[dataset].attrs)
+        packed = packing(file[dataset].attrs, kind)
     if packed:
         told = ", ".join(f"{key} {value}" for key, value in packed.items())
         raise DataError(f"{path}: {dataset!r} is packed, or says which values are missing ({told}). {_CONVERT}")

@@ -72,7 +72,9 @@ def write_shards(
     set. Raises DataError if `out` exists (and overwrite is False), or if the data has a wrong shape, type or label.
     """
     out = Path(out).absolute()
-    x, y = dense(x), dense(y)
+    x, y, weight, mask = map(dense, (x, y, weight, mask))
+    if weight is not None and (np.asarray(weight) < 0).any():
+        raise DataError(f"weight: must not be negative. Received: {np.asarray(weight).min():g}.")
     arrays: dict[str, Samples] = {X: x}
     columns = [_feature(x, channels, classes if y is None else None)]
     total = x.shape[0]

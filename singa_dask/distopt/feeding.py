@@ -82,19 +82,21 @@ def is_finite(net: Net, batch: Batch) -> bool:
     return batch.features.dtype.kind != "f" or bool(net.ops.xp.isfinite(batch.features).all())
 
 
-def not_finite(net: Net, layer: str, features: Any, known: Described | None) -> NotFinite:
-    """The error that names the features of an input layer that the net cannot compute with. features: all of them, not
-    normalised; known: of their column."""
+def not_finite(net: Net, layer: str, features: Any, known: Described | None, ready: Any, before: int) -> NotFinite:
+    """The error that names the features of an input layer that the net cannot compute with. features: all of them;
+    known: of their column; ready: those of a mini-batch, normalised, with `before` samples before them."""
     with np.errstate(over="ignore"):
-        values = net.ops.to_host(features).astype(np.float32, copy=False)
+        values = net.ops.to_host(features).astype(net.ops.dtype, copy=False)
     wrong = np.argwhere(~np.isfinite(values).reshape(len(values), -1))
+    if not len(wrong):  # normalising has made them so
+        wrong = np.argwhere(~np.isfinite(net.ops.to_host(ready)).reshape(len(ready), -1)) + np.array([before, 0])
     name, names = (known.column.name, known.column.names) if known is not None else (layer, ())
     if values.ndim == 2:
         place = int(wrong[0, 1])
         wrong = wrong[wrong[:, 1] == place]
         name = names[place] if names else f"{name}[{place}]"
     first = int(wrong[0, 0])
-    what = "NaN" if np.isnan(values[first]).any() else "infinite or beyond float32"
+    what = "NaN" if np.isnan(values[first]).any() else f"infinite or beyond {np.dtype(net.ops.dtype)}"
     hint = "Fill them as those of the training data were, or leave out these samples."
     return NotFinite(name, what, len(wrong), first, hint)
 

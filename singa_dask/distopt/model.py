@@ -329,7 +329,8 @@ class Model:
                 ready = normalised(net, part)
             for name in needed & ready.keys():
                 if not is_finite(net, ready[name]):
-                    raise not_finite(net, name, feed[name].features, self.known.inputs.get(name))
+                    known, features = self.known.inputs.get(name), feed[name].features
+                    raise not_finite(net, name, features, known, ready[name].features, some.start)
             yield ready, step
 
     def _test_steps(self, rows: int, batchsize: int) -> Iterator[Step]:

@@ -64,7 +64,7 @@ class NotANumber:
         if self._wrong:
             state = self._model.state_dict() if not self._model.partitioned else {}
             broken = next((name for name, value in state.items() if not np.isfinite(value).all()), None)
-            why = f"parameter {broken!r} holds values that are not finite" if broken else "a sum in the net overflows"
+            why = f"parameter {broken!r} holds values that are not finite" if broken else "values in the net overflow"
             logger.warning("%d of %d predictions are NaN: %s", self._wrong, self._rows, why)
 
 

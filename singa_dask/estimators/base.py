@@ -39,7 +39,6 @@ from singa_dask.training.evaluate import load_model
 from singa_dask.updaters import Adam
 
 EPOCHS, BATCH_SIZE, LEARNING_RATE = 100, 64, 0.002
-NO_WEIGHT = "sample_weight must have at least one non-zero number."
 # Parameters that clones share: a client cannot be copied, and the others are not changed.
 _SHARED = ("net", "updater", "callbacks", "client", "cluster")
 _OWN_SCALE = ("mean_value", "std_value", "mean_file", "std_file", "normalise")
@@ -264,15 +263,16 @@ class Estimator(BaseEstimator):
         answers = self._answers(y)
         scale: Mapping[str, Any] = {"normalise": True, "normalise_target": True}
         if is_lazy(x):
-            if weight is not None and not bool(weight.any().compute()):
-                raise ValueError(NO_WEIGHT)
-            options = self._options(lazy=True) | ({"like": self._known()} if goes_on else {})
+            known = self._known() if goes_on else None
+            options = self._options(lazy=True) | ({"like": known} if known and known.encoders else {})
+            if known and not known.encoders and is_table(x):  # it was an array before
+                x = x.to_dask_array()
             data: Any = Arrays(x, answers, weight, options)
         else:
             if weight is not None:
                 weight = _check_sample_weight(weight, x, ensure_non_negative=True)
                 if not weight.any():
-                    raise ValueError(NO_WEIGHT)
+                    raise ValueError("sample_weight must have at least one non-zero number.")
                 weight = weight / weight.mean()
             data = self._arrays(x, answers, weight)
         return Examples(data, x, y, self._scale if goes_on else scale)
@@ -284,10 +284,9 @@ class Estimator(BaseEstimator):
     def _validation_set(self) -> Any:
         if not isinstance(self.validation, tuple):
             return self.validation
-        x, y = self.validation
+        x, y = self._taken(*self.validation, first=False)
         if is_lazy(x):
             return Arrays(x, self._answers(y), options=self._options(lazy=True))
-        x, y = self._checked_answers(x, y, first=False)
         return self._arrays(x, self._answers(y))
 
     def _taken(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:

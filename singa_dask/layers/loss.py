@@ -83,10 +83,17 @@ class SoftmaxLoss(LossLayer):
             if ctx.weights is not None:
                 ctx.loss = _summed(self._losses(ctx, logits), ctx.weights)
             if ctx.sample_weights is not None:
-                xp, value = ctx.ops.xp, logits[ctx.ops.xp.arange(len(logits)), ctx.targets]
-                larger = _larger(xp, logits, value, xp.arange(self._classes), ctx.targets)
-                ctx.correct = _summed((larger.sum(axis=1) < self.conf.topk) & (value == value), ctx.sample_weights)
+                ctx.correct = _summed(self._hits(ctx, logits), ctx.sample_weights)
         return ctx.y
+
+    def _hits(self, ctx: Context, x: Array) -> Array:
+        """Whether the label of each row is among the topk largest outputs, (B,)."""
+        xp, labels = ctx.ops.xp, ctx.targets
+        value = x[xp.arange(len(x)), labels]
+        if self.conf.topk == 1:
+            return (x.argmax(axis=1) == labels) & (value == value)
+        larger = _larger(xp, x, value, xp.arange(self._classes), labels)
+        return (larger.sum(axis=1) < self.conf.topk) & (value == value)
 
     def _weights(self, ctx: Context) -> Array:
         """The factor for each row's loss, (B,); None for 1."""

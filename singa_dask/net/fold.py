@@ -6,7 +6,7 @@ runs the whole time loop in one call. Nets with other dependencies between steps
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType, UnrollConnType
@@ -35,17 +35,29 @@ def in_time(layers: Sequence[LayerProto], *, fold: bool = True) -> list[LayerPro
 
 def _check_steps(layers: Sequence[LayerProto]) -> None:
     """Check that recurrent layers have time steps, or read sequences that go on from step to step."""
-    named, inputs = {layer.name: layer for layer in layers}, dict[str, set[str]]()
+    named = {layer.name: layer for layer in layers}
     for layer in layers:
-        read = (inputs.get(source, set()) for source in layer.srclayers)
-        inputs[layer.name] = set().union(*read) if layer.srclayers else {layer.name}
-        single = all(
-            named[name].HasField("store_conf") and not named[name].store_conf.sequence for name in inputs[layer.name]
-        )
-        if single and layer.unroll_len == 1 and inputs[layer.name] and layer_class(layer).recurrent:
+        if layer.unroll_len == 1 and _reads_single_samples(layer, named) and layer_class(layer).recurrent:
             message = "is recurrent, but has no time steps: it would read each sample as one step"
             hint = "Set unroll_len of the net to the number of steps T, and sequence: T of its input layer."
             raise ConfigError(Problem(f"layer {layer.name!r}", message, "unroll_len: 1", hint))
+
+
+def _reads_single_samples(layer: LayerProto, named: Mapping[str, LayerProto]) -> bool:
+    """Whether what a recurrent layer reads, by its first source, comes from samples that are no sequences."""
+    seen, left = set[str](), list(layer.srclayers[:1])
+    origins = []
+    while left:
+        name = left.pop()
+        if name in seen or name not in named:
+            continue
+        seen.add(name)
+        source = named[name]
+        own = not source.srclayers or source.type == LayerType.kRNNDummy
+        if own:
+            origins.append(source.HasField("store_conf") and not source.store_conf.sequence)
+        left += () if own else source.srclayers
+    return bool(origins) and all(origins)
 
 
 class _NotFolded(Exception):

@@ -113,7 +113,7 @@ class Reporter:
 
     def undefined(self, step: int, metric: str) -> None:
         """Emit that a metric on which decisions rest has no value, after `step` steps."""
-        text = f"{metric} is undefined for these data (nan), and nothing is decided by it before it has a value"
+        text = f"{metric} is undefined (nan) for these data or this net: nothing is decided by it until it has a value"
         self.emit("decision", step=step, text=text)
 
     def decided(self, step: int, state: Mapping[str, Any]) -> None:

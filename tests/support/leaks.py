@@ -37,10 +37,14 @@ def _segments() -> set[str]:
 
 
 def _abandoned(segments: set[str], mark: str) -> set[str]:
-    """Those that no process without our mark has mapped, as a test beside this one may."""
+    """Those that no process without our mark has mapped. None while a test beside this one has processes: those that
+    it kills leave segments too, and it is that test which must see them go."""
     for process in psutil.process_iter() if segments else ():
         with suppress(psutil.Error):
-            if process.environ().get(_MARK) != mark:
+            others = process.environ().get(_MARK)
+            if others not in (None, mark):
+                return set()
+            if others is None:
                 segments = segments - {region.path for region in process.memory_maps()}
     return segments
 

@@ -53,9 +53,10 @@ def fit_encoders(
             "it. Leave it out (--drop), or read dates with --date"
         )
     for encoder in encoders:
-        if encoder.categorical and encoder.categories and all(map(_is_spelled_number, encoder.categories)):
+        spelled = [text for text in encoder.categories if _is_spelled_number(text)]
+        if spelled and len(spelled) + sum(map(_is_number, encoder.categories)) > 0.9 * len(encoder.categories):
             found.append(
-                f"{encoder.column}: holds texts that look like numbers, such as {encoder.categories[0]!r}, and becomes"
+                f"{encoder.column}: holds texts that look like numbers, such as {spelled[0]!r}, and becomes"
                 f" {len(encoder.categories):,} categories. Write numbers with a decimal point, and without thousands "
                 "separators and units"
             )
@@ -67,11 +68,15 @@ def fit_encoders(
 
 def _is_spelled_number(text: str) -> bool:
     """Whether this is a number to a reader, but not to a computer: 1,5 or 1.234,50 or 12 %."""
+    return bool(_SPELLED.fullmatch(text)) and not _DATE.fullmatch(text) and not _is_number(text)
+
+
+def _is_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:
-        return bool(_SPELLED.fullmatch(text)) and not _DATE.fullmatch(text)
-    return False
+        return False
+    return True
 
 
 def check_encoders(columns: Sequence[ColumnFacts], encoders: Encoders) -> None:

@@ -198,10 +198,10 @@ def _notes(files: Sequence[Path], layouts: Sequence[Layout]) -> list[str]:
 
 
 def unwritten(written: int, chunks: int, fill: object) -> str:
-    """A note if some chunks of an array are not there."""
+    """A note if some chunks of an array were never written, or hold the fill value."""
     if written >= chunks:
         return ""
-    return f"has {chunks - written:,} of {chunks:,} chunks that were never written: there its values are {fill}"
+    return f"has {chunks - written:,} of {chunks:,} chunks that are not stored: there its values are {fill}"
 
 
 def _close(name: str, known: Layout) -> str:

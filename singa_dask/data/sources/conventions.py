@@ -9,24 +9,34 @@ import numpy as np
 
 from singa_dask.data.sources.files import need
 
-KEYS = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+SCALES, FILLS = {"scale_factor": 1.0, "add_offset": 0.0}, ("_FillValue", "missing_value")
+KEYS = (*SCALES, *FILLS)
 
 
-def packing(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of an array that say how its values are packed, and which of them are missing."""
-    return {key: _value(attributes[key]) for key in KEYS if key in attributes}
+def packing(attributes: Mapping[str, Any], dtype: np.dtype) -> dict[str, Any]:
+    """The attributes of an array of numbers that change its values: how they are packed, and which are missing.
 
-
-def _value(value: Any) -> Any:
-    """HDF5 keeps single values as arrays of one."""
-    value = np.asarray(value)
-    value = value.ravel()[0] if value.size == 1 else value
-    return value.decode() if isinstance(value, bytes) else value
+    Raises ValueError with a sentence for an attribute that is not one number.
+    """
+    found: dict[str, Any] = {}
+    for key in KEYS if dtype.kind in "iuf" else ():
+        if key not in attributes:
+            continue
+        value = np.asarray(attributes[key])
+        if value.size != 1 or value.dtype.kind not in "iuf":
+            raise ValueError(f"has the attribute {key} = {attributes[key]!r}, which is not one number. Correct it.")
+        number = value.ravel()[0]
+        if number != SCALES.get(key) and not (key in FILLS and dtype.kind == "f" and np.isnan(number)):
+            found[key] = number
+    if found and str(attributes.get("_Unsigned", "")) in ("true", "b'true'"):
+        found["_Unsigned"] = "true"
+    return found
 
 
 def decoded(values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
-    """The unpacked values, with NaN for those that are missing. Raises DataError without xarray."""
-    if not attributes:
+    """The unpacked values, with NaN for those that are missing; whole numbers stay such where none is missing and
+    nothing is scaled. Raises DataError without xarray."""
+    if not attributes or (not _scales(attributes, values.dtype) and not _missing(values, attributes).any()):
         return values
     xarray = need("xarray", "fields", "packed values")
     raw = xarray.Variable([f"d{axis}" for axis in range(values.ndim)], values, dict(attributes))
@@ -34,5 +44,13 @@ def decoded(values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
 
 
 def decoded_type(dtype: np.dtype, attributes: Mapping[str, Any]) -> np.dtype:
-    """The type of unpacked values."""
-    return decoded(np.zeros(1, dtype), attributes).dtype if attributes else dtype
+    """The type of unpacked values, of which none is missing."""
+    return decoded(np.zeros(1, dtype), attributes).dtype if _scales(attributes, dtype) else dtype
+
+
+def _scales(attributes: Mapping[str, Any], dtype: np.dtype) -> bool:
+    return any(key in attributes for key in (*SCALES, "_Unsigned"))
+
+
+def _missing(values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
+    return np.isin(values, [attributes[key] for key in FILLS if key in attributes])

@@ -250,8 +250,8 @@ def _describe(column: Any) -> TableColumn:
     from pyarrow import compute, types
 
     if types.is_time(column.type):
-        hint = "Say --category NAME if they are categories, or leave it out with --drop."
-        return TableColumn("time of day", fault=f"holds times of day, of which features cannot be made. {hint}")
+        hint = "Read it as categories with --category, or leave it out with --drop."
+        return TableColumn("time of day", fault=f"holds times of day, which are not read. {hint}")
     broken = types.is_floating(column.type) and compute.any(compute.not_equal(column, compute.floor(column))).as_py()
     return TableColumn(_type(column), bool(broken))
 

@@ -6,6 +6,7 @@ import importlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -104,7 +105,8 @@ def _find(path: Path, name: str, allow_virtual: bool) -> Dataset | None:
         dataset, field = _resolve(file, name)
         if dataset is None:
             return None
-        return _describe(dataset, field, _foreign(file, dataset) if not allow_virtual else _lost(path, dataset))
+        fault = _foreign(file, dataset) if not allow_virtual else _lost(dataset)
+        return replace(_describe(dataset, field, fault), note="" if fault else _unwritten(dataset))
 
 
 def _resolve(file: h5py.File, name: str) -> tuple[h5py.Dataset | None, str | None]:
@@ -131,20 +133,32 @@ def _foreign(file: h5py.File, dataset: h5py.Dataset) -> str:
     return kind and f"{kind}. Say --allow-virtual if you trust this file."
 
 
-def _lost(path: Path, dataset: h5py.Dataset) -> str:
+def _unwritten(dataset: h5py.Dataset) -> str:
+    if not dataset.chunks or not dataset.size:
+        return ""
+    number = math.prod(-(-size // step) for size, step in zip(dataset.shape, dataset.chunks, strict=True))
+    return unwritten(dataset.id.get_num_chunks(), number, dataset.fillvalue)
+
+
+def _lost(dataset: h5py.Dataset) -> str:
     """What a virtual dataset lacks; HDF5 itself would return fill values."""
     if dataset.is_virtual:
         folder = Path(dataset.file.filename).parent
         covered = 0
         for part in dataset.virtual_sources():
-            covered += part.vspace.get_select_npoints() if part.vspace.is_simple() else 0
-            if "%" in part.file_name:
-                return ""  # files by number, as many as there are
-            if part.file_name != "." and not (folder / part.file_name).exists():
+            if "%" in part.file_name or "%" in part.dset_name:
+                return ""  # by number, as many as there are
+            own = part.file_name == "."
+            if not own and not (folder / part.file_name).exists():
                 return f"is a virtual dataset, and its file {part.file_name} is missing. Copy it to {folder}."
-            with _opened(path if part.file_name == "." else folder / part.file_name) as file:
+            with _opened(Path(dataset.file.filename) if own else folder / part.file_name) as file:
                 if part.dset_name not in file:
-                    return f"is a virtual dataset, and {part.file_name} has no {part.dset_name}. Write it there."
+                    name = Path(file.filename).name
+                    return f"is a virtual dataset, and {name} lacks {part.dset_name}. Write it there."
+            try:
+                covered += part.vspace.get_select_npoints()
+            except RuntimeError:  # of an unlimited selection
+                return ""
         if 0 <= covered < dataset.size:
             lacking = f"{dataset.size - covered:,} of its {dataset.size:,} values"
             return f"is a virtual dataset, and {lacking} have no source. Map them."
@@ -161,26 +175,22 @@ def _describe(dataset: h5py.Dataset, field: str | None = None, fault: str = "") 
     text = dtype.kind == "S" or h5py.check_string_dtype(dtype) is not None
     if not fault:
         fault = _unreadable(dataset, dtype, text)
-    chunks, attributes = dataset.chunks, _packing(dataset, field)
-    note = ""
-    if chunks and not fault:
-        number = math.prod(-(-size // step) for size, step in zip(dataset.shape, chunks, strict=True))
-        note = unwritten(dataset.id.get_num_chunks(), number, dataset.fillvalue)
+    chunks, attributes = dataset.chunks, dict[str, Any]()
+    if not (text or members or field):
+        try:
+            attributes = packing(dataset.attrs, dtype)
+        except (ValueError, OSError) as error:
+            fault = fault or str(error)
     about = [dataset.compression or "", f"chunks {chunks}" if chunks else "", "virtual" if dataset.is_virtual else ""]
     return Dataset(
         (*dataset.shape, *inner),
-        dtype if text or members else decoded_type(dtype, attributes),
+        decoded_type(dtype, attributes),
         chunks[0] if chunks else 1,
         ", ".join(filter(None, about)),
         text,
         tuple(sorted(members, key=lambda name: members[name])),
         fault,
-        note=note,
     )
-
-
-def _packing(dataset: h5py.Dataset, field: str | None) -> dict[str, Any]:
-    return {} if field else packing(dataset.attrs)
 
 
 def _unreadable(dataset: h5py.Dataset, dtype: np.dtype, text: bool) -> str:
@@ -236,7 +246,7 @@ def _read_one(file: h5py.File, rows: Rows, name: str) -> np.ndarray:
         return np.array([v.decode() if isinstance(v, bytes) else v for v in values.ravel()], str).reshape(values.shape)
     if described.classes:
         return _places(values, dataset, field, rows, name)
-    return decoded(values, _packing(dataset, field))
+    return values if field else decoded(values, packing(dataset.attrs, dataset.dtype))
 
 
 def _places(values: np.ndarray, dataset: h5py.Dataset, field: str | None, rows: Rows, name: str) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +20,8 @@ from singa_dask.data.sources.arrays import (
     plain_texts,
     unwritten,
 )
-from singa_dask.data.sources.conventions import decoded, decoded_type, packing
-from singa_dask.data.sources.files import MAX_BLOCKS, Rows, need, reading
+from singa_dask.data.sources.conventions import KEYS, decoded, decoded_type, packing
+from singa_dask.data.sources.files import Rows, need, reading
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
@@ -35,6 +36,8 @@ CODECS = (
     *("zlib", "zstd", "adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3", "vlen-bytes", "vlen-utf8"),
 )
 _CODEC_FIELDS = ("compressor", "filters", "codecs", "index_codecs")
+# Listing chunks takes a time that grows with the square of their number.
+MOST_LISTED = 4096
 _REMEDY = "Is it a whole Zarr store? Copy it again, or leave it out of --source."
 
 
@@ -148,13 +151,18 @@ def _describe(array: Any) -> Dataset:
     dtype = array.dtype
     text = dtype.kind in "SUTO"
     stored = getattr(array, "shards", None) or array.chunks
+    fault = "has values of several fields. Store each as an array." if dtype.kind == "V" else ""
+    try:
+        dtype = np.dtype(object) if text else decoded_type(dtype, _packing(array))
+    except ValueError as error:
+        fault = fault or str(error)
     return Dataset(
         array.shape,
-        np.dtype(object) if text else decoded_type(dtype, _packing(array)),
+        dtype,
         stored[0] if stored else 1,
         ", ".join(filter(None, [f"chunks {tuple(array.chunks)}", " x ".join(dimensions)])),
         text,
-        fault="has values of several fields. Store each as an array." if dtype.kind == "V" else "",
+        fault=fault,
         channels=channels_by_dimensions(dimensions[1:]),
         samples=dimensions[0] if dimensions else "",
         note=_unwritten(array),
@@ -162,21 +170,38 @@ def _describe(array: Any) -> Dataset:
 
 
 def _unwritten(array: Any) -> str:
-    if array.nchunks > MAX_BLOCKS:
-        return ""  # all of them would be listed
+    if array.nchunks > MOST_LISTED:
+        return ""
     return unwritten(array.nchunks_initialized, array.nchunks, array.fill_value)
 
 
 def _packing(array: Any) -> dict[str, Any]:
     """As xarray has it: in Zarr 2, it keeps the fill value of a variable as that of the array."""
-    found = packing(array.attrs)
-    if array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in array.attrs and array.fill_value is not None:
-        found["_FillValue"] = array.fill_value
-    elif "_FillValue" in found:
-        from xarray.backends.zarr import FillValueCoder
+    attributes = dict(array.attrs)
+    if (
+        array.metadata.zarr_format == 2
+        and "_ARRAY_DIMENSIONS" in attributes
+        and (
+            array.fill_value or any(key in attributes for key in KEYS)  # 0 is that of arrays that have none
+        )
+    ):
+        attributes.setdefault("_FillValue", array.fill_value)
+    fill = attributes.get("_FillValue")
+    if isinstance(fill, str):
+        attributes["_FillValue"] = (
+            float(fill) if fill in ("NaN", "Infinity", "-Infinity") else _coded(fill, array.dtype)
+        )
+    return packing({key: value for key, value in attributes.items() if value is not None}, array.dtype)
 
-        found["_FillValue"] = FillValueCoder.decode(found["_FillValue"], array.dtype)
-    return found
+
+def _coded(fill: str, dtype: np.dtype) -> Any:
+    """A fill value as xarray codes it in Zarr 3; the text itself if it does not."""
+    from xarray.backends.zarr import FillValueCoder
+
+    try:
+        return FillValueCoder.decode(fill, dtype)
+    except (ValueError, TypeError, struct.error):
+        return fill
 
 
 def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:

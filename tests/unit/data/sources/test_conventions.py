@@ -65,7 +65,7 @@ def test_chunks_that_were_never_written_are_counted(tmp_path, caplog, kind):
         group.create_array("x", shape=(24, 6), chunks=(6, 6), dtype="f4")[:6] = 5
         group.create_array("y", shape=(24,), chunks=(24,), dtype="f4")[:] = np.arange(24) + 1
     made = shard_files(kind, tmp_path / "out", source=path, x="x", target="y")
-    note = f"{path.name}: x has 3 of 4 chunks that were never written: there its values are 0.0"
+    note = f"{path.name}: x has 3 of 4 chunks that are not stored: there its values are 0.0"
     assert note in caplog.text and note in next(iter(made.values())).notes
 
 
@@ -73,7 +73,7 @@ def test_chunks_that_were_never_written_are_counted(tmp_path, caplog, kind):
     ("parts", "fault"),
     [
         ([(0, "a.h5", "x"), (32, "gone.h5", "x")], r"its file gone\.h5 is missing"),
-        ([(0, "a.h5", "x"), (32, "a.h5", "z")], r"a\.h5 has no z\. Write it there"),
+        ([(0, "a.h5", "x"), (32, "a.h5", "z")], r"a\.h5 lacks z\. Write it there"),
         ([(0, "a.h5", "x")], "96 of its 192 values have no source"),
         ([(0, "a.h5", "x"), (32, "a.h5", "x")], ""),
     ],
