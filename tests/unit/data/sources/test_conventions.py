@@ -12,6 +12,7 @@ import zarr
 
 from singa_dask import load
 from singa_dask.data import shard_files
+from singa_dask.data.columns import Role
 from singa_dask.errors import DataError
 
 X = (20 + 5 * np.random.default_rng(0).normal(size=(24, 6))).astype("f4")
@@ -94,3 +95,45 @@ def test_virtual_datasets_have_sources_for_all_values(tmp_path, parts, fault):
         return
     shard_files("hdf5", tmp_path / "out", **options)
     assert (load(tmp_path / "out")[0] == 2).all()
+
+
+def test_attributes_that_change_no_value_are_left_alone(tmp_path):
+    """Labels with a fill value that none of them has are labels."""
+    with h5py.File(tmp_path / "d.h5", "w") as file:
+        file["x"], file["y"] = X, np.arange(24) % 3
+        file["x"].attrs["_FillValue"], file["x"].attrs["scale_factor"] = np.float32(np.nan), 1.0
+    shard_files("hdf5", tmp_path / "2", source=tmp_path / "d.h5", x="x", y="y", in_place=True)
+    with h5py.File(tmp_path / "d.h5", "a") as file:
+        file["y"].attrs["_FillValue"] = -1
+    made = shard_files("hdf5", tmp_path / "1", source=tmp_path / "d.h5", x="x", y="y")[""]
+    assert made.targets.role is Role.LABEL and made.targets.dtype == "int64"
+    group = zarr.open_group(tmp_path / "d.zarr", mode="w", zarr_format=2)  # whose fill value is 0
+    for name, values in (("x", X), ("y", np.arange(24) % 3)):
+        array = group.create_array(name, shape=values.shape, chunks=values.shape, dtype=values.dtype)
+        array[:], array.attrs["_ARRAY_DIMENSIONS"] = values, ["n", "k"][: values.ndim]
+    made = shard_files("zarr", tmp_path / "3", source=tmp_path / "d.zarr", x="x", y="y", shuffle=False)[""]
+    assert made.targets.role is Role.LABEL and load(tmp_path / "3")[1].tolist() == (np.arange(24) % 3).tolist()
+
+
+@pytest.mark.parametrize("value", [[1.0, 2.0], "1.0", h5py.Empty("f4")], ids=["several", "text", "empty"])
+def test_an_attribute_that_is_not_one_number_is_named_where_its_array_is_read(tmp_path, value):
+    with h5py.File(tmp_path / "d.h5", "w") as file:
+        file["x"], file["y"], file["z"] = X, X[:, 0], X
+        file["z"].attrs["scale_factor"] = value
+    shard_files("hdf5", tmp_path / "1", source=tmp_path / "d.h5", x="x", y="y")
+    with pytest.raises(DataError, match=r"z has the attribute scale_factor = .*, which is not one number\."):
+        shard_files("hdf5", tmp_path / "2", source=tmp_path / "d.h5", x="z", y="y")
+
+
+def test_virtual_datasets_may_grow(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (8, 3), "f8", maxshape=(None, 3), chunks=(8, 3))[:] = np.arange(24.0).reshape(8, 3)
+    layout = h5py.VirtualLayout((8, 3), "f8", maxshape=(None, 3))
+    source = h5py.VirtualSource("a.h5", "x", (8, 3), maxshape=(None, 3))
+    layout[0 : h5py.h5s.UNLIMITED : 1] = source[0 : h5py.h5s.UNLIMITED : 1]
+    with h5py.File(tmp_path / "v.h5", "w") as file:
+        file.create_virtual_dataset("x", layout)
+        file["y"] = np.arange(8.0)
+    options = {"source": tmp_path / "v.h5", "x": "x", "target": "y", "allow_virtual": True}
+    shard_files("hdf5", tmp_path / "out", **options)
+    assert load(tmp_path / "out")[0].max() == 23
