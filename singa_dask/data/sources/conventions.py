@@ -34,7 +34,7 @@ def packing(attributes: Mapping[str, Any], dtype: np.dtype) -> dict[str, Any]:
 
 
 def decoded(values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
-    """The unpacked values, with NaN for those that are missing; whole numbers stay such where none is missing and
+    """The unpacked values, with NaN for those that are missing; integers stay such where none is missing and
     nothing is scaled. Raises DataError without xarray."""
     if not attributes or (not _scales(attributes, values.dtype) and not _missing(values, attributes).any()):
         return values
