@@ -62,7 +62,7 @@ class Tree:
 
     def told(self, program: str) -> list[str]:
         """The words that a program prints."""
-        command = [self.python, "-c", program]
+        command = [self.python, "-P", "-c", program]  # not the package of the current folder
         environment_ = environment(1) | self.variables
         return subprocess.run(command, env=environment_, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
 
