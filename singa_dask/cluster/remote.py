@@ -17,7 +17,8 @@ import psutil  # type: ignore[import-untyped]
 
 from singa_dask.cluster.fork_server import own_fork_servers
 from singa_dask.cluster.segments import unlink_segments
-from singa_dask.errors import ClusterError, SchedulerLost
+from singa_dask.data.dask_client import check_synchronous
+from singa_dask.errors import SchedulerLost
 
 # How late the client's event loop may be on a busy machine.
 _LATE_S = 30.0
@@ -246,8 +247,7 @@ def _ask_scheduler(client: Any, question: Callable[[], Any], timeout_s: float | 
 
 
 def _within(client: Any, coroutine: Callable[[], Any], timeout_s: float) -> Any:
-    if client.asynchronous:
-        raise ClusterError("the Dask client is asynchronous; give a Client(..., asynchronous=False)")
+    check_synchronous(client)
     return client.sync(_Call, coroutine, callback_timeout=timeout_s + _LATE_S)
 
 

@@ -12,5 +12,10 @@ def check_client(client: Any) -> None:
     if not hasattr(client, "subscribe_topic"):
         hint = "Write Client(ADDRESS or CLUSTER), of dask.distributed."
         raise ConfigError(Problem("client", "must be a Dask client", repr(client), hint))
+    check_synchronous(client)
+
+
+def check_synchronous(client: Any) -> None:
+    """Raise ClusterError for a client whose calls are coroutines."""
     if getattr(client, "asynchronous", False):
         raise ClusterError("the Dask client is asynchronous; give a Client(..., asynchronous=False)")

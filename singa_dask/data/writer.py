@@ -74,7 +74,7 @@ def write_shards(
     out = Path(out).absolute()
     x, y, weight, mask = map(dense, (x, y, weight, mask))
     if weight is not None and (np.asarray(weight) < 0).any():
-        raise DataError(f"weight: must not be negative. Received: {np.asarray(weight).min():g}.")
+        raise DataError(f"weight: must not be negative. Received: {np.asarray(weight).min():g}. Correct it.")
     arrays: dict[str, Samples] = {X: x}
     columns = [_feature(x, channels, classes if y is None else None)]
     total = x.shape[0]

@@ -291,7 +291,7 @@ class Estimator(BaseEstimator):
 
     def _taken(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
         """Features and labels or targets: NumPy arrays, checked as scikit-learn does, or Dask collections."""
-        x, y = _read(x), _read(y)
+        x, y = _known_container(x), _known_container(y)
         if is_lazy(y) and is_table(y):
             y = y[y.columns[0]] if len(y.columns) == 1 else y.to_dask_array()
         if not is_lazy(x):
@@ -327,7 +327,7 @@ class Estimator(BaseEstimator):
     def _checked(self, x: Any) -> Any:
         """x to predict for. A Dask collection stays lazy."""
         check_is_fitted(self, "model_")
-        x = _read(x)
+        x = _known_container(x)
         if is_lazy(x):
             return self._by_name(x)
         x = validate_data(self, x, reset=False, allow_nd=True, dtype="numeric")
@@ -341,8 +341,8 @@ class Estimator(BaseEstimator):
         return self.model_.predict(checked)
 
 
-def _read(x: Any) -> Any:
-    """What scikit-learn does not know, and would not read as it is."""
+def _known_container(x: Any) -> Any:
+    """In place of a masked array or a table of another library, which scikit-learn reads otherwise, what it knows."""
     x = native(x)
     return dense(x) if isinstance(x, np.ma.MaskedArray) else x
 

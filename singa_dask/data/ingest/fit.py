@@ -12,6 +12,7 @@ import numpy as np
 from singa_dask.data.encoders import Encoder, Encoders
 from singa_dask.data.ingest.facts import ColumnFacts, Kind
 from singa_dask.data.ingest.options import IMPUTERS, Encoding
+from singa_dask.data.sources.tables import is_number
 from singa_dask.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ def fit_encoders(
         )
     for encoder in encoders:
         spelled = [text for text in encoder.categories if _is_spelled_number(text)]
-        if spelled and len(spelled) + sum(map(_is_number, encoder.categories)) > 0.9 * len(encoder.categories):
+        if spelled and len(spelled) + sum(map(is_number, encoder.categories)) > 0.9 * len(encoder.categories):
             found.append(
                 f"{encoder.column}: holds texts that look like numbers, such as {spelled[0]!r}, and becomes"
                 f" {len(encoder.categories):,} categories. Write numbers with a decimal point, and without thousands "
@@ -68,15 +69,7 @@ def fit_encoders(
 
 def _is_spelled_number(text: str) -> bool:
     """Whether this is a number to a reader, but not to a computer: 1,5 or 1.234,50 or 12 %."""
-    return bool(_SPELLED.fullmatch(text)) and not _DATE.fullmatch(text) and not _is_number(text)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return bool(_SPELLED.fullmatch(text)) and not _DATE.fullmatch(text) and not is_number(text)
 
 
 def check_encoders(columns: Sequence[ColumnFacts], encoders: Encoders) -> None:

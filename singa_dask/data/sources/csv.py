@@ -13,7 +13,7 @@ from typing import Any
 
 from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, need, reading, stamp_of
 from singa_dask.data.sources.source import Source
-from singa_dask.data.sources.tables import TableColumn, check_distinct, choose, column_named, listing
+from singa_dask.data.sources.tables import TableColumn, check_distinct, choose, column_named, is_number, listing
 from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
 
@@ -161,7 +161,7 @@ class CsvBlock:
         for name in found:
             if found[name].kind != "text" or name in self.types:
                 continue
-            if any(_is_number(value) for value in sample.column(name).to_pylist() if value is not None):
+            if any(is_number(value) for value in sample.column(name).to_pylist() if value is not None):
                 raise self._not_a(name)
         return found
 
@@ -231,7 +231,7 @@ def _is_value(cell: str) -> bool:
     """Whether a cell is a number, or a mark for a missing one."""
     from pyarrow.csv import ConvertOptions
 
-    return _is_number(cell) or cell.strip() in ConvertOptions().null_values
+    return is_number(cell) or cell.strip() in ConvertOptions().null_values
 
 
 def _type(column: Any) -> str:
@@ -309,15 +309,7 @@ def _head(path: Path, separator: str) -> list[list[str]]:
 
 def _has_header(rows: Sequence[Sequence[str]]) -> bool:
     below = rows[1] if len(rows) > 1 else []
-    return any(not _is_number(a) and _is_number(b) for a, b in zip(rows[0], below, strict=False))
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+    return any(not is_number(a) and is_number(b) for a, b in zip(rows[0], below, strict=False))
 
 
 def _ranges(path: Path, header: bool) -> Iterator[tuple[int, int, int]]:

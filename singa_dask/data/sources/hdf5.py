@@ -144,7 +144,7 @@ def _lost(dataset: h5py.Dataset) -> str:
     """What a virtual dataset lacks; HDF5 itself would return fill values."""
     if dataset.is_virtual:
         folder = Path(dataset.file.filename).parent
-        covered = 0
+        covered = 0.0
         for part in dataset.virtual_sources():
             if "%" in part.file_name or "%" in part.dset_name:
                 return ""  # by number, as many as there are
@@ -157,10 +157,10 @@ def _lost(dataset: h5py.Dataset) -> str:
                     return f"is a virtual dataset, and {name} lacks {part.dset_name}. Write it there."
             try:
                 covered += part.vspace.get_select_npoints()
-            except RuntimeError:  # of an unlimited selection
-                return ""
-        if 0 <= covered < dataset.size:
-            lacking = f"{dataset.size - covered:,} of its {dataset.size:,} values"
+            except RuntimeError:  # of an unlimited selection, whose file must be there all the same
+                covered = math.inf
+        if covered < dataset.size:
+            lacking = f"{dataset.size - covered:,.0f} of its {dataset.size:,} values"
             return f"is a virtual dataset, and {lacking} have no source. Map them."
     return ""
 

@@ -127,3 +127,12 @@ def check_distinct(where: str, names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
         double = Counter(names).most_common(1)[0][0]
         raise DataError(f"{where}: has two columns named {double!r}. Rename one of them.")
+
+
+def is_number(text: str) -> bool:
+    """Whether a cell is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

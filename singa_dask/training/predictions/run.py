@@ -41,9 +41,8 @@ def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Cli
     """
     if client is not None:
         check_client(client)
-    outputs = _outputs(model)
-    if client is not None:
         check_shared(client, SharedFiles(files_of(blocks)))
+    outputs = _outputs(model)
     written = 0
     found = NotANumber(model)
     with writing(out, outputs) as write, _submitting(model, client) as (submit, ahead):
