@@ -90,6 +90,16 @@ class Places:
             f"free after {self.patience_s:g} s. Start more."
         )
 
+    def least_to_leave_out(self, groups: Sequence[WorkerGroup], there: Sequence[WorkerInfo]) -> list[WorkerGroup]:
+        """The worker groups, the last first, without which the processes that answer suffice for those that remain.
+        Worker group 0 always remains."""
+        answer, free = {info.address for info in there}, len(self.processes.free(there, self.members))
+        stay, out = list(groups), list[WorkerGroup]()
+        while stay and stay[-1].number > 0 and (not out or len(_lost(stay, answer)) > free):
+            out.append(stay.pop())
+            free += len(answer.intersection(out[-1].where))
+        return out
+
     def _part(
         self,
         batch: Sequence[Member],

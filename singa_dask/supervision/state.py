@@ -437,20 +437,24 @@ class Supervision:
         try:
             placed, stuck = self.places.find(batch, there, at, nannies)
         except NoReplacement as error:
-            return self._not_placed(batch, error)
+            return self._not_placed(batch, error, there)
         if placed:
             self._form(placed)
         else:
             self._kill(stuck)
 
-    def _not_placed(self, batch: Sequence[Member], error: NoReplacement) -> None:
+    def _not_placed(self, batch: Sequence[Member], error: NoReplacement, there: Sequence[WorkerInfo]) -> None:
         """Go on without what has no Dask workers if the run can, else end it."""
         *_, last = batch
         groups = [member for member in batch if isinstance(member, WorkerGroup)]
         if isinstance(batch[0], WorkerGroup) and self._may_be_dropped(batch[0]):
             self._drop(batch[0], f"{batch[0]} could not join: {error}")
         elif self.members.running() and groups == batch and last.number > 0:
-            self._drop(last, f"{last} is left out, and the others go on: {error} `singa-dask join` adds a group.")
+            # Those that wait may hold back the others: no further wait for what cannot come.
+            for group in self.places.least_to_leave_out(groups, there):
+                self._drop(
+                    group, f"{group} is left out, and the others go on: {error} `singa-dask join` adds a group."
+                )
         elif self.stopped and not any(isinstance(member, WorkerGroup) for member in batch):
             for member in batch:
                 self._drop(member, f"{member} does not come back: {error}")

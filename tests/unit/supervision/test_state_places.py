@@ -116,6 +116,16 @@ WAITING: dict[str, Case] = {
         ["begin", ("lose_host", 1), ("lose_host", 2), "start", "go_on"],
         {"phases": ["running", "running", "down", "running"], "made": [([1], [])]},
     ),
+    "all groups that wait in vain are left out at once": (
+        DOWNPOUR | {"nworker_groups": 3},
+        ["begin", ("lose_host", 1), ("lose_host", 2), "go_on", {"clock": 31.0}, "settle"],
+        {"phases": ["running", "ended", "ended", "running"], "over": ""},
+    ),
+    "but no more than it takes": (
+        PAIRS | {"nworker_groups": 3},
+        ["begin", ("lose_host", 1, "w3"), ("lose_host", 2, "w5"), "go_on", {"clock": 31.0}, "settle"],
+        {"phases": ["running", "running", "ended", "running"], "workers": ["w1 w2", "w6 w4", "w5 w6"], "over": ""},
+    ),
     "a group whose nanny starts a process takes no other": (
         DOWNPOUR | {"nworker_groups": 3},
         ["begin", ("lose", 1), ("lose", 2), "start", "go_on"],
