@@ -42,9 +42,11 @@ if TYPE_CHECKING:
     from singa_dask import layers, updaters
     from singa_dask.data.ingest.collections import shard
     from singa_dask.data.load import load
-    from singa_dask.distopt import DistOpt, Model, data_partition, launch
+    from singa_dask.distopt import DistOpt, data_partition, launch
     from singa_dask.estimators.classifier import Classifier
     from singa_dask.estimators.regressor import Regressor
+    from singa_dask.inference.evaluate import load_model
+    from singa_dask.inference.model import Model
     from singa_dask.job import ClusterTopology, Job
     from singa_dask.layers.module import Module
     from singa_dask.monitor.plots import plot_confusion, plot_parity
@@ -53,7 +55,6 @@ if TYPE_CHECKING:
     from singa_dask.supervision.callbacks import Callback, RunEvent
     from singa_dask.supervision.driver import Result, train
     from singa_dask.supervision.plan import Plan, plan
-    from singa_dask.training.evaluate import load_model
 
 # Loaded when first used: `singa-dask --help` must not wait for Dask and Numba.
 _LAZY = {
@@ -62,7 +63,7 @@ _LAZY = {
     "ClusterTopology": "singa_dask.job",
     "DistOpt": "singa_dask.distopt",
     "Job": "singa_dask.job",
-    "Model": "singa_dask.distopt",
+    "Model": "singa_dask.inference.model",
     "Module": "singa_dask.layers.module",
     "Plan": "singa_dask.supervision.plan",
     "Regressor": "singa_dask.estimators.regressor",
@@ -73,7 +74,7 @@ _LAZY = {
     "data_partition": "singa_dask.distopt",
     "launch": "singa_dask.distopt",
     "load": "singa_dask.data.load",
-    "load_model": "singa_dask.training.evaluate",
+    "load_model": "singa_dask.inference.evaluate",
     "plan": "singa_dask.supervision.plan",
     "plot_confusion": "singa_dask.monitor.plots",
     "plot_parity": "singa_dask.monitor.plots",

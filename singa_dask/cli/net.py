@@ -114,12 +114,12 @@ def test(
     JOB is the workspace of a run, or a checkpoint file. It may also be a job file, with --checkpoint. The job's
     test_steps does not count; --set test_steps=N evaluates N mini-batches.
     """
+    from singa_dask.inference import evaluate
     from singa_dask.job.evaluations import PHASE_NAMES
     from singa_dask.job.job_pb2 import Phase
     from singa_dask.monitor.lines import format_metrics
     from singa_dask.supervision.pictures import draw_pictures
     from singa_dask.training import checkpoint as checkpoints
-    from singa_dask.training import evaluate
 
     phase = Phase.kVal if validation else Phase.kTest
     overrides = ("test_steps=0", "validate_steps=0", *overrides)
@@ -190,8 +190,8 @@ def export(
     The model takes raw samples: normalisation is part of it.
     """
     from singa_dask.export.onnx import save
+    from singa_dask.inference import evaluate
     from singa_dask.job.job_pb2 import Phase
-    from singa_dask.training import evaluate
 
     ready, path = trained(job, overrides, cluster, None, checkpoint, trust_code=trust_code)
     net = evaluate.restore_net(ready.job, Phase.kTest, path)

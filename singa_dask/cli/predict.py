@@ -72,12 +72,12 @@ def predict(
     with ExitStack() as stack:
         if workers:
             fork_workers(stack)
+        from singa_dask.inference import evaluate
+        from singa_dask.inference.blocks import own_blocks
+        from singa_dask.inference.files import check_format
+        from singa_dask.inference.run import predict_blocks
+        from singa_dask.inference.sources import blocks_of
         from singa_dask.job.job_pb2 import Phase
-        from singa_dask.training import evaluate
-        from singa_dask.training.predictions.blocks import own_blocks
-        from singa_dask.training.predictions.files import check_format
-        from singa_dask.training.predictions.run import predict_blocks
-        from singa_dask.training.predictions.sources import blocks_of
 
         check_format(out)
         phase = Phase.kTest if data is None else None

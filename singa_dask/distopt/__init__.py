@@ -2,10 +2,8 @@
 
 from singa_dask.distopt.dist_opt import DistOpt
 from singa_dask.distopt.launcher import launch
-from singa_dask.distopt.loss import Loss
-from singa_dask.distopt.model import Model
 from singa_dask.distopt.nccl_id import NcclIdHolder
 from singa_dask.distopt.partition import data_partition
 from singa_dask.distopt.worlds import world
 
-__all__ = ["DistOpt", "Loss", "Model", "NcclIdHolder", "data_partition", "launch", "world"]
+__all__ = ["DistOpt", "NcclIdHolder", "data_partition", "launch", "world"]

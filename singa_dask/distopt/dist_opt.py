@@ -15,11 +15,8 @@ from singa_dask.cluster.bootstrap import this_node
 from singa_dask.comm import Communicator
 from singa_dask.comm.codecs import Half, Threshold, TopK
 from singa_dask.comm.shared_memory import form_shared_flat
-from singa_dask.distopt.loss import Loss
-from singa_dask.distopt.model import Model
 from singa_dask.distopt.nccl_id import NcclIdHolder, joined
 from singa_dask.distopt.rank_state import RankState
-from singa_dask.distopt.ranks import Ranks
 from singa_dask.distopt.recorded import Recorded, RecordedLoss
 from singa_dask.distopt.settings import THRESHOLD, Settings
 from singa_dask.distopt.stages import SumStages
@@ -33,7 +30,10 @@ from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.exchange.group import WorkerGroup
 from singa_dask.exchange.overlap import OverlapTuner
 from singa_dask.exchange.pipeline import GradientPipeline
+from singa_dask.exchange.ranks import Ranks
 from singa_dask.exchange.staging import InPlace, Staging, ThroughHost
+from singa_dask.inference.loss import Loss
+from singa_dask.inference.model import Model
 from singa_dask.layers.param import Param
 from singa_dask.net import Net
 from singa_dask.net.flat import FlatParams

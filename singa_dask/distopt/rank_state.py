@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.distopt.ranks import own_arrays
 from singa_dask.distopt.updating import RankUpdate
 from singa_dask.errors import CheckpointError
+from singa_dask.exchange.ranks import own_arrays
 from singa_dask.layers.param import Param
 from singa_dask.net.flat import FlatParams, check_names
 

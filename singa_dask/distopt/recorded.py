@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from singa_dask.autograd.tape import Tape
-from singa_dask.distopt.ranks import Ranks
 from singa_dask.errors import ConfigError, Problem, TrainingError
+from singa_dask.exchange.ranks import Ranks
 from singa_dask.layers.context import Context, Step
 from singa_dask.layers.group import Group
 from singa_dask.layers.param import Param
@@ -116,7 +116,7 @@ class Recorded:
 
 @dataclass
 class RecordedLoss:
-    """See distopt.loss.Loss."""
+    """See inference.loss.Loss."""
 
     model: Recorded
     tape: Tape

@@ -20,10 +20,11 @@ from singa_dask.data.columns import Column, stored_dtype
 from singa_dask.data.containers import dense, native
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.manifest_reader import read_description
-from singa_dask.distopt import Model
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.estimators.arrays import feature_column, is_lazy, is_table, rows_of
 from singa_dask.estimators.nets import layers_for
+from singa_dask.inference.evaluate import load_model
+from singa_dask.inference.model import Model
 from singa_dask.job import Job, runs_in
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase, StoreProto
@@ -35,7 +36,6 @@ from singa_dask.monitor.progress import Display
 from singa_dask.supervision.driver import train
 from singa_dask.supervision.given import Arrays
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.evaluate import load_model
 from singa_dask.updaters import Adam
 
 EPOCHS, BATCH_SIZE, LEARNING_RATE = 100, 64, 0.002

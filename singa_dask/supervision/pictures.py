@@ -8,7 +8,7 @@ from typing import Any
 
 from singa_dask.algorithms.measured import Detail
 from singa_dask.data.columns import Column
-from singa_dask.distopt.described import Described, class_names, value_names
+from singa_dask.inference.described import Described, class_names, value_names
 from singa_dask.job import runs_in
 from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.job.job_pb2 import JobProto

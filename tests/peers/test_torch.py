@@ -11,7 +11,8 @@ from support.layer_cases import Bench
 from support.peers import assert_same_call, assert_same_loss
 
 from singa_dask import updaters
-from singa_dask.distopt import DistOpt, Model
+from singa_dask.distopt import DistOpt
+from singa_dask.inference.model import Model
 from singa_dask.layers import (
     ELU,
     GELU,

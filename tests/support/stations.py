@@ -18,6 +18,7 @@ from singa_dask import autograd, layers, opt, updaters
 from singa_dask.algorithms import metrics
 from singa_dask.data import convert
 from singa_dask.export import onnx
+from singa_dask.inference import sources
 from singa_dask.job import evaluations
 from singa_dask.job.job_pb2 import ActivationProto, LayerType, UpdaterProto
 from singa_dask.layers import activation
@@ -27,7 +28,6 @@ from singa_dask.ops.cpu.elementwise import update_kernels
 from singa_dask.ops.gpu.kernels import KERNELS
 from singa_dask.profiling import kernels
 from singa_dask.profiling.grid import grid_jobs
-from singa_dask.training.predictions import sources
 
 ROOT = Path(__file__).parents[2]
 Known = Callable[[Iterable[str]], set[str]]
@@ -44,7 +44,7 @@ EXEMPT: dict[str, dict[str, set[str]]] = {
         # nothing to choose in them
         "singa_dask/data/convert.py: CONTENTS": {"images", "kvfile"},
         # images have a way of their own; SINGA's files hold training data
-        "singa_dask/training/predictions/sources.py: TABLES, ARRAYS": {"images", "kvfile"},
+        "singa_dask/inference/sources.py: TABLES, ARRAYS": {"images", "kvfile"},
     },
 }
 # Metrics of which more is better.
@@ -120,9 +120,7 @@ STATIONS: dict[str, dict[str, Known]] = {
     "data format": {
         "singa_dask/data/convert.py: READERS": _as(str, lambda: convert.READERS),
         "singa_dask/data/convert.py: CONTENTS": _as(str, lambda: convert.CONTENTS),
-        "singa_dask/training/predictions/sources.py: TABLES, ARRAYS": _as(
-            str, lambda: {*sources.TABLES, *sources.ARRAYS}
-        ),
+        "singa_dask/inference/sources.py: TABLES, ARRAYS": _as(str, lambda: {*sources.TABLES, *sources.ARRAYS}),
         "singa_dask/cli/data.py": _in_text("singa_dask/cli/data.py"),
         "docs/data.md": _in_text("docs/data.md"),
     },

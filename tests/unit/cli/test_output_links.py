@@ -9,6 +9,7 @@ from support.special_files import CALLED, intact, put
 from singa_dask import updaters
 from singa_dask.data import Manifest, write_shards
 from singa_dask.data.resolve import _lock
+from singa_dask.inference.files import Output, Predicted, writing
 from singa_dask.job import Job, job_to_text
 from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss
 from singa_dask.monitor.curves import draw_curves
@@ -17,7 +18,6 @@ from singa_dask.monitor.progress import Display
 from singa_dask.ops.cpu.toolkit.compile_lock import CompileLock
 from singa_dask.profiling import store
 from singa_dask.supervision.driver import train
-from singa_dask.training.predictions.files import Output, Predicted, writing
 
 pytestmark = pytest.mark.timeout(30, method="signal", func_only=True)
 

@@ -7,7 +7,7 @@ import pytest
 
 from singa_dask import Job, layers, shard, train, updaters
 from singa_dask.errors import ClusterError, ConfigError
-from singa_dask.training.predictions.run import predict_blocks
+from singa_dask.inference.run import predict_blocks
 
 X = np.zeros((20, 2), np.float32)
 

@@ -14,11 +14,11 @@ from singa_dask import layers, load_model, updaters
 from singa_dask.data import Loader, make_stream
 from singa_dask.data.generated import generated_manifest, samples_of
 from singa_dask.errors import ConfigError, DataError
+from singa_dask.inference.blocks import own_blocks
 from singa_dask.job import ClusterTopology, Job
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers import GeneratedInput
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.predictions.blocks import own_blocks
 from singa_dask.training.prepare import prepare
 
 PAGE = (Path(__file__).parents[3] / "docs" / "layers.md").read_text()

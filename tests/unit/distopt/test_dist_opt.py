@@ -13,10 +13,11 @@ from support.started import STARTED, AtTheEnd
 from support.user_layers import Same
 
 from singa_dask.comm import SoloCommunicator, run_members, run_threads
-from singa_dask.distopt import DistOpt, Model, data_partition
-from singa_dask.distopt.ranks import Ranks
+from singa_dask.distopt import DistOpt, data_partition
 from singa_dask.distopt.stages import SumStages
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, DataError, TrainingError
+from singa_dask.exchange.ranks import Ranks
+from singa_dask.inference.model import Model
 from singa_dask.layers import (
     BatchNorm,
     BCELoss,

@@ -6,8 +6,9 @@ from support.one_machine import run_on_one_machine
 from unit.distopt.test_dist_opt import METHODS, layers
 
 from singa_dask.comm import SoloCommunicator, run_threads
-from singa_dask.distopt import DistOpt, Model
+from singa_dask.distopt import DistOpt
 from singa_dask.errors import CheckpointError, CommTimeout, ConfigError
+from singa_dask.inference.model import Model
 from singa_dask.job.job_pb2 import NetProto
 from singa_dask.layers import (
     Accuracy,

@@ -8,9 +8,9 @@ from support.user_layers import Same
 
 from singa_dask.data import Manifest, write_shards
 from singa_dask.data.normalise import make_normaliser, resolve_normalisation
-from singa_dask.distopt import Model
 from singa_dask.errors import ConfigError
 from singa_dask.export.onnx import export
+from singa_dask.inference.model import Model
 from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import (

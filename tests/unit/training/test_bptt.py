@@ -10,11 +10,11 @@ from singa_dask.comm.threads import run_threads
 from singa_dask.data import shard_files
 from singa_dask.data.plan import share_rows
 from singa_dask.errors import ConfigError
+from singa_dask.inference import evaluate
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.ops import get_ops
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training import evaluate
 from singa_dask.training.prepare import prepare
 from singa_dask.training.replica import Replica
 

@@ -9,12 +9,12 @@ from support.topologies import run_topology, server_links
 from support.trained import assert_alike, saved_at, train_group, write_points
 
 from singa_dask.errors import ConfigError
+from singa_dask.inference import evaluate
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.server.messages import Update
 from singa_dask.server.protocol import ServerProtocol
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training import evaluate
 from singa_dask.training.prepare import prepare
 
 JOB = """

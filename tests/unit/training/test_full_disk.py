@@ -16,10 +16,10 @@ from support.limits import small_disk
 
 from singa_dask import Job, Model, layers, updaters
 from singa_dask.data import write_shards
+from singa_dask.inference.raw_file import RawFile
 from singa_dask.job import job_to_text
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.predictions.raw_file import RawFile
 from singa_dask.training.prepare import prepare
 
 SAMPLES, OUTPUTS = 3000, 40
@@ -90,7 +90,7 @@ def test_predictions_in_hdf5(run, tmp_path, nbytes):
 
 
 def test_predictions_of_many_classes_in_hdf5(tmp_path):
-    from singa_dask.training.predictions.files import Output, Predicted, writing
+    from singa_dask.inference.files import Output, Predicted, writing
 
     names = tuple(f"class number {i}" for i in range(10_000))
     scores = np.zeros((3, len(names)), np.float32)

@@ -6,12 +6,12 @@ import pytest
 from singa_dask import load_model
 from singa_dask.data import write_shards
 from singa_dask.errors import ConfigError
+from singa_dask.inference.blocks import own_blocks
+from singa_dask.inference.evaluate import measure, model_of, restore_net
 from singa_dask.job import Job, job_to_text
 from singa_dask.job.job_pb2 import LayerProto, Phase
 from singa_dask.job.phases import graph_phase
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.evaluate import measure, model_of, restore_net
-from singa_dask.training.predictions.blocks import own_blocks
 from singa_dask.training.prepare import prepare
 
 JOB = """

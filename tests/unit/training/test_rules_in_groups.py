@@ -9,10 +9,10 @@ from support.topologies import run_topology
 from support.trained import assert_alike, saved_at, write_points
 
 from singa_dask.comm.threads import ThreadCommunicator
+from singa_dask.inference.evaluate import measure
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.evaluate import measure
 from singa_dask.training.prepare import prepare
 
 STEPS, LIMIT, CLOSE = 6, 0.05, {"rtol": 2e-5, "atol": 1e-6}

@@ -8,11 +8,11 @@ from support.trained import train_group
 
 from singa_dask.data import shard_files, write_shards
 from singa_dask.errors import ConfigError
+from singa_dask.inference import evaluate
+from singa_dask.inference.blocks import own_blocks
 from singa_dask.job import Job, job_to_text, load_job
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training import evaluate
-from singa_dask.training.predictions.blocks import own_blocks
 from singa_dask.training.prepare import _check_vocabularies, prepare
 
 JOB = """

@@ -9,9 +9,9 @@ from singa_dask import layers, updaters
 from singa_dask.algorithms import BP
 from singa_dask.algorithms.evaluation import Evaluator
 from singa_dask.data import write_shards
-from singa_dask.distopt import Model
-from singa_dask.distopt.feeding import feed_of, normalised
 from singa_dask.errors import ConfigError
+from singa_dask.inference.feeding import feed_of, normalised
+from singa_dask.inference.model import Model
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers import InputLayer

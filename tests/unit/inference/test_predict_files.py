@@ -13,15 +13,15 @@ from support.views import OtherMachine
 from singa_dask import Job, Model, layers, shard, updaters
 from singa_dask.data import write_shards
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, DataError, NotFinite
+from singa_dask.inference import blocks as blocks_module
+from singa_dask.inference.blocks import own_blocks
+from singa_dask.inference.evaluate import model_of
+from singa_dask.inference.files import Output, Predicted, writing
+from singa_dask.inference.run import predict_blocks
+from singa_dask.inference.sources import blocks_of
 from singa_dask.job import job_to_text
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.evaluate import model_of
-from singa_dask.training.predictions import blocks as blocks_module
-from singa_dask.training.predictions.blocks import own_blocks
-from singa_dask.training.predictions.files import Output, Predicted, writing
-from singa_dask.training.predictions.run import predict_blocks
-from singa_dask.training.predictions.sources import blocks_of
 from singa_dask.training.prepare import prepare
 
 DRAW = np.random.default_rng(1)

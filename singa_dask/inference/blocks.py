@@ -15,8 +15,8 @@ from singa_dask.data.columns import Channels, Column
 from singa_dask.data.plan import StreamConf, own_windows
 from singa_dask.data.shared_files import in_place_files
 from singa_dask.data.store import columns_of, sample_shapes
-from singa_dask.distopt import Model
 from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.inference.model import Model
 from singa_dask.job import graph_phase
 from singa_dask.job.job_pb2 import Phase, StoreProto
 from singa_dask.layers import GeneratedInput

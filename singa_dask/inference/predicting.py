@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singa_dask.data.containers import native
-from singa_dask.distopt.described import numbers
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.inference.described import numbers
 from singa_dask.net import inputs_of
 
 if TYPE_CHECKING:
-    from singa_dask.distopt.model import Model
+    from singa_dask.inference.model import Model
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from singa_dask.errors import TrainingError
 from singa_dask.layers.context import Metric
 
 if TYPE_CHECKING:
-    from singa_dask.distopt.model import Model
+    from singa_dask.inference.model import Model
 
 
 class Loss:

@@ -10,8 +10,8 @@ import numpy as np
 from singa_dask.data.columns import Channels, Column, Role
 from singa_dask.data.containers import dense, native
 from singa_dask.data.normalise import resolve_normalisation
-from singa_dask.distopt.described import Described
 from singa_dask.errors import DataError, NotFinite
+from singa_dask.inference.described import Described
 from singa_dask.job.job_pb2 import LayerProto, NetProto
 from singa_dask.job.stores import net_shape
 from singa_dask.net import Batch, Net, features_as_targets, inputs_of, labelled_inputs

@@ -13,12 +13,12 @@ import numpy as np
 
 from singa_dask.algorithms import BP
 from singa_dask.algorithms.evaluation import Evaluator
-from singa_dask.distopt.described import KnownData
-from singa_dask.distopt.feeding import check_normalisation, feed_of, is_finite, normalised, not_finite, read_files
-from singa_dask.distopt.loss import Loss
-from singa_dask.distopt.predicting import is_empty, predict
-from singa_dask.distopt.ranks import Ranks, own_arrays
 from singa_dask.errors import CommTimeout, ConfigError, Problem, nearest
+from singa_dask.exchange.ranks import Ranks, own_arrays
+from singa_dask.inference.described import KnownData
+from singa_dask.inference.feeding import check_normalisation, feed_of, is_finite, normalised, not_finite, read_files
+from singa_dask.inference.loss import Loss
+from singa_dask.inference.predicting import is_empty, predict
 from singa_dask.job.assemble import assemble
 from singa_dask.job.check_fields import check_numbers
 from singa_dask.job.code_bundle import CodeBundle, pack, unpacked

@@ -16,11 +16,11 @@ from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.data.resolve import resolve
 from singa_dask.data.sources.source import Block as RawBlock
 from singa_dask.data.sources.source import Source
-from singa_dask.distopt import Model
-from singa_dask.distopt.described import numbers, raw_name
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.files import FILE, FOLDER, kind_of
-from singa_dask.training.predictions.blocks import Block, Samples, channels_last, shard_blocks
+from singa_dask.inference.blocks import Block, Samples, channels_last, shard_blocks
+from singa_dask.inference.described import numbers, raw_name
+from singa_dask.inference.model import Model
 
 TABLES = ("csv", "parquet")
 ARRAYS = ("hdf5", "npz", "zarr", "netcdf")

@@ -12,8 +12,8 @@ import numpy as np
 from singa_dask.algorithms import algorithm
 from singa_dask.algorithms.evaluation import Evaluator
 from singa_dask.algorithms.measured import Measured
-from singa_dask.distopt import Model
 from singa_dask.errors import CheckpointError, ConfigError, Problem
+from singa_dask.inference.model import Model
 from singa_dask.job import Job, graph_phase
 from singa_dask.job.code_bundle import CodeBundle
 from singa_dask.job.job_pb2 import JobProto, Phase

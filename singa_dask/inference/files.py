@@ -17,7 +17,7 @@ import numpy as np
 
 from singa_dask.errors import ConfigError, DataError, Problem, disk_full, no_room
 from singa_dask.files import replacing
-from singa_dask.training.predictions.raw_file import RawFile
+from singa_dask.inference.raw_file import RawFile
 
 MAX_COLUMNS = 10_000
 

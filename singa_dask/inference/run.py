@@ -19,12 +19,12 @@ from singa_dask.data.dask_client import check_client
 from singa_dask.data.ingest.run import SURVEY_SECONDS, check_workers
 from singa_dask.data.shared_files import SharedFiles, check_shared
 from singa_dask.data.sources.source import files_of
-from singa_dask.distopt import Model
-from singa_dask.distopt.predicting import NotANumber
 from singa_dask.errors import NotFinite
+from singa_dask.inference.blocks import Block, close_shards
+from singa_dask.inference.files import Output, Predicted, writing
+from singa_dask.inference.model import Model
+from singa_dask.inference.predicting import NotANumber
 from singa_dask.ops.blas import blas_threads
-from singa_dask.training.predictions.blocks import Block, close_shards
-from singa_dask.training.predictions.files import Output, Predicted, writing
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -11,11 +11,11 @@ from singa_dask import load_model
 from singa_dask.comm.threads import run_threads
 from singa_dask.data import write_shards
 from singa_dask.errors import CheckpointError
+from singa_dask.inference.evaluate import measure, model_of, restore_net
 from singa_dask.job import Job, job_to_text
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.ops import get_ops
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.evaluate import measure, model_of, restore_net
 from singa_dask.training.feed import Feed
 from singa_dask.training.forms import SAVES
 from singa_dask.training.group_evaluation import evaluate_group

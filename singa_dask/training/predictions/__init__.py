@@ -1,1 +1,0 @@
-"""Predictions of a trained net for data in files, block by block."""
