@@ -25,6 +25,7 @@ __all__ = [
     "TensorBoard",
     "__version__",
     "audit",
+    "check_layer",
     "data_partition",
     "launch",
     "layers",
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from singa_dask.layers.module import Module
     from singa_dask.monitor.plots import plot_confusion, plot_parity
     from singa_dask.monitor.tensorboard import TensorBoard
+    from singa_dask.net.check_layer import check_layer
     from singa_dask.supervision.audit import audit
     from singa_dask.supervision.callbacks import Callback, RunEvent
     from singa_dask.supervision.driver import Result, train
@@ -71,6 +73,7 @@ _LAZY = {
     "RunEvent": "singa_dask.supervision.callbacks",
     "TensorBoard": "singa_dask.monitor.tensorboard",
     "audit": "singa_dask.supervision.audit",
+    "check_layer": "singa_dask.net.check_layer",
     "data_partition": "singa_dask.distopt",
     "launch": "singa_dask.distopt",
     "load": "singa_dask.data.load",
