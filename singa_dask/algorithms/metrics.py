@@ -163,61 +163,63 @@ class Confusion(SetMetric):
 
 
 class _Errors(SetMetric):
-    """Of each target: sums of weights, absolute errors, squared errors, targets, squared targets.
+    """Of each target: sums of weights, absolute and squared errors, targets, squared targets, and the number of rows.
+    The result is the mean over targets, scikit-learn's `uniform_average`. Channels of fields are targets.
 
     Adding a constant to targets and predictions changes no result, so both can be relative to a mean.
     """
 
     def __init__(self, targets: int) -> None:
-        self.state = np.zeros(5 * targets)
+        self.state = np.zeros(6 * targets)
 
     def update(self, rows: Rows) -> None:
         prediction, target, weight, _ = rows
         target = np.where(weight > 0, target, 0.0)
         error = np.where(weight > 0, prediction - target, 0.0)
         terms = np.ones_like(error), abs(error), error**2, target, target**2
-        self.state += np.concatenate([(weight * term).sum(axis=0) for term in terms])
+        sums = [(weight * term).sum(axis=0) for term in terms]
+        self.state += np.concatenate([*sums, (weight > 0).sum(axis=0)])
 
     def result(self) -> float:
         with np.errstate(invalid="ignore", divide="ignore"):
-            return float(self._of_targets(*self.state.reshape(5, -1)).mean())
+            return float(self._of_targets(*self.state.reshape(6, -1)).mean())
 
     @abstractmethod
-    def _of_targets(self, count: Any, absolute: Any, squared: Any, target: Any, target2: Any) -> Any: ...
+    def _of_targets(self, count: Any, absolute: Any, squared: Any, target: Any, target2: Any, rows: Any) -> Any: ...
 
 
 class MAE(_Errors):
     """The mean absolute error, averaged over targets."""
 
-    def _of_targets(self, count: Any, absolute: Any, squared: Any, target: Any, target2: Any) -> Any:
+    def _of_targets(self, count: Any, absolute: Any, squared: Any, target: Any, target2: Any, rows: Any) -> Any:
         return absolute / count
 
 
 class MSE(_Errors):
     """The mean squared error, averaged over targets."""
 
-    def _of_targets(self, count: Any, absolute: Any, squared: Any, target: Any, target2: Any) -> Any:
+    def _of_targets(self, count: Any, absolute: Any, squared: Any, target: Any, target2: Any, rows: Any) -> Any:
         return squared / count
 
 
 class RMSE(_Errors):
     """The root of the mean squared error of each target, averaged over targets."""
 
-    def _of_targets(self, count: Any, absolute: Any, squared: Any, target: Any, target2: Any) -> Any:
+    def _of_targets(self, count: Any, absolute: Any, squared: Any, target: Any, target2: Any, rows: Any) -> Any:
         return np.sqrt(squared / count)
 
 
 class R2(_Errors):
     """1 - sum (y - p)^2 / sum (y - mean y)^2 of each target, averaged over targets.
 
-    Of a constant target: 1 if there is no error, else 0.
+    Of a constant target: 1 if there is no error, else 0. Of fewer than two rows it is undefined.
     """
 
-    def _of_targets(self, count: Any, absolute: Any, squared: Any, target: Any, target2: Any) -> Any:
+    def _of_targets(self, count: Any, absolute: Any, squared: Any, target: Any, target2: Any, rows: Any) -> Any:
         total = target2 - target**2 / count
         varies = total > 1e-13 * target2  # of a constant target rounding leaves as much
         constant = np.where(squared > 0, 0.0, 1.0)
-        return np.where(count > 0, np.where(varies, 1 - squared / np.where(varies, total, 1), constant), np.nan)
+        return np.where(rows > 1, np.where(varies, 1 - squared / np.where(varies, total, 1), constant), np.nan)
 
 
 # What a loss compares -> its metrics.

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils import Tags
 from sklearn.utils.validation import assert_all_finite, check_consistent_length, validate_data
 
@@ -57,6 +58,19 @@ class Regressor(RegressorMixin, Estimator):
         chunks = (predicted.chunks[0], *((size,) for size in shape))
         axes = {"drop_axis": [*range(1, predicted.ndim)], "new_axis": [*range(1, len(shape) + 1)] or None}
         return predicted.map_blocks(shaped, dtype=predicted.dtype, chunks=chunks, **axes)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R2, the mean over targets. Of fields, channels are the targets, and each position counts as a sample."""
+        predicted = self.predict(X)
+        if predicted.ndim <= 2:
+            return float(r2_score(y, predicted, sample_weight=sample_weight))
+        column = self._known().targets
+        axis = 1 if column is not None and column.channels is Channels.FIRST else -1
+        fields = [np.moveaxis(np.asarray(each), axis, -1) for each in (y, predicted)]
+        if sample_weight is not None:
+            sample_weight = np.repeat(sample_weight, prod(fields[0].shape[1:-1]))
+        target, prediction = (field.reshape(-1, field.shape[-1]) for field in fields)
+        return float(r2_score(target, prediction, sample_weight=sample_weight))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from sklearn import exceptions as sk_exceptions
 from sklearn import metrics as sk
 from support.partitioned import Member
 
@@ -123,6 +124,9 @@ def test_a_constant_target_and_masked_values():
     assert measured("r2", prediction, target, weight) == 1
     assert measured("mae", prediction, target, weight) == 0
     assert np.isnan(measured("r2", prediction, target, weight * 0))
+    with pytest.warns(sk_exceptions.UndefinedMetricWarning):
+        assert np.isnan(sk.r2_score(target[1:2], prediction[1:2]))
+    assert np.isnan(measured("r2", prediction[1:2], target[1:2], weight[1:2]))
 
 
 # Of nets

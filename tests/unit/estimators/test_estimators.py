@@ -9,6 +9,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
 from sklearn.exceptions import NotFittedError
+from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -105,6 +106,16 @@ def test_several_targets_and_their_units():
     one = Regressor(**FEW).fit(x, y[:, 0])
     assert one.predict(x).shape == (300,) and abs(one.predict(x).mean() - 1000) < 20
     assert Regressor(epochs=1).fit(x, np.zeros((300, 4, 6))).predict(x).shape == (300, 4, 6)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_the_score_of_fields_is_the_mean_over_channels(first):
+    x = DRAW.normal(size=(60, 5, 5))
+    y, weight = np.stack([x, 3 * x**2, 0 * x], axis=-1), DRAW.random(60)
+    regressor = Regressor(epochs=3, random_state=0).fit(x, np.moveaxis(y, -1, 1) if first else y)
+    rows = np.moveaxis(regressor.predict(x), 1, -1) if first else regressor.predict(x)
+    expected = r2_score(y.reshape(-1, 3), rows.reshape(-1, 3), sample_weight=weight.repeat(25))
+    assert regressor.score(x, np.moveaxis(y, -1, 1) if first else y, weight) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("estimator", [Classifier, Regressor])
