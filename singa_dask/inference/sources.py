@@ -133,11 +133,17 @@ def _source(model: Model, data: str, kind: str, x: Sequence[str], y: Sequence[st
     elif kind in TABLES:
         splits = _table(model, data, partial(load, date=tuple(date)) if date else load, tuple(x), tuple(y))
     else:
-        splits = load(data, x=tuple(x) or None, y=tuple(y) or None)
+        splits = load(data, x=tuple(x) or _columns_of_table(model) or None, y=tuple(y) or None)
     if len(splits) > 1:
         hint = "Name the features of one of them with --x."
         raise ConfigError(Problem("--data", "has several splits", ", ".join(splits), hint))
     return next(iter(splits.values()))
+
+
+def _columns_of_table(model: Model) -> tuple[str, ...]:
+    """The columns that the features of the needed input layers are made of, where they are those of a table."""
+    described = [one for layer in model.known.needed if (one := model.known.inputs.get(layer)) and one.encoders]
+    return tuple(dict.fromkeys(name for one in described for name in one.raw_names))
 
 
 def _table(model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str, ...]) -> Mapping[str, Source]:

@@ -99,7 +99,8 @@ def source_of(
         y_names,
         weight[0].raw[0] if weight else None,
         masks[0].raw[0] if masks else None,
-        any(one.columns is not None for one in features),
+        any(one.columns is not None for one in features)
+        or (len(features) > 1 and all(one.array and one.value.ndim == 1 for one in features)),
         _roles(y_names, labels, targets),
         _by_column("channels", channels, x_names, Channels),
         _by_column("classes", classes, y_names, tuple),

@@ -144,7 +144,7 @@ def _source(
     find: Callable[[Path, str], Dataset | None],
     read_rows: ReadRows,
 ) -> Source:
-    layouts = []
+    layouts: list[dict[str, Dataset]] = []
     for path in files:
         layout = {}
         for column in wanted.names:
@@ -152,8 +152,10 @@ def _source(
             if dataset is None:
                 known = list_datasets(path)
                 raise DataError(f"{path}: has no dataset {column!r}. {_close(column, known)}{listing(known)}")
-            _check(path, column, dataset, column in wanted.y)
             layout[column] = dataset
+        table = _is_table(wanted, layout)
+        for column, dataset in layout.items():
+            _check(path, column, dataset, any_type=column in wanted.y or (table and column in wanted.x))
         _check_lengths(path, layout)
         layouts.append(layout)
         for column in wanted.names:
@@ -177,12 +179,20 @@ def _source(
         y=named.y,
         weight=named.weight,
         mask=named.mask,
+        table=_is_table(wanted, first),
         roles=dict(named.roles),
         channels=_channels(wanted, first, short),
         classes={short[c]: first[c].classes for c in wanted.y if first[c].classes},
         nbytes=sum(math.prod(dataset.shape) * dataset.dtype.itemsize for dataset in stored),
         notes=tuple(_notes(files, layouts)),
     )
+
+
+def _is_table(wanted: Wanted, layout: Layout) -> bool:
+    """Whether the features are the columns of a table: several datasets of one value per sample, or texts or dates."""
+    features = [layout[name] for name in wanted.x]
+    several = len(features) > 1 or any(each.text or each.dtype.kind in "mM" for each in features)
+    return several and all(len(each.shape) == 1 for each in features)
 
 
 def _notes(files: Sequence[Path], layouts: Sequence[Layout]) -> list[str]:
@@ -244,7 +254,8 @@ def short_names(paths: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _check(path: Path, name: str, dataset: Dataset, is_answer: bool) -> None:
+def _check(path: Path, name: str, dataset: Dataset, *, any_type: bool) -> None:
+    """any_type: whether texts and dates are of use. Raises DataError."""
     if dataset.fault:
         raise DataError(f"{path}: {name} {dataset.fault}")
     if not dataset.shape:
@@ -262,11 +273,12 @@ def _check(path: Path, name: str, dataset: Dataset, is_answer: bool) -> None:
             f"{path}: {name} has the shape {dataset.shape}, but a sample has at most {MAX_RANK} dimensions. "
             "Reshape the dataset; its first axis must be the samples."
         )
-    if dataset.text and not is_answer:
+    if dataset.text and not any_type:
         raise DataError(
-            f"{path}: {name} holds texts, which only labels may (--y). Name another dataset, or encode it."
+            f"{path}: {name} holds texts, which only labels and the columns of a table may. Name it with --y, or name "
+            "several datasets of one value per sample with --x."
         )
-    if not dataset.text and dataset.dtype.kind not in "buif":
+    if not dataset.text and dataset.dtype.kind not in ("buifmM" if any_type else "buif"):
         raise DataError(
             f"{path}: {name} holds values of type {dataset.dtype}, which are not real numbers. Convert them; complex "
             "numbers to two channels."

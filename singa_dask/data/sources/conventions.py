@@ -1,4 +1,4 @@
-"""Packed values and fill values, decoded as xarray decodes them (CF conventions, sections 2.5.1 and 8.1)."""
+"""Packed values, fill values and times, decoded as by xarray (CF conventions, sections 2.5.1, 4.4 and 8.1)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.sources.files import need
+from singa_dask.errors import DataError
 
 SCALES, FILLS = {"scale_factor": 1.0, "add_offset": 0.0}, ("_FillValue", "missing_value")
 KEYS = (*SCALES, *FILLS)
+TIMES = ("units", "calendar", "dtype")
+CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
 
 
 def packing(attributes: Mapping[str, Any], dtype: np.dtype) -> dict[str, Any]:
-    """The attributes of an array of numbers that change its values: how they are packed, and which are missing.
+    """The attributes of an array of numbers that change its values: how they are packed, which are missing, and the
+    units of times since a date, and of time spans that xarray has written.
 
-    Raises ValueError with a sentence for an attribute that is not one number.
+    Raises ValueError with a sentence for an attribute that is not one number, and for other calendars.
     """
     found: dict[str, Any] = {}
     for key in KEYS if dtype.kind in "iuf" else ():
@@ -30,7 +34,14 @@ def packing(attributes: Mapping[str, Any], dtype: np.dtype) -> dict[str, Any]:
             found[key] = number
     if found and str(attributes.get("_Unsigned", "")) in ("true", "b'true'"):
         found["_Unsigned"] = "true"
-    return found
+    times = {key: _text(attributes[key]) for key in TIMES if key in attributes}
+    since, span = " since " in times.get("units", ""), times.get("dtype", "").startswith("timedelta64")
+    if dtype.kind not in "iuf" or not (since or span):
+        return found
+    if since and times.setdefault("calendar", CALENDARS[0]).lower() not in CALENDARS:
+        told = f"holds times of the calendar {times['calendar']!r}, in which NumPy has no dates."
+        raise ValueError(f"{told} Convert them, or leave it out.")
+    return found | times
 
 
 def decoded(values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
@@ -40,7 +51,10 @@ def decoded(values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
         return values
     xarray = need("xarray", "fields", "packed values")
     raw = xarray.Variable([f"d{axis}" for axis in range(values.ndim)], values, dict(attributes))
-    return np.asarray(xarray.conventions.decode_cf_variable("values", raw, decode_times=False).values)
+    try:
+        return np.asarray(xarray.conventions.decode_cf_variable("values", raw, decode_timedelta=None).values)
+    except (ValueError, OverflowError) as error:
+        raise DataError(f"times in {attributes.get('units', '')!r} cannot be read ({error}). Correct them.") from error
 
 
 def decoded_type(dtype: np.dtype, attributes: Mapping[str, Any]) -> np.dtype:
@@ -49,7 +63,11 @@ def decoded_type(dtype: np.dtype, attributes: Mapping[str, Any]) -> np.dtype:
 
 
 def _scales(attributes: Mapping[str, Any], dtype: np.dtype) -> bool:
-    return any(key in attributes for key in (*SCALES, "_Unsigned"))
+    return any(key in attributes for key in (*SCALES, "_Unsigned", *TIMES))
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _missing(values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:

@@ -175,16 +175,16 @@ def _describe(dataset: h5py.Dataset, field: str | None = None, fault: str = "") 
     text = dtype.kind == "S" or h5py.check_string_dtype(dtype) is not None
     if not fault:
         fault = _unreadable(dataset, dtype, text)
-    chunks, attributes = dataset.chunks, dict[str, Any]()
+    chunks, decoded_as = dataset.chunks, dtype
     if not (text or members or field):
         try:
-            attributes = packing(dataset.attrs, dtype)
+            decoded_as = decoded_type(dtype, packing(dataset.attrs, dtype))
         except (ValueError, OSError) as error:
             fault = fault or str(error)
     about = [dataset.compression or "", f"chunks {chunks}" if chunks else "", "virtual" if dataset.is_virtual else ""]
     return Dataset(
         (*dataset.shape, *inner),
-        decoded_type(dtype, attributes),
+        decoded_as,
         chunks[0] if chunks else 1,
         ", ".join(filter(None, about)),
         text,

@@ -1,4 +1,5 @@
-"""netCDF 4 files. Packed values are unpacked, and fill values are missing values, as the conventions say."""
+"""netCDF 4 files. Packed values are unpacked, fill values are missing values, and times are dates, as the conventions
+say."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions, listing, plain_texts
+from singa_dask.data.sources.conventions import decoded, decoded_type, packing
 from singa_dask.data.sources.files import Rows, find_files, need, reading
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
@@ -73,14 +75,20 @@ def _list(path: Path) -> dict[str, Dataset]:
 
 
 def _describe(variable: Any) -> Dataset:
-    chunks = variable.encoding.get("chunksizes")
+    chunks, fault = variable.encoding.get("chunksizes"), ""
     text = variable.dtype.kind in "SUOT"
+    dtype = np.dtype(object) if text else variable.dtype
+    try:
+        dtype = dtype if text else decoded_type(dtype, packing(variable.attrs, dtype))
+    except ValueError as error:
+        fault = str(error)
     return Dataset(
         variable.shape,
-        np.dtype(object) if text else variable.dtype,
+        dtype,
         chunks[0] if chunks else 1,
         " x ".join(map(str, variable.dims)),
         text,
+        fault=fault,
         channels=channels_by_dimensions([str(name) for name in variable.dims[1:]]),
         samples=str(variable.dims[0]) if variable.dims else "",
     )
@@ -88,4 +96,11 @@ def _describe(variable: Any) -> Dataset:
 
 def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
     with _opened(rows.path) as variables:
-        return [plain_texts(np.asarray(variables[name][rows.start : rows.stop])) for name in names]
+        return [_values(variables[name], rows) for name in names]
+
+
+def _values(variable: Any, rows: Rows) -> np.ndarray:
+    values = np.asarray(variable[rows.start : rows.stop])
+    return (
+        plain_texts(values) if values.dtype.kind in "SUOT" else decoded(values, packing(variable.attrs, values.dtype))
+    )

@@ -137,3 +137,32 @@ def test_virtual_datasets_may_grow(tmp_path):
     options = {"source": tmp_path / "v.h5", "x": "x", "target": "y", "allow_virtual": True}
     shard_files("hdf5", tmp_path / "out", **options)
     assert load(tmp_path / "out")[0].max() == 23
+
+
+def stations(days, origin="2020-01-01", hours=np.arange(8), calendar="standard"):
+    """One value per sample: dates as days since an origin, and time spans as xarray writes them."""
+    return xarray.Dataset(
+        {
+            "day": ("time", days.astype("f8"), {"units": f"days since {origin}", "calendar": calendar}),
+            "wait": ("time", hours.astype("i8"), {"units": "hours", "dtype": "timedelta64[ns]"}),
+            "load": ("time", np.arange(8) + 0.5),
+        }
+    )
+
+
+@pytest.mark.parametrize("kind", ["netcdf", "hdf5", "zarr"])
+def test_times_are_dates_whatever_their_units_count_from(tmp_path, kind):
+    source, options = tmp_path / ("d.zarr" if kind == "zarr" else "d.nc"), {"x": ("day", "wait"), "target": "load"}
+
+    def features(data):
+        data.to_zarr(source, mode="w") if kind == "zarr" else data.to_netcdf(source, engine="h5netcdf")
+        shard_files("netcdf" if kind == "netcdf" else kind, tmp_path / "out", source=at, **options, overwrite=True)
+        return load(tmp_path / "out")[0]
+
+    at = source if kind != "hdf5" else f"{tmp_path}/d.n[c]"
+    options["shuffle"] = False
+    one = features(stations(np.arange(8) + 31))
+    np.testing.assert_allclose(one, np.stack([np.arange(8), np.arange(8) / 24], 1), atol=1e-6)
+    np.testing.assert_array_equal(features(stations(np.arange(8), "2020-02-01")), one)
+    with pytest.raises(DataError, match="day holds times of the calendar 'noleap', in which NumPy has no dates"):
+        features(stations(np.arange(8), calendar="noleap"))

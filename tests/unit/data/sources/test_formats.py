@@ -95,7 +95,7 @@ def test_other_names_are_listed_with_an_example(tmp_path, names):
         ({"x": np.ones(3)}, {"x": "xx"}, DataError, r"has no dataset 'xx'.*\n?.*The file holds:\n  x  float64 \(3,\)"),
         ({"x": np.ones(3)}, {"y": "x"}, DataError, r"\(--x\)"),
         ({"x": np.float64(3)}, {"x": "x"}, DataError, "x is a single value"),
-        ({"x": np.array(["a", "b"], "U1")}, {"x": "x"}, DataError, "x holds texts, which only labels may"),
+        ({"x": np.array([["a"], ["b"]], "U1")}, {"x": "x"}, DataError, "x holds texts, which only labels and the col"),
         ({"x": np.ones((4, 2)), "y": np.ones(4)}, {"x": "x", "y": "x"}, ConfigError, "'x'. Name it once"),
         ({"x": np.ones((4, 2))}, {"x": "x", "channels": "third"}, ConfigError, "channels.*first, last or none"),
     ],
