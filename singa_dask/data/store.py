@@ -70,6 +70,12 @@ def columns_of(store: StoreProto, manifest: Manifest) -> tuple[Column, Column | 
         if name and name not in named:
             hint = nearest(name, named) or f"It has: {', '.join(named)}."
             raise ConfigError(Problem(f"store_conf.{field}", f"{manifest.folder} has no such column", name, hint))
+    features = [column.name for column in manifest.columns if column.role is Role.FEATURE]
+    if not store.column and len(features) > 1:
+        message, hint = f"is missing, and {manifest.folder} has several columns of features", ", ".join(features)
+        raise ConfigError(
+            Problem("store_conf.column", message, hint=f"Name one of them for each input layer: {hint}.")
+        )
     column = named[store.column] if store.column else manifest.features
     if not store.has_label:
         return column, None

@@ -136,4 +136,12 @@ def _array(array: Any) -> Any:
     array = array if hasattr(array, "shape") else np.asarray(array)
     if not array.shape:
         raise DataError("x and y must be arrays whose first axis counts the samples. Received: a number.")
+    if array.dtype.kind not in "biuf":  # mixed columns, of which all may be numbers
+        try:
+            if array.dtype.kind == "c":
+                raise TypeError("complex numbers have two parts")
+            return np.asarray(array).astype(np.float64)
+        except (TypeError, ValueError) as error:
+            hint = "A net that was trained with a table reads texts and dates from a DataFrame with its columns."
+            raise DataError(f"x and y must be numbers. Received: {array.dtype} ({error}). {hint}") from error
     return array

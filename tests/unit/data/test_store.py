@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from support.sources import write_file
 
+from singa_dask import shard
 from singa_dask.data import make_stream, statistics_path, store_info, write_shards
 from singa_dask.data.normalise import make_normaliser
 from singa_dask.errors import ConfigError, DataError
@@ -69,6 +70,13 @@ def test_shapes_are_channels_first_in_jobs_and_last_in_nets(request, data, given
 def test_faults_of_the_job_name_the_key_and_the_way_out(request, data, fields, fault):
     with pytest.raises(ConfigError, match=fault):
         store_info(store(request.getfixturevalue(data), **fields))
+
+
+def test_of_several_columns_of_features_a_layer_names_one(tmp_path):
+    (made,) = shard({"a": np.ones((4, 2)), "b": np.ones((4, 3))}, np.arange(4.0), tmp_path / "two").values()
+    with pytest.raises(ConfigError, match=r"store_conf\.column: is missing.* Name one of them .*: a, b\."):
+        store_info(store(made))
+    assert store_info(store(made, column="b")).shape == (3,)
 
 
 def test_a_bad_shard_is_found_when_the_job_is_planned(images):

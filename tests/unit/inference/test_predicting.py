@@ -132,6 +132,15 @@ def test_samples_that_do_not_fit_are_told_at_once(model):
         model.predict(da.from_array(X[:, 0], chunks=5))
 
 
+@pytest.mark.parametrize(
+    ("x", "why"), [(X * 1j, "complex numbers have two parts"), (np.full(X.shape, "red"), "texts and dates")]
+)
+def test_arrays_of_other_types_are_refused(model, x, why):
+    with pytest.raises(DataError, match=f"x and y must be numbers.*{why}"):
+        model.predict(x)
+    assert (model.predict(X.astype(object)) == model.predict(X)).all()
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
 def test_what_no_net_can_compute_with_is_refused(model, bad):
     x = X.astype(np.float64)

@@ -139,12 +139,12 @@ def test_virtual_datasets_may_grow(tmp_path):
     assert load(tmp_path / "out")[0].max() == 23
 
 
-def stations(days, origin="2020-01-01", hours=np.arange(8), calendar="standard"):
+def stations(days, origin="2020-01-01", calendar="standard"):
     """One value per sample: dates as days since an origin, and time spans as xarray writes them."""
     return xarray.Dataset(
         {
             "day": ("time", days.astype("f8"), {"units": f"days since {origin}", "calendar": calendar}),
-            "wait": ("time", hours.astype("i8"), {"units": "hours", "dtype": "timedelta64[ns]"}),
+            "wait": ("time", np.arange(8), {"units": "hours", "dtype": "timedelta64[ns]"}),
             "load": ("time", np.arange(8) + 0.5),
         }
     )
