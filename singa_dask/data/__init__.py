@@ -5,6 +5,7 @@ from singa_dask.data.dask_submit import dask_submit
 from singa_dask.data.loader import Loader
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.normalise import resolve_normalisation, statistics_path
+from singa_dask.data.own_statistics import with_statistics
 from singa_dask.data.plan import Stream, StreamConf
 from singa_dask.data.resolve import resolve
 from singa_dask.data.sequence import SequenceStream
@@ -12,6 +13,7 @@ from singa_dask.data.shards import ShardFolder, read_small
 from singa_dask.data.store import make_stream, store_info
 from singa_dask.data.stream import AnyStream, stream_of
 from singa_dask.data.vocabulary import first_difference, vocabulary
+from singa_dask.data.windows import WindowStream, series_starts
 from singa_dask.data.writer import write_shards
 
 __all__ = [
@@ -22,16 +24,19 @@ __all__ = [
     "ShardFolder",
     "Stream",
     "StreamConf",
+    "WindowStream",
     "dask_submit",
     "first_difference",
     "make_stream",
     "read_small",
     "resolve",
     "resolve_normalisation",
+    "series_starts",
     "shard_files",
     "statistics_path",
     "store_info",
     "stream_of",
     "vocabulary",
+    "with_statistics",
     "write_shards",
 ]

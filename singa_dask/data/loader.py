@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +23,7 @@ from singa_dask.data.manifest import Manifest
 from singa_dask.data.normalise import Normaliser, make_normaliser, make_target_normaliser
 from singa_dask.data.plan import StreamConf, share_rows
 from singa_dask.data.shards import ShardFolder, ShardReader
-from singa_dask.data.store import columns_of, sample_shapes
+from singa_dask.data.store import columns_of, record_column, sample_shapes
 from singa_dask.data.stream import AnyStream, stream_of
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job.job_pb2 import StoreProto
@@ -112,11 +112,13 @@ class Loader:
         self.wait_s = 0.0
         first_row, last_row = share_rows(stream.batchsize, rank, nranks)
         self.rows = last_row - first_row  # of a whole mini-batch
-        records = stream.row_records if stream.conf.sequence else 0
+        records = store.time_steps or (stream.row_records if stream.conf.sequence else 0)
+        answers = stream.conf.horizon or (0 if store.time_steps else records)
         column, labels = columns_of(store, stream.manifest)
+        column = record_column(store, column)
         self.sample_shape = row_shape(records, sample_shapes(tuple(store.shape), column)[1])
         target = labels.net_shape if labels is not None and labels.role is not Role.LABEL else ()
-        self._label_shape = ((records,) if records else ()) + target
+        self._label_shape = ((answers,) if answers else ()) + target
         self._target_values = math.prod(self._label_shape) if target else 0
         self._folder = str(stream.manifest.folder)
         self._load: Callable[..., Any]
@@ -229,7 +231,7 @@ def load_steps(spec: LoadSpec, rank: int, nranks: int, start: int, steps: int) -
     source = _source(spec)
     try:
         rows = np.concatenate([source.stream.share(step, rank, nranks)[1] for step in range(start, start + steps)])
-        return source.read(rows.reshape(-1))
+        return source.read(rows)
     finally:
         _close_unused()  # the loader may have closed meanwhile
 
@@ -240,12 +242,19 @@ class _Reading:
 
     column: Column
     normaliser: Normaliser
+    steps: int = 1  # of a sample; `column` is of one of them
 
     def empty(self, rows: int) -> np.ndarray:
-        return _buffers.empty((rows, self.column.values), np.dtype(self.normaliser.dtype))
+        return _buffers.empty((rows * self.steps, self.column.values), np.dtype(self.normaliser.dtype))
 
     def gather(self, reader: ShardReader, positions: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
-        self.normaliser.gather(reader.column(self.column.name), positions, places, out)
+        stored = reader.column(self.column.name)
+        if self.steps > 1:
+            stored = stored.reshape(-1, self.column.values)
+            positions, places = (
+                (of[:, np.newaxis] * self.steps + np.arange(self.steps)).reshape(-1) for of in (positions, places)
+            )
+        self.normaliser.gather(stored, positions, places, out)
 
 
 @dataclass(frozen=True)
@@ -258,8 +267,19 @@ class _Source:
     labels: _Reading | None
 
     def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        manifest = self.stream.manifest
-        read = [self.features] if self.labels is None else [self.features, self.labels]
+        """The records `rows`; of windows, (windows, T + H), the features of the first T and the answers of the last H
+        ones."""
+        horizon = self.stream.conf.horizon
+        if self.labels is None:
+            features = rows[:, : rows.shape[1] - horizon] if horizon else rows
+            return self._read(features, [self.features])[0], None
+        if not horizon:
+            features, labels = self._read(rows, [self.features, self.labels])
+            return features, labels
+        return self._read(rows[:, :-horizon], [self.features])[0], self._read(rows[:, -horizon:], [self.labels])[0]
+
+    def _read(self, rows: np.ndarray, read: Sequence[_Reading]) -> list[np.ndarray]:
+        manifest, rows = self.stream.manifest, rows.reshape(-1)
         arrays = [reading.empty(rows.size) for reading in read]
         shards = np.searchsorted(manifest.shard_starts, rows, side="right") - 1
         for shard in np.flatnonzero(np.bincount(shards)).tolist():
@@ -271,7 +291,7 @@ class _Source:
                 reading.gather(reader, positions, places, array)
             if manifest.total * manifest.sample_nbytes > MAX_MAPPED_NBYTES:
                 reader.release()
-        return arrays[0], arrays[1] if len(arrays) > 1 else None
+        return arrays
 
 
 _buffers = BufferPool(4 * MAX_CHUNK_NBYTES)
@@ -300,7 +320,8 @@ def _opened(spec: LoadSpec) -> _Source:
     store = StoreProto.FromString(spec.store)
     dtype = np.dtype(spec.dtype)
     column, labels = columns_of(store, shards.manifest)
-    features = _Reading(column, make_normaliser(store, column, dtype))
+    column = record_column(store, column)
+    features = _Reading(column, make_normaliser(store, column, dtype), max(1, store.time_steps))
     read = None
     if labels is not None and labels.role is Role.LABEL:
         read = _Reading(labels, Normaliser(dtype=np.int64))

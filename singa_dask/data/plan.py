@@ -31,8 +31,10 @@ class StreamConf:
     """The settings of a stream. batchsize: of the whole worker group.
 
     sequence: consecutive records in a row of a mini-batch (0: a row is one sample); lookahead: further records at the
-    end of a row. validation_share: of the samples, held out of training; held_out: whether to read these or the
-    others. once: end after every sample, with a short mini-batch if need be. `stream_of` creates the stream.
+    end of a row. horizon: records after a row, whose labels or targets are those of the row; stride: records between
+    the starts of rows that are windows; series: the first record of each series but the first one.
+    validation_share: of the samples, held out of training; held_out: whether to read these or the others. once: end
+    after every sample, with a short mini-batch if need be. `stream_of` creates the stream.
     """
 
     batchsize: int
@@ -46,6 +48,14 @@ class StreamConf:
     validation_share: float = 0.0
     held_out: bool = False
     once: bool = False
+    horizon: int = 0
+    stride: int = 0
+    series: tuple[int, ...] = ()
+
+    @property
+    def windows(self) -> bool:
+        """Whether rows are windows in random order."""
+        return self.horizon > 0 or self.stride > 0
 
 
 class BaseStream:
@@ -99,9 +109,11 @@ class Stream(BaseStream):
     Raises ConfigError if the batch size is not positive or there are fewer windows than groups.
     """
 
+    _step = 1  # between the numbers of two samples of a window
+
     def __init__(self, manifest: Manifest, conf: StreamConf):
         super().__init__(manifest, conf)
-        windows = own_windows(manifest, conf)
+        windows = self._own_windows()
         _check_windows(manifest, windows, conf)
         self.windows = group_windows(windows, conf)
         self.samples = sum(window.samples for window in self.windows)
@@ -112,10 +124,18 @@ class Stream(BaseStream):
         self._epoch = lru_cache(maxsize=4)(self._plan_epoch)
         self._block = lru_cache(maxsize=8)(self._plan_block)
 
+    def _own_windows(self) -> list[ShardWindow]:
+        return own_windows(self.manifest, self.conf)
+
     @property
     def row_records(self) -> int:
         """Records in a row of a mini-batch."""
         return 1
+
+    @property
+    def block_windows(self) -> int:
+        """Windows whose samples are shuffled together."""
+        return BLOCK_WINDOWS
 
     @property
     def steps_per_epoch(self) -> int:
@@ -169,14 +189,14 @@ class Stream(BaseStream):
         order = np.arange(self._sizes.size)
         if self.conf.shuffle:
             order = permutation((self.conf.seed, _WINDOWS, self.conf.group, epoch), order.size)
-        ends = np.cumsum(np.add.reduceat(self._sizes[order], np.arange(0, order.size, BLOCK_WINDOWS)))
+        ends = np.cumsum(np.add.reduceat(self._sizes[order], np.arange(0, order.size, self.block_windows)))
         return order, ends
 
     def _plan_block(self, epoch: int, block: int) -> np.ndarray:
         """The sample numbers of one block, in the order of the stream."""
         order = self._epoch(epoch)[0]
-        members = order[block * BLOCK_WINDOWS : (block + 1) * BLOCK_WINDOWS]
-        runs = [np.arange(self._starts[w], self._starts[w] + self._sizes[w]) for w in members]
+        members = order[block * self.block_windows : (block + 1) * self.block_windows]
+        runs = [self._starts[w] + self._step * np.arange(self._sizes[w]) for w in members]
         rows = np.concatenate(runs)
         if self.conf.shuffle:
             rows = rows[permutation((self.conf.seed, _SAMPLES, self.conf.group, epoch, block), rows.size)]

@@ -33,10 +33,7 @@ class SequenceStream(BaseStream):
     def __init__(self, manifest: Manifest, conf: StreamConf):
         super().__init__(manifest, conf)
         _check_sequence(conf)
-        if manifest.shuffled:
-            message = f"reads sequences, and the records of {manifest.folder} were written in random order"
-            hint = "Write them again in the order of time: `singa-dask shard --no-shuffle`, or shard(shuffle=False)."
-            raise ConfigError(Problem("store_conf.sequence", message, str(conf.sequence), hint))
+        check_order(manifest, conf)
         begin, end = _span(manifest.total, conf)
         self.first = begin + (end - begin) * conf.group // conf.ngroups
         self.samples = begin + (end - begin) * (conf.group + 1) // conf.ngroups - self.first
@@ -95,6 +92,14 @@ class SequenceStream(BaseStream):
         message = f"{conf.batchsize} rows of {self.row_records} records do not fit into {part}"
         hint = f"Use at most {most}, or a shorter sequence." if most else "Use a shorter sequence, or more data."
         raise ConfigError(Problem("store_conf.batchsize", message, str(conf.batchsize), hint))
+
+
+def check_order(manifest: Manifest, conf: StreamConf) -> None:
+    """Raise ConfigError if the records were shuffled when they were written."""
+    if manifest.shuffled:
+        message = f"reads sequences, and the records of {manifest.folder} were written in random order"
+        hint = "Write them again in the order of time: `singa-dask shard --no-shuffle`, or shard(shuffle=False)."
+        raise ConfigError(Problem("store_conf.sequence", message, str(conf.sequence), hint))
 
 
 def _span(total: int, conf: StreamConf) -> tuple[int, int]:

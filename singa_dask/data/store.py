@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from singa_dask.data.columns import Column, Role
+from singa_dask.data.columns import Channels, Column, Role
 from singa_dask.data.manifest import Manifest, warn_of_note
 from singa_dask.data.plan import StreamConf
 from singa_dask.data.resolve import resolve
@@ -14,6 +14,7 @@ from singa_dask.data.shards import ShardFolder
 from singa_dask.data.stream import AnyStream, stream_of
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.job_pb2 import Phase, StoreProto
+from singa_dask.job.stores import reads_windows
 
 _SINGA_BACKENDS = ("kvfile", "textfile", "lmdb")
 
@@ -54,6 +55,7 @@ def store_info(store: StoreProto) -> StoreInfo:
     for note in manifest.notes:
         warn_of_note(path.parent, note)
     column, labels = columns_of(store, manifest)
+    column = record_column(store, column)
     shape, sample_shape = sample_shapes(tuple(store.shape), column, manifest.folder, store.sequence)
     ShardFolder(manifest).check()
     return StoreInfo(path, manifest, column, labels, shape, sample_shape)
@@ -89,6 +91,24 @@ def columns_of(store: StoreProto, manifest: Manifest) -> tuple[Column, Column | 
     return column, labels
 
 
+def record_column(store: StoreProto, column: Column) -> Column:
+    """The column of one time step, if the samples of `column` are sequences; its statistics are not known.
+
+    Raises ConfigError if they have another number of time steps.
+    """
+    steps = store.time_steps
+    if not steps:
+        return column
+    if not column.shape or column.shape[0] != steps or column.channels is Channels.FIRST:
+        given = f"{steps}, and samples of shape {column.shape} with channels {column.channels}"
+        hint = "Write samples of shape (steps, features), or read consecutive records with sequence instead."
+        message = f"must be the first dimension of the samples of {column.name!r}"
+        raise ConfigError(Problem("store_conf.time_steps", message, given, hint))
+    shape = column.shape[1:]
+    channels = column.channels if len(shape) > 2 else Channels.NONE
+    return replace(column, shape=shape, channels=channels, mean=(0.0,), std=(1.0,), names=())
+
+
 def _backend_problem(store: StoreProto) -> Problem:
     if store.backend in _SINGA_BACKENDS:
         kind, out = "kvfile" if store.backend == "kvfile" else "FORMAT", f"shards/{Path(store.path).stem or 'train'}"
@@ -121,6 +141,7 @@ def sample_shapes(
     if sequence and math.prod(given) * sequence == column.values:
         records = ", ".join(map(str, given))
         hint = f"Write each record as a sample with a label: x.reshape(-1, {records}). sequence joins {sequence}."
+        hint += f" Or, if a sample is a whole sequence with one label or target, write time_steps: {sequence} instead."
     raise ConfigError(Problem("store_conf.shape", message, _spell(given), hint))
 
 
@@ -141,7 +162,8 @@ def make_stream(
     """The stream of mini-batches of worker group `group` of `ngroups` from `store`. once: every sample once, in order.
 
     By default training shuffles samples, and other phases keep the order of the files; `shuffle` overrides it.
-    Sequences are never shuffled. `batchsize` has one entry for all groups or one per group. Raises ConfigError.
+    Sequences that go on from step to step are never shuffled. `batchsize` has one entry for all groups or one per
+    group. Raises ConfigError.
     """
     sizes = list(store.batchsize)
     if len(sizes) not in (1, ngroups):
@@ -150,9 +172,11 @@ def make_stream(
             "It is the mini-batch of a whole worker group.",
         )
         raise ConfigError(Problem("store_conf.batchsize", message, str(sizes), hint))
-    shuffle = store.shuffle if store.HasField("shuffle") else phase == Phase.kTrain and not store.sequence
+    in_order = store.sequence and not reads_windows(store)
+    shuffle = store.shuffle if store.HasField("shuffle") else phase == Phase.kTrain and not in_order
     batchsize = sizes[group if len(sizes) > 1 else 0]
     order = shuffle and not once, 0 if once else store.random_skip, store.sequence, store.lookahead
     share = store.validation_share
     held_out = share > 0 and phase != Phase.kTrain
-    return stream_of(manifest, StreamConf(batchsize, seed, group, ngroups, *order, share, held_out, once))
+    windows = store.horizon, store.stride, tuple(store.series_start)
+    return stream_of(manifest, StreamConf(batchsize, seed, group, ngroups, *order, share, held_out, once, *windows))

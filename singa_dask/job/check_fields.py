@@ -40,13 +40,14 @@ _FIELDS: dict[Range, str] = {
         kernel kernel_x kernel_y stride stride_x stride_y num_filters num_output num_splits num_slices num_concates
         kernel_z stride_z dilation dilation_x dilation_y dilation_z groups UpsamplingProto.factor
         num_softmax_per_instance num_groups num_heads topk hdim dim_hidden vocab_size feature_dim nworkers_per_procs
-        patience target_shape steps SliceProto.sizes
+        patience target_shape steps time_steps SliceProto.sizes
     """,
     NOT_NEGATIVE: """
         step warmup_steps disp_freq disp_after test_freq test_steps test_after validate_freq validate_steps
         validate_after checkpoint_freq checkpoint_after keep gpu poll_time unroll_index lr_scale wd_scale std
         weight_decay delta base_lr gamma step_lr LinearProto.final_lr CosineProto.final_lr random_skip sequence
-        lookahead cropsize pad pad_x pad_y pad_z output_pad workspace_byte_limit knorm concate_dim slice_dim min_delta
+        lookahead horizon series_start cropsize pad pad_x pad_y pad_z output_pad workspace_byte_limit knorm
+        concate_dim slice_dim min_delta
         min_lr class_weight clip_norm pos_weight
     """,
     ABOVE_ZERO: "InverseTProto.final_lr div_factor final_div_factor epsilon",

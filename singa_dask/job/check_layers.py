@@ -7,7 +7,7 @@ from typing import Any
 
 from singa_dask.job.check_user import check_user
 from singa_dask.job.findings import Findings
-from singa_dask.job.job_pb2 import LayerProto, ParamGenProto, Phase, StoreProto
+from singa_dask.job.job_pb2 import AlgProto, LayerProto, ParamGenProto, Phase, StoreProto
 from singa_dask.job.layer_types import (
     CONF,
     DEPRECATED,
@@ -19,7 +19,7 @@ from singa_dask.job.layer_types import (
     type_name,
 )
 from singa_dask.job.paths import Path, layers_of
-from singa_dask.job.stores import store_of
+from singa_dask.job.stores import reads_windows, store_of
 
 _CONF_FIELDS = [f.name for f in LayerProto.DESCRIPTOR.fields if f.name.endswith("_conf") and f.message_type]
 _NAMED_SET = re.compile(r"dataset:[\w.-]+/[\w.-]+")
@@ -146,12 +146,30 @@ def _check_store(findings: Findings, where: Path, store: StoreProto) -> None:
         hint = f"Give one for all, or {groups}."
         received = f"{len(store.batchsize)} entries"
         findings.add((*where, "batchsize"), "must have one entry per worker group, or one for all", received, hint)
-    if store.sequence > 0 and store.shuffle:
+    windows = reads_windows(store)
+    if store.sequence > 0 and store.shuffle and not windows:
         message = "sequences cannot be shuffled: they keep the order of the records"
         findings.add((*where, "shuffle"), message, "true", "Leave out shuffle or sequence.")
     if store.lookahead > 0 and store.sequence == 0:
         hint = "Give the number of records per row, for example sequence: 50."
         findings.add((*where, "lookahead"), "needs sequence", str(store.lookahead), hint)
+    for name in ("horizon", "stride"):
+        if getattr(store, name) > 0 and store.sequence == 0:
+            hint = "Give the number of records of a window, for example sequence: 48."
+            findings.add((*where, name), "needs sequence", str(getattr(store, name)), hint)
+    if store.lookahead > 0 and windows:
+        message, hint = "is not for windows, whose answers are those of the horizon", "Leave it out."
+        findings.add((*where, "lookahead"), message, str(store.lookahead), hint)
+    if store.series and not windows:
+        hint = "Add horizon, or stride: sequences that go on from step to step are one series."
+        findings.add((*where, "series"), "needs windows", store.series, hint)
+    if store.time_steps > 0 and store.sequence > 0:
+        hint = "Keep time_steps if each sample is a sequence, or sequence if its records are samples."
+        findings.add((*where, "time_steps"), "excludes sequence", str(store.time_steps), hint)
+    if (windows or store.time_steps) and findings.job.train_one_batch.alg == AlgProto.kBPTT:
+        message = "is not for kBPTT: a mini-batch does not continue the previous one"
+        name = "time_steps" if store.time_steps else "horizon" if store.horizon else "stride"
+        findings.add((*where, name), message, str(getattr(store, name)), "Write train_one_batch { alg: kBP }.")
 
 
 def _check_padding(findings: Findings, path: Path, window: Any) -> None:

@@ -31,6 +31,26 @@ def store_of(layer: LayerProto) -> StoreProto:
     return store
 
 
+def reads_windows(store: StoreProto) -> bool:
+    """Whether rows are windows of the records, in random order, and not sequences that go on from step to step."""
+    return store.horizon > 0 or store.stride > 0
+
+
+def records_of(store: StoreProto) -> int:
+    """The records or time steps of a row; 0 if a row is a single sample."""
+    return store.time_steps or (store.sequence + store.lookahead if store.sequence else 0)
+
+
+def answers_of(store: StoreProto) -> int:
+    """The labels or targets of a row; 0 if it has a single one, whatever its shape."""
+    return store.horizon or (0 if store.time_steps else records_of(store))
+
+
+def answers_rows(store: StoreProto) -> bool:
+    """Whether a row is a sequence with labels or targets of its own, and not with one for each of its records."""
+    return store.time_steps > 0 or store.horizon > 0
+
+
 def net_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape in the net of samples of a job's `shape`: (C, ...) -> (..., C), (H, W) -> (H, W, 1), (D,) -> (D,)."""
     if len(shape) == 2:

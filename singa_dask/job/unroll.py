@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto, UnrollConnType
+from singa_dask.job.layer_types import LOSSES, type_name
+from singa_dask.job.stores import answers_rows, records_of
 
 # Time steps of a layer, and connections between those of two layers, at most: checks look at each.
 MAX_STEPS = 100_000
@@ -30,6 +32,7 @@ MAX_CONNECTIONS = 10_000_000
 # Layers that extract time steps from a sequence.
 _FRAMES = frozenset({LayerType.kFrame, LayerType.kRNNLabel})
 _RECURRENT = frozenset({LayerType.kGRU, LayerType.kLSTM, LayerType.kRNN})
+_ACROSS_STEPS = _RECURRENT | {LayerType.kAttention, LayerType.kReverse}
 _READ_LABELS = frozenset({LayerType.kSoftmaxLoss, LayerType.kCudnnSoftmaxLoss, LayerType.kAccuracy})
 # Input layers, which are never unrolled.
 _INPUTS = frozenset({LayerType.kCSVInput, LayerType.kRecordInput, LayerType.kCharRNN})
@@ -95,17 +98,58 @@ def plain(net: NetProto) -> NetProto:
     for layer in result.layer:
         if not layer.HasField("unroll_len") and layer.type not in _INPUTS and net.unroll_len > 1:
             layer.unroll_len = net.unroll_len
+    _set_steps(result.layer)
     return result
+
+
+def _set_steps(layers: Sequence[LayerProto]) -> None:
+    """Unroll what reads sequences with labels or targets of their own, up to the last layers that compute over time;
+    the layers after these read the last step. What a layer says itself stays."""
+    rows = {layer.name: records_of(layer.store_conf) for layer in layers if answers_rows(layer.store_conf)}
+    if not rows:
+        return
+    after = _reached(rows, layers)
+    over_time = {layer.name for layer in layers if layer.type in _ACROSS_STEPS or layer.unroll_len > 1}
+    with_steps = after & (over_time | _reached(over_time, layers, back=True))
+    for layer in layers:
+        timed = layer.name in with_steps
+        if timed and not layer.HasField("unroll_len"):
+            layer.unroll_len = max(rows.values())
+        if layer.name not in after or layer.unroll_conn_type:
+            continue
+        for position, source in enumerate(layer.srclayers):
+            kind = UnrollConnType.kUnrollOneToOne
+            if timed and source in rows:
+                kind = UnrollConnType.kUnrollOneToAll
+            elif source in with_steps if not timed else (source not in with_steps and position > 0):
+                kind = UnrollConnType.kUnrollFirstToLast
+            layer.unroll_conn_type.append(kind)
+
+
+def _reached(start: Iterable[str], layers: Sequence[LayerProto], *, back: bool = False) -> set[str]:
+    """The layers that depend on these; back: on which these depend."""
+    edges: dict[str, set[str]] = {}
+    for layer in layers:
+        for source in layer.srclayers:
+            reader, read = (layer.name, source) if back else (source, layer.name)
+            edges.setdefault(reader, set()).add(read)
+    found, left = set[str](), list(start)
+    while left:
+        for name in edges.get(left.pop(), set()) - found:
+            found.add(name)
+            left.append(name)
+    return found
 
 
 def is_sequence(layer: LayerProto) -> bool:
     """Whether the layer's rows are sequences of records, which other layers read step by step."""
-    return layer.type == LayerType.kCharRNN or layer.store_conf.sequence > 0
+    return layer.type == LayerType.kCharRNN or _records(layer) > 0
 
 
 def _records(layer: LayerProto) -> int:
-    records = layer.char_rnn_conf.unroll_len if layer.type == LayerType.kCharRNN else layer.store_conf.sequence
-    return max(records, 0)
+    if layer.type == LayerType.kCharRNN:
+        return max(layer.char_rnn_conf.unroll_len, 0)
+    return max(layer.store_conf.sequence, layer.store_conf.time_steps, 0)
 
 
 def connections(layer: LayerProto, times: Times) -> list[Connection]:
@@ -199,8 +243,14 @@ def _wrong_connection(layer: LayerProto, position: int, connection: Connection, 
         message = f"{source!r} cannot be its state at every step: the state is the layer's previous output"
         hint = "The second source may be the layer itself with shift: 1, or an initial state with kUnrollFirstToLast."
         yield Fault("srclayers", message, source, hint)
-    if layer.type in _READ_LABELS and position == 1 and source in times.sequences:
-        if not connection.frames:
+    if position != 1 or source not in times.sequences:
+        return
+    whole = answers_rows(times.sequences[source].store_conf)
+    if whole and connection.frames and type_name(layer) in LOSSES:
+        hint = "Leave out unroll_len of the net and of this layer: what reads the sequences has it by itself."
+        yield Fault("srclayers", "a row has labels or targets of its own, not one for each time step", source, hint)
+    if layer.type in _READ_LABELS:
+        if not connection.frames and not whole:
             hint = "For the last one, write unroll_conn_type: kUnrollOneToOne unroll_conn_type: kUnrollFirstToLast."
             yield Fault("srclayers", "a row has one label per record: choose one", source, hint)
         if times.sequences[source].type == LayerType.kCharRNN:
@@ -223,7 +273,7 @@ def unrolled(layers: Sequence[LayerProto], recurrent: Container[str] = ()) -> li
             for instance, read in zip(instances, connection.instances, strict=True):
                 names = [_name(connection.source, k, times) for k in read]
                 if reads_frames(layer, connection):
-                    found = [frame(instance, connection.source, k) for k in read]
+                    found = [frame(instance, times.sequences[connection.source], k) for k in read]
                     frames |= {each.name: each for each in found}
                     names = [each.name for each in found]
                 elif connection.frames and read:
@@ -241,10 +291,12 @@ def reads_frames(layer: LayerProto, connection: Connection) -> bool:
     return connection.frames and layer.type not in _FRAMES
 
 
-def frame(reader: LayerProto, source: str, record: int, steps: int = 1) -> LayerProto:
+def frame(reader: LayerProto, source: LayerProto, record: int, steps: int = 1) -> LayerProto:
     """The layer that extracts `steps` records of a sequence for a reader, starting at `record`."""
-    name = f"{source}@{reader.name}" if steps > 1 else f"{record}#{source}@{reader.name}"
-    result = LayerProto(name=name, type=LayerType.kFrame, srclayers=[source], unroll_index=record)
+    name = f"{source.name}@{reader.name}" if steps > 1 else f"{record}#{source.name}@{reader.name}"
+    result = LayerProto(name=name, type=LayerType.kFrame, srclayers=[source.name], unroll_index=record)
+    if answers_rows(source.store_conf):
+        result.store_conf.has_label = False
     if steps > 1:
         result.unroll_len = steps
     return result

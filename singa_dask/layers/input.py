@@ -15,7 +15,7 @@ import numpy as np
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.files import check_regular
 from singa_dask.job.job_pb2 import LayerProto
-from singa_dask.job.stores import net_shape, row_shape, store_of
+from singa_dask.job.stores import answers_of, net_shape, records_of, row_shape, store_of
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.normalisation import Normalisation
@@ -90,10 +90,13 @@ class RecordInput(InputLayer):
 
     store_conf: shape (one sample: values; height, width; channels, height, width; or channels and three dimensions),
     target_shape (of one target, likewise; without it labels are classes), and what the loader reads: backend, path,
-    column, label, batchsize, normalisation, shuffle, random_skip, has_label, sequence, lookahead.
+    column, label, batchsize, normalisation, shuffle, random_skip, has_label, sequence, lookahead, horizon, stride,
+    series, time_steps.
 
     With sequence a row is K = sequence + lookahead consecutive records, each of shape S: x, y: (B, K) if S is one
-    value, else (B, K, S). Row b of the next mini-batch starts `sequence` records later.
+    value, else (B, K, S). Row b of the next mini-batch starts `sequence` records later; with horizon or stride, rows
+    are windows in random order, and with horizon H the target of a row is that of the H records after it. With
+    time_steps K each sample is such a row, with one label or target.
     """
 
     known_by_type: ClassVar[bool] = True
@@ -102,8 +105,7 @@ class RecordInput(InputLayer):
 
     @property
     def sample_shape(self) -> Shape:
-        store = self.proto.store_conf
-        return row_shape(store.sequence + store.lookahead if store.sequence else 0, super().sample_shape)
+        return row_shape(records_of(self.proto.store_conf), super().sample_shape)
 
     def setup(self, *src: Shape) -> Shape:
         self.sources(src)
@@ -115,18 +117,21 @@ class RecordInput(InputLayer):
 
     @property
     def target_shape(self) -> Shape | None:
-        """From store_conf.target_shape by the rule of `sample_shape`; of a sequence (K, ...)."""
+        """From store_conf.target_shape by the rule of `sample_shape`; of a sequence (K, ...), with a horizon of H
+        records (H, ...), or (H,) if a target is one value."""
         store = self.proto.store_conf
         if not store.target_shape:
             return None
         shape = self._net_shape("target_shape", "Write target_shape: 1 for one number.")
-        return (store.sequence + store.lookahead, *shape) if store.sequence else shape
+        if store.horizon:
+            return row_shape(store.horizon, shape)
+        return (answers, *shape) if (answers := answers_of(store)) else shape
 
     def no_labels(self, rows: int) -> np.ndarray:
-        store, target = self.proto.store_conf, self.target_shape
+        answers, target = answers_of(self.proto.store_conf), self.target_shape
         if target is not None:
             return np.zeros((rows, *target), np.float32)
-        return np.zeros((rows, store.sequence + store.lookahead) if store.sequence else rows, np.int64)
+        return np.zeros((rows, answers) if answers else rows, np.int64)
 
     def labels(self, ops: Ops, labels: Array) -> Array:
         shape = self.target_shape
@@ -155,6 +160,7 @@ class RecordInput(InputLayer):
         except ValueError:
             what, store = "samples" if field == "shape" else "targets", self.proto.store_conf
             records = f" of sequence {store.sequence} + lookahead {store.lookahead} records" if store.sequence else ""
+            records += f" of {store.time_steps} time steps" if store.time_steps else ""
             raise DataError(
                 f"layer {self.name!r}: {what} of shape {x.shape[1:]} do not fit store_conf.{field} "
                 f"{list(getattr(store, field))}{records} ({shape} inside)"

@@ -22,15 +22,19 @@ from singa_dask.ops.arrays import Array
 class Frame(Layer):
     """y_t = x[:, t]: the records of one time step, or of all T in a folded net.   x: (B, W, ...) -> y: (T B, ...).
 
-    Passes on the labels of these records. Unrolling inserts it where a layer reads sequences step by step.
+    Passes on the labels of these records, or with `store_conf { has_label: false }`, where the rows have labels of
+    their own, none. Unrolling inserts it where a layer reads sequences step by step.
     """
 
     known_by_type: ClassVar[bool] = True
     type: ClassVar[str] = "kFrame"
-    passes_labels: ClassVar[bool] = True
     rowwise: ClassVar[bool] = True
     ahead: ClassVar[int] = 0
     takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
+
+    @property
+    def passes_labels(self) -> bool:  # type: ignore[override]
+        return self.proto.store_conf.has_label
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType, UnrollConnType
+from singa_dask.job.stores import answers_rows, records_of
 from singa_dask.job.unroll import Connection, Times, check_connections, connections, frame, reads_frames, unrolled
 from singa_dask.layers import layer_class
 
@@ -39,12 +40,17 @@ def _check_steps(layers: Sequence[LayerProto]) -> None:
     for layer in layers:
         if layer.unroll_len == 1 and _reads_single_samples(layer, named) and layer_class(layer).recurrent:
             message = "is recurrent, but has no time steps: it would read each sample as one step"
-            hint = "Set unroll_len of the net to the number of steps T, and sequence: T of its input layer."
+            hint = (
+                "Set unroll_len of the net to the number of steps T, and sequence: T of its input layer. If a "
+                "sequence has one label or target, set time_steps: T there instead, or sequence: T and a horizon. "
+                "Then only a recurrent layer of your own needs unroll_len: T."
+            )
             raise ConfigError(Problem(f"layer {layer.name!r}", message, "unroll_len: 1", hint))
 
 
 def _reads_single_samples(layer: LayerProto, named: Mapping[str, LayerProto]) -> bool:
-    """Whether what a recurrent layer reads, by its first source, comes from samples that are no sequences."""
+    """Whether what a recurrent layer reads, by its first source, comes from samples that are no sequences, or whole
+    ones."""
     seen, left = set[str](), list(layer.srclayers[:1])
     origins = []
     while left:
@@ -55,7 +61,9 @@ def _reads_single_samples(layer: LayerProto, named: Mapping[str, LayerProto]) ->
         source = named[name]
         own = not source.srclayers or source.type == LayerType.kRNNDummy
         if own:
-            origins.append(source.HasField("store_conf") and not source.store_conf.sequence)
+            store = source.store_conf
+            single = not store.sequence or (answers_rows(store) and records_of(store) > 1)
+            origins.append(source.HasField("store_conf") and single)
         left += () if own else source.srclayers
     return bool(origins) and all(origins)
 
@@ -112,7 +120,8 @@ def _source(layer: LayerProto, position: int, connection: Connection, times: Tim
             return None
         if not reads_frames(layer, connection):
             return source
-        return frame(layer, source, 0, layer.unroll_len) if own else frame(layer, source, length - 1)
+        sequence = times.sequences[source]
+        return frame(layer, sequence, 0, layer.unroll_len) if own else frame(layer, sequence, length - 1)
     if last:
         if length == 1:
             return source

@@ -18,6 +18,7 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import Job, runs_in
 from singa_dask.job.job_pb2 import LayerProto, LayerType, Phase
 from singa_dask.job.layer_types import LOSSES, type_name
+from singa_dask.job.stores import reads_windows
 from singa_dask.job.text_paths import text_of
 
 if TYPE_CHECKING:
@@ -184,7 +185,8 @@ def _steps_per_epoch(layers: Iterable[LayerProto]) -> int:
     layer = next(layer for layer in layers if layer.type == LayerType.kRecordInput and runs_in(layer, Phase.kTrain))
     store = layer.store_conf
     stream = make_stream(store, Manifest.load(Path(store.path)), seed=0, phase=Phase.kTrain)
-    return max(1, stream.samples // (store.batchsize[0] * max(1, store.sequence)))
+    records = 1 if reads_windows(store) else max(1, store.sequence)
+    return max(1, stream.samples // (store.batchsize[0] * records))
 
 
 def weighed(layers: list[LayerProto], column: str) -> list[LayerProto]:

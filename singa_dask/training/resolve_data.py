@@ -15,9 +15,11 @@ from singa_dask.data import (
     read_small,
     resolve,
     resolve_normalisation,
+    series_starts,
     statistics_path,
     store_info,
     vocabulary,
+    with_statistics,
 )
 from singa_dask.data.columns import Column, Role
 from singa_dask.data.store import StoreInfo
@@ -34,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 MAX_MEAN_NBYTES = 1 << 30
 # Fields of store_conf on which the places of samples depend.
-_ORDERING = ("shuffle", "random_skip", "sequence", "lookahead", "validation_share")
+_ORDERING = ("shuffle", "random_skip", "sequence", "lookahead", "horizon", "stride", "series", "validation_share")
 
 
 def resolve_data(job: JobProto, phases: Sequence[int]) -> tuple[dict[str, str], dict[str, str]]:
@@ -122,9 +124,26 @@ class _Resolver:
 
     def _resolve_store(self, name: str, store: StoreProto, phase: int) -> tuple[StoreInfo, AnyStream]:
         info = store_info(store)
+        if store.series:
+            store.series_start[:] = series_starts(info.manifest, store.series)
         stream = group_stream(self.job, store, info.manifest, phase)
         store.path = text_of(info.path, "store_conf.path")
         store.shape[:] = info.shape
+        if store.horizon > 1 and info.labels is not None and info.labels.role is Role.LABEL:
+            message = "must be 1 for labels that are classes: a row has one of them"
+            hint = "The label of a record can be that of a later one: shift them before you write the shards."
+            raise ConfigError(Problem("store_conf.horizon", message, str(store.horizon), hint))
+        if store.horizon and info.column.role in (Role.MASK, Role.WEIGHT):
+            message = f"is of windows, and {info.column.name!r} is a {info.column.role}, which counts single records"
+            hint = "Leave the mask or weights out of the shards."
+            raise ConfigError(Problem("store_conf.horizon", message, str(store.horizon), hint))
+        if store.sequence and phase == Phase.kTrain and info.column.shape[:-1] == (store.sequence,):
+            message = (
+                "%s: a record has %s values, and a row is %d such records. If a record is a sequence, use time_steps"
+            )
+            logger.warning(message, info.path, info.column.shape, store.sequence)
+        if phase == Phase.kTrain:
+            info = _with_statistics(info, store, stream)
         fitted, trained = self.trained.get(name, (info, store))
         if fitted is not info:
             _check_as_trained(info, fitted, store, trained)
@@ -171,6 +190,17 @@ class _Resolver:
                     hint = "Write both into the same shards, as two columns, and name them in store_conf.column."
                     self.problems.append(Problem(f"layer {name!r}", message, f"{mine} and {its}", hint))
                     break
+
+
+def _with_statistics(info: StoreInfo, store: StoreProto, stream: AnyStream) -> StoreInfo:
+    """The data with statistics that the manifest does not have: of single time steps, and of sequences without the
+    records that are held out."""
+    in_time = store.time_steps or (store.sequence and store.validation_share)
+    if in_time and store.normalise:
+        info = replace(info, column=with_statistics(info.column, stream.manifest, stream.conf))
+    if store.sequence and store.validation_share and store.normalise_target and info.labels is not None:
+        info = replace(info, labels=with_statistics(info.labels, stream.manifest, stream.conf))
+    return info
 
 
 def _check_as_trained(info: StoreInfo, fitted: StoreInfo, store: StoreProto, trained: StoreProto) -> None:

@@ -1,0 +1,116 @@
+"""Windows: overlapping rows of consecutive records, in random order, with the answers of the records after them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from singa_dask.data.manifest import Manifest, ShardWindow
+from singa_dask.data.plan import BLOCK_WINDOWS, Stream, StreamConf
+from singa_dask.data.sequence import check_order
+from singa_dask.data.shards import ShardFolder
+from singa_dask.errors import ConfigError, Problem
+
+RULE = 1  # of the order of windows: increase it with every change of the order, so that old checkpoints are refused
+# Windows that start within this many bytes of records, and at most so many of them, are shuffled together.
+BLOCK_NBYTES = 64 << 20
+MAX_BLOCK = 1 << 20
+MAX_SERIES = 100_000
+
+
+class WindowStream(Stream):
+    """The stream of windows of T = sequence records, whose answers are those of the H = horizon records after it.
+
+    Windows start every `stride` records of each series. A sample is a window, and its number the one of its first
+    record; all else is as in Stream. The shards hold each record once. A window and its horizon lie in one series, and
+    either among the records that train or among those held out, which are the last ones of each series.
+
+    Raises ConfigError for values out of range, if the records were shuffled, and if no window fits.
+    """
+
+    def __init__(self, manifest: Manifest, conf: StreamConf):
+        _check_windows(conf)
+        check_order(manifest, conf)
+        self._step = max(1, conf.stride)
+        super().__init__(manifest, conf)
+
+    def _own_windows(self) -> list[ShardWindow]:
+        conf, piece, found = self.conf, max(1, self.manifest.window // self._step), list[ShardWindow]()
+        spans = own_spans(self.manifest, conf)
+        for begin, end in spans:
+            count = (end - begin - conf.sequence - conf.horizon) // self._step + 1
+            for first in range(0, count, piece):
+                found.append(ShardWindow(0, 0, begin + first * self._step, min(piece, count - first)))
+        if not found:
+            part = "are held out of" if conf.held_out else "train of"
+            longest = max((end - begin for begin, end in spans), default=0)
+            message = (
+                f"no window of {conf.sequence} records and a horizon of {conf.horizon} fits into those that {part}"
+            )
+            message += f" {self.manifest.folder}: at most {longest:,} follow each other"
+            hint = "Use a shorter sequence or horizon, or more data. The records of a series must follow each other."
+            raise ConfigError(Problem("store_conf.sequence", message, str(conf.sequence), hint))
+        return found
+
+    @property
+    def row_records(self) -> int:
+        """Records in a row of a mini-batch, without its horizon."""
+        return self.conf.sequence
+
+    @property
+    def block_windows(self) -> int:
+        """Many, so that the windows of a mini-batch come from all parts of a series."""
+        window = self.manifest.window
+        return max(BLOCK_WINDOWS, min(BLOCK_NBYTES // (window * self.manifest.sample_nbytes), MAX_BLOCK // window))
+
+    def _order(self) -> list[Any]:
+        conf = self.conf
+        return ["windows", RULE, conf.sequence, conf.horizon, self._step, *conf.series, *super()._order()]
+
+    def batch(self, step: int) -> np.ndarray:
+        """The record numbers of the group's mini-batch at `step`: (rows, T + H) int64."""
+        return super().batch(step)[:, np.newaxis] + np.arange(self.conf.sequence + self.conf.horizon)
+
+
+def own_spans(manifest: Manifest, conf: StreamConf) -> list[tuple[int, int]]:
+    """The first record and the last one + 1 of what training reads of each series, or of what is held out of it."""
+    bounds = [0, *conf.series, manifest.total]
+    found = []
+    for begin, end in pairwise(bounds):
+        cut = end - round((end - begin) * conf.validation_share)
+        found.append((cut, end) if conf.held_out and conf.validation_share else (begin, cut))
+    return [(begin, end) for begin, end in found if begin < end]
+
+
+def series_starts(manifest: Manifest, name: str) -> list[int]:
+    """The first record of each series but the first one: where the values of column `name` change.
+
+    Raises ConfigError if the shards have no such column of single numbers, or it changes too often.
+    """
+    columns = [column.name for column in manifest.columns if column.values == 1]
+    if name not in columns:
+        hint = f"It has: {', '.join(columns) or 'none'}."
+        message = f"{manifest.folder} has no such column of one number per record"
+        raise ConfigError(Problem("store_conf.series", message, name, hint))
+    shards = ShardFolder(manifest)
+    values = [shards.reader(index).column(name).reshape(-1) for index in range(len(manifest.shards))]
+    found = (np.flatnonzero(np.diff(np.concatenate(values))) + 1).tolist()
+    if len(found) >= MAX_SERIES:
+        hint = "Write the records of each series one after the other, in the order of time."
+        message = f"at most {MAX_SERIES:,} series are possible, and its values change {len(found):,} times"
+        raise ConfigError(Problem("store_conf.series", message, name, hint))
+    return found
+
+
+def _check_windows(conf: StreamConf) -> None:
+    if conf.sequence < 1:
+        hint = "Give the number of records of a window, for example sequence: 48."
+        raise ConfigError(Problem("store_conf.sequence", "must be at least 1", str(conf.sequence), hint))
+    for name in ("horizon", "stride"):
+        if getattr(conf, name) < 0:
+            raise ConfigError(Problem(f"store_conf.{name}", "must not be negative", str(getattr(conf, name))))
+    if conf.lookahead:
+        message, hint = "is not for windows, whose answers are those of the horizon", "Leave it out."
+        raise ConfigError(Problem("store_conf.lookahead", message, str(conf.lookahead), hint))
