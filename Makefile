@@ -104,8 +104,8 @@ format: setup  ## format the code and mend what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-proto: setup  ## generate job_pb2 from job.proto
-	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. singa_dask/job/job.proto
+proto: setup  ## generate job_pb2 and kvfile_pb2 from their .proto files
+	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. singa_dask/job/job.proto singa_dask/data/sources/kvfile.proto
 
 lock:  ## renew the lock file (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --extra mpich --extra datasets --extra dev \

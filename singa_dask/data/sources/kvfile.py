@@ -1,9 +1,6 @@
 """SINGA's kvfile (0.3): records [key size, key, value size, value], with sizes of 8 bytes, little-endian.
 
-A value is a RecordProto of SINGA in protobuf's wire format, or a Record that holds one:
-
-    RecordProto { repeated int32 shape = 1;  int32 label = 2;  bytes pixel = 3;  repeated float data = 4 [packed]; }
-    Record      { type = 1;  user_type = 2;  RecordProto image = 5; }
+A value is a RecordProto of kvfile.proto, or a Record that holds one.
 """
 
 from __future__ import annotations
@@ -18,8 +15,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from singa_dask.data.columns import Channels, Role
+from singa_dask.data.sources import kvfile_pb2 as messages
 from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, reading, stamp_of
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import DataError
@@ -28,8 +28,6 @@ SUFFIXES = (".bin", ".dat", ".kvfile")
 FOLDER_FILE = "shard.dat"  # of a folder that SINGA opens as one store
 SPLIT_FILES = {"train": "train_data.bin", "test": "test_data.bin"}  # as SINGA's examples write them
 _SIZE = struct.Struct("<Q")
-_SHAPE, _LABEL, _PIXEL, _DATA, _IMAGE = 1, 2, 3, 4, 5
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def load(source: str | Path) -> dict[str, Source]:
@@ -156,75 +154,20 @@ def _checked(path: Path, number: int, value: bytes, form: tuple) -> Record:
 def parse_record(path: Path, number: int, value: bytes) -> Record:
     """A record from protobuf's wire format. Raises DataError that names it."""
     try:
-        fields = [*_fields(value)]
-        image = next((content for field, content in fields if field == _IMAGE and isinstance(content, bytes)), None)
-        return _record(fields if image is None else [*_fields(image)])
-    except (ValueError, IndexError, struct.error, TypeError) as error:
+        holder = messages.Record.FromString(value)
+        record = holder.image if holder.HasField("image") else messages.RecordProto.FromString(value)
+        return _record(record)
+    except (ValueError, DecodeError) as error:
         raise DataError(f"{path}: record {number} is not a record of SINGA ({error}). Copy the file again.") from error
 
 
-def _record(fields: list[tuple[int, int | bytes]]) -> Record:
-    shape: list[int] = []
-    label: int | None = None
-    pixel, data = b"", b""
-    for field, content in fields:
-        if field == _SHAPE:
-            shape += [content] if isinstance(content, int) else [*_varints(content)]
-        elif field == _LABEL and isinstance(content, int):
-            label = np.uint64(content).astype(np.int64).item()
-        elif field == _PIXEL and isinstance(content, bytes):
-            pixel = content
-        elif field == _DATA and isinstance(content, bytes):
-            data += content
-        else:
-            raise ValueError(f"it has the field {field}")
-    if len(data) % 4:
-        raise ValueError("its floats are cut")
-    values = np.frombuffer(data, "<f4") if data else np.frombuffer(pixel, np.uint8)
+def _record(record: messages.RecordProto) -> Record:
+    for field in UnknownFieldSet(record):
+        raise ValueError(f"it has the field {field.field_number}")
+    values = np.array(record.data, np.float32) if record.data else np.frombuffer(record.pixel, np.uint8)
     if not values.size:
         raise ValueError("it has neither pixels nor data")
-    if not shape:
-        shape = [values.size]
+    shape = tuple(record.shape) or (values.size,)
     if math.prod(shape) != values.size:
-        raise ValueError(f"it has {values.size} values, but the shape {tuple(shape)}")
-    return Record(tuple(shape), label, values)
-
-
-def _fields(value: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(field number, content) of a message. Raises ValueError and IndexError if it is not one."""
-    place = 0
-    while place < len(value):
-        tag, place = _varint(value, place)
-        kind = tag & 7
-        if kind == _VARINT:
-            content, place = _varint(value, place)
-            yield tag >> 3, content
-            continue
-        if kind == _BYTES:
-            size, place = _varint(value, place)
-        elif kind in (_FIXED32, _FIXED64):
-            size = 4 if kind == _FIXED32 else 8
-        else:
-            raise ValueError(f"wire type {kind} at byte {place}")
-        if place + size > len(value):
-            raise ValueError(f"field {tag >> 3} is cut")
-        yield tag >> 3, value[place : place + size]
-        place += size
-
-
-def _varint(value: bytes, place: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 70, 7):
-        byte = value[place]
-        place += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number & 0xFFFFFFFFFFFFFFFF, place
-    raise ValueError(f"a number at byte {place} does not end")
-
-
-def _varints(value: bytes) -> Iterator[int]:
-    place = 0
-    while place < len(value):
-        number, place = _varint(value, place)
-        yield number
+        raise ValueError(f"it has {values.size} values, but the shape {shape}")
+    return Record(shape, record.label if record.HasField("label") else None, values)
