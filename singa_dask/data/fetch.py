@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-import http.client
 import logging
 import os
-import urllib.error
-import urllib.request
 from pathlib import Path
-from typing import BinaryIO
 
 from singa_dask.data.catalogue import Recipe, Source
 from singa_dask.errors import DataError
-from singa_dask.files import replacing
 from singa_dask.job.home import home, make_folder
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 30.0
-_CHUNK_NBYTES = 1 << 20
+_CHUNK_NBYTES = 1 << 16
 
 
 def cache_dir() -> Path:
@@ -92,7 +87,10 @@ def download(source: Source, folder: Path, timeout_s: float = TIMEOUT_S) -> Path
 
     timeout_s: of the connection and of every wait for more bytes. Raises DataError.
     """
-    target = folder / source.file
+    import pooch
+    from requests import RequestException
+
+    target, (algorithm, digest) = folder / source.file, source.checksum
     if target.exists():
         return target
     if not source.url.startswith(("https://", "http://")):
@@ -102,40 +100,45 @@ def download(source: Source, folder: Path, timeout_s: float = TIMEOUT_S) -> Path
     except OSError as error:
         hint = "Name a writable folder in SINGA_DASK_CACHE."
         raise DataError(f"{folder}: cannot be written ({error.strerror}). {hint}") from error
+    logger.info("downloading %s (%.1f MB)", source.url, source.size / 1e6)
+    get = pooch.HTTPDownloader(timeout=timeout_s, progressbar=_Progress(source), chunk_size=_CHUNK_NBYTES)
+    pooch.get_logger().setLevel(logging.WARNING)
     try:
-        with replacing(target) as part:
-            with part.open("wb") as file:
-                _copy(source, file, timeout_s)
-                file.flush()
-                os.fsync(file.fileno())
-            if not checksum_fits(part, source.checksum):
-                raise DataError(
-                    f"{source.url}: the download is damaged or not the published file ({source.checksum[0]} differs). "
-                    f"Try again, or put {source.file} in {folder}."
-                )
-        return target
-    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, OSError) as error:
-        reason = getattr(error, "reason", None) or error
+        return Path(pooch.retrieve(source.url, f"{algorithm}:{digest}", source.file, folder, downloader=get))
+    except ValueError as error:  # of the checksum
         raise DataError(
-            f"{source.url}: cannot be downloaded ({reason}). Put {source.file} in {folder}, or set SINGA_DASK_DATA to "
+            f"{source.url}: the download is damaged or not the published file ({algorithm} differs). "
+            f"Try again, or put {source.file} in {folder}."
+        ) from error
+    except (RequestException, OSError) as error:
+        raise DataError(
+            f"{source.url}: cannot be downloaded ({error}). Put {source.file} in {folder}, or set SINGA_DASK_DATA to "
             f"a folder that holds {folder.name}/{source.file}."
         ) from error
 
 
-def _copy(source: Source, file: BinaryIO, timeout_s: float) -> None:
-    logger.info("downloading %s (%.1f MB)", source.url, source.size / 1e6)
-    done, logged = 0, 0
-    with urllib.request.urlopen(source.url, timeout=timeout_s) as response:
-        while chunk := response.read(_CHUNK_NBYTES):
-            done += len(chunk)
-            if done > source.size:
-                raise DataError(
-                    f"{source.url}: is larger than the published {source.size:,} bytes. Check the address."
-                )
-            file.write(chunk)
-            if done * 10 // source.size > logged:
-                logged = done * 10 // source.size
-                logger.info("%s: %d %%", source.file, logged * 10)
+class _Progress:
+    """Logs every tenth of a download. Raises DataError where it is larger than published."""
+
+    def __init__(self, source: Source) -> None:
+        self.total, self._source, self._done, self._logged = source.size, source, 0, 0
+
+    def update(self, nbytes: int) -> None:
+        """The last part counts as a whole one."""
+        size = self._source.size
+        if self._done >= size:
+            raise DataError(f"{self._source.url}: is larger than the published {size:,} bytes. Check the address.")
+        self._done += nbytes
+        if (tenths := min(10, self._done * 10 // size)) > self._logged:
+            self._logged = tenths
+            logger.info("%s: %d %%", self._source.file, tenths * 10)
+
+    def reset(self) -> None:
+        """Pooch fills it once more at the end."""
+        self._done = 0
+
+    def close(self) -> None:
+        """It has nothing to close."""
 
 
 def checksum_fits(path: Path, checksum: tuple[str, str]) -> bool:

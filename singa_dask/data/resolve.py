@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from singa_dask.data.catalogue import Recipe, load_recipe, recipe_names
 from singa_dask.data.convert import shard_recipe
 from singa_dask.data.fetch import cache_dir
 from singa_dask.data.manifest import MANIFEST_FILE, VERSION
 from singa_dask.errors import DataError, nearest
-from singa_dask.files import kind_of, open_lock
+from singa_dask.files import kind_of
 from singa_dask.job.home import make_folder
 
 logger = logging.getLogger(__name__)
@@ -90,30 +89,12 @@ def _lock(path: Path) -> Iterator[None]:
 
     Two processes may then do the same work, but the final rename succeeds for one only.
     """
+    lock = FileLock(path, timeout=LOCK_TIMEOUT_S, is_singleton=False)
     try:
-        descriptor = open_lock(path)
-    except OSError as error:
-        logger.warning("%s: cannot be locked (%s); continuing without the lock", path, error.strerror)
-        yield
-        return
+        lock.acquire()
+    except (Timeout, NotImplementedError, OSError) as error:
+        logger.warning("%s: cannot be locked (%s); continuing without the lock", path, error)
     try:
-        deadline = time.monotonic() + LOCK_TIMEOUT_S
-        logged = False
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not logged:
-                    logged = True
-                    logger.info("waiting for another process that is writing %s", path.stem)
-                if time.monotonic() > deadline:
-                    logger.warning("%s: still locked after %.0f s; continuing without the lock", path, LOCK_TIMEOUT_S)
-                    break
-                time.sleep(0.1)
-            except OSError as error:
-                logger.warning("%s: cannot be locked (%s); continuing without the lock", path, error.strerror)
-                break
         yield
     finally:
-        os.close(descriptor)
+        lock.release()
