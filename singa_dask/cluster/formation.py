@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 import uuid
@@ -14,6 +15,7 @@ from distributed.utils import get_ip, get_ipv6
 
 from singa_dask.cluster.bootstrap import this_node
 from singa_dask.cluster.group import Group, GroupFailed
+from singa_dask.cluster.held_for_others import without_tasks_and_data
 from singa_dask.cluster.join import RankPlan
 from singa_dask.cluster.pmi_server import PmiServer
 from singa_dask.cluster.rank import JoinFailed, rank_formed, rank_task, release_worker, reserve_worker
@@ -21,9 +23,18 @@ from singa_dask.cluster.remote import alive, kill_processes, run_each
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.errors import ClusterError, DriverUnreachable, MpiUnusable
 
+logger = logging.getLogger(__name__)
+
 _RESERVE_S = 10.0
 # Enough to get from the reservation to the task; short, for a worker that wakes up after its driver gave up.
 _LEASE_S = 5.0
+# Between two looks at what workers hold that must be restarted.
+_LOOK_S = 0.25
+_ANSWER_S = 2.0
+# A wait that is shorter than this is not worth a word.
+_UNMENTIONED_S = 3.0
+# What ranks have to meet, after the tasks of others were waited for.
+_JOIN_S = 10.0
 _REACH = (
     "Run it where the workers can: on a machine of the cluster, or in a Dask task, by client.submit(f), where f calls "
     "train(job, get_client())."
@@ -53,15 +64,16 @@ def form_group(
     """Run fn(comm, *args) on the Dask workers `ranks` (addresses, in rank order), which become one group.
 
     Returns once every rank has met the others. Processes that cannot join a world any more, because a group failed in
-    them or they belong to another one, are restarted by their nannies first; `Group.addresses` says where ranks are.
+    them or they belong to another one, are restarted by their nannies first, once they hold no tasks and no data of
+    others; `Group.addresses` says where ranks are.
     comm_timeout_s: of the collectives of `comm`. name: how tasks begin on the dashboard. run: that the group is of,
     whose servers may be on the same workers (leases.server_key). replaced: receives the processes that nannies are
     asked to replace, pid by address.
 
     Raises WorkersInUse, naming the worker, when workers are still in use after `in_use_s` (default: `timeout_s`)
     seconds, NoAnswer when workers do not answer, ClusterError when the group has not formed after `timeout_s` again,
-    or a rank cannot join it. What happens to ranks afterwards, and processes that are lost even before, Group.wait
-    tells.
+    which names the tasks and data of others that were in the way, or a rank cannot join it. What happens to ranks
+    afterwards, and processes that are lost even before, Group.wait tells.
     """
     if not ranks or len(set(ranks)) < len(ranks):
         raise ClusterError(f"a group needs one Dask worker per rank. Received: {list(ranks)}.")
@@ -71,6 +83,7 @@ def form_group(
     deadline = time.monotonic() + timeout_s  # they may have been waited for
     try:
         workers, world_ranks = forming.in_one_world(workers, deadline)
+        deadline = max(deadline, time.monotonic() + min(timeout_s, _JOIN_S))
         with nullcontext() if world_ranks else _pmi_server(workers) as server:
             return forming.started(workers, world_ranks, server, deadline)
     except BaseException:
@@ -144,15 +157,40 @@ class _Forming:
                     raise self.error("ranks need a process each; use LocalCluster(processes=True)")
                 return workers, world_ranks
             if attempt == 0:
-                if all(worker.nanny for worker in stale):  # else none is replaced
-                    self.replaced.update({worker.address: worker.pid for worker in stale})
-                fresh = restart_workers(self.client, stale, max(5.0, deadline - time.monotonic()))
+                fresh = self._restarted(stale, deadline)
                 workers = self.reserved([fresh.get(worker.address, worker.address) for worker in workers], deadline)
         names = ", ".join(str(worker) for worker in stale)
         raise self.error(
             f"MPI is initialised in fresh processes of {names}. "
             "Import mpi4py.MPI inside functions, not where a module is imported."
         )
+
+    def _restarted(self, stale: Sequence[WorkerInfo], deadline: float) -> dict[str, str]:
+        """Restart these workers, each once it holds nothing for others: the old addresses -> the new ones."""
+        _check_nannies(stale)
+        waiting, fresh, began, said = (
+            {worker.address: worker for worker in stale},
+            dict[str, str](),
+            time.monotonic(),
+            False,
+        )
+        while waiting:
+            free, held = without_tasks_and_data(self.client, waiting)
+            if free:
+                batch = [waiting.pop(address) for address in sorted(free)]
+                self.replaced.update({worker.address: worker.pid for worker in batch})
+                fresh |= restart_workers(self.client, batch, max(5.0, deadline - time.monotonic()))
+                continue
+            why = f"these workers need a fresh process, since they were in another group: {held}"
+            if time.monotonic() >= deadline:
+                hint = "Wait for these tasks, delete the data, start more workers, or use those of the other group."
+                raise self.error(f"{why}. {hint}")
+            if not said and time.monotonic() >= began + _UNMENTIONED_S:
+                logger.warning("waiting up to %.0f s: %s", deadline - time.monotonic(), why)
+                said = True
+            run_each(self.client, reserve_worker, dict.fromkeys(waiting, (self.group, self.run, _LEASE_S)), _ANSWER_S)
+            time.sleep(_LOOK_S)
+        return fresh
 
     def started(
         self,
@@ -220,12 +258,7 @@ def restart_workers(client: Any, workers: Sequence[WorkerInfo], timeout_s: float
 
     Raises ClusterError for workers without a nanny, and when a worker does not come back in time.
     """
-    single = [str(worker) for worker in workers if not worker.nanny]
-    if single:
-        raise ClusterError(
-            f"these workers need a fresh process and have no nanny to start one: {', '.join(single)}. Restart them, "
-            "or, where mpiexec started them, give a group only workers of one MPI job."
-        )
+    _check_nannies(workers)
     deadline = time.monotonic() + timeout_s
     before = alive(client)
     kill_processes(client, {worker.address: worker.pid for worker in workers})
@@ -244,6 +277,15 @@ def restart_workers(client: Any, workers: Sequence[WorkerInfo], timeout_s: float
     if absent:
         raise ClusterError(f"workers did not come back within {timeout_s:.0f} s of their restart: {', '.join(absent)}")
     return fresh
+
+
+def _check_nannies(workers: Sequence[WorkerInfo]) -> None:
+    single = [str(worker) for worker in workers if not worker.nanny]
+    if single:
+        raise ClusterError(
+            f"these workers need a fresh process and have no nanny to start one: {', '.join(single)}. Restart them, "
+            "or, where mpiexec started them, give a group only workers of one MPI job."
+        )
 
 
 def _pmi_server(workers: Sequence[WorkerInfo]) -> PmiServer:

@@ -127,7 +127,7 @@ def kill_processes(client: Any, pids: Mapping[str, int]) -> None:
     are asked by their own addresses: a scheduler that is to ask them fails, with tracebacks, if a worker has left.
     """
     if pids:
-        workers = _ask_scheduler(client, lambda: client.scheduler.identity())["workers"]
+        workers = ask_scheduler(client, lambda: client.scheduler.identity())["workers"]
         nannies = {workers[address].get("nanny"): (pid,) for address, pid in pids.items() if address in workers}
         ask_nannies(client, _kill, {nanny: args for nanny, args in nannies.items() if nanny}, 2.0)
 
@@ -195,12 +195,12 @@ def alive(client: Any, addresses: Iterable[str] | None = None, timeout_s: float 
     """
     wanted = None if addresses is None else list(addresses)
 
-    return set(_ask_scheduler(client, lambda: client.scheduler.ncores(workers=wanted), timeout_s))
+    return set(ask_scheduler(client, lambda: client.scheduler.ncores(workers=wanted), timeout_s))
 
 
 def threads_of(client: Any) -> int:
     """The most threads that a worker has; 1 if there is none. Raises SchedulerLost as `alive` does."""
-    return max(_ask_scheduler(client, lambda: client.scheduler.ncores(workers=None)).values(), default=1)
+    return max(ask_scheduler(client, lambda: client.scheduler.ncores(workers=None)).values(), default=1)
 
 
 def last_seen(client: Any) -> dict[str, float]:
@@ -208,7 +208,7 @@ def last_seen(client: Any) -> dict[str, float]:
 
     Raises SchedulerLost when the scheduler does not answer.
     """
-    workers = _ask_scheduler(client, lambda: client.scheduler.identity())["workers"]
+    workers = ask_scheduler(client, lambda: client.scheduler.identity())["workers"]
     return {address: worker["last_seen"] for address, worker in workers.items()}
 
 
@@ -220,7 +220,8 @@ def unsubscribe(client: Any, topic: str) -> None:
         client.unsubscribe_topic(topic)
 
 
-def _ask_scheduler(client: Any, question: Callable[[], Any], timeout_s: float | None = None) -> Any:
+def ask_scheduler(client: Any, question: Callable[[], Any], timeout_s: float | None = None) -> Any:
+    """What the scheduler answers. timeout_s: as of `alive`. Raises SchedulerLost."""
     began, limit = time.monotonic(), timeout_s or _LOST_S
 
     async def answer() -> Any:

@@ -251,6 +251,7 @@ class History:
                     "uuid": SimpleNamespace(uuid4=unique),
                     "random": SimpleNamespace(uniform=lambda low, high: (low + high) / 2),
                     "_pmi_server": lambda workers: nullcontext(),
+                    "without_tasks_and_data": lambda client, addresses: (set(addresses), ""),
                 },
             ),
             (

@@ -20,18 +20,21 @@ class PlayedWorkers:
     """A Dask client, and what stands in `modules` for singa_dask.cluster.remote.
 
     there: what each worker answers, by address; mute: those that do not answer; stubborn: those whose rank does not
-    leave; left: those whose rank has; stopped: the nannies whose worker is. futures: of ranks, by address. calls: what
-    workers were asked, as (function, address, arguments); killed: whom nannies were to kill.
+    leave; left: those whose rank has; stopped: the nannies whose worker is. held: what workers hold for others.
+    futures: of ranks, by address. calls: what workers were asked, as (function, address, arguments); killed: whom
+    nannies were to kill.
     """
 
     def __init__(self, monkeypatch, modules, there, mute=(), stubborn=()):
         self.there, self.mute, self.stubborn, self.now = dict(there), set(mute), stubborn, 1000.0
+        self.held = {}
         self.left, self.stopped, self.seen, self.futures = set(), set(), dict.fromkeys(there, 1.0), {}
         self.calls, self.killed, self.cancelled, self.submitted = [], [], [], []
         played = {
             "time": SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep),
             "last_seen": lambda client: dict(self.seen),
             "ending_of": lambda client, nanny, pid: f"ended as {nanny} says of {pid}",
+            "without_tasks_and_data": lambda client, addresses: (set(addresses) - self.held.keys(), str(self.held)),
             "stopped_processes": lambda client, pids: self.stopped & pids.keys(),
             **{name: getattr(self, name) for name in ("alive", "run_each", "kill_processes")},
         }

@@ -17,7 +17,7 @@ from typing import Any
 import dask
 import distributed
 import pytest
-from distributed import Client, LocalCluster, Nanny
+from distributed import Client, LocalCluster, Nanny, Scheduler
 from distributed.actor import Actor
 from distributed.core import Status
 from distributed.nanny import WorkerProcess
@@ -137,6 +137,16 @@ PARTS = [
         "it is the cheapest question of who is alive. Client.scheduler_info has the same, and copies more.",
     ),
     Part(
+        "scheduler handlers processing, has_what and retire_workers",
+        lambda there: (
+            there.on_loop(lambda: there.client.scheduler.processing(workers=[there.worker.address]))
+            and there.on_loop(lambda: there.client.scheduler.has_what(workers=[there.worker.address]))
+            and takes(Scheduler.retire_workers, "workers", "close_workers", "remove")
+        ),
+        ('"processing"', "scheduler.retire_workers("),
+        "the tasks and data of others survive when a process is replaced. Client has the same, without deadlines.",
+    ),
+    Part(
         "last_seen in the scheduler's identity",
         lambda there: all(
             worker["last_seen"] > 0
@@ -184,7 +194,8 @@ PARTS = [
     Part(
         "Worker.status and distributed.core.Status",
         lambda there: (
-            (there.worker.status, bool(Status.init and Status.starting and Status.paused)) == (Status.running, True)
+            (there.worker.status, bool(Status.init and Status.paused and Status.closing_gracefully))
+            == (Status.running, True)
         ),
         ("_worker.status",),
         "a rank ends with its Dask worker.",

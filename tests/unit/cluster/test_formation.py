@@ -148,6 +148,27 @@ def test_processes_of_an_older_world_are_restarted_first(played):
     assert ("w9", (group.id, "", 5.0)) in client.called(reserve_worker), "the fresh process is reserved too"
 
 
+@pytest.mark.parametrize("for_s", [4.0, 9.0])
+def test_the_tasks_and_data_of_others_are_waited_for_and_named(played, caplog, for_s):
+    old = MpiReport("w", 0, 2, ours=True)
+    client = played(worker(0, mpi=old), worker(1), back={"w0": ("w9", MpiReport())})
+    client.held["w0"] = "runs mine"
+    sleep = client.sleep
+
+    def until_they_are_done(seconds):
+        sleep(seconds)
+        if client.now > 1000.0 + for_s:
+            client.held.clear()
+
+    formation.time.sleep = until_they_are_done
+    words = r"since they were in another group: {'w0': 'runs mine'}\. Wait for these tasks, delete the data"
+    with pytest.raises(ClusterError, match=words) if for_s > 6.0 else nullcontext():
+        assert form_group(client, ["w0", "w1"], print, timeout_s=6.0).addresses == ("w9", "w1")
+    assert [record.message for record in caplog.records if "waiting up to 3 s" in record.message]
+    assert len(client.asked(reserve_worker)) > 12, "they stay reserved"
+    assert client.killed == ([] if for_s > 6.0 else [{"w0": 0}])
+
+
 def test_a_world_that_all_share_is_used_again(played):
     client = played(*(worker(i, mpi=MpiReport("w", rank, 3, ours=True)) for i, rank in enumerate((2, 0))))
     form_group(client, ["w0", "w1"], print)
