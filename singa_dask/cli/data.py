@@ -174,8 +174,11 @@ def _files(manifest: Manifest) -> str:
 
 def _described(manifest: Manifest, channels_given: bool) -> Iterator[str]:
     """The columns and encoders of a data set, one a line."""
-    width = max(len(column.name) for column in manifest.columns)
-    for column in manifest.columns:
+    from singa_dask.data.columns import IDENTITY
+
+    columns = [column for column in manifest.columns if column.role not in IDENTITY]
+    width = max(len(column.name) for column in columns)
+    for column in columns:
         yield f"{column.name:{width}}  {column.role.value:7}  {_form(column, channels_given)}"
     for encoder in manifest.encoders[:_CODERS_SHOWN]:
         yield f"{'':{width}}    {_encoded(dict(encoder))}"

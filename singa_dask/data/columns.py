@@ -16,13 +16,20 @@ MAX_RANK = 4
 
 class Role(StrEnum):
     """What a column is for. Labels are numbers of classes; targets are the numbers that a net is to predict; a mask
-    says which values of a target count."""
+    says which values of a target count. Row and file tell where a sample comes from; nets do not read them."""
 
     FEATURE = "feature"
     LABEL = "label"
     TARGET = "target"
     WEIGHT = "weight"
     MASK = "mask"
+    ROW = "row"
+    FILE = "file"
+
+
+# Of columns whose numbers have no mean.
+NUMBERED = (Role.LABEL, Role.ROW, Role.FILE)
+IDENTITY = (Role.ROW, Role.FILE)
 
 
 class Channels(StrEnum):

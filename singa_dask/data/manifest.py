@@ -2,6 +2,7 @@
 
     manifest.json     this file
     shard-00000.h5    for each column a contiguous dataset (n, ...)
+    files.json        the names of the files of the source, if there are several
     statistics.h5     `mean` and `std` of the first column of features, each of the whole sample shape
 
 A *window* is `window` consecutive samples of one shard (the last of a shard may be shorter). Windows are the units of
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.columns import Column, Role
+from singa_dask.data.columns import IDENTITY, Column, Role
 from singa_dask.errors import DataError, nearest, way_out
 from singa_dask.files import read_text
 
@@ -112,7 +113,8 @@ class Manifest:
     @property
     def description(self) -> str:
         """What a trained net has to know of its data: the columns and encoders, as JSON."""
-        return json.dumps({"columns": list(map(_column_fields, self.columns)), "encoders": list(self.encoders)})
+        read = (column for column in self.columns if column.role not in IDENTITY)
+        return json.dumps({"columns": list(map(_column_fields, read)), "encoders": list(self.encoders)})
 
     @cached_property
     def shard_starts(self) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import h5py
 import numpy as np
 
-from singa_dask.data.columns import MAX_RANK, Channels, Column, Role, guess_channels, stored_dtype
+from singa_dask.data.columns import MAX_RANK, NUMBERED, Channels, Column, Role, guess_channels, stored_dtype
 from singa_dask.data.containers import dense
 from singa_dask.data.folders import replace_folder, sync
 from singa_dask.data.manifest import MANIFEST_FILE, STATISTICS_FILE, Manifest, Shard
@@ -25,7 +25,7 @@ MAX_WINDOW_NBYTES = 4 << 20
 WINDOWS_WANTED = 64
 MAX_SHARDS = 100_000
 # The columns of `write_shards`.
-X, Y, WEIGHT, MASK = "x", "y", "weight", "mask"
+X, Y, WEIGHT, MASK, ROW = "x", "y", "weight", "mask", "row"
 
 
 class Samples(Protocol):
@@ -65,7 +65,8 @@ def write_shards(
     classes: of y; without y, the symbols that x holds. channels: of x: "first", "last" or "none"; by default the shape
         decides (`guess_channels`), and images of bytes have them last.
     window: samples per window; by default there are about 64 windows or more, each of at most 256 samples and 4 MiB.
-    shuffle_seed: write the samples in this random order; None keeps the order. Training reads neighbouring samples
+    shuffle_seed: write the samples in this random order, with the column "row" of their places in x; None keeps the
+        order. Training reads neighbouring samples
         together, so data sorted by class must be shuffled.
     durable: flush to the disk.
     The shards are written to a temporary folder next to `out` and renamed at the end: a crash leaves no partial data
@@ -85,6 +86,9 @@ def write_shards(
         if given is not None:
             column, arrays[name] = _numbers(name, role, np.asarray(given), total)
             columns.append(column)
+    if shuffle_seed is not None:
+        columns.append(Column(ROW, Role.ROW, "int64", ()))
+        arrays[ROW] = np.arange(total)
     if window is None:
         window = choose_window(total, sum(column.nbytes for column in columns))
     if window < 1:
@@ -157,7 +161,7 @@ def write_shard(
                 for column in columns:
                     rows = arrays[column.name]
                     _write_at(file.fileno(), rows, offsets[column.name] + position * column.nbytes)
-                    if column.role is not Role.LABEL:
+                    if column.role not in NUMBERED:
                         own = Statistics.of(rows, None if column.role is Role.WEIGHT else weight)
                         statistics[column.name] = statistics[column.name].merge(own)
                 count = len(arrays[columns[0].name])
@@ -199,7 +203,7 @@ def finish(
         if column.role is Role.WEIGHT and not statistics[column.name].mean.any():
             raise DataError(f"column {column.name!r}: the weights of all samples are 0. At least one must count.")
     described = [
-        column if column.role is Role.LABEL else statistics[column.name].in_column(column) for column in columns
+        column if column.role in NUMBERED else statistics[column.name].in_column(column) for column in columns
     ]
     notes = [*notes, *(_loses_digits(column) for column in described if _is_far_from_zero(column))]
     manifest = Manifest(

@@ -11,7 +11,7 @@ from typing import Any
 
 from singa_dask.data import Manifest, make_stream, resolve
 from singa_dask.data.catalogue import load_recipe, recipe_names
-from singa_dask.data.columns import Column, Role
+from singa_dask.data.columns import IDENTITY, Column, Role
 from singa_dask.data.manifest import MANIFEST_FILE
 from singa_dask.data.resolve import SCHEME
 from singa_dask.errors import ConfigError, DataError, Problem, disk_full, no_room
@@ -190,7 +190,11 @@ def _comments(
     classify = targets.role is Role.LABEL
     manifest, proto = splits[TRAIN].manifest, job.proto
     answer = f"{targets.num_classes} classes" if classify else f"numbers: {_spell(targets.shape) or 'one'}"
-    also = [c.name for c in manifest.columns if c.name not in {features.name, targets.name, *factors}]
+    also = [
+        c.name
+        for c in manifest.columns
+        if c.role not in IDENTITY and c.name not in {features.name, targets.name, *factors}
+    ]
     first = (
         f"{manifest.total:,} samples: {features.name!r}, {_spell(features.job_shape)} {features.dtype}, to predict "
         f"{targets.name!r}, {answer}.\nTrain: singa-dask train JOB.   All settings: docs/job.md."

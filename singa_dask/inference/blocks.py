@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,7 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from singa_dask.data import Manifest, ShardFolder, resolve
-from singa_dask.data.columns import Channels, Column
+from singa_dask.data.columns import IDENTITY, Channels, Column, Role
+from singa_dask.data.manifest import WAY_OUT
+from singa_dask.data.origins import FILES_FILE, file_names, read_files
 from singa_dask.data.plan import StreamConf, own_windows
 from singa_dask.data.shared_files import in_place_files
 from singa_dask.data.store import columns_of, sample_shapes
@@ -21,24 +24,31 @@ from singa_dask.job import graph_phase
 from singa_dask.job.job_pb2 import Phase, StoreProto
 from singa_dask.layers import GeneratedInput
 
+logger = logging.getLogger(__name__)
+
 BLOCK_NBYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class Samples:
     """Some samples. x: by input layer, (n, ...). answers: labels (n,) or targets (n, ...), by the input layer that has
-    them. numbers: (n,), or None if only the blocks before would tell."""
+    them. numbers: their rows in the source, (n,), or None if only the blocks before would tell; files: the names of
+    its files, (n,), if there are several."""
 
     x: Mapping[str, Any]
     answers: Mapping[str, np.ndarray] = field(default_factory=dict)
     numbers: np.ndarray | None = None
+    files: np.ndarray | None = None
 
 
 class Block(Protocol):
-    """Samples that one task reads. Can be pickled. files: in which they lie."""
+    """Samples that one task reads. Can be pickled. files: in which they lie. spans: as of a source."""
 
     @property
     def files(self) -> Sequence[Path]: ...
+
+    @property
+    def spans(self) -> Sequence[tuple[Path, int | None]]: ...
 
     def read(self, model: Model) -> Samples:
         """Raises DataError."""
@@ -64,6 +74,7 @@ class ShardBlock:
 
     inputs: Sequence[ShardInput]
     ranges: Sequence[tuple[int, int]]
+    spans = ()
 
     @property
     def files(self) -> Sequence[Path]:
@@ -77,7 +88,26 @@ class ShardBlock:
                 x[one.layer] = values.reshape(len(values), -1) if one.flat else channels_last(values, one.column)
             if one.labels is not None:
                 answers[one.layer] = channels_last(self._rows(one, one.labels), one.labels)
-        return Samples(x, answers, np.concatenate([np.arange(*some) for some in self.ranges]))
+        return Samples(x, answers, *self._origin())
+
+    def _origin(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """The rows of the samples in their source, and the names of its files if there are several."""
+        first = self.inputs[0]
+        manifest = _shards(first.folder, first.digest).manifest
+        numbers = np.concatenate([np.arange(*some) for some in self.ranges])
+        if manifest.in_place:
+            shards = np.searchsorted(manifest.shard_starts, numbers, side="right") - 1
+            names = file_names([Path(shard.file) for shard in manifest.shards])
+            return numbers - manifest.shard_starts[shards], np.array(names, object)[shards] if names else None
+        found = {column.role: self._rows(first, column) for column in manifest.columns if column.role in IDENTITY}
+        files: np.ndarray | None = None
+        if Role.FILE in found:
+            known = _files(first.folder, first.digest)
+            places = found[Role.FILE]
+            if places.min() < 0 or places.max() >= len(known):
+                raise DataError(f"{first.folder}: its samples come from more files than {FILES_FILE} names. {WAY_OUT}")
+            files = known[places]
+        return found.get(Role.ROW, numbers), files
 
     def _rows(self, one: ShardInput, column: Column) -> np.ndarray:
         shards = _shards(one.folder, one.digest)
@@ -136,6 +166,7 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
         )
         counts[layer] = manifest.total
         if not ranges:
+            _warn_of_order(manifest)
             ranges = list(_ranges(manifest, store.validation_share if held_out else 0.0))
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{count:,} for {layer!r}" for layer, count in counts.items())
@@ -144,6 +175,15 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
         )
     rows = max(1, BLOCK_NBYTES // max(sum(one.column.nbytes for one in inputs if one.column is not None), 1))
     return [ShardBlock(tuple(inputs), tuple(some)) for some in _blocks(ranges, rows)]
+
+
+def _warn_of_order(manifest: Manifest) -> None:
+    if manifest.shuffled and not any(column.role is Role.ROW for column in manifest.columns):
+        logger.warning(
+            "%s: its samples were shuffled, and it does not tell their rows in the source: `sample` counts those of "
+            "the shards. Write them again with `singa-dask shard`.",
+            manifest.folder,
+        )
 
 
 def _readable(store: StoreProto, manifest: Manifest) -> StoreProto:
@@ -196,6 +236,7 @@ def channels_last(values: np.ndarray, column: Column) -> np.ndarray:
 def close_shards() -> None:
     """Close the shards that blocks of this process have read."""
     _shards.cache_clear()
+    _files.cache_clear()
 
 
 @lru_cache(maxsize=16)
@@ -204,3 +245,8 @@ def _shards(folder: Path, digest: str) -> ShardFolder:
     if manifest.digest != digest:
         raise DataError(f"{folder}: the shards on this host differ from those of the command. Copy them again.")
     return ShardFolder(manifest)
+
+
+@lru_cache(maxsize=16)
+def _files(folder: Path, _digest: str) -> np.ndarray:
+    return read_files(folder)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from singa_dask.data.origins import free_name
 from singa_dask.errors import ConfigError, DataError, Problem, disk_full, no_room
 from singa_dask.files import replacing
 from singa_dask.inference.raw_file import RawFile
@@ -34,12 +35,14 @@ class Output:
 
 @dataclass(frozen=True)
 class Predicted:
-    """The predictions for some samples. numbers: of the samples, (n,), or None if only the predictions before tell;
-    values: by output, (n, ...); answers: labels or targets, by output."""
+    """The predictions for some samples. numbers: rows of the samples in their source, (n,), or None if only the
+    predictions before tell; values: by output, (n, ...); answers: labels or targets, by output; files: the names of
+    the files, (n,), if there are several."""
 
     numbers: np.ndarray | None
     values: Mapping[str, np.ndarray]
     answers: Mapping[str, np.ndarray]
+    files: np.ndarray | None = None
 
 
 Write = Callable[[Predicted], None]
@@ -84,9 +87,7 @@ def table(predicted: Predicted, outputs: Sequence[Output]) -> dict[str, Any]:
     Raises ConfigError if outputs differ in their time steps.
     """
     numbers, steps = np.asarray(predicted.numbers), _time_steps(predicted, outputs)
-    columns: dict[str, Any] = {"sample": np.repeat(numbers, steps)}
-    if steps > 1:
-        columns["step"] = np.tile(np.arange(steps), len(numbers))
+    columns: dict[str, Any] = {}
     for output in outputs:
         prefix = f"{output.name}." if len(outputs) > 1 else ""
         rows = predicted.values[output.name]
@@ -108,7 +109,12 @@ def table(predicted: Predicted, outputs: Sequence[Output]) -> dict[str, Any]:
                 columns |= {f"{prefix}true_{name}": flat[:, i] for i, name in enumerate(names)}
             named = list(output.names)
         columns |= {f"{prefix}{name}": rows[:, i] for i, name in enumerate(named)}
-    return columns
+    told = {"sample": np.repeat(numbers, steps)}
+    if predicted.files is not None:
+        told["file"] = np.repeat(predicted.files, steps)
+    if steps > 1:
+        told["step"] = np.tile(np.arange(steps), len(numbers))
+    return {free_name(name, columns): values for name, values in told.items()} | columns
 
 
 def _time_steps(predicted: Predicted, outputs: Sequence[Output]) -> int:
@@ -189,6 +195,8 @@ def _hdf5(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
 
         def write(predicted: Predicted) -> None:
             add("sample", np.asarray(predicted.numbers))
+            if predicted.files is not None:
+                add("file", predicted.files)
             for output in outputs:
                 rows, answers = predicted.values[output.name], predicted.answers.get(output.name)
                 if output.classifies:

@@ -15,8 +15,10 @@ import numpy as np
 
 from singa_dask.cluster.cores import equal_share
 from singa_dask.cluster.remote import run_each
+from singa_dask.data.columns import Role
 from singa_dask.data.dask_client import check_client
 from singa_dask.data.ingest.run import SURVEY_SECONDS, check_workers
+from singa_dask.data.origins import Origin, Origins
 from singa_dask.data.shared_files import SharedFiles, check_shared
 from singa_dask.data.sources.source import files_of
 from singa_dask.errors import NotFinite
@@ -43,14 +45,14 @@ def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Cli
         check_client(client)
         check_shared(client, SharedFiles(files_of(blocks)))
     outputs = _outputs(model)
-    written = 0
+    written, origins = 0, Origins(blocks)
     found = NotANumber(model)
     with writing(out, outputs) as write, _submitting(model, client) as (submit, ahead):
         try:
-            for predicted in _in_order(submit, blocks, ahead, client):
+            for block, predicted in zip(blocks, _in_order(submit, blocks, ahead, client), strict=True):
                 rows = len(predicted.values[outputs[0].name])
                 if predicted.numbers is None:
-                    predicted = replace(predicted, numbers=np.arange(written, written + rows))
+                    predicted = _numbered(predicted, origins, origins.next(block, rows), rows)
                 write(predicted)
                 found.count(predicted.values)
                 written += rows
@@ -58,6 +60,12 @@ def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Cli
             raise error.after(written) from None
     found.warn()
     return written
+
+
+def _numbered(predicted: Predicted, origins: Origins, origin: Origin, rows: int) -> Predicted:
+    places = np.arange(rows)
+    files = np.array(origins.files, object)[origin.of(Role.FILE, places)] if origins.files else None
+    return replace(predicted, numbers=origin.of(Role.ROW, places), files=files)
 
 
 def _outputs(model: Model) -> list[Output]:
@@ -69,7 +77,7 @@ def _predict(model: Model, block: Block) -> Predicted:
     samples = block.read(model)
     sources = {name: model.known.answered_by(name) for name in model.outputs}
     answers = {name: samples.answers[by] for name, by in sources.items() if by and by in samples.answers}
-    return Predicted(samples.numbers, model.predict_all(samples.x), answers)
+    return Predicted(samples.numbers, model.predict_all(samples.x), answers, samples.files)
 
 
 def _in_order(submit: Submit, blocks: Sequence[Block], ahead: int, client: Client | None) -> Iterator[Predicted]:

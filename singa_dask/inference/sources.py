@@ -15,7 +15,7 @@ from singa_dask.data.columns import Column, Role
 from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.data.resolve import resolve
 from singa_dask.data.sources.source import Block as RawBlock
-from singa_dask.data.sources.source import Source
+from singa_dask.data.sources.source import Source, spans_of
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.files import FILE, FOLDER, kind_of
 from singa_dask.inference.blocks import Block, Samples, channels_last, shard_blocks
@@ -66,6 +66,10 @@ class FileBlock:
     @property
     def files(self) -> Sequence[Path]:
         return getattr(self.block, "files", ())
+
+    @property
+    def spans(self) -> Sequence[tuple[Path, int | None]]:
+        return spans_of(self.block)
 
     def read(self, model: Model) -> Samples:
         raw, known = self.block.read(), model.known

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from singa_dask.data.columns import Column
+from singa_dask.data.columns import IDENTITY, Column
 from singa_dask.data.ingest.facts import Kind
 from singa_dask.data.ingest.layout import Layout, Part
 from singa_dask.data.ingest.shuffle import permutation
@@ -92,12 +92,15 @@ def _read(layout: Layout, part: Part, row: int, out: dict[str, np.ndarray]) -> N
                     continue
                 name = layout.pieces[column.name]
                 piece = part.pieces[name]
-                if name not in part.codes and np.dtype(piece.dtype) == target.dtype:
+                if column.role not in IDENTITY and name not in part.codes and np.dtype(piece.dtype) == target.dtype:
                     _read_into(file.fileno(), part, name, row, target)
                     continue
                 values = np.empty((len(target), *piece.shape), piece.dtype)
                 _read_into(file.fileno(), part, name, row, values)
-                target[...] = values if name not in part.codes else _recoded(values, part.codes[name])
+                if column.role in IDENTITY:
+                    target[...] = part.origin.of(column.role, values)
+                else:
+                    target[...] = values if name not in part.codes else _recoded(values, part.codes[name])
     except FileNotFoundError:
         raise DataError(
             f"{part.path}: is not there. All workers must share the folder of the shards; "

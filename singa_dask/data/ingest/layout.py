@@ -19,6 +19,7 @@ from singa_dask.data.ingest.fit import check_encoders, fit_encoders
 from singa_dask.data.ingest.like import columns_like
 from singa_dask.data.ingest.stage import StagePlan
 from singa_dask.data.manifest import Manifest
+from singa_dask.data.origins import Origin, Origins
 from singa_dask.data.sources.source import Source
 from singa_dask.data.writer import MASK, MAX_SHARDS, WEIGHT, X, Y, choose_window
 from singa_dask.errors import ConfigError, DataError, Problem
@@ -32,13 +33,14 @@ SAMPLE_ROWS = 1_000_000
 @dataclass(frozen=True)
 class Part:
     """A part file. places: of the columns of a table among those of their kind, -1 if all values are missing. codes:
-    by column of texts, what the codes of the part become."""
+    by column of texts, what the codes of the part become. origin: of its rows."""
 
     path: Path
     rows: tuple[int, ...]
     pieces: Mapping[str, Piece]
     places: Mapping[str, int]
     codes: Mapping[str, np.ndarray]
+    origin: Origin
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ def make_layout(
     summaries: Sequence[Summary],
     nshards: int | None,
     window: int | None,
+    origins: Origins,
     like: Manifest | None = None,
 ) -> Layout:
     """Decide from the summaries of all blocks. Raises ConfigError and DataError."""
@@ -144,7 +147,13 @@ def make_layout(
     names = [column.name for column in columns]
     if len(set(names)) < len(names):
         raise ConfigError(Problem("columns", "must have different names", ", ".join(names), "Rename one."))
-    parts = tuple(_part(plan, index, summary, codes) for index, summary in enumerate(summaries))
+    for column in origins.columns(names):
+        columns.append(column)
+        pieces[column.name] = Role.ROW
+    parts = tuple(
+        _part(plan, index, summary, codes, origins.next(source.blocks[index], summary.total))
+        for index, summary in enumerate(summaries)
+    )
     totals = tuple(np.sum([summary.rows for summary in summaries], axis=0).tolist())
     for split, share, total in zip(SPLITS, (1, *plan.shares), totals, strict=True):
         if share and not total:
@@ -164,13 +173,16 @@ def make_layout(
     )
 
 
-def _part(plan: StagePlan, index: int, summary: Summary, codes: Mapping[str, list[np.ndarray]]) -> Part:
+def _part(
+    plan: StagePlan, index: int, summary: Summary, codes: Mapping[str, list[np.ndarray]], origin: Origin
+) -> Part:
     return Part(
         plan.part(index),
         summary.rows,
         summary.pieces,
         {name: -1 if known.kind is Kind.EMPTY else known.place for name, known in summary.facts.items()},
         {name: by_part[index] for name, by_part in codes.items()},
+        origin,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from singa_dask.data.columns import Column, Role
+from singa_dask.data.columns import IDENTITY, Column, Role
 from singa_dask.data.encoders import Encoders
 from singa_dask.data.ingest.options import Encoding
 from singa_dask.data.manifest import Manifest
@@ -40,6 +40,9 @@ def columns_like(columns: Sequence[Column], like: Manifest) -> tuple[Column, ...
     """The columns with the classes of the folder. Raises DataError if they differ in more than type and values."""
     made = []
     for column in columns:
+        if column.role in IDENTITY:
+            made.append(column)
+            continue
         before = like.column(column.name)
         for what in ("role", "shape", "channels", "names"):
             ours, theirs = getattr(column, what), getattr(before, what)

@@ -97,6 +97,7 @@ def stage(plan: StagePlan, index: int, key: str, raw: Mapping[str, Any]) -> Summ
                 pieces[what] = _Array(values)
     except DataError as error:
         raise DataError(f"{error} (In {key.partition('@')[0]}.)") from None  # without the file's size and time
+    pieces[Role.ROW] = _Array(np.arange(rows))
     for known in facts.values():
         known.rows = rows
     summary = Summary(key, segments, 0, {}, facts)

@@ -29,6 +29,7 @@ from singa_dask.data.ingest.progress import Bar
 from singa_dask.data.ingest.run import gather, run_here, stage_all
 from singa_dask.data.ingest.stage import StagePlan, unwritable
 from singa_dask.data.manifest import Manifest, Shard
+from singa_dask.data.origins import Origins, write_files
 from singa_dask.data.shared_files import SharedFiles, check_shared
 from singa_dask.data.sources.source import Source, files_of
 from singa_dask.data.statistics import Statistics
@@ -39,7 +40,7 @@ from singa_dask.temporary import in_use
 logger = logging.getLogger(__name__)
 
 # Of the parts: those of another version are not used again.
-PARTS_VERSION = 1
+PARTS_VERSION = 2
 MAX_NAMES_SHOWN = 5
 _SHARE = (
     "Write to a folder on a file system that all workers and this process share, or leave out client (--scheduler) "
@@ -106,8 +107,11 @@ def write(
             with Bar(progress) as bar:
                 work.check_room(source.nbytes)
                 summaries = work.stage(source, client, bar)
-                layout = make_layout(work.plan, source, summaries, nshards, window, like)
+                origins = Origins(source.blocks)
+                layout = make_layout(work.plan, source, summaries, nshards, window, origins, like)
                 folders = work.assemble(layout, client, bar, durable)
+                for folder in folders.values():
+                    write_files(folder, origins.files)
                 _put_in_place(folders, out, overwrite, durable)
         except (DataError, ConfigError):
             work.remove()  # another call needs other samples or options

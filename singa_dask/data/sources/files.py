@@ -161,6 +161,10 @@ class RowsBlock:
         return self.rows[0].path, self.rows[-1].path
 
     @property
+    def spans(self) -> list[tuple[Path, int]]:
+        return [(rows.path, rows.stop - rows.start) for rows in self.rows]
+
+    @property
     def key(self) -> str:
         return "+".join(rows.key for rows in self.rows) + "#" + ",".join(self.columns.values())
 

@@ -75,6 +75,10 @@ class ImageBlock:
         return self.paths[0], self.paths[-1]
 
     @property
+    def spans(self) -> list[tuple[Path, int]]:
+        return [(path, 1) for path in self.paths]
+
+    @property
     def key(self) -> str:
         return f"{[str(path) for path in self.paths]}{self.stamps}{self.labels}{self.form}{self.resize}"
 

@@ -14,7 +14,7 @@ class Block(Protocol):
     """Consecutive samples that one task reads. Can be pickled.
 
     key: text that is equal for the same samples in every run. files: the first and the last of those
-    in which it lies, if it does.
+    in which it lies, if it does. spans: see `spans_of`; by default all rows are of the first file.
     """
 
     @property
@@ -28,6 +28,11 @@ class Block(Protocol):
 def files_of(blocks: Sequence[Any]) -> list[Path]:
     """The files of the first and the last block, which stand for those of all."""
     return list(dict.fromkeys(file for block in (*blocks[:1], *blocks[-1:]) for file in getattr(block, "files", ())))
+
+
+def spans_of(block: Any) -> Sequence[tuple[Path, int | None]]:
+    """The files of the rows of a block, in order, each with the number of its rows; None for all that are left."""
+    return getattr(block, "spans", [(file, None) for file in getattr(block, "files", ())[:1]])
 
 
 @dataclass(frozen=True)

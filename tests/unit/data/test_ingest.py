@@ -62,7 +62,7 @@ def test_shards_hold_every_sample_once(data):
 @settings(max_examples=60)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(1, 12), st.booleans())
 def test_shards_take_each_row_of_each_part_once(rows, count, shuffle):
-    parts = tuple(Part(Path(), (own, 2, 0), {}, {}, {}) for own in rows)
+    parts = tuple(Part(Path(), (own, 2, 0), {}, {}, {}, None) for own in rows)
     layout = Layout(parts, (), {}, (), 1, (count, 1, 0), shuffle, 0, ())
     taken = [[] for _ in rows]
     sizes = []
@@ -214,7 +214,7 @@ def test_masked_targets_may_be_missing(tmp_path):
     settings = {"y": ("y",), "mask": "m", "weight": "w", "nshards": 2}
     (manifest,) = write_rows(tmp_path / "out", columns, (15,), **settings).values()
     assert [(column.name, column.role) for column in manifest.columns] == [
-        ("x", "feature"), ("y", "target"), ("weight", "weight"), ("mask", "mask"),
+        ("x", "feature"), ("y", "target"), ("weight", "weight"), ("mask", "mask"), ("row", "row"),
     ]  # fmt: skip
     got = stored(manifest)
     rows = got["x"].astype(int)

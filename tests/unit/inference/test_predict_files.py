@@ -1,6 +1,7 @@
 """Predictions for shards and files of other formats, and the files that they are written to."""
 
 import csv
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from support.views import OtherMachine
 
 from singa_dask import Job, Model, layers, shard, updaters
 from singa_dask.data import write_shards
+from singa_dask.data.convert import shard_files
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, DataError, NotFinite
 from singa_dask.inference import blocks as blocks_module
 from singa_dask.inference.blocks import own_blocks
@@ -323,3 +325,68 @@ def test_every_time_step_has_a_line(tmp_path):
         write(differing)
     with h5py.File(tmp_path / "tags.h5") as file:
         np.testing.assert_array_equal(file["tags/class"], likely.argmax(2))
+
+
+def tables(folder, count=1):
+    """Tables of 60 rows in all, the folder with them, and a model of shards of them with a test split."""
+    table = pd.DataFrame({"a": np.arange(60.0), "y": np.arange(60.0)})
+    (folder / "in").mkdir()
+    for number in range(count):
+        step = 60 // count
+        table[number * step : (number + 1) * step].to_csv(folder / "in" / f"{number}.csv", index=False)
+    shard_files("csv", folder / "out", source=folder / "in", target="y", test=0.2)
+    conf = {"path": str(folder / "out" / "test"), "batchsize": 5}
+    return model_for(folder, layers.RecordInput(**conf), *numbers_of(1))
+
+
+@pytest.mark.parametrize("data", [None, "out/train", "in"])
+@pytest.mark.parametrize("name", ["p.csv", "p.parquet", "p.h5"])
+def test_predictions_name_the_row_of_the_source(tmp_path, predict, data, name):
+    path = predict(tables(tmp_path), name, data)
+    if name == "p.h5":
+        with h5py.File(path) as file:
+            assert "file" not in file
+            rows = file["sample"][:]
+            truth = next(file[key]["target"][:] for key in file if key != "sample").ravel()
+    else:
+        table = pd.read_csv(path) if name == "p.csv" else pd.read_parquet(path)
+        rows, truth = table["sample"], table["true_y"]
+        assert "file" not in table
+    np.testing.assert_array_equal(rows, truth)
+    assert len(rows) == {None: 12, "out/train": 48, "in": 60}[data]
+
+
+@pytest.mark.parametrize("data", [None, "in"])
+def test_predictions_of_several_files_name_the_file(tmp_path, predict, data):
+    table = pd.read_csv(predict(tables(tmp_path, 3), data=data))
+    assert list(table)[:2] == ["sample", "file"]
+    numbers = table["file"].str.removesuffix(".csv").astype(int)
+    np.testing.assert_array_equal(20 * numbers + table["sample"], table["true_y"])
+
+
+def test_shuffled_shards_without_rows_are_named(kinds, tmp_path, predict, caplog):
+    write_shards(tmp_path / "old", X, LABELS, classes=KINDS, shuffle_seed=1)
+    fields = json.loads((tmp_path / "old" / "manifest.json").read_text())
+    fields["columns"] = [column for column in fields["columns"] if column["role"] != "row"]
+    (tmp_path / "old" / "manifest.json").write_text(json.dumps(fields))
+    with pytest.raises(DataError, match="damaged"):  # the hashes are those with the rows
+        predict(kinds, data="old")
+    assert "it does not tell their rows in the source" in caplog.text
+
+
+def test_files_in_place_are_named(kinds, tmp_path, predict):
+    (tmp_path / "in").mkdir()
+    for number, rows in enumerate((slice(0, 10), slice(10, 25))):
+        with h5py.File(tmp_path / "in" / f"{number}.h5", "w") as file:
+            file["x"], file["y"] = X[rows], LABELS[rows]
+    shard_files("hdf5", tmp_path / "out", source=tmp_path / "in", in_place=True)
+    table = pd.read_csv(predict(kinds, data="out"))
+    assert table["file"].tolist() == ["0.h5"] * 10 + ["1.h5"] * 15
+    assert table["sample"].tolist() == [*range(10), *range(15)]
+
+
+def test_a_target_keeps_its_name_beside_the_row(tmp_path):
+    outputs = [Output("net", False, ("sample",))]
+    with writing(tmp_path / "p.csv", outputs) as write:
+        write(Predicted(np.array([7]), {"net": np.array([[0.5]])}, {}))
+    assert lines(tmp_path / "p.csv") == [["sample_", "sample"], ["7", "0.5"]]

@@ -86,10 +86,11 @@ def test_every_column_has_its_role_and_name(path, tmp_path):
     made = shard_files("hdf5", tmp_path / "out", 2, source=path, channels="first", shuffle=False, **names)[""]
     assert [(column.name, column.role) for column in made.columns] == [
         ("X", Role.FEATURE), ("v", Role.FEATURE), ("y", Role.TARGET), ("weight", Role.WEIGHT), ("mask", Role.MASK),
+        ("row", Role.ROW),
     ]  # fmt: skip
     assert (made.columns[0].channels, len(made.shards)) == (Channels.FIRST, 2)
     expected = (FIELDS, np.stack([NUMBERS, 2 * NUMBERS], axis=1), NUMBERS * (NUMBERS > 20), NUMBERS, NUMBERS > 20)
-    for found, values in zip(stored(made).values(), expected, strict=True):
+    for found, values in zip(stored(made).values(), (*expected, np.arange(len(FIELDS))), strict=True):
         np.testing.assert_array_equal(found, values)
 
 
