@@ -45,6 +45,12 @@ def _number(value: str) -> float | str:
         return value
 
 
+def _groups(context: click.Context, option: click.Parameter, value: str | None) -> Any:
+    """A column, or a column with a share."""
+    column, has_share, share = (value or "").partition("=")
+    return {column: _number(share)} if has_share else value
+
+
 def _categories(context: click.Context, option: click.Parameter, values: Sequence[str]) -> dict[str, Any] | None:
     found: dict[str, Any] = {}
     for value in values:
@@ -97,6 +103,22 @@ def _categories(context: click.Context, option: click.Parameter, values: Sequenc
 @click.option(
     "--test", type=click.FloatRange(0, 1, max_open=True), help="Share of the samples for a test [default: 0]."
 )
+@click.option("--validation-from", metavar="VALUE", help="Validate with the samples from this date or number on.")
+@click.option("--test-from", metavar="VALUE", help="Test with the samples from this date or number on.")
+@click.option("--split-by", metavar="NAME", help="The column of these values [default: the only one with dates].")
+@click.option(
+    "--validation-groups",
+    metavar="NAME[=SHARE]",
+    callback=_groups,
+    help="Validate with a share of the groups, the values of a column, and all their samples.",
+)
+@click.option(
+    "--test-groups",
+    metavar="NAME[=SHARE]",
+    callback=_groups,
+    help="Test with a share of the groups, the values of a column, and all their samples [share: 0.2].",
+)
+@click.option("--split-column", metavar="NAME", help="A column that says train, validation or test.")
 @click.option("--seed", type=click.IntRange(0), help="Of the random order and shares [default: 0].")
 @click.option("--shards", type=click.IntRange(1), help="Number of shard files per split [default: by their size].")
 @click.option(

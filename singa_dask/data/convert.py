@@ -15,6 +15,7 @@ from singa_dask.data.converters.split import Split
 from singa_dask.data.fetch import raw_files
 from singa_dask.data.folders import replace_folder
 from singa_dask.data.in_place import index
+from singa_dask.data.ingest.options import SHARES, SPLIT_OPTIONS, Splits
 from singa_dask.data.ingest.write import ENCODING_OPTIONS, write
 from singa_dask.data.manifest import Manifest, warn_of_note
 from singa_dask.data.sources import csv, hdf5, images, kvfile, netcdf, npz, parquet, zarr
@@ -52,7 +53,7 @@ CONTENTS: Mapping[str, Callable[[str | Path], str]] = {
 }
 TEXT = "text"
 FORMATS = tuple(sorted((*READERS, TEXT)))
-_WRITING = ("client", "seed", "validation", "test", "missing", "encode", "unknown", "max_categories", "progress")
+_WRITING = ("client", "seed", "missing", "encode", "unknown", "max_categories", "progress", *SPLIT_OPTIONS)
 
 
 def shard_files(
@@ -76,7 +77,8 @@ def shard_files(
         training split is shuffled, and text and samples without labels keep their order.
     in_place: HDF5 files are not copied; `out` gets a manifest that names them.
     options: of the reader in `singa_dask.data.sources`, such as x, y, label, target; and of `write`, such as client,
-        validation, test, missing. text: vocab, unit, vocab_size, validation.
+        missing, and those of `Splits`: validation, test, test_from, test_groups, ... text: vocab, unit, vocab_size,
+        validation.
     Raises ConfigError for unknown names and options, DataError for bad files.
     """
     out = Path(out).expanduser().absolute()
@@ -87,8 +89,11 @@ def shard_files(
     if in_place and what != "hdf5":
         raise ConfigError(Problem("in_place", "is for hdf5 only", what, "Leave it out, or write the data as HDF5."))
     if what in READERS:
+        rules = _rules(what, options)
         _check_options(what, options, READERS[what], () if in_place else _WRITING)
         reading = {key: value for key, value in options.items() if key not in _WRITING}
+        if rules.columns:
+            reading["split"] = rules.columns
         sources = READERS[what](source, **reading)
         if in_place:
             return _index(sources, out, window, overwrite)
@@ -123,6 +128,16 @@ def shard_recipe(
     return _write(splits, out.absolute(), nshards, **writing)
 
 
+def _rules(what: str, options: Mapping[str, Any]) -> Splits:
+    splits = Splits(**{key: options[key] for key in SPLIT_OPTIONS if key in options})
+    splits.check()
+    if splits.columns and "split" not in inspect.signature(READERS[what]).parameters:
+        key, value = next((key, value) for key, value in splits.given.items() if key not in SHARES)
+        hint = f"It is for tables and arrays. Use {' and '.join(SHARES)}."
+        raise ConfigError(Problem(key, f"needs a column, and {what} has none", repr(value), hint))
+    return splits
+
+
 def _check_options(
     what: str, options: Mapping[str, Any], load: Callable[..., Any] | None, more: Sequence[str] = ()
 ) -> None:
@@ -145,9 +160,9 @@ def _write_sources(
         # Without labels, samples are to be predicted: their order tells which is which.
         mixed = bool(sources[""].y) and not sources[""].ordered if shuffle is None else shuffle
         return write(sources[""], out, nshards=nshards, shuffle=mixed, overwrite=overwrite, **writing)
-    for share in ("validation", "test"):
+    for share in SPLIT_OPTIONS:
         if writing.get(share):
-            message = f"is a share of all samples, but the source has the splits {', '.join(sources)} already"
+            message = f"divides all samples, but the source has the splits {', '.join(sources)} already"
             hint = "Leave it out, name one split with --x and --y, or set store_conf.validation_share in the job."
             raise ConfigError(Problem(share, message, str(writing[share]), hint))
     with replace_folder(out, overwrite) as folder:

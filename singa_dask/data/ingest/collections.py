@@ -15,15 +15,18 @@ import numpy as np
 
 from singa_dask.data.columns import Channels, Role
 from singa_dask.data.containers import is_sparse, native
+from singa_dask.data.ingest.options import SPLIT_OPTIONS, Splits
 from singa_dask.data.ingest.run import DaskBlock
 from singa_dask.data.ingest.write import write
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.sources.source import Source
+from singa_dask.data.sources.wanted import THE_DATE
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
 logger = logging.getLogger(__name__)
 
 BLOCK_NBYTES = 64 << 20
+DATES = ("datetime64", "timestamp", "date")  # how the types of dates begin
 
 
 def shard(
@@ -38,6 +41,7 @@ def shard(
     targets: bool | str | Sequence[str] = False,
     classes: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     channels: str | Mapping[str, str] | None = None,
+    split_data: Any = None,
     **options: Any,
 ) -> dict[str, Manifest]:
     """Write arrays, tables or Dask collections as shards. Returns the manifest of each split.
@@ -54,12 +58,27 @@ def shard(
     labels, targets: True, or names of columns of y: classes although the numbers look otherwise, and numbers although
         they are whole. classes: names of the classes, in order. channels: "first", "last" or "none", by column if X
         has several; by default the shape decides.
-    options: of `write`: nshards, window, shuffle, seed, validation, test, missing, encode, unknown, like, ...
+    split_data: a table or a mapping of arrays (N,) that only tell which split a sample is in.
+    options: of `write`: nshards, window, shuffle, seed, missing, encode, unknown, like, ...; and of `Splits`:
+        validation, test, test_from, test_groups, split_column, ... Columns of X that these name are not features.
     Raises ConfigError, DataError and ClusterError, as `write` does.
     """
     if not out:
         raise ConfigError(Problem("out", "is missing: the folder for the shards", "nothing"))
-    source = source_of(X, y, sample_weight, mask, labels=labels, targets=targets, classes=classes, channels=channels)
+    splits = Splits(**{key: options[key] for key in SPLIT_OPTIONS if key in options})
+    splits.check()
+    source = source_of(
+        X,
+        y,
+        sample_weight,
+        mask,
+        labels=labels,
+        targets=targets,
+        classes=classes,
+        channels=channels,
+        splits=splits,
+        split_data=split_data,
+    )
     if client is None and any(isinstance(block, DaskBlock) for block in source.blocks):
         client = _current_client()
     return write(source, out, client=client, **options)
@@ -83,15 +102,23 @@ def source_of(
     targets: bool | str | Sequence[str] = False,
     classes: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     channels: str | Mapping[str, str] | None = None,
+    splits: Splits | None = None,
+    split_data: Any = None,
 ) -> Source:
     """The source that `shard` writes. Raises ConfigError and DataError."""
     features = _given(X, "X")
     answers = [] if y is None else _given(y, "y", {name for one in features for name in one.raw})
     weight = [] if sample_weight is None else [_only(_given(sample_weight, "sample_weight"), "sample_weight")]
     masks = [] if mask is None else [_only(_given(mask, "mask"), "mask")]
-    given = [*features, *answers, *weight, *masks]
-    x_names = tuple(name for one in features for name in one.raw)
+    taken = {name for one in (*features, *answers) for name in one.raw}
+    beside = [] if split_data is None else _given(split_data, "split_data", taken)
+    given = [*features, *answers, *weight, *masks, *beside]
+    split, aside = _split_columns(splits, features, beside)
+    x_names = tuple(name for one in features for name in one.raw if name not in aside)
     y_names = tuple(name for one in answers for name in one.raw)
+    if not x_names:
+        hint = "Give those of the splits in split_data if they are features too."
+        raise ConfigError(Problem("X", "has no columns besides those that divide the samples", repr([*split]), hint))
     return Source(
         "X",
         _blocks(given),
@@ -104,7 +131,31 @@ def source_of(
         _roles(y_names, labels, targets),
         _by_column("channels", channels, x_names, Channels),
         _by_column("classes", classes, y_names, tuple),
+        split,
     )
+
+
+def _split_columns(
+    splits: Splits | None, features: list[_Given], beside: list[_Given]
+) -> tuple[dict[str, str], set[str]]:
+    """The raw columns that the splits need, by their names; and those of X that are no features for that."""
+    if splits is None or not splits.columns:
+        return {}, set()
+    own = {name: raw for one in features for name, raw in one.named.items()}
+    others = {name: raw for one in beside for name, raw in one.named.items()}
+    known = own | others
+    if THE_DATE in splits.columns:
+        dates = [name for one in (*features, *beside) for name in one.dates]
+        if len(dates) != 1:
+            received = ", ".join(map(repr, dates)) or "none"
+            raise ConfigError(Problem("split_by", "is missing, and X has not one column of dates", received))
+        known[THE_DATE] = known[dates[0]]
+    split = {name: known[name] for name in splits.columns if name in known}
+    for name in splits.columns:
+        if name not in known:
+            hint = nearest(name, known) or "Name a column of X, or give it in split_data."
+            raise ConfigError(Problem(splits.key(name), "names a column that X does not have", repr(name), hint))
+    return split, {own[name] for name in split if name in own and name not in others}
 
 
 @dataclass
@@ -129,6 +180,17 @@ class _Given:
         """How many samples, if that is known."""
         rows = math.nan if self.lazy and not self.array else self.value.shape[0]
         return None if math.isnan(rows) else int(rows)
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The raw columns by the names that the user knows."""
+        return dict(zip(map(str, self.columns or self.raw), self.raw, strict=True))
+
+    @property
+    def dates(self) -> list[str]:
+        """The names of the columns of dates."""
+        kinds = [self.value.dtypes[column] for column in self.columns] if self.columns else [self.value.dtype]
+        return [name for name, kind in zip(self.named, kinds, strict=True) if str(kind).startswith(DATES)]
 
     @property
     def names(self) -> str | dict[Any, str]:

@@ -46,7 +46,7 @@ class Part:
 @dataclass(frozen=True)
 class Layout:
     """The second pass. columns: without statistics; pieces: the piece of each column, but for the features of a
-    table. nshards: by split, 0 where there is no such split."""
+    table. nshards: by split, 0 where there is no such split. rules: those of the splits that are not shares."""
 
     parts: tuple[Part, ...]
     columns: tuple[Column, ...]
@@ -57,6 +57,7 @@ class Layout:
     shuffle: bool
     seed: int
     notes: tuple[str, ...]
+    rules: str = ""
 
     def rows(self, split: int) -> np.ndarray:
         """Rows of every part: (parts,)."""
@@ -88,7 +89,7 @@ class Layout:
         """`Manifest.order`, which is equal if other columns of the same samples are written in the same way."""
         if not self.shuffle and not any(self.nshards[1:]):
             return "source"
-        told = repr(([part.rows for part in self.parts], self.nshards))
+        told = repr(([part.rows for part in self.parts], self.nshards)) + self.rules
         digest = hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
         return f"{'shuffled' if self.shuffle else 'source'}, seed {self.seed}, blocks {digest}"
 
@@ -155,10 +156,13 @@ def make_layout(
         for index, summary in enumerate(summaries)
     )
     totals = tuple(np.sum([summary.rows for summary in summaries], axis=0).tolist())
-    for split, share, total in zip(SPLITS, (1, *plan.shares), totals, strict=True):
-        if share and not total:
-            hint = "Use a larger share." if split != "train" else "Use smaller shares."
-            raise ConfigError(Problem(split, f"gets none of {starts[-1]} samples", str(share), hint))
+    for split, total in zip(SPLITS, totals, strict=True):
+        rules = {key: value for key, value in plan.rules.splits.given.items() if key.startswith(split)}
+        if (rules or split == "train") and not total:
+            key, value = next(iter(rules.items()), (split, ", ".join(map(str, plan.rules.splits.given.values()))))
+            hint = "Use a larger share." if key == split else "Choose another value."
+            hint = hint if split != "train" else "Use smaller shares, or other values."
+            raise ConfigError(Problem(key, f"gets none of {starts[-1]} samples", str(value), hint))
     nbytes = sum(column.nbytes for column in columns)
     return Layout(
         parts,
@@ -170,6 +174,7 @@ def make_layout(
         plan.shuffle,
         plan.seed,
         tuple(notes),
+        repr(plan.rules.splits.given) if plan.rules.splits.columns else "",
     )
 
 

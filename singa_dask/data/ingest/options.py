@@ -1,13 +1,17 @@
-"""How the columns of a table become features."""
+"""How the columns of a table become features, and which samples are in which split."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from singa_dask.data.sources.wanted import THE_DATE
 from singa_dask.errors import ConfigError, Problem, nearest
 
+SHARES = ("validation", "test")
+GROUPS = ("test_groups", "validation_groups")
+GROUPS_SHARE = 0.2
 IMPUTERS = ("mean", "median", "most_frequent")
 MAX_CATEGORIES = 1000
 
@@ -66,3 +70,84 @@ class Encoding:
                     f"Use error, {', '.join(IMPUTERS)} or a number; a text only by column: {{'colour': 'none'}}.",
                 )
             )
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Options of write and shard: which samples are for validation and test. The others train.
+
+    validation, test: shares of the samples, chosen at random. validation_from, test_from: a date or number; samples
+    are in the split from this value of the column `split_by` on, by default of the only one with dates.
+    validation_groups, test_groups: a column whose values are groups, of which a fifth are in the split with all their
+    samples; or a mapping from the column to the share. split_column: its values name the split of every sample.
+    """
+
+    validation: float = 0.0
+    test: float = 0.0
+    split_by: str | None = None
+    validation_from: Any = None
+    test_from: Any = None
+    validation_groups: str | Mapping[str, float] | None = None
+    test_groups: str | Mapping[str, float] | None = None
+    split_column: str | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that are set."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {key: value for key, value in values.items() if value is not None and (value or key not in SHARES)}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that say which split a sample is in; THE_DATE for the only one with dates."""
+        by = self.split_by or THE_DATE if {"validation_from", "test_from"} & {*self.given} else None
+        groups = [column for key in GROUPS if (column := self.groups(key)[0])]
+        return tuple(dict.fromkeys(name for name in (by, *groups, self.split_column) if name is not None))
+
+    def key(self, column: str) -> str:
+        """The option that needs this column."""
+        if column in (self.split_by, THE_DATE):
+            return "split_by" if column else next(key for key in self.given if key.endswith("_from"))
+        return next((key for key in GROUPS if self.groups(key)[0] == column), "split_column")
+
+    def groups(self, key: str) -> tuple[str, float]:
+        """The column and the share of validation_groups or test_groups; "" if it is not given."""
+        given = getattr(self, key)
+        if isinstance(given, Mapping) and len(given) == 1:
+            ((column, share),) = given.items()
+            return str(column), share
+        return ("", 0.0) if given is None else (str(given), GROUPS_SHARE)
+
+    def check(self) -> None:
+        """Raises ConfigError for values that cannot be, and for two options that make the same split."""
+        for name in SHARES:
+            if not 0 <= getattr(self, name) < 1:
+                message = "must be a share of the samples from 0 to below 1"
+                raise ConfigError(Problem(name, message, str(getattr(self, name))))
+            double = [key for key in (name, f"{name}_from", f"{name}_groups") if key in self.given]
+            if len(double) > 1:
+                message = f"and {double[0]} both make the {name} samples"
+                raise ConfigError(Problem(double[1], message, repr(self.given[double[1]]), "Give one of them."))
+        if self.validation + self.test >= 1:
+            received = f"{self.validation}, {self.test}"
+            raise ConfigError(Problem("validation", "and test must leave samples to train", received))
+        if self.split_column and len(self.given) > 1:
+            other = next(iter(self.given))
+            hint = "Leave it out, or split_column."
+            raise ConfigError(
+                Problem(other, "cannot be set together with split_column", repr(self.given[other]), hint)
+            )
+        if self.split_by and not {"validation_from", "test_from"} & {*self.given}:
+            hint = "Add one of them, or leave it out. For groups, use test_groups."
+            raise ConfigError(Problem("split_by", "is for validation_from and test_from", repr(self.split_by), hint))
+        for key in GROUPS:
+            given, share = getattr(self, key), self.groups(key)[1]
+            valid = isinstance(given, Mapping) and len(given) == 1 and isinstance(share, int | float) and 0 < share < 1
+            if not (valid or given is None or isinstance(given, str)):
+                hint = 'Write "station", or {"station": 0.3} (station=0.3 in a command).'
+                raise ConfigError(
+                    Problem(key, "must be a column, or one with a share between 0 and 1", repr(given), hint)
+                )
+
+
+SPLIT_OPTIONS = tuple(entry.name for entry in fields(Splits))

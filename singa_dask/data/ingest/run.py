@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from singa_dask.data.ingest.facts import Summary
-from singa_dask.data.ingest.stage import StagePlan, stage, stage_block
 from singa_dask.errors import ClusterError
 
 MAX_THREADS = 8
@@ -19,6 +17,8 @@ MAX_THREADS = 8
 SURVEY_SECONDS = 30.0
 
 Report = Callable[[int, Any], None]
+# Of the index, the key and the raw columns of a block.
+Function = Callable[[int, str, Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class DaskBlock:
     """Partitions of Dask collections that lie side by side. parts: Delayed objects; names: the raw column of each; of
     a DataFrame, its columns and their raw columns; of a tuple, those of all that it holds.
 
-    Computed by the task that stages it, together with all others in one graph: what several blocks need is computed
+    Computed by the task that needs it, together with all others in one graph: what several blocks need is computed
     once.
     """
 
@@ -39,26 +39,30 @@ class DaskBlock:
 
         return _columns(self.names, dask.compute(*self.parts, scheduler="threads"))
 
-    def task(self, plan: StagePlan, index: int, report: Report | None = None) -> Any:
-        """Stages the block when it is computed."""
+    def task(self, function: Function, index: int, report: Report | None = None) -> Any:
+        """Calls a function of the block when it is computed."""
         import dask
 
-        function = partial(_stage_computed, plan, index, self.key, self.names, report)
-        return dask.delayed(function, pure=False, traverse=False)(*self.parts)
+        call = partial(_call_computed, function, index, self.key, self.names, report)
+        return dask.delayed(call, pure=False, traverse=False)(*self.parts)
 
 
-def _stage_computed(
-    plan: StagePlan,
+def _call_computed(
+    function: Function,
     index: int,
     key: str,
     names: tuple[Any, ...],
     report: Report | None,
     *computed: Any,
-) -> Summary:
-    summary = stage(plan, index, key, _columns(names, computed))
+) -> Any:
+    result = function(index, key, _columns(names, computed))
     if report is not None:
-        report(index, summary)
-    return summary
+        report(index, result)
+    return result
+
+
+def _call(function: Function, index: int, block: Any) -> Any:
+    return function(index, block.key, block.read())
 
 
 def _columns(names: Sequence[Any], computed: Sequence[Any]) -> dict[str, Any]:
@@ -74,26 +78,26 @@ def _columns(names: Sequence[Any], computed: Sequence[Any]) -> dict[str, Any]:
     return raw
 
 
-def stage_all(plan: StagePlan, blocks: Mapping[int, Any], client: Any, report: Report) -> dict[int, Summary]:
-    """Stage these blocks, by index. Blocks that lie in the memory of this process are staged here."""
+def call_all(function: Function, blocks: Mapping[int, Any], client: Any, report: Report) -> dict[int, Any]:
+    """Call a function of these blocks, by index. Blocks that lie in the memory of this process are read here."""
     lazy = {index: block for index, block in blocks.items() if isinstance(block, DaskBlock)}
     here = {index: block for index, block in blocks.items() if index not in lazy}
-    done: dict[int, Summary] = {}
+    done: dict[int, Any] = {}
     if client is not None:
         there = {index: block for index, block in here.items() if not getattr(block, "local", False)}
         here = {index: block for index, block in here.items() if index not in there}
         futures = dict(
-            zip(lazy, client.compute([block.task(plan, index) for index, block in lazy.items()]), strict=True)
+            zip(lazy, client.compute([block.task(function, index) for index, block in lazy.items()]), strict=True)
         )
         for index, block in there.items():
-            futures[index] = client.submit(stage_block, plan, index, block, pure=False)
+            futures[index] = client.submit(_call, function, index, block, pure=False)
         done |= gather(client, futures, report, {index: block.key for index, block in blocks.items()})
     elif lazy:
         import dask
 
-        tasks = [block.task(plan, index, report) for index, block in lazy.items()]
+        tasks = [block.task(function, index, report) for index, block in lazy.items()]
         done |= dict(zip(lazy, dask.compute(*tasks, scheduler="threads", num_workers=threads()), strict=True))
-    return done | run_here({index: partial(stage_block, plan, index, block) for index, block in here.items()}, report)
+    return done | run_here({index: partial(_call, function, index, block) for index, block in here.items()}, report)
 
 
 def threads() -> int:

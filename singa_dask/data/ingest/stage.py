@@ -23,7 +23,8 @@ from singa_dask.data.ingest.facts import Facts, Kind, Piece, Summary
 from singa_dask.data.ingest.labels import encode_answers, encode_array
 from singa_dask.data.ingest.options import Encoding
 from singa_dask.data.ingest.series import as_texts, encode_series
-from singa_dask.data.ingest.shuffle import permutation, share_rows
+from singa_dask.data.ingest.shuffle import permutation
+from singa_dask.data.ingest.splits import Rules
 from singa_dask.errors import DataError, disk_full, no_room
 
 WRITTEN_NBYTES = 1 << 20
@@ -38,7 +39,7 @@ TABLE_DTYPES: dict[Kind, np.dtype] = {
 
 @dataclass(frozen=True)
 class StagePlan:
-    """What every task of the first pass has to know. shares: of validation and test."""
+    """What every task of the first pass has to know."""
 
     folder: Path
     x: tuple[str, ...]
@@ -50,7 +51,7 @@ class StagePlan:
     encoding: Encoding
     seed: int
     shuffle: bool
-    shares: tuple[float, float]
+    rules: Rules
 
     def part(self, index: int) -> Path:
         return self.folder / f"{index:06d}.part"
@@ -64,18 +65,14 @@ class StagePlan:
             return None
 
 
-def stage_block(plan: StagePlan, index: int, block: Any) -> Summary:
-    """Read a block and write its part. Raises DataError."""
-    return stage(plan, index, block.key, block.read())
-
-
 def stage(plan: StagePlan, index: int, key: str, raw: Mapping[str, Any]) -> Summary:
     """Write the part of a block that has been read. Raises DataError."""
     raw = {name: dense(values) for name, values in raw.items()}
     rows = _rows(plan, key, raw)
-    counts = share_rows((plan.seed, index, 1), rows, plan.shares)
-    segments = (rows - sum(counts), *counts)
-    order = _order(plan, index, segments)
+    try:
+        order, segments = _order(plan, index, raw, rows)
+    except DataError as error:
+        raise _in(key, error) from None
     train = np.arange(rows) if order is None else order[: segments[0]]
     facts: dict[str, Facts] = {}
     pieces: dict[str, _Array] = {}
@@ -96,7 +93,7 @@ def stage(plan: StagePlan, index: int, key: str, raw: Mapping[str, Any]) -> Summ
                 values, facts[what] = _factors(what, np.asarray(raw[factor]))
                 pieces[what] = _Array(values)
     except DataError as error:
-        raise DataError(f"{error} (In {key.partition('@')[0]}.)") from None  # without the file's size and time
+        raise _in(key, error) from None
     pieces[Role.ROW] = _Array(np.arange(rows))
     for known in facts.values():
         known.rows = rows
@@ -105,7 +102,8 @@ def stage(plan: StagePlan, index: int, key: str, raw: Mapping[str, Any]) -> Summ
 
 
 def _rows(plan: StagePlan, key: str, raw: Mapping[str, Any]) -> int:
-    names = [*plan.x, *plan.y, *(own for own in (plan.weight, plan.mask) if own is not None)]
+    more = (own for own in (plan.weight, plan.mask, *plan.rules.columns.values()) if own is not None)
+    names = [*plan.x, *plan.y, *more]
     lengths = {name: len(raw[name]) for name in names}
     first = names[0]
     for other, length in lengths.items():
@@ -117,15 +115,21 @@ def _rows(plan: StagePlan, key: str, raw: Mapping[str, Any]) -> int:
     return lengths[first]
 
 
-def _order(plan: StagePlan, index: int, segments: tuple[int, ...]) -> np.ndarray | None:
-    """The rows of the block in the order of its part; None for as they are."""
-    if not plan.shuffle and not sum(segments[1:]):
-        return None
-    order = permutation((plan.seed, index, 0), sum(segments))
+def _in(key: str, error: DataError) -> DataError:
+    return DataError(f"{error} (In {key.partition('@')[0]}.)")  # without the file's size and time
+
+
+def _order(
+    plan: StagePlan, index: int, raw: Mapping[str, Any], rows: int
+) -> tuple[np.ndarray | None, tuple[int, ...]]:
+    """The rows of the block in the order of its part, None for as they are, and how many are of each split."""
+    if not plan.shuffle and not plan.rules.splits.given:
+        return None, (rows, 0, 0)
+    order, segments = plan.rules.order(index, raw, permutation((plan.seed, index, 0), rows))
     if not plan.shuffle:
         for stop, count in zip(np.cumsum(segments), segments, strict=True):
             order[stop - count : stop].sort()
-    return order
+    return order, segments
 
 
 def _stage_table(plan: StagePlan, raw: Mapping[str, Any], train: np.ndarray, facts: dict[str, Facts]) -> dict:

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,11 @@ from singa_dask.data.ingest.assemble import assemble, assembled
 from singa_dask.data.ingest.facts import Summary
 from singa_dask.data.ingest.layout import SPLITS, Layout, make_layout
 from singa_dask.data.ingest.like import prepared_like
-from singa_dask.data.ingest.options import MAX_CATEGORIES, Encoding
+from singa_dask.data.ingest.options import MAX_CATEGORIES, Encoding, Splits
 from singa_dask.data.ingest.progress import Bar
-from singa_dask.data.ingest.run import gather, run_here, stage_all
-from singa_dask.data.ingest.stage import StagePlan, unwritable
+from singa_dask.data.ingest.run import Function, call_all, gather, run_here
+from singa_dask.data.ingest.splits import Rules, check_columns, limited
+from singa_dask.data.ingest.stage import StagePlan, stage, unwritable
 from singa_dask.data.manifest import Manifest, Shard
 from singa_dask.data.origins import Origins, write_files
 from singa_dask.data.shared_files import SharedFiles, check_shared
@@ -58,8 +59,6 @@ def write(
     window: int | None = None,
     shuffle: bool = True,
     seed: int = 0,
-    validation: float = 0.0,
-    test: float = 0.0,
     missing: Any = "error",
     encode: Mapping[str, str | Sequence[str]] | None = None,
     unknown: str = "error",
@@ -68,19 +67,20 @@ def write(
     overwrite: bool = False,
     progress: bool | None = None,
     durable: bool = True,
+    **splits: Any,
 ) -> dict[str, Manifest]:
     """Write the samples of a source as shards, each block read once. Returns the manifest of each split.
 
-    out: the folder for the shards; with `validation` or `test` they go to out/train, out/validation and out/test.
+    out: the folder for the shards; with several splits they go to out/train, out/validation and out/test.
     client: of a Dask cluster whose workers do the work; they must share the folder. By default, this process does it.
     nshards: of the training samples; by default they have about 64 MiB. window: samples per window.
     shuffle, seed: write the samples in a random order, which depends on the seed and the blocks only.
-    validation, test: shares of the samples, chosen at random.
     missing, encode, unknown, max_categories: of the columns of a table, see `Encoding`. Fitted on the training
         samples, and kept in the manifest; the categories are those of all samples.
     like: the manifest of a folder, such as that of the training samples, whose encoders and classes are used instead
         of new ones.
     progress: show a bar; by default on a terminal.
+    splits: validation, test and the other options of `Splits`.
     If it is interrupted and called again, it goes on where it was. Needs room for the samples twice.
     Raises ConfigError for wrong options, DataError for bad samples or a full disk, ClusterError.
     """
@@ -96,8 +96,10 @@ def write(
     else:
         _check_no_encoding(encoding)
         source, encoding = prepared_like(source, like)
-    _check_options(source, seed, validation, test)
-    work = _Work(source, out, encoding, seed, shuffle, (validation, test))
+    chosen = Splits(**splits)
+    _check_options(source, seed)
+    check_columns(chosen, source)
+    work = _Work(source, out, encoding, seed, shuffle, chosen)
     remove_leftovers(out, work.others())
     check_free(out, overwrite)
     if client is not None:
@@ -106,6 +108,7 @@ def write(
         try:
             with Bar(progress) as bar:
                 work.check_room(source.nbytes)
+                work.divide(source, client, bar)
                 summaries = work.stage(source, client, bar)
                 origins = Origins(source.blocks)
                 layout = make_layout(work.plan, source, summaries, nshards, window, origins, like)
@@ -130,16 +133,11 @@ def _check_no_encoding(encoding: Encoding) -> None:
             raise ConfigError(Problem(key, "cannot be set together with like", repr(getattr(encoding, key)), hint))
 
 
-def _check_options(source: Source, seed: int, validation: float, test: float) -> None:
+def _check_options(source: Source, seed: int) -> None:
     if not source.blocks:
         raise DataError(f"{source.name}: holds no samples. Check what is read.")
     if seed < 0:
         raise ConfigError(Problem("seed", "must not be negative", str(seed)))
-    for name, share in (("validation", validation), ("test", test)):
-        if not 0 <= share < 1:
-            raise ConfigError(Problem(name, "must be a share of the samples from 0 to below 1", str(share)))
-    if validation + test >= 1:
-        raise ConfigError(Problem("validation", "and test must leave samples to train", f"{validation}, {test}"))
     for name in source.roles:
         if name not in source.y:
             raise ConfigError(Problem("labels", "or targets name a column that y does not have", repr(name)))
@@ -160,13 +158,13 @@ class _Work:
         encoding: Encoding,
         seed: int,
         shuffle: bool,
-        shares: tuple[float, float],
+        splits: Splits,
     ) -> None:
         told = [
             PARTS_VERSION,
             [block.key for block in source.blocks],
             [source.x, source.y, source.weight, source.mask, source.table, sorted(source.roles.items())],
-            [encoding.missing, dict(encoding.encode), seed, shuffle, shares],
+            [encoding.missing, dict(encoding.encode), seed, shuffle, splits],
         ]
         digest = hashlib.blake2b(json.dumps(told, default=repr).encode(), digest_size=8).hexdigest()
         self.out = out
@@ -184,7 +182,7 @@ class _Work:
             encoding,
             seed,
             shuffle,
-            shares,
+            Rules(splits, source.split, seed=seed),
         )
 
     def others(self) -> list[Path]:
@@ -207,6 +205,15 @@ class _Work:
             sizes = f"has {free / 1e9:,.1f} GB free, and the samples need {nbytes / 1e9:,.1f} GB, twice"
             raise DataError(f"{self.out}: its disk {sizes}. Free space, or write elsewhere.")
 
+    def divide(self, source: Source, client: Any, bar: Bar) -> None:
+        """Find out which groups are in which split, if some are to be."""
+
+        def visit(function: Function, blocks: Sequence[Any]) -> dict[int, Any]:
+            bar.begin("finding groups", len(blocks))
+            return call_all(function, dict(enumerate(blocks)), client, lambda *_: bar.advance(0, 0))
+
+        self.plan = replace(self.plan, rules=limited(self.plan.rules, source, visit))
+
     def stage(self, source: Source, client: Any, bar: Bar) -> list[Summary]:
         """The first pass."""
         bar.begin("reading", len(source.blocks))
@@ -219,7 +226,9 @@ class _Work:
         if done:
             logger.warning("%s: goes on where it was: %s of %s blocks.", self.path, len(done), len(source.blocks))
         left = {index: block for index, block in enumerate(source.blocks) if index not in done}
-        done |= stage_all(self.plan, left, client, lambda _, summary: bar.advance(summary.total, summary.nbytes))
+        done |= call_all(
+            partial(stage, self.plan), left, client, lambda _, summary: bar.advance(summary.total, summary.nbytes)
+        )
         return [done[index] for index in range(len(source.blocks))]
 
     def assemble(self, layout: Layout, client: Any, bar: Bar, durable: bool) -> dict[str, Path]:

@@ -77,7 +77,7 @@ def array_sources(
     if not wanted.x and wanted.names:
         raise DataError(f"{files[0]}: say which datasets are the features (--x).\n{listing(list_datasets(files[0]))}")
     return {
-        split: _source(f"{source}", files, columns, list_datasets, find, read_rows)
+        split: _source(f"{source}", files, replace(columns, split=wanted.split), list_datasets, find, read_rows)
         for split, columns in splits.items()
     }
 
@@ -144,10 +144,12 @@ def _source(
     find: Callable[[Path, str], Dataset | None],
     read_rows: ReadRows,
 ) -> Source:
+    split = {at: at or _date(files[0], list_datasets(files[0])) for at in wanted.split}
+    names = tuple(dict.fromkeys((*wanted.names, *split.values())))
     layouts: list[dict[str, Dataset]] = []
     for path in files:
         layout = {}
-        for column in wanted.names:
+        for column in names:
             dataset = find(path, column)
             if dataset is None:
                 known = list_datasets(path)
@@ -155,22 +157,27 @@ def _source(
             layout[column] = dataset
         table = _is_table(wanted, layout)
         for column, dataset in layout.items():
-            _check(path, column, dataset, any_type=column in wanted.y or (table and column in wanted.x))
+            _check(
+                path,
+                column,
+                dataset,
+                any_type=column in (*wanted.y, *split.values()) or (table and column in wanted.x),
+            )
         _check_lengths(path, layout)
         layouts.append(layout)
-        for column in wanted.names:
+        for column in names:
             _check_same(files[0], layouts[0][column], path, layout[column], column)
     first = layouts[0]
     row_nbytes = sum(math.prod(d.shape[1:]) * d.dtype.itemsize for d in first.values())
-    largest = max(wanted.names, key=lambda c: math.prod(first[c].shape[1:]) * first[c].dtype.itemsize)
+    largest = max(names, key=lambda c: math.prod(first[c].shape[1:]) * first[c].dtype.itemsize)
     sizes = [
         (path, layout[largest].shape[0], layout[largest].together) for path, layout in zip(files, layouts, strict=True)
     ]
     if not any(total for _, total, _ in sizes):
         raise DataError(f"{name}: {largest} has no samples.")
     stored = [dataset for layout in layouts for dataset in layout.values() if not dataset.text]
-    short = short_names(wanted.names)
-    columns = {short[column]: column for column in wanted.names}
+    short = short_names(names)
+    columns = {short[column]: column for column in names}
     named = wanted.renamed(short.__getitem__)
     return Source(
         name=name,
@@ -181,11 +188,21 @@ def _source(
         mask=named.mask,
         table=_is_table(wanted, first),
         roles=dict(named.roles),
+        split={at: short[column] for at, column in split.items()},
         channels=_channels(wanted, first, short),
         classes={short[c]: first[c].classes for c in wanted.y if first[c].classes},
         nbytes=sum(math.prod(dataset.shape) * dataset.dtype.itemsize for dataset in stored),
         notes=tuple(_notes(files, layouts)),
     )
+
+
+def _date(path: Path, layout: Layout) -> str:
+    """The only dataset of dates. Raises DataError."""
+    dates = [name for name, dataset in layout.items() if dataset.dtype.kind == "M" and len(dataset.shape) == 1]
+    if len(dates) != 1:
+        told = f"has the dates {', '.join(map(repr, dates))}" if dates else "has no dates"
+        raise DataError(f"{path}: {told}. Say which dataset splits the samples: --split-by NAME.\n{listing(layout)}")
+    return dates[0]
 
 
 def _is_table(wanted: Wanted, layout: Layout) -> bool:

@@ -33,6 +33,7 @@ def load(
     weight: str | int | None = None,
     mask: str | int | None = None,
     drop: Names = None,
+    split: Names = None,
     category: Names = None,
     date: Names = None,
     header: bool | None = None,
@@ -45,6 +46,7 @@ def load(
         default the column named label, class, target or y, or the first one if the file has no header, as in SINGA.
     drop: columns that are not read. category: columns that hold categories, even if they look like numbers. date:
         columns of dates that are not ISO 8601, as "column=%d.%m.%Y".
+    split: columns that say which split a sample is in.
     header: whether the first line names the columns. By default it does if one of its cells is text where the cell
         below is not.
     Raises DataError that names the line and the column.
@@ -67,7 +69,7 @@ def load(
     if not blocks:
         raise DataError(f"{source}: has no samples.")
     schema = blocks[0].schema()
-    wanted = Wanted.of(x, y, label, target, weight, mask)
+    wanted = Wanted.of(x, y, label, target, weight, mask, split=split)
     chosen = choose(str(source), schema, wanted, drop, default=None if dialect.has_header else dialect.names[0])
     types = {name: schema[name].kind for name in chosen.names}
     # Later blocks may have fractions: only of labels and targets it matters whether all values are whole.
@@ -82,6 +84,7 @@ def load(
             mask=chosen.mask,
             table=True,
             roles=chosen.roles,
+            split=chosen.split,
             notes=chosen.notes,
         )
     }
@@ -140,6 +143,9 @@ class CsvBlock:
     @property
     def key(self) -> str:
         return f"{self.path}[{self.start}:{self.stop}]@{self.stamp}#{self.types}"
+
+    def only(self, names: Sequence[str]) -> CsvBlock:
+        return replace(self, types={name: self.types[name] for name in names})
 
     def read(self) -> dict[str, Any]:
         """A pandas Series of each column. Raises DataError."""

@@ -7,7 +7,7 @@ import importlib
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +167,9 @@ class RowsBlock:
     @property
     def key(self) -> str:
         return "+".join(rows.key for rows in self.rows) + "#" + ",".join(self.columns.values())
+
+    def only(self, names: Sequence[str]) -> RowsBlock:
+        return replace(self, columns={name: self.columns[name] for name in names})
 
     def read(self) -> dict[str, np.ndarray]:
         """The arrays of each column. Raises DataError."""

@@ -36,6 +36,7 @@ def load(
     weight: str | None = None,
     mask: str | None = None,
     channels: str | None = None,
+    split: Names = None,
     allow_virtual: bool = False,
 ) -> dict[str, Source]:
     """The datasets `x`, `y`, ... of an HDF5 file, of all files of a folder, or of those that match a pattern.
@@ -44,11 +45,12 @@ def load(
         "table/field". label and target are y that is said to be classes or numbers. By default the datasets named x
         and y, data and labels, and the like are read, and those of train/ and test/ as splits.
     channels: of a sample of the features: "first", "last" or "none".
+    split: datasets that say which split a sample is in.
     allow_virtual: also read virtual datasets, external storage and external links, which can name any other file.
     Several files are concatenated in the order of their names. Values are read later, block by block.
     Raises DataError that names file and dataset.
     """
-    wanted = Wanted.of(x, y, label, target, weight, mask, channels).renamed(lambda name: name.strip("/"))
+    wanted = Wanted.of(x, y, label, target, weight, mask, channels, split).renamed(lambda name: name.strip("/"))
     files = find_files(source, SUFFIXES)
     find = partial(_find, allow_virtual=allow_virtual)
     return array_sources(source, files, wanted, _list, find, _read)

@@ -30,12 +30,13 @@ def load(
     weight: str | None = None,
     mask: str | None = None,
     channels: str | None = None,
+    split: Names = None,
 ) -> dict[str, Source]:
     """The variables `x`, `y`, ... of netCDF files; options as of `hdf5.load`. The first dimension is the samples, and
     the names of the others tell where the channels are. Raises DataError."""
     need("xarray", "fields", "netcdf")
     need("h5netcdf", "fields", "netcdf")
-    wanted = Wanted.of(x, y, label, target, weight, mask, channels).renamed(lambda name: name.strip("/"))
+    wanted = Wanted.of(x, y, label, target, weight, mask, channels, split).renamed(lambda name: name.strip("/"))
     return array_sources(source, find_files(source, SUFFIXES), wanted, _list, lambda p, n: _list(p).get(n), _read)
 
 

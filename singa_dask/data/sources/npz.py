@@ -33,9 +33,10 @@ def load(
     weight: str | None = None,
     mask: str | None = None,
     channels: str | None = None,
+    split: Names = None,
 ) -> dict[str, Source]:
     """The arrays `x`, `y`, ... of .npz files; options as of `hdf5.load`. Nothing is unpickled. Raises DataError."""
-    wanted = Wanted.of(x, y, label, target, weight, mask, channels)
+    wanted = Wanted.of(x, y, label, target, weight, mask, channels, split)
     return array_sources(source, find_files(source, SUFFIXES), wanted, _list, lambda p, n: _list(p).get(n), _read)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,14 @@ def load(
     weight: str | None = None,
     mask: str | None = None,
     drop: Names = None,
+    split: Names = None,
 ) -> dict[str, Source]:
     """The columns of a Parquet file, of all files of a folder, or of those that match a pattern.
 
     x: feature columns; by default all others. They become one vector, or are one column of lists of equal length.
     y, label, target: columns to predict; label and target are said to be classes or numbers. By default the column
         named label, class, target or y. drop: columns that are not read.
+    split: columns that say which split a sample is in.
     Folders such as kind=a are a column, as in Hive. The index of pandas is not a column.
     Raises DataError that names file and column.
     """
@@ -50,7 +52,7 @@ def load(
             raise DataError(f"{path}: its folders name the columns {[*keys]}, but those of {files[0]} {[*hive[0]]}.")
     columns = {name: _describe(kind) for name, kind in schemas[0].items()}
     columns |= dict.fromkeys(hive[0], TableColumn("text"))
-    chosen = choose(str(source), columns, Wanted.of(x, y, label, target, weight, mask), drop)
+    chosen = choose(str(source), columns, Wanted.of(x, y, label, target, weight, mask, split=split), drop)
     vectors = [name for name in chosen.x if columns[name].kind.startswith("vector")]
     if vectors and len(chosen.x) > 1:
         raise DataError(
@@ -76,6 +78,7 @@ def load(
             mask=chosen.mask,
             table=not vectors,
             roles=chosen.roles,
+            split=chosen.split,
             notes=chosen.notes,
         )
     }
@@ -106,6 +109,10 @@ class ParquetBlock:
     @property
     def key(self) -> str:
         return f"{self.path}{list(self.groups)}{self.rows or ''}@{self.stamp}#{','.join(self.columns)}"
+
+    def only(self, names: Sequence[str]) -> ParquetBlock:
+        hive = tuple(pair for pair in self.hive if pair[0] in names)
+        return replace(self, columns=tuple(name for name in self.columns if name in names), hive=hive)
 
     def read(self) -> dict[str, Any]:
         """A pandas Series of each column, or (rows, values) of a column of vectors. Raises DataError."""

@@ -44,7 +44,8 @@ class Source:
     columns of y, Role.LABEL or Role.TARGET; by default it is chosen by the values. channels: of arrays, by raw column;
     a missing entry is chosen by the shape. classes: names of the classes, by raw column. ordered: whether the order of
     the samples is part of the data, so that they must not be shuffled. name: for messages, such as the path.
-    nbytes: of all samples, at least.
+    nbytes: of all samples, at least. split: the raw columns that say which split a sample is in, by the names that the
+    user gave.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Source:
     roles: Mapping[str, Role] = field(default_factory=dict)
     channels: Mapping[str, Channels] = field(default_factory=dict)
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    split: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     ordered: bool = False
     nbytes: int = 0

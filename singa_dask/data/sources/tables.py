@@ -37,19 +37,23 @@ class Chosen:
     weight: str | None
     mask: str | None
     roles: dict[str, Role]
+    split: dict[str, str]
     notes: tuple[str, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*self.x, *self.y, *(name for name in (self.weight, self.mask) if name is not None))
+        more = (name for name in (self.weight, self.mask, *self.split.values()) if name is not None)
+        return tuple(dict.fromkeys((*self.x, *self.y, *more)))
 
 
 def choose(where: str, schema: Schema, wanted: Wanted, drop: Names, default: str | None = None) -> Chosen:
-    """The columns that the user asks for; without x all that are not used otherwise are features.
+    """The columns that the user asks for; without x all that are not used otherwise are features. Columns that are
+    named for the splits are not, but the only one with dates is.
 
     drop: columns that are not read. default: the label column if no name tells; None if there is no such rule.
     Raises DataError that names the column.
     """
+    split = {name: column_named(where, name, schema) if name else _date(where, schema) for name in wanted.split}
     dropped = {column_named(where, name, schema) for name in Wanted.of(drop).x}
     if wanted.y == (NO_LABEL,) and NO_LABEL not in schema:
         y: tuple[str, ...] = ()
@@ -70,10 +74,11 @@ def choose(where: str, schema: Schema, wanted: Wanted, drop: Names, default: str
         raise ConfigError(
             Problem("drop", "the column is also used", repr(min(map(str, double))), "Drop it or use it.")
         )
-    x = wanted.x or tuple(name for name in schema if name not in others and name not in dropped)
+    aside = others | dropped | {column for name, column in split.items() if name}
+    x = wanted.x or tuple(name for name in schema if name not in aside)
     if not x:
         raise DataError(f"{where}: has no feature columns besides {', '.join(map(repr, others - {None}))}.")
-    for name in (*x, *sorted(name for name in others if name)):
+    for name in (*x, *sorted(name for name in {*others, *split.values()} if name)):
         if schema[name].fault:
             raise DataError(f"{where}: column {name!r} {schema[name].fault}")
     roles, notes = {}, []
@@ -86,7 +91,18 @@ def choose(where: str, schema: Schema, wanted: Wanted, drop: Names, default: str
         if name in x and not name.strip():
             hint = f"pandas writes its index so. Leave it out with --drop {place}"
             notes.append(f"the column without a name, number {place}, is a feature: {hint}")
-    return Chosen(x, wanted.y, wanted.weight, wanted.mask, {n: r for n, r in roles.items() if n in y}, tuple(notes))
+    return Chosen(
+        x, wanted.y, wanted.weight, wanted.mask, {n: r for n, r in roles.items() if n in y}, split, tuple(notes)
+    )
+
+
+def _date(where: str, schema: Schema) -> str:
+    """The only column with dates. Raises DataError."""
+    dates = [name for name, column in schema.items() if column.kind == "date"]
+    if len(dates) != 1:
+        told = f"has the dates {', '.join(map(repr, dates))}" if dates else "has no column of dates"
+        raise DataError(f"{where}: {told}. Say which column splits the samples: --split-by NAME.\n{listing(schema)}")
+    return dates[0]
 
 
 def column_named(where: str, name: str, schema: Schema) -> str:

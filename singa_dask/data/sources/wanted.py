@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from singa_dask.data.columns import Channels, Role
 from singa_dask.errors import ConfigError, Problem
 
+THE_DATE = ""
+
 Names = str | int | Sequence[str | int] | None
 
 
@@ -15,7 +17,8 @@ Names = str | int | Sequence[str | int] | None
 class Wanted:
     """The raw columns of each role, by the names that the user gave.
 
-    y: in the order of the shards. roles: of columns of y that are said to be labels or targets.
+    y: in the order of the shards. roles: of columns of y that are said to be labels or targets. split: columns that
+    say which split a sample is in, THE_DATE for the only one with dates; they may be features too.
     """
 
     x: tuple[str, ...] = ()
@@ -24,6 +27,7 @@ class Wanted:
     mask: str | None = None
     roles: tuple[tuple[str, Role], ...] = ()
     channels: Channels | None = None
+    split: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -35,6 +39,7 @@ class Wanted:
         weight: str | int | None = None,
         mask: str | int | None = None,
         channels: str | None = None,
+        split: Names = None,
     ) -> Wanted:
         """x: feature columns. y: labels or targets, whichever the values are. label, target: likewise, but said to be
         classes, or numbers. channels: "first", "last" or "none".
@@ -51,6 +56,7 @@ class Wanted:
             None if mask is None else str(mask),
             (*((name, Role.LABEL) for name in labels), *((name, Role.TARGET) for name in targets)),
             None if channels is None else Channels(channels),
+            _names(split),
         )
         names = wanted.names
         double = next((name for place, name in enumerate(names) if name in names[:place]), None)
@@ -72,6 +78,7 @@ class Wanted:
             None if self.mask is None else name(self.mask),
             tuple((name(column), role) for column, role in self.roles),
             self.channels,
+            tuple(name(column) if column else column for column in self.split),
         )
 
 

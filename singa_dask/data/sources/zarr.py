@@ -50,11 +50,12 @@ def load(
     weight: str | None = None,
     mask: str | None = None,
     channels: str | None = None,
+    split: Names = None,
 ) -> dict[str, Source]:
     """The arrays `x`, `y`, ... of a Zarr store; options as of `hdf5.load`. Names of dimensions tell where the channels
     are. Raises DataError."""
     need("zarr", "fields", "zarr")
-    wanted = Wanted.of(x, y, label, target, weight, mask, channels).renamed(lambda name: name.strip("/"))
+    wanted = Wanted.of(x, y, label, target, weight, mask, channels, split).renamed(lambda name: name.strip("/"))
     return array_sources(source, _find_stores(source), wanted, _list, lambda p, n: _list(p).get(n), _read)
 
 

@@ -1,0 +1,184 @@
+"""Which rows of a block are for validation and test, by the values of a column."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from singa_dask.data.ingest.facts import Kind
+from singa_dask.data.ingest.options import GROUPS, SHARES, Splits
+from singa_dask.data.ingest.series import DAY, encode_series
+from singa_dask.data.ingest.shuffle import share_rows
+from singa_dask.data.sources.arrays import SPLITS
+from singa_dask.data.sources.source import Source
+from singa_dask.data.sources.wanted import THE_DATE
+from singa_dask.errors import ConfigError, DataError, Problem, nearest
+
+TRAIN, VALIDATION, TEST = range(3)
+# Of a key of share_rows, next to those of stage.py.
+SHARE = 1
+# By a function of (index, key, raw), the results of blocks.
+Visit = Callable[[Callable[[int, str, Mapping[str, Any]], Any], Sequence[Any]], Mapping[int, Any]]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How rows are divided. columns: the raw ones, by the names of the options. limits: of the hashes of groups, the
+    first of a split and the first beyond it, by option."""
+
+    splits: Splits
+    columns: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    seed: int = 0
+
+    def order(self, index: int, raw: Mapping[str, Any], order: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
+        """The rows of a block, given in random order, those of training first, then validation and test; and how many
+        are in each. Raises ConfigError, DataError."""
+        if not len(order):
+            return order, (0, 0, 0)
+        place = np.zeros(len(order), np.int8)
+        options = self.splits
+        if options.split_column:
+            place = _named(options.split_column, raw[self.columns[options.split_column]])
+        for split, name in ((VALIDATION, "validation"), (TEST, "test")):  # a sample of both is for the test
+            if f"{name}_groups" in self.limits:
+                first, stop = self.limits[f"{name}_groups"]
+                column = options.groups(f"{name}_groups")[0]
+                distinct, of = _groups(column, raw[self.columns[column]])
+                hashes = _hashes(self.seed, distinct)
+                place[((hashes >= np.uint64(first)) & (hashes < np.uint64(stop)))[of]] = split
+            if getattr(options, f"{name}_from") is not None:
+                place[self._since(raw, f"{name}_from")] = split
+        rest = order[place[order] == TRAIN]
+        end = len(rest)
+        counts = share_rows((self.seed, index, SHARE), end, (options.validation, options.test))
+        for split, count in ((TEST, counts[1]), (VALIDATION, counts[0])):
+            place[rest[end - count : end]] = split
+            end -= count
+        return order[np.argsort(place[order], kind="stable")], tuple(np.bincount(place, minlength=3).tolist())
+
+    def _since(self, raw: Mapping[str, Any], key: str) -> np.ndarray:
+        """Which rows are in the split that begins with a value."""
+        name = self.splits.split_by or THE_DATE
+        column = self.columns[name]
+        values, known = _encoded(column, raw[column])
+        if known is Kind.TEXT:
+            hint = "Name a column of dates or numbers; dates of other forms are read with --date."
+            raise ConfigError(Problem("split_by", "holds texts, which have no order", repr(column), hint))
+        ends = {
+            each: _end(each, getattr(self.splits, each), known, column)
+            for each in ("validation_from", "test_from")
+            if getattr(self.splits, each) is not None
+        }
+        if len(ends) == 2 and ends["validation_from"] >= ends["test_from"]:
+            received = str(self.splits.validation_from)
+            hint = f"The rows from there to {self.splits.test_from} are for validation."
+            raise ConfigError(Problem("validation_from", "must be before test_from", received, hint))
+        return values >= ends[key]
+
+
+def check_columns(splits: Splits, source: Source) -> None:
+    """Raises ConfigError for wrong options, and for columns that the source does not have."""
+    splits.check()
+    for name in splits.columns:
+        if name not in source.split:
+            hint = nearest(name, source.split) or "Splits by columns are for tables, and for datasets with names."
+            raise ConfigError(
+                Problem(splits.key(name), f"needs a column that {source.name} does not have", repr(name), hint)
+            )
+
+
+def limited(rules: Rules, source: Source, visit: Visit) -> Rules:
+    """The rules with the limits of the groups. visit: calls a function of every block.
+
+    Raises ConfigError for groups that are too few.
+    """
+    names = {key: name for key in GROUPS if (name := rules.splits.groups(key)[0])}
+    columns = {name: source.split[name] for name in names.values()}
+    if not names:
+        return rules
+    found = visit(partial(_own_groups, columns, rules.seed), [_only(block, columns) for block in source.blocks])
+    limits: dict[str, tuple[int, int]] = {}
+    for name in columns:
+        hashes = np.unique(np.concatenate([of[name] for of in found.values()]))
+        start = 0
+        for key in (key for key in GROUPS if names.get(key) == name):
+            count = max(1, round(rules.splits.groups(key)[1] * len(hashes)))
+            if start + count >= len(hashes):
+                message = f"leaves none of the {len(hashes):,} groups of {name!r} to train"
+                hint = "Use a smaller share, or another column."
+                raise ConfigError(Problem(key, message, repr(getattr(rules.splits, key)), hint))
+            limits[key] = int(hashes[start]), int(hashes[start + count])
+            start += count
+    return replace(rules, limits=limits)
+
+
+def _only(block: Any, columns: Mapping[str, str]) -> Any:
+    """The block with these columns alone, if it can read them alone."""
+    return block.only([*dict.fromkeys(columns.values())]) if hasattr(block, "only") else block
+
+
+def _own_groups(
+    columns: Mapping[str, str], seed: int, index: int, key: str, raw: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    return {name: _hashes(seed, _groups(column, raw[column])[0]) for name, column in columns.items()}
+
+
+def _groups(name: str, raw: Any) -> tuple[Sequence[str], np.ndarray]:
+    """The groups of a block as texts, equal for equal values in every block, and the place of each row's group."""
+    values, kind = _encoded(name, raw)
+    if kind is Kind.TEXT:
+        values = np.asarray(raw).astype(str)
+    distinct, of = np.unique(values, return_inverse=True)
+    return [repr(value) if kind is not Kind.TEXT else value for value in distinct.tolist()], of
+
+
+def _hashes(seed: int, groups: Sequence[str]) -> np.ndarray:
+    digests = [hashlib.blake2b(f"{seed} {group}".encode(), digest_size=8).digest() for group in groups]
+    return np.frombuffer(b"".join(digests), np.uint64)
+
+
+def _named(name: str, raw: Any) -> np.ndarray:
+    """The splits that a column names."""
+    values = np.asarray(raw)
+    _, kind = _encoded(name, raw)
+    distinct, of = np.unique(values.astype(str), return_inverse=True)
+    splits = ["train", *SHARES]
+    places = []
+    for value in distinct.tolist():
+        known = SPLITS.get(value.strip().lower()) if kind is Kind.TEXT else None
+        if known is None:
+            hint = f"Write {', '.join(splits)}."
+            raise ConfigError(Problem("split_column", f"column {name!r} holds no name of a split", repr(value), hint))
+        places.append(splits.index(known))
+    return np.array(places, np.int8)[of]
+
+
+def _encoded(name: str, raw: Any) -> tuple[np.ndarray, Kind]:
+    """Numbers, days or codes of texts. Raises DataError if values are missing."""
+    if np.ndim(raw) != 1:
+        raise DataError(f"column {name!r}: says which split a sample is in, so it must have one value for each.")
+    values, facts = encode_series(name, raw)
+    missing = np.flatnonzero(values < 0 if facts.dtype == "text" else np.isnan(values.astype(np.float64)))
+    if len(missing):
+        raise DataError(
+            f"column {name!r}: says which split a sample is in, but {len(missing):,} value(s) are missing, the first "
+            f"in row {missing[0]:,} of a block. Fill them, or leave out these rows."
+        )
+    return values.astype(np.float64), facts.kind
+
+
+def _end(key: str, given: Any, kind: Kind, column: str) -> float:
+    """A date or number as the column has them."""
+    try:
+        if kind is Kind.NUMBER:
+            return float(given)
+        return float((np.datetime64(str(given)) - np.datetime64(0, "D")) / DAY)
+    except (TypeError, ValueError):
+        what = "a number" if kind is Kind.NUMBER else "a date such as 2010-01-31"
+        raise ConfigError(Problem(key, f"must be {what}, as column {column!r} has them", repr(given))) from None

@@ -1,0 +1,188 @@
+"""Splits by a date or number, by groups and by a column: of tables, arrays and Dask collections."""
+
+import dask.dataframe as dd
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+from support.blocks import stored
+
+from singa_dask import shard
+from singa_dask.data.convert import shard_files
+from singa_dask.data.ingest import collections
+from singa_dask.data.sources import csv as csv_source
+from singa_dask.errors import ConfigError, DataError
+
+ROWS = 120
+TABLE = pd.DataFrame(
+    {
+        "a": np.arange(ROWS, dtype=float),
+        "day": pd.Timestamp("2010-01-01") + pd.to_timedelta(np.arange(ROWS)[::-1], "D"),
+        "station": np.array(list("abcdefghij"))[np.arange(ROWS) % 10],
+        "part": np.where(np.arange(ROWS) % 3 == 0, "Test", "train"),
+        "y": np.arange(ROWS, dtype=float),
+    }
+)
+
+
+def rows(made):
+    """The rows of the source in each split, checked to be all of them."""
+    found = {split: np.sort(stored(manifest)["row"]) for split, manifest in made.items()}
+    np.testing.assert_array_equal(np.sort(np.concatenate([*found.values()])), np.arange(ROWS))
+    return found
+
+
+@pytest.fixture(params=["csv", "parquet", "pandas", "dask", "hdf5"])
+def written(request, tmp_path, monkeypatch):
+    """Write the columns of TABLE with these splits, from several blocks; the manifests."""
+    monkeypatch.setattr(csv_source, "BLOCK_NBYTES", 1000)
+    monkeypatch.setattr(collections, "BLOCK_NBYTES", 2000)
+
+    def write(columns=("a",), **options):
+        kind, out = request.param, tmp_path / "out"
+        used = TABLE[[*dict.fromkeys([*columns, "day", "station", "part", "y"])]]
+        if kind in ("pandas", "dask"):
+            table = (
+                used.drop(columns="y") if kind == "pandas" else dd.from_pandas(used.drop(columns="y"), npartitions=4)
+            )
+            y = used["y"] if kind == "pandas" else dd.from_pandas(used["y"], npartitions=4)
+            x = table[[*columns]]
+            return shard(x, y, out, durable=False, split_data=table[["a", "day", "station", "part"]], **options)
+        source = tmp_path / f"t.{kind if kind != 'hdf5' else 'h5'}"
+        if kind == "hdf5":
+            with h5py.File(source, "w") as file:
+                for name in used.drop(columns="day"):
+                    file[name] = used[name] if used[name].dtype.kind == "f" else used[name].tolist()
+                days = ((used["day"] - pd.Timestamp("2010-01-01")) / pd.Timedelta(1, "D")).to_numpy("i8")
+                file["day"] = days
+                file["day"].attrs["units"] = "days since 2010-01-01"
+        elif kind == "csv":
+            used.to_csv(source, index=False)
+        else:
+            used.to_parquet(source, row_group_size=40)
+        return shard_files(kind, out, source=source, x=columns, target="y", **options)
+
+    return write
+
+
+def test_samples_from_a_date_on_are_for_the_test(written):
+    made = written(validation_from="2010-03-01", test_from="2010-04-01")
+    found = rows(made)
+    days = TABLE["day"].to_numpy()
+    assert [*made] == ["train", "validation", "test"]
+    assert days[found["train"]].max() < np.datetime64("2010-03-01") <= days[found["validation"]].min()
+    assert days[found["validation"]].max() < np.datetime64("2010-04-01") <= days[found["test"]].min()
+    assert made["train"].features.names in ((), ("a",))
+    assert made["train"].features.mean[0] == pytest.approx(found["train"].mean())
+
+
+def test_samples_from_a_number_on_are_for_the_test(written):
+    found = rows(written(split_by="a", test_from=100, validation=0.1))
+    assert found["test"].tolist() == [*range(100, 120)] and 7 < len(found["validation"]) < 13
+
+
+def test_groups_are_whole(written):
+    made = written(test_groups={"station": 0.3}, validation_groups="station")
+    stations = {split: {*TABLE["station"][own]} for split, own in rows(made).items()}
+    assert {split: len(own) for split, own in stations.items()} == {"train": 5, "validation": 2, "test": 3}
+
+
+def test_a_column_names_the_splits(written):
+    assert rows(written(split_column="part"))["test"].tolist() == [*range(0, ROWS, 3)]
+
+
+def test_groups_depend_on_the_seed_alone(tmp_path, monkeypatch):
+    chosen = []
+    for seed, nbytes in ((0, 1 << 20), (0, 500), (2, 1 << 20)):
+        monkeypatch.setattr(collections, "BLOCK_NBYTES", nbytes)
+        made = shard(
+            TABLE[["a", "station"]], TABLE["y"], tmp_path / "o", seed=seed, overwrite=True, test_groups="station"
+        )
+        chosen.append({*TABLE["station"][rows(made)["test"]]})
+        assert made["train"].features.names == ("a",)  # what only divides is no feature
+    assert chosen[0] == chosen[1] != chosen[2] and len(chosen[0]) == 2
+
+
+def test_whole_numbers_are_the_same_groups_in_every_block(tmp_path):
+    halves = [TABLE[["a"]].assign(g=np.arange(ROWS) % 4)[:60], TABLE[["a"]].assign(g=np.arange(ROWS) % 4.0)[60:]]
+    for number, half in enumerate(halves):
+        half.to_parquet(tmp_path / f"{number}.parquet")
+    x = dd.from_map(pd.read_parquet, [tmp_path / "0.parquet", tmp_path / "1.parquet"])
+    found = rows(shard(x, None, tmp_path / "out", test_groups={"g": 0.25}))
+    assert len({*(found["test"] % 4)}) == 1
+
+
+def test_the_only_dates_stay_a_feature(tmp_path):
+    made = shard(TABLE[["a", "day"]], TABLE["y"], tmp_path / "out", test_from="2010-04-01", shuffle=False)
+    assert made["train"].features.names == ("a", "day")
+    assert (np.diff(stored(made["test"])["row"]) > 0).all()
+    assert (
+        made["train"].order
+        != shard(TABLE[["a", "day"]], TABLE["y"], tmp_path / "other", test_from="2010-03-01", shuffle=False)[
+            "train"
+        ].order
+    )
+
+
+def test_groups_on_a_cluster(tmp_path):
+    from distributed import Client
+
+    with Client(processes=False, n_workers=1, dashboard_address=None) as client:
+        x = dd.from_pandas(TABLE[["a", "station"]], npartitions=4)
+        there = rows(shard(x, None, tmp_path / "there", client=client, test_groups="station"))
+    here = rows(shard(TABLE[["a", "station"]], None, tmp_path / "here", test_groups="station"))
+    assert there["test"].tolist() == here["test"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"test": 0.2, "test_from": "2010-02-01"}, "test_from: and test both make the test samples"),
+        ({"test_from": "2010-02-01", "test_groups": "station"}, "test_groups: and test_from both make"),
+        ({"split_column": "part", "validation": 0.1}, "validation: cannot be set together with split_column"),
+        ({"test_groups": "statoin"}, "test_groups: names a column that X does not have.*'statoin'.*station"),
+        ({"split_by": "a"}, "split_by: is for validation_from and test_from"),
+        ({"test_from": "2030-01-01"}, "test_from: gets none of 120 samples.*2030-01-01"),
+        ({"test_from": "2000-01-01"}, "train: gets none of 120 samples.*2000-01-01"),
+        ({"test_from": "soon"}, "test_from: must be a date such as 2010-01-31, as column 'day' has them.*soon"),
+        ({"split_by": "a", "test_from": "2010-01-01"}, "test_from: must be a number"),
+        ({"split_by": "station", "test_from": 3}, "split_by: holds texts, which have no order"),
+        ({"validation_from": "2010-03-01", "test_from": "2010-02-01"}, "validation_from: must be before test_from"),
+        ({"test_groups": {"station": 0.99}}, "test_groups: leaves none of the 10 groups of 'station' to train"),
+        ({"test_groups": {"station": 2}}, "test_groups: must be a column, or one with a share between 0 and 1"),
+        ({"split_column": "station"}, "split_column: column 'station' holds no name of a split.*'a'.*validation"),
+        ({"split_column": "a"}, "split_column: column 'a' holds no name of a split"),
+        ({"test": 1.5}, "test: must be a share"),
+    ],
+)
+def test_splits_that_cannot_be_are_named(tmp_path, options, fault):
+    with pytest.raises(ConfigError, match=f"(?s){fault}"):
+        shard(TABLE.drop(columns="y"), TABLE["y"], tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_values_belong_to_no_split(tmp_path):
+    for name, value in (("station", None), ("a", np.nan), ("day", pd.NaT)):
+        table = TABLE.drop(columns=["y", "part"]).copy()
+        table.loc[7, name] = value
+        options = (
+            {"test_groups": name}
+            if name == "station"
+            else {"split_by": name, "test_from": 5 if name == "a" else "2010-02-01"}
+        )
+        with pytest.raises(
+            DataError, match=rf"column '{name}': says which split.*1 value\(s\) are missing, the first in row 7"
+        ):
+            shard(table, None, tmp_path / "out", **options)
+
+
+def test_sources_without_columns_refuse_rules(tmp_path):
+    with pytest.raises(ConfigError, match="test_groups: needs a column, and images has none"):
+        shard_files("images", tmp_path / "out", source=tmp_path, test_groups="station")
+    TABLE[["a", "y"]].to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(DataError, match=r"has no column of dates\. Say which column splits the samples: --split-by"):
+        shard_files("csv", tmp_path / "out", source=tmp_path / "t.csv", target="y", test_from="2010-01-01")
+    with pytest.raises(DataError, match="has no column 'station'"):
+        shard_files("csv", tmp_path / "out", source=tmp_path / "t.csv", target="y", test_groups="station")
+    with pytest.raises(ConfigError, match=r"(?s)split_by: is missing, and X has not one column of dates"):
+        shard(TABLE[["a"]], TABLE["y"], tmp_path / "out", test_from="2010-01-01")
