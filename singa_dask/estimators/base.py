@@ -23,6 +23,7 @@ from singa_dask.data.manifest_reader import read_description
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.estimators.arrays import feature_column, is_lazy, is_table, rows_of
 from singa_dask.estimators.nets import layers_for
+from singa_dask.estimators.windows import Windows
 from singa_dask.inference.evaluate import load_model
 from singa_dask.inference.model import Model
 from singa_dask.job import Job, runs_in
@@ -30,7 +31,7 @@ from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase, StoreProto
 from singa_dask.job.layer_types import SOURCES, type_name
 from singa_dask.job.topology import cluster_message
-from singa_dask.layers import EuclideanLoss, LossLayer, RecordInput, SoftmaxLoss
+from singa_dask.layers import EuclideanLoss, LossLayer, RecordInput, SoftmaxLoss, layer_class
 from singa_dask.layers.module import Module
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.driver import train
@@ -71,6 +72,7 @@ class Estimator(BaseEstimator):
     """
 
     model_: Model
+    _windows: Windows | None
     _dtype: Any = np.float32
     """In which the model predicts."""
 
@@ -141,7 +143,7 @@ class Estimator(BaseEstimator):
     def _train(self, examples: Examples, validation: Any, *, epochs: int | None = None, goes_on: bool = False) -> Self:
         """Fit to these examples. epochs: instead of the parameter's. goes_on: from the parameters of the model."""
         with self._folder() as folder, ExitStack() as stack:
-            job, batch = self._job(examples, epochs)
+            job, batch, samples = self._job(examples, epochs)
             if goes_on:
                 start = folder.with_name(f".{folder.name}.start.h5")
                 state = checkpoints.Checkpoint(0, job.proto.seed, "", self.model_.state_dict())
@@ -164,7 +166,7 @@ class Estimator(BaseEstimator):
             net = self.model_.net
             store = net.layers[net.input_layers[0]].proto.store_conf
             self._scale = {name: list(getattr(store, name)) for name in _SCALE if getattr(store, name)}
-        self.n_iter_ = max(1, self.result_.summary["step"] * batch // examples.rows)
+        self.n_iter_ = max(1, self.result_.summary["step"] * batch // samples)
         return self
 
     @contextmanager
@@ -178,8 +180,8 @@ class Estimator(BaseEstimator):
         with tempfile.TemporaryDirectory(prefix=".singa_dask-", dir=place) as folder:
             yield Path(folder) / "run"
 
-    def _job(self, examples: Examples, epochs: int | None) -> tuple[Job, int]:
-        """The job without its data, and its mini-batch."""
+    def _job(self, examples: Examples, epochs: int | None) -> tuple[Job, int, int]:
+        """The job without its data, its mini-batch, and the samples of an epoch."""
         given = Job.from_file(self.net) if isinstance(self.net, str | Path) else self.net
         own = isinstance(given, Job)
         proto = JobProto()
@@ -191,11 +193,14 @@ class Estimator(BaseEstimator):
             layers, updater = self._layers(examples), self._updater()
             proto.CopyFrom(Job(name=type(self).__name__.lower(), layers=layers, updater=updater, train_steps=1).proto)
         _keep_inputs_of_training(proto)
+        _set_time_steps(proto, examples.column.shape)
+        self._windows = next((w for layer in _inputs(proto) if (w := Windows.of(layer.store_conf))), None)
         batch = max((self._read(layer.store_conf, examples) for layer in _inputs(proto)), default=1)
+        samples = max((_samples(layer.store_conf, examples.rows) for layer in _inputs(proto)), default=1)
         if not own or self.epochs is not None or epochs is not None:
             wanted = next((number for number in (epochs, self.epochs) if number is not None), EPOCHS)
-            proto.train_steps = max(1, math.ceil(wanted * examples.rows / batch))
-            proto.disp_freq = max(1, examples.rows // batch)
+            proto.train_steps = max(1, math.ceil(wanted * samples / batch))
+            proto.disp_freq = max(1, samples // batch)
         self._set_loss(proto, examples.y)
         self._set_stopping(proto)
         proto.seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -206,7 +211,7 @@ class Estimator(BaseEstimator):
         if self.client is None and job.topology.nprocesses > 1:
             hint = "Give client=Client(...), or leave out the cluster."
             raise ConfigError(Problem("cluster", "needs Dask workers, and there is no client", hint=hint))
-        return job, batch
+        return job, batch, samples
 
     def _updater(self) -> Any:
         if self.updater is None:
@@ -336,9 +341,30 @@ class Estimator(BaseEstimator):
         return x
 
     def _output(self, x: Any) -> Any:
-        """The net's output for every row, lazily for a Dask collection."""
+        """The net's output for every row, lazily for a Dask collection; for every window if the net reads these."""
         checked = self._checked(x)
-        return self.model_.predict(checked)
+        return self.model_.predict(checked if self._windows is None else self._windows.features(checked))
+
+
+def _set_time_steps(proto: JobProto, shape: tuple[int, ...]) -> None:
+    """Let a net that computes over time read samples of this shape as sequences, unless the job says how."""
+    layers = [*proto.neuralnet.layer, *(layer for group in proto.neuralnet.layer_group for layer in group.layer)]
+    said = any(layer.store_conf.sequence or layer.store_conf.time_steps or layer.unroll_len > 1 for layer in layers)
+    if said or proto.neuralnet.unroll_len > 1 or len(shape) < 2:
+        return
+    recurrent = [layer for layer in layers if layer_class(layer).recurrent]
+    if not (recurrent or (len(shape) == 2 and any(layer_class(layer).across_steps for layer in layers))):
+        return
+    for layer in recurrent:
+        layer.unroll_len = shape[0]
+    for layer in _inputs(proto):
+        layer.store_conf.time_steps = shape[0]
+
+
+def _samples(store: StoreProto, rows: int) -> int:
+    """The samples that an input layer reads in an epoch of `rows` records."""
+    windows = Windows.of(store)
+    return rows if windows is None else max(1, windows.count(rows))
 
 
 def _known_container(x: Any) -> Any:

@@ -32,7 +32,10 @@ class Classifier(ClassifierMixin, Estimator):
     trains on its Dask workers as the cluster block says; without, in this process. verbose: show the progress.
 
     X: (N, D), images (N, H, W, C) or any array (N, ...) of up to four further dimensions; y: (N,) of any type. Both
-    may be Dask collections: predictions of these are lazy.
+    may be Dask collections: predictions of these are lazy. Nets with recurrent layers read X (N, T, ...) as sequences
+    of T time steps, and so do nets with attention if X is (N, T, D); the layers after these read the last step. With
+    RecordInput(sequence=T, horizon=1) as the first layer, X and y are records in the order of time, and the class
+    follows a window of T records.
 
     classes_, n_features_in_, feature_names_in_, n_iter_ (epochs), history_ (metrics over the steps), model_ (the
     Model), result_ (of `train`).
@@ -104,6 +107,13 @@ class Classifier(ClassifierMixin, Estimator):
             meta = _best_of_table(scores._meta, self.classes_)
             return scores.map_partitions(_best_of_table, self.classes_, meta=meta)
         return scores.map_blocks(_best, self.classes_, dtype=self.classes_.dtype, drop_axis=1)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The accuracy, of a net that reads windows over those whose horizon is in y."""
+        if self._windows is None:
+            return float(super().score(X, y, sample_weight))
+        predicted, true = self._windows.pair(self.predict(X), y, sample_weight)
+        return float(np.mean(predicted == true.reshape(-1)))
 
     def _checked_answers(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
         x, y = validate_data(self, x, y, reset=first, allow_nd=True)

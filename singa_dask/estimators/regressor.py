@@ -23,8 +23,10 @@ class Regressor(RegressorMixin, Estimator):
         regressor = Regressor(epochs=200, random_state=0).fit(X, y)
         regressor.predict(X), regressor.score(X, y)
 
-    y: (N,), (N, outputs), or fields (N, ...). normalise: features and targets; predictions are in the units of y. All
-    else is as in Classifier, but for class_weight, classes_ and predict_proba.
+    y: (N,), (N, outputs), or fields (N, ...). normalise: features and targets; predictions are in the units of y.
+    With RecordInput(sequence=48, horizon=24) as the first layer, X and y are records in the order of time, and windows
+    of 48 predict the next 24 values of y. All else is as in Classifier, but for class_weight, classes_ and
+    predict_proba.
     """
 
     # As scikit-learn's regressors do: the same prediction for a row, whatever rows are beside it.
@@ -46,11 +48,17 @@ class Regressor(RegressorMixin, Estimator):
         return self._train(examples, None, epochs=1, goes_on=goes_on)
 
     def predict(self, X: Any) -> Any:
-        """The predicted targets, shaped as those in `fit`.   (N, ...) -> (N,), (N, outputs) or (N, ...)"""
+        """The predicted targets, shaped as those in `fit`.   (N, ...) -> (N,), (N, outputs) or (N, ...)
+
+        Of a net that reads windows of T records, the `horizon` targets after each window: (N - T + 1, horizon, ...).
+        The last one is the forecast from all of X.
+        """
         predicted = self._output(X)
-        shape = self._target_shape
+        shape = self._shape_of_answers
         column = self._known().targets
-        shaped = partial(_shaped, shape=shape, first=column is not None and column.channels is Channels.FIRST)
+        first = column is not None and column.channels is Channels.FIRST
+        channels = len(shape) - len(self._target_shape) + 1 if first else None
+        shaped = partial(_shaped, shape=shape, channels=channels)
         if not is_lazy(predicted):
             return shaped(predicted)
         if is_table(predicted):
@@ -60,12 +68,16 @@ class Regressor(RegressorMixin, Estimator):
         return predicted.map_blocks(shaped, dtype=predicted.dtype, chunks=chunks, **axes)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """R2, the mean over targets. Of fields, channels are the targets, and each position counts as a sample."""
+        """R2, the mean over targets. Of fields, channels are the targets, and each position counts as a sample. Of
+        windows, over those whose horizon is in y."""
         predicted = self.predict(X)
+        if self._windows is not None:
+            predicted, y = self._windows.pair(predicted, y, sample_weight)
         if predicted.ndim <= 2:
             return float(r2_score(y, predicted, sample_weight=sample_weight))
         column = self._known().targets
-        axis = 1 if column is not None and column.channels is Channels.FIRST else -1
+        first = column is not None and column.channels is Channels.FIRST
+        axis = predicted.ndim - len(self._target_shape) if first else -1
         fields = [np.moveaxis(np.asarray(each), axis, -1) for each in (y, predicted)]
         if sample_weight is not None:
             sample_weight = np.repeat(sample_weight, prod(fields[0].shape[1:-1]))
@@ -95,9 +107,15 @@ class Regressor(RegressorMixin, Estimator):
     def _outputs(self, y: Any) -> tuple[int, bool]:
         return prod(self._target_shape), False
 
+    @property
+    def _shape_of_answers(self) -> tuple[int, ...]:
+        """The shape of a prediction: of one target, of a window (horizon, ...)."""
+        return self._target_shape if self._windows is None else (self._windows.horizon, *self._target_shape)
 
-def _shaped(predicted: np.ndarray, shape: tuple[int, ...], first: bool) -> np.ndarray:
-    """Predictions in the shape of the targets. first: whether these have the channels first; nets have them last."""
-    if first:
-        return np.moveaxis(predicted.reshape(len(predicted), *shape[1:], shape[0]), -1, 1)
-    return predicted.reshape(len(predicted), *shape)
+
+def _shaped(predicted: np.ndarray, shape: tuple[int, ...], channels: int | None) -> np.ndarray:
+    """Predictions in the shape of the targets. channels: the axis of these that has them; nets have them last."""
+    if channels is None:
+        return predicted.reshape(len(predicted), *shape)
+    inside = (*shape[: channels - 1], *shape[channels:], shape[channels - 1])
+    return np.moveaxis(predicted.reshape(len(predicted), *inside), -1, channels)

@@ -76,6 +76,9 @@ def with_data(job: Job, data: Any, validation: Any, folder: Callable[[], Path], 
     layers: list[LayerProto] = []
     for layer in job.proto.neuralnet.layer:
         layers += _reading(layer, training, held_out, share) if _is_open(layer) else [_copied(layer)]
+    if weight and in_order:
+        message = f"has the weights {weight!r}, which count single records, and the job reads sequences of these"
+        raise ConfigError(Problem("data", message, hint="Leave the weights out."))
     if weight:
         layers = weighed(layers, weight)
     given = Job.from_proto(job.proto)

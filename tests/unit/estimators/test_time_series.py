@@ -1,0 +1,147 @@
+"""Estimators of sequences: samples (N, T, F), and windows of records in the order of time."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import TimeSeriesSplit, cross_val_score
+
+from singa_dask import Classifier, Regressor, layers
+from singa_dask.errors import ConfigError
+
+HOURS = np.arange(24 * 50)
+DAY = np.sin(2 * np.pi * HOURS / 24)
+Y = (20 + 5 * DAY + 2 * DAY * np.cos(2 * np.pi * HOURS / 168)).astype(np.float32)
+X = np.stack([Y, 1000 * np.cos(2 * np.pi * HOURS / 24)], 1).astype(np.float32)
+W = np.moveaxis(np.lib.stride_tricks.sliding_window_view(X, 24, axis=0), -1, 1)[:-6]
+AHEAD = np.lib.stride_tricks.sliding_window_view(Y, 6)[24:]
+CUT = 900
+FEW = {"epochs": 6, "learning_rate": 0.01, "random_state": 0}
+WINDOWS = {"sequence": 24, "horizon": 6}
+
+
+def recurrent(kind):
+    return [kind(dim_hidden=12), layers.InnerProduct(num_output=6)]
+
+
+NETS = {
+    "lstm": lambda: recurrent(layers.LSTM),
+    "stacked": lambda: [layers.InnerProduct(num_output=8), layers.GRU(dim_hidden=8), *recurrent(layers.RNN)],
+    "attention": lambda: [
+        layers.InnerProduct(num_output=12),
+        layers.Attention(num_heads=2),
+        layers.ReLU(),
+        layers.InnerProduct(num_output=6),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_samples_of_steps_and_features_are_read_step_by_step(name):
+    regressor = Regressor(NETS[name](), **FEW).fit(W[:CUT], AHEAD[:CUT])
+    state = regressor.model_.state_dict()
+    assert next(value.shape for value in state.values() if value.ndim == 2)[-1 if name == "lstm" else 0] == 2
+    predicted = regressor.predict(W[CUT:])
+    assert predicted.shape == AHEAD[CUT:].shape
+    assert regressor.score(W[CUT:], AHEAD[CUT:]) > 0.8
+    store, rows = regressor.model_.net.layers["data"].proto.store_conf, W[:CUT].reshape(-1, 2)
+    np.testing.assert_allclose(store.mean, rows.mean(0, dtype=float), rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(store.std, rows.std(0, dtype=float), rtol=1e-4)
+
+
+def test_the_order_of_the_steps_counts_and_not_that_of_the_samples():
+    order = np.random.default_rng(0).permutation(CUT)
+    mixed = W.copy()
+    np.random.default_rng(0).permuted(mixed, axis=1, out=mixed)
+    right = Regressor(NETS["lstm"](), **FEW).fit(W[order], AHEAD[order]).score(W[CUT:], AHEAD[CUT:])
+    wrong = Regressor(NETS["lstm"](), **FEW).fit(mixed[:CUT], AHEAD[:CUT]).score(mixed[CUT:], AHEAD[CUT:])
+    assert right > wrong + 0.2
+
+
+def test_nets_without_time_and_nets_of_images_stay_as_they_are():
+    flat = Regressor([layers.InnerProduct("first", num_output=6)], epochs=1).fit(W[:50], AHEAD[:50])
+    assert flat.model_.state_dict()["first_weight"].shape == (48, 6)
+    images = np.random.default_rng(0).normal(size=(20, 4, 4, 3))
+    attention = [layers.Attention(num_heads=1), layers.InnerProduct(num_output=2)]
+    model = Classifier(attention, epochs=1).fit(images, np.arange(20) % 2).model_
+    assert model.state_dict()["innerproduct1_weight"].shape == (48, 2)
+
+
+def test_videos_are_sequences_of_images():
+    videos = np.random.default_rng(0).normal(size=(20, 5, 4, 4, 1))
+    net = [layers.InnerProduct("each", num_output=4), layers.GRU(dim_hidden=4), layers.InnerProduct(num_output=2)]
+    assert Classifier(net, epochs=1).fit(videos, np.arange(20) % 2).model_.state_dict()["each_weight"].shape == (16, 4)
+
+
+def test_classes_weights_dask_and_more_samples():
+    import dask.array as da
+
+    up = np.where(AHEAD[:, 0] > 20, "up", "down")
+    net = [layers.GRU(dim_hidden=12), layers.InnerProduct(num_output=2)]
+    classifier = Classifier(net, **FEW).fit(W[:CUT], up[:CUT], sample_weight=np.ones(CUT))
+    assert classifier.score(W[CUT:], up[CUT:]) > 0.9
+    assert classifier.partial_fit(W[:CUT], up[:CUT]).score(W[CUT:], up[CUT:]) > 0.9
+    lazy = da.from_array(W[CUT:], chunks=(100, 24, 2))
+    np.testing.assert_allclose(classifier.predict_proba(lazy).compute(), classifier.predict_proba(W[CUT:]), rtol=1e-4)
+    of_dask = Classifier(net, **FEW).fit(
+        da.from_array(W[:CUT], chunks=(100, 24, 2)), da.from_array(up[:CUT], chunks=100)
+    )
+    assert of_dask.score(W[CUT:], up[CUT:]) > 0.9
+
+
+def forecaster(**options):
+    return Regressor([layers.RecordInput(**WINDOWS), *NETS["lstm"]()], **{**FEW, **options})
+
+
+def test_records_are_read_in_windows():
+    forecast = forecaster(validation=0.2).fit(X[:CUT], Y[:CUT])
+    predicted = forecast.predict(X[CUT:])
+    assert predicted.shape == (len(X) - CUT - 23, 6)
+    np.testing.assert_allclose(predicted[-1], forecast.predict(X[-24:])[0], rtol=1e-5)
+    true = np.lib.stride_tricks.sliding_window_view(Y[CUT:], 6)[24:]
+    error = ((predicted[:-6] - true) ** 2).mean(0) / true.var(0)
+    assert forecast.score(X[CUT:], Y[CUT:]) == pytest.approx(1 - error.mean(), abs=1e-5)
+    assert forecast.score(X[CUT:], Y[CUT:]) > 0.9
+    assert forecast.n_iter_ == FEW["epochs"]
+    again = pickle.loads(pickle.dumps(forecast))
+    np.testing.assert_array_equal(again.predict(X[CUT:]), predicted)
+    assert (cross_val_score(clone(forecast), X, Y, cv=TimeSeriesSplit(2)) > 0.5).all()
+
+
+def test_several_targets_of_windows_keep_their_layout():
+    both = np.stack([Y, -2 * Y], 1)
+    net = [layers.RecordInput(**WINDOWS), layers.LSTM(dim_hidden=12), layers.InnerProduct(num_output=12)]
+    forecast = Regressor(net, **FEW).fit(X[:CUT], both[:CUT])
+    predicted = forecast.predict(X[CUT:])
+    assert predicted.shape == (len(X) - CUT - 23, 6, 2)
+    np.testing.assert_allclose(predicted[..., 1], -2 * predicted[..., 0], rtol=0.4, atol=4)
+    assert forecast.score(X[CUT:], both[CUT:]) > 0.8
+
+
+def test_the_class_after_a_window():
+    up = np.where(Y > 20, "up", "down")
+    net = [layers.RecordInput(sequence=24, horizon=1), layers.GRU(dim_hidden=8), layers.InnerProduct(num_output=2)]
+    classifier = Classifier(net, **FEW).fit(X[:CUT], up[:CUT])
+    found = classifier.predict(X[CUT:])
+    assert found.shape == (len(X) - CUT - 23,)
+    assert classifier.score(X[CUT:], up[CUT:]) == np.mean(found[:-1] == up[CUT + 24 :]) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda f: f().fit(X, Y, sample_weight=np.ones(len(X))), ConfigError, "weights .* count single records"),
+        (lambda f: f().fit(X[:20], Y[:20]), ConfigError, "no window of 24 records and a horizon of 6"),
+        (lambda f: f().fit(X, Y).predict(X[:23]), ValueError, "X has 23 records, but the net reads windows of 24"),
+        (lambda f: f().fit(X, Y).score(X[:29], Y[:29]), ValueError, "are 30 records, but y has 29"),
+        (lambda f: f().fit(X, Y).score(X, Y, np.ones(len(X))), ValueError, "sample_weight counts single records"),
+        (
+            lambda _: Regressor([layers.RecordInput(sequence=24, stride=1), *NETS["lstm"]()]).fit(X, Y),
+            *(ConfigError, "horizon: is missing.*horizon=24"),
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call(lambda: forecaster(epochs=1))
