@@ -105,10 +105,18 @@ class Recall(_Counts):
 
 
 class F1(_Counts):
-    """The macro mean of 2 correct / (predicted + actual), the harmonic mean of precision and recall."""
+    """The macro mean of 2 correct / (predicted + actual), the harmonic mean of precision and recall. Also called dice,
+    of the positions of images."""
 
     def _of_classes(self, correct: np.ndarray, predicted: np.ndarray, actual: np.ndarray) -> np.ndarray:
         return 2 * correct / (predicted + actual)
+
+
+class IoU(_Counts):
+    """The macro mean of correct / (predicted + actual - correct), intersection over union (Jaccard)."""
+
+    def _of_classes(self, correct: np.ndarray, predicted: np.ndarray, actual: np.ndarray) -> np.ndarray:
+        return correct / (predicted + actual - correct)
 
 
 class AUC(SetMetric):
@@ -228,7 +236,9 @@ METRICS: dict[str, dict[str, Callable[[int], SetMetric]]] = {
         "accuracy": Accuracy,
         "auc": AUC,
         "confusion": Confusion,
+        "dice": F1,
         "f1": F1,
+        "iou": IoU,
         "precision": Precision,
         "recall": Recall,
     },

@@ -12,11 +12,14 @@ import numpy as np
 DTYPES = ("uint8", "int16", "int32", "int64", "float16", "float32", "float64")
 MAX_SAMPLE_NBYTES = 256 << 20
 MAX_RANK = 4
+# Whole numbers with more distinct values are labels only if that is said, or if there are many of each.
+FEW_CLASSES = 20
 
 
 class Role(StrEnum):
-    """What a column is for. Labels are numbers of classes; targets are the numbers that a net is to predict; a mask
-    says which values of a target count. Row and file tell where a sample comes from; nets do not read them."""
+    """What a column is for. Labels are numbers of classes, one for a sample or for each of its positions; targets are
+    the numbers that a net is to predict; a mask says which values of a target count. Row and file tell where a sample
+    comes from; nets do not read them."""
 
     FEATURE = "feature"
     LABEL = "label"
@@ -80,6 +83,11 @@ class Column:
         return math.prod(self.shape)
 
     @property
+    def of_positions(self) -> bool:
+        """Whether these are labels of positions, such as the pixels of an image."""
+        return self.role is Role.LABEL and len(self.shape) > 1
+
+    @property
     def nbytes(self) -> int:
         """Bytes of a sample."""
         return self.values * np.dtype(self.dtype).itemsize
@@ -130,6 +138,18 @@ def guess_channels(shape: tuple[int, ...]) -> Channels | None:
     if first == last:
         return None
     return Channels.FIRST if first else Channels.LAST
+
+
+def as_map(raw: np.ndarray) -> np.ndarray:
+    """Maps (rows, H, W) if these are (rows, H, W, 1) or (rows, 1, H, W), else the same array."""
+    if raw.ndim != 4 or 1 not in (raw.shape[1], raw.shape[3]):
+        return raw
+    return raw[..., 0] if raw.shape[3] == 1 else raw[:, 0]
+
+
+def map_dtype(classes: int) -> np.dtype:
+    """The type of labels of positions in shards."""
+    return np.dtype(np.uint8 if classes <= 1 << 8 else np.int32)
 
 
 def stored_dtype(dtype: np.dtype) -> np.dtype | None:

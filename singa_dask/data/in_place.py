@@ -126,8 +126,12 @@ def _with_classes(column: Column, arrays: Sequence[np.ndarray]) -> Column:
     """A label's column with the number of its classes."""
     if column.role is not Role.LABEL:
         return column
-    if column.shape not in ((), (1,)) or not column.dtype.startswith(("int", "uint")):
-        raise DataError(f"{column.dataset!r}: labels must be one whole number per sample. {_CONVERT}")
+    single = column.shape in ((), (1,))
+    if not (single or (len(column.shape) > 1 and column.channels is Channels.NONE)) or column.dtype.startswith(
+        "float"
+    ):
+        message = "labels must be one whole number per sample, or per position of images (H, W)"
+        raise DataError(f"{column.dataset!r}: {message}. {_CONVERT}")
     least, most = min(int(array.min()) for array in arrays), max(int(array.max()) for array in arrays)
     if least < 0:
         raise DataError(f"{column.dataset!r}: labels must be at least 0. Received: {least}. {_CONVERT}")

@@ -51,7 +51,8 @@ Submit = Callable[..., Future]
 class LoadedBatch:
     """One worker's share of a mini-batch: rows [first_row, first_row + len(features)) of `total_rows`.
 
-    features: (rows, *sample shape), normalised. labels: (rows,) int64 classes, (rows, *target shape) targets, or None.
+    features: (rows, *sample shape), normalised. labels: (rows,) int64 classes, (rows, *target shape) targets or
+    classes of positions, or None.
     For sequences of K records: features (rows, K, *sample shape), or (rows, K) if a record is one value; labels
     (rows, K) or (rows, K, *target shape).
     """
@@ -117,7 +118,8 @@ class Loader:
         column, labels = columns_of(store, stream.manifest)
         column = record_column(store, column)
         self.sample_shape = row_shape(records, sample_shapes(tuple(store.shape), column)[1])
-        target = labels.net_shape if labels is not None and labels.role is not Role.LABEL else ()
+        several = labels is not None and (labels.role is not Role.LABEL or labels.of_positions)
+        target = labels.net_shape if labels is not None and several else ()
         self._label_shape = ((answers,) if answers else ()) + target
         self._target_values = math.prod(self._label_shape) if target else 0
         self._folder = str(stream.manifest.folder)
@@ -324,7 +326,7 @@ def _opened(spec: LoadSpec) -> _Source:
     features = _Reading(column, make_normaliser(store, column, dtype), max(1, store.time_steps))
     read = None
     if labels is not None and labels.role is Role.LABEL:
-        read = _Reading(labels, Normaliser(dtype=np.int64))
+        read = _Reading(labels, Normaliser(dtype=dtype.type if labels.of_positions else np.int64))
     elif labels is not None:
         read = _Reading(labels, make_target_normaliser(store, labels, dtype))
     return _Source(stream_of(shards.manifest, spec.conf), shards, features, read)

@@ -115,8 +115,11 @@ def _column(entry: _Fields) -> Column:
     names = entry.take("names", _is_texts, "must be a list of texts", [])
     dataset = entry.take("dataset", _is_path, "must be the path of a dataset", "")
     bare = Column(name, role, dtype, shape, channels)
-    if role is Role.LABEL and (bare.values != 1 or dtype.startswith("float")):
-        raise entry.fault("shape", "of labels must be one value, of whole numbers", f"{list(shape)}, {dtype}")
+    if role is Role.LABEL and (dtype.startswith("float") or not (bare.values == 1 or bare.of_positions)):
+        message = "of labels must be one value or one of each position, of whole numbers"
+        raise entry.fault("shape", message, f"{list(shape)}, {dtype}")
+    if role is Role.LABEL and channels is not Channels.NONE:
+        raise entry.fault("channels", "of labels must be none", channels.value)
     if bare.nbytes > MAX_SAMPLE_NBYTES:
         raise entry.fault("shape", f"must describe a sample of at most {MAX_SAMPLE_NBYTES >> 20} MiB", list(shape))
     if names and (len(shape) > 1 or len(names) != math.prod(shape)):

@@ -11,7 +11,18 @@ from typing import Any, Protocol
 import h5py
 import numpy as np
 
-from singa_dask.data.columns import MAX_RANK, NUMBERED, Channels, Column, Role, guess_channels, stored_dtype
+from singa_dask.data.columns import (
+    FEW_CLASSES,
+    MAX_RANK,
+    NUMBERED,
+    Channels,
+    Column,
+    Role,
+    as_map,
+    guess_channels,
+    map_dtype,
+    stored_dtype,
+)
 from singa_dask.data.containers import dense
 from singa_dask.data.folders import replace_folder, sync
 from singa_dask.data.manifest import MANIFEST_FILE, STATISTICS_FILE, Manifest, Shard
@@ -60,7 +71,7 @@ def write_shards(
 
     x: (N, ...) numbers, the column "x"; up to four dimensions of a sample. Read window by window, so it may be a
         memory map or an object that decodes samples on demand.
-    y: the column "y": (N,) whole numbers are labels, other numbers (N, ...) targets.
+    y: the column "y": (N,) whole numbers are labels, (N, H, W) those of positions, other numbers (N, ...) targets.
     weight, mask: of the samples, (N,), and of the targets' values, shaped as y.
     classes: of y; without y, the symbols that x holds. channels: of x: "first", "last" or "none"; by default the shape
         decides (`guess_channels`), and images of bytes have them last.
@@ -269,20 +280,29 @@ def _feature(x: Samples, channels: Channels | str | None, symbols: Sequence[str]
 
 
 def _answers(y: np.ndarray, total: int, classes: Sequence[str] | int | None) -> tuple[Column, np.ndarray]:
-    if y.ndim != 1 or y.dtype.kind == "f":
+    y = as_map(y) if y.dtype.kind in "biu" else y
+    if y.dtype.kind == "f" or y.ndim not in (1, 3):
         if classes is not None:
             raise DataError(
                 f"y: must be {total} whole numbers, one for each sample, if there are classes. "
                 f"Received: {y.dtype} {y.shape}."
             )
         return _numbers(Y, Role.TARGET, y, total)
-    if y.shape != (total,) or y.dtype.kind not in "bui":
-        raise DataError(f"y: must be {total} numbers, one for each sample. Received: {y.dtype} {y.shape}.")
+    if len(y) != total or y.dtype.kind not in "bui" or 0 in y.shape:
+        raise DataError(f"y: must be numbers of {total} samples. Received: {y.dtype} {y.shape}.")
     count = classes if classes is None or isinstance(classes, int) else len(classes)
     if y.min() < 0 or (count is not None and y.max() >= count):
         told = "at least 0" if count is None else f"0 to {count - 1} for {count} classes"
         raise DataError(f"y: labels must be {told}. Received: {y.min()} to {y.max()}.")
-    return Column(Y, Role.LABEL, "int64", (), classes=_frozen(classes)), y.astype(np.int64, copy=False)
+    if y.ndim > 1 and count is None:
+        count = classes = int(y.max()) + 1
+        if count > FEW_CLASSES:
+            raise DataError(
+                f"y: has integers up to {count - 1} for each position, which are hardly classes. Set classes to "
+                f"{count} if they are, or give them as float32 to predict the numbers."
+            )
+    dtype = np.dtype(np.int64) if y.ndim == 1 or count is None else map_dtype(count)
+    return Column(Y, Role.LABEL, dtype.name, y.shape[1:], classes=_frozen(classes)), y.astype(dtype, copy=False)
 
 
 def _numbers(name: str, role: Role, array: np.ndarray, total: int) -> tuple[Column, np.ndarray]:

@@ -9,8 +9,9 @@ import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_consistent_length, validate_data
 
+from singa_dask.data.columns import as_map
 from singa_dask.estimators.arrays import codes, is_lazy, is_table, unique
 from singa_dask.estimators.base import Estimator
 from singa_dask.job.job_pb2 import JobProto, LayerType
@@ -31,11 +32,11 @@ class Classifier(ClassifierMixin, Estimator):
     workspace: folder of the run, which all workers must share; None keeps nothing. callbacks: see `train`. client:
     trains on its Dask workers as the cluster block says; without, in this process. verbose: show the progress.
 
-    X: (N, D), images (N, H, W, C) or any array (N, ...) of up to four further dimensions; y: (N,) of any type. Both
-    may be Dask collections: predictions of these are lazy. Nets with recurrent layers read X (N, T, ...) as sequences
-    of T time steps, and so do nets with attention if X is (N, T, D); the layers after these read the last step. With
-    RecordInput(sequence=T, horizon=1) as the first layer, X and y are records in the order of time, and the class
-    follows a window of T records.
+    X: (N, D), images (N, H, W, C) or any array (N, ...) of up to four further dimensions; y: (N,) of any type, or maps
+    (N, H, W) with the class of each pixel. Both may be Dask collections: predictions of these are lazy. Nets with
+    recurrent layers read X (N, T, ...) as sequences of T time steps, and so do nets with attention if X is (N, T, D);
+    the layers after these read the last step. With RecordInput(sequence=T, horizon=1) as the first layer, X and y are
+    records in the order of time, and the class follows a window of T records.
 
     classes_, n_features_in_, feature_names_in_, n_iter_ (epochs), history_ (metrics over the steps), model_ (the
     Model), result_ (of `train`).
@@ -81,7 +82,7 @@ class Classifier(ClassifierMixin, Estimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train from new parameters. sample_weight: (N,), how much each sample counts."""
         X, y = self._taken(X, y, first=True)
-        self.classes_ = unique(y)
+        self.classes_, self._positions = unique(y), tuple(map(int, y.shape[1:]))
         return self._train(self._examples(X, y, sample_weight), self._validation_set())
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -91,33 +92,43 @@ class Classifier(ClassifierMixin, Estimator):
             raise ValueError("classes must be passed on the first call to partial_fit.")
         X, y = self._taken(X, y, first=not goes_on)
         if not goes_on:
-            self.classes_ = np.unique(classes)
+            self.classes_, self._positions = np.unique(classes), tuple(map(int, y.shape[1:]))
         return self._train(self._examples(X, y, sample_weight, goes_on=goes_on), None, epochs=1, goes_on=goes_on)
 
     def predict_proba(self, X: Any) -> Any:
-        """The probability of each class.   (N, ...) -> (N, classes), in the order of classes_."""
+        """The probability of each class.   (N, ...) -> (N, classes) or (N, H, W, classes), in the order
+        of classes_."""
         return self._output(X)
 
     def predict(self, X: Any) -> Any:
-        """The most probable class.   (N, ...) -> (N,)"""
+        """The most probable class.   (N, ...) -> (N,) or (N, H, W)"""
         scores = self.predict_proba(X)
         if not is_lazy(scores):
             return _best(scores, self.classes_)
         if is_table(scores):
             meta = _best_of_table(scores._meta, self.classes_)
             return scores.map_partitions(_best_of_table, self.classes_, meta=meta)
-        return scores.map_blocks(_best, self.classes_, dtype=self.classes_.dtype, drop_axis=1)
+        return scores.map_blocks(_best, self.classes_, dtype=self.classes_.dtype, drop_axis=scores.ndim - 1)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The accuracy, of a net that reads windows over those whose horizon is in y."""
+        """The accuracy, of maps over all pixels, of a net that reads windows over those whose horizon is in y."""
+        if self._positions:
+            correct = np.asarray(self.predict(X)) == np.asarray(y)
+            return float(np.average(correct.reshape(len(correct), -1).mean(axis=1), weights=sample_weight))
         if self._windows is None:
             return float(super().score(X, y, sample_weight))
         predicted, true = self._windows.pair(self.predict(X), y, sample_weight)
         return float(np.mean(predicted == true.reshape(-1)))
 
     def _checked_answers(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
-        x, y = validate_data(self, x, y, reset=first, allow_nd=True)
-        check_classification_targets(y)
+        if getattr(y, "ndim", 1) <= 2:
+            x, y = validate_data(self, x, y, reset=first, allow_nd=True)
+            check_classification_targets(y)
+            return x, y
+        x, y = validate_data(self, x, reset=first, allow_nd=True), as_map(np.asarray(y))
+        check_consistent_length(x, y)
+        if y.dtype.kind == "f" and not (y == np.floor(y)).all():
+            raise ValueError("y must be classes, but holds numbers with fractions. Use a Regressor for numbers.")
         return x, y
 
     def _answers(self, y: Any) -> Any:
@@ -136,14 +147,14 @@ class Classifier(ClassifierMixin, Estimator):
     def _set_loss(self, proto: JobProto, y: Any) -> None:
         if self.class_weight is None:
             return
-        factors = compute_class_weight(self.class_weight, classes=self.classes_, y=np.asarray(y))
+        factors = compute_class_weight(self.class_weight, classes=self.classes_, y=np.asarray(y).reshape(-1))
         for layer in proto.neuralnet.layer:
             if layer.type == LayerType.kSoftmaxLoss:
                 layer.softmaxloss_conf.class_weight[:] = factors
 
 
 def _best(scores: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    return classes[np.argmax(scores, axis=1)]
+    return classes[np.argmax(scores, axis=-1)]
 
 
 def _best_of_table(scores: Any, classes: np.ndarray) -> Any:

@@ -263,7 +263,10 @@ def _softmax(graph: Graph, layer: Any, x: str) -> str:
 
 
 def _softmax_loss(graph: Graph, layer: Layer, x: str) -> str:
-    return graph.add("Softmax", [graph.flat(x, source_shape(graph, layer))], axis=-1)
+    shape = source_shape(graph, layer)
+    if len(graph.net.shapes[layer.name]) == 1:
+        return graph.add("Softmax", [graph.flat(x, shape)], axis=-1)
+    return graph.channels_first(graph.add("Softmax", [graph.channels_last(x, shape)], axis=-1), shape)
 
 
 def _rbm_visible(graph: Graph, layer: Layer, x: str) -> str:

@@ -105,14 +105,20 @@ class KnownData:
         """Whether an output is class probabilities."""
         return self.net.predictions()[output]
 
+    def labels_positions(self, output: str) -> bool:
+        """Whether an output is classes of positions."""
+        name = self.answered_by(output)
+        return name is not None and self.net.input_layer(name).labels_positions
+
     def classes(self, output: str) -> tuple[str, ...] | None:
         """The names of the classes of the labels of an output, if they are known."""
         return class_names(self._answers(output))
 
     def names(self, output: str) -> list[str]:
         """The names of the values of an output: of classes, of the values of the target, or else numbers."""
-        width = prod(self.net.shapes[output])
-        return value_names(self._answers(output), width, classifies=self.classifies(output))
+        shape, classifies = self.net.shapes[output], self.classifies(output)
+        width = shape[-1] if classifies else prod(shape)
+        return value_names(self._answers(output), width, classifies=classifies)
 
     def _answers(self, output: str) -> Column | None:
         known = self.inputs.get(self.answered_by(output) or "")

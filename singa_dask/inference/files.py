@@ -25,12 +25,14 @@ MAX_COLUMNS = 10_000
 
 @dataclass(frozen=True)
 class Output:
-    """What is written of a layer. names: of its values; classes: names of the classes of its labels, or None."""
+    """What is written of a layer. names: of its values; classes: names of the classes of its labels, or None;
+    positions: whether it gives classes of positions."""
 
     name: str
     classifies: bool
     names: tuple[str, ...]
     classes: tuple[str, ...] | None = None
+    positions: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def writing(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
 
 
 def table(predicted: Predicted, outputs: Sequence[Output]) -> dict[str, Any]:
-    """The columns of CSV and Parquet, by name: NumPy arrays (n,), or (n T,) of outputs with T time steps.
+    """The columns of CSV and Parquet, by name: NumPy arrays (n,), or (n T,) of outputs with T time steps or positions.
 
     Of several outputs, the columns of each begin with its name and a full stop.
     Raises ConfigError if outputs differ in their time steps.
@@ -94,7 +96,7 @@ def table(predicted: Predicted, outputs: Sequence[Output]) -> dict[str, Any]:
         rows = rows.reshape(len(rows) * steps, prod(rows.shape[1:]) // steps)
         answers = predicted.answers.get(output.name)
         if answers is not None and steps > 1:
-            answers = answers.reshape(len(rows), *answers.shape[2:])
+            answers = answers.reshape(len(rows), *(() if output.classifies else answers.shape[2:]))
         if output.classifies:
             if answers is not None:
                 columns[f"{prefix}label"] = _named(answers, output.classes)
@@ -113,7 +115,8 @@ def table(predicted: Predicted, outputs: Sequence[Output]) -> dict[str, Any]:
     if predicted.files is not None:
         told["file"] = np.repeat(predicted.files, steps)
     if steps > 1:
-        told["step"] = np.tile(np.arange(steps), len(numbers))
+        what = "position" if any(output.positions for output in outputs) else "step"
+        told[what] = np.tile(np.arange(steps), len(numbers))
     return {free_name(name, columns): values for name, values in told.items()} | columns
 
 

@@ -70,7 +70,10 @@ def _numbered(predicted: Predicted, origins: Origins, origin: Origin, rows: int)
 
 def _outputs(model: Model) -> list[Output]:
     known = model.known
-    return [Output(o, known.classifies(o), tuple(known.names(o)), known.classes(o)) for o in model.outputs]
+    return [
+        Output(o, known.classifies(o), tuple(known.names(o)), known.classes(o), known.labels_positions(o))
+        for o in model.outputs
+    ]
 
 
 def _predict(model: Model, block: Block) -> Predicted:

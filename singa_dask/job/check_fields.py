@@ -40,7 +40,7 @@ _FIELDS: dict[Range, str] = {
         kernel kernel_x kernel_y stride stride_x stride_y num_filters num_output num_splits num_slices num_concates
         kernel_z stride_z dilation dilation_x dilation_y dilation_z groups UpsamplingProto.factor
         num_softmax_per_instance num_groups num_heads topk hdim dim_hidden vocab_size feature_dim nworkers_per_procs
-        patience target_shape steps time_steps SliceProto.sizes
+        patience target_shape label_shape steps time_steps SliceProto.sizes
     """,
     NOT_NEGATIVE: """
         step warmup_steps disp_freq disp_after test_freq test_steps test_after validate_freq validate_steps

@@ -41,8 +41,14 @@ class InputLayer(Layer):
 
     @property
     def target_shape(self) -> Shape | None:
-        """The shape of a sample's target in the net; None where the labels are classes."""
+        """The shape of a sample's target in the net, or of its labels if these are of positions; None where a sample
+        has one label."""
         return None
+
+    @property
+    def labels_positions(self) -> bool:
+        """Whether a sample has labels of positions, of the shape `target_shape`."""
+        return False
 
     def labels(self, ops: Ops, labels: Array) -> Array:
         """The labels on the device: class labels as they are given, targets in their shape in the net.
@@ -89,9 +95,9 @@ class RecordInput(InputLayer):
     """y = x: records of HDF5 shards, read and normalised by the loader.   x, y: (B, S).
 
     store_conf: shape (one sample: values; height, width; channels, height, width; or channels and three dimensions),
-    target_shape (of one target, likewise; without it labels are classes), and what the loader reads: backend, path,
-    column, label, batchsize, normalisation, shuffle, random_skip, has_label, sequence, lookahead, horizon, stride,
-    series, time_steps.
+    target_shape (of one target, likewise) or label_shape (of the labels of one sample, such as height, width; without
+    both it has one), and what the loader reads: backend, path, column, label, batchsize, normalisation, shuffle,
+    random_skip, has_label, sequence, lookahead, horizon, stride, series, time_steps.
 
     With sequence a row is K = sequence + lookahead consecutive records, each of shape S: x, y: (B, K) if S is one
     value, else (B, K, S). Row b of the next mini-batch starts `sequence` records later; with horizon or stride, rows
@@ -117,15 +123,26 @@ class RecordInput(InputLayer):
 
     @property
     def target_shape(self) -> Shape | None:
-        """From store_conf.target_shape by the rule of `sample_shape`; of a sequence (K, ...), with a horizon of H
-        records (H, ...), or (H,) if a target is one value."""
+        """From store_conf.target_shape or label_shape by the rule of `sample_shape`; of a sequence (K, ...), with a
+        horizon of H records (H, ...), or (H,) if a target is one value."""
         store = self.proto.store_conf
-        if not store.target_shape:
+        if not (store.target_shape or store.label_shape):
             return None
-        shape = self._net_shape("target_shape", "Write target_shape: 1 for one number.")
+        if store.target_shape and store.label_shape:
+            message = "store_conf.target_shape is given, and label_shape too"
+            raise self.problem(message, list(store.label_shape), "Labels are classes, targets are numbers: give one.")
+        shape = self._net_shape(self._answers, "Write target_shape: 1 for one number.")
         if store.horizon:
             return row_shape(store.horizon, shape)
         return (answers, *shape) if (answers := answers_of(store)) else shape
+
+    @property
+    def labels_positions(self) -> bool:
+        return bool(self.proto.store_conf.label_shape)
+
+    @property
+    def _answers(self) -> str:
+        return "label_shape" if self.labels_positions else "target_shape"
 
     def no_labels(self, rows: int) -> np.ndarray:
         answers, target = answers_of(self.proto.store_conf), self.target_shape
@@ -135,7 +152,7 @@ class RecordInput(InputLayer):
 
     def labels(self, ops: Ops, labels: Array) -> Array:
         shape = self.target_shape
-        return super().labels(ops, labels) if shape is None else self._arranged(ops, labels, "target_shape", shape)
+        return super().labels(ops, labels) if shape is None else self._arranged(ops, labels, self._answers, shape)
 
     @cached_property
     def normalisation(self) -> Normalisation:
@@ -158,7 +175,7 @@ class RecordInput(InputLayer):
         try:
             return ops.xp.ascontiguousarray(arrange(ops.xp, x, shape))
         except ValueError:
-            what, store = "samples" if field == "shape" else "targets", self.proto.store_conf
+            what, store = {"shape": "samples", "label_shape": "labels"}.get(field, "targets"), self.proto.store_conf
             records = f" of sequence {store.sequence} + lookahead {store.lookahead} records" if store.sequence else ""
             records += f" of {store.time_steps} time steps" if store.time_steps else ""
             raise DataError(

@@ -33,6 +33,13 @@ def target_rows(layer: Layer, x: Array, target: Any) -> None:
         )
 
 
+def without_ignored(ctx: Context, labels: Any, ignored: int) -> tuple[Array, Array]:
+    """The labels, of which those that are ignored become 0; and 1 for each that counts, else 0: (B,) each."""
+    labels = ctx.ops.asarray(labels).reshape(-1)
+    counts = labels != ignored
+    return ctx.ops.xp.where(counts, labels, 0), counts.astype(ctx.ops.dtype)
+
+
 def class_labels(layer: Layer, ctx: Context, x: Array, labels: Any, classes: int) -> Array:
     """The labels of the rows of x on the device: (B,) integers.
 

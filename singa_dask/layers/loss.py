@@ -9,7 +9,7 @@ import numpy as np
 
 from singa_dask.layers.base import LossLayer
 from singa_dask.layers.context import Context, Metric
-from singa_dask.layers.labels import class_labels, refuse_targets
+from singa_dask.layers.labels import class_labels, without_ignored
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.layers.softmax import softmax_of_columns
@@ -21,13 +21,17 @@ class SoftmaxLoss(LossLayer):
     """loss = -scale sum_j q_j log softmax(x)_j,  q = (1 - label_smoothing) onehot(label) + label_smoothing / N; the
     output is softmax(x).   x: (B, ...) of N elements -> (B, N).   (Label smoothing: Szegedy et al. 2016.)
 
-    Sources: x, the layer with the labels, and optionally one with a weight per row, (B,) or (B, 1). A row's loss is
-    multiplied by its weight and by the class_weight of its label; both are 1 if not given.
+    Labels of positions, such as the pixels of an image: x: (B, ..., N), labels (B, ...) -> (B, ..., N). The loss of a
+    row is the mean over its P positions; below, each position is then a row, and T counts P times as many.
+
+    Sources: x, the layer with the labels, and optionally one with a weight per row, (B,) or (B, 1), or per position.
+    A row's loss is multiplied by its weight and by the class_weight of its label; both are 1 if not given. The weight
+    is 0 where the label is ignore_label, which may be any number.
     Gradient for x: scale weight (softmax(x) - q) / T; the weights get none.
     Metrics: loss, the sum of the weighted losses divided by the number of rows; accuracy, the fraction of rows, which
     count by their weights, whose label is among the topk largest outputs.
-    softmaxloss_conf: topk, scale, class_weight, label_smoothing. Raises DataError if a weight is negative or not
-    finite.
+    softmaxloss_conf: topk, scale, class_weight, label_smoothing, ignore_label. Raises DataError if a weight is
+    negative or not finite.
     """
 
     type: ClassVar[str] = "kSoftmaxLoss"
@@ -51,28 +55,40 @@ class SoftmaxLoss(LossLayer):
         return (3.0 * others + 2 * sums * self.partition.others if self.partition.splits else 0.0), 0.0
 
     def setup(self, *src: Shape) -> Shape:
-        own = prod(self.sources(src)[0])
-        classes = self.partition.sources[0][0] if self.partition.splits else own
-        refuse_targets(self)
+        scores, positions = self.sources(src)[0], self.targets.get(1)
+        shape: Shape = (prod(scores),)
+        self._places = 1
+        if positions is not None:
+            if positions not in (scores[:-1], (*scores[:-1], 1)):
+                message = "needs the scores of each class at each position of the labels"
+                hint = "Let a Convolution with kernel: 1 make them, with as many filters as there are classes."
+                raise self.problem(message, f"scores {scores}, labels {positions}", hint)
+            shape, self._places = scores, prod(positions)
+        classes = self.partition.sources[0][0] if self.partition.splits else shape[-1]
         if not 1 <= self.conf.topk <= classes:
             raise self.problem(f"softmaxloss_conf.topk must lie between 1 and {classes}", self.conf.topk)
         if len(src) > 2:
-            check_weights(self, src[2])
+            check_weights(self, src[2], positions)
         factors = self.conf.class_weight
         if factors and len(factors) != classes:
             hint = "Give one factor per class, in the order of the classes, or leave it out."
             message = f"softmaxloss_conf.class_weight must have {classes} factors: the layer has {classes} outputs"
             raise self.problem(message, f"{len(factors)} factors", hint)
         self._factors = np.array(factors) if factors else None
-        self._classes, self._smoothing = classes, self.conf.label_smoothing
-        return (own,)
+        self._classes, self._smoothing, self._width = classes, self.conf.label_smoothing, shape[-1]
+        return shape
 
     def forward(self, ctx: Context, *x: Array) -> Array:
-        logits = x[0].reshape(x[0].shape[0], prod(x[0].shape[1:]))
+        logits = x[0].reshape(len(x[0]) * self._places, self._width)
         ctx.x_shape = x[0].shape
-        ctx.targets = class_labels(self, ctx, x[0], x[1], self._classes)
+        labels, counts = x[1], None
+        if self.conf.HasField("ignore_label") and labels is not None:
+            labels, counts = without_ignored(ctx, labels, self.conf.ignore_label)
+        ctx.targets = class_labels(self, ctx, logits, labels, self._classes)
         ctx.y = ctx.buffer("y", logits.shape)
-        ctx.sample_weights = sample_weights(self, ctx, x[2].reshape(-1), len(logits)) if len(x) > 2 else None
+        ctx.sample_weights = self._of_positions(ctx, x[2], len(x[0])) if len(x) > 2 else None
+        if counts is not None:
+            ctx.sample_weights = counts if ctx.sample_weights is None else counts * ctx.sample_weights
         ctx.weights = self._weights(ctx)
         if self.partition.splits:
             ctx.loss, ctx.correct = self._of_columns(ctx, logits)
@@ -84,7 +100,13 @@ class SoftmaxLoss(LossLayer):
                 ctx.loss = _summed(self._losses(ctx, logits), ctx.weights)
             if ctx.sample_weights is not None:
                 ctx.correct = _summed(self._hits(ctx, logits), ctx.sample_weights)
-        return ctx.y
+        return ctx.y if self._places == 1 else ctx.y.reshape(ctx.x_shape)
+
+    def _of_positions(self, ctx: Context, weights: Array, rows: int) -> Array:
+        """The weights of samples or positions, one for each row of the scores."""
+        weights = sample_weights(self, ctx, weights, rows)
+        by_row = weights.reshape(rows, prod(weights.shape[1:]))
+        return ctx.ops.xp.broadcast_to(by_row, (rows, self._places)).reshape(-1)
 
     def _hits(self, ctx: Context, x: Array) -> Array:
         """Whether the label of each row is among the topk largest outputs, (B,)."""
@@ -127,7 +149,7 @@ class SoftmaxLoss(LossLayer):
 
     def backward(self, ctx: Context, dy: Any) -> Any:
         dx = ctx.buffer("dx", ctx.y.shape)
-        scale = self.conf.scale / ctx.step.total_rows
+        scale = self.conf.scale / (ctx.step.total_rows * self._places)
         if self.partition.splits:
             ctx.ops.xp.multiply(ctx.y, scale, out=dx)
             dx[ctx.ops.xp.arange(len(dx)), ctx.columns] -= scale * (1 - self._smoothing) * ctx.own
@@ -140,10 +162,9 @@ class SoftmaxLoss(LossLayer):
         return for_first(self, dx.reshape(ctx.x_shape))
 
     def metrics(self, ctx: Context) -> dict[str, Metric]:
-        rows = ctx.y.shape[0]
-        judged = rows if ctx.sample_weights is None else float(ctx.sample_weights.sum(dtype="float64"))
+        judged = len(ctx.y) if ctx.sample_weights is None else float(ctx.sample_weights.sum(dtype="float64"))
         return {
-            "loss": Metric(float(ctx.loss) * self.conf.scale, rows),
+            "loss": Metric(float(ctx.loss) * self.conf.scale / self._places, ctx.x_shape[0]),
             "accuracy": Metric(float(ctx.correct), judged),
         }
 

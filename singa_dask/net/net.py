@@ -17,6 +17,7 @@ from singa_dask.layers.base import Layer, LossLayer, OutputLayer
 from singa_dask.layers.context import Context, Memory, Metric, Scratch, Step
 from singa_dask.layers.group import Group
 from singa_dask.layers.input import InputLayer
+from singa_dask.layers.labels import refuse_targets
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.rbm import RBM
 from singa_dask.layers.transition import Transition
@@ -333,6 +334,7 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
         read = {position: targets[layer.proto.srclayers[position]] for position in layer.target_positions}
         layer.targets = {position: shape for position, shape in read.items() if shape is not None}
         targets[name] = _target(layer, targets)
+        _check_kind(layer, layers)
         sources = [_source_shape(layers, graph, shapes, name, i) for i in range(len(layer.proto.srclayers))]
         layer.sources(tuple(sources))
         try:
@@ -353,6 +355,21 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
             message = f"has {len(shapes[name])} outputs, but {pieces} layers read them"
             raise layer.problem(message, hint="Make both numbers equal.")
     return shapes
+
+
+def _check_kind(layer: Layer, layers: Mapping[str, Layer]) -> None:
+    """Check that a loss that compares classes gets labels, and one that compares values targets."""
+    compares = layer.compares if isinstance(layer, LossLayer) else ""
+    for position in layer.targets if compares else ():
+        source = layer.proto.srclayers[position]
+        first = labels_from(layers, source)
+        if not isinstance(first, InputLayer) or first.labels_positions == (compares == "classes"):
+            continue
+        if compares == "classes":
+            refuse_targets(layer)
+        message = "compares numbers, but its source has labels of positions, which are classes"
+        hint = "Use SoftmaxLoss for classes. If they are numbers, write the shards with --target."
+        raise layer.problem(message, f"{source!r} has labels of shape {layer.targets[position]}", hint)
 
 
 def _target(layer: Layer, targets: Mapping[str, Shape | None]) -> Shape | None:

@@ -63,7 +63,7 @@ def units(net: Net, name: str) -> tuple[Normalisation, Shape] | None:
                 continue
             for position in layer.target_positions:
                 first = labels_from(every.layers, sources[position])
-                if not isinstance(first, InputLayer):
+                if not isinstance(first, InputLayer) or first.labels_positions:
                     continue
                 if position in layer.targets:
                     return first.target_normalisation, layer.targets[position]

@@ -287,7 +287,7 @@ def random_batch(net: Net, name: str, rows: int) -> Batch:
     if not readers:
         return Batch(features)
     labels = layer.no_labels(rows)
-    if layer.target_shape is not None:
+    if layer.target_shape is not None and not layer.labels_positions:
         return Batch(features, draw.random(labels.shape, np.float32))
     classes = _least(prod(net.source_shape(n, 0)[-1:]) for n in readers)
     return Batch(features, draw.integers(0, max(1, classes), labels.shape))

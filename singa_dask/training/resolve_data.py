@@ -116,7 +116,8 @@ class _Resolver:
             store, trained = layer.store_conf, self.trained.get(layer.name, (None, None))[1]
             if trained is None or store.shape or store.column != trained.column:
                 continue
-            store.shape[:], store.target_shape[:] = trained.shape, trained.target_shape
+            for name in ("shape", "target_shape", "label_shape"):
+                getattr(store, name)[:] = getattr(trained, name)
             for flag, names in (("normalise", ("mean", "std")), ("normalise_target", ("target_mean", "target_std"))):
                 for name in names if getattr(store, flag) else ():
                     getattr(store, name)[:] = getattr(trained, name)
@@ -152,6 +153,7 @@ class _Resolver:
         shape = labels.job_shape if labels is not None and targets else ()
         _check_target_shape(store, shape, info)
         store.target_shape[:] = shape
+        store.label_shape[:] = labels.job_shape if labels is not None and labels.of_positions else ()
         masks = [column.name for column in info.manifest.columns if column.role is Role.MASK]
         if masks and targets and store.normalise_target and phase == Phase.kTrain:
             message = "cannot be used with a mask: the statistics count the masked values, which are 0"

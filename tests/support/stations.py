@@ -48,7 +48,7 @@ EXEMPT: dict[str, dict[str, set[str]]] = {
     },
 }
 # Metrics of which more is better.
-MAXIMISED = {"accuracy", "auc", "f1", "precision", "r2", "recall"}
+MAXIMISED = {"accuracy", "auc", "dice", "f1", "iou", "precision", "r2", "recall"}
 NO_NUMBER = {"confusion"}
 
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from singa_dask.data.columns import MAX_RANK, Channels, Column, Role, guess_channels, stored_dtype
+from singa_dask.data.columns import (
+    FEW_CLASSES,
+    MAX_RANK,
+    Channels,
+    Column,
+    Role,
+    guess_channels,
+    map_dtype,
+    stored_dtype,
+)
 from singa_dask.data.ingest.facts import ColumnFacts, Kind
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import ConfigError, DataError, NotFinite, Problem
@@ -17,21 +27,12 @@ logger = logging.getLogger(__name__)
 
 # Numbers and texts with more distinct values, or fewer samples of each, are labels only if that is said.
 MAX_CLASSES = 1000
-FEW_CLASSES = 20
 SAMPLES_OF_CLASS = 5
 
 
 def array_column(name: str, role: Role, facts: ColumnFacts, channels: Channels | None = None) -> Column:
     """The column of an array. Raises DataError for values that nets cannot read, ConfigError for unknown channels."""
-    shape = facts.filled[0].shape
-    for start, known in zip(facts.starts, facts.blocks, strict=True):
-        if known.rows and known.shape != shape:
-            raise DataError(
-                f"column {facts.name!r}: samples have the shape {shape}, but from sample {start:,} on {known.shape}. "
-                "All must have the same."
-            )
-    if 0 in shape:
-        raise DataError(f"column {facts.name!r}: samples have the shape {shape}, which holds no values.")
+    shape = _one_shape(facts)
     _check_finite(facts)
     where = guess_channels(shape) if channels is None else Channels(channels)
     if where is not None and (len(shape) == MAX_RANK) > (where is not Channels.NONE):
@@ -52,6 +53,20 @@ def array_column(name: str, role: Role, facts: ColumnFacts, channels: Channels |
     dtype = stored_dtype(np.result_type(*(known.dtype for known in facts.filled)))
     assert dtype is not None
     return Column(name, role, dtype.name, shape, where)
+
+
+def _one_shape(facts: ColumnFacts) -> tuple[int, ...]:
+    """The shape of the samples, which must be the same in all blocks and hold values. Raises DataError."""
+    shape = facts.filled[0].shape
+    for start, known in zip(facts.starts, facts.blocks, strict=True):
+        if known.rows and known.shape != shape:
+            raise DataError(
+                f"column {facts.name!r}: samples have the shape {shape}, but from sample {start:,} on {known.shape}. "
+                "All must have the same."
+            )
+    if 0 in shape:
+        raise DataError(f"column {facts.name!r}: samples have the shape {shape}, which holds no values.")
+    return shape
 
 
 def _check_finite(facts: ColumnFacts) -> None:
@@ -104,6 +119,7 @@ def answers_column(
             f"column {facts.name!r}: {facts.missing:,} label(s) are missing, the first in sample "
             f"{facts.first_missing:,}. Leave out these samples."
         )
+    shape = _one_shape(facts)
     distinct = _distinct(facts)
     if ordered and len(distinct) > 1 and facts.ascending():
         note = f"the labels {name!r} are sorted, and the samples are not shuffled: mini-batches hold few classes"
@@ -112,7 +128,10 @@ def answers_column(
     names = source.classes.get(facts.name)
     if Kind.TEXT in kinds:
         return _of_texts(name, facts, distinct, names, source)
-    return _of_numbers(name, facts, distinct, names, source)
+    column, recoded = _of_numbers(name, facts, distinct, names, source)
+    if shape:
+        column = replace(column, shape=shape, dtype=map_dtype(column.num_classes or 0).name)
+    return column, recoded
 
 
 def _of_texts(
@@ -197,7 +216,7 @@ def _check_count(facts: ColumnFacts, distinct: set, source: Source) -> None:
     samples = sum(known.rows for known in facts.blocks)
     if facts.name in source.roles or len(distinct) <= FEW_CLASSES:
         return
-    if len(distinct) > MAX_CLASSES or samples < SAMPLES_OF_CLASS * len(distinct):
+    if len(distinct) > MAX_CLASSES or samples < SAMPLES_OF_CLASS * len(distinct) or facts.filled[0].shape:
         text = Kind.TEXT in facts.kinds
         way = "" if text else f"For numbers to predict, set targets={facts.name!r} (--target). "
         raise DataError(

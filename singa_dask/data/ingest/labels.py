@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.columns import MAX_RANK, Role, stored_dtype
+from singa_dask.data.columns import MAX_RANK, Role, as_map, stored_dtype
 from singa_dask.data.ingest.facts import Facts, Kind
 from singa_dask.data.ingest.series import MAX_VALUES, encode_series, note_unusable
 from singa_dask.errors import DataError
 
 FEW_VALUES = 20
+# Of maps, whose distinct values are found portion by portion.
+CHECKED_VALUES = 1 << 20
 
 
 def encode_array(name: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
@@ -38,11 +40,15 @@ def encode_array(name: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
 
 
 def encode_answers(name: str, raw: Any, role: Role | None) -> tuple[np.ndarray, Facts]:
-    """A column of y: texts and truth values are labels, whole numbers (rows,) are labels, other numbers are targets;
-    `role` overrules this for numbers.
+    """A column of y: texts and truth values are labels, whole numbers (rows,) are labels, and so are those of maps
+    (rows, H, W), one of each position; other numbers are targets. `role` overrules this for numbers.
 
     Raises DataError.
     """
+    if isinstance(raw, np.ndarray) and (role is Role.LABEL or (role is None and raw.dtype.kind in "biu")):
+        raw = as_map(raw)
+        if raw.ndim == 3 or (raw.ndim > 3 and role is Role.LABEL):
+            return _map(name, raw)
     if not isinstance(raw, np.ndarray) or raw.dtype.kind not in "iuf" or (raw.dtype.kind != "f" and raw.ndim == 1):
         raw, facts = _of_one_axis(name, raw, role)
         if facts is not None:
@@ -57,10 +63,37 @@ def encode_answers(name: str, raw: Any, role: Role | None) -> tuple[np.ndarray, 
         raw = raw[:, 0]
     if raw.ndim != 1:
         raise DataError(
-            f"column {name!r}: labels must be one number for each sample, but a sample has the shape {raw.shape[1:]}. "
-            "Give each label as a column of its own, or leave out `labels` to predict the numbers."
+            f"column {name!r}: labels must be one number for each sample, or one for each position of images (H, W), "
+            f"but a sample has the shape {raw.shape[1:]}. Give each label as a column of its own, or leave out "
+            "`labels` to predict the numbers."
         )
     return _whole(name, raw)
+
+
+def _map(name: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
+    """Labels of positions, in the type in which they came if it is one of integers."""
+    if raw.dtype == bool:
+        raw = raw.astype(np.uint8)
+    values, facts = encode_array(name, raw)
+    facts.kind = Kind.WHOLE
+    if facts.missing:
+        return np.zeros(values.shape, np.uint8), facts
+    distinct = np.empty(0, values.dtype)
+    step = max(1, CHECKED_VALUES // max(1, values[:1].size))
+    for start in range(0, len(values), step):
+        distinct = np.union1d(distinct, values[start : start + step])
+        if distinct.size > MAX_VALUES:
+            break
+    broken = distinct[~np.isfinite(distinct) | (distinct != np.floor(distinct))]
+    if broken.size:
+        raise DataError(
+            f"column {name!r}: labels must be integers, but one is {broken[0]:g}. To predict the numbers, say "
+            "--target in place of --label; in Python, leave out `labels`."
+        )
+    if distinct.size:
+        facts.low, facts.high = int(distinct[0]), int(distinct[-1])
+    facts.values = [int(value) for value in distinct.tolist()] if distinct.size <= MAX_VALUES else None
+    return values if values.dtype in (np.uint8, np.int16) else values.astype(np.int64), facts
 
 
 def _of_one_axis(name: str, raw: Any, role: Role | None) -> tuple[np.ndarray, Facts | None]:

@@ -70,7 +70,7 @@ def lying(source: Source) -> tuple[list[Path], dict[str, tuple[str, Role]], dict
     roles = dict.fromkeys(source.x, Role.FEATURE)
     for name in source.y:
         dataset = _find(files[0], blocks[0].columns[name], False)
-        whole = dataset is not None and dataset.dtype.kind in "iu" and len(dataset.shape) == 1
+        whole = dataset is not None and dataset.dtype.kind in "iu" and len(dataset.shape) in (1, 3)
         roles[name] = source.roles.get(name, Role.LABEL if whole else Role.TARGET)
     for given, own, role in ((source.weight, WEIGHT, Role.WEIGHT), (source.mask, MASK, Role.MASK)):
         if given is not None:

@@ -58,6 +58,8 @@ BY_SKLEARN = {
     "precision": lambda y, p, w: sk.precision_score(y, p.argmax(1), average="macro", sample_weight=w, zero_division=0),
     "recall": lambda y, p, w: sk.recall_score(y, p.argmax(axis=1), average="macro", sample_weight=w, zero_division=0),
     "f1": lambda y, p, w: sk.f1_score(y, p.argmax(axis=1), average="macro", sample_weight=w, zero_division=0),
+    "dice": lambda y, p, w: sk.f1_score(y, p.argmax(axis=1), average="macro", sample_weight=w, zero_division=0),
+    "iou": lambda y, p, w: sk.jaccard_score(y, p.argmax(axis=1), average="macro", sample_weight=w, zero_division=0),
     "confusion": lambda y, p, w: sk.confusion_matrix(y, p.argmax(axis=1), sample_weight=w),
     "mae": lambda y, p, w: sk.mean_absolute_error(y, p, sample_weight=w),
     "mse": lambda y, p, w: sk.mean_squared_error(y, p, sample_weight=w),

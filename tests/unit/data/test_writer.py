@@ -101,7 +101,7 @@ def test_windows_are_small_enough_to_shuffle(total, nbytes, expected):
         (np.zeros((4, 2), "S1"), None, {}, "x: must be numbers"),
         (np.full((4, 2), np.nan), None, {}, "sample 0 holds a value that is not a finite float32"),
         (np.full((4, 2), 1e300), None, {}, "not a finite float32"),
-        (np.zeros((4, 2)), np.zeros(3, int), {}, "y: must be 4 numbers, one for each sample"),
+        (np.zeros((4, 2)), np.zeros(3, int), {}, "y: must be numbers of 4 samples"),
         (np.zeros((4, 2)), np.zeros((3, 2)), {}, "y: must be numbers for 4 samples"),
         (np.zeros((4, 2)), np.zeros(4), {"classes": 3}, "y: must be 4 whole numbers"),
         (np.zeros((4, 2)), None, {"weight": np.ones(5)}, "weight: must be numbers for 4 samples"),

@@ -1,0 +1,96 @@
+"""Estimators whose answers are fields: a class or numbers for each pixel."""
+
+import dask.array as da
+import numpy as np
+import pytest
+
+from singa_dask import Classifier, Job, Model, layers, load_model, train, updaters
+from singa_dask.errors import ConfigError
+from singa_dask.inference.blocks import own_blocks
+from singa_dask.inference.run import predict_blocks
+
+DRAW = np.random.default_rng(0)
+X = DRAW.standard_normal((80, 6, 5, 2)).astype("f4")
+Y = np.concatenate([X, -X.sum(axis=-1, keepdims=True)], axis=-1).argmax(axis=-1)
+NAMES = np.array(["ice", "land", "sea"])
+
+
+def net():
+    return [layers.Convolution("scores", num_filters=3, kernel=1)]
+
+
+def classifier(**settings):
+    return Classifier(net(), epochs=30, learning_rate=0.05, random_state=0, **settings)
+
+
+def test_maps_of_classes():
+    fitted = classifier(class_weight="balanced", validation=0.2).fit(X, NAMES[Y])
+    assert list(fitted.classes_) == list(NAMES)
+    p, best = fitted.predict_proba(X), fitted.predict(X)
+    assert p.shape == (80, 6, 5, 3) and best.shape == (80, 6, 5)
+    np.testing.assert_array_equal(best, NAMES[p.argmax(axis=-1)])
+    assert fitted.score(X, NAMES[Y]) == pytest.approx((best == NAMES[Y]).mean()) and fitted.score(X, NAMES[Y]) > 0.8
+    weights = DRAW.random(80)
+    assert fitted.score(X, NAMES[Y], weights) == pytest.approx(
+        np.average((best == NAMES[Y]).mean(axis=(1, 2)), weights=weights)
+    )
+
+
+def test_maps_of_dask():
+    x, y = da.from_array(X, chunks=(20, 6, 5, 2)), da.from_array(Y * 10, chunks=(20, 6, 5))
+    fitted = classifier().fit(x, y)
+    assert list(fitted.classes_) == [0, 10, 20]
+    lazy = fitted.predict(x)
+    assert isinstance(lazy, da.Array) and lazy.shape == (80, 6, 5)
+    np.testing.assert_array_equal(lazy.compute(), fitted.predict(X))
+    assert fitted.score(x, y) > 0.8
+
+
+def test_numbers_with_fractions_are_no_classes():
+    with pytest.raises(ValueError, match=r"y must be classes.*Regressor"):
+        classifier().fit(X, X[..., 0])
+
+
+def test_weights_of_samples_count():
+    weights = np.r_[np.ones(40), np.zeros(40)]
+    y = Y.copy()
+    y[40:] = 0
+    fitted = classifier().fit(X, y, sample_weight=weights)
+    assert fitted.score(X[:40], Y[:40]) > 0.8
+
+
+def test_a_job_predicts_maps_to_files(tmp_path):
+    test = layers.RecordInput("data", batchsize=20, include=["kTest"])
+    job = Job(
+        name="maps",
+        layers=[layers.RecordInput("data", batchsize=20, exclude=["kTest"]), test, *net(), layers.SoftmaxLoss("loss")],
+        updater=updaters.Adam(lr=0.05),
+        train_steps=40,
+        metric=["iou", "dice"],
+        test_freq=40,
+    )
+    result = train(job, data=(X, Y), validation=(X[:20], Y[:20]), processes=False, workspace=tmp_path / "run")
+    measured = result.history.query("phase == 'test'").iloc[-1]
+    model = load_model(tmp_path / "run")
+    best = model.predict(X[:20]).argmax(axis=-1)
+    assert measured.accuracy == pytest.approx((best == Y[:20]).mean())
+    assert measured.iou < measured.dice <= 1
+    import h5py
+    import pandas
+
+    predict_blocks(model, own_blocks(model), tmp_path / "p.h5")
+    with h5py.File(tmp_path / "p.h5") as file:
+        found = file["loss/class"][()][np.argsort(file["sample"][()])]
+        assert (file["loss/label"].shape, found.shape) == ((20, 6, 5), (20, 6, 5))
+        assert list(file["loss/probabilities"].attrs["classes"]) == ["0", "1", "2"]
+    predict_blocks(model, own_blocks(model), tmp_path / "p.csv")
+    table = pandas.read_csv(tmp_path / "p.csv")
+    assert list(table.columns[:5]) == ["sample", "position", "label", "class", "probability"]
+    assert len(table) == 600 and (table.label == table["class"]).mean() == pytest.approx(measured.accuracy)
+
+
+def test_a_model_without_shards_names_the_shape_of_the_labels():
+    model = Model([layers.RecordInput(shape=[2, 6, 5], label_shape=[6, 5]), *net(), layers.SoftmaxLoss()])
+    assert float(model(X, Y)) > 0
+    with pytest.raises(ConfigError, match="its source has labels of positions"):
+        Model([layers.RecordInput(shape=[2, 6, 5], label_shape=[6, 5]), *net(), layers.MSELoss()])
