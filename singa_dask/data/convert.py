@@ -16,6 +16,7 @@ from singa_dask.data.fetch import raw_files
 from singa_dask.data.folders import replace_folder
 from singa_dask.data.in_place import index
 from singa_dask.data.ingest.options import SHARES, SPLIT_OPTIONS, Splits
+from singa_dask.data.ingest.repeats import note_repeats
 from singa_dask.data.ingest.write import ENCODING_OPTIONS, write
 from singa_dask.data.manifest import Manifest, warn_of_note
 from singa_dask.data.sources import csv, hdf5, images, kvfile, netcdf, npz, parquet, zarr
@@ -171,6 +172,8 @@ def _write_sources(
             (made,) = write(source, folder / split, nshards=nshards, shuffle=mixed, **writing).values()
             if "like" not in writing:  # the other splits have its encoders and classes
                 writing = {key: writing[key] for key in writing if key not in ENCODING_OPTIONS} | {"like": made}
+        folders = {split: folder / split for split in sources}
+        note_repeats(folders, writing.get("client"), lambda *_: None, durable=True)
     return {split: Manifest.load(out / split) for split in sources}
 
 

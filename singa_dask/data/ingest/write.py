@@ -26,6 +26,7 @@ from singa_dask.data.ingest.layout import SPLITS, Layout, make_layout
 from singa_dask.data.ingest.like import prepared_like
 from singa_dask.data.ingest.options import MAX_CATEGORIES, Encoding, Splits
 from singa_dask.data.ingest.progress import Bar
+from singa_dask.data.ingest.repeats import note_repeats
 from singa_dask.data.ingest.run import Function, call_all, gather, run_here
 from singa_dask.data.ingest.splits import Rules, check_columns, limited
 from singa_dask.data.ingest.stage import StagePlan, stage, unwritable
@@ -115,6 +116,9 @@ def write(
                 folders = work.assemble(layout, client, bar, durable)
                 for folder in folders.values():
                     write_files(folder, origins.files)
+                if len(folders) > 1:
+                    bar.begin("comparing", sum(layout.nshards))
+                    note_repeats(folders, client, lambda *_: bar.advance(0, 0), durable=durable)
                 _put_in_place(folders, out, overwrite, durable)
         except (DataError, ConfigError):
             work.remove()  # another call needs other samples or options
