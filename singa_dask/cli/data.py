@@ -203,7 +203,7 @@ def _described(manifest: Manifest, channels_given: bool) -> Iterator[str]:
     for column in columns:
         yield f"{column.name:{width}}  {column.role.value:7}  {_form(column, channels_given)}"
     for encoder in manifest.encoders[:_CODERS_SHOWN]:
-        yield f"{'':{width}}    {_encoded(dict(encoder))}"
+        yield f"{'':{width}}    {_encoded(encoder.to_json())}"
     if len(manifest.encoders) > _CODERS_SHOWN:
         yield f"{'':{width}}    and {len(manifest.encoders) - _CODERS_SHOWN:,} more"
 
@@ -230,6 +230,8 @@ def _encoded(encoder: dict[str, Any]) -> str:
         "onehot": f"{len(encoder.get('categories', ())):,} categories, one-hot",
         "ordinal": f"{len(encoder.get('categories', ())):,} categories, numbered",
         "date": "days",
+        "zoned date": "days, in UTC",
+        "timedelta": "days",
         "number": "number",
     }[kind]
     return f"{column}: {text}" + (f"; missing values are {encoder['fill']}" if "fill" in encoder else "")

@@ -37,6 +37,9 @@ from singa_dask.cli.run import fork_workers
     metavar="NAME=FORMAT",
     help="With --data, csv: dates, for example day=%d.%m.%Y. Repeatable.",
 )
+@click.option("--category", multiple=True, metavar="NAME", help="With --data, csv: a column of texts. Repeatable.")
+@click.option("--header/--no-header", default=None, help="With --data, csv: whether the first line names the columns.")
+@click.option("--separator", help="With --data, csv: the separator [default: as in training].")
 @click.option(
     "--out",
     type=OUTPUT,
@@ -65,8 +68,8 @@ def predict(
 
     JOB is the workspace of a run, or a checkpoint file. It may also be a job file, with --checkpoint.
     """
-    if any(columns.values()) and data is None:
-        raise click.UsageError("--x, --y and --date name columns of --data: give it too.")
+    if data is None and any(value not in (None, ()) for value in columns.values()):
+        raise click.UsageError("--x, --y and the options of reading are for --data: give it too.")
     if workers and (scheduler or scheduler_file):
         raise click.UsageError("--workers starts a local cluster: leave out --scheduler and --scheduler-file.")
     with ExitStack() as stack:

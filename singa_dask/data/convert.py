@@ -6,6 +6,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from singa_dask.data.ingest.options import SHARES, SPLIT_OPTIONS, Splits
 from singa_dask.data.ingest.repeats import note_repeats
 from singa_dask.data.ingest.write import ENCODING_OPTIONS, write
 from singa_dask.data.manifest import Manifest, warn_of_note
+from singa_dask.data.schema import Reading
 from singa_dask.data.sources import csv, hdf5, images, kvfile, netcdf, npz, parquet, zarr
 from singa_dask.data.sources.source import Source
 from singa_dask.data.writer import write_shards
@@ -95,7 +97,7 @@ def shard_files(
         reading = {key: value for key, value in options.items() if key not in _WRITING}
         if rules.columns:
             reading["split"] = rules.columns
-        sources = READERS[what](source, **reading)
+        sources = {split: _read_as(what, found) for split, found in READERS[what](source, **reading).items()}
         if in_place:
             return _index(sources, out, window, overwrite)
         writing = {key: value for key, value in options.items() if key in _WRITING}
@@ -112,6 +114,10 @@ def shard_files(
     return shard_recipe(
         load_recipe(what), out, nshards or 1, source, window=window, shuffle=shuffle, overwrite=overwrite
     )
+
+
+def _read_as(what: str, source: Source) -> Source:
+    return source if source.reading.format else replace(source, reading=Reading(what))
 
 
 def shard_recipe(

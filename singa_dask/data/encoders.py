@@ -17,7 +17,8 @@ from singa_dask.data.ingest.facts import Facts, Kind
 from singa_dask.data.ingest.series import as_texts, encode_series
 from singa_dask.errors import DataError, nearest
 
-KINDS = ("number", "onehot", "ordinal", "date")
+KINDS = ("number", "onehot", "ordinal", "date", "zoned date", "timedelta")
+DATES = ("date", "zoned date")
 MISSING = -1
 MAX_SHOWN = 60
 
@@ -26,7 +27,8 @@ MAX_SHOWN = 60
 class Encoder:
     """How one column of a table becomes features.
 
-    number: as it is. date: days since `origin`, itself days since 1970. onehot: 1 at the place of the category, else
+    number: as it is. date: days since `origin`, itself days since 1970. zoned date: the same in UTC, of dates with a
+    time zone. timedelta: days. onehot: 1 at the place of the category, else
     0. ordinal: the place. fill: what replaces a missing value, a category or a number; None if it is an error.
     unknown: what an unknown category becomes: "error", or "zeros" (ordinal: -1).
     """
@@ -41,6 +43,11 @@ class Encoder:
     @property
     def categorical(self) -> bool:
         return self.kind in ("onehot", "ordinal")
+
+    @property
+    def holds(self) -> Kind:
+        """What the column of the table must hold; numbers may be categories too."""
+        return Kind.TEXT if self.categorical else Kind(self.kind)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,16 +73,16 @@ class Encoder:
             known = np.flatnonzero(values_N >= 0)
             out_NW[known, values_N[known]] = 1
             return
-        out_NW[:, 0] = values_N if self.kind != "date" else values_N - self.origin
+        out_NW[:, 0] = values_N - self.origin if self.kind in DATES else values_N
         if isinstance(self.fill, float):
-            fill = self.fill - (self.origin if self.kind == "date" else 0)
+            fill = self.fill - (self.origin if self.kind in DATES else 0)
             out_NW[np.isnan(out_NW[:, 0]), 0] = fill
 
     def to_json(self) -> dict[str, Any]:
         entries: dict[str, Any] = {"column": self.column, "kind": self.kind}
         if self.categorical:
             entries |= {"categories": list(self.categories), "unknown": self.unknown}
-        if self.kind == "date":
+        if self.kind in DATES:
             entries["origin"] = self.origin
         if self.fill is not None:
             entries["fill"] = self.fill
@@ -137,19 +144,16 @@ def _checked(encoder: Encoder, values: np.ndarray, facts: Facts) -> np.ndarray:
             "was trained without missing values. Fill it, or write the shards with the option missing."
         )
     if not encoder.categorical:
-        wanted = Kind.DATE if encoder.kind == "date" else Kind.NUMBER
         if facts.kind is Kind.EMPTY:
             return np.full(len(values), np.nan)
-        if facts.kind is not wanted:
-            hint = "Convert it."
-            if encoder.kind == "date":
-                hint = f"Convert it: pandas.to_datetime in Python, --date {encoder.column}=%d.%m.%Y for a CSV file."
-            raise DataError(f"{name}: holds {facts.kind}s, but the net was trained with {wanted}s. {hint}")
+        if facts.kind is not encoder.holds:
+            message = f"{name}: holds {facts.kind}s, but the net was trained with {encoder.holds}s."
+            raise DataError(f"{message} {conversion(encoder, facts.kind)}")
         return values
     if facts.kind is Kind.NUMBER:
         values, facts = as_texts(values, facts)
-    elif facts.kind is Kind.DATE:
-        raise DataError(f"{name}: holds dates, but the net was trained with categories. Convert it to text.")
+    elif facts.kind not in (Kind.TEXT, Kind.EMPTY):
+        raise DataError(f"{name}: holds {facts.kind}s, but the net was trained with categories. Convert it to text.")
     if facts.kind is Kind.EMPTY:
         facts.values, values = [], np.full(len(values), MISSING, np.int32)
     codes = encoder.recode(facts.values or [])[values]
@@ -161,6 +165,22 @@ def _checked(encoder: Encoder, values: np.ndarray, facts: Facts) -> np.ndarray:
             'Or write the shards with unknown="zeros".'
         )
     return codes
+
+
+def conversion(encoder: Encoder, held: Kind) -> str:
+    """How to make a column that holds another kind suit an encoder."""
+    match encoder.holds, held:
+        case Kind.DATE, Kind.ZONED:
+            return "A zoned date has a time zone: convert it to that of the other dates, and remove it (tz_localize)."
+        case Kind.ZONED, Kind.DATE:
+            return "A zoned date has a time zone: add it, with tz_localize in pandas, or as 2024-01-31T10:00Z."
+        case ((Kind.DATE | Kind.ZONED), _):
+            return f"Convert it: pandas.to_datetime in Python, --date {encoder.column}=%d.%m.%Y for a CSV file."
+        case Kind.TIMEDELTA, _:
+            return "Convert it with its unit: pandas.to_timedelta."
+        case Kind.NUMBER, Kind.TIMEDELTA:
+            return "Divide it by the unit of the numbers, such as pandas.Timedelta(hours=1)."
+    return "Convert it."
 
 
 def _encoder(place: int, entry: Any) -> Encoder:
@@ -197,6 +217,15 @@ def _encoder(place: int, entry: Any) -> Encoder:
         entry.get("unknown", "error"),
         float(entry.get("origin", 0.0)),
     )
+
+
+def is_plain_number(category: str) -> bool:
+    """Whether a category is a number as `as_texts` writes it."""
+    try:
+        number = float(category)
+    except ValueError:
+        return False
+    return math.isfinite(number) and category == (str(int(number)) if number.is_integer() else repr(number))
 
 
 def _is_number(value: Any) -> bool:

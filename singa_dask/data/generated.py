@@ -14,6 +14,7 @@ import numpy as np
 
 from singa_dask.data.columns import Channels, Column, Role
 from singa_dask.data.manifest import Manifest, Shard
+from singa_dask.data.schema import Schema
 from singa_dask.data.stream import AnyStream
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.layers import GeneratedInput
@@ -40,7 +41,7 @@ def generated_manifest(layer: GeneratedInput) -> Manifest:
     order = json.dumps([layer.proto.user_type, layer.user_conf], sort_keys=True)
     window = -(-total // WINDOWS)
     return Manifest(
-        total, tuple(columns), window, (Shard("", total, ()),), order, folder=Path(f"layer {layer.name!r}")
+        total, Schema(tuple(columns)), window, (Shard("", total, ()),), order, folder=Path(f"layer {layer.name!r}")
     )
 
 

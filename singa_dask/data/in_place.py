@@ -11,6 +11,7 @@ import numpy as np
 from singa_dask.data.columns import Channels, Column, Role, guess_channels, stored_dtype
 from singa_dask.data.folders import replace_folder
 from singa_dask.data.manifest import WAY_OUT, Manifest, Shard
+from singa_dask.data.schema import Reading, Schema
 from singa_dask.data.shards import contiguous_range, open_untrusted, window_hash
 from singa_dask.data.sources.conventions import packing
 from singa_dask.data.statistics import Statistics
@@ -51,8 +52,9 @@ def index(
             own = _statistics(path, column, of[column.name], weight)
             statistics[column.name] = statistics[column.name].merge(own)
     labelled = [_with_classes(column, [of[column.name] for of in arrays.values()]) for column in columns]
+    schema = Schema(tuple(labelled), reading=Reading("hdf5"))
     with replace_folder(Path(out).absolute(), overwrite) as folder:
-        finish(folder, labelled, statistics, shards, window, order="source", in_place=True)
+        finish(folder, schema, statistics, shards, window, order="source", in_place=True)
     return Manifest.load(out)
 
 

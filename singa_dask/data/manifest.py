@@ -14,15 +14,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from singa_dask.data.columns import IDENTITY, Column, Role
+from singa_dask.data.encoders import Encoders
+from singa_dask.data.schema import VERSION, Schema
 from singa_dask.errors import DataError, nearest, way_out
 from singa_dask.files import read_text
 
@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 MANIFEST_FILE = "manifest.json"
 STATISTICS_FILE = "statistics.h5"
 FORMAT = "singa-dask shards"
-VERSION = 2
 HASH = "blake2b-128"
 MAX_MANIFEST_NBYTES = 256 << 20
 WAY_OUT = "Copy the data set again, or rewrite it with `singa-dask shard`."
@@ -62,19 +61,27 @@ class Manifest:
 
     order: how the samples were ordered when they were written; folders with the same order and number of samples hold
     the same samples in the same places, if they were written from the same samples. in_place: whether the shards are
-    files of the user's, outside of the folder. encoders: how the columns of a table became features. notes: warnings
-    to log when the data set is opened.
+    files of the user's, outside of the folder. notes: warnings to log when the data set is opened.
     """
 
     total: int
-    columns: tuple[Column, ...]
+    schema: Schema
     window: int
     shards: tuple[Shard, ...]
     order: str = ""
     in_place: bool = False
-    encoders: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     folder: Path | None = field(default=None, compare=False)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What the shards hold of each sample."""
+        return self.schema.columns
+
+    @property
+    def encoders(self) -> Encoders:
+        """How the columns of a table became features."""
+        return self.schema.encoders
 
     @property
     def shuffled(self) -> bool:
@@ -112,9 +119,9 @@ class Manifest:
 
     @property
     def description(self) -> str:
-        """What a trained net has to know of its data: the columns and encoders, as JSON."""
-        read = (column for column in self.columns if column.role not in IDENTITY)
-        return json.dumps({"columns": list(map(_column_fields, read)), "encoders": list(self.encoders)})
+        """The schema as JSON, which checkpoints keep: of the columns that a net reads."""
+        read = tuple(column for column in self.columns if column.role not in IDENTITY)
+        return replace(self.schema, columns=read).to_json()
 
     @cached_property
     def shard_starts(self) -> np.ndarray:
@@ -144,12 +151,11 @@ class Manifest:
             "format": FORMAT,
             "version": VERSION,
             "total": self.total,
-            "columns": list(map(_column_fields, self.columns)),
+            **self.schema.fields,
             "window": self.window,
             "hash": HASH,
             "order": self.order,
             "in_place": self.in_place,
-            "encoders": list(self.encoders),
             "notes": list(self.notes),
             "shards": [{"file": s.file, "samples": s.samples, "windows": list(s.windows)} for s in self.shards],
         }
@@ -178,24 +184,6 @@ class Manifest:
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: is not JSON ({error}). {WAY_OUT}") from error
         return read_manifest(path, fields)
-
-
-def _column_fields(column: Column) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "name": column.name,
-        "role": column.role.value,
-        "dtype": column.dtype,
-        "shape": list(column.shape),
-        "channels": column.channels.value,
-        "classes": list(column.classes) if isinstance(column.classes, tuple) else column.classes,
-        "mean": list(column.mean),
-        "std": list(column.std),
-    }
-    if column.names:
-        fields["names"] = list(column.names)
-    if column.dataset:
-        fields["dataset"] = column.dataset
-    return fields
 
 
 @lru_cache(maxsize=64)

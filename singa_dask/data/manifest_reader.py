@@ -1,7 +1,4 @@
-"""Reads a manifest, which may come from anywhere: every field is checked.
-
-Version 1 had the columns "features" and "labels".
-"""
+"""Reads a manifest, which may come from anywhere: every field is checked."""
 
 from __future__ import annotations
 
@@ -14,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from singa_dask.data.columns import DTYPES, MAX_RANK, MAX_SAMPLE_NBYTES, NAME_RULE, Channels, Column, Role, is_name
-from singa_dask.data.manifest import FORMAT, HASH, VERSION, WAY_OUT, Manifest, Shard
+from singa_dask.data.encoders import Encoders
+from singa_dask.data.manifest import FORMAT, HASH, WAY_OUT, Manifest, Shard
+from singa_dask.data.schema import TYPES, VERSION, Reading, Schema
 from singa_dask.errors import DataError
 
 _SHARD_NAME = re.compile(r"shard-\d{5,}\.h5")
@@ -24,34 +23,63 @@ _DIGEST = re.compile(r"[0-9a-f]{32}")
 def read_manifest(path: Path, fields: Any) -> Manifest:
     """The manifest at `path` with these fields. Raises DataError that names the field and the received value."""
     top = _Fields(path, fields)
-    version = top.take(
-        "version",
-        lambda v: _is_count(v) and v <= VERSION,
-        f"must be at most {VERSION}: this data set needs a newer singa_dask",
-    )
     top.take("format", lambda v: v == FORMAT, f"must be {FORMAT!r}")
+    top.take("version", _is_count, "must be a positive whole number")
+    _check_version(f"{path}: ", fields, "Write it again with `singa-dask shard`.")
     top.take("hash", lambda v: v == HASH, f"must be {HASH!r}")
-    columns = _columns_of_version_1(top) if version == 1 else _columns(top)
+    schema = _schema(top)
     window = top.take("window", _is_count, "must be a positive whole number")
     notes = top.take("notes", _is_texts, "must be a list of texts")
-    order, in_place, encoders = "", False, ()
-    if version > 1:
-        order = top.take("order", _is_text, "must be text")
-        in_place = top.take("in_place", lambda v: isinstance(v, bool), "must be true or false")
-        encoders = tuple(top.take("encoders", _is_objects, "must be a list of JSON objects"))
+    order = top.take("order", _is_text, "must be text")
+    in_place = top.take("in_place", _is_flag, "must be true or false")
     shards = _shards(top, window, in_place)
     total = sum(shard.samples for shard in shards)
     top.take("total", lambda v: _is_count(v) and v == total, f"must be the sum of the shards' samples, {total}")
-    return Manifest(total, columns, window, shards, order, in_place, encoders, tuple(notes), path.parent)
+    return Manifest(total, schema, window, shards, order, in_place, tuple(notes), path.parent)
 
 
-def read_description(text: str) -> tuple[tuple[Column, ...], tuple[Any, ...]]:
-    """The columns and encoders of `Manifest.description`. Raises DataError."""
+def read_description(text: str) -> Schema:
+    """The schema in `Manifest.description`, which a checkpoint keeps. Raises DataError."""
     try:
         top = _Fields(Path("description"), json.loads(text))
     except (ValueError, RecursionError) as error:
         raise DataError(f"the description of the data is not JSON ({error}).") from error
-    return _columns(top), tuple(top.take("encoders", _is_objects, "must be a list of JSON objects"))
+    _check_version("the description of the data ", top.fields, "Train again.")
+    return _schema(top)
+
+
+def _check_version(where: str, fields: Any, remedy: str) -> None:
+    version = fields.get("version", 0)
+    if version != VERSION:
+        other = "an older" if isinstance(version, int) and version < VERSION else "a newer"
+        way = remedy if other == "an older" else "Install that one."
+        raise DataError(f"{where}was written by {other} version of singa_dask. {way}")
+
+
+def _schema(top: _Fields) -> Schema:
+    columns = _columns(top)
+    entries = top.take("encoders", _is_objects, "must be a list of JSON objects")
+    try:
+        encoders = Encoders.from_json(entries)
+    except DataError as error:
+        raise DataError(f"{top.path}: {error}") from None
+    fields = top.take("reading", lambda v: isinstance(v, dict), "must be a JSON object")
+    reading = _reading(_Fields(top.path, fields, "reading"))
+    return Schema(columns, encoders, reading, top.take("fitted", _is_text, "must be text"))
+
+
+def _reading(entry: _Fields) -> Reading:
+    return Reading(
+        entry.take("format", _is_text, "must be text"),
+        entry.take("separator", lambda v: _is_text(v) and len(v) < 2, "must be one character, or none"),
+        entry.take("header", _is_flag, "must be true or false"),
+        entry.take("dates", _is_texts_by_name, "must hold a text for each column"),
+        entry.take(
+            "types",
+            lambda v: _is_texts_by_name(v) and {*v.values()} <= {*TYPES},
+            f"must hold one of {', '.join(TYPES)} for each column",
+        ),
+    )
 
 
 class _Fields:
@@ -129,39 +157,15 @@ def _column(entry: _Fields) -> Column:
 
 
 def _statistics(entry: _Fields, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Version 1 had one value for all columns of a vector."""
     mean, std = (
         entry.take(
             key,
-            lambda v: isinstance(v, list) and len(v) in (1, count) and all(map(_is_finite, v)),
+            lambda v: isinstance(v, list) and len(v) == count and all(map(_is_finite, v)),
             f"must be {count} finite number(s)",
         )
         for key in ("mean", "std")
     )
     return tuple(map(float, mean)), tuple(map(float, std))
-
-
-def _columns_of_version_1(top: _Fields) -> tuple[Column, ...]:
-    layouts = {"HWC": Channels.LAST, "flat": Channels.NONE}
-    dtype = top.take("dtype", lambda v: v in ("uint8", "float32"), "must be one of uint8, float32")
-    layout = top.take("layout", lambda v: v in layouts, f"must be one of {', '.join(layouts)}")
-    rank = 3 if layout == "HWC" else 1
-    shape = tuple(
-        top.take(
-            "shape",
-            lambda v: isinstance(v, list) and len(v) == rank and all(map(_is_count, v)),
-            f"must be {rank} positive whole number(s) for layout {layout}",
-        )
-    )
-    has_labels = top.take("has_labels", lambda v: isinstance(v, bool), "must be true or false")
-    classes = _frozen(top.take("classes", _is_classes, "must be a list of distinct names, a positive number or null"))
-    features = Column("features", Role.FEATURE, dtype, shape, layouts[layout])
-    if features.nbytes > MAX_SAMPLE_NBYTES:
-        raise top.fault("shape", f"must describe a sample of at most {MAX_SAMPLE_NBYTES >> 20} MiB", list(shape))
-    mean, std = _statistics(top, features.num_statistics if rank == 3 else 1)
-    symbols = None if has_labels else classes
-    features = Column("features", Role.FEATURE, dtype, shape, layouts[layout], symbols, mean, std)
-    return (features, Column("labels", Role.LABEL, "int64", (), classes=classes)) if has_labels else (features,)
 
 
 def _shards(top: _Fields, window: int, in_place: bool) -> tuple[Shard, ...]:
@@ -204,6 +208,14 @@ def _is_text(value: object) -> bool:
 
 def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _is_texts_by_name(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
 
 
 def _are_hashes(value: object, count: int) -> bool:

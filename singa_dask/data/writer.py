@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +28,7 @@ from singa_dask.data.containers import dense
 from singa_dask.data.folders import replace_folder, sync
 from singa_dask.data.manifest import MANIFEST_FILE, STATISTICS_FILE, Manifest, Shard
 from singa_dask.data.plan import permutation
+from singa_dask.data.schema import Schema
 from singa_dask.data.shards import window_hash
 from singa_dask.data.statistics import Statistics
 from singa_dask.errors import DataError
@@ -121,7 +123,7 @@ def write_shards(
             statistics = {name: statistics[name].merge(of) for name, of in own.items()}
         finish(
             folder,
-            columns,
+            Schema(tuple(columns)),
             statistics,
             shards,
             window,
@@ -195,36 +197,37 @@ def weight_of(columns: Sequence[Column], arrays: Mapping[str, np.ndarray]) -> np
 
 def finish(
     folder: Path,
-    columns: Sequence[Column],
+    schema: Schema,
     statistics: Mapping[str, Statistics],
     shards: Sequence[Shard],
     window: int,
     *,
     order: str,
     in_place: bool = False,
-    encoders: Sequence[Mapping[str, Any]] = (),
     notes: Sequence[str] = (),
     durable: bool = True,
 ) -> Manifest:
-    """Write statistics and manifest of shards that lie in `folder`. statistics: of all shards together.
+    """Write statistics and manifest of shards that lie in `folder`. schema: without statistics; statistics: of all
+    shards together.
 
     Raises DataError if all weights are 0.
     """
-    for column in columns:
+    for column in schema.columns:
         if column.role is Role.WEIGHT and not statistics[column.name].mean.any():
             raise DataError(f"column {column.name!r}: the weights of all samples are 0. At least one must count.")
     described = [
-        column if column.role in NUMBERED else statistics[column.name].in_column(column) for column in columns
+        column if column.role in NUMBERED else statistics[column.name].in_column(column) for column in schema.columns
     ]
+    total = sum(shard.samples for shard in shards)
+    fitted = "; ".join([f"mean and deviation: the {total:,} samples of these shards", *filter(None, [schema.fitted])])
     notes = [*notes, *(_loses_digits(column) for column in described if _is_far_from_zero(column))]
     manifest = Manifest(
-        sum(shard.samples for shard in shards),
-        tuple(described),
+        total,
+        replace(schema, columns=tuple(described), fitted=fitted),
         window,
         tuple(shards),
         order,
         in_place,
-        tuple(encoders),
         tuple(notes),
         folder,
     )

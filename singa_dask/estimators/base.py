@@ -314,9 +314,9 @@ class Estimator(BaseEstimator):
         return x, y
 
     def _known(self) -> Manifest:
-        """The columns and encoders of the data so far."""
-        columns, encoders = read_description(self.model_.described[self.model_.net.input_layers[0]])
-        return Manifest(0, columns, 1, (), encoders=encoders)
+        """The description of the data so far."""
+        schema = read_description(self.model_.described[self.model_.net.input_layers[0]])
+        return Manifest(0, schema, 1, ())
 
     def _by_name(self, x: Any) -> Any:
         """The columns of a DataFrame as in `fit`, whatever their order. Raises ValueError if one is missing."""

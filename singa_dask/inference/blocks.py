@@ -125,9 +125,18 @@ def own_blocks(model: Model) -> list[ShardBlock]:
         message, hint = f"is missing, and layer {generated[0]!r} generates its samples", "Name data to predict."
         raise ConfigError(Problem("--data", message, "nothing", hint))
     folders = {name: resolve(model.known.store(name).path) for name in model.known.read}
-    if not model.described:  # of a checkpoint of an earlier version
-        model.described = {name: Manifest.load(folder).description for name, folder in folders.items()}
     return shard_blocks(model, folders, held_out=True)
+
+
+def check_described(model: Model) -> None:
+    """Raises DataError if the checkpoint does not describe the data of the net."""
+    if not model.described and not all(
+        isinstance(model.known.net.input_layer(name), GeneratedInput) for name in model.known.needed
+    ):
+        raise DataError(
+            "the checkpoint does not describe the data of the net: it was written by an older version of singa_dask. "
+            "Train again."
+        )
 
 
 def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -> list[ShardBlock]:
@@ -145,9 +154,10 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
             what = "reads sequences, which shards hold as single records"
             hint = "Give a file of whole sequences: --data sequences.npz. Text comes from `singa-dask sample`."
             raise ConfigError(Problem(f"layer {layer!r}", what, f"sequences of {store.sequence}", hint))
+        check_described(model)
         ShardFolder(manifest).check()
         described = known.inputs.get(layer)
-        if described is not None and list(described.encoders) != list(manifest.encoders):
+        if described is not None and described.schema.encoders != manifest.encoders:
             raise DataError(
                 f"{folder}: encodes the columns of its table otherwise than the training data of layer {layer!r}. "
                 "Predict the table itself, or write the shards with like= the manifest of the training data."

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Column, Role
-from singa_dask.data.encoders import Encoders
+from singa_dask.data.encoders import DATES, is_plain_number
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.manifest_reader import read_description
+from singa_dask.data.schema import Schema
 from singa_dask.data.store import columns_of
 from singa_dask.errors import DataError, nearest
 from singa_dask.job.job_pb2 import StoreProto
@@ -22,34 +23,46 @@ from singa_dask.net import Net, inputs_of
 
 @dataclass(frozen=True)
 class Described:
-    """The data of one input layer. column: what it outputs; answers: its labels or targets, or None; encoders: of the
-    columns of a table, as JSON."""
+    """The data of one input layer. column: what it outputs; answers: its labels or targets, or None."""
 
     column: Column
     answers: Column | None
-    encoders: Sequence[Mapping[str, Any]] = ()
+    schema: Schema
 
     @classmethod
     def of(cls, store: StoreProto, text: str) -> Described:
         """From `Manifest.description`. Raises DataError, ConfigError."""
-        columns, encoders = read_description(text)
+        schema = read_description(text)
         trained = StoreProto()
         trained.CopyFrom(store)  # of data to predict, which may have no labels
-        trained.has_label = any(column.role in (Role.LABEL, Role.TARGET) for column in columns)
-        return cls(*columns_of(trained, Manifest(0, columns, 1, ())), encoders)
+        trained.has_label = any(column.role in (Role.LABEL, Role.TARGET) for column in schema.columns)
+        return cls(*columns_of(trained, Manifest(0, schema, 1, ())), schema)
 
     @property
     def raw_names(self) -> tuple[str, ...]:
         """The columns of the table that the features are made of; empty if they have no names."""
-        return tuple(entry["column"] for entry in self.encoders) or self.column.names
+        return tuple(encoder.column for encoder in self.schema.encoders) or self.column.names
+
+    @property
+    def texts_and_dates(self) -> dict[str, str]:
+        """The types of the columns of a table that a CSV file would not tell: texts that may look like numbers or
+        dates, and dates."""
+        types = {encoder.column: encoder.kind for encoder in self.schema.encoders if encoder.kind in DATES}
+        for encoder in self.schema.encoders:
+            if encoder.categorical and not all(map(is_plain_number, encoder.categories)):
+                types[encoder.column] = "text"
+        for column in self.schema.columns:
+            if isinstance(column.classes, tuple) and not all(map(is_plain_number, column.classes)):
+                types[raw_name(column)] = "text"
+        return types
 
     def features(self, table: Any) -> np.ndarray:
         """The features of a DataFrame, or of a mapping from columns to arrays: (rows, D) float32.
 
         Raises DataError that names the column.
         """
-        if self.encoders:
-            return Encoders.from_json(self.encoders).apply(table)
+        if self.schema.encoders:
+            return self.schema.encoders.apply(table)
         named = {str(name): name for name in table}  # names may be numbers, or tuples
         names = self.column.names or tuple(named)
         missing = [name for name in names if name not in named]

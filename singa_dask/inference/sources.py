@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from singa_dask.data.sources.source import Block as RawBlock
 from singa_dask.data.sources.source import Source, spans_of
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.files import FILE, FOLDER, kind_of
-from singa_dask.inference.blocks import Block, Samples, channels_last, shard_blocks
+from singa_dask.inference.blocks import Block, Samples, channels_last, check_described, shard_blocks
 from singa_dask.inference.described import numbers, raw_name
 from singa_dask.inference.model import Model
 
@@ -28,13 +27,13 @@ IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 
 
 def blocks_of(
-    model: Model, data: str, x: Sequence[str] = (), y: Sequence[str] = (), date: Sequence[str] = ()
+    model: Model, data: str, x: Sequence[str] = (), y: Sequence[str] = (), **reading: Any
 ) -> Sequence[Block]:
     """The samples of `data`: a folder of shards, a named data set, a file or folder of any format, or a pattern.
 
     x, y: columns or datasets with features, and with labels or targets to be written beside the predictions; by
-    default those of the training data, or of the usual names. date: the formats of dates in a CSV file, as
-    "column=%d.%m.%Y". Raises ConfigError, DataError.
+    default those of the training data, or of the usual names. reading: options of `csv.load`: date, category, header
+    and separator; by default a CSV file is read as the training data were. Raises ConfigError, DataError.
     """
     folder = Path(data).expanduser()
     if data.startswith("dataset:") or kind_of(folder / MANIFEST_FILE):
@@ -43,7 +42,8 @@ def blocks_of(
         raise ConfigError(Problem("--data", f"is {kind}, neither a file nor a folder", data))
     if kind is None and not any(sign in data for sign in "*?["):
         raise ConfigError(Problem("--data", "does not exist", data, "Name a file, a folder, or dataset:NAME/SPLIT."))
-    source = _source(model, data, _format(folder), x, y, date)
+    check_described(model)
+    source = _source(model, data, _format(folder), x, y, reading)
     layers = model.known.needed
     if not source.table and len(source.x) != len(layers):
         hint = (
@@ -126,16 +126,21 @@ def _readable(model: Model, folder: Path) -> list[str]:
     return [name for name in known.read if name in known.needed or known.store(name).column in names]
 
 
-def _source(model: Model, data: str, kind: str, x: Sequence[str], y: Sequence[str], date: Sequence[str]) -> Source:
+def _source(
+    model: Model, data: str, kind: str, x: Sequence[str], y: Sequence[str], reading: Mapping[str, Any]
+) -> Source:
     load = importlib.import_module(f"singa_dask.data.sources.{kind}").load
-    if date and kind != "csv":
-        raise ConfigError(Problem("--date", "is for CSV files", ", ".join(date), f"Leave it out for {kind}."))
+    given = {key: value for key, value in reading.items() if value is not None and value != ()}
+    if given and kind != "csv":
+        key, value = next(iter(given.items()))
+        raise ConfigError(Problem(f"--{key}", "is for CSV files", str(value), f"Leave it out for {kind}."))
     if kind == "images":
         first = model.known.inputs.get(model.known.needed[0])
         shape = first.column.net_shape if first else ()
         splits = load(data, form=shape if len(shape) == 3 else None)
     elif kind in TABLES:
-        splits = _table(model, data, partial(load, date=tuple(date)) if date else load, tuple(x), tuple(y))
+        given = _read_as_before(model, given) if kind == "csv" else {}
+        splits = _table(model, data, load, tuple(x), tuple(y), given)
     else:
         splits = load(data, x=tuple(x) or _columns_of_table(model) or None, y=tuple(y) or None)
     if len(splits) > 1:
@@ -146,11 +151,33 @@ def _source(model: Model, data: str, kind: str, x: Sequence[str], y: Sequence[st
 
 def _columns_of_table(model: Model) -> tuple[str, ...]:
     """The columns that the features of the needed input layers are made of, where they are those of a table."""
-    described = [one for layer in model.known.needed if (one := model.known.inputs.get(layer)) and one.encoders]
+    described = [one for layer in model.known.needed if (one := model.known.inputs.get(layer)) and one.schema.encoders]
     return tuple(dict.fromkeys(name for one in described for name in one.raw_names))
 
 
-def _table(model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str, ...]) -> Mapping[str, Source]:
+def _read_as_before(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options for a CSV file: those given, and else those with which the training data were read."""
+    options: dict[str, Any] = {}
+    types: dict[str, str] = {}
+    dates: dict[str, str] = {}
+    for layer in model.known.read:
+        if (known := model.known.inputs.get(layer)) is None:
+            continue
+        if (reading := known.schema.reading).format == "csv":
+            options |= {"separator": reading.separator, "header": reading.header}
+            types, dates = {**reading.types, **types}, {**reading.dates, **dates}
+        else:
+            types = {**known.texts_and_dates, **types}
+    told = {entry.partition("=")[0] for entry in (*given.get("date", ()), *given.get("category", ()))}
+    dates = {name: form for name, form in dates.items() if name not in told}
+    types = {name: kind for name, kind in types.items() if name not in told | dates.keys()}
+    date = (*given.get("date", ()), *(f"{name}={form}" for name, form in dates.items()))
+    return {**options, **given, "types": types, "date": date}
+
+
+def _table(
+    model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str, ...], options: Mapping[str, Any]
+) -> Mapping[str, Source]:
     known, described = model.known, model.known.inputs
     if not x:
         needed = [described[layer] for layer in known.needed if layer in described]
@@ -158,6 +185,6 @@ def _table(model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str,
     if not y:
         wanted = [one for layer in known.answering if layer in described and (one := described[layer].answers)]
         names = [raw_name(column) for column in wanted if column.role in (Role.LABEL, Role.TARGET)]
-        held = {name for source in load(data, label="none").values() for name in source.x}
+        held = {name for source in load(data, label="none", **options).values() for name in source.x}
         y = tuple(name for name in names if name not in x and name in held)  # new data may have no answers
-    return load(data, x=x or None, y=y) if y else load(data, x=x or None, label="none")
+    return load(data, x=x or None, y=y, **options) if y else load(data, x=x or None, label="none", **options)

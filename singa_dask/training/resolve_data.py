@@ -208,7 +208,7 @@ def _with_statistics(info: StoreInfo, store: StoreProto, stream: AnyStream) -> S
 def _check_as_trained(info: StoreInfo, fitted: StoreInfo, store: StoreProto, trained: StoreProto) -> None:
     """Check that samples mean the same as those of training, and are others. Raises ConfigError."""
     hint = "Write both at once (--validation, --test), or in Python with like= the manifest of the training data."
-    if list(info.manifest.encoders) != list(fitted.manifest.encoders):
+    if info.manifest.encoders != fitted.manifest.encoders:
         message = f"encodes the columns of its table otherwise than {fitted.path}"
         raise ConfigError(Problem("store_conf.path", message, str(info.path), hint))
     names, known = (_class_names(of.labels) for of in (info, fitted))

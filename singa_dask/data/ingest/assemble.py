@@ -124,7 +124,7 @@ def _read_table(layout: Layout, part: Part, descriptor: int, row: int, target: n
     start = 0
     for encoder in layout.encoders:
         stop = start + len(encoder.names)
-        kind = Kind.TEXT if encoder.categorical else Kind.DATE if encoder.kind == "date" else Kind.NUMBER
+        kind = encoder.holds
         place = part.places[encoder.column]
         if place < 0:
             values = np.full(len(target), -1 if encoder.categorical else np.nan).astype(TABLE_DTYPES[kind])

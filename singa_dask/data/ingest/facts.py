@@ -11,13 +11,16 @@ from typing import Any
 
 
 class Kind(StrEnum):
-    """How the parts hold a column: as it is, as numbers of a table, texts by their place in a dictionary, days since
-    1970, whole numbers that may be classes, or nothing where every value is missing."""
+    """What a column holds: arrays as they are; of a table numbers, texts by their place in a dictionary, dates as days
+    since 1970, zoned dates (with a time zone) the same in UTC, timedeltas as days; whole numbers that may be classes;
+    or nothing where every value is missing."""
 
     ARRAY = "array"
     NUMBER = "number"
     TEXT = "text"
     DATE = "date"
+    ZONED = "zoned date"
+    TIMEDELTA = "timedelta"
     WHOLE = "whole"
     EMPTY = "empty"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from singa_dask.data.encoders import Encoder, Encoders
+from singa_dask.data.encoders import Encoder, Encoders, conversion
 from singa_dask.data.ingest.facts import ColumnFacts, Kind
 from singa_dask.data.ingest.options import IMPUTERS, Encoding
 from singa_dask.data.sources.tables import is_number
@@ -83,10 +83,10 @@ def check_encoders(columns: Sequence[ColumnFacts], encoders: Encoders) -> None:
                 f"{column.first_missing:,}, and the training samples had none. Fill them, or write the training "
                 "samples with the option missing."
             )
-        wanted = Kind.TEXT if encoder.categorical else Kind.DATE if encoder.kind == "date" else Kind.NUMBER
-        if column.kinds and one_kind(column) is not wanted:
+        if column.kinds and (kind := one_kind(column)) is not encoder.holds:
             raise DataError(
-                f"column {name!r}: holds {one_kind(column)}s, but the training samples {wanted}s. Convert it."
+                f"column {name!r}: holds {kind}s, but the training samples {encoder.holds}s. "
+                f"{conversion(encoder, kind)}"
             )
         if encoder.categorical and encoder.unknown == "error":
             unknown = {value for facts in column.filled for value in facts.values or ()} - {*encoder.categories}
@@ -127,10 +127,12 @@ def _fit(column: ColumnFacts, encoding: Encoding, sample: Callable[[ColumnFacts]
         )
     if kind is Kind.TEXT:
         return _fit_categories(column, encoding)
-    if kind is Kind.DATE:
-        origin = math.floor(min(facts.low for facts in column.blocks if facts.kind is Kind.DATE))
-        return Encoder(name, "date", fill=_fill(column, encoding, sample), origin=float(origin))
-    return Encoder(name, "number", fill=_fill(column, encoding, sample))
+    if name in encoding.encode:
+        raise DataError(f"column {name!r}: holds {kind}s, which cannot be categories. Convert it to text.")
+    if kind in (Kind.DATE, Kind.ZONED):
+        origin = math.floor(min(facts.low for facts in column.blocks if facts.kind is kind))
+        return Encoder(name, kind.value, fill=_fill(column, encoding, sample), origin=float(origin))
+    return Encoder(name, kind.value, fill=_fill(column, encoding, sample))
 
 
 def _check_infinite(column: ColumnFacts) -> None:

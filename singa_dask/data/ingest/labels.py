@@ -103,7 +103,7 @@ def _of_one_axis(name: str, raw: Any, role: Role | None) -> tuple[np.ndarray, Fa
     if isinstance(raw, np.ndarray) and raw.ndim > 1:
         return raw, None
     values, facts = encode_series(name, raw)
-    if facts.kind is Kind.DATE:
+    if facts.kind in (Kind.DATE, Kind.ZONED):
         raise DataError(f"column {name!r}: dates can be neither labels nor targets. Give numbers, such as days.")
     if facts.kind is Kind.TEXT or (facts.kind is Kind.EMPTY and values.dtype == np.int32):
         if role is Role.TARGET:

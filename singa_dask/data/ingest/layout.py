@@ -20,6 +20,7 @@ from singa_dask.data.ingest.like import columns_like
 from singa_dask.data.ingest.stage import StagePlan
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.origins import Origin, Origins
+from singa_dask.data.schema import Schema
 from singa_dask.data.sources.source import Source
 from singa_dask.data.writer import MASK, MAX_SHARDS, WEIGHT, X, Y, choose_window
 from singa_dask.errors import ConfigError, DataError, Problem
@@ -45,19 +46,26 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    """The second pass. columns: without statistics; pieces: the piece of each column, but for the features of a
+    """The second pass. schema: without statistics; pieces: the piece of each column, but for the features of a
     table. nshards: by split, 0 where there is no such split. rules: those of the splits that are not shares."""
 
     parts: tuple[Part, ...]
-    columns: tuple[Column, ...]
+    schema: Schema
     pieces: Mapping[str, str]
-    encoders: Encoders
     window: int
     nshards: tuple[int, ...]
     shuffle: bool
     seed: int
     notes: tuple[str, ...]
     rules: str = ""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.schema.columns
+
+    @property
+    def encoders(self) -> Encoders:
+        return self.schema.encoders
 
     def rows(self, split: int) -> np.ndarray:
         """Rows of every part: (parts,)."""
@@ -121,7 +129,7 @@ def make_layout(
         if like is None:
             encoders = fit_encoders(tables, plan.encoding, partial(_sample, plan, summaries), notes)
         else:
-            encoders = Encoders.from_json(list(like.encoders))
+            encoders = like.encoders
             check_encoders(tables, encoders)
         columns.append(Column(X, Role.FEATURE, "float32", (encoders.width,), names=encoders.names))
         for encoder in encoders:
@@ -164,11 +172,14 @@ def make_layout(
             hint = hint if split != "train" else "Use smaller shares, or other values."
             raise ConfigError(Problem(key, f"gets none of {starts[-1]} samples", str(value), hint))
     nbytes = sum(column.nbytes for column in columns)
+    made = tuple(columns) if like is None else columns_like(columns, like)
+    fitted = "" if like is None else like.schema.fitted.partition("; ")[2]
+    if encoders and like is None:
+        fitted = f"replacements of missing values: the {totals[0]:,} training samples; categories: all {starts[-1]:,}"
     return Layout(
         parts,
-        tuple(columns) if like is None else columns_like(columns, like),
+        Schema(made, encoders, source.reading, fitted),
         pieces,
-        encoders,
         _checked_window(window, totals[0], nbytes),
         tuple(_number_of_shards(nshards, total, totals, nbytes) for total in totals),
         plan.shuffle,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from singa_dask.data.columns import IDENTITY, Column, Role
-from singa_dask.data.encoders import Encoders
 from singa_dask.data.ingest.options import Encoding
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.sources.source import Source
@@ -16,7 +15,7 @@ from singa_dask.errors import DataError, nearest
 
 def prepared_like(source: Source, like: Manifest) -> tuple[Source, Encoding]:
     """The source with the columns, roles and classes of a folder. Raises DataError for absent columns."""
-    encoders = Encoders.from_json(list(like.encoders))
+    encoders = like.encoders
     for encoder in encoders:
         if encoder.column not in source.x:
             hint = nearest(encoder.column, source.x)

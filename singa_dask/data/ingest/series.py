@@ -17,8 +17,8 @@ CHECKED_NBYTES = 1 << 18
 
 
 def encode_series(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
-    """A one-dimensional column of a table, or labels, as numbers (rows,): float for numbers and days since 1970, int32
-    places in `Facts.values` for texts; NaN or -1 where missing.
+    """A one-dimensional column of a table, or labels, as numbers (rows,): float for numbers, days since 1970 and
+    timedeltas in days, int32 places in `Facts.values` for texts; NaN or -1 where missing.
 
     raw: a NumPy array or a pandas Series. Raises DataError for values of other kinds.
     """
@@ -89,9 +89,9 @@ def _where(mask: np.ndarray) -> tuple[int, int]:
     return count, int(mask.argmax()) if count else -1
 
 
-def _days(raw: np.ndarray) -> tuple[np.ndarray, Facts]:
+def _days(raw: np.ndarray, *, zoned: bool = False) -> tuple[np.ndarray, Facts]:
     days = (raw - np.datetime64(0, "D") if raw.dtype.kind == "M" else raw) / DAY  # NaT becomes NaN
-    kind = Kind.DATE if raw.dtype.kind == "M" else Kind.NUMBER
+    kind = Kind.TIMEDELTA if raw.dtype.kind == "m" else Kind.ZONED if zoned else Kind.DATE
     values, facts = numbers(days)
     facts.dtype = raw.dtype.name
     if facts.kind is not Kind.EMPTY:
@@ -129,7 +129,7 @@ def _encode_objects(name: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
 
 def _of_distinct(name: str, codes: np.ndarray, values: list[Any]) -> tuple[np.ndarray, Facts]:
     """A column by its distinct values, which are texts, or numbers, or dates."""
-    from datetime import date
+    from datetime import UTC, date, datetime, timedelta
 
     types = {type(value) for value in values}
     if types <= {str}:
@@ -141,8 +141,16 @@ def _of_distinct(name: str, codes: np.ndarray, values: list[Any]) -> tuple[np.nd
     if all(issubclass(kind, int | float | np.number | np.bool_) or kind.__name__ == "Decimal" for kind in types):
         return numbers(np.array([*map(float, values), np.nan])[codes])
     if all(issubclass(kind, date | np.datetime64) for kind in types):
+        zones = [isinstance(value, datetime) and value.tzinfo is not None for value in values]
+        if len({*zones}) > 1:
+            odd = next(place for place, zoned in enumerate(zones) if zoned is not zones[0])
+            raise _unusable(name, int((codes == odd).argmax()), values[odd], ["dates with a time zone", "without one"])
+        values = [value.astimezone(UTC).replace(tzinfo=None) for value in values] if any(zones) else values
         days = [np.datetime64(value, "us") for value in values] + [np.datetime64("NaT", "us")]
-        return _days(np.array(days)[codes])
+        return _days(np.array(days)[codes], zoned=any(zones))
+    if all(issubclass(kind, timedelta | np.timedelta64) for kind in types):
+        spans = [np.timedelta64(value) for value in values] + [np.timedelta64("NaT", "us")]
+        return _days(np.array(spans)[codes])
     kinds = sorted({kind.__name__ for kind in types})
     odd = next(place for place, value in enumerate(values) if type(value) is not type(values[0])) if kinds[1:] else 0
     raise _unusable(name, int((codes == odd).argmax()), values[odd], kinds)
@@ -178,7 +186,7 @@ def _encode_pandas(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
             )
         return numbers(raw.to_numpy(dtype=np.float64, na_value=np.nan))
     if isinstance(dtype, pd.DatetimeTZDtype):
-        raw = raw.dt.tz_convert("UTC").dt.tz_localize(None)
+        return _days(raw.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(), zoned=True)
     if raw.dtype.kind in "Mm":
         return _days(raw.to_numpy())
     if isinstance(dtype, pd.StringDtype) or pd.api.types.is_string_dtype(dtype):

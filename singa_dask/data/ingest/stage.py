@@ -33,8 +33,11 @@ TABLE_ROWS = 4096
 TABLE_DTYPES: dict[Kind, np.dtype] = {
     Kind.NUMBER: np.dtype("<f4"),
     Kind.DATE: np.dtype("<f8"),
+    Kind.ZONED: np.dtype("<f8"),
+    Kind.TIMEDELTA: np.dtype("<f4"),
     Kind.TEXT: np.dtype("<i4"),
 }
+NUMERIC = TABLE_DTYPES.keys() - {Kind.TEXT}
 
 
 @dataclass(frozen=True)
@@ -146,10 +149,10 @@ def _stage_table(plan: StagePlan, raw: Mapping[str, Any], train: np.ndarray, fac
             codes = values[train]
             present = known.values or []
             known.counts = np.bincount(codes[codes >= 0], minlength=len(present)).tolist()
-        elif known.kind in (Kind.NUMBER, Kind.DATE) and plan.encoding.fill_of(name) == "mean":
+        elif known.kind in NUMERIC and plan.encoding.fill_of(name) == "mean":
             known.sum = float(np.nansum(values[train], dtype=np.float64))
             known.count = int(np.count_nonzero(~np.isnan(values[train])))
-        if known.kind is Kind.DATE:
+        if known.kind in (Kind.DATE, Kind.ZONED):
             valid = values[~np.isnan(values)]
             known.low = float(valid.min())
         if known.kind is not Kind.EMPTY:

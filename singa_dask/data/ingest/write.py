@@ -297,12 +297,11 @@ def _finish(
         path.unlink()
     finish(
         folder,
-        layout.columns,
+        layout.schema,
         statistics,
         [shard for shard, _ in results],
         layout.window,
         order=layout.order if split == 0 else f"{layout.order}, {SPLITS[split]}",
-        encoders=layout.encoders.to_json(),
         notes=notes,
         durable=durable,
     )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from singa_dask.data.encoders import DATES
+from singa_dask.data.schema import Reading
 from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, need, reading, stamp_of
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.tables import TableColumn, check_distinct, choose, column_named, is_number, listing
@@ -19,6 +22,7 @@ from singa_dask.errors import DataError
 
 SUFFIXES = (".csv", ".tsv", ".txt")
 SAMPLE_NBYTES = 1 << 20
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:[\d:.]+(Z|[+-]\d\d(?::?\d\d)?)?)?")
 _MAX_OPEN_QUOTE = 8 * BLOCK_NBYTES
 _BOM = b"\xef\xbb\xbf"
 _PACKED = {b"\x1f\x8b": "gunzip", b"BZ": "bunzip2", b"\xfd7": "unxz", b"(\xb5": "unzstd", b"PK": "unzip"}
@@ -36,6 +40,7 @@ def load(
     split: Names = None,
     category: Names = None,
     date: Names = None,
+    types: Mapping[str, str] | None = None,
     header: bool | None = None,
     separator: str = ",",
 ) -> dict[str, Source]:
@@ -44,23 +49,29 @@ def load(
     x: feature columns, by name or number (0 is the first, -1 the last); by default all others. They become one vector.
     y, label, target: columns to predict; label and target are said to be classes or numbers; label "none" for none. By
         default the column named label, class, target or y, or the first one if the file has no header, as in SINGA.
-    drop: columns that are not read. category: columns that hold categories, even if they look like numbers. date:
-        columns of dates that are not ISO 8601, as "column=%d.%m.%Y".
+    drop: columns that are not read. category: columns that hold categories or the names of classes, even if they look
+        like numbers. date: columns of dates that are not ISO 8601, as "column=%d.%m.%Y"; those with %z, or that end
+        with Z or an offset, have a time zone. types: of columns, of `schema.TYPES`; by default the first lines tell.
     split: columns that say which split a sample is in.
-    header: whether the first line names the columns. By default it does if one of its cells is text where the cell
-        below is not.
+    header: whether the first line names the columns. By default it does if it holds one of the given names, or if one
+        of its cells is text where the cell below is not.
     Raises DataError that names the line and the column.
     """
     need("pyarrow.csv", "tables", "csv")
     if len(separator) != 1:
         raise DataError(f"separator: must be one character. Received: {separator!r}.")
     files = find_files(source, SUFFIXES)
-    dialect = _dialect(files, header, separator)
+    wanted, categories = Wanted.of(x, y, label, target, weight, mask, split=split), Wanted.of(category).x
+    dates = dict(entry.partition("=")[::2] for entry in Wanted.of(date).x)
+    dialect = _dialect(files, header, separator, {*wanted.names, *categories, *dates})
     every = dict.fromkeys(dialect.names, TableColumn(""))
-    given = {column_named(str(source), name, every): "text" for name in Wanted.of(category).x}
-    for name, _, form in (entry.partition("=") for entry in Wanted.of(date).x):
-        given[column_named(str(source), name, every)] = "date"
-        dialect = replace(dialect, dates=(*dialect.dates, form)) if form else dialect
+    given = {name: kind for name, kind in (types or {}).items() if name in every}
+    given |= {column_named(str(source), name, every): "text" for name in categories}
+    for name, form in dates.items():
+        column = column_named(str(source), name, every)
+        if form:
+            given[column] = "zoned date" if "%z" in form else "date"
+            dialect.dates[column] = form
     blocks = [
         CsvBlock(path, start, stop, line, dialect, given, stamp_of(path))
         for path in files
@@ -69,15 +80,18 @@ def load(
     if not blocks:
         raise DataError(f"{source}: has no samples.")
     schema = blocks[0].schema()
-    wanted = Wanted.of(x, y, label, target, weight, mask, split=split)
+    for name, form in dates.items():
+        if not form and schema[column_named(str(source), name, every)].kind not in DATES:
+            hint = f"Say their format: --date {name}=%d.%m.%Y."
+            raise DataError(f"{source}: column {name!r} holds no dates of ISO 8601. {hint}")
     chosen = choose(str(source), schema, wanted, drop, default=None if dialect.has_header else dialect.names[0])
-    types = {name: schema[name].kind for name in chosen.names}
+    read = {name: schema[name].kind for name in chosen.names}
     # Later blocks may have fractions: only of labels and targets it matters whether all values are whole.
-    types |= {name: "number" for name in types if types[name] == "whole number" and name not in chosen.y}
+    read |= {name: "number" for name in read if read[name] == "integer" and name not in chosen.y}
     return {
         "": Source(
             name=str(source),
-            blocks=[replace(block, types=types) for block in blocks],
+            blocks=[replace(block, types=read) for block in blocks],
             x=chosen.x,
             y=chosen.y,
             weight=chosen.weight,
@@ -86,6 +100,7 @@ def load(
             roles=chosen.roles,
             split=chosen.split,
             notes=chosen.notes,
+            reading=Reading("csv", separator, dialect.has_header, dialect.dates, read),
         )
     }
 
@@ -94,27 +109,28 @@ def contents(source: str | Path) -> str:
     """The columns of the first file, one a line. Raises DataError."""
     need("pyarrow.csv", "tables", "csv")
     path = find_files(source, SUFFIXES)[0]
-    dialect = _dialect([path], None, ",")
+    dialect = _dialect([path], None, ",", set())
     ranges = _ranges(path, dialect.has_header)
     return listing(CsvBlock(path, *next(ranges, (0, 0, 1)), dialect, {}, "").schema())
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How the files are written. names: of all columns. dates: formats of dates besides ISO 8601."""
+    """How the files are written. names: of all columns. dates: formats of dates besides ISO 8601, by column."""
 
     names: tuple[str, ...]
     separator: str
     has_header: bool
-    dates: tuple[str, ...] = ()
+    dates: dict[str, str] = field(default_factory=dict)
 
 
-def _dialect(files: Sequence[Path], header: bool | None, separator: str) -> Dialect:
+def _dialect(files: Sequence[Path], header: bool | None, separator: str, named: Set[str]) -> Dialect:
     heads = [[[cell.strip() for cell in cells] for cells in _head(path, separator)] for path in files]
     if not heads[0]:
         raise DataError(f"{files[0]}: is empty.")
     first = heads[0][0]
-    has_header = _has_header(heads[0]) if header is None else header
+    known = any(name in named and not is_number(name) for name in first)
+    has_header = (known or _has_header(heads[0])) if header is None else header
     names = first if has_header else [str(place) for place in range(len(first))]
     check_distinct(str(files[0]), names)
     for path, rows in zip(files, heads, strict=True):
@@ -153,7 +169,7 @@ class CsvBlock:
         with reading(self.path, "Is it a CSV file? Leave it out of --source otherwise."):
             table = self._parsed(self._bytes(self.stop), self.types)
             for name, kind in self.types.items():
-                if kind == "whole number" and _type(table.column(name)) not in ("whole number", "number"):
+                if kind == "integer" and _type(table.column(name)) not in ("integer", "number"):
                     raise self._not_a(name)
             return {name: _trimmed(table.column(name)).to_pandas() for name in self.types}
 
@@ -167,8 +183,11 @@ class CsvBlock:
         for name in found:
             if found[name].kind != "text" or name in self.types:
                 continue
-            if any(is_number(value) for value in sample.column(name).to_pylist() if value is not None):
+            texts = [value for value in sample.column(name).to_pylist() if value is not None]
+            if any(map(is_number, texts)):
                 raise self._not_a(name)
+            if {True, False} <= {*map(_is_zoned, texts)}:
+                raise self._mixes_zones(name)
         return found
 
     def _bytes(self, stop: int) -> bytes:
@@ -188,6 +207,7 @@ class CsvBlock:
             "text": pa.string(),
             "true or false": pa.bool_(),
             "date": pa.timestamp("us"),
+            "zoned date": pa.timestamp("us", "UTC"),
         }
         try:
             return arrow.read_csv(
@@ -200,7 +220,7 @@ class CsvBlock:
                     column_types={n: arrow_types[t] for n, t in types.items() if t in arrow_types},
                     include_columns=[*types],
                     strings_can_be_null=True,
-                    timestamp_parsers=[arrow.ISO8601, *self.dialect.dates],
+                    timestamp_parsers=[arrow.ISO8601, *self.dialect.dates.values()],
                 ),
             )
         except pa.ArrowException as error:
@@ -219,6 +239,9 @@ class CsvBlock:
         for name in types:
             if types[name] == "number" and any(not _is_value(cells[places[name]]) for _, cells in rows):
                 return self._not_a(name)
+            zones = {_is_zoned(cells[places[name]]) for _, cells in rows} if types[name] in DATES else set()
+            if not zones <= {None, types[name] == "zoned date"}:
+                return self._mixes_zones(name)
         return DataError(f"{self.path}: the lines from {self.line} on cannot be read ({error}). Correct the file.")
 
     def _not_a(self, name: str) -> DataError:
@@ -232,6 +255,19 @@ class CsvBlock:
             f"if the column holds categories, or --drop {name}."
         )
 
+    def _mixes_zones(self, name: str) -> DataError:
+        """The error for the first date that has a time zone where others have none, or the reverse."""
+        place = self.dialect.names.index(name)
+        rows = _rows(self._bytes(self.stop).decode(errors="replace"), self.dialect.separator, self.line)
+        found = [(line, cells[place], _is_zoned(cells[place])) for line, cells in rows]
+        dates = [date for date in found if date[2] is not None]
+        expected = {"date": False, "zoned date": True}.get(self.types.get(name, ""), dates[0][2])
+        line, cell, zoned = next(date for date in dates if date[2] is not expected)
+        return DataError(
+            f"{self.path}: line {line}, column {name!r}: {cell!r} has {'a' if zoned else 'no'} time zone, and other "
+            f"dates have {'none' if zoned else 'one'}. Write all of them with one (Z, +02:00), or none."
+        )
+
 
 def _is_value(cell: str) -> bool:
     """Whether a cell is a number, or a mark for a missing one."""
@@ -240,16 +276,24 @@ def _is_value(cell: str) -> bool:
     return is_number(cell) or cell.strip() in ConvertOptions().null_values
 
 
+def _is_zoned(cell: str) -> bool | None:
+    """Whether a date has a time zone; None if it is no date of ISO 8601."""
+    date = _DATE.fullmatch(cell.strip())
+    return None if date is None else date[1] is not None
+
+
 def _type(column: Any) -> str:
     from pyarrow import types
 
     if types.is_integer(column.type):
-        return "whole number"
+        return "integer"
     if types.is_floating(column.type) or types.is_null(column.type):
         return "number"
     if types.is_boolean(column.type):
         return "true or false"
-    return "date" if types.is_timestamp(column.type) or types.is_date(column.type) else "text"
+    if types.is_timestamp(column.type):
+        return "zoned date" if column.type.tz else "date"
+    return "date" if types.is_date(column.type) else "text"
 
 
 def _describe(column: Any) -> TableColumn:

@@ -166,13 +166,15 @@ def _describe(kind: Any) -> TableColumn:
     if types.is_floating(kind) or types.is_decimal(kind):
         return TableColumn("number", fractional=True)
     if types.is_integer(kind):
-        return TableColumn("whole number")
+        return TableColumn("integer")
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return TableColumn("text")
     if types.is_boolean(kind):
         return TableColumn("true or false")
     if types.is_timestamp(kind) or types.is_date(kind):
-        return TableColumn("date")
+        return TableColumn("zoned date" if types.is_timestamp(kind) and kind.tz else "date")
+    if types.is_duration(kind):
+        return TableColumn("timedelta")
     if types.is_null(kind):
         return TableColumn("empty")
     lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)

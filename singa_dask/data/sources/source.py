@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from singa_dask.data.columns import Channels, Role
+from singa_dask.data.schema import Reading
 
 
 class Block(Protocol):
@@ -45,7 +46,7 @@ class Source:
     a missing entry is chosen by the shape. classes: names of the classes, by raw column. ordered: whether the order of
     the samples is part of the data, so that they must not be shuffled. name: for messages, such as the path.
     nbytes: of all samples, at least. split: the raw columns that say which split a sample is in, by the names that the
-    user gave.
+    user gave. reading: how they are read.
     """
 
     name: str
@@ -62,3 +63,4 @@ class Source:
     notes: tuple[str, ...] = ()
     ordered: bool = False
     nbytes: int = 0
+    reading: Reading = field(default_factory=Reading)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import h5py
 import numpy as np
 import pytest
 
@@ -18,8 +17,8 @@ from singa_dask.data import (
     write_shards,
 )
 from singa_dask.data.columns import DTYPES, Role, guess_channels, stored_dtype
+from singa_dask.data.manifest_reader import read_description
 from singa_dask.data.normalise import Normaliser
-from singa_dask.data.shards import window_hash
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.job.job_pb2 import Phase, StoreProto
 
@@ -156,42 +155,24 @@ def test_numbers_are_stored_without_a_loss(given, stored):
     assert stored_dtype(np.dtype(given)) == (None if stored is None else np.dtype(stored))
 
 
-def test_version_1_is_still_read(tmp_path, pool):
-    x, y = np.arange(24, dtype=np.float32).reshape(6, 4), np.arange(6) % 3
-    with h5py.File(tmp_path / "shard-00000.h5", "w") as file:
-        file["features"], file["labels"] = x, y
-    fields = {
-        "format": "singa-dask shards",
-        "version": 1,
-        "total": 6,
-        "shape": [4],
-        "dtype": "float32",
-        "layout": "flat",
-        "has_labels": True,
-        "classes": ["a", "b", "c"],
-        "window": 4,
-        "hash": "blake2b-128",
-        "mean": [11.5],
-        "std": [6.92],
-        "notes": [],
-        "shards": [
-            {
-                "file": "shard-00000.h5",
-                "samples": 6,
-                "windows": [window_hash([x[:4], y[:4]]), window_hash([x[4:], y[4:]])],
-            }
-        ],
-    }
-    (tmp_path / "manifest.json").write_text(json.dumps(fields))
-    manifest = Manifest.load(tmp_path)
-    assert [column.name for column in manifest.columns] == ["features", "labels"]
-    assert manifest.targets is not None and manifest.targets.classes == ("a", "b", "c")
-    for found, given in zip(loaded(manifest, pool), (x, y), strict=True):
-        np.testing.assert_array_equal(found, given)
-    for broken in ("dtype", "layout", "has_labels", "mean"):
-        (tmp_path / "manifest.json").write_text(json.dumps({**fields, broken: "x"}))
-        with pytest.raises(DataError, match=rf"manifest\.json: {broken} must"):
-            Manifest.load(tmp_path)
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [
+        (1, "by an older version of singa_dask. Write it again with `singa-dask shard`"),
+        (2, "by an older version"),
+        (4, "by a newer version of singa_dask. Install that one"),
+    ],
+)
+def test_other_versions_are_refused(tmp_path, version, says):
+    write_shards(tmp_path / "out", np.zeros((6, 4), np.float32), np.arange(6) % 3)
+    path = tmp_path / "out" / "manifest.json"
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps({**fields, "version": version}))
+    with pytest.raises(DataError, match=rf"manifest\.json: was written {says}"):
+        Manifest.load(tmp_path / "out")
+    description = json.dumps({**fields, "version": version})
+    with pytest.raises(DataError, match="the description of the data was written by a"):
+        read_description(description)
 
 
 @pytest.mark.parametrize("sequence", [0, 3])

@@ -21,6 +21,7 @@ from singa_dask.data.columns import DTYPES
 from singa_dask.data.ingest import assemble, run, stage, write
 from singa_dask.data.ingest.layout import Layout, Part
 from singa_dask.data.ingest.shuffle import permutation, share_rows
+from singa_dask.data.schema import Schema
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.temporary import in_use
 
@@ -63,7 +64,7 @@ def test_shards_hold_every_sample_once(data):
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(1, 12), st.booleans())
 def test_shards_take_each_row_of_each_part_once(rows, count, shuffle):
     parts = tuple(Part(Path(), (own, 2, 0), {}, {}, {}, None) for own in rows)
-    layout = Layout(parts, (), {}, (), 1, (count, 1, 0), shuffle, 0, ())
+    layout = Layout(parts, Schema(()), {}, 1, (count, 1, 0), shuffle, 0, ())
     taken = [[] for _ in rows]
     sizes = []
     for shard in range(count):

@@ -16,6 +16,8 @@ from support.blocks import stored, write_rows
 
 from singa_dask import shard
 from singa_dask.data.encoders import Encoder, Encoders
+from singa_dask.data.load import load
+from singa_dask.data.manifest_reader import read_description
 from singa_dask.errors import ConfigError, DataError
 
 ROWS = 60
@@ -82,7 +84,7 @@ def test_encoders_give_what_the_shards_hold(tmp_path_factory, data):
     options = {"missing": missing, "encode": encode, "shuffle": shuffle, "nshards": 2}
     frame["row"] = np.arange(ROWS)
     x, manifest = written(tmp_path_factory.mktemp("t"), frame, cuts, **options)
-    encoders = Encoders.from_json(json.loads(manifest.description)["encoders"])
+    encoders = read_description(manifest.description).encoders
     assert encoders.names == manifest.features.names and np.isfinite(x).all()
     np.testing.assert_array_equal(encoders.apply(frame)[x[:, -1].astype(int)], x)
 
@@ -92,8 +94,8 @@ def test_imputers(tmp_path, how, filled):
     frame = pd.DataFrame({"v": [1.0, np.nan, 2.0, 1.0, np.nan, 4.0, 10.0], "w": range(7)})
     x, manifest = written(tmp_path, frame, (2, 3, 5), missing={"v": how})
     np.testing.assert_allclose(x[:, 0], [1, filled, 2, 1, filled, 4, 10], rtol=1e-6)
-    assert manifest.encoders[0]["fill"] == pytest.approx(filled)
-    new = Encoders.from_json(list(manifest.encoders)).apply({"v": np.array([np.nan]), "w": np.array([1])})
+    assert manifest.encoders[0].fill == pytest.approx(filled)
+    new = manifest.encoders.apply({"v": np.array([np.nan]), "w": np.array([1])})
     np.testing.assert_allclose(new, [[filled, 1]], rtol=1e-6)
 
 
@@ -113,7 +115,7 @@ def test_imputers_are_fitted_on_the_training_samples(tmp_path):
     expected = np.nanmean(frame.v[rows["train"]])
     assert abs(expected - np.nanmean(frame.v)) > 1e-6
     for manifest in manifests.values():
-        assert manifest.encoders[0]["fill"] == pytest.approx(expected)
+        assert manifest.encoders[0].fill == pytest.approx(expected)
     x = stored(manifests["validation"])["x"]
     np.testing.assert_allclose(x[rows["validation"] % 4 == 0, 0], expected, rtol=1e-6)
 
@@ -121,9 +123,9 @@ def test_imputers_are_fitted_on_the_training_samples(tmp_path):
 def test_numbers_as_categories_keep_their_order(tmp_path):
     frame = pd.DataFrame({"n": [10, 9, 2, 10]})
     x, manifest = written(tmp_path, frame, (1,), encode={"n": "ordinal"})
-    assert manifest.encoders[0]["categories"] == ["2", "9", "10"]
+    assert manifest.encoders[0].categories == ("2", "9", "10")
     np.testing.assert_array_equal(x[:, 0], [2, 1, 0, 2])
-    apply = Encoders.from_json(list(manifest.encoders)).apply
+    apply = manifest.encoders.apply
     np.testing.assert_array_equal(apply({"n": np.array([2.0, 10.0])}), [[0], [2]])
     np.testing.assert_array_equal(apply({"n": np.array(["9"])}), [[1]])
 
@@ -174,7 +176,7 @@ def test_what_predictions_refuse(change, said):
 def test_unknown_categories_can_be_zeros(tmp_path):
     frame = pd.DataFrame({"c": ["a", "b"], "o": ["u", "v"]})
     _, manifest = written(tmp_path, frame, encode={"o": "ordinal"}, unknown="zeros")
-    encoders = Encoders.from_json(list(manifest.encoders))
+    encoders = manifest.encoders
     np.testing.assert_array_equal(
         encoders.apply(pd.DataFrame({"c": ["z", "b"], "o": ["z", "v"]})), [[0, 0, -1], [0, 1, 1]]
     )
@@ -275,6 +277,41 @@ def test_a_text_of_its_own_in_every_sample_is_told(tmp_path, caplog):
     shard(frame, np.arange(30.0) / 7, tmp_path / "out", durable=False)
     assert "id: has another text in every sample" in caplog.text and "--drop" in caplog.text
     assert "kind" not in caplog.text
+
+
+NAIVE = pd.Series(pd.date_range("2024-06-01", periods=6, freq="h"))
+SPANS = pd.Series(pd.to_timedelta(range(6), "h"))
+KINDS_OF_TIME = {"date": NAIVE, "zoned date": NAIVE.dt.tz_localize("Europe/Berlin"), "timedelta": SPANS}
+KINDS_OF_TIME["number"] = pd.Series(np.arange(6.0))
+
+
+@pytest.mark.parametrize("objects", [False, True])
+@pytest.mark.parametrize("before", KINDS_OF_TIME)
+def test_dates_zoned_dates_timedeltas_and_numbers_are_not_taken_for_each_other(tmp_path, before, objects):
+    column = KINDS_OF_TIME[before]
+    made = shard(pd.DataFrame({"t": column}), np.arange(6.0), tmp_path / "out", shuffle=False)[""]
+    x, _ = load(tmp_path / "out")
+    assert made.encoders[0].kind == before
+    for kind, values in KINDS_OF_TIME.items():
+        given = pd.DataFrame({"t": values.astype(object) if objects else values})
+        if kind == before:
+            np.testing.assert_allclose(made.encoders.apply(given), x)
+            continue
+        with pytest.raises(DataError, match=f"column 't': holds {kind}s, but the net was trained with {before}s"):
+            made.encoders.apply(given)
+        with pytest.raises(DataError, match=f"column 't': holds {kind}s, but the training samples {before}s"):
+            shard(given, np.arange(6.0), tmp_path / "other", like=made)
+
+
+def test_objects_that_mix_dates_with_and_without_a_time_zone_are_refused(tmp_path):
+    mixed = pd.Series([*NAIVE.astype(object), KINDS_OF_TIME["zoned date"][0]], dtype=object)
+    with pytest.raises(DataError, match="The column mixes dates with a time zone, without one"):
+        shard(pd.DataFrame({"t": mixed}), np.arange(7.0), tmp_path / "out")
+
+
+def test_dates_are_no_categories(tmp_path):
+    with pytest.raises(DataError, match="column 't': holds dates, which cannot be categories"):
+        shard(pd.DataFrame({"t": NAIVE}), np.arange(6.0), tmp_path / "out", encode={"t": "onehot"})
 
 
 # With the encoders and classes of a folder

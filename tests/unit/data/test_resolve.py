@@ -18,6 +18,7 @@ import pytest
 from singa_dask.data import Manifest, resolve
 from singa_dask.data.catalogue import Recipe, Source
 from singa_dask.data.fetch import cache_dir, download, raw_files
+from singa_dask.data.schema import VERSION
 from singa_dask.errors import DataError
 
 RESOLVE = importlib.import_module("singa_dask.data.resolve")
@@ -49,7 +50,7 @@ def test_several_may_ask_for_it_at_once(cache, monkeypatch, caplog):
 
 def test_a_lock_that_is_never_given_back_does_not_block_for_ever(cache, monkeypatch, caplog):
     monkeypatch.setattr(RESOLVE, "LOCK_TIMEOUT_S", 0.3)
-    folder = cache / "shards" / "v2"
+    folder = cache / "shards" / f"v{VERSION}"
     folder.mkdir(parents=True)
     with (folder / "digits.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

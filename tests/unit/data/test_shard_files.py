@@ -42,7 +42,7 @@ def test_tables_come_from_parquet_with_shares(tmp_path):
     assert {split: manifest.total for split, manifest in made.items()} == {"train": 70, "validation": 20, "test": 10}
     train = stored(made["train"])
     np.testing.assert_array_equal(train["y"], 2 * train["x"][:, 0])
-    assert [encoder["column"] for encoder in made["test"].encoders] == ["a", "b"]
+    assert [encoder.column for encoder in made["test"].encoders] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from support.special_files import put
 
 from singa_dask import load
 from singa_dask.data import Manifest, ShardFolder, write_shards
+from singa_dask.data.schema import Schema
 from singa_dask.data.shards import window_hash
 from singa_dask.errors import DataError
 
@@ -143,7 +144,7 @@ def test_labels_are_between_zero_and_the_number_of_classes(images, label, classe
     hashes = [window_hash([column[a : a + images.window] for column in (ZEROS, labels)]) for a in starts]
     shards = (replace(images.shards[0], windows=tuple(hashes)), *images.shards[1:])
     features, targets = images.columns
-    manifest = replace(images, shards=shards, columns=(features, replace(targets, classes=classes)))
+    manifest = replace(images, shards=shards, schema=Schema((features, replace(targets, classes=classes))))
     reader = ShardFolder(manifest).reader(0)
     reader.check_windows(np.array([0, 1, 3]))
     for _ in range(2):  # the second time, it was not taken for checked
@@ -221,12 +222,22 @@ def every(place: tuple[str | int, ...], **values: list[object]) -> list[tuple]:
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        *every((), format=["zip"], version=[3, True], hash=["md5"], total=[204], window=[0, 9], order=[None]),
-        *every((), columns=[[], [1]], in_place=["yes"], encoders=[[1]], notes=[[1]], shards=[[], [1]]),
+        *every((), format=["zip"], version=["3", True], hash=["md5"], total=[204], window=[0, 9], order=[None]),
+        *every(
+            (),
+            columns=[[], [1]],
+            reading=[1],
+            fitted=[None],
+            in_place=["yes"],
+            encoders=[[1]],
+            notes=[[1]],
+            shards=[[], [1]],
+        ),
         *every(("columns", 0), name=["", "a/b", "y"], role=["input"], dtype=["object", MISSING], channels=["HWC"]),
         *every(("columns", 0), shape=[[3, -2], [3, 4, 10**12], [1, 1, 1, 1, 1], "3 4 2"], dataset=["../x"]),
         *every(("columns", 0), mean=[[1.0, 2.0, 3.0], [1.0, float("nan")]], std=[None]),
         *every(("columns", 0), classes=[["a", "a"], 0], names=[["a"]]),
+        *every(("reading",), separator=[";;"], header=[1], dates=[{"a": 1}], types=[{"a": "x"}]),
         *every(("shards", 0), file=["../shard-00000.h5", "/etc/passwd", "shard-00001.h5"], samples=[0]),
         *every(("shards", 0), windows=[[], ["xyz"] * 9]),
     ],

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from singa_dask.data.columns import Column, Role
 from singa_dask.data.manifest import Manifest, Shard
 from singa_dask.data.plan import Stream, StreamConf, permutation
+from singa_dask.data.schema import Schema
 from singa_dask.data.sequence import SequenceStream
 from singa_dask.data.stream import stream_of
 from singa_dask.errors import ConfigError
@@ -22,7 +23,7 @@ COLUMNS = (Column("x", Role.FEATURE, "float32", (1,)),)
 
 def manifest_of(sizes: list[int], window: int = 4) -> Manifest:
     shards = tuple(Shard(f"shard-{i:05d}.h5", n, ("0" * 32,) * -(-n // window)) for i, n in enumerate(sizes))
-    return Manifest(sum(sizes), COLUMNS, window, shards)
+    return Manifest(sum(sizes), Schema(COLUMNS), window, shards)
 
 
 manifests = st.builds(manifest_of, st.lists(st.integers(1, 60), min_size=1, max_size=4), st.integers(1, 9))

@@ -11,6 +11,7 @@ from singa_dask import shard
 from singa_dask.data import Loader, Manifest, StreamConf, make_stream, store_info, stream_of, write_shards
 from singa_dask.data.columns import Column, Role
 from singa_dask.data.manifest import Shard
+from singa_dask.data.schema import Schema
 from singa_dask.errors import ConfigError
 from singa_dask.job.job_pb2 import Phase, StoreProto
 
@@ -20,7 +21,7 @@ CONF = StreamConf(4, 3, sequence=5, horizon=2)
 
 def manifest_of(total, window=8):
     shard = Shard("shard-00000.h5", total, ("0" * 32,) * -(-total // window))
-    return Manifest(total, COLUMNS, window, (shard,))
+    return Manifest(total, Schema(COLUMNS), window, (shard,))
 
 
 def starts(stream, steps):

@@ -14,6 +14,7 @@ from support.views import OtherMachine
 from singa_dask import Job, Model, layers, shard, updaters
 from singa_dask.data import write_shards
 from singa_dask.data.convert import shard_files
+from singa_dask.data.load import load
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, DataError, NotFinite
 from singa_dask.inference import blocks as blocks_module
 from singa_dask.inference.blocks import own_blocks
@@ -254,10 +255,12 @@ def test_only_samples_that_are_held_out_of_training_are_test_data(tmp_path, pred
     assert len(blocks_of(model, str(tmp_path / "kinds"))[0].ranges) == 1, "--data means all samples"
 
 
-def test_a_checkpoint_without_description_takes_the_names_from_the_shards(kinds_run, tmp_path, predict):
+@pytest.mark.parametrize("described", [{}, {"recordinput1": '{"columns": [], "encoders": []}'}])
+def test_a_checkpoint_without_a_description_of_this_version_is_refused(kinds_run, tmp_path, predict, described):
     prepared, path = kinds_run
-    early = checkpoints.save(replace(checkpoints.load(path), described={}), tmp_path / "early.h5")
-    assert set(pd.read_csv(predict(model_of(prepared.job, None, early)))["label"]) == set(KINDS)
+    early = checkpoints.save(replace(checkpoints.load(path), described=described), tmp_path / "early.h5")
+    with pytest.raises(DataError, match=r"was written by an older version of singa_dask\. Train again"):
+        predict(model_of(prepared.job, None, early))
 
 
 @pytest.mark.parametrize("data", ["fields", "x.h5"])
@@ -304,6 +307,61 @@ def test_shards_of_a_table_with_other_categories_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"new: encodes the columns of its table otherwise than the training data"):
         blocks_of(model, str(tmp_path / "new"))
     assert blocks_of(model, str(tmp_path / "trained"))
+
+
+TABLES = {
+    "codes": ("code,a,price\n07,1,2.5\n7,2,3.5\n012,3,4.5\n", {"category": "code", "encode": {"code": "onehot"}}),
+    "flags": ("flag,price\ntrue,2.5\nfalse,1.5\nunknown,0.5\n", {}),
+    "days": ("day,price\n2024-01-01,2.5\n2024-02-01,1.5\n", {"category": "day", "encode": {"day": "ordinal"}}),
+    "texts": ("kind;site;price\nx;p;1\ny;q;2\n", {"separator": ";"}),
+    "dates": ("day,price\n01.02.2024,2.5\n02.02.2024,1.5\n", {"date": "day=%d.%m.%Y"}),
+    "zoned": ("day,price\n2024-02-01T10:00Z,2.5\n2024-02-01T10:00+02:00,1.5\n", {}),
+    "bare": ("1,2,2.5\n3,4,1.5\n", {"header": False}),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_csv_file_is_read_as_the_training_data_were(tmp_path, predict, name):
+    text, options = TABLES[name]
+    (tmp_path / "t.csv").write_text(text)
+    target = "2" if name == "bare" else "price"
+    shard_files("csv", tmp_path / "out", source=tmp_path / "t.csv", target=target, shuffle=False, **options)
+    model = model_for(tmp_path, read(tmp_path / "out", 1), *numbers_of(1))
+    expected = model.predict(load(tmp_path / "out")[0])[:, 0]
+    header, *rows = text.split()
+    new = "\n".join(line.rpartition(options.get("separator", ","))[0] for line in [header, *rows[::-1]])
+    (tmp_path / "new.csv").write_text(text if name in ("bare", "zoned") else new)
+    found = pd.read_csv(predict(model, data="new.csv"))[model.known.names(model.outputs[0])[0]]
+    np.testing.assert_allclose(found, expected if name in ("bare", "zoned") else expected[::-1], rtol=1e-5)
+
+
+def test_texts_of_a_table_in_memory_stay_texts_in_a_csv_file(tmp_path, predict):
+    frame = pd.DataFrame({"code": ["07", "7", "12"], "day": pd.date_range("2024-01-01", periods=3)})
+    shard(frame, np.arange(3.0), tmp_path / "out", shuffle=False)
+    model = model_for(tmp_path, read(tmp_path / "out", 1), *numbers_of(1))
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    found = pd.read_csv(predict(model, data="t.csv"))
+    np.testing.assert_allclose(found["y"], model.predict(load(tmp_path / "out")[0])[:, 0], rtol=1e-5)
+    assert blocks_of(model, str(tmp_path / "t.csv"))[0].block.types["code"] == "text"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"category": ("a",)}, "column 'a': holds texts, but the net was trained with numbers"),
+        ({"separator": ";"}, "has no column 'a'"),
+        ({"header": False}, "line 1, column '0': 'a' is not a number"),
+    ],
+)
+def test_options_of_reading_overrule_those_of_training(tmp_path, predict, options, says):
+    (tmp_path / "t.csv").write_text("a,b,price\n1,2,2.5\n3,4,1.5\n")
+    shard_files("csv", tmp_path / "out", source=tmp_path / "t.csv", target="price")
+    model = model_for(tmp_path, read(tmp_path / "out", 1), *numbers_of(1))
+    with pytest.raises(DataError, match=says):
+        blocks_of(model, str(tmp_path / "t.csv"), **options)[0].read(model)
+    pd.DataFrame({"a": [1.0], "b": [2.0]}).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(ConfigError, match=f"--{next(iter(options))}.*is for CSV files"):
+        blocks_of(model, str(tmp_path / "t.parquet"), **options)
 
 
 def test_every_time_step_has_a_line(tmp_path):

@@ -12,8 +12,8 @@ import pytest
 
 from singa_dask import Job, Model, layers
 from singa_dask.comm import SoloCommunicator, run_threads
-from singa_dask.data import Manifest
 from singa_dask.data.columns import Column, Role
+from singa_dask.data.schema import Schema
 from singa_dask.distopt import DistOpt
 from singa_dask.errors import ConfigError, DataError, NotFinite
 from singa_dask.updaters import SGD
@@ -227,7 +227,7 @@ def test_threads_predict_at_the_same_time(model):
 
 def described(model, *columns):
     """The model with the description of data that have these columns."""
-    text = Manifest(1, columns, 1, ()).description
+    text = Schema(columns).to_json()
     again = pickle.loads(pickle.dumps(model))
     again.described = dict.fromkeys(model.net.input_layers, text)
     return pickle.loads(pickle.dumps(again))

@@ -10,6 +10,7 @@ import pytest
 from support.sources import read_all, write_file
 
 from singa_dask.data.columns import Role
+from singa_dask.data.schema import Reading
 from singa_dask.data.sources import csv, files
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import DataError
@@ -89,6 +90,26 @@ def test_whole_numbers_of_the_first_block_become_fractions_in_later_ones(tmp_pat
     assert len(source.blocks) == 2 and read_all(source)["a"].tolist() == [1, 2, 3, 0.5]
 
 
+@pytest.mark.parametrize(
+    ("cell", "options"),
+    [
+        ("1970-01-03T02:00:00+02:00", {}),
+        ("1970-01-03 00:00Z", {"date": "d"}),
+        ("03.01.1970 02:00 +0200", {"date": "d=%d.%m.%Y %H:%M %z"}),
+    ],
+)
+def test_dates_with_a_time_zone_are_in_utc(tmp_path, cell, options):
+    source = loaded(tmp_path, f"d,y\n{cell},1\n{cell},2\n", **options)
+    assert pd.DatetimeIndex(source.blocks[0].read()["d"]).tz_localize(None).tolist() == [DAY, DAY]
+    assert source.reading.types["d"] == "zoned date"
+
+
+def test_a_given_name_in_the_first_line_makes_it_a_header(tmp_path):
+    source = loaded(tmp_path, "kind,answer\na,b\n", label="answer")
+    assert (source.x, source.y) == (("kind",), ("answer",))
+    assert source.reading == Reading("csv", ",", True, {}, {"kind": "text", "answer": "text"})
+
+
 def test_several_files_have_the_same_header(tmp_path):
     for name, text in (("b.csv", "a,y\n3,4\n"), ("a.csv", "a,y\n1,2\n")):
         (tmp_path / name).write_text(text)
@@ -118,8 +139,10 @@ LATER = "a,b,y\n1,k,0\n2,l,1\n3,m,0\n"
         ("a,a\n1,2\n", {}, "two columns named 'a'"),
         ("a,y,label\n1,2,3\n", {}, "which column holds the classes"),
         ("t,y\n10:30,1\n11:30,0\n", {}, "column 't' holds times of day.*--category, .* --drop"),
-        ("a,y\n07:30:00,2\n", {"date": "a"}, "lines from 2 on cannot be read"),
+        ("a,y\n07:30:00,2\n", {"date": "a"}, "holds no dates of ISO 8601"),
         ('a,y\n"p,1\n' + "q,2\n" * 99, {}, "cannot be read|has 1 columns|not closed"),
+        ("t,y\n2024-01-01T10:00Z,1\n2024-01-01T11:00,2\n", {}, "line 3, column 't': .*T11:00' has no time zone"),
+        ("t,y\n" + "2024-01-01T10:00,1\n" * 3 + "2024-01-01T10:00+02,2\n", {}, "line 5, .*has a time zone.*have none"),
         (LATER + "oops,n,1\n", {}, r"line 5, column 'a': 'oops' is not a number.*--category a"),
         (LATER + "4,n,1\n4,n,z\n", {}, r"line 6, column 'y': 'z' is not a number"),
         (LATER + "4,n\n", {}, "line 5 has 2 columns, but the first line has 3"),
