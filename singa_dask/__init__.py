@@ -98,3 +98,7 @@ def __getattr__(name: str) -> Any:
     if name in ("layers", "updaters"):
         return importlib.import_module(f"singa_dask.{name}")
     raise AttributeError(f"module 'singa_dask' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

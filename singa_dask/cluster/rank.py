@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
 import math
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from distributed import get_worker, secede
@@ -192,6 +193,7 @@ def clean_segments(kvsname: str) -> None:
 
 def rank_task(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:
     """Join the group, then fn(comm, *args). The Dask task of a rank."""
+    _end_quickly()
     worker = get_worker()
     task = RankTask(plan)
     if not leases.take_up(worker.address, plan.group, task):
@@ -242,6 +244,13 @@ def _collect_soon(worker: Any) -> None:
     loop = worker.loop.asyncio_loop
     with suppress(RuntimeError):  # it is closed: so is the process in a moment
         loop.call_soon_threadsafe(loop.call_later, _SETTLED_S, gc.collect)
+
+
+@cache
+def _end_quickly() -> None:
+    """Have Python not search everything imported for garbage at the end of this process: on a busy machine that takes
+    longer than the four seconds after which a nanny warns."""
+    atexit.register(gc.freeze)
 
 
 def _joined(task: RankTask) -> Communicator:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -415,12 +416,14 @@ def _raise(error: Exception) -> None:
 @contextmanager
 def _events(client: Client, topic: str, handler: Callable[[dict[str, Any]], None]) -> Iterator[None]:
     """Dask events of the topic go to `handler` as long as the context is open; what it raises comes out at
-    the end (in Dask's event loop, where it runs, it would be lost)."""
+    the end (in Dask's event loop, where it runs, it would be lost). It runs in the context of the caller: by that a
+    notebook knows in which cell it shows what is printed."""
     faults: list[Exception] = []
+    context = copy_context()
 
     def receive(stamped: tuple[float, dict[str, Any]]) -> None:
         try:
-            handler(stamped[1])
+            context.run(handler, stamped[1])
         except Exception as error:
             faults.append(error)
 

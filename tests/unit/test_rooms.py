@@ -138,6 +138,11 @@ def test_importing_the_package_starts_neither_mpi_nor_dask_nor_cuda():
     assert told_by(program) == "[]"
 
 
+def test_the_public_names_are_listed_before_they_are_imported():
+    program = "import singa_dask; print({*singa_dask.__all__, *singa_dask._LAZY} - {*dir(singa_dask)})"
+    assert told_by(program) == "set()"
+
+
 def test_what_workers_are_forked_from_brings_no_cuda():
     """Which does not survive a fork."""
     program = """if True:

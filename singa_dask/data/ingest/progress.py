@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any
 
 
 class Bar:
-    """Shows what is done, how many samples and MB/s; nothing if `shown` is False. May be used by several threads."""
+    """Shows what is done, how many samples and MB/s; nothing if `shown` is False. By default, it is shown on
+    terminals, and in notebooks that have ipywidgets. May be used by several threads."""
 
     def __init__(self, shown: bool | None) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -16,7 +18,8 @@ class Bar:
         from singa_dask.output.console import Console
 
         console = Console(stderr=True, force_terminal=shown)
-        visible = console.is_terminal or console.is_jupyter if shown is None else shown
+        widgets = console.is_jupyter and find_spec("ipywidgets") is not None
+        visible = console.is_terminal or widgets if shown is None else shown
         self._lock = threading.Lock()
         self._progress = Progress(
             TextColumn("{task.description}"),

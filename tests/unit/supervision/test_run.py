@@ -4,7 +4,9 @@ import json
 import signal
 import threading
 from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from dataclasses import asdict
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -27,6 +29,22 @@ RESTART = Restart((1,), 4, "its process died")
 @pytest.fixture
 def played(monkeypatch, tmp_path):
     return Played(monkeypatch, tmp_path / "run")
+
+
+def test_what_a_run_prints_belongs_to_the_cell_that_trains():
+    """Notebooks keep the cell in a context variable; the client's thread has that of the cell that made the client."""
+    cell, seen, topics = ContextVar("cell", default="that made the client"), [], {}
+    client = SimpleNamespace(subscribe_topic=topics.__setitem__, unsubscribe_topic=topics.pop)
+
+    def trains():
+        cell.set("that trains")
+        with module._events(client, "topic", lambda event: seen.append((event, cell.get()))):
+            thread = threading.Thread(target=topics["topic"], args=((0.0, "event"),))
+            thread.start()
+            thread.join()
+
+    copy_context().run(trains)
+    assert seen == [("event", "that trains")] and not topics
 
 
 def test_a_run_leaves_its_record(played):
