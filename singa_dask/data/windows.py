@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from singa_dask.data.columns import IDENTITY, Role
 from singa_dask.data.manifest import Manifest, ShardWindow
 from singa_dask.data.plan import BLOCK_WINDOWS, Stream, StreamConf
 from singa_dask.data.sequence import check_order
@@ -46,11 +47,10 @@ class WindowStream(Stream):
         if not found:
             part = "are held out of" if conf.held_out else "train of"
             longest = max((end - begin for begin, end in spans), default=0)
-            message = (
-                f"no window of {conf.sequence} records and a horizon of {conf.horizon} fits into those that {part}"
-            )
-            message += f" {self.manifest.folder}: at most {longest:,} follow each other"
-            hint = "Use a shorter sequence or horizon, or more data. The records of a series must follow each other."
+            message = f"no window of {conf.sequence} records and a horizon of {conf.horizon} fits into those that"
+            message += f" {part} {self.manifest.folder}: at most {longest:,} follow each other"
+            hint = "Use a shorter sequence or horizon, or more data. The records of a series must follow each other: "
+            hint += "split by a date (--test-from), not at random, or hold out the last ones with validation_share."
             raise ConfigError(Problem("store_conf.sequence", message, str(conf.sequence), hint))
         return found
 
@@ -84,24 +84,40 @@ def own_spans(manifest: Manifest, conf: StreamConf) -> list[tuple[int, int]]:
     return [(begin, end) for begin, end in found if begin < end]
 
 
-def series_starts(manifest: Manifest, name: str) -> list[int]:
-    """The first record of each series but the first one: where the values of column `name` change.
+def series_starts(manifest: Manifest, name: str = "") -> list[int]:
+    """The first record of each series but the first one: where another file of the source begins, rows of the source
+    are missing, or the values of column `name` change.
 
-    Raises ConfigError if the shards have no such column of single numbers, or it changes too often.
+    Raises ConfigError if the shards have no such column of single numbers, or there are too many series.
     """
     columns = [column.name for column in manifest.columns if column.values == 1]
-    if name not in columns:
+    if name and name not in columns:
         hint = f"It has: {', '.join(columns) or 'none'}."
         message = f"{manifest.folder} has no such column of one number per record"
         raise ConfigError(Problem("store_conf.series", message, name, hint))
-    shards = ShardFolder(manifest)
-    values = [shards.reader(index).column(name).reshape(-1) for index in range(len(manifest.shards))]
-    found = (np.flatnonzero(np.diff(np.concatenate(values))) + 1).tolist()
+    found = np.union1d(*breaks(manifest))
+    if name:
+        found = np.union1d(found, np.flatnonzero(np.diff(_values(manifest, name))) + 1)
     if len(found) >= MAX_SERIES:
-        hint = "Write the records of each series one after the other, in the order of time."
-        message = f"at most {MAX_SERIES:,} series are possible, and its values change {len(found):,} times"
-        raise ConfigError(Problem("store_conf.series", message, name, hint))
-    return found
+        hint = "Write the records of each series one after the other, and split them by a date: --test-from."
+        message = f"at most {MAX_SERIES:,} series are possible, and {manifest.folder} has {len(found) + 1:,}"
+        raise ConfigError(Problem("store_conf.series", message, name or "no column", hint))
+    return [int(start) for start in found]
+
+
+def breaks(manifest: Manifest) -> tuple[np.ndarray, np.ndarray]:
+    """The records before which another file of the source begins, and those before which rows of it are missing."""
+    if manifest.in_place:
+        return manifest.shard_starts[1:-1], np.empty(0, np.int64)
+    columns = {column.role: column.name for column in manifest.columns if column.role in IDENTITY}
+    rows = np.diff(_values(manifest, columns[Role.ROW])) if Role.ROW in columns else np.empty(0)
+    files = np.diff(_values(manifest, columns[Role.FILE])) if Role.FILE in columns else np.zeros_like(rows)
+    return np.flatnonzero(files) + 1, np.flatnonzero((files == 0) & (rows != 1)) + 1
+
+
+def _values(manifest: Manifest, name: str) -> np.ndarray:
+    shards = ShardFolder(manifest)
+    return np.concatenate([shards.reader(i).column(name).reshape(-1) for i in range(len(manifest.shards))])
 
 
 def _check_windows(conf: StreamConf) -> None:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from singa_dask.data import Manifest, ShardFolder, resolve
+from singa_dask.data import Manifest, ShardFolder, resolve, series_starts
 from singa_dask.data.columns import IDENTITY, Channels, Column, Role
 from singa_dask.data.manifest import WAY_OUT
 from singa_dask.data.origins import FILES_FILE, file_names, read_files
 from singa_dask.data.plan import StreamConf, own_windows
+from singa_dask.data.sequence import check_order
 from singa_dask.data.shared_files import in_place_files
-from singa_dask.data.store import columns_of, sample_shapes
+from singa_dask.data.store import columns_of, record_column, sample_shapes
+from singa_dask.data.windows import own_spans
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.inference.model import Model
 from singa_dask.job import graph_phase
 from singa_dask.job.job_pb2 import Phase, StoreProto
+from singa_dask.job.stores import reads_windows
 from singa_dask.layers import GeneratedInput
 
 logger = logging.getLogger(__name__)
@@ -115,6 +118,38 @@ class ShardBlock:
         return np.concatenate(parts).reshape(-1, *column.shape)
 
 
+@dataclass(frozen=True)
+class WindowBlock(ShardBlock):
+    """Windows of shards. ranges: the first record of the first window and that of the last one + 1. Numbered by their
+    last records."""
+
+    sequence: int = 0
+    horizon: int = 0
+    stride: int = 1
+
+    def read(self, model: Model) -> Samples:
+        x, answers, last = {}, {}, self.sequence - 1
+        for one in self.inputs:
+            if one.column is not None:
+                x[one.layer] = self._windows(one, one.column, 0, self.sequence, flat=one.flat)
+            if one.labels is not None:
+                first, count = (self.sequence, self.horizon) if self.horizon else (0, self.sequence)
+                answers[one.layer] = self._windows(one, one.labels, first, count)
+        ends = ShardBlock(self.inputs, [(begin + last, end + last) for begin, end in self.ranges])
+        numbers, files = ends._origin()
+        read = np.concatenate([np.arange(end - begin) % self.stride == 0 for begin, end in self.ranges])
+        return Samples(x, answers, numbers[read], None if files is None else files[read])
+
+    def _windows(self, one: ShardInput, column: Column, first: int, count: int, *, flat: bool = False) -> np.ndarray:
+        shards, found = _shards(one.folder, one.digest), []
+        for begin, end in self.ranges:
+            rows = np.concatenate(list(_read(shards, column, begin + first, end + first + count - 1)))
+            rows = rows if flat else channels_last(rows.reshape(-1, *column.shape), column)
+            seen = np.lib.stride_tricks.sliding_window_view(rows, count, axis=0)[:: self.stride]
+            found.append(np.moveaxis(seen, -1, 1))
+        return np.concatenate(found)
+
+
 def own_blocks(model: Model) -> list[ShardBlock]:
     """The test data of the job of a trained net. Raises ConfigError, DataError."""
     if graph_phase(model.known.net.proto.layer, Phase.kTest) != Phase.kTest:
@@ -148,9 +183,10 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
     known, inputs = model.known, list[ShardInput]()
     counts: dict[str, int] = {}
     ranges: list[tuple[int, int]] = []
+    first = StoreProto()
     for layer, folder in folders.items():
         store, manifest = known.store(layer), Manifest.load(folder)
-        if store.sequence:
+        if store.sequence and not reads_windows(store):
             what = "reads sequences, which shards hold as single records"
             hint = "Give a file of whole sequences: --data sequences.npz. Text comes from `singa-dask sample`."
             raise ConfigError(Problem(f"layer {layer!r}", what, f"sequences of {store.sequence}", hint))
@@ -163,7 +199,7 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
                 "Predict the table itself, or write the shards with like= the manifest of the training data."
             )
         column, labels = columns_of(_readable(store, manifest), manifest)
-        sample_shapes(tuple(store.shape), column, folder)
+        sample_shapes(tuple(store.shape), record_column(store, column), folder)
         inputs.append(
             ShardInput(
                 layer,
@@ -177,13 +213,24 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
         counts[layer] = manifest.total
         if not ranges:
             _warn_of_order(manifest)
-            ranges = list(_ranges(manifest, store.validation_share if held_out else 0.0))
+            share, first = store.validation_share if held_out else 0.0, store
+            if reads_windows(store):
+                answered = bool(known.answering) and labels is not None
+                ranges = list(_window_ranges(manifest, store, share, store.horizon if answered else 0))
+            else:
+                ranges = list(_ranges(manifest, share))
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{count:,} for {layer!r}" for layer, count in counts.items())
         raise DataError(
             f"the input layers read different numbers of samples: {told}. Give folders that belong together."
         )
-    rows = max(1, BLOCK_NBYTES // max(sum(one.column.nbytes for one in inputs if one.column is not None), 1))
+    nbytes = max(sum(one.column.nbytes for one in inputs if one.column is not None), 1)
+    if reads_windows(first):
+        sizes = first.sequence, first.horizon, max(1, first.stride)
+        count = max(1, BLOCK_NBYTES // (nbytes * first.sequence)) * sizes[2]
+        pieces = [(at, min(at + count, end)) for begin, end in ranges for at in range(begin, end, count)]
+        return [WindowBlock(tuple(inputs), (piece,), *sizes) for piece in pieces]
+    rows = max(1, BLOCK_NBYTES // nbytes)
     return [ShardBlock(tuple(inputs), tuple(some)) for some in _blocks(ranges, rows)]
 
 
@@ -210,6 +257,18 @@ def _ranges(manifest: Manifest, share: float) -> Iterator[tuple[int, int]]:
     conf = StreamConf(1, validation_share=share, held_out=share > 0)
     for window in own_windows(manifest, conf):
         yield window.start, window.start + window.samples
+
+
+def _window_ranges(manifest: Manifest, store: StoreProto, share: float, horizon: int) -> Iterator[tuple[int, int]]:
+    """The first records of the windows of each series. horizon: the records that must follow them."""
+    conf = StreamConf(1, sequence=store.sequence, validation_share=share, held_out=share > 0)
+    check_order(manifest, conf)
+    conf = replace(conf, series=tuple(series_starts(manifest, store.series)))
+    ranges = [(begin, end - store.sequence - horizon + 1) for begin, end in own_spans(manifest, conf)]
+    ranges = [(begin, end) for begin, end in ranges if begin < end]
+    if not ranges:
+        raise DataError(f"{manifest.folder}: no window of {store.sequence} records fits. Give more records.")
+    yield from ranges
 
 
 def _blocks(ranges: Sequence[tuple[int, int]], rows: int) -> Iterator[list[tuple[int, int]]]:

@@ -131,7 +131,9 @@ class KnownData:
         """The names of the values of an output: of classes, of the values of the target, or else numbers."""
         shape, classifies = self.net.shapes[output], self.classifies(output)
         width = shape[-1] if classifies else prod(shape)
-        return value_names(self._answers(output), width, classifies=classifies)
+        answered = self.answered_by(output)
+        horizon = self.store(answered).horizon if answered else 0
+        return value_names(self._answers(output), width, classifies=classifies, horizon=horizon)
 
     def _answers(self, output: str) -> Column | None:
         known = self.inputs.get(self.answered_by(output) or "")
@@ -148,8 +150,12 @@ def raw_name(column: Column) -> str:
     return column.names[0] if column.shape == () and column.names else column.name
 
 
-def value_names(column: Column | None, width: int, *, classifies: bool) -> list[str]:
-    """The names of the `width` values of one prediction: of the classes, or of the values of the target."""
+def value_names(column: Column | None, width: int, *, classifies: bool, horizon: int = 0) -> list[str]:
+    """The names of the `width` values of one prediction: of the classes, or of the values of the target; with a
+    horizon of each record ahead, counted from 1."""
+    if horizon > 1 and not classifies and width % horizon == 0:
+        names = value_names(column, width // horizon, classifies=False)
+        return [f"{name}_{ahead}" for ahead in range(1, horizon + 1) for name in names]
     if classifies:
         classes = class_names(column) or ()
         return [classes[i] if i < len(classes) else str(i) for i in range(width)]

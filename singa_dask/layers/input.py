@@ -177,6 +177,7 @@ class RecordInput(InputLayer):
         except ValueError:
             what, store = {"shape": "samples", "label_shape": "labels"}.get(field, "targets"), self.proto.store_conf
             records = f" of sequence {store.sequence} + lookahead {store.lookahead} records" if store.sequence else ""
+            records += " (give whole windows, or shards in the order of time)" if store.horizon else ""
             records += f" of {store.time_steps} time steps" if store.time_steps else ""
             raise DataError(
                 f"layer {self.name!r}: {what} of shape {x.shape[1:]} do not fit store_conf.{field} "

@@ -11,6 +11,7 @@ from typing import Any
 from singa_dask.data import (
     AnyStream,
     Manifest,
+    breaks,
     first_difference,
     read_small,
     resolve,
@@ -28,7 +29,7 @@ from singa_dask.job import reads_data, runs_in
 from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.job.job_pb2 import CharRNNProto, JobProto, LayerProto, LayerType, Phase, StoreProto
 from singa_dask.job.layer_types import CONF
-from singa_dask.job.stores import store_of
+from singa_dask.job.stores import reads_windows, store_of
 from singa_dask.job.text_paths import text_of
 from singa_dask.training.feed import data_key, group_stream
 
@@ -125,8 +126,12 @@ class _Resolver:
 
     def _resolve_store(self, name: str, store: StoreProto, phase: int) -> tuple[StoreInfo, AnyStream]:
         info = store_info(store)
-        if store.series:
+        if reads_windows(store):
             store.series_start[:] = series_starts(info.manifest, store.series)
+        elif store.sequence and len(missing := breaks(info.manifest)[1]):
+            message = f"reads sequences, and rows of the source are missing before {len(missing):,} records"
+            hint = "Split by a date (--test-from), not at random, or hold out the last ones with validation_share."
+            raise ConfigError(Problem("store_conf.sequence", f"{message} of {info.path}", str(store.sequence), hint))
         stream = group_stream(self.job, store, info.manifest, phase)
         store.path = text_of(info.path, "store_conf.path")
         store.shape[:] = info.shape

@@ -1,12 +1,15 @@
 """Forecasts of time series: nets that read windows, the statistics of these, and the same training for all workers."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from support.gradients import check_gradients, loss_of
 from support.trained import assert_alike, saved_at, train_group
 
 from singa_dask import load_model, shard
-from singa_dask.errors import ConfigError
+from singa_dask.data import shard_files
+from singa_dask.errors import ConfigError, DataError
+from singa_dask.inference.blocks import own_blocks, shard_blocks
 from singa_dask.job import Job
 from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import NetProto, Phase
@@ -200,3 +203,53 @@ def test_both_directions_are_read_at_the_last_step():
     net.initialise(3)
     net.forward({"data": Batch(np.ones((4, 5, 2)), np.zeros(4, int))}, Step(total_rows=4))
     assert net.whole_shapes["out"] == (2,)
+
+
+def test_rows_of_another_split_are_no_part_of_a_window(tmp_path):
+    table = pd.DataFrame({"now": SERIES, "hour": HOURS, "load": SERIES})
+    for name, split in {"random": {"test": 0.2}, "from": {"test_from": 1500, "split_by": "hour"}}.items():
+        shard(table[["now", "hour"]], table["load"], tmp_path / name, shuffle=False, **split)
+    job = JOB.replace('column: "x"', "")
+    with pytest.raises(ConfigError, match=r"at most .* follow each other.*--test-from"):
+        prepare(Job.from_text((job % (tmp_path / "random/train")).replace("sequence: 12", "sequence: 60")))
+    with pytest.raises(ConfigError, match=r"rows of the source are missing before .* records of .*--test-from"):
+        prepare(Job.from_text((job % (tmp_path / "random/train")).replace("horizon: 4", "")))
+    prepared = prepare(Job.from_text(job % (tmp_path / "from/train")))
+    assert not prepared.job.neuralnet.layer[0].store_conf.series_start
+
+
+def test_every_file_is_a_series(tmp_path):
+    for name, rows in (("a", slice(0, 300)), ("b", slice(500, 900))):
+        pd.DataFrame({"x": SERIES[rows], "load": SERIES[rows]}).to_csv(tmp_path / f"{name}.csv", index=False)
+    shard_files("csv", tmp_path / "out", source=f"{tmp_path}/*.csv", target="load", shuffle=False)
+    prepared = prepare(Job.from_text(JOB.replace('column: "x"', "") % (tmp_path / "out")))
+    assert list(prepared.job.neuralnet.layer[0].store_conf.series_start) == [300]
+
+
+def model_of(folder, out, overrides=()):
+    options = {"processes": False, "workspace": out / "run", "display": Display(), "curves": False}
+    return load_model(train(Job.from_text(JOB % folder, overrides), **options).checkpoint)
+
+
+def test_windows_of_shards_are_predicted(folder, tmp_path):
+    model = model_of(folder, tmp_path)
+    for held_out, begin, stop in ((True, 1440, 1920), (False, 0, 1920)):
+        blocks = own_blocks(model) if held_out else shard_blocks(model, {"data": folder}, held_out=False)
+        found = [block.read(model) for block in blocks]
+        ends = np.concatenate([samples.numbers for samples in found])
+        np.testing.assert_array_equal(ends, np.arange(begin + 11, stop - 4))
+        for samples in found:
+            rows = samples.numbers[:, None]
+            np.testing.assert_array_equal(samples.x["data"][..., 0], SERIES[rows + np.arange(-11, 1)])
+            np.testing.assert_array_equal(samples.answers["data"], SERIES[rows + np.arange(1, 5)])
+    assert model.known.names("loss") == ["y_1", "y_2", "y_3", "y_4"]
+    assert model.predict(windows(X, 12, 4)[0][:3]).shape == (3, 4)
+    with pytest.raises(DataError, match="give whole windows, or shards in the order of time"):
+        model.predict(X[:5])
+
+
+def test_windows_at_a_stride_and_of_several_series_are_predicted(folder, tmp_path):
+    overrides = ["neuralnet.layer[0].store_conf.stride=5", 'neuralnet.layer[0].store_conf.series="station"']
+    model = model_of(folder, tmp_path, overrides)
+    ends = [block.read(model).numbers for block in own_blocks(model)]
+    np.testing.assert_array_equal(np.concatenate(ends), [*range(761, 996, 5), *range(1701, 1916, 5)])
