@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from singa_dask.data.manifest import MANIFEST_FILE, STATISTICS_FILE
+from singa_dask.data.manifest import FILES_FILE, MANIFEST_FILE, STATISTICS_FILE
 from singa_dask.errors import DataError, disk_full, no_room
 from singa_dask.temporary import FolderInUse, in_use, remove_abandoned
 
@@ -89,9 +89,8 @@ def _is_data_set(folder: Path) -> bool:
     """Whether a folder has a manifest, and nothing but shards beside it."""
     if not (folder / MANIFEST_FILE).is_file():
         return False
-    return all(
-        entry.name in (MANIFEST_FILE, STATISTICS_FILE) or entry.match("shard-*.h5") for entry in folder.iterdir()
-    )
+    known = (MANIFEST_FILE, STATISTICS_FILE, FILES_FILE)
+    return all(entry.name in known or entry.match("shard-*.h5") for entry in folder.iterdir())
 
 
 def sync(path: Path) -> None:

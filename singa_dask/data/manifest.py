@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 MANIFEST_FILE = "manifest.json"
 STATISTICS_FILE = "statistics.h5"
+FILES_FILE = "files.json"
 FORMAT = "singa-dask shards"
 HASH = "blake2b-128"
 MAX_MANIFEST_NBYTES = 256 << 20

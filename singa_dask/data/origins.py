@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Column, Role
-from singa_dask.data.manifest import WAY_OUT
+from singa_dask.data.manifest import FILES_FILE, WAY_OUT
 from singa_dask.data.sources.source import spans_of
 from singa_dask.errors import DataError
 from singa_dask.files import read_text
 
-FILES_FILE = "files.json"
 MAX_FILES_NBYTES = 1 << 30
 
 

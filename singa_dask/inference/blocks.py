@@ -13,8 +13,8 @@ import numpy as np
 
 from singa_dask.data import Manifest, ShardFolder, resolve, series_starts
 from singa_dask.data.columns import IDENTITY, Channels, Column, Role
-from singa_dask.data.manifest import WAY_OUT
-from singa_dask.data.origins import FILES_FILE, file_names, read_files
+from singa_dask.data.manifest import FILES_FILE, WAY_OUT
+from singa_dask.data.origins import file_names, read_files
 from singa_dask.data.plan import StreamConf, own_windows
 from singa_dask.data.sequence import check_order
 from singa_dask.data.shared_files import in_place_files

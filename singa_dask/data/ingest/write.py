@@ -91,7 +91,8 @@ def write(
     if source.ordered and shuffle:
         hint = "Set shuffle to False."
         raise ConfigError(Problem("shuffle", f"the order of the samples of {source.name} matters", "true", hint))
-    encoding = Encoding(missing, dict(encode or {}), unknown, max_categories)
+    source, encode = _labels_among(source, encode or {})
+    encoding = Encoding(missing, dict(encode), unknown, max_categories)
     if like is None:
         encoding.check(source.x if source.table else ())
     else:
@@ -128,6 +129,18 @@ def write(
             raise
         work.remove()
     return {name: Manifest.load(out / name) for name in folders}
+
+
+def _labels_among(source: Source, encode: Mapping[str, Any]) -> tuple[Source, Mapping[str, Any]]:
+    """The source with those columns of y that hold categories as labels, a list of which are the classes in order; and
+    the other columns."""
+    labels = {name: how for name, how in encode.items() if name in source.y}
+    for name in labels:
+        if source.roles.get(name) is Role.TARGET:
+            raise ConfigError(Problem("encode", "names a target, which holds numbers", repr(name), "Leave it out."))
+    roles = {**source.roles, **dict.fromkeys(labels, Role.LABEL)}
+    classes = {**source.classes, **{n: tuple(how) for n, how in labels.items() if not isinstance(how, str)}}
+    return replace(source, roles=roles, classes=classes), {n: how for n, how in encode.items() if n not in labels}
 
 
 def _check_no_encoding(encoding: Encoding) -> None:

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from singa_dask.data.columns import Role
 from singa_dask.data.encoders import DATES
 from singa_dask.data.schema import Reading
 from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, need, reading, stamp_of
@@ -23,6 +24,7 @@ from singa_dask.errors import DataError
 SUFFIXES = (".csv", ".tsv", ".txt")
 SAMPLE_NBYTES = 1 << 20
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:[\d:.]+(Z|[+-]\d\d(?::?\d\d)?)?)?")
+_ZERO_LED = re.compile(rb"(?<![\d.])0\d")
 _MAX_OPEN_QUOTE = 8 * BLOCK_NBYTES
 _BOM = b"\xef\xbb\xbf"
 _PACKED = {b"\x1f\x8b": "gunzip", b"BZ": "bunzip2", b"\xfd7": "unxz", b"(\xb5": "unzstd", b"PK": "unzip"}
@@ -88,10 +90,14 @@ def load(
     read = {name: schema[name].kind for name in chosen.names}
     # Later blocks may have fractions: only of labels and targets it matters whether all values are whole.
     read |= {name: "number" for name in read if read[name] == "integer" and name not in chosen.y}
+    labels = frozenset(name for name in chosen.y if chosen.roles.get(name) is not Role.TARGET)
+    for name in labels:  # 007 and 7 are two classes
+        if read[name] == "integer" and blocks[0].led_by_zero(name, blocks[0].sample()):
+            read[name] = "text"
     return {
         "": Source(
             name=str(source),
-            blocks=[replace(block, types=read) for block in blocks],
+            blocks=[replace(block, types=read, labels=labels) for block in blocks],
             x=chosen.x,
             y=chosen.y,
             weight=chosen.weight,
@@ -142,7 +148,7 @@ def _dialect(files: Sequence[Path], header: bool | None, separator: str, named: 
 @dataclass(frozen=True)
 class CsvBlock:
     """The lines in bytes [start, stop) of a file. line: the number of the first one, from 1. types: of the columns to
-    read, as `_type` names them."""
+    read, as `_type` names them. labels: those that hold labels."""
 
     path: Path
     start: int
@@ -151,6 +157,7 @@ class CsvBlock:
     dialect: Dialect
     types: Mapping[str, str]
     stamp: str
+    labels: frozenset[str] = frozenset()
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -167,18 +174,19 @@ class CsvBlock:
         """A pandas Series of each column. Raises DataError."""
         need("pandas", "tables", "csv")
         with reading(self.path, "Is it a CSV file? Leave it out of --source otherwise."):
-            table = self._parsed(self._bytes(self.stop), self.types)
+            data = self._bytes(self.stop)
+            table = self._parsed(data, self.types)
             for name, kind in self.types.items():
                 if kind == "integer" and _type(table.column(name)) not in ("integer", "number"):
                     raise self._not_a(name)
+                if kind == "integer" and name in self.labels and (cell := self.led_by_zero(name, data)):
+                    way = f"Say --category {name}: the labels are texts then"
+                    raise DataError(f"{self.path}: the label {cell!r} in column {name!r} begins with 0. {way}.")
             return {name: _trimmed(table.column(name)).to_pandas() for name in self.types}
 
     def schema(self) -> dict[str, TableColumn]:
         """All columns, by the first lines. Raises DataError, also if numbers are among the texts of a column."""
-        data = self._bytes(min(self.stop, self.start + SAMPLE_NBYTES))
-        if self.start + len(data) < self.stop:
-            data = data[: data.rfind(b"\n") + 1] or self._bytes(self.stop)
-        sample = self._parsed(data, dict.fromkeys(self.dialect.names, "") | dict(self.types))
+        sample = self._parsed(self.sample(), dict.fromkeys(self.dialect.names, "") | dict(self.types))
         found = {name: _describe(sample.column(name)) for name in self.dialect.names}
         for name in found:
             if found[name].kind != "text" or name in self.types:
@@ -189,6 +197,20 @@ class CsvBlock:
             if {True, False} <= {*map(_is_zoned, texts)}:
                 raise self._mixes_zones(name)
         return found
+
+    def sample(self) -> bytes:
+        """The first lines."""
+        data = self._bytes(min(self.stop, self.start + SAMPLE_NBYTES))
+        if self.start + len(data) < self.stop:
+            data = data[: data.rfind(b"\n") + 1] or self._bytes(self.stop)
+        return data
+
+    def led_by_zero(self, name: str, data: bytes) -> str | None:
+        """The first cell of a column of integers that begins with a 0 too many."""
+        if not _ZERO_LED.search(data):
+            return None
+        cells = self._parsed(data, {name: "text"}).column(name).to_pylist()
+        return next((cell for cell in cells if cell and _ZERO_LED.match(cell.strip().encode())), None)
 
     def _bytes(self, stop: int) -> bytes:
         with _opened(self.path) as file:

@@ -35,6 +35,19 @@ def test_float_targets_of_a_csv_are_never_classes(tmp_path, options):
     assert (made.column("y").role, made.column("y").classes) == (Role.TARGET, None)
 
 
+def test_categories_may_be_labels(tmp_path):
+    (tmp_path / "0.csv").write_text("x,k\n" + "".join(f"{i},{i % 3}\n" for i in range(6)))
+    (tmp_path / "1.csv").write_text("x,k\n" + "".join(f"{i},{'a1'[i % 2]}\n" for i in range(6)))
+    options = {"source": tmp_path / "*.csv", "label": "k", "overwrite": True}
+    with pytest.raises(DataError, match=r"'a' is not a number\..*--category k"):
+        shard_files("csv", tmp_path / "out", **options)
+    for how, classes in (("onehot", ("0", "1", "2", "a")), (["a", "2", "1", "0"], ("a", "2", "1", "0"))):
+        made = shard_files("csv", tmp_path / "out", **options, category="k", encode={"k": how})[""]
+        assert made.targets.classes == classes
+    with pytest.raises(ConfigError, match=r"encode: names a target, which holds numbers.*'x'"):
+        shard_files("csv", tmp_path / "out", **{**options, "label": None, "target": "x"}, encode={"x": "onehot"})
+
+
 def test_tables_come_from_parquet_with_shares(tmp_path):
     frame = pd.DataFrame({"a": np.arange(100.0), "b": ["u", "v"] * 50, "target": np.arange(100.0) * 2})
     frame.to_parquet(tmp_path / "t.parquet", row_group_size=30)

@@ -104,6 +104,18 @@ def test_dates_with_a_time_zone_are_in_utc(tmp_path, cell, options):
     assert source.reading.types["d"] == "zoned date"
 
 
+def test_labels_that_begin_with_0_are_texts(tmp_path, monkeypatch):
+    source = loaded(tmp_path, "a,code\n05,007\n06,7\n", label="code")
+    assert source.reading.types == {"a": "number", "code": "text"}
+    assert read_all(source)["code"].tolist() == ["007", "7"]
+    assert loaded(tmp_path, "a,code\n05,007\n06,7\n", target="code").reading.types["code"] == "integer"
+    monkeypatch.setattr(csv, "BLOCK_NBYTES", 16)
+    later = "a,code\n" + "1,7\n" * 9 + "1,007\n"
+    with pytest.raises(DataError, match=r"label '007' in column 'code' begins with 0\. Say --category code"):
+        read_all(loaded(tmp_path, later, label="code"))
+    assert set(read_all(loaded(tmp_path, later, label="code", category="code"))["code"]) == {"7", "007"}
+
+
 def test_a_given_name_in_the_first_line_makes_it_a_header(tmp_path):
     source = loaded(tmp_path, "kind,answer\na,b\n", label="answer")
     assert (source.x, source.y) == (("kind",), ("answer",))
