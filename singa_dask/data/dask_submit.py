@@ -90,8 +90,13 @@ class _TaskQueue:
             # Drop the references: they would keep the memory of what the training loop has consumed.
             del arrival, function, args
 
-    def check(self) -> None:
-        """Raise Dask's error if it dropped a task."""
+    def look(self) -> None:
+        """Make the calls in this thread if the worker is paused for its memory: then it starts no task. Raise Dask's
+        error if it dropped a task."""
+        if self._worker.status.name == "paused":
+            with self._lock:
+                self._running += 1
+            self.run()
         for task in self._tasks:
             if task.status in ("error", "cancelled", "lost"):
                 task.result(LOOK_S)
@@ -132,7 +137,7 @@ class _LocalFuture:
             except TimeoutError:
                 if self._arrival.done() or time.monotonic() >= end:
                     raise
-            self._queue.check()
+            self._queue.look()
 
     def cancel(self) -> None:
         """Cancel the call if it has not started."""

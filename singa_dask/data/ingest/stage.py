@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -100,8 +101,10 @@ def stage(plan: StagePlan, index: int, key: str, raw: Mapping[str, Any]) -> Summ
     pieces[Role.ROW] = _Array(np.arange(rows))
     for known in facts.values():
         known.rows = rows
-    summary = Summary(key, segments, 0, {}, facts)
-    return _write(plan.part(index), summary, pieces, order)
+    summary = _write(plan.part(index), Summary(key, segments, 0, {}, facts), pieces, order)
+    if (arrow := sys.modules.get("pyarrow")) is not None:
+        arrow.default_memory_pool().release_unused()  # else it keeps that of a block, which Dask counts
+    return summary
 
 
 def _rows(plan: StagePlan, key: str, raw: Mapping[str, Any]) -> int:

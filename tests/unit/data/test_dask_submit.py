@@ -8,6 +8,7 @@ from typing import Any
 
 import dask
 import pytest
+from distributed.core import Status
 
 from singa_dask.data import dask_submit
 from singa_dask.data.dask_submit import EXECUTOR
@@ -35,7 +36,7 @@ class Task:
 class Dask:
     """A client and a worker in one."""
 
-    name, address = "first", "tcp://here:1"
+    name, address, status = "first", "tcp://here:1", Status.running
 
     def __init__(self) -> None:
         self.executors: dict[str, Any] = {}
@@ -121,3 +122,13 @@ def test_tasks_of_a_loader_that_is_gone_do_nothing(there):
     (task,) = there.tasks
     del submit
     task.run()
+
+
+def test_a_paused_worker_starts_no_task_and_the_thread_that_waits_loads(there, monkeypatch):
+    monkeypatch.setattr(sys.modules[dask_submit.__module__], "LOOK_S", 0.01)
+    submit = dask_submit(there, there)
+    arrivals = [submit(str, i) for i in range(3)]
+    there.status = Status.paused
+    assert [arrival.result(60) for arrival in arrivals] == ["0", "1", "2"]
+    there.tasks[0].run()  # it has nothing left to do
+    assert submit(str, 3) is not None and len(there.tasks) == 2
