@@ -20,5 +20,5 @@ def new(shards: str, out: Path) -> None:
     """
     from singa_dask.estimators.new import write_job
 
-    job = write_job(shards, out)
+    job = write_job(shards, out, click.echo)
     click.echo(f"{out}: {job.proto.train_steps:,} steps. Look at it, then run `singa-dask train {out}`.")

@@ -226,7 +226,8 @@ class Estimator(BaseEstimator):
         outputs, classify = self._outputs(examples.y)
         layers: list[Any] = []
         if self.net is None:
-            layers = layers_for(examples.column.net_shape, outputs, classify=classify)
+            target = feature_column(examples.y).net_shape
+            layers = layers_for(examples.column.net_shape, outputs, classify=classify, target=target)
         else:
             layers = [self.net] if isinstance(self.net, Module) else list(self.net)
         first: Any = layers[0] if layers else None

@@ -4,7 +4,7 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from singa_dask import Classifier, Job, Model, layers, load_model, train, updaters
+from singa_dask import Classifier, Job, Model, Regressor, layers, load_model, train, updaters
 from singa_dask.errors import ConfigError
 from singa_dask.inference.blocks import own_blocks
 from singa_dask.inference.run import predict_blocks
@@ -94,3 +94,14 @@ def test_a_model_without_shards_names_the_shape_of_the_labels():
     assert float(model(X, Y)) > 0
     with pytest.raises(ConfigError, match="its source has labels of positions"):
         Model([layers.RecordInput(shape=[2, 6, 5], label_shape=[6, 5]), *net(), layers.MSELoss()])
+
+
+def test_without_a_net_fields_get_a_unet():
+    fitted = Classifier(epochs=1, random_state=0).fit(X[:, :, :4], Y[:, :, :4])
+    assert fitted.predict(X[:, :, :4]).shape == (80, 6, 4)
+    x = np.moveaxis(DRAW.standard_normal((20, 8, 8, 2)), -1, 1)
+    fitted = Regressor(epochs=1, random_state=0).fit(x, 2 * x)
+    assert fitted.predict(x).shape == x.shape
+    assert "skip1" in fitted.model_.net.layers
+    with pytest.raises(ConfigError, match="no net is proposed"):
+        Classifier(epochs=1).fit(X[:, :, :4], Y[:, :3, :4])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from singa_dask import load_model, shard
 from singa_dask.cli import main
 from singa_dask.data import shard_files, write_shards
 from singa_dask.errors import ConfigError, DataError
@@ -16,6 +17,7 @@ from singa_dask.supervision.driver import train
 
 DRAW = np.random.default_rng(0)
 ROWS = 120
+LITTLE = "accuracy would say little"
 
 
 def normal(*shape):
@@ -34,7 +36,11 @@ DATA = {
     "vectors, a number": (normal(5), normal(), ["hidden1", "hidden2"], {"mae", "r2"}),
     "vectors, numbers": (normal(5), normal(2), ["hidden1", "hidden2"], {"mae", "r2"}),
     "images, channels first": (normal(3, 16, 12), CLASSES, ["conv1", "pool1", "conv2", "hidden1"], {"f1"}),
-    "fields without channels": (normal(8, 8), normal(8, 8), ["conv1", "hidden1"], {"mae"}),
+    "fields without channels": (normal(8, 8), normal(8, 8), ["down1a", "wide1", "skip1", "up1b"], {"mae"}),
+    "fields, channels first": (normal(3, 16, 24), normal(2, 16, 24), ["pool2", "down3b", "skip2", "skip1"], {"r2"}),
+    "fields of odd sizes": (normal(9, 15), normal(9, 15), ["conv1", "conv2", "conv3", "output"], {"mae"}),
+    "fields to smaller ones": (normal(8, 8), normal(4, 4), ["conv1", "hidden1"], {"mae"}),
+    "maps of classes": (normal(8, 12, 2), DRAW.integers(0, 3, (ROWS, 8, 12)), ["down1a", "skip1"], {"iou", "dice"}),
     "volumes": (normal(2, 4, 4, 4), CLASSES, ["hidden1", "hidden2"], {"f1"}),
     "images too small to convolve": (normal(3, 2, 2), CLASSES, ["hidden1", "hidden2"], {"f1"}),
 }
@@ -53,6 +59,42 @@ def test_a_job_suits_its_data_and_trains(tmp_path, kind):
     assert Job.from_file(tmp_path / "job.conf") == job
     checked = CliRunner().invoke(main, ["check", str(result.workspace / "job.conf")])  # as it was resolved
     assert checked.exit_code == 0, checked.output
+
+
+def test_fields_of_several_variables_are_channels(tmp_path):
+    x = {"sst": normal(8, 8), "slp": normal(8, 8)}
+    for name, y in (("fields", normal(8, 8)), ("numbers", normal())):
+        shard(x, y, tmp_path / name, validation=0.2, sample_weight=np.ones(ROWS))
+        said = CliRunner().invoke(main, ["new", str(tmp_path / name), "--out", str(tmp_path / f"{name}.conf")]).output
+        assert "sst, slp: stacked as the 2 channels of one image." in said
+        result = trained(tmp_path / f"{name}.conf", tmp_path)
+        model = load_model(result.workspace)
+        assert model.predict({**x}).shape[0] == ROWS
+        assert model.net.shapes["stacked"] == (8, 8, 2)
+
+
+def test_columns_that_are_not_read_are_named_on_the_screen(tmp_path):
+    shard({"a": normal(5), "b": normal(3)}, CLASSES, tmp_path / "shards")
+    said = CliRunner().invoke(main, ["new", str(tmp_path / "shards"), "--out", str(tmp_path / "job.conf")]).output
+    assert "Not read: b. Further input layers read them" in said
+    trained(tmp_path / "job.conf", tmp_path)
+
+
+@pytest.mark.parametrize(("classes", "metrics"), [(2, ["auc", "f1"]), (3, ["f1"])])
+def test_a_rare_class_is_not_judged_by_accuracy(tmp_path, classes, metrics):
+    labels = np.zeros(1000, int)
+    labels[:26], labels[26 : 300 * (classes - 2)] = 1, 2
+    write_shards(tmp_path / "shards", DRAW.normal(size=(1000, 4)), labels, shuffle_seed=0, classes=classes)
+    said = []
+    job = write_job(str(tmp_path / "shards"), tmp_path / "job.conf", said.append)
+    assert (job.proto.metric, job.proto.keep_best) == (metrics, f"validate.{metrics[0]}")
+    assert said == [f"keep_best: validate.{metrics[0]}. The class 1 is rare (2.6 % of the samples), so that {LITTLE}."]
+
+
+def test_maps_of_another_size_get_no_proposal(tmp_path):
+    write_shards(tmp_path / "shards", normal(8, 8), DRAW.integers(0, 2, (ROWS, 4, 4)))
+    with pytest.raises(ConfigError, match="no net is proposed for labels of positions"):
+        write_job(str(tmp_path / "shards"), tmp_path / "job.conf")
 
 
 def test_the_comments_say_what_the_data_are_and_what_to_do_next(tmp_path):
