@@ -45,7 +45,7 @@ from singa_dask.cli.run import fork_workers
     type=OUTPUT,
     default=Path("predictions.csv"),
     show_default=True,
-    help="File to write: .csv, .parquet, .h5 or .hdf5.",
+    help="File to write: .csv, .parquet, .h5, .hdf5 or .nc.",
 )
 @scheduler_options
 @click.option("--workers", type=click.IntRange(1), help="Predict in so many processes of a local Dask cluster.")

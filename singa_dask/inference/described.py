@@ -125,7 +125,7 @@ class KnownData:
 
     def classes(self, output: str) -> tuple[str, ...] | None:
         """The names of the classes of the labels of an output, if they are known."""
-        return class_names(self._answers(output))
+        return class_names(self.answers(output))
 
     def names(self, output: str) -> list[str]:
         """The names of the values of an output: of classes, of the values of the target, or else numbers."""
@@ -133,9 +133,10 @@ class KnownData:
         width = shape[-1] if classifies else prod(shape)
         answered = self.answered_by(output)
         horizon = self.store(answered).horizon if answered else 0
-        return value_names(self._answers(output), width, classifies=classifies, horizon=horizon)
+        return value_names(self.answers(output), width, classifies=classifies, horizon=horizon)
 
-    def _answers(self, output: str) -> Column | None:
+    def answers(self, output: str) -> Column | None:
+        """The labels or targets of an output, if they are described."""
         known = self.inputs.get(self.answered_by(output) or "")
         return None if known is None else known.answers
 

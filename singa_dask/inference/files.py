@@ -1,4 +1,4 @@
-"""Files of predictions: CSV and Parquet with one line per sample or time step, HDF5 with one dataset per array.
+"""Files of predictions: CSV and Parquet with one line per sample or time step, HDF5 and netCDF with arrays.
 
 They are written to a temporary file beside, which is renamed at the end.
 """
@@ -9,15 +9,19 @@ import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from singa_dask.data.columns import Column
 from singa_dask.data.origins import free_name
+from singa_dask.data.sources.netcdf import Grid
 from singa_dask.errors import ConfigError, DataError, Problem, disk_full, no_room
 from singa_dask.files import replacing
+from singa_dask.inference.netcdf_file import netcdf
 from singa_dask.inference.raw_file import RawFile
 
 MAX_COLUMNS = 10_000
@@ -26,13 +30,14 @@ MAX_COLUMNS = 10_000
 @dataclass(frozen=True)
 class Output:
     """What is written of a layer. names: of its values; classes: names of the classes of its labels, or None;
-    positions: whether it gives classes of positions."""
+    positions: whether it gives classes of positions. column: its labels or targets, if they are known."""
 
     name: str
     classifies: bool
     names: tuple[str, ...]
     classes: tuple[str, ...] | None = None
     positions: bool = False
+    column: Column | None = None
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,8 @@ def check_format(path: Path) -> None:
 
 
 @contextmanager
-def writing(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
-    """A function that adds predictions to the file `path`, whose suffix tells the format.
+def writing(path: Path, outputs: Sequence[Output], grid: Grid | None = None) -> Iterator[Write]:
+    """A function that adds predictions to the file `path`, whose suffix tells the format. grid: of a netCDF file.
 
     Raises ConfigError if the format is unknown or the file cannot be written.
     """
@@ -69,9 +74,11 @@ def writing(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
             Problem("--out", "must end in " + ", ".join(FORMATS), str(path), "The suffix is the format.")
         )
     columns = 1 + sum(len(output.names) for output in outputs)
-    if opened is not _hdf5 and columns > MAX_COLUMNS:
+    if opened in (_csv, _parquet) and columns > MAX_COLUMNS:
         hint = "Write an HDF5 file: --out predictions.h5."
         raise ConfigError(Problem("--out", f"would have {columns:,} columns", str(path), hint))
+    if opened is netcdf:
+        opened = partial(netcdf, grid=grid)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, opened(temporary, outputs) as write:
@@ -218,4 +225,4 @@ def _hdf5(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
             raise raw.fault
 
 
-FORMATS: dict[str, Any] = {".csv": _csv, ".parquet": _parquet, ".h5": _hdf5, ".hdf5": _hdf5}
+FORMATS: dict[str, Any] = {".csv": _csv, ".parquet": _parquet, ".h5": _hdf5, ".hdf5": _hdf5, ".nc": netcdf}

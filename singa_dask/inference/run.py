@@ -26,6 +26,7 @@ from singa_dask.inference.blocks import Block, close_shards
 from singa_dask.inference.files import Output, Predicted, writing
 from singa_dask.inference.model import Model
 from singa_dask.inference.predicting import NotANumber
+from singa_dask.inference.sources import grid_of
 from singa_dask.ops.blas import blas_threads
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Cli
     outputs = _outputs(model)
     written, origins = 0, Origins(blocks)
     found = NotANumber(model)
-    with writing(out, outputs) as write, _submitting(model, client) as (submit, ahead):
+    grid = grid_of(blocks) if out.suffix.lower() == ".nc" else None
+    with writing(out, outputs, grid) as write, _submitting(model, client) as (submit, ahead):
         try:
             for block, predicted in zip(blocks, _in_order(submit, blocks, ahead, client), strict=True):
                 rows = len(predicted.values[outputs[0].name])
@@ -71,7 +73,14 @@ def _numbered(predicted: Predicted, origins: Origins, origin: Origin, rows: int)
 def _outputs(model: Model) -> list[Output]:
     known = model.known
     return [
-        Output(o, known.classifies(o), tuple(known.names(o)), known.classes(o), known.labels_positions(o))
+        Output(
+            o,
+            known.classifies(o),
+            tuple(known.names(o)),
+            known.classes(o),
+            known.labels_positions(o),
+            known.answers(o),
+        )
         for o in model.outputs
     ]
 

@@ -13,6 +13,8 @@ import numpy as np
 from singa_dask.data.columns import Column, Role
 from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.data.resolve import resolve
+from singa_dask.data.sources import netcdf
+from singa_dask.data.sources.files import RowsBlock
 from singa_dask.data.sources.source import Block as RawBlock
 from singa_dask.data.sources.source import Source, spans_of
 from singa_dask.errors import ConfigError, Problem
@@ -94,6 +96,17 @@ class FileBlock:
         classes = column.classes if column is not None and isinstance(column.classes, tuple) else ()
         texts = values.astype(str) if classes and values.dtype.kind in "iu" else values
         return texts.astype(object) if texts.dtype.kind == "U" and np.isin(texts, classes).all() else values
+
+
+def grid_of(blocks: Sequence[Block]) -> netcdf.Grid | None:
+    """The grid of the samples of netCDF files, None of others. Raises DataError."""
+    own = [block.block for block in blocks if isinstance(block, FileBlock) and isinstance(block.block, RowsBlock)]
+    if not own or own[0].rows[0].path.suffix.lower() not in netcdf.SUFFIXES:
+        return None
+    names = [
+        own[0].columns[name] for block in blocks[:1] if isinstance(block, FileBlock) for name in (*block.y, *block.x)
+    ]
+    return netcdf.grid_of([*dict.fromkeys(rows.path for block in own for rows in block.rows)], names)
 
 
 def _arranged(values: np.ndarray, column: Column | None) -> np.ndarray:

@@ -3,19 +3,24 @@ say."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from singa_dask.data.origins import file_names
 from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions, listing, plain_texts
 from singa_dask.data.sources.conventions import decoded, decoded_type, packing
 from singa_dask.data.sources.files import Rows, find_files, need, reading
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 SUFFIXES = (".nc", ".nc4", ".cdf", ".netcdf")
 _REMEDY = "Is it a whole netCDF 4 file? Copy it again, or leave it out of --source."
@@ -45,6 +50,76 @@ def contents(source: str | Path) -> str:
     need("xarray", "fields", "netcdf")
     need("h5netcdf", "fields", "netcdf")
     return listing(_list(find_files(source, SUFFIXES)[0]))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where the samples of netCDF files lie. samples: the name of their dimension. variables: the other dimensions of
+    those that were read, with their sizes. coordinates: by name, dimensions, values of all files and attributes.
+    starts: of the rows of each file."""
+
+    samples: str
+    variables: Mapping[str, tuple[tuple[str, int], ...]]
+    coordinates: Mapping[str, tuple[tuple[str, ...], np.ndarray, Mapping[str, Any]]]
+    starts: Mapping[str, int] = field(default_factory=dict)
+
+    def named(self, shape: tuple[int, ...]) -> tuple[str, ...] | None:
+        """The dimensions of a variable that has samples of this shape, or of this shape and channels."""
+        variables = [*self.variables.values()]
+        for dims in (*variables, *(some for each in variables for some in (each[1:], each[:-1]))):
+            if dims and tuple(size for _, size in dims) == shape:
+                return tuple(name for name, _ in dims)
+        return None
+
+    def places(self, rows: np.ndarray, files: np.ndarray | None) -> np.ndarray:
+        """The rows of all files of these rows of single ones."""
+        return rows if files is None else rows + np.array([self.starts[name] for name in files], np.int64)
+
+
+def grid_of(files: Sequence[Path], names: Sequence[str]) -> Grid:
+    """Where the samples of these variables lie, the answers first. Raises DataError."""
+    grids = [_grid(path, names) for path in files]
+    first = grids[0]
+    coordinates = {}
+    for name, (dims, values, attributes) in first.coordinates.items():
+        if dims[:1] == (first.samples,):
+            parts = [grid.coordinates.get(name, ((), values, {})) for grid in grids]
+            if any(part[0] != dims or dict(part[2]) != dict(attributes) for part in parts):
+                logger.warning("%s: has other units, or is missing, in some files, and is left out.", name)
+                continue
+            values = np.concatenate([part[1] for part in parts])
+        coordinates[name] = (dims, values, attributes)
+    sizes = np.cumsum([0, *(grid.starts[""] for grid in grids)]).tolist()
+    starts = dict(zip(file_names(files), sizes, strict=False))
+    return Grid(first.samples, first.variables, coordinates, starts)
+
+
+def _grid(path: Path, names: Sequence[str]) -> Grid:
+    """Of one file; its number of rows is the start of what follows."""
+    import xarray
+
+    with reading(path, _REMEDY), ExitStack() as stack:
+        groups = xarray.open_groups(path, engine="h5netcdf", decode_times=False, cache=False)
+        for dataset in groups.values():
+            stack.callback(dataset.close)
+        variables: dict[str, Any] = {}
+        known: dict[Any, Any] = {}
+        for full in names:
+            group, _, name = f"/{full}".rpartition("/")
+            variables[full] = groups[group or "/"][name]
+            known |= dict(groups["/"].coords) | dict(groups[group or "/"].coords)
+        first = variables[names[0]]
+        dims = {str(dim) for variable in variables.values() for dim in variable.dims}
+        coordinates = {
+            str(name): (tuple(map(str, one.dims)), np.asarray(one.values), one.attrs)
+            for name, one in known.items()
+            if one.dims and {*map(str, one.dims)} <= dims
+        }
+        inner = {
+            name: tuple(zip(map(str, variable.dims[1:]), variable.shape[1:], strict=True))
+            for name, variable in variables.items()
+        }
+        return Grid(str(first.dims[0]), inner, coordinates, {"": len(first)})
 
 
 @contextmanager

@@ -1,0 +1,153 @@
+"""Predictions as a netCDF file, with the dimensions and coordinates of the netCDF files that were predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singa_dask.data.columns import Channels, Column
+from singa_dask.data.origins import free_name
+from singa_dask.data.sources.files import need
+from singa_dask.data.sources.netcdf import Grid
+from singa_dask.inference.raw_file import RawFile
+
+if TYPE_CHECKING:
+    from singa_dask.inference.files import Output, Predicted, Write
+
+SAMPLE = "sample"
+
+
+@contextmanager
+def netcdf(path: Path, outputs: Sequence[Output], grid: Grid | None) -> Iterator[Write]:
+    """A function that adds predictions to a netCDF file. grid: of the source, if it has one."""
+    h5netcdf = need("h5netcdf", "fields", "netCDF")
+    with RawFile(path) as raw, h5netcdf.File(raw, "w") as file:
+        written = _Written(file, outputs, grid or Grid(SAMPLE, {}, {}))
+
+        def write(predicted: Predicted) -> None:
+            written.add(predicted)
+            if raw.fault is not None:
+                raise raw.fault
+
+        yield write
+        file.close()
+        if raw.fault is not None:
+            raise raw.fault
+
+
+class _Written:
+    def __init__(self, file: Any, outputs: Sequence[Output], grid: Grid) -> None:
+        self._file, self._outputs, self._grid = file, outputs, grid
+        self._rows = 0
+        file.dimensions = {grid.samples: None}
+
+    def add(self, predicted: Predicted) -> None:
+        numbers = np.asarray(predicted.numbers)
+        self._file.resize_dimension(self._grid.samples, self._rows + len(numbers))
+        self._put(self._own(SAMPLE), (), numbers)
+        if predicted.files is not None:
+            self._put(self._own("file"), (), predicted.files)
+        for output in self._outputs:
+            prefix = f"{output.name}." if len(self._outputs) > 1 else ""
+            values, answers = predicted.values[output.name], predicted.answers.get(output.name)
+            (self._classes if output.classifies else self._numbers)(prefix, output, values, answers)
+        self._coordinates(predicted)
+        self._rows += len(numbers)
+
+    def _classes(self, prefix: str, output: Output, values: np.ndarray, answers: Any) -> None:
+        dims = self._dims(prefix, values.shape[1:-1], "position" if output.positions else "step")
+        each = self._own(f"{prefix}classes")
+        if each not in self._file.dimensions:
+            self._file.dimensions[each] = values.shape[-1]
+            self._create(each, (each,), np.array(output.names, object))[...] = np.array(output.names, object)
+        chosen = self._put(self._own(f"{prefix}class"), dims, values.argmax(axis=-1))
+        if output.classes:
+            chosen.attrs["flag_values"] = np.arange(len(output.classes))
+            chosen.attrs["flag_meanings"] = " ".join("_".join(name.split()) for name in output.classes)
+        self._put(self._own(f"{prefix}probability"), (*dims, each), values)
+        if answers is not None:
+            self._put(self._own(f"{prefix}label"), dims, np.asarray(answers).reshape(values.shape[:-1]))
+
+    def _numbers(self, prefix: str, output: Output, values: np.ndarray, answers: Any) -> None:
+        column = output.column
+        plain = len(output.names) == 1 or (column is not None and bool(column.names))
+        for name, rows in (("prediction", values), ("target", answers)):
+            if rows is None:
+                continue
+            if column is not None and not plain and prod(rows.shape[1:]) == column.values:
+                rows = _as_stored(rows, column)
+            if not plain or prod(rows.shape[1:]) % len(output.names):
+                self._put(self._own(f"{prefix}{name}"), self._dims(prefix, rows.shape[1:], "axis"), rows)
+                continue
+            rows = rows.reshape(len(values), *values.shape[1:-1], len(output.names))
+            dims = self._dims(prefix, rows.shape[1:-1], "step")
+            for place, own in enumerate(output.names):
+                told = own if name == "prediction" else f"true_{own}"
+                self._put(self._own(f"{prefix}{told}"), dims, rows[..., place])
+
+    def _own(self, name: str) -> str:
+        """The name of a variable that is none of the coordinates."""
+        return free_name(name, self._grid.coordinates)
+
+    def _dims(self, prefix: str, shape: tuple[int, ...], what: str) -> tuple[str, ...]:
+        """The dimensions of values of this shape: those of a variable of the source that has it, or new ones."""
+        names = self._grid.named(shape)
+        if names is None:
+            names = tuple(f"{prefix}{what}{place if len(shape) > 1 else ''}" for place in range(len(shape)))
+            sizes = zip(names, shape, strict=True)
+            names = tuple(name if self._size(name) in (None, size) else f"{name}_{size}" for name, size in sizes)
+        for name, size in zip(names, shape, strict=True):
+            if name not in self._file.dimensions:
+                self._file.dimensions[name] = size
+        return names
+
+    def _size(self, name: str) -> int | None:
+        return self._file.dimensions[name].size if name in self._file.dimensions else None
+
+    def _create(self, name: str, dims: tuple[str, ...], values: np.ndarray) -> Any:
+        if name not in self._file.variables:
+            import h5py
+
+            kind = h5py.string_dtype() if values.dtype.kind in "OU" else values.dtype
+            self._file.create_variable(name, dims, dtype=kind)
+        return self._file.variables[name]
+
+    def _put(self, name: str, dims: tuple[str, ...], values: np.ndarray) -> Any:
+        """Values of the samples (n, ...) of a variable, which is made if it is missing."""
+        variable = self._create(name, (self._grid.samples, *dims), values)
+        variable[self._rows : self._rows + len(values)] = values.astype(object) if values.dtype.kind == "U" else values
+        return variable
+
+    def _coordinates(self, predicted: Predicted) -> None:
+        """The coordinates of all dimensions that are in use; those of the samples by their rows in the source."""
+        if not self._grid.coordinates:
+            return
+        places = self._grid.places(np.asarray(predicted.numbers), predicted.files)
+        samples, variables = self._grid.samples, self._file.variables
+        for name, (dims, values, attributes) in self._grid.coordinates.items():
+            inner = zip(dims, values.shape, strict=True)
+            if any(dim != samples and self._size(dim) != size for dim, size in inner):
+                continue
+            new = name not in variables
+            if dims[0] == samples:
+                self._put(name, dims[1:], values[places])
+            elif new:
+                self._create(name, dims, values)[...] = values
+            if new:
+                variables[name].attrs.update({key: each for key, each in attributes.items() if key != "bounds"})
+        others = [name for name in self._grid.coordinates if name in variables and name not in self._file.dimensions]
+        if others and not self._rows:
+            for name in {*variables} - {*self._grid.coordinates, *self._file.dimensions}:
+                variables[name].attrs["coordinates"] = " ".join(others)
+
+
+def _as_stored(rows: np.ndarray, column: Column) -> np.ndarray:
+    """Values as a net gives them, in the shape of the source."""
+    rows = rows.reshape(len(rows), *column.net_shape)
+    rows = np.moveaxis(rows, -1, 1) if column.channels is Channels.FIRST else rows
+    return rows.reshape(len(rows), *column.shape)
