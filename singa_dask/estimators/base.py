@@ -30,6 +30,7 @@ from singa_dask.job import Job, runs_in
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase, StoreProto
 from singa_dask.job.layer_types import SOURCES, type_name
+from singa_dask.job.outputs import outputs_for_classes
 from singa_dask.job.topology import cluster_message
 from singa_dask.layers import EuclideanLoss, LossLayer, RecordInput, SoftmaxLoss, layer_class
 from singa_dask.layers.module import Module
@@ -230,15 +231,18 @@ class Estimator(BaseEstimator):
             layers = layers_for(examples.column.net_shape, outputs, classify=classify, target=target)
         else:
             layers = [self.net] if isinstance(self.net, Module) else list(self.net)
-        first: Any = layers[0] if layers else None
-        if first is None or isinstance(first, Module) or type_name(getattr(first, "proto", first)) not in SOURCES:
-            layers.insert(0, RecordInput("data"))
-        placed: list[Any] = []
-        for layer in layers:
-            placed += layer.placed(placed) if isinstance(layer, Module) else (layer,)
-        if not any(isinstance(layer, LossLayer) for layer in placed):
-            placed.append(SoftmaxLoss() if classify else EuclideanLoss())
-        return placed
+        return _from_input_to_loss(layers, classify=classify)
+
+    def _outputs_for_classes(self) -> int | None:
+        """The outputs of a given net for classes, if it says their number."""
+        if self.net is None:
+            return None
+        given = Job.from_file(self.net) if isinstance(self.net, str | Path) else self.net
+        if not isinstance(given, Job):
+            layers = [self.net] if isinstance(self.net, Module) else list(self.net)
+            placed = _from_input_to_loss(layers, classify=True)
+            given = Job(name="net", layers=placed, updater=Adam(lr=LEARNING_RATE), train_steps=1)
+        return outputs_for_classes(given.proto.neuralnet.layer)
 
     def _read(self, store: StoreProto, examples: Examples) -> int:
         """Let an input layer read these examples. Returns the mini-batch."""
@@ -394,3 +398,16 @@ def _keep_inputs_of_training(proto: JobProto) -> None:
     proto.neuralnet.layer.extend(layers)
     for field in ("test_freq", "test_steps", "validate_freq", "validate_steps", "checkpoint_path", "resume"):
         proto.ClearField(field)
+
+
+def _from_input_to_loss(layers: list[Any], *, classify: bool) -> list[Any]:
+    """All layers of a net, with an input layer and a loss if they are missing."""
+    first: Any = layers[0] if layers else None
+    if first is None or isinstance(first, Module) or type_name(getattr(first, "proto", first)) not in SOURCES:
+        layers.insert(0, RecordInput("data"))
+    placed: list[Any] = []
+    for layer in layers:
+        placed += layer.placed(placed) if isinstance(layer, Module) else (layer,)
+    if not any(isinstance(layer, LossLayer) for layer in placed):
+        placed.append(SoftmaxLoss() if classify else EuclideanLoss())
+    return placed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +16,9 @@ from singa_dask.data.columns import as_map
 from singa_dask.estimators.arrays import codes, is_lazy, is_table, unique
 from singa_dask.estimators.base import Estimator
 from singa_dask.job.job_pb2 import JobProto, LayerType
+from singa_dask.job.outputs import keep_their_numbers
+
+logger = logging.getLogger(__name__)
 
 
 class Classifier(ClassifierMixin, Estimator):
@@ -82,7 +86,7 @@ class Classifier(ClassifierMixin, Estimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train from new parameters. sample_weight: (N,), how much each sample counts."""
         X, y = self._taken(X, y, first=True)
-        self.classes_, self._positions = unique(y), tuple(map(int, y.shape[1:]))
+        self.classes_, self._positions = self._classes(unique(y)), tuple(map(int, y.shape[1:]))
         return self._train(self._examples(X, y, sample_weight), self._validation_set())
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -92,7 +96,7 @@ class Classifier(ClassifierMixin, Estimator):
             raise ValueError("classes must be passed on the first call to partial_fit.")
         X, y = self._taken(X, y, first=not goes_on)
         if not goes_on:
-            self.classes_, self._positions = np.unique(classes), tuple(map(int, y.shape[1:]))
+            self.classes_, self._positions = self._classes(np.unique(classes)), tuple(map(int, y.shape[1:]))
         return self._train(self._examples(X, y, sample_weight, goes_on=goes_on), None, epochs=1, goes_on=goes_on)
 
     def predict_proba(self, X: Any) -> Any:
@@ -131,6 +135,14 @@ class Classifier(ClassifierMixin, Estimator):
             raise ValueError("y must be classes, but holds numbers with fractions. Use a Regressor for numbers.")
         return x, y
 
+    def _classes(self, found: np.ndarray) -> np.ndarray:
+        """The classes; all outputs of a given net, if the classes are integers among their numbers."""
+        outputs = self._outputs_for_classes() if found.dtype.kind in "iu" else None
+        if outputs is None or not len(found) < outputs or found[0] < 0 or found[-1] >= outputs:
+            return found
+        logger.warning("y: %s.", keep_their_numbers(found.tolist(), outputs))
+        return np.arange(outputs, dtype=found.dtype)
+
     def _answers(self, y: Any) -> Any:
         return codes(y, self.classes_)
 
@@ -147,7 +159,10 @@ class Classifier(ClassifierMixin, Estimator):
     def _set_loss(self, proto: JobProto, y: Any) -> None:
         if self.class_weight is None:
             return
-        factors = compute_class_weight(self.class_weight, classes=self.classes_, y=np.asarray(y).reshape(-1))
+        y = np.asarray(y).reshape(-1)
+        present = np.isin(self.classes_, y)
+        factors = np.ones(len(self.classes_))
+        factors[present] = compute_class_weight(self.class_weight, classes=self.classes_[present], y=y)
         for layer in proto.neuralnet.layer:
             if layer.type == LayerType.kSoftmaxLoss:
                 layer.softmaxloss_conf.class_weight[:] = factors

@@ -18,6 +18,7 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import Job, runs_in
 from singa_dask.job.job_pb2 import LayerProto, LayerType, Phase
 from singa_dask.job.layer_types import LOSSES, type_name
+from singa_dask.job.outputs import outputs_for_classes
 from singa_dask.job.stores import reads_windows
 from singa_dask.job.text_paths import text_of
 
@@ -38,11 +39,15 @@ class Arrays:
     options: Mapping[str, Any] = field(default_factory=dict)
     plain: bool = False
 
-    def write(self, out: Path, client: Client | None, like: Manifest | None, *, in_order: bool) -> Manifest:
+    def write(
+        self, out: Path, client: Client | None, like: Manifest | None, *, in_order: bool, outputs: int | None
+    ) -> Manifest:
+        """outputs: of the net for classes, if it says their number."""
         if self.plain:
             options = {"shuffle_seed": None if in_order else 0, "overwrite": True, **self.options}
             return write_shards(out, self.x, self.y, weight=self.weight, **options)
         options = {"client": client, "sample_weight": self.weight, "overwrite": True, "like": like}
+        options |= {"outputs": outputs}
         options |= {"shuffle": not in_order, **self.options}
         return next(iter(shard(self.x, self.y, out, **options).values()))
 
@@ -66,13 +71,14 @@ def with_data(job: Job, data: Any, validation: Any, folder: Callable[[], Path], 
         raise ConfigError(Problem("data", "no input layer takes them: all have a path", hint=hint))
     share = _share(validation)
     in_order = any(layer.store_conf.sequence for layer in job.proto.neuralnet.layer if _is_open(layer))
-    training = _written(data, "data", folder, client, in_order=in_order)
+    how: dict[str, Any] = {"in_order": in_order, "outputs": outputs_for_classes(job.proto.neuralnet.layer)}
+    training = _written(data, "data", folder, client, **how)
     held_out = training if share else None
     factor = factor_of(Manifest.load(training))
     weight = factor and factor.name
     if validation is not None and not share:
         given_set = _as_weighted(validation) if factor and factor.role is Role.WEIGHT else validation
-        held_out = _written(given_set, "validation", folder, client, Manifest.load(training), in_order=in_order)
+        held_out = _written(given_set, "validation", folder, client, Manifest.load(training), **how)
     layers: list[LayerProto] = []
     for layer in job.proto.neuralnet.layer:
         layers += _reading(layer, training, held_out, share) if _is_open(layer) else [_copied(layer)]
@@ -138,8 +144,7 @@ def _written(
     folder: Callable[[], Path],
     client: Client | None,
     like: Manifest | None = None,
-    *,
-    in_order: bool,
+    **how: Any,
 ) -> Path:
     """The folder of shards with these data. like: that of the training data, with their encoders and classes."""
     if isinstance(data, str | os.PathLike):
@@ -150,7 +155,7 @@ def _written(
         hint = "Give a folder of shards, (X, y), or (X, y, sample_weight)."
         raise ConfigError(Problem(what, "is not a data set", type(data).__name__, hint))
     new = folder() / f".{what}.{os.getpid()}"
-    manifest = data.write(new, client, like, in_order=in_order)
+    manifest = data.write(new, client, like, **how)
     # Named after its content: what a job file names cannot become other data.
     final = new.with_name(f"{what}-{manifest.digest[:12]}")
     if final.exists():

@@ -22,6 +22,7 @@ from singa_dask.data.columns import (
 from singa_dask.data.ingest.facts import ColumnFacts, Kind
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import ConfigError, DataError, NotFinite, Problem
+from singa_dask.job.outputs import keep_their_numbers
 
 logger = logging.getLogger(__name__)
 
@@ -167,6 +168,9 @@ def _of_numbers(
     if low == 0 and high == len(distinct) - 1:
         return Column(name, Role.LABEL, "int64", (), classes=len(distinct)), None
     ordered = sorted(distinct)
+    if source.outputs is not None and low >= 0 and high < source.outputs:
+        logger.warning("column %r: %s.", facts.name, keep_their_numbers(ordered, source.outputs))
+        return Column(name, Role.LABEL, "int64", (), classes=source.outputs), None
     logger.warning(
         "column %r: the labels are not 0 to %s, but %s to %s with %s different ones; their numbers become the names "
         "of the classes.",

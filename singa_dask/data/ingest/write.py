@@ -65,6 +65,7 @@ def write(
     unknown: str = "error",
     max_categories: int = MAX_CATEGORIES,
     like: Manifest | None = None,
+    outputs: int | None = None,
     overwrite: bool = False,
     progress: bool | None = None,
     durable: bool = True,
@@ -80,6 +81,8 @@ def write(
         samples, and kept in the manifest; the categories are those of all samples.
     like: the manifest of a folder, such as that of the training samples, whose encoders and classes are used instead
         of new ones.
+    outputs: of the net that the samples are for: labels that are integers below it keep their numbers. By default,
+        the labels become 0, 1, ... if they are other numbers.
     progress: show a bar; by default on a terminal.
     splits: validation, test and the other options of `Splits`.
     If it is interrupted and called again, it goes on where it was. Needs room for the samples twice.
@@ -91,7 +94,7 @@ def write(
     if source.ordered and shuffle:
         hint = "Set shuffle to False."
         raise ConfigError(Problem("shuffle", f"the order of the samples of {source.name} matters", "true", hint))
-    source, encode = _labels_among(source, encode or {})
+    source, encode = _labels_among(replace(source, outputs=outputs), encode or {})
     encoding = Encoding(missing, dict(encode), unknown, max_categories)
     if like is None:
         encoding.check(source.x if source.table else ())

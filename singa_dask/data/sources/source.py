@@ -46,7 +46,8 @@ class Source:
     a missing entry is chosen by the shape. classes: names of the classes, by raw column. ordered: whether the order of
     the samples is part of the data, so that they must not be shuffled. name: for messages, such as the path.
     nbytes: of all samples, at least. split: the raw columns that say which split a sample is in, by the names that the
-    user gave. reading: how they are read.
+    user gave. reading: how they are read. outputs: those of the net that they train, if it is known: integers below it
+    that are labels keep their numbers.
     """
 
     name: str
@@ -64,3 +65,4 @@ class Source:
     ordered: bool = False
     nbytes: int = 0
     reading: Reading = field(default_factory=Reading)
+    outputs: int | None = None

@@ -365,3 +365,15 @@ def test_a_workspace_keeps_the_run_and_callbacks_are_told(tmp_path):
     told = []
     classifier = Classifier(epochs=1, callbacks=[told.append], workspace=tmp_path / "run").fit(*IRIS)
     assert classifier.result_.checkpoint.exists() and (tmp_path / "run/job.conf").exists() and told
+
+
+@pytest.mark.parametrize("weights", [None, "balanced", {7: 2.0}])
+def test_classes_that_are_outputs_of_the_net_keep_their_numbers(weights):
+    x, y = np.repeat(np.eye(2), 30, axis=0), np.repeat([2, 7], 30)
+    net = [layers.InnerProduct(num_output=10)]
+    classifier = Classifier(net, epochs=60, learning_rate=0.2, class_weight=weights, random_state=0).fit(x, y)
+    assert classifier.classes_.tolist() == list(range(10))
+    scores = classifier.predict_proba(x)
+    assert scores.shape == (60, 10) and (scores.argmax(axis=1) == y).all()
+    assert (classifier.predict(x) == y).all() and classifier.score(x, y) == 1
+    assert Classifier([layers.InnerProduct(num_output=2)], epochs=1).fit(x, y).classes_.tolist() == [2, 7]

@@ -12,7 +12,7 @@ from singa_dask.data.load import load as load_data
 from singa_dask.errors import CheckpointError, ConfigError, DataError
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers import GRU, EuclideanLoss, InnerProduct, RecordInput, SoftmaxLoss
+from singa_dask.layers import GRU, EuclideanLoss, InnerProduct, RecordInput, ReLU, SoftmaxLoss
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.driver import train
 from singa_dask.supervision.given import Arrays, with_data
@@ -185,3 +185,23 @@ def test_a_mask_is_read(tmp_path):
     regression = [InnerProduct(num_output=1), EuclideanLoss()]
     proto = given(tmp_path, tmp_path / "masked", loss=regression)
     assert {store.column for store in inputs(proto, Phase.kTrain).values()} == {"", "mask"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "outputs", "stored", "classes"),
+    [
+        ((2, 7), 10, (2, 7), 10),
+        ((0, 1, 2), 10, (0, 1, 2), 3),
+        ((2, 7), 2, (0, 1), ("2", "7")),
+        ((2, 70), 10, (0, 1), ("2", "70")),
+        ((-1, 1), 10, (0, 1), ("-1", "1")),
+    ],
+)
+def test_labels_keep_their_numbers_if_they_are_outputs_of_the_net(tmp_path, caplog, labels, outputs, stored, classes):
+    y = np.resize(labels, 120)
+    loss = [InnerProduct("scores", num_output=outputs), ReLU("relu"), SoftmaxLoss("loss")]
+    proto = given(tmp_path / "data", (X, y), loss=loss)
+    manifest = Manifest.load(inputs(proto, Phase.kTrain)["data"].path)
+    assert manifest.targets is not None and manifest.targets.classes == classes
+    assert sorted({*load_data(manifest.folder)[1].tolist()}) == list(stored)
+    assert ("the labels 2, 7 keep their numbers" in caplog.text) == (classes == 10)
