@@ -35,7 +35,7 @@ test: setup  ## run the tests
 	@$(MAKE) --no-print-directory test-unit test-runs
 
 test-unit: setup  ## run the tests that need no process but their own, simulated runs among them, on all cores
-	$(BIN)/python -m pytest -m "not slow and not long" -n auto --dist worksteal --junitxml .reports/unit.xml tests/unit tests/gpu tests/peers tests/simulation singa_dask $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not long" -n auto --dist worksteal --junitxml .reports/unit.xml tests/unit tests/gate tests/gpu tests/peers tests/simulation singa_dask $(ARGS)
 
 test-runs: setup  ## run the tests of several processes, two at a time
 	$(BIN)/python -m pytest -m "not slow and not long" -n 2 --dist worksteal --junitxml .reports/runs.xml tests/e2e tests/parallel $(ARGS)

@@ -19,7 +19,10 @@ logger = logging.getLogger(__name__)
 
 # Beyond it, float32 cannot hold every whole number.
 EXACT_FLOAT32 = 1 << 24
-_SPELLED = re.compile(r"\s*[+-]?\s*[$€£]?\s*\d[\d\s.,']*\s*[%$€£]?\s*")
+# A number with a unit or a separator; a time span as pandas writes it; a complex number.
+_SPELLED = re.compile(
+    r"\s*[+-]?\s*[$€£]?\s*\d[\d\s.,']*\s*[%$€£]?\s*|-?\d+ days?( [+-]?[\d:.]+)?|\([^()]*j\)|[\d.e+-]+j"
+)
 _DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}.*")
 # So few samples can have as many categories.
 LEAST_IDENTIFIERS = 20
@@ -68,7 +71,7 @@ def fit_encoders(
 
 
 def _is_spelled_number(text: str) -> bool:
-    """Whether this is a number to a reader, but not to a computer: 1,5 or 1.234,50 or 12 %."""
+    """Whether this is a number to a reader, but not to a computer: 1,5 or 1.234,50 or 12 % or 2 days 07:00:00."""
     return bool(_SPELLED.fullmatch(text)) and not _DATE.fullmatch(text) and not is_number(text)
 
 

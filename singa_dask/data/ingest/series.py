@@ -185,7 +185,7 @@ def _encode_pandas(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
                 raw.to_numpy(dtype=np.dtype(f"{dtype.kind}{dtype.itemsize}") if dtype.kind != "b" else bool)
             )
         return numbers(raw.to_numpy(dtype=np.float64, na_value=np.nan))
-    if isinstance(dtype, pd.DatetimeTZDtype):
+    if isinstance(dtype, pd.DatetimeTZDtype) or getattr(getattr(dtype, "pyarrow_dtype", None), "tz", None):
         return _days(raw.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(), zoned=True)
     if raw.dtype.kind in "Mm":
         return _days(raw.to_numpy())

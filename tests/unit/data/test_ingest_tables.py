@@ -380,6 +380,8 @@ def test_arrays_must_have_the_same_shape(tmp_path):
             r"c: holds texts that look like numbers, such as '0,0', .* 30 categor",
         ),
         ([f"{i} %" for i in range(30)] * 2, "look like numbers, such as '0 %'"),
+        ([f"{i} days 07:00:00" for i in range(30)] * 2, "look like numbers, such as '0 days 07:00:00'"),
+        ([f"({i}+1j)" for i in range(30)] * 2, r"look like numbers, such as '\(0\+1j\)'"),
         ([f"1.{i:03d},50" for i in range(30)] * 2, r"look like numbers, such as '1\.000,50'"),
         ([f"2024-01-{i + 1:02d}" for i in range(30)] * 2, ""),
         (["a1", "b2"] * 30, ""),
