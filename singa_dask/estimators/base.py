@@ -59,7 +59,11 @@ class Examples:
 
     @cached_property
     def rows(self) -> int:
-        return rows_of(self.x)
+        """How many samples there are. Raises ValueError if there are none."""
+        rows = rows_of(self.x)
+        if not rows:
+            raise ValueError("X must have samples. Received: 0. If it is filtered, check what the filter keeps.")
+        return rows
 
     @property
     def column(self) -> Column:

@@ -1,5 +1,7 @@
 """Estimators on the workers of a Dask cluster."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import dask.array as da
 import numpy as np
 from sklearn.base import clone
@@ -22,3 +24,13 @@ def test_arrays_and_collections_train_on_the_workers(cluster3):
     collections = clone(arrays).fit(lazy, da.from_array(Y, chunks=500))
     assert collections.client is cluster3
     assert (collections.predict(lazy) == Y).mean().compute() > 0.9
+
+
+def test_fits_from_threads_wait_for_each_other_s_workers(cluster3):
+    """Each takes two of the three workers."""
+    settings = {"epochs": 2, "client": cluster3, "cluster": ClusterTopology.allreduce(2), "random_state": 0}
+    with ThreadPoolExecutor(4) as threads:
+        fitted = [*threads.map(lambda rate: Classifier(learning_rate=rate, **settings).fit(X, Y), [0.001, 0.003] * 2)]
+    assert [classifier.result_.summary["status"] for classifier in fitted] == ["completed"] * 4
+    scores = [classifier.score(X, Y) for classifier in fitted]
+    assert scores[0] == scores[2] < scores[1] == scores[3]
