@@ -13,7 +13,7 @@ from singa_dask.data.shards import ShardFolder, read_small
 from singa_dask.data.store import make_stream, store_info
 from singa_dask.data.stream import AnyStream, stream_of
 from singa_dask.data.vocabulary import first_difference, vocabulary
-from singa_dask.data.windows import WindowStream, breaks, series_starts
+from singa_dask.data.windows import WindowStream, breaks, check_lengths, series_starts
 from singa_dask.data.writer import write_shards
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "StreamConf",
     "WindowStream",
     "breaks",
+    "check_lengths",
     "dask_submit",
     "first_difference",
     "make_stream",

@@ -90,14 +90,9 @@ def series_starts(manifest: Manifest, name: str = "") -> list[int]:
 
     Raises ConfigError if the shards have no such column of single numbers, or there are too many series.
     """
-    columns = [column.name for column in manifest.columns if column.values == 1]
-    if name and name not in columns:
-        hint = f"It has: {', '.join(columns) or 'none'}."
-        message = f"{manifest.folder} has no such column of one number per record"
-        raise ConfigError(Problem("store_conf.series", message, name, hint))
     found = np.union1d(*breaks(manifest))
     if name:
-        found = np.union1d(found, np.flatnonzero(np.diff(_values(manifest, name))) + 1)
+        found = np.union1d(found, np.flatnonzero(np.diff(_numbers(manifest, name, "series"))) + 1)
     if len(found) >= MAX_SERIES:
         hint = "Write the records of each series one after the other, and split them by a date: --test-from."
         message = f"at most {MAX_SERIES:,} series are possible, and {manifest.folder} has {len(found) + 1:,}"
@@ -113,6 +108,25 @@ def breaks(manifest: Manifest) -> tuple[np.ndarray, np.ndarray]:
     rows = np.diff(_values(manifest, columns[Role.ROW])) if Role.ROW in columns else np.empty(0)
     files = np.diff(_values(manifest, columns[Role.FILE])) if Role.FILE in columns else np.zeros_like(rows)
     return np.flatnonzero(files) + 1, np.flatnonzero((files == 0) & (rows != 1)) + 1
+
+
+def check_lengths(manifest: Manifest, name: str, steps: int) -> None:
+    """Raise ConfigError unless column `name` holds integers from 1 to `steps`."""
+    lengths = _numbers(manifest, name, "lengths")
+    wrong = np.flatnonzero((lengths < 1) | (lengths > steps) | (lengths != np.floor(lengths)))
+    if len(wrong):
+        message = f"column {name!r} of {manifest.folder} must hold integers from 1 to {steps}, the time_steps"
+        hint = f"Sample {wrong[0]} is the first of {len(wrong):,} with another one."
+        raise ConfigError(Problem("store_conf.lengths", message, f"{lengths[wrong[0]]:g}", hint))
+
+
+def _numbers(manifest: Manifest, name: str, field: str) -> np.ndarray:
+    columns = [column.name for column in manifest.columns if column.values == 1]
+    if name not in columns:
+        hint = f"It has: {', '.join(columns) or 'none'}."
+        message = f"{manifest.folder} has no such column of one number per record"
+        raise ConfigError(Problem(f"store_conf.{field}", message, name, hint))
+    return _values(manifest, name)
 
 
 def _values(manifest: Manifest, name: str) -> np.ndarray:

@@ -23,6 +23,7 @@ from singa_dask.data.manifest_reader import read_description
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.estimators.arrays import feature_column, is_lazy, is_table, rows_of
 from singa_dask.estimators.nets import layers_for
+from singa_dask.estimators.sequences import LENGTH, Padded, is_ragged
 from singa_dask.estimators.windows import Windows
 from singa_dask.inference.evaluate import load_model
 from singa_dask.inference.model import Model
@@ -78,6 +79,7 @@ class Estimator(BaseEstimator):
 
     model_: Model
     _windows: Windows | None
+    _ragged: bool = False
     _dtype: Any = np.float32
     """In which the model predicts."""
 
@@ -206,6 +208,8 @@ class Estimator(BaseEstimator):
             wanted = next((number for number in (epochs, self.epochs) if number is not None), EPOCHS)
             proto.train_steps = max(1, math.ceil(wanted * samples / batch))
             proto.disp_freq = max(1, samples // batch)
+        if isinstance(examples.x, Padded):
+            _read_lengths(proto)
         self._set_loss(proto, examples.y)
         self._set_stopping(proto)
         proto.seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -284,14 +288,16 @@ class Estimator(BaseEstimator):
             data: Any = Arrays(x, answers, weight, options)
         else:
             if weight is not None:
-                weight = _check_sample_weight(weight, x, ensure_non_negative=True)
+                weight = _check_sample_weight(weight, answers, ensure_non_negative=True)
                 if not weight.any():
                     raise ValueError("sample_weight must have at least one non-zero number.")
                 weight = weight / weight.mean()
             data = self._arrays(x, answers, weight)
         return Examples(data, x, y, self._scale if goes_on else scale)
 
-    def _arrays(self, x: np.ndarray, answers: np.ndarray, weight: np.ndarray | None = None) -> Arrays:
+    def _arrays(self, x: Any, answers: np.ndarray, weight: np.ndarray | None = None) -> Arrays:
+        if isinstance(x, Padded):
+            return Arrays({"x": x.x, LENGTH: x.lengths}, answers, weight, self._options(lazy=True))
         options = {"channels": feature_column(x).channels, "durable": self.workspace is not None}
         return Arrays(x, answers, weight, {**options, **self._options(lazy=False)}, plain=True)
 
@@ -309,9 +315,11 @@ class Estimator(BaseEstimator):
         if is_lazy(y) and is_table(y):
             y = y[y.columns[0]] if len(y.columns) == 1 else y.to_dask_array()
         if not is_lazy(x):
+            x, lengths = self._padded(x, first=first)
             x, y = self._checked_answers(x, y, first=first)
             if stored_dtype(x.dtype) is None:
                 x = x.astype(np.float64)
+            x = x if lengths is None else Padded(x, lengths)
         elif first:
             self.n_features_in_ = int(x.shape[1])
             if is_table(x):
@@ -321,6 +329,15 @@ class Estimator(BaseEstimator):
         if first:
             self._sample_shape = tuple(map(int, x.shape[1:]))
         return x, y
+
+    def _padded(self, x: Any, *, first: bool) -> tuple[Any, np.ndarray | None]:
+        """Sequences of different lengths as one array, and their lengths; other x as they are."""
+        if first:
+            self._ragged = is_ragged(x)
+        if not self._ragged:
+            return x, None
+        padded = Padded.of(x, None if first else self._sample_shape[0])
+        return padded.x, padded.lengths
 
     def _known(self) -> Manifest:
         """The description of the data so far."""
@@ -344,10 +361,11 @@ class Estimator(BaseEstimator):
         x = _known_container(x)
         if is_lazy(x):
             return self._by_name(x)
+        x, lengths = self._padded(x, first=False)
         x = validate_data(self, x, reset=False, allow_nd=True, dtype="numeric")
         if x.shape[1:] != self._sample_shape:
             raise ValueError(f"X has samples of shape {x.shape[1:]}, but it was fitted to {self._sample_shape}.")
-        return x
+        return x if lengths is None else {self.model_.net.input_layers[0]: x, LENGTH: lengths[:, np.newaxis]}
 
     def _output(self, x: Any) -> Any:
         """The net's output for every row, lazily for a Dask collection; for every window if the net reads these."""
@@ -368,6 +386,20 @@ def _set_time_steps(proto: JobProto, shape: tuple[int, ...]) -> None:
         layer.unroll_len = shape[0]
     for layer in _inputs(proto):
         layer.store_conf.time_steps = shape[0]
+
+
+def _read_lengths(proto: JobProto) -> None:
+    """Let the input layers read sequences of different lengths."""
+    layers = _inputs(proto)
+    if not all(layer.store_conf.time_steps for layer in layers):
+        hint = "Use recurrent layers or causal attention, or give sequences of one length."
+        raise ConfigError(Problem("X", "has sequences of different lengths, and the net has no time steps", hint=hint))
+    for layer in layers:
+        layer.store_conf.column, layer.store_conf.lengths = "x", LENGTH
+    length = LayerProto(name=LENGTH, type=LayerType.kRecordInput)
+    length.store_conf.column, length.store_conf.has_label = LENGTH, False
+    length.store_conf.batchsize[:] = layers[0].store_conf.batchsize
+    proto.neuralnet.layer.append(length)
 
 
 def _samples(store: StoreProto, rows: int) -> int:

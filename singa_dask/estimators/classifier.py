@@ -39,8 +39,9 @@ class Classifier(ClassifierMixin, Estimator):
     X: (N, D), images (N, H, W, C) or any array (N, ...) of up to four further dimensions; y: (N,) of any type, or maps
     (N, H, W) with the class of each pixel. Both may be Dask collections: predictions of these are lazy. Nets with
     recurrent layers read X (N, T, ...) as sequences of T time steps, and so do nets with attention if X is (N, T, D);
-    the layers after these read the last step. With RecordInput(sequence=T, horizon=1) as the first layer, X and y are
-    records in the order of time, and the class follows a window of T records.
+    the layers after these read the last step. For such nets X may be a list of arrays (T_i, ...) of different lengths.
+    With RecordInput(sequence=T, horizon=1) as the first layer, X and y are records in the order of time, and the class
+    follows a window of T records.
 
     classes_, n_features_in_, feature_names_in_, n_iter_ (epochs), history_ (metrics over the steps), model_ (the
     Model), result_ (of `train`).

@@ -32,8 +32,11 @@ def frame(graph: Graph, layer: Layer, x: str) -> str:
     return graph.reshape(turned, sample)
 
 
-def last_step(graph: Graph, layer: Layer, x: str) -> str:
+def last_step(graph: Graph, layer: Layer, x: str, lengths: str | None = None) -> str:
     """(T B, ...) -> (B, ...)."""
+    if lengths is not None:
+        hint = "Build the net without store_conf.lengths, for sequences of one length."
+        raise layer.problem("reads the last steps of sequences of different lengths, which is not exported", hint=hint)
     steps = graph.by_step(x, as_onnx(graph.net.shapes[layer.name]))
     return graph.add("Gather", [steps, graph.constant("last", np.int64(-1))], axis=0)
 

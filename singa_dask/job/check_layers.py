@@ -166,6 +166,9 @@ def _check_store(findings: Findings, where: Path, store: StoreProto) -> None:
     if store.time_steps > 0 and store.sequence > 0:
         hint = "Keep time_steps if each sample is a sequence, or sequence if its records are samples."
         findings.add((*where, "time_steps"), "excludes sequence", str(store.time_steps), hint)
+    if store.lengths and not store.time_steps:
+        hint = "Samples are then sequences of at most time_steps: T steps."
+        findings.add((*where, "lengths"), "needs time_steps", store.lengths, hint)
     if (windows or store.time_steps) and findings.job.train_one_batch.alg == AlgProto.kBPTT:
         message = "is not for kBPTT: a mini-batch does not continue the previous one"
         name = "time_steps" if store.time_steps else "horizon" if store.horizon else "stride"

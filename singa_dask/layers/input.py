@@ -97,12 +97,12 @@ class RecordInput(InputLayer):
     store_conf: shape (one sample: values; height, width; channels, height, width; or channels and three dimensions),
     target_shape (of one target, likewise) or label_shape (of the labels of one sample, such as height, width; without
     both it has one), and what the loader reads: backend, path, column, label, batchsize, normalisation, shuffle,
-    random_skip, has_label, sequence, lookahead, horizon, stride, series, time_steps.
+    random_skip, has_label, sequence, lookahead, horizon, stride, series, time_steps, lengths.
 
     With sequence a row is K = sequence + lookahead consecutive records, each of shape S: x, y: (B, K) if S is one
     value, else (B, K, S). Row b of the next mini-batch starts `sequence` records later; with horizon or stride, rows
     are windows in random order, and with horizon H the target of a row is that of the H records after it. With
-    time_steps K each sample is such a row, with one label or target.
+    time_steps K each sample is such a row, with one label or target; lengths: the column with the steps that count.
     """
 
     known_by_type: ClassVar[bool] = True

@@ -84,9 +84,15 @@ class RNNLabel(Frame):
 
 
 class LastStep(Layer):
-    """y = x_T: the last time step.   x: (T B, ...) -> y: (B, ...).   T: its unroll_len."""
+    """y = x_T: the last time step.   x: (T B, ...) -> y: (B, ...).   T: its unroll_len.
+
+    A second source has the length of each sequence, n: (B, 1); then y = x_n, and later steps get no gradient. Raises
+    DataError for lengths that are no integers from 1 to T.
+    """
 
     type: ClassVar[str] = "kLastStep"
+    num_sources: ClassVar[tuple[int, int | None]] = (1, 2)
+    undivided_sources: ClassVar[tuple[int, ...]] = (1,)
 
     @property
     def output_steps(self) -> int:
@@ -95,17 +101,31 @@ class LastStep(Layer):
     takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
 
     def setup(self, *src: Shape) -> Shape:
-        return self.sources(src)[0]
+        shape, *lengths = self.sources(src)
+        if lengths and prod(lengths[0]) != 1:
+            raise self.problem("the second source must have one length per sequence", f"samples of shape {lengths[0]}")
+        return shape
 
     def forward(self, ctx: Context, *x: Array) -> Array:
-        ctx.x_shape = x[0].shape
-        return x[0][-(x[0].shape[0] // self.steps) :]
+        ctx.x_shape, rows = x[0].shape, x[0].shape[0] // self.steps
+        if len(x) == 1:
+            ctx.ends = slice(len(x[0]) - rows, None)
+            return x[0][ctx.ends]
+        given = x[1].reshape(-1)
+        lengths = given.astype("int64")
+        if rows and ((lengths != given).any() or int(lengths.min()) < 1 or int(lengths.max()) > self.steps):
+            raise DataError(
+                f"layer {self.proto.srclayers[1]!r}: lengths must be integers from 1 to {self.steps}, the time "
+                f"steps of the net, and not normalised. Received: {float(given.min()):g} to {float(given.max()):g}."
+            )
+        ctx.ends = (lengths - 1) * rows + ctx.ops.xp.arange(rows)
+        return x[0][ctx.ends]
 
-    def backward(self, ctx: Context, dy: Array) -> Array:
+    def backward(self, ctx: Context, dy: Array) -> Any:
         dx = ctx.buffer("dx", ctx.x_shape)
-        dx[: -dy.shape[0]] = 0
-        dx[-dy.shape[0] :] = dy
-        return dx
+        dx[...] = 0
+        dx[ctx.ends] = dy
+        return dx if len(self.proto.srclayers) == 1 else (dx, None)
 
 
 class Reverse(Layer):

@@ -13,6 +13,7 @@ from singa_dask.job.job_pb2 import LayerProto, LayerType, UnrollConnType
 from singa_dask.job.stores import answers_rows, records_of
 from singa_dask.job.unroll import Connection, Times, check_connections, connections, frame, reads_frames, unrolled
 from singa_dask.layers import layer_class
+from singa_dask.net.lengths import lengths_of
 
 
 def in_time(layers: Sequence[LayerProto], *, fold: bool = True) -> list[LayerProto]:
@@ -24,12 +25,13 @@ def in_time(layers: Sequence[LayerProto], *, fold: bool = True) -> list[LayerPro
     over_time = [layer for layer in layers if layer.unroll_len > 1]
     check_connections(layers)
     _check_steps(layers)
+    lengths = lengths_of(layers, _looks_ahead)
     if over_time:
         try:
-            return _folded(layers, fold=fold)
+            return _folded(layers, lengths, fold=fold)
         except _NotFolded as reason:
             for layer in over_time:
-                if layer_class(layer).across_steps:
+                if layer_class(layer).across_steps or layer.name in lengths:
                     raise _needs_folding(layer, reason) from None
     return unrolled(layers, {layer.name for layer in over_time if layer_class(layer).recurrent})
 
@@ -62,10 +64,16 @@ def _reads_single_samples(layer: LayerProto, named: Mapping[str, LayerProto]) ->
         own = not source.srclayers or source.type == LayerType.kRNNDummy
         if own:
             store = source.store_conf
-            single = not store.sequence or (answers_rows(store) and records_of(store) > 1)
+            single = (not store.sequence or answers_rows(store)) and records_of(store) != 1
             origins.append(source.HasField("store_conf") and single)
         left += () if own else source.srclayers
     return bool(origins) and all(origins)
+
+
+def _looks_ahead(layer: LayerProto) -> bool:
+    """Whether a layer reads later time steps than its own."""
+    kind = layer_class(layer)
+    return kind.across_steps and not (kind.recurrent or layer.attention_conf.causal)
 
 
 class _NotFolded(Exception):
@@ -78,8 +86,8 @@ def _needs_folding(layer: LayerProto, reason: _NotFolded) -> ConfigError:
     return ConfigError(Problem(f"layer {layer.name!r}", message, str(reason), hint))
 
 
-def _folded(layers: Sequence[LayerProto], *, fold: bool) -> list[LayerProto]:
-    """The folded layers. Raises _NotFolded if a layer or a connection prevents folding."""
+def _folded(layers: Sequence[LayerProto], ends: Mapping[str, str], *, fold: bool) -> list[LayerProto]:
+    """The folded layers. ends: of `lengths_of`. Raises _NotFolded if a layer or a connection prevents folding."""
     times = Times.of(layers)
     if not fold:
         raise _NotFolded("folding is switched off")
@@ -98,6 +106,8 @@ def _folded(layers: Sequence[LayerProto], *, fold: bool) -> list[LayerProto]:
             if source is None:
                 raise _NotFolded(f"{layer.name!r} reads other time steps of {connection.source!r} than its own")
             if isinstance(source, LayerProto):
+                if source.type == LayerType.kLastStep and connection.source in ends:
+                    source.srclayers.append(ends[connection.source])
                 result.append(source)
                 source = source.name
             if source:

@@ -132,10 +132,14 @@ def factor_of(manifest: Manifest) -> Column | None:
 def _as_weighted(validation: Any) -> Any:
     """A set with a weight of 1 for each sample, if it has none."""
     if isinstance(validation, Arrays) and validation.weight is None:
-        return replace(validation, weight=np.ones(len(validation.x), np.float32))
+        return replace(validation, weight=_ones(validation.x))
     if isinstance(validation, tuple) and len(validation) == 2:
-        return *validation, np.ones(len(validation[0]), np.float32)
+        return *validation, _ones(validation[0])
     return validation
+
+
+def _ones(x: Any) -> np.ndarray:
+    return np.ones(len(next(iter(x.values())) if isinstance(x, Mapping) else x), np.float32)
 
 
 def _written(

@@ -12,6 +12,7 @@ from singa_dask.data import (
     AnyStream,
     Manifest,
     breaks,
+    check_lengths,
     first_difference,
     read_small,
     resolve,
@@ -132,6 +133,8 @@ class _Resolver:
             message = f"reads sequences, and rows of the source are missing before {len(missing):,} records"
             hint = "Split by a date (--test-from), not at random, or hold out the last ones with validation_share."
             raise ConfigError(Problem("store_conf.sequence", f"{message} of {info.path}", str(store.sequence), hint))
+        if store.lengths:
+            check_lengths(info.manifest, store.lengths, store.time_steps)
         stream = group_stream(self.job, store, info.manifest, phase)
         store.path = text_of(info.path, "store_conf.path")
         store.shape[:] = info.shape
@@ -204,7 +207,7 @@ def _with_statistics(info: StoreInfo, store: StoreProto, stream: AnyStream) -> S
     records that are held out."""
     in_time = store.time_steps or (store.sequence and store.validation_share)
     if in_time and store.normalise:
-        info = replace(info, column=with_statistics(info.column, stream.manifest, stream.conf))
+        info = replace(info, column=with_statistics(info.column, stream.manifest, stream.conf, store.lengths))
     if store.sequence and store.validation_share and store.normalise_target and info.labels is not None:
         info = replace(info, labels=with_statistics(info.labels, stream.manifest, stream.conf))
     return info

@@ -145,3 +145,56 @@ def test_the_class_after_a_window():
 def test_what_does_not_fit_is_refused(call, error, message):
     with pytest.raises(error, match=message):
         call(lambda: forecaster(epochs=1))
+
+
+def ragged(rows, seed=0):
+    """Sequences of 2 to 9 steps, and whether their last step is above the first."""
+    rng = np.random.default_rng(seed)
+    x = [rng.normal(size=(rng.integers(2, 10), 2)) * [1, 100] for _ in range(rows)]
+    return x, np.array([each[-1, 0] > each[0, 0] for each in x])
+
+
+def test_sequences_may_have_different_lengths():
+    x, y = ragged(600)
+    net = [layers.LSTM(dim_hidden=16), layers.InnerProduct(num_output=2)]
+    classifier = Classifier(net, epochs=15, learning_rate=0.02, random_state=0, validation=ragged(50, 1))
+    classifier.fit(x, y, sample_weight=np.ones(600))
+    others, true = ragged(200, 2)
+    assert classifier.score(others, true) > 0.9
+    alone = np.concatenate([classifier.predict_proba([each]) for each in others[:9]])
+    np.testing.assert_allclose(classifier.predict_proba(others)[:9], alone, rtol=1e-4, atol=1e-6)
+    same = np.stack([each[:2] for each in others])
+    np.testing.assert_allclose(classifier.predict_proba(same), classifier.predict_proba(list(same)), rtol=1e-6)
+    assert classifier.partial_fit(x, y).score(others, true) > 0.9
+    assert len(cross_val_score(classifier, x, y, cv=2)) == 2
+    again = pickle.loads(pickle.dumps(classifier))
+    np.testing.assert_array_equal(again.predict(others), classifier.predict(others))
+
+
+def test_numbers_of_sequences_of_different_lengths():
+    x, _ = ragged(400)
+    y = np.array([each[:, 0].sum() for each in x])
+    net = [layers.GRU(dim_hidden=16), layers.InnerProduct(num_output=1)]
+    regressor = Regressor(net, epochs=15, learning_rate=0.02, random_state=0).fit(x, y)
+    assert regressor.predict(x[:5]).shape == (5,)
+    others, _ = ragged(100, 3)
+    assert regressor.score(others, [each[:, 0].sum() for each in others]) > 0.8
+
+
+def few():
+    return Classifier([layers.GRU(dim_hidden=4), layers.InnerProduct(num_output=2)], epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x, y: Classifier([layers.InnerProduct(num_output=2)]).fit(x, y), ConfigError, "has no time steps"),
+        (lambda x, y: few().fit([*x, np.zeros((3, 4))], [*y, True]), ValueError, "with equal features"),
+        (lambda x, y: few().fit([*x, np.zeros((0, 2))], [*y, True]), ValueError, r"X\[60\] has no time steps"),
+        (lambda x, y: few().fit([*x, np.full((3, 2), np.nan)], [*y, True]), ValueError, "NaN"),
+        (lambda x, y: few().fit(x, y).predict([np.zeros((30, 2))]), ValueError, "has 30 time steps, .* at most 9"),
+    ],
+)
+def test_sequences_that_do_not_fit_are_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call(*ragged(60))
