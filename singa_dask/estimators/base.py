@@ -43,7 +43,7 @@ from singa_dask.updaters import Adam
 
 EPOCHS, BATCH_SIZE, LEARNING_RATE = 100, 64, 0.002
 # Parameters that clones share: a client cannot be copied, and the others are not changed.
-_SHARED = ("net", "updater", "callbacks", "client", "cluster")
+_SHARED = ("net", "updater", "transform", "callbacks", "client", "cluster")
 _OWN_SCALE = ("mean_value", "std_value", "mean_file", "std_file", "normalise")
 _SCALE = ("mean", "std", "target_mean", "target_std")
 
@@ -92,6 +92,7 @@ class Estimator(BaseEstimator):
         learning_rate: float | None = None,
         updater: Any = None,
         validation: Any = None,
+        transform: Any = None,
         patience: int | None = None,
         normalise: bool = True,
         random_state: Any = None,
@@ -107,6 +108,7 @@ class Estimator(BaseEstimator):
         self.learning_rate = learning_rate
         self.updater = updater
         self.validation = validation
+        self.transform = transform
         self.patience = patience
         self.normalise = normalise
         self.random_state = random_state
@@ -161,6 +163,7 @@ class Estimator(BaseEstimator):
                 self.client,
                 data=examples.data,
                 validation=validation,
+                transform=self.transform,
                 processes=self.client is not None,
                 workspace=folder,
                 callbacks=self.callbacks,

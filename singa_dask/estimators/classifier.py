@@ -30,9 +30,10 @@ class Classifier(ClassifierMixin, Estimator):
     net: a Module or a list of layers, with or without input layer and loss; a Job, or the path of a job file, whose
     training inputs get the data; None for one that suits the data. epochs [100], batch_size [64], learning_rate
     [0.002] of Adam, or an updater; with a job, None means what it says. validation: the share of the data that is held
-    out, or a set (X, y). patience: end after so many validations in a row without a smaller loss; the best parameters
-    are kept. class_weight: {class: factor} or "balanced". normalise: features to mean 0 and std 1, per column or
-    channel, inside of the net. random_state: of the initial parameters and the order of samples.
+    out, or a set (X, y). transform: f(batch, rng), which changes the mini-batches of training, see
+    `singa_dask.transforms`. patience: end after so many validations in a row without a smaller loss; the best
+    parameters are kept. class_weight: {class: factor} or "balanced". normalise: features to mean 0 and std 1, per
+    column or channel, inside of the net. random_state: of the initial parameters and the order of samples.
     workspace: folder of the run, which all workers must share; None keeps nothing. callbacks: see `train`. client:
     trains on its Dask workers as the cluster block says; without, in this process. verbose: show the progress.
 
@@ -56,6 +57,7 @@ class Classifier(ClassifierMixin, Estimator):
         learning_rate: float | None = None,
         updater: Any = None,
         validation: Any = None,
+        transform: Any = None,
         patience: int | None = None,
         class_weight: Any = None,
         normalise: bool = True,
@@ -73,6 +75,7 @@ class Classifier(ClassifierMixin, Estimator):
             learning_rate=learning_rate,
             updater=updater,
             validation=validation,
+            transform=transform,
             patience=patience,
             normalise=normalise,
             random_state=random_state,

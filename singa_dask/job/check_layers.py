@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from singa_dask.job.check_user import check_user
+from singa_dask.job.check_user import check_code, check_user
 from singa_dask.job.findings import Findings
 from singa_dask.job.job_pb2 import AlgProto, LayerProto, ParamGenProto, Phase, StoreProto
 from singa_dask.job.layer_types import (
@@ -150,6 +150,8 @@ def _check_store(findings: Findings, where: Path, store: StoreProto) -> None:
     if store.sequence > 0 and store.shuffle and not windows:
         message = "sequences cannot be shuffled: they keep the order of the records"
         findings.add((*where, "shuffle"), message, "true", "Leave out shuffle or sequence.")
+    if store.transform:
+        check_code(findings, store.transform, (*where, "transform"))
     if store.lookahead > 0 and store.sequence == 0:
         hint = "Give the number of records per row, for example sequence: 50."
         findings.add((*where, "lookahead"), "needs sequence", str(store.lookahead), hint)

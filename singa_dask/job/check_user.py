@@ -41,14 +41,19 @@ def check_user(
         hint = f"Leave out {type_field}, or write {names[0].name}."
         why = f"excludes {user_field}: one is built in, the other is user code"
         findings.add((*path, type_field), why, names[given].name, hint)
+    check_code(findings, code, (*path, user_field), kind)
+
+
+def check_code(findings: Findings, code: str, path: Path, kind: str = "function") -> None:
+    """Check the spelling of a name of user code."""
     if is_defined(code):
         return
     if "<locals>" in code:
         hint = "Move it to the top level of a module, or train in the process that defines it."
-        findings.add((*path, user_field), "is defined inside a function and cannot be imported", code, hint)
+        findings.add(path, "is defined inside a function and cannot be imported", code, hint)
     elif not _CODE.fullmatch(code):
         hint = f'Write the code in Python and name it, for example "my_module:My{kind}".'
-        findings.add((*path, user_field), 'must be spelled "module:Name"', repr(code), hint)
+        findings.add(path, 'must be spelled "module:Name"', repr(code), hint)
 
 
 def _check_conf(findings: Findings, text: str, path: Path, missing: str) -> None:

@@ -133,7 +133,7 @@ def named_code(message: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """The user code that a message names, with the key of each name."""
     for field, value in message.ListFields():
         inner = f"{key}.{field.name}" if key else field.name
-        if field.name in ("user_type", "user_alg"):
+        if field.name in ("user_type", "user_alg", "transform"):
             yield value, inner
         elif field.message_type is not None:
             for part in value if field.is_repeated else [value]:

@@ -190,7 +190,7 @@ def _check_home(found: Any, spec: str, key: str) -> None:
     top = home.partition(".")[0]
     if strange := _strange(top, _place(top)):
         raise ConfigError(Problem(key, f"is defined in {home!r}, and {strange}", repr(spec), _OWN))
-    if top == "singa_dask" and not isinstance(found, type):
+    if top == "singa_dask" and home != "singa_dask.transforms" and not isinstance(found, type):
         raise ConfigError(Problem(key, "must name a class of singa_dask, or code of your own", repr(spec), _OWN))
 
 

@@ -26,7 +26,7 @@ from singa_dask.planning.candidates import with_cluster
 from singa_dask.planning.partition import is_open
 from singa_dask.planning.prediction import Candidate
 from singa_dask.supervision.callbacks import Callback, Callbacks, RunEvent
-from singa_dask.supervision.given import with_data
+from singa_dask.supervision.given import with_data, with_transform
 from singa_dask.supervision.in_process import check_single
 from singa_dask.supervision.partitioning import as_before, resolve_partition
 from singa_dask.supervision.plan import as_job, job_of, plan, with_message
@@ -146,6 +146,7 @@ def train(
     cluster: ClusterTopology | ClusterProto | str | None = None,
     data: Any = None,
     validation: Any = None,
+    transform: Any = None,
     processes: bool = True,
     workspace: str | Path | None = None,
     resume: bool = False,
@@ -163,7 +164,8 @@ def train(
     that resumes keeps its own. data: what the input layers without
     a path read: a folder of shards, (X, y), or (X, y, sample_weight) as `shard` takes them, which become shards in
     the workspace; the losses count each sample as its weight says. validation: the share of the data that is held
-    out, or a set like data; measured after each epoch unless the job says how often. processes: False trains in this
+    out, or a set like data; measured after each epoch unless the job says how often. transform: a function that
+    changes the mini-batches of training, see `singa_dask.transforms`. processes: False trains in this
     process and without Dask, where one worker is enough for the job. workspace: folder for the results, by default
     `runs/<job name>-<framework>`; what an earlier run left there is moved aside. resume: continue from the newest
     valid checkpoint in the workspace instead. max_restarts: how often a group that lost a worker is re-formed, from
@@ -206,6 +208,8 @@ def train(
     elif validation is not None:
         hint = "Give data too, or set store_conf.validation_share in the job."
         raise ConfigError(Problem("validation", "is for data that are given", hint=hint))
+    if transform is not None:
+        job = with_transform(job, transform)
     show = display or display_for()
     expected = None
     ran = Job.from_file(folder.job).proto if resume and (auto or is_open(job.proto)) and folder.job.exists() else None

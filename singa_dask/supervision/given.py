@@ -21,6 +21,7 @@ from singa_dask.job.layer_types import LOSSES, type_name
 from singa_dask.job.outputs import outputs_for_classes
 from singa_dask.job.stores import reads_windows
 from singa_dask.job.text_paths import text_of
+from singa_dask.job.user_code import code_name
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -94,6 +95,20 @@ def with_data(job: Job, data: Any, validation: Any, folder: Callable[[], Path], 
     if held_out is not None and not job.proto.validate_freq:
         given.proto.validate_freq = _steps_per_epoch(layers)
     return given
+
+
+def with_transform(job: Job, transform: Any) -> Job:
+    """The job whose first input layer of training has this transform. Raises ConfigError."""
+    if not hasattr(transform, "__qualname__") or isinstance(transform, type):
+        hint = "Give a function; one of your own can call several."
+        raise ConfigError(Problem("transform", "must be a function f(batch, rng)", repr(transform), hint))
+    given = Job.from_proto(job.proto)
+    given.folder = job.folder
+    for layer in given.proto.neuralnet.layer:
+        if layer.HasField("store_conf") and runs_in(layer, Phase.kTrain):
+            layer.store_conf.transform = code_name(transform)
+            return given
+    raise ConfigError(Problem("transform", "needs an input layer that reads shards", hint="Leave it out."))
 
 
 def _is_open(layer: LayerProto) -> bool:
@@ -184,6 +199,7 @@ def _reading(layer: LayerProto, training: Path, held_out: Path | None, share: fl
     other.ClearField("exclude")
     tests = runs_in(layer, Phase.kTest)
     other.include[:] = [Phase.kVal, *[Phase.kTest] * tests]
+    other.store_conf.ClearField("transform")
     other.store_conf.path = text_of(held_out, "validation")
     for phase in other.include:
         if phase in layer.include:

@@ -20,6 +20,7 @@ from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import Ops
 from singa_dask.training.frequencies import batches_of
+from singa_dask.training.transformation import Transformation, without_scale
 
 # A group that joins a running job finds all samples dealt out: it reads its share of another deal.
 _NEXT_DEAL = 1 << 64
@@ -28,7 +29,16 @@ _NEXT_DEAL = 1 << 64
 class Feed:
     """The mini-batches of a net's input layers, loaded ahead, on the device of `ops`. A context manager."""
 
-    def __init__(self, loaders: Mapping[str, Loader], ops: Ops, phase: int, seed: int, nranks: int) -> None:
+    def __init__(
+        self,
+        loaders: Mapping[str, Loader],
+        ops: Ops,
+        phase: int,
+        seed: int,
+        nranks: int,
+        transformation: Transformation | None = None,
+    ) -> None:
+        self._transformation = transformation
         self._loaders, self._ops, self._phase, self._seed, self._nranks = loaders, ops, phase, seed, nranks
         self.batchsize = max((loader.stream.batchsize for loader in loaders.values()), default=1)
 
@@ -52,6 +62,7 @@ class Feed:
 
         Raises DataError where the data has changed since.
         """
+        transformation = Transformation.of(net, job.seed)
         with ExitStack() as stack:
             loaders = {}
             for name in net.input_layers:
@@ -61,10 +72,11 @@ class Feed:
                     what = f"the settings or samples of layer {name!r}" if generated else f"{store.path}: the shards"
                     raise DataError(f"{what} on this host differ from the driver's. Copy them again.")
                 stream = group_stream(job, store, manifest, net.phase, group)
+                store = without_scale(store) if transformation else store
                 loader = Loader(stream, store, submit, rank, nranks, start, stop_step=stop, generated=generated)
                 loaders[name] = stack.enter_context(loader)
             stack.pop_all()
-        return cls(loaders, net.ops, net.phase, job.seed, nranks)
+        return cls(loaders, net.ops, net.phase, job.seed, nranks, transformation)
 
     def __enter__(self) -> Feed:
         return self
@@ -93,8 +105,10 @@ class Feed:
         """The next mini-batch of every input layer, and its place in the run: it is number `number`."""
         feed = {}
         step = Step(self._phase, number, self._seed)
-        for name, loader in self._loaders.items():
-            loaded = loader.next()
+        every = {name: loader.next() for name, loader in self._loaders.items()}
+        if self._transformation is not None:
+            every = self._transformation(every, number)
+        for name, loaded in every.items():
             labels = None if loaded.labels is None else self._ops.asarray(loaded.labels)
             feed[name] = Batch(self._ops.asarray(loaded.features), labels)
             counts = self._counts(loaded.total_rows)

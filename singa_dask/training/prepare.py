@@ -37,6 +37,7 @@ from singa_dask.training.feed import data_key, group_stream
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import parameter_partition
 from singa_dask.training.resolve_data import resolve_data
+from singa_dask.training.transformation import Transformation
 from singa_dask.updaters import make_updater
 
 logger = logging.getLogger(__name__)
@@ -113,6 +114,7 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
             _check_labels(nets)
             _warn_of_features_as_targets(nets)
         data |= _generated_data(ready, nets)
+        _check_transforms(ready, nets[Phase.kTrain])
         if with_data:
             _check_classes(nets)
         for phase in entered[1:] or entered:  # those that are measured
@@ -170,6 +172,16 @@ def files_named(prepared: Prepared) -> list[Path]:
 def training_data(data: Mapping[str, str]) -> dict[str, str]:
     """The fingerprints of the training data."""
     return {key: value for key, value in data.items() if key.startswith(data_key(Phase.kTrain, ""))}
+
+
+def _check_transforms(job: JobProto, train: Net) -> None:
+    """Check that the transform of the job exists, and belongs to the training. Raises ConfigError."""
+    for layer in job.neuralnet.layer:
+        if layer.store_conf.transform and not runs_in(layer, Phase.kTrain):
+            key, hint = f"layer {layer.name!r}.store_conf.transform", "Leave it out."
+            message = "changes the mini-batches of training, and this layer has no part in it"
+            raise ConfigError(Problem(key, message, layer.store_conf.transform, hint))
+    Transformation.of(train, job.seed)
 
 
 def _warn_of_unused_data(job: JobProto) -> None:

@@ -35,7 +35,10 @@ MADE = {
         "runs/points-allreduce/data",
         "shards/points/test/manifest.json",
     ],
+    "Time series": [],
     "Several targets, weights and masks": ["shards/parts/manifest.json", "runs/parts-allreduce/summary.json"],
+    "A class for each pixel": [],
+    "Transforms": [],
 }
 
 

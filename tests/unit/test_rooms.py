@@ -16,6 +16,7 @@ ROOMS = [
     ["output"],
     ["job"],
     ["ops"],
+    ["transforms"],
     ["layers", "tensor", "device"],
     ["net"],
     ["export"],
