@@ -17,7 +17,7 @@ import click
 
 from singa_dask import __version__
 from singa_dask.cli.audit import audit
-from singa_dask.cli.data import shard
+from singa_dask.cli.data import describe, shard
 from singa_dask.cli.net import check, export, sample, show, test
 from singa_dask.cli.new import new
 from singa_dask.cli.plan import plan
@@ -88,6 +88,7 @@ for command in (
     check,
     show,
     shard,
+    describe,
     test,
     predict,
     sample,

@@ -1,4 +1,4 @@
-"""The command that writes shards."""
+"""The commands that write shards and describe data."""
 
 from __future__ import annotations
 
@@ -184,6 +184,21 @@ def shard(
     for note in dict.fromkeys(note for manifest in made.values() for note in manifest.notes):
         click.echo(f"  Note: {note}.")
     click.echo(f"Next: singa-dask new {out} --out job.conf")
+
+
+@click.command()
+@click.argument("what", metavar="SHARDS|RUN|FILE")
+@reports_errors
+def describe(what: str) -> None:
+    """Say what a sample is: columns with their types, categories and classes, and how the source was read.
+
+    SHARDS is a folder of shards, or dataset:NAME/SPLIT. RUN is the workspace of a run, or a checkpoint file; described
+    are the data that it was trained on, by input layer. FILE is of a format of `shard`; its columns are listed.
+    """
+    from singa_dask.inference.describe import describe as lines_of
+
+    for line in lines_of(what):
+        click.echo(line)
 
 
 def _files(manifest: Manifest) -> str:

@@ -45,7 +45,7 @@ def blocks_of(
     if kind is None and not any(sign in data for sign in "*?["):
         raise ConfigError(Problem("--data", "does not exist", data, "Name a file, a folder, or dataset:NAME/SPLIT."))
     check_described(model)
-    source = _source(model, data, _format(folder), x, y, reading)
+    source = _source(model, data, format_of(folder), x, y, reading)
     layers = model.known.needed
     if not source.table and len(source.x) != len(layers):
         hint = (
@@ -113,8 +113,8 @@ def _arranged(values: np.ndarray, column: Column | None) -> np.ndarray:
     return values if column is None or values.shape[1:] != column.shape else channels_last(values, column)
 
 
-def _format(path: Path) -> str:
-    """The module that reads a file, a folder or a pattern."""
+def format_of(path: Path, option: str = "--data") -> str:
+    """The module that reads a file, a folder or a pattern, which `option` names. Raises ConfigError."""
     suffixes = {suffix: name for name in (*TABLES, *ARRAYS) for suffix in _suffixes(name)}
     if path.suffix.lower() in suffixes:
         return suffixes[path.suffix.lower()]
@@ -124,7 +124,7 @@ def _format(path: Path) -> str:
     if path.suffix.lower() in IMAGES:
         return "images"
     hint = f"Known: {', '.join((*suffixes, *IMAGES))}; a folder of shards, or of images."
-    raise ConfigError(Problem("--data", "has a suffix of no known format", str(path), hint))
+    raise ConfigError(Problem(option, "has a suffix of no known format", str(path), hint))
 
 
 def _suffixes(name: str) -> Sequence[str]:
