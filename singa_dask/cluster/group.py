@@ -264,7 +264,7 @@ class Group(AbstractContextManager["Group", None]):
             ]
             if lost:
                 worker = self.workers[lost[0]]
-                ending = ending_of(self._client, worker.nanny, worker.pid)
+                ending = ending_of(self._client, worker.nanny, worker.pid, worker.address)
                 return RankFailure(lost[0], worker, f"its worker process {ending}")
         if errors:
             return self._first_error(errors)

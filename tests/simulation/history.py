@@ -221,7 +221,14 @@ class History:
             (leases, {"time": self.clock, "uuid": SimpleNamespace(uuid4=unique)}),
             (rank, {"time": self.clock, "describe": describe}),
             (launch, {"ask_nannies": self.cluster.ask_nannies}),
-            (exits, {"ask_nannies": self.cluster.ask_nannies, "_code_of": lambda pid: None}),
+            (
+                exits,
+                {
+                    "ask_nannies": self.cluster.ask_nannies,
+                    "_code_of": lambda pid: None,
+                    "_ended_by_dask": lambda client, pid, address: "",
+                },
+            ),
             (remote, {"ask_nannies": self.cluster.ask_nannies, "psutil": psutil, "time": self.clock}),
             (
                 held,

@@ -33,7 +33,7 @@ class PlayedWorkers:
         played = {
             "time": SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep),
             "last_seen": lambda client: dict(self.seen),
-            "ending_of": lambda client, nanny, pid: f"ended as {nanny} says of {pid}",
+            "ending_of": lambda client, nanny, pid, address: f"ended as {nanny} says of {pid}",
             "without_tasks_and_data": lambda client, addresses: (set(addresses) - self.held.keys(), str(self.held)),
             "stopped_processes": lambda client, pids: self.stopped & pids.keys(),
             **{name: getattr(self, name) for name in ("alive", "run_each", "kill_processes")},

@@ -147,6 +147,16 @@ PARTS = [
         "the tasks and data of others survive when a process is replaced. Client has the same, without deadlines.",
     ),
     Part(
+        "scheduler handler events(topic=)",
+        lambda there: (
+            there.on_loop(lambda: there.client.scheduler.events(topic="worker-restart-memory")) == ()
+            and '"worker-ttl-timed-out"' in inspect.getsource(Scheduler)
+            and '"worker-restart-memory"' in inspect.getsource(distributed.worker_memory)
+        ),
+        ("client.scheduler.events",),
+        "errors say that a worker was ended by Dask, and why. Client.get_events has the same, without a deadline.",
+    ),
+    Part(
         "last_seen in the scheduler's identity",
         lambda there: all(
             worker["last_seen"] > 0

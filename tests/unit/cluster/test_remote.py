@@ -238,8 +238,41 @@ def test_it_waits_a_moment_for_one_that_it_has_not_heard_of_yet(recording):
 )
 def test_the_driver_says_what_the_nanny_knows(monkeypatch, answer, said):
     monkeypatch.setattr(exits, "ask_nannies", lambda client, function, args, timeout_s: {"tcp://n:1": answer})
-    assert exits.ending_of(None, "tcp://n:1", 7) == said
+    monkeypatch.setattr(exits, "_ended_by_dask", lambda client, pid, address: "")
+    assert exits.ending_of(None, "tcp://n:1", 7, "tcp://w:1") == said
 
 
-def test_without_a_nanny_nobody_is_asked():
-    assert exits.ending_of(None, "", 7) == "died"
+def test_without_a_nanny_nobody_is_asked(monkeypatch):
+    monkeypatch.setattr(exits, "_ended_by_dask", lambda client, pid, address: "")
+    assert exits.ending_of(None, "", 7, "tcp://w:1") == "died"
+
+
+@pytest.mark.parametrize(
+    ("topic", "event", "said"),
+    [
+        (
+            "scheduler",
+            {"action": "worker-ttl-timed-out", "workers": ["w"], "ttl": 10.0},
+            "no heartbeat for 10 s and was",
+        ),
+        ("scheduler", {"action": "worker-ttl-timed-out", "workers": ["v"], "ttl": 10.0}, "was killed by SIGTERM"),
+        ("scheduler", {"action": "restart"}, "was killed by SIGTERM"),
+        ("worker-restart-memory", {"worker": "w", "pid": 7, "rss": 5}, "exceeded its memory limit and was ended by"),
+        ("worker-restart-memory", {"worker": "w", "pid": 6, "rss": 5}, "was killed by SIGTERM"),
+    ],
+)
+@pytest.mark.parametrize("age_s", [1, 100])
+def test_dask_says_why_it_has_ended_a_process(monkeypatch, topic, event, said, age_s):
+    events = {topic: [(exits.time.time() - age_s, event)]}
+    client = SimpleNamespace(scheduler=SimpleNamespace(events=lambda topic: events.get(topic, ())))
+    monkeypatch.setattr(exits, "ask_scheduler", lambda client, question, timeout_s: question())
+    monkeypatch.setattr(exits, "ask_nannies", lambda client, function, args, timeout_s: {"n": -15})
+    assert (said if age_s == 1 else "was killed by SIGTERM") in exits.ending_of(client, "n", 7, "w")
+
+
+def test_a_lost_scheduler_says_nothing(monkeypatch):
+    def lost(client, question, timeout_s):
+        raise SchedulerLost("gone")
+
+    monkeypatch.setattr(exits, "ask_scheduler", lost)
+    assert exits.ending_of(None, "", 7, "w") == "died"
