@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeGuard
 
 from singa_dask.job.job_pb2 import LayerProto, LayerType
 
@@ -34,3 +35,10 @@ def keep_their_numbers(labels: Sequence[int], outputs: int) -> str:
     """What to say of labels that are numbers of outputs."""
     shown = ", ".join(map(str, labels[:_SHOWN])) + (", ..." if len(labels) > _SHOWN else "")
     return f"the labels {shown} keep their numbers: they are outputs of the net, which has {outputs}"
+
+
+def are_other_outputs(classes: object, outputs: int) -> TypeGuard[tuple[str, ...]]:
+    """Whether the classes are names of labels that all are numbers of outputs, but not of their own."""
+    if not isinstance(classes, tuple) or not {*classes} <= {*map(str, range(outputs))}:
+        return False
+    return [int(name) for name in classes] != list(range(len(classes)))

@@ -25,6 +25,7 @@ from singa_dask.job.check_names import parameter_faults, shown
 from singa_dask.job.code_bundle import CodeBundle, not_kept, pack
 from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.job.job_pb2 import JobProto, LayerType, Phase
+from singa_dask.job.outputs import are_other_outputs
 from singa_dask.job.stores import store_of
 from singa_dask.job.text_paths import text_of
 from singa_dask.layers import Frame, GeneratedInput, Layer, SoftmaxLoss
@@ -269,7 +270,8 @@ def _has_labels(layer: Layer) -> bool:
 
 
 def _check_classes(nets: Mapping[int, Net]) -> None:
-    """Check that a loss has an output for every class of its data."""
+    """Check that a loss has an output for every class of its data, and warn of labels that lost their numbers."""
+    numbered: list[tuple[str, str, int]] = []
     for net in nets.values():
         for layer in net.layers.values():
             if not isinstance(layer, SoftmaxLoss):
@@ -281,10 +283,16 @@ def _check_classes(nets: Mapping[int, Net]) -> None:
                 continue
             store = first.proto.store_conf
             column, labels = columns_of(store, Manifest.load(Path(store.path)))
-            classes, outputs = (labels or column).num_classes, net.whole_shapes[layer.name][-1]
+            named, outputs = labels or column, net.whole_shapes[layer.name][-1]
+            classes = named.num_classes
             if classes is not None and classes > outputs:
                 hint = f"Let {layer.proto.srclayers[0]!r} have {classes} outputs."
                 raise layer.problem(f"the data of {first.name!r} have {classes} classes", f"{outputs} outputs", hint)
+            if are_other_outputs(named.classes, outputs):
+                numbered.append((store.path, ", ".join(named.classes[:8]), outputs))
+    for told in dict.fromkeys(numbered):  # phases share data
+        message = "%s: its labels %s are the classes 0, 1, ..., though the net has outputs with their numbers, of %s."
+        logger.warning(f"{message} To keep the numbers, write the shards with --category NAME=0,1,2,...", *told)
 
 
 def _check_vocabularies(job: JobProto, phases: Sequence[int]) -> None:

@@ -305,3 +305,15 @@ def test_its_data_are_the_only_fault():
 def test_without_workers_per_process_nothing_is_noted(caplog):
     prepare(Job.from_text(HYBRID.replace("nworkers_per_procs: 2", "")), with_data=False)
     assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("classes", "outputs", "warned"),
+    [(("2", "7"), 10, True), (("2", "7"), 2, False), (("0", "1"), 10, False), (("02", "7"), 10, False)],
+)
+def test_labels_that_lost_the_numbers_of_outputs_are_told(tmp_path, caplog, classes, outputs, warned):
+    write_shards(tmp_path / "out", np.ones((4, 2), np.float32), np.arange(4) % 2, classes=classes)
+    net = [layers.RecordInput("data", path=str(tmp_path / "out"), batchsize=2)]
+    net += [layers.InnerProduct(num_output=outputs), layers.SoftmaxLoss()]
+    prepare(Job(name="t", layers=net, updater=updaters.SGD(lr=0.1), train_steps=1), phases=[])
+    assert ("its labels 2, 7 are the classes 0, 1, ..., though the net has" in caplog.text) == warned
