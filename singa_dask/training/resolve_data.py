@@ -127,9 +127,10 @@ class _Resolver:
 
     def _resolve_store(self, name: str, store: StoreProto, phase: int) -> tuple[StoreInfo, AnyStream]:
         info = store_info(store)
-        if reads_windows(store):
+        in_order = not info.manifest.shuffled  # the stream refuses other sequences
+        if in_order and reads_windows(store):
             store.series_start[:] = series_starts(info.manifest, store.series)
-        elif store.sequence and len(missing := breaks(info.manifest)[1]):
+        elif in_order and store.sequence and len(missing := breaks(info.manifest)[1]):
             message = f"reads sequences, and rows of the source are missing before {len(missing):,} records"
             hint = "Split by a date (--test-from), not at random, or hold out the last ones with validation_share."
             raise ConfigError(Problem("store_conf.sequence", f"{message} of {info.path}", str(store.sequence), hint))

@@ -253,3 +253,11 @@ def test_windows_at_a_stride_and_of_several_series_are_predicted(folder, tmp_pat
     model = model_of(folder, tmp_path, overrides)
     ends = [block.read(model).numbers for block in own_blocks(model)]
     np.testing.assert_array_equal(np.concatenate(ends), [*range(761, 996, 5), *range(1701, 1916, 5)])
+
+
+@pytest.mark.parametrize("horizon", ["horizon: 4", ""])
+def test_shuffled_records_are_named_as_such(tmp_path, horizon):
+    shard(X, SERIES, tmp_path / "out")
+    text = (JOB % (tmp_path / "out")).replace("horizon: 4", horizon)
+    with pytest.raises(ConfigError, match=r"were written in random order.*--no-shuffle"):
+        prepare(Job.from_text(text))
