@@ -17,7 +17,7 @@ from singa_dask.cluster.cores import equal_share
 from singa_dask.cluster.remote import run_each
 from singa_dask.data.columns import Role
 from singa_dask.data.dask_client import check_client
-from singa_dask.data.ingest.run import SURVEY_SECONDS, check_workers
+from singa_dask.data.ingest.run import SURVEY_SECONDS, check_workers, waiting_for_paused
 from singa_dask.data.origins import Origin, Origins
 from singa_dask.data.shared_files import SharedFiles, check_shared
 from singa_dask.data.sources.source import files_of
@@ -94,26 +94,30 @@ def _predict(model: Model, block: Block) -> Predicted:
 
 def _in_order(submit: Submit, blocks: Sequence[Block], ahead: int, client: Client | None) -> Iterator[Predicted]:
     """The results of all blocks in their order, of which at most `ahead` are under way or waiting."""
-    pending: deque[Any] = deque()
+    pending: deque[tuple[Block, Any]] = deque()
     try:
         for block in blocks:
             if len(pending) == ahead:
-                yield _result(pending.popleft(), client)
-            pending.append(submit(block))
+                yield _result(submit, *pending.popleft(), client)
+            pending.append((block, submit(block)))
         while pending:
-            yield _result(pending.popleft(), client)
+            yield _result(submit, *pending.popleft(), client)
     finally:
-        for future in pending:
+        for _, future in pending:
             future.cancel()
 
 
-def _result(future: Any, client: Client | None) -> Predicted:
-    """The result of a task. Raises ClusterError if no workers are left to compute it."""
+def _result(submit: Submit, block: Block, future: Any, client: Client | None) -> Predicted:
+    """The result of a task, which is submitted again if it waits for a worker that has paused. Raises ClusterError if
+    no workers are left to compute it."""
     while client is not None:
         try:
             return future.result(SURVEY_SECONDS)
         except TimeoutError:
             check_workers(client, "the predictions are not complete")
+            if future.key in waiting_for_paused(client):
+                future.cancel()
+                future = submit(block)
     return future.result()
 
 

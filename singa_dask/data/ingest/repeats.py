@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -40,8 +40,11 @@ def note_repeats(folders: Mapping[str, Path], client: Any, report: Report, *, du
     if client is None:
         found = run_here(calls, report)
     else:
-        futures = {place: client.submit(call, pure=False) for place, call in calls.items()}
-        found = gather(client, futures, report, {place: f"shard {index}" for place, (_, index) in enumerate(shards)})
+
+        def submit(places: Sequence[int]) -> list[Any]:
+            return [client.submit(calls[place], pure=False) for place in places]
+
+        found = gather(client, submit, report, {place: f"shard {index}" for place, (_, index) in enumerate(shards)})
     hashes = {
         split: np.concatenate([found[place] for place, (own, _) in enumerate(shards) if own == split])
         for split in folders

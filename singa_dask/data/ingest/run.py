@@ -86,12 +86,15 @@ def call_all(function: Function, blocks: Mapping[int, Any], client: Any, report:
     if client is not None:
         there = {index: block for index, block in here.items() if not getattr(block, "local", False)}
         here = {index: block for index, block in here.items() if index not in there}
-        futures = dict(
-            zip(lazy, client.compute([block.task(function, index) for index, block in lazy.items()]), strict=True)
-        )
-        for index, block in there.items():
-            futures[index] = client.submit(_call, function, index, block, pure=False)
-        done |= gather(client, futures, report, {index: block.key for index, block in blocks.items()})
+
+        def submit(indices: Sequence[int]) -> list[Any]:
+            tasks = [blocks[i].task(function, i) for i in indices if i in lazy]
+            computed = iter(client.compute(tasks))
+            own = (client.submit(_call, function, i, blocks[i], pure=False) for i in indices if i in there)
+            return [next(computed if i in lazy else own) for i in indices]
+
+        names = {index: block.key for index, block in blocks.items() if index not in here}
+        done |= gather(client, submit, report, names)
     elif lazy:
         import dask
 
@@ -133,26 +136,40 @@ def run_here(tasks: Mapping[int, Callable[[], Any]], report: Report) -> dict[int
                 future.cancel()
 
 
-def gather(client: Any, futures: Mapping[int, Any], report: Report, names: Mapping[int, str]) -> dict[int, Any]:
-    """The results of tasks on a cluster, reported as they come.
+def gather(
+    client: Any, submit: Callable[[Sequence[int]], list[Any]], report: Report, names: Mapping[int, str]
+) -> dict[int, Any]:
+    """The results of tasks on a cluster by index, reported as they come. Those that wait for a worker that has paused
+    are submitted again. submit: returns futures of the tasks with these indices. names: of all tasks.
 
     Raises what a task raised first, and ClusterError if workers died or none are left.
     """
     from distributed.scheduler import KilledWorker
 
-    finished: queue.Queue[int] = queue.Queue()
-    for index, future in futures.items():
-        future.add_done_callback(partial(_put, finished, index))
+    finished: Any = queue.Queue()
+    futures: dict[int, Any] = {}
+
+    def begin(indices: Sequence[int]) -> None:
+        for index, future in zip(indices, submit(indices), strict=True):
+            futures[index] = future
+            future.add_done_callback(lambda future, index=index: finished.put((index, future)))
+
     done: dict[int, Any] = {}
+    begin([*names])
     try:
         while len(done) < len(futures):
             try:
-                index = finished.get(timeout=SURVEY_SECONDS)
+                index, future = finished.get(timeout=SURVEY_SECONDS)
             except queue.Empty:
                 check_workers(client, f"{len(done)} of {len(futures)} tasks are done, and kept")
+                waiting = waiting_for_paused(client)
+                stuck = [i for i, future in futures.items() if i not in done and future.key in waiting]
+                client.cancel([futures.pop(i) for i in stuck])
+                begin(stuck)
                 continue
-            done[index] = futures[index].result()
-            report(index, done[index])
+            if index in futures and futures[index] is future:  # else it was submitted again
+                done[index] = future.result()
+                report(index, done[index])
     except KilledWorker as error:
         raise ClusterError(
             f"Dask workers died while they worked on {names[index]}, probably for lack of memory ({error}). "
@@ -161,6 +178,21 @@ def gather(client: Any, futures: Mapping[int, Any], report: Report, names: Mappi
     finally:
         client.cancel([future for index, future in futures.items() if index not in done])
     return done
+
+
+def waiting_for_paused(client: Any) -> set[Any]:
+    """The keys of tasks that workers have taken, and will not begin while they are paused for their memory."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    paused = [address for address, worker in workers.items() if worker["status"] == "paused"]
+    if not paused:
+        return set()
+    begun = client.run(_executing, workers=paused, on_error="ignore")
+    taken = client.processing(paused)
+    return {key for address, keys in taken.items() if address in begun for key in {*keys} - {*begun[address]}}
+
+
+def _executing(dask_worker: Any) -> list[Any]:
+    return [task.key for task in dask_worker.state.executing]
 
 
 def check_workers(client: Any, done: str) -> None:
@@ -174,7 +206,3 @@ def check_workers(client: Any, done: str) -> None:
             f"all Dask workers have paused, because their memory is full ({used >> 20:,} of {limit >> 20:,} MiB); "
             f"{done}. Use smaller chunks or partitions, fewer threads per worker, or more memory, and call again."
         )
-
-
-def _put(finished: queue.Queue, index: int, _future: Any) -> None:
-    finished.put(index)

@@ -280,12 +280,12 @@ class _Work:
             results |= run_here(calls, report)
         elif left:
             shared = client.scatter(layout, broadcast=True, hash=False)
-            futures = {
-                place: client.submit(assemble, shared, folders[split], split, index, durable, pure=False)
-                for place, (split, index) in left.items()
-            }
-            names = {place: f"shard {index}" for place, (split, index) in left.items()}
-            results |= gather(client, futures, report, names)
+
+            def submit(places: Sequence[int]) -> list[Any]:
+                wanted = [tasks[place] for place in places]
+                return [client.submit(assemble, shared, folders[s], s, i, durable, pure=False) for s, i in wanted]
+
+            results |= gather(client, submit, report, {place: f"shard {index}" for place, (_, index) in left.items()})
         for split, folder in folders.items():
             _finish(layout, split, folder, [results[p] for p, (own, _) in enumerate(tasks) if own == split], durable)
         return {SPLITS[split] if len(splits) > 1 else "": folder for split, folder in folders.items()}

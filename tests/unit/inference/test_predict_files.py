@@ -17,6 +17,7 @@ from singa_dask.data.convert import shard_files
 from singa_dask.data.load import load
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, DataError, NotFinite
 from singa_dask.inference import blocks as blocks_module
+from singa_dask.inference import run as run_module
 from singa_dask.inference.blocks import own_blocks
 from singa_dask.inference.evaluate import model_of
 from singa_dask.inference.files import Output, Predicted, writing
@@ -448,3 +449,21 @@ def test_a_target_keeps_its_name_beside_the_row(tmp_path):
     with writing(tmp_path / "p.csv", outputs) as write:
         write(Predicted(np.array([7]), {"net": np.array([[0.5]])}, {}))
     assert lines(tmp_path / "p.csv") == [["sample_", "sample"], ["7", "0.5"]]
+
+
+def test_a_block_that_waits_for_a_paused_worker_is_predicted_on_another(monkeypatch):
+    class Waits:
+        key, cancelled = "block 0", False
+
+        def result(self, timeout=None):
+            raise TimeoutError
+
+        def cancel(self):
+            self.cancelled = True
+
+    waits = Waits()
+    futures = iter([waits, SimpleNamespace(result=lambda timeout=None: "predicted")])
+    monkeypatch.setattr(run_module, "check_workers", lambda *_: None)
+    monkeypatch.setattr(run_module, "waiting_for_paused", lambda client: {"block 0"})
+    assert [*run_module._in_order(lambda block: next(futures), ["block"], 2, "client")] == ["predicted"]
+    assert waits.cancelled
