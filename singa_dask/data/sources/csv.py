@@ -81,7 +81,8 @@ def load(
     ]
     if not blocks:
         raise DataError(f"{source}: has no samples.")
-    schema = blocks[0].schema()
+    dropped = {column_named(str(source), name, every) for name in Wanted.of(drop).x}
+    schema = blocks[0].schema(dropped)
     for name, form in dates.items():
         if not form and schema[column_named(str(source), name, every)].kind not in DATES:
             hint = f"Say their format: --date {name}=%d.%m.%Y."
@@ -184,12 +185,13 @@ class CsvBlock:
                     raise DataError(f"{self.path}: the label {cell!r} in column {name!r} begins with 0. {way}.")
             return {name: _trimmed(table.column(name)).to_pandas() for name in self.types}
 
-    def schema(self) -> dict[str, TableColumn]:
-        """All columns, by the first lines. Raises DataError, also if numbers are among the texts of a column."""
+    def schema(self, dropped: Set[str] = frozenset()) -> dict[str, TableColumn]:
+        """All columns, by the first lines. Raises DataError, also if numbers are among the texts of a column that is
+        not dropped."""
         sample = self._parsed(self.sample(), dict.fromkeys(self.dialect.names, "") | dict(self.types))
         found = {name: _describe(sample.column(name)) for name in self.dialect.names}
         for name in found:
-            if found[name].kind != "text" or name in self.types:
+            if found[name].kind != "text" or name in self.types or name in dropped:
                 continue
             texts = [value for value in sample.column(name).to_pylist() if value is not None]
             if any(map(is_number, texts)):
