@@ -93,6 +93,10 @@ def shard_files(
         raise ConfigError(Problem("in_place", "is for hdf5 only", what, "Leave it out, or write the data as HDF5."))
     if what in READERS:
         rules = _rules(what, options)
+        if in_place and rules.given:
+            key, value = next(iter(rules.given.items()))
+            hint = "Leave it out, or in_place (--in-place)."
+            raise ConfigError(Problem(key, "needs the samples in shards of their own", repr(value), hint))
         _check_options(what, options, READERS[what], () if in_place else _WRITING)
         reading = {key: value for key, value in options.items() if key not in _WRITING}
         if rules.columns:

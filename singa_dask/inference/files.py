@@ -204,9 +204,10 @@ def _hdf5(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
             return file[name]
 
         def write(predicted: Predicted) -> None:
-            add("sample", np.asarray(predicted.numbers))
+            taken = [output.name for output in outputs]
+            add(free_name("sample", taken), np.asarray(predicted.numbers))
             if predicted.files is not None:
-                add("file", predicted.files)
+                add(free_name("file", taken), predicted.files)
             for output in outputs:
                 rows, answers = predicted.values[output.name], predicted.answers.get(output.name)
                 if output.classifies:

@@ -86,7 +86,7 @@ def test_a_run_is_exported_with_its_normalisation(trained, environment, tmp_path
         (["run", "--checkpoint", "run"], 2, "leave one out"),
         (["run", "--out", "p.xls"], 2, "--out: must end in .csv, .parquet, .h5, .hdf5"),
         (["run", "--data", "none.csv"], 2, "--data: does not exist"),
-        (["run", "--x", "a"], 2, "--x, --y and --date name columns of --data"),
+        (["run", "--x", "a"], 2, "--x, --y and the options of reading are for --data"),
         (["run", "--workers", "2", "--scheduler", "tcp://127.0.0.1:1"], 2, "--workers starts a local"),
         (["shards"], 1, "no checkpoint found"),
         (["run", *sets(neuralnet__nothing=1)], 2, "nothing"),

@@ -109,7 +109,13 @@ SPLITS = {"x_train": ONES, "x_test": ONES}
         ("csv", "1,2", {"lable": 1}, ConfigError, r"lable: is not an option of csv.*Did you mean label"),
         ("digits", None, {"resize": 3}, ConfigError, r"resize: is not an option of digits"),
         ("csv", "1,2", {"in_place": True}, ConfigError, "in_place: is for hdf5 only"),
-        ("hdf5", SPLITS, {"in_place": True, "test": 0.5}, ConfigError, "test: is not an option of hdf5"),
+        (
+            "hdf5",
+            SPLITS,
+            {"in_place": True, "test": 0.5},
+            ConfigError,
+            "test: needs the samples in shards of their own",
+        ),
         ("hdf5", SPLITS, {"in_place": True}, ConfigError, "in_place: needs one split, but .* train, test"),
         ("npz", SPLITS, {"validation": 0.5}, ConfigError, r"validation: .* train, test already.*validation_share"),
         (

@@ -177,6 +177,8 @@ def test_missing_values_belong_to_no_split(tmp_path):
 
 
 def test_sources_without_columns_refuse_rules(tmp_path):
+    with pytest.raises(ConfigError, match=r"(?s)test: needs the samples in shards of their own.*0.2"):
+        shard_files("hdf5", tmp_path / "out", source=tmp_path, x="x", in_place=True, test=0.2)
     with pytest.raises(ConfigError, match="test_groups: needs a column, and images has none"):
         shard_files("images", tmp_path / "out", source=tmp_path, test_groups="station")
     TABLE[["a", "y"]].to_csv(tmp_path / "t.csv", index=False)

@@ -449,6 +449,10 @@ def test_a_target_keeps_its_name_beside_the_row(tmp_path):
     with writing(tmp_path / "p.csv", outputs) as write:
         write(Predicted(np.array([7]), {"net": np.array([[0.5]])}, {}))
     assert lines(tmp_path / "p.csv") == [["sample_", "sample"], ["7", "0.5"]]
+    with writing(tmp_path / "p.h5", [Output("file", False, ("y",))]) as write:
+        write(Predicted(np.array([7]), {"file": np.array([[0.5]])}, {}, np.array(["a.csv"], object)))
+    with h5py.File(tmp_path / "p.h5") as file:
+        assert file["file_"].asstr()[:].tolist() == ["a.csv"] and "prediction" in file["file"]
 
 
 def test_a_block_that_waits_for_a_paused_worker_is_predicted_on_another(monkeypatch):
