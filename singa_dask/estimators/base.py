@@ -18,6 +18,18 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from singa_dask.data.columns import Column, stored_dtype
 from singa_dask.data.containers import dense, native
+from singa_dask.data.labelled import (
+    VARIABLE,
+    Labels,
+    as_table,
+    dims_of,
+    is_labelled,
+    labelled,
+    labels_of,
+    ordered,
+    paired,
+    stacked,
+)
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.manifest_reader import read_description
 from singa_dask.errors import ConfigError, Problem, nearest
@@ -79,6 +91,7 @@ class Estimator(BaseEstimator):
 
     model_: Model
     _windows: Windows | None
+    _labels: tuple[Labels | None, ...]
     _ragged: bool = False
     _dtype: Any = np.float32
     """In which the model predicts."""
@@ -314,6 +327,7 @@ class Estimator(BaseEstimator):
 
     def _taken(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
         """Features and labels or targets: NumPy arrays, checked as scikit-learn does, or Dask collections."""
+        x, y = self._without_labels(x, y, first=first)
         x, y = _known_container(x), _known_container(y)
         if is_lazy(y) and is_table(y):
             y = y[y.columns[0]] if len(y.columns) == 1 else y.to_dask_array()
@@ -332,6 +346,47 @@ class Estimator(BaseEstimator):
         if first:
             self._sample_shape = tuple(map(int, x.shape[1:]))
         return x, y
+
+    def _without_labels(self, x: Any, y: Any, *, first: bool = False) -> tuple[Any, Any]:
+        """The values of DataArrays, and of Datasets with their variables as channels; all else as it is."""
+        x = as_table(x) if is_labelled(x) else x
+        fitted = (None, None) if first else self._labels
+        x, y = (
+            stacked(each, what, of.variables if of else ()) if is_labelled(each) else each
+            for each, what, of in zip((x, y), "Xy", fitted, strict=True)
+        )
+        if is_labelled(x) and is_labelled(y):
+            x, y = paired(x, y)
+        if first:
+            self._labels = tuple(
+                labels_of(each, each[VARIABLE].values.tolist() if VARIABLE in each.coords else ())
+                if is_labelled(each)
+                else None
+                for each in (x, y)
+            )
+        else:
+            x, y = (
+                ordered(each, of.dims, what) if is_labelled(each) and of else each
+                for each, what, of in zip((x, y), "Xy", fitted, strict=True)
+            )
+        return tuple(each.data if is_labelled(each) else each for each in (x, y))
+
+    def _labelled(self, predicted: Any, x: Any, last: str = "output", classes: Any = None) -> Any:
+        """Predictions as a DataArray if x is one or a Dataset. last: the name of their last axis, of the classes."""
+        of, answers = self._labels
+        if not is_labelled(x) or of is None or self._windows is not None:
+            return predicted
+        x = ordered(stacked(x, "X", of.variables), of.dims, "X")
+        rank = predicted.ndim - 1 - (classes is not None)
+        if answers is not None and len(answers.dims) - 1 == rank:
+            dims, coords, name = (
+                (*answers.dims[1:], *([last] if classes is not None else [])),
+                answers.coords,
+                answers.name,
+            )
+        else:
+            dims, coords, name = dims_of(x, predicted.shape[1:], last), {}, None
+        return labelled(predicted, x, dims, coords if classes is None else {**coords, last: classes}, name)
 
     def _padded(self, x: Any, *, first: bool) -> tuple[Any, np.ndarray | None]:
         """Sequences of different lengths as one array, and their lengths; other x as they are."""
@@ -361,7 +416,7 @@ class Estimator(BaseEstimator):
     def _checked(self, x: Any) -> Any:
         """x to predict for. A Dask collection stays lazy."""
         check_is_fitted(self, "model_")
-        x = _known_container(x)
+        x = _known_container(self._without_labels(x, None)[0])
         if is_lazy(x):
             return self._by_name(x)
         x, lengths = self._padded(x, first=False)

@@ -106,20 +106,22 @@ class Classifier(ClassifierMixin, Estimator):
     def predict_proba(self, X: Any) -> Any:
         """The probability of each class.   (N, ...) -> (N, classes) or (N, H, W, classes), in the order
         of classes_."""
-        return self._output(X)
+        return self._labelled(self._output(X), X, "class", self.classes_)
 
     def predict(self, X: Any) -> Any:
         """The most probable class.   (N, ...) -> (N,) or (N, H, W)"""
-        scores = self.predict_proba(X)
+        scores = self._output(X)
         if not is_lazy(scores):
-            return _best(scores, self.classes_)
+            return self._labelled(_best(scores, self.classes_), X)
         if is_table(scores):
             meta = _best_of_table(scores._meta, self.classes_)
             return scores.map_partitions(_best_of_table, self.classes_, meta=meta)
-        return scores.map_blocks(_best, self.classes_, dtype=self.classes_.dtype, drop_axis=scores.ndim - 1)
+        best = scores.map_blocks(_best, self.classes_, dtype=self.classes_.dtype, drop_axis=scores.ndim - 1)
+        return self._labelled(best, X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy, of maps over all pixels, of a net that reads windows over those whose horizon is in y."""
+        X, y = self._without_labels(X, y)
         if self._positions:
             correct = np.asarray(self.predict(X)) == np.asarray(y)
             return float(np.average(correct.reshape(len(correct), -1).mean(axis=1), weights=sample_weight))

@@ -60,16 +60,17 @@ class Regressor(RegressorMixin, Estimator):
         channels = len(shape) - len(self._target_shape) + 1 if first else None
         shaped = partial(_shaped, shape=shape, channels=channels)
         if not is_lazy(predicted):
-            return shaped(predicted)
+            return self._labelled(shaped(predicted), X)
         if is_table(predicted):
             return predicted if shape else predicted[predicted.columns[0]]
         chunks = (predicted.chunks[0], *((size,) for size in shape))
         axes = {"drop_axis": [*range(1, predicted.ndim)], "new_axis": [*range(1, len(shape) + 1)] or None}
-        return predicted.map_blocks(shaped, dtype=predicted.dtype, chunks=chunks, **axes)
+        return self._labelled(predicted.map_blocks(shaped, dtype=predicted.dtype, chunks=chunks, **axes), X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R2, the mean over targets. Of fields, channels are the targets, and each position counts as a sample. Of
         windows, over those whose horizon is in y."""
+        X, y = self._without_labels(X, y)
         predicted = self.predict(X)
         if self._windows is not None:
             predicted, y = self._windows.pair(predicted, y, sample_weight)

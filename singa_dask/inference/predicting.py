@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singa_dask.data.containers import native
+from singa_dask.data.labelled import as_table, dims_of, is_labelled, labelled, stacked, variables_of
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.inference.described import numbers
 from singa_dask.net import inputs_of
@@ -24,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
     """The output `output` of a model for every row of x, which is of any kind that `Model.predict` takes."""
+    x = as_table(x) if is_labelled(x) else x
+    if is_labelled(x):
+        return _with_labels(model, x, output, batchsize)
     table = native(x)
     if table is not x:
         found = predict(model, table, output, batchsize)
@@ -38,6 +42,22 @@ def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
     if lazy[0]:
         return _lazy_array(model, x, output, batchsize)
     return _predicted(model, x, output, batchsize)
+
+
+def _with_labels(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
+    """The output for a DataArray, or a Dataset, whose variables are the input layers, or else the channels of one."""
+    inputs = inputs_of(model.net, output)
+    if hasattr(x, "data_vars") and len(inputs) > 1:
+        arrays = variables_of(x, "x")
+        first, given = next(iter(arrays.values())), {n: array.data for n, array in arrays.items() if n in inputs}
+    else:
+        first = stacked(x, "x")
+        given = first.data
+    found = predict(model, given, output, batchsize)
+    last = "class" if model.known.classifies(output) else "output"
+    dims, names = dims_of(first, found.shape[1:], last), model.known.names(output)
+    coords = {last: names} if dims[-1:] == (last,) and len(names) == found.shape[-1] else {}
+    return labelled(found, first, dims, coords)
 
 
 def _predicted(model: Model, x: Any, output: str, batchsize: int | None) -> np.ndarray:

@@ -38,6 +38,7 @@ MADE = {
     "Time series": [],
     "Several targets, weights and masks": ["shards/parts/manifest.json", "runs/parts-allreduce/summary.json"],
     "A class for each pixel": [],
+    "DataArrays and Datasets": [],
     "Transforms": [],
 }
 

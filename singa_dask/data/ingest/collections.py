@@ -18,6 +18,7 @@ from singa_dask.data.containers import is_sparse, native
 from singa_dask.data.ingest.options import SPLIT_OPTIONS, Splits
 from singa_dask.data.ingest.run import DaskBlock
 from singa_dask.data.ingest.write import write
+from singa_dask.data.labelled import variables_of
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import THE_DATE
@@ -203,7 +204,7 @@ def _given(value: Any, what: str, taken: set[str] = frozenset()) -> list[_Given]
     module = type(value).__module__.partition(".")[0]
     if module == "xarray":
         if hasattr(value, "data_vars"):
-            value = {str(name): variable.data for name, variable in value.data_vars.items()}
+            value = {name: variable.data for name, variable in variables_of(value, what).items()}
         else:
             value = value.data
     if isinstance(value, Mapping):

@@ -1,0 +1,132 @@
+"""DataArrays and Datasets of xarray: arrays whose dimensions have names and coordinates."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from singa_dask.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "variable"
+
+
+def is_labelled(x: Any) -> bool:
+    """Whether x is a DataArray or a Dataset."""
+    return type(x).__module__.partition(".")[0] == "xarray" and hasattr(x, "dims")
+
+
+def as_table(x: Any) -> Any:
+    """A Dataset whose variables have one value per sample as a DataFrame; all else as it is."""
+    if not hasattr(x, "data_vars") or any(variable.ndim != 1 for variable in x.data_vars.values()):
+        return x
+    plain = x.reset_coords(drop=True)
+    if any(hasattr(variable.data, "__dask_graph__") for variable in x.data_vars.values()):
+        return plain.to_dask_dataframe()[list(x.data_vars)]
+    return plain.to_dataframe()[list(x.data_vars)]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What a DataArray says beside its values, or a Dataset, whose `variables` are the last dimension. coords: those
+    of each dimension but the first."""
+
+    dims: tuple[str, ...]
+    coords: Mapping[str, Any]
+    name: str | None = None
+    variables: tuple[str, ...] = ()
+
+
+def variables_of(dataset: Any, what: str = "X") -> dict[str, Any]:
+    """The arrays of the variables of a Dataset, with the samples first. Raises DataError if one has no samples."""
+    found = dict(dataset.data_vars)
+    if not found:
+        raise DataError(f"{what}: the Dataset has no variables.")
+    first = next(iter(found.values()))
+    for name, variable in found.items():
+        if not first.dims or first.dims[0] not in variable.dims:
+            raise DataError(
+                f"{what}: {name!r} has the dimensions {variable.dims}, without that of the samples, which is the "
+                f"first one of {first.name!r}, {first.dims}. Leave it out, or broadcast it."
+            )
+    return {str(name): variable.transpose(first.dims[0], ...) for name, variable in found.items()}
+
+
+def stacked(x: Any, what: str, names: Sequence[str] = ()) -> Any:
+    """A DataArray as it is; the variables of a Dataset, or those of these names, as its last dimension.
+
+    Raises DataError where they differ in their dimensions, or one is missing.
+    """
+    if not hasattr(x, "data_vars"):
+        return x
+    missing = [name for name in names if name not in x.data_vars]
+    if missing:
+        raise DataError(f"{what}: lacks the variables {', '.join(missing)}, to which the net was fitted.")
+    arrays = variables_of(x[list(names)] if names else x, what)
+    dims = {name: array.dims for name, array in arrays.items()}
+    first = next(iter(dims.values()))
+    for name, own in dims.items():
+        if set(own) != set(first):
+            raise DataError(f"{what}: the variables differ in their dimensions: {first}, but {name!r} {own}.")
+    if not names:
+        logger.warning("%s: the variables %s are the channels, in this order.", what, ", ".join(arrays))
+    return x[list(arrays)].to_dataarray(VARIABLE).transpose(*first, VARIABLE)
+
+
+def labels_of(array: Any, variables: Sequence[str] = ()) -> Labels:
+    """Those of a DataArray."""
+    coords = {name: array.coords[name] for name in array.dims[1:] if name in array.coords}
+    name = None if array.name is None else str(array.name)
+    return Labels(tuple(array.dims), coords, name, tuple(variables))
+
+
+def ordered(array: Any, dims: Sequence[str], what: str) -> Any:
+    """A DataArray with its dimensions in this order. Raises DataError if it has others."""
+    if set(array.dims) != set(dims):
+        raise DataError(
+            f"{what}: has the dimensions {array.dims}, but must have {tuple(dims)}. Rename or select them."
+        )
+    return array.transpose(*dims)
+
+
+def paired(x: Any, y: Any) -> tuple[Any, Any]:
+    """Two DataArrays with the same dimension of the samples first, and the others that both have in the same order.
+
+    The samples are the first dimension of x, or of y if y lacks that. Raises DataError if they have no such dimension,
+    or other coordinates along it.
+    """
+    sample = x.dims[0] if x.dims[0] in y.dims else y.dims[0]
+    if sample not in x.dims:
+        raise DataError(f"X and y have no common dimension of the samples: {x.dims} and {y.dims}. Rename one.")
+    x = x.transpose(sample, ...)
+    y = y.transpose(sample, *(dim for dim in x.dims[1:] if dim in y.dims), ...)
+    for dim in x.dims:
+        if dim in y.dims and dim in x.indexes and dim in y.indexes and not x.indexes[dim].equals(y.indexes[dim]):
+            raise DataError(f"X and y have other coordinates along {dim!r}. Align them first: xarray.align(X, y).")
+    return x, y
+
+
+def labelled(values: Any, x: Any, dims: Sequence[str], coords: Mapping[str, Any], name: str | None = None) -> Any:
+    """Predictions for the DataArray x as a DataArray. dims, coords: of the axes after the samples; dimensions of x of
+    the same size have its coordinates."""
+    import xarray
+
+    sizes = dict(zip((x.dims[0], *dims), values.shape, strict=True))
+    own = {
+        key: coord
+        for key, coord in x.coords.items()
+        if set(coord.dims) <= {d for d, size in sizes.items() if x.sizes.get(d) == size}
+    }
+    others = {key: coord for key, coord in coords.items() if key in sizes and key not in own}
+    return xarray.DataArray(values, dims=tuple(sizes), coords={**others, **own}, name=name)
+
+
+def dims_of(x: Any, shape: Sequence[int], last: str) -> tuple[str, ...]:
+    """The names of the axes of predictions after the samples, of this shape: of fields of the size of the images x
+    theirs, and `last` for those that remain."""
+    images = x.ndim >= 3 and tuple(shape[:2]) == x.shape[1:3]
+    rest = len(shape) - 2 * images
+    return (*(x.dims[1:3] if images else ()), *([last] if rest == 1 else [f"{last}_{i}" for i in range(rest)]))
