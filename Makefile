@@ -117,7 +117,7 @@ peers: setup  ## install the peers that the benchmarks compare with (PyTorch and
 bench: peers  ## run all benchmarks, or BENCH=step|limits|inside|scaling|exchange|partition|server|shadows|loader|startup|shard|predict|plan|published|accuracy|resnet
 	$(BIN)/python benchmarks/$(BENCH).py $(ARGS)
 
-against: setup  ## compare this project with an earlier commit of it, in turns: REV=HEAD~3 BENCH=step (exit status 1: slower, 3: undecided)
+against: setup  ## compare this project with an earlier commit of it, in turns: REV=HEAD~3 BENCH=step|data (exit status 1: slower, 3: undecided)
 	$(BIN)/python benchmarks/against.py --rev $(or $(REV),"") $(if $(filter all,$(BENCH)),step,$(BENCH)) $(ARGS)
 
 storm: setup  ## train while processes are killed and stopped at random (ARGS="--seconds 1800")

@@ -1,6 +1,7 @@
 """Two commits of this project, pair by pair: is the later one not slower?
 
 make against REV=HEAD~3 BENCH=step      # or: python benchmarks/against.py --rev HEAD~3 step --workload mlp-64
+make against REV=HEAD~3 BENCH=data      # shards, the loader, predictions
 
 Exit status: 0 passed, 1 failed, 3 undecided.
 """
@@ -60,17 +61,29 @@ class Tree:
         path = os.pathsep.join([str(self.root / "benchmarks"), str(self.root)])
         return {"PYTHONPATH": path, "SINGA_DASK_CACHE": str(self.root.parent / "cache")}
 
-    def told(self, program: str) -> list[str]:
-        """The words that a program prints."""
+    def told(self, program: str, folder: Path | None = None) -> list[str]:
+        """The words that a program prints. folder: of its modules, by default that of this commit."""
         command = [self.python, "-P", "-c", program]  # not the package of the current folder
         environment_ = environment(1) | self.variables
+        if folder is not None:
+            environment_["PYTHONPATH"] = os.pathsep.join([str(folder), str(self.root)])
         return subprocess.run(command, env=environment_, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
 
-    def start(self, workload: str) -> Contestant:
-        """A process that trains a net on one core with one thread."""
-        folder = self.root / "benchmarks"
-        arguments = [workload, "1"]
-        return Contestant.start("step_ours", arguments, 1, folder=folder, python=self.python, variables=self.variables)
+    def workloads(self, bench: str) -> list[str]:
+        """What both commits can be timed with, if the other one has it too."""
+        if bench == "data":
+            return self.told("from contestants.data_ours import WAYS; print(*WAYS)", folder=ROOT / "benchmarks")
+        return self.told("from tools.workloads import WORKLOADS; print(*WORKLOADS)")
+
+    def start(self, bench: str, workload: str) -> Contestant:
+        """A process on one core with one thread. It trains a net, by the program of its commit; or samples go their
+        way, by the program of this one with the package of its commit."""
+        program, arguments, folder = "step_ours", [workload, "1"], self.root / "benchmarks"
+        variables = self.variables
+        if bench == "data":
+            program, arguments, folder = "data_ours", [workload], ROOT / "benchmarks"
+            variables = variables | {"PYTHONPATH": os.pathsep.join([str(folder), str(self.root)])}
+        return Contestant.start(program, arguments, 1, folder=folder, python=self.python, variables=variables)
 
 
 def _python(root: Path, venv: Path) -> str:
@@ -85,27 +98,28 @@ def _python(root: Path, venv: Path) -> str:
     return install[0]
 
 
-def compile_kernels(trees: Sequence[Tree], rows: Sequence[str]) -> None:
-    """Train each net for some steps."""
+def compile_kernels(trees: Sequence[Tree], bench: str, rows: Sequence[str]) -> None:
+    """Make some steps of each."""
 
-    def train(tree: Tree) -> None:
+    def begin(tree: Tree) -> None:
         for row in rows:
-            tree.start(row).end()
+            tree.start(bench, row).end()
 
     with ThreadPoolExecutor() as pool:
-        list(pool.map(train, trees))
+        list(pool.map(begin, trees))
 
 
-def paired(trees: Sequence[Tree], row: str) -> list[float]:
+def paired(trees: Sequence[Tree], bench: str, row: str) -> list[float]:
     """The ratios of AT_A_TIME pairs. Each time other processes play: where their memory lies makes a difference."""
-    before, after = (tree.start(row) for tree in trees)
+    before, after = (tree.start(bench, row) for tree in trees)
     contest([before, after], AT_A_TIME)
     return [b / a for b, a in zip(before.seconds, after.seconds, strict=True)]
 
 
-def show(rows: dict[str, list[float]]) -> None:
+def show(bench: str, rows: dict[str, list[float]]) -> None:
     """Print the rows and what they say."""
-    table = Table(title="one training step, one thread; ratio = time before / time after", box=None)
+    what = "one training step" if bench == "step" else "the way of samples"
+    table = Table(title=f"{what}, one thread; ratio = time before / time after", box=None)
     for name in ("workload", "ratio", "lowest", "highest"):
         table.add_column(name, justify="left" if name == "workload" else "right")
     for row, ratios in rows.items():
@@ -123,26 +137,26 @@ def show(rows: dict[str, list[float]]) -> None:
 @click.option("--to", default="HEAD", show_default=True, help="The later one.")
 @click.option("--workload", "workloads", multiple=True, help="Default: all that both have.")
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the ratios to this file.")
-@click.argument("bench", type=click.Choice(["step"]))
+@click.argument("bench", type=click.Choice(["step", "data"]))
 def main(rev: str, to: str, workloads: tuple[str, ...], out: Path | None, bench: str) -> None:
-    """Time a training step at two commits in turns."""
+    """Time a training step, or the way of samples, at two commits in turns."""
     began = time.monotonic()
     with TemporaryDirectory(prefix="against-") as folder:
         trees = [Tree.of(commit, Path(folder, name)) for commit, name in ((rev, "before"), (to, "after"))]
-        known = [tree.told("from tools.workloads import WORKLOADS; print(*WORKLOADS)") for tree in trees]
+        known = [tree.workloads(bench) for tree in trees]
         chosen = [row for row in known[1] if row in known[0] and row in (workloads or known[1])]
         if not chosen:
             raise click.UsageError(f"nothing to time; both have {', '.join(set(known[0]) & set(known[1]))}")
-        compile_kernels(trees, chosen)
+        compile_kernels(trees, bench, chosen)
         rows: dict[str, list[float]] = {row: [] for row in chosen}
         more = True
         while more:
             at = time.monotonic()
             for row, ratios in rows.items():
-                ratios += paired(trees, row)
+                ratios += paired(trees, bench, row)
             now = time.monotonic()
             more = goes_on(rows, began + LIMIT_S - now, now - at)
-    show(rows)
+    show(bench, rows)
     if out:
         out.write_text(json.dumps(rows, indent=1) + "\n")
     sys.exit(STATUS[verdict(rows)])

@@ -131,6 +131,23 @@ class Estimator(BaseEstimator):
         self.cluster = cluster
         self.verbose = verbose
 
+    @property
+    def transform(self) -> Any:
+        """As given. Without one there is no such attribute: scikit-learn takes what has one for a transformer."""
+        if (given := vars(self)["transform"]) is None:
+            raise AttributeError("transform is not given")
+        return given
+
+    @transform.setter
+    def transform(self, given: Any) -> None:
+        self.__dict__["transform"] = given
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters by name. deep: also those of parameters that have some, such as an updater's."""
+        held = {name: vars(self)[name] for name in self._get_param_names()}
+        more = {name: value for name, value in held.items() if deep and hasattr(value, "get_params")}
+        return held | {f"{name}__{key}": it for name, of in more.items() for key, it in of.get_params().items()}
+
     def __sklearn_clone__(self) -> Self:
         given = self.get_params(deep=False)
         return type(self)(**{k: v if k in _SHARED else clone(v, safe=False) for k, v in given.items()})
@@ -176,7 +193,7 @@ class Estimator(BaseEstimator):
                 self.client,
                 data=examples.data,
                 validation=validation,
-                transform=self.transform,
+                transform=vars(self)["transform"],
                 processes=self.client is not None,
                 workspace=folder,
                 callbacks=self.callbacks,

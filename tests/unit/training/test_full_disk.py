@@ -35,9 +35,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "own.npz", x=x, y=y)
     read = layers.RecordInput(path=str(folder / "data"), batchsize=10)
     net = [read, layers.InnerProduct(num_output=OUTPUTS), layers.EuclideanLoss()]
-    job = prepare(Job(name="x", layers=net, updater=updaters.SGD(lr=0.1), train_steps=8), phases=[Phase.kTest]).job
-    values = Model(job.neuralnet, seed=0).state_dict()
-    saved = checkpoints.Checkpoint(8, 0, job_to_text(job), values)
+    job = Job(name="x", layers=net, updater=updaters.SGD(lr=0.1), train_steps=8)
+    prepared = prepare(job, phases=[Phase.kTest])
+    values = Model(prepared.job.neuralnet, seed=0).state_dict()
+    saved = checkpoints.Checkpoint(8, 0, job_to_text(prepared.job), values, described=prepared.described)
     checkpoints.save(saved, checkpoints.path_of(folder / "run" / "checkpoint", 8))
     return folder
 
