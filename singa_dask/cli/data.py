@@ -227,7 +227,8 @@ def _form(column: Column, channels_given: bool) -> str:
     if column.num_classes is not None:
         names = column.classes if isinstance(column.classes, tuple) else ()
         shown = ", ".join(names[:_CLASSES_SHOWN]) + (", ..." if len(names) > _CLASSES_SHOWN else "")
-        return f"{column.num_classes:,} classes{shown and ': ' + shown}"
+        where = f" for each of {' x '.join(map(str, column.shape))} positions" if column.of_positions else ""
+        return f"{column.num_classes:,} classes{where}{shown and ': ' + shown}"
     if column.shape == ():
         return column.dtype
     text = f"{column.dtype} {column.shape}"

@@ -285,7 +285,9 @@ def _check_classes(nets: Mapping[int, Net]) -> None:
             column, labels = columns_of(store, Manifest.load(Path(store.path)))
             named, outputs = labels or column, net.whole_shapes[layer.name][-1]
             classes = named.num_classes
-            if classes is not None and classes > outputs:
+            conf = layer.proto.softmaxloss_conf
+            ignores = conf.HasField("ignore_label") and conf.ignore_label >= outputs
+            if classes is not None and classes > outputs and not ignores:
                 hint = f"Let {layer.proto.srclayers[0]!r} have {classes} outputs."
                 raise layer.problem(f"the data of {first.name!r} have {classes} classes", f"{outputs} outputs", hint)
             if are_other_outputs(named.classes, outputs):

@@ -3,8 +3,10 @@
 import dask.array as da
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from singa_dask import Classifier, Job, Model, Regressor, layers, load_model, train, updaters
+from singa_dask import Classifier, Job, Model, Regressor, layers, load_model, shard, train, updaters
+from singa_dask.cli import main
 from singa_dask.errors import ConfigError
 from singa_dask.inference.blocks import own_blocks
 from singa_dask.inference.run import predict_blocks
@@ -105,3 +107,29 @@ def test_without_a_net_fields_get_a_unet():
     assert "skip1" in fitted.model_.net.layers
     with pytest.raises(ConfigError, match="no net is proposed"):
         Classifier(epochs=1).fit(X[:, :, :4], Y[:, :3, :4])
+
+
+def test_a_class_that_is_ignored_needs_no_score(tmp_path):
+    labels = np.where(DRAW.random(Y.shape) < 0.2, 255, Y)
+    column = shard(X, labels, tmp_path / "shards")[""].column("y")
+    assert column.classes == ("0", "1", "2", "255")
+    data = layers.RecordInput("data", path=str(tmp_path / "shards"), batchsize=20)
+    jobs = [
+        Job(
+            name="j",
+            layers=[data, *net(), layers.SoftmaxLoss("loss", **loss)],
+            updater=updaters.SGD(lr=1),
+            train_steps=9,
+        )
+        for loss in ({"ignore_label": 3}, {})
+    ]
+    result = train(jobs[0], processes=False, workspace=tmp_path / "run")
+    assert load_model(result.workspace).predict(X).shape == (80, 6, 5, 3)
+    with pytest.raises(ConfigError, match=r"the data of 'data' have 4 classes. Received: 3 outputs"):
+        train(jobs[1], processes=False, workspace=tmp_path / "other")
+
+
+def test_the_command_says_that_labels_are_of_positions(tmp_path):
+    np.savez(tmp_path / "a.npz", x=X, y=Y.astype("u1"))
+    command = ["shard", "npz", "--source", str(tmp_path / "a.npz"), "--out", str(tmp_path / "shards")]
+    assert "y  label    3 classes for each of 6 x 5 positions" in CliRunner().invoke(main, command).output
