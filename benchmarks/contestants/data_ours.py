@@ -1,4 +1,4 @@
-"""Contestant: the way of samples in one of WAYS, in one process without Dask. A step is one call.
+"""Program that is timed: the way of samples in one of WAYS, in one process without Dask. A step is one call.
 
 shard-hdf5, shard-csv, shard-numpy   samples become shards, which are not flushed
 loader                               mini-batches of shards of images
