@@ -50,8 +50,8 @@ def shard(
     X: (N, ...) numbers with up to four axes after the samples, or a table with N rows; a mapping or an xarray Dataset
         gives several columns. NumPy, SciPy sparse, h5py, zarr, pandas, polars, pyarrow, xarray, Dask arrays and
         DataFrames. The columns of a table become one vector of features. What an array masks is missing.
-    y: labels (N,) if they are texts, truth values or whole numbers; other numbers are targets (N, ...). Several
-        columns: a DataFrame or a mapping.
+    y: labels (N,) if they are texts, truth values or whole numbers, and labels of the pixels if they are integers
+        (N, H, W); other numbers are targets (N, ...). Several columns: a DataFrame or a mapping.
     out: the folder for the shards.
     client: of a Dask cluster. Dask collections are computed on its workers (by default on those of the current
         client, if there is one), each chunk once, and never pass through this process.

@@ -326,6 +326,16 @@ def windows(data, last, method):
             (2, 3, 4, 5),
             id="volumes, channels first",
         ),
+        pytest.param(
+            [
+                RecordInput("data", shape=[2, 4, 6], label_shape=[4, 6]),
+                Convolution("out", num_filters=3, kernel=1, param=LARGE),
+                SoftmaxLoss("loss"),
+            ],
+            "loss",
+            (2, 4, 6),
+            id="classes of positions",
+        ),
     ],
 )
 def test_a_model_and_its_export_predict_the_same(layers, output, shape):
