@@ -30,6 +30,16 @@ def _of_pandas(x: Any) -> bool:
     return any(base.__module__.partition(".")[0] == "pandas" for base in type(x).__mro__)
 
 
+def is_lazy(x: Any) -> bool:
+    """Whether x is a Dask collection."""
+    return hasattr(x, "__dask_graph__")
+
+
+def is_table(x: Any) -> bool:
+    """Whether x is a DataFrame, of pandas or Dask, whose Series have columns too."""
+    return hasattr(x, "columns") and hasattr(x, "dtypes") and x.ndim == 2
+
+
 def is_sparse(values: Any) -> bool:
     """Whether this is a sparse matrix or array of SciPy."""
     scipy = sys.modules.get("scipy.sparse")

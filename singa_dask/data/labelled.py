@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from singa_dask.data.containers import is_lazy
 from singa_dask.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ def as_table(x: Any) -> Any:
     if not hasattr(x, "data_vars") or any(variable.ndim != 1 for variable in x.data_vars.values()):
         return x
     plain = x.reset_coords(drop=True)
-    if any(hasattr(variable.data, "__dask_graph__") for variable in x.data_vars.values()):
+    if any(is_lazy(variable.data) for variable in x.data_vars.values()):
         return plain.to_dask_dataframe()[list(x.data_vars)]
     return plain.to_dataframe()[list(x.data_vars)]
 

@@ -7,16 +7,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Channels, Column, Role, guess_channels
-
-
-def is_lazy(x: Any) -> bool:
-    """Whether x is a Dask collection."""
-    return hasattr(x, "__dask_graph__")
-
-
-def is_table(x: Any) -> bool:
-    """Whether x is a DataFrame, of pandas or Dask, whose Series have columns too."""
-    return hasattr(x, "columns") and hasattr(x, "dtypes") and x.ndim == 2
+from singa_dask.data.containers import is_lazy, is_table
 
 
 def rows_of(x: Any) -> int:

@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from singa_dask.data.columns import Column, stored_dtype
-from singa_dask.data.containers import dense, native
+from singa_dask.data.containers import dense, is_lazy, is_table, native
 from singa_dask.data.labelled import (
     VARIABLE,
     Labels,
@@ -33,7 +33,7 @@ from singa_dask.data.labelled import (
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.manifest_reader import read_description
 from singa_dask.errors import ConfigError, Problem, nearest
-from singa_dask.estimators.arrays import feature_column, is_lazy, is_table, rows_of
+from singa_dask.estimators.arrays import feature_column, rows_of
 from singa_dask.estimators.nets import layers_for
 from singa_dask.estimators.sequences import LENGTH, Padded, is_ragged
 from singa_dask.estimators.windows import Windows

@@ -13,7 +13,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, validate_data
 
 from singa_dask.data.columns import as_map
-from singa_dask.estimators.arrays import codes, is_lazy, is_table, unique
+from singa_dask.data.containers import is_lazy, is_table
+from singa_dask.estimators.arrays import codes, unique
 from singa_dask.estimators.base import Estimator
 from singa_dask.job.job_pb2 import JobProto, LayerType
 from singa_dask.job.outputs import keep_their_numbers

@@ -13,7 +13,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import assert_all_finite, check_consistent_length, validate_data
 
 from singa_dask.data.columns import Channels
-from singa_dask.estimators.arrays import is_lazy, is_table
+from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.estimators.base import Estimator
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singa_dask.data.containers import native
+from singa_dask.data.containers import is_lazy, is_table, native
 from singa_dask.data.labelled import as_table, dims_of, is_labelled, labelled, stacked, variables_of
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.inference.described import numbers
@@ -33,7 +33,7 @@ def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
         found = predict(model, table, output, batchsize)
         return found.to_numpy() if is_table(found) else found  # it has no index of its own
     values = list(x.values()) if isinstance(x, Mapping) else [x]
-    lazy = [hasattr(value, "__dask_graph__") for value in values]
+    lazy = [is_lazy(value) for value in values]
     if any(lazy) and not all(lazy):
         hint = "Turn the others into Dask arrays with dask.array.from_array, with the same blocks of rows."
         raise ConfigError(Problem("x", "mixes Dask collections with arrays", ", ".join(x), hint))
@@ -92,11 +92,6 @@ def is_empty(x: Any) -> bool:
     """Whether x is arrays without rows."""
     values = x.values() if isinstance(x, Mapping) else [x]
     return all(len(np.shape(value)) > 0 and np.shape(value)[0] == 0 for value in values)
-
-
-def is_table(x: Any) -> bool:
-    """Whether x is a DataFrame, of pandas or Dask."""
-    return hasattr(x, "columns") and hasattr(x, "dtypes")
 
 
 def _table(x: Any, model: Model, output: str, batchsize: int | None) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Channels, Role
-from singa_dask.data.containers import is_sparse, native
+from singa_dask.data.containers import is_lazy, is_sparse, native
 from singa_dask.data.ingest.options import SPLIT_OPTIONS, Splits
 from singa_dask.data.ingest.run import DaskBlock
 from singa_dask.data.ingest.write import write
@@ -170,7 +170,7 @@ class _Given:
     lazy: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lazy = hasattr(self.value, "__dask_graph__")
+        self.lazy = is_lazy(self.value)
 
     @property
     def array(self) -> bool:
