@@ -19,6 +19,7 @@ from singa_dask.inference.described import KnownData
 from singa_dask.inference.feeding import check_normalisation, feed_of, is_finite, normalised, not_finite, read_files
 from singa_dask.inference.loss import Loss
 from singa_dask.inference.predicting import is_empty, predict
+from singa_dask.inference.stitching import predict_field
 from singa_dask.job.assemble import assemble
 from singa_dask.job.check_fields import check_numbers
 from singa_dask.job.code_bundle import CodeBundle, pack, unpacked
@@ -158,12 +159,33 @@ class Model:
         Of a partitioned model collective, as `evaluate`; each rank gets the output for its own rows.
         Raises ConfigError where the net has nothing to predict with.
         """
-        names = self.outputs
-        if output is not None and output not in names:
-            raise ConfigError(
-                Problem("output", "is not an output of this model", repr(output), nearest(output, names))
-            )
-        return predict(self, x, output or names[0], batchsize)
+        return predict(self, x, self._output(output), batchsize)
+
+    def predict_field(
+        self,
+        x: Any,
+        *,
+        stride: int | None = None,
+        margin: int = 0,
+        output: str | None = None,
+        batchsize: int | None = None,
+    ) -> Any:
+        """The prediction at every position of one field, by a net that reads patches of it, such as a U-Net: the mean
+        of the predictions of all patches there. -> (H, W), or (H, W, K) of K values at each position.
+
+        x: (H, W), (H, W, C) or (C, H, W), of any size from that of a patch: an array, a DataArray, or a Dataset, whose
+        variables are the channels. A Dask array gives a Dask array: the workers predict each block with what it needs
+        of its neighbours. Coordinates are kept.
+        stride: between patches, by default half of what is used of one. The last patch of each row and column ends
+        with the field. margin: positions at edges of a patch inside the field that are not used, since a net knows
+        less there. With a margin as wide as what a net of convolutions sees around a position, the result is that of
+        the same net on the whole field.
+        output, batchsize: as of `predict`.
+
+        A patch with a missing value is not predicted: NaN where no other one lies.
+        Raises ConfigError where the net does not predict fields of the size of its input, DataError for other fields.
+        """
+        return predict_field(self, x, self._output(output), stride, margin, batchsize)
 
     def predict_all(self, x: Any, *, output: str | None = None, batchsize: int | None = None) -> dict[str, np.ndarray]:
         """The outputs for every row of arrays x, by the names of `outputs`; see `predict`. x: what `output` needs, by
@@ -277,6 +299,13 @@ class Model:
         made = ((layer, net.shapes[name]) for name, layer in net.layers.items())
         widest = max(prod(shape[0] if told_apart(layer, shape) else shape) for layer, shape in made)
         return max(LEAST_ROWS, min(MOST_ROWS, PASS_ELEMENTS // widest))
+
+    def _output(self, name: str | None) -> str:
+        """The output of this name, by default the first. Raises ConfigError."""
+        names = self.outputs
+        if name is not None and name not in names:
+            raise ConfigError(Problem("output", "is not an output of this model", repr(name), nearest(name, names)))
+        return name or names[0]
 
     def _row_of_zeros(self) -> dict[str, np.ndarray]:
         net = self._test_net

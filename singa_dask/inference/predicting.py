@@ -41,7 +41,7 @@ def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
         return (_lazy_table if lazy[0] else _table)(x, model, output, batchsize)
     if lazy[0]:
         return _lazy_array(model, x, output, batchsize)
-    return _predicted(model, x, output, batchsize)
+    return predicted(model, x, output, batchsize)
 
 
 def _with_labels(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
@@ -60,7 +60,8 @@ def _with_labels(model: Model, x: Any, output: str, batchsize: int | None) -> An
     return labelled(found, first, dims, coords)
 
 
-def _predicted(model: Model, x: Any, output: str, batchsize: int | None) -> np.ndarray:
+def predicted(model: Model, x: Any, output: str, batchsize: int | None) -> np.ndarray:
+    """Those of arrays, with a warning if some are NaN."""
     found = model.predict_all(x, output=output, batchsize=batchsize)
     checked = NotANumber(model)
     checked.count({output: found[output]})
@@ -95,7 +96,7 @@ def is_empty(x: Any) -> bool:
 
 
 def _table(x: Any, model: Model, output: str, batchsize: int | None) -> Any:
-    rows = _predicted(model, _features(x, model, output), output, batchsize)
+    rows = predicted(model, _features(x, model, output), output, batchsize)
     return _framed(model, rows, output, x.index)
 
 
@@ -118,7 +119,7 @@ def _features(table: Any, model: Model, output: str) -> dict[str, np.ndarray]:
 # Lazily, on the workers
 
 
-def _sent(model: Model) -> Any:
+def sent(model: Model) -> Any:
     """The model as it is now, as one task that the blocks' tasks depend on. The scheduler sees only bytes."""
     from dask import delayed
     from dask.base import tokenize
@@ -142,7 +143,7 @@ def _lazy_array(model: Model, x: Any, output: str, batchsize: int | None) -> Any
         ("rows", *(f"y{axis}" for axis in range(len(shape)))),
         *indexed,
         new_axes={f"y{axis}": size for axis, size in enumerate(shape)},
-        model=_sent(model),
+        model=sent(model),
         dtype=model.ops.dtype,
         meta=np.empty((0, *shape), model.ops.dtype),
         token="predict",
@@ -162,7 +163,7 @@ def _by_rows(array: Any) -> Any:
 
 def _block(*blocks: Any, model: Model, names: Sequence[str | None], output: str, batchsize: int | None) -> np.ndarray:
     arrays = {name: _only(block) for name, block in zip(names, blocks, strict=True)}
-    return _predicted(model, arrays.get(None, arrays), output, batchsize)
+    return predicted(model, arrays.get(None, arrays), output, batchsize)
 
 
 def _only(block: Any) -> Any:
@@ -176,4 +177,4 @@ def _lazy_table(x: Any, model: Model, output: str, batchsize: int | None) -> Any
     _features(x._meta, model, output)
     rows = model.predict_all(dict.fromkeys(model.net.input_layers, ()))[output]
     meta = _framed(model, rows, output, x._meta.index[:0])
-    return x.map_partitions(_table, _sent(model), output, batchsize, meta=meta)
+    return x.map_partitions(_table, sent(model), output, batchsize, meta=meta)

@@ -1,0 +1,176 @@
+"""Predictions of a whole field by a net of patches: at each position the mean of those of all patches there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singa_dask.data.containers import dense
+from singa_dask.data.labelled import is_labelled, labelled, stacked
+from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.inference.predicting import predicted, sent
+from singa_dask.net import inputs_of
+
+if TYPE_CHECKING:
+    from singa_dask.inference.model import Model
+
+
+@dataclass(frozen=True)
+class Stitching:
+    """How fields are predicted. patch: (height, width, channels) of what the net reads; values: that it predicts at
+    each position; size: of the field."""
+
+    output: str
+    batchsize: int | None
+    patch: tuple[int, int, int]
+    values: int
+    stride: int
+    margin: int
+    size: tuple[int, int] = (0, 0)
+
+    def overlapping(self, axis: int, start: int, stop: int) -> list[int]:
+        """Where the patches begin that overlap [start, stop) along an axis. The last one ends where the field does."""
+        length = self.patch[axis]
+        last = self.size[axis] - length
+        return [at for at in (*range(0, last, self.stride), last) if at < stop and at + length > start]
+
+    def used(self, axis: int, at: int, start: int, stop: int) -> tuple[slice, slice]:
+        """What is used of the patch that begins at `at`, and where it lies in [start, stop)."""
+        end = at + self.patch[axis]
+        low = max(start, at + self.margin * (at > 0))
+        high = max(low, min(stop, end - self.margin * (end < self.size[axis])))
+        return slice(low - at, high - at), slice(low - start, high - start)
+
+
+def predict_field(
+    model: Model, x: Any, output: str, stride: int | None, margin: int, batchsize: int | None
+) -> np.ndarray | Any:
+    """The predictions of one field, see `Model.predict_field`."""
+    patch, values = _forms(model, output)
+    stitching = Stitching(output, batchsize, patch, values, _stride(stride, margin, min(patch[:2])), margin)
+    if not is_labelled(x):
+        return _field(model, x, stitching)
+    array = stacked(x, "x")
+    if _is_first(array.shape, patch):
+        array = array.transpose(*array.dims[1:], array.dims[0])
+    found = _field(model, array.data, stitching)
+    last = ("class" if model.known.classifies(output) else "output",) * (values > 1)
+    names = model.known.names(output)
+    coords = {name: names for name in last if len(names) == values}
+    return labelled(found, array, (array.dims[1], *last), coords)
+
+
+def _forms(model: Model, output: str) -> tuple[tuple[int, int, int], int]:
+    """The shape of the patches that a net reads, and the number of values that it predicts at each position.
+
+    Raises ConfigError if it does not read images and predict fields of their size.
+    """
+    if model.partitioned:
+        hint = "Load the state_dict() that every rank gets into a Model of its own."
+        raise ConfigError(Problem("model", f"is partitioned over {model.ranks.size} ranks", hint=hint))
+    names = inputs_of(model.net, output)
+    shape = model.net.shapes[names[0]]
+    if len(names) > 1 or len(shape) != 3:
+        told = ", ".join(f"{name} {model.net.shapes[name]}" for name in names)
+        raise ConfigError(Problem("model", "must have one input layer, which reads images", told))
+    made = model.predict_all(np.zeros((1, *shape), np.float32), output=output)[output].shape[1:]
+    if len(made) != 3 or made[:2] != shape[:2]:
+        hint = "Let the net end with a Convolution, and let it upsample what it has pooled."
+        message = f"must predict fields of the size of its patches, {shape[0]} x {shape[1]}"
+        raise ConfigError(Problem("model", message, f"predictions of shape {made}", hint))
+    return (shape[0], shape[1], shape[2]), made[2]
+
+
+def _stride(stride: int | None, margin: int, length: int) -> int:
+    if not 0 <= margin < length / 2:
+        raise ConfigError(Problem("margin", f"must be at least 0 and less than half a patch of {length}", str(margin)))
+    most = length - 2 * margin
+    if stride is None:
+        return max(1, most // 2)
+    if not 1 <= stride <= most:
+        message = f"must be from 1 to {most}, so that patches of {length} with margins of {margin} cover the field"
+        raise ConfigError(Problem("stride", message, str(stride)))
+    return stride
+
+
+def _is_first(shape: tuple[int, ...], patch: tuple[int, int, int]) -> bool:
+    """Whether a field has its channels in front."""
+    return len(shape) == 3 and shape[0] == patch[2] != shape[2]
+
+
+def _field(model: Model, x: Any, stitching: Stitching) -> Any:
+    """The predictions of a field in an array. Raises DataError if the net does not read it."""
+    lazy = hasattr(x, "__dask_graph__")
+    given = x if lazy else np.asarray(dense(x))
+    x = given.transpose(1, 2, 0) if _is_first(given.shape, stitching.patch) else given
+    x = x[..., None] if x.ndim == 2 else x
+    height, width, channels = stitching.patch
+    if x.ndim != 3 or x.shape[2] != channels or not (x.shape[0] >= height and x.shape[1] >= width):
+        raise DataError(
+            f"x: must be one field with {channels} channel(s), of at least {height} x {width}, the patches that the "
+            f"net reads. Received: shape {given.shape}. Give several fields one by one; predict() takes patches."
+        )
+    stitching = replace(stitching, size=x.shape[:2])
+    if lazy:
+        return _lazily(model, x, stitching)
+    return _window(x, model, stitching, (0, 0), [(0, x.shape[0]), (0, x.shape[1])])
+
+
+def _window(
+    part: np.ndarray, model: Model, stitching: Stitching, corner: tuple[int, int], window: list[tuple[int, int]]
+) -> np.ndarray:
+    """The predictions in a window of the field, from the part of it that begins at `corner` and holds all patches that
+    overlap the window."""
+    height, width, _ = stitching.patch
+    sizes = [stop - start for start, stop in window]
+    total = np.zeros((*sizes, stitching.values), model.ops.dtype)
+    count = np.zeros((*sizes, 1), np.int32)
+    columns = np.array(stitching.overlapping(1, *window[1]))
+    for row in stitching.overlapping(0, *window[0]):
+        band = part[row - corner[0] :][:height]
+        patches = np.stack([band[:, left : left + width] for left in columns - corner[1]])
+        complete = ~np.isnan(patches).any(axis=(1, 2, 3))
+        if not complete.any():
+            continue
+        found = predicted(model, patches[complete], stitching.output, stitching.batchsize)
+        own_rows, rows = stitching.used(0, row, *window[0])
+        for column, values in zip(columns[complete].tolist(), found, strict=True):
+            own, across = stitching.used(1, column, *window[1])
+            total[rows, across] += values[own_rows, own]
+            count[rows, across] += 1
+    with np.errstate(invalid="ignore"):
+        total /= count  # NaN where there was no complete patch
+    return total if stitching.values > 1 else total[..., 0]
+
+
+def _lazily(model: Model, x: Any, stitching: Stitching) -> Any:
+    """Each block of a Dask array is predicted with as much of its neighbours as its patches need."""
+    import dask.array as da
+
+    if any(np.isnan(size) for size in x.shape):
+        raise DataError("x: its sizes must be known. Received: unknown chunks. Call its compute_chunk_sizes().")
+    depth = [length - 1 for length in stitching.patch[:2]]
+    least = da.overlap.ensure_minimum_chunksize
+    chunks = tuple(least(length, own) for length, own in zip(stitching.patch, x.chunks[:2], strict=False))
+    wide = da.overlap.overlap(x.rechunk((*chunks, -1)), depth=(*depth, 0), boundary="none")
+    bounds = [list(pairwise(accumulate(own, initial=0))) for own in chunks]
+    several = stitching.values > 1
+    return wide.map_blocks(
+        _block,
+        model=sent(model),
+        stitching=stitching,
+        bounds=bounds,
+        dtype=model.ops.dtype,
+        chunks=(*chunks, (stitching.values,)) if several else chunks,
+        drop_axis=() if several else 2,
+        meta=np.empty((0,) * (2 + several), model.ops.dtype),
+    )
+
+
+def _block(part: np.ndarray, model: Model, stitching: Stitching, bounds: Any, block_id: tuple[int, ...]) -> np.ndarray:
+    window = [own[place] for own, place in zip(bounds, block_id, strict=False)]
+    corner = [max(0, start - length + 1) for (start, _), length in zip(window, stitching.patch, strict=False)]
+    return _window(part, model, stitching, (corner[0], corner[1]), window)
