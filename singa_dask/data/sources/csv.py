@@ -123,7 +123,7 @@ def contents(source: str | Path) -> str:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How the files are written. names: of all columns. dates: formats of dates besides ISO 8601, by column."""
+    """How the files are written. names: of all columns. dates: formats of those not in ISO 8601, by column."""
 
     names: tuple[str, ...]
     separator: str
@@ -166,7 +166,7 @@ class CsvBlock:
 
     @property
     def key(self) -> str:
-        return f"{self.path}[{self.start}:{self.stop}]@{self.stamp}#{self.types}"
+        return f"{self.path}[{self.start}:{self.stop}]@{self.stamp}#{self.types}{self.dialect.dates or ''}"
 
     def only(self, names: Sequence[str]) -> CsvBlock:
         return replace(self, types={name: self.types[name] for name in names})
@@ -226,6 +226,8 @@ class CsvBlock:
         import pyarrow as pa
         from pyarrow import csv as arrow
 
+        dates = {name: form for name, form in self.dialect.dates.items() if types.get(name) in DATES}
+
         arrow_types = {
             "number": pa.float64(),
             "text": pa.string(),
@@ -234,21 +236,40 @@ class CsvBlock:
             "zoned date": pa.timestamp("us", "UTC"),
         }
         try:
-            return arrow.read_csv(
+            table = arrow.read_csv(
                 pa.BufferReader(data),
                 read_options=arrow.ReadOptions(
                     column_names=[*self.dialect.names], block_size=max(1 << 20, len(data) + 1)
                 ),
                 parse_options=arrow.ParseOptions(delimiter=self.dialect.separator, newlines_in_values=True),
                 convert_options=arrow.ConvertOptions(
-                    column_types={n: arrow_types[t] for n, t in types.items() if t in arrow_types},
+                    column_types={n: arrow_types[t] for n, t in types.items() if t in arrow_types}
+                    | dict.fromkeys(dates, pa.string()),
                     include_columns=[*types],
                     strings_can_be_null=True,
-                    timestamp_parsers=[arrow.ISO8601, *self.dialect.dates.values()],
                 ),
             )
         except pa.ArrowException as error:
             raise self._fault(data, types, error) from error
+        for name, form in dates.items():
+            place = table.column_names.index(name)
+            table = table.set_column(place, name, self._dates(name, form, _trimmed(table.column(name))))
+        return table
+
+    def _dates(self, name: str, form: str, texts: Any) -> Any:
+        """A column of dates with a format of their own. Raises DataError for the first text that does not fit it."""
+        from pyarrow import compute
+
+        dates = compute.strptime(texts, format=form, unit="us", error_is_null=True)
+        if dates.null_count > texts.null_count:
+            bad = compute.index(compute.and_not(dates.is_null(), texts.is_null()), True).as_py()
+            rows = _rows(self._bytes(self.stop).decode(), self.dialect.separator, self.line)
+            line = next(islice(rows, bad, None))[0]
+            raise DataError(
+                f"{self.path}: line {line}, column {name!r}: {texts[bad].as_py()!r} is no date of the format "
+                f"{form!r}. Correct it, or say another format: --date {name}=FORMAT."
+            )
+        return dates
 
     def _fault(self, data: bytes, types: Mapping[str, str], error: Exception) -> DataError:
         """The line and column of what cannot be parsed."""

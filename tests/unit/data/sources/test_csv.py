@@ -105,6 +105,15 @@ def test_dates_with_a_time_zone_are_in_utc(tmp_path, cell, options):
     assert source.reading.types["d"] == "zoned date"
 
 
+def test_columns_of_dates_have_their_own_formats(tmp_path):
+    text = "a,b,c,y\n" + "".join(f"0{i}.02.2024,02.0{i}.2024 ,2024-02-0{i},1\n" for i in range(1, 8))
+    days = pd.date_range("2024-02-01", periods=7).tolist()
+    found = read_all(loaded(tmp_path, text, date=["a=%d.%m.%Y", "b=%m.%d.%Y"]))
+    assert {name: [*found[name]] for name in "abc"} == dict.fromkeys("abc", days)
+    found = read_all(loaded(tmp_path, text, date="a=%d.%m.%Y"))
+    assert found["b"][0] == "02.01.2024" and [*found["a"]] == [*found["c"]] == days
+
+
 def test_labels_that_begin_with_0_are_texts(tmp_path, monkeypatch):
     source = loaded(tmp_path, "a,code\n05,007\n06,7\n", label="code")
     assert source.reading.types == {"a": "number", "code": "text"}
@@ -153,6 +162,11 @@ LATER = "a,b,y\n1,k,0\n2,l,1\n3,m,0\n"
         ("a,y,label\n1,2,3\n", {}, "which column holds the classes"),
         ("t,y\n10:30,1\n11:30,0\n", {}, "column 't' holds times of day.*--category, .* --drop"),
         ("a,y\n07:30:00,2\n", {"date": "a"}, "holds no dates of ISO 8601"),
+        (
+            "d,y\n01.02.2024,1\n\n,1\n2024-02-01,2\n",
+            {"date": "d=%d.%m.%Y"},
+            "line 5, column 'd': '2024-02-01' is no date of the format '%d.%m.%Y'.*--date d=FORMAT",
+        ),
         ('a,y\n"p,1\n' + "q,2\n" * 99, {}, "cannot be read|has 1 columns|not closed"),
         ("t,y\n2024-01-01T10:00Z,1\n2024-01-01T11:00,2\n", {}, "line 3, column 't': .*T11:00' has no time zone"),
         ("t,y\n" + "2024-01-01T10:00,1\n" * 3 + "2024-01-01T10:00+02,2\n", {}, "line 5, .*has a time zone.*have none"),
