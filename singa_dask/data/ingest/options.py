@@ -91,6 +91,11 @@ class Splits:
     test_groups: str | Mapping[str, float] | None = None
     split_column: str | None = None
 
+    def __post_init__(self) -> None:
+        for key in ("split_by", "split_column"):
+            if (name := getattr(self, key)) is not None:  # the column may be called 0
+                object.__setattr__(self, key, str(name))
+
     @property
     def given(self) -> dict[str, Any]:
         """The options that are set."""

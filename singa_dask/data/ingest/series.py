@@ -29,7 +29,7 @@ def encode_series(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
     if raw.dtype.kind in "Mm":
         return _days(raw)
     if raw.dtype.kind == "S":
-        raw = _decoded(name, raw)
+        raw = decoded(name, raw)
     if raw.dtype.kind == "U":
         values, codes = np.unique(raw, return_inverse=True)
         return _texts(codes.astype(np.int32), values.tolist())
@@ -108,7 +108,8 @@ def _texts(codes: np.ndarray, values: list[str]) -> tuple[np.ndarray, Facts]:
     return codes, facts
 
 
-def _decoded(name: str, raw: np.ndarray) -> np.ndarray:
+def decoded(name: str, raw: np.ndarray) -> np.ndarray:
+    """Bytes as texts. Raises DataError."""
     try:
         return np.char.decode(raw, "utf-8")
     except UnicodeDecodeError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from singa_dask.data.ingest.facts import Kind
 from singa_dask.data.ingest.options import GROUPS, SHARES, Splits
-from singa_dask.data.ingest.series import DAY, encode_series
+from singa_dask.data.ingest.series import DAY, decoded, encode_series
 from singa_dask.data.ingest.shuffle import share_rows
 from singa_dask.data.sources.arrays import SPLITS
 from singa_dask.data.sources.source import Source
@@ -133,9 +134,16 @@ def _groups(name: str, raw: Any) -> tuple[Sequence[str], np.ndarray]:
     """The groups of a block as texts, equal for equal values in every block, and the place of each row's group."""
     values, kind = _encoded(name, raw)
     if kind is Kind.TEXT:
-        values = np.asarray(raw).astype(str)
+        distinct, of = np.unique(_texts(name, raw), return_inverse=True)
+        return distinct.tolist(), of
     distinct, of = np.unique(values, return_inverse=True)
-    return [repr(value) if kind is not Kind.TEXT else value for value in distinct.tolist()], of
+    # 2 is the group 2.0 of other blocks; whole numbers that no float64 has stay whole.
+    return [repr(float(value) if float(value) == value else value) for value in distinct.tolist()], of
+
+
+def _texts(name: str, raw: Any) -> np.ndarray:
+    values = np.asarray(raw)
+    return decoded(name, values) if values.dtype.kind == "S" else values.astype(str)
 
 
 def _hashes(seed: int, groups: Sequence[str]) -> np.ndarray:
@@ -145,9 +153,8 @@ def _hashes(seed: int, groups: Sequence[str]) -> np.ndarray:
 
 def _named(name: str, raw: Any) -> np.ndarray:
     """The splits that a column names."""
-    values = np.asarray(raw)
     _, kind = _encoded(name, raw)
-    distinct, of = np.unique(values.astype(str), return_inverse=True)
+    distinct, of = np.unique(_texts(name, raw), return_inverse=True)
     splits = ["train", *SHARES]
     places = []
     for value in distinct.tolist():
@@ -170,15 +177,36 @@ def _encoded(name: str, raw: Any) -> tuple[np.ndarray, Kind]:
             f"column {name!r}: says which split a sample is in, but {len(missing):,} value(s) are missing, the first "
             f"in row {missing[0]:,} of a block. Fill them, or leave out these rows."
         )
-    return values.astype(np.float64), facts.kind
+    return values, facts.kind
 
 
 def _end(key: str, given: Any, kind: Kind, column: str) -> float:
     """A date or number as the column has them."""
+    what = {
+        Kind.NUMBER: "a number",
+        Kind.TIMEDELTA: "a timedelta, or a number of days",
+        Kind.DATE: "a date such as 2010-01-31, without a time zone",
+    }.get(kind, "a date such as 2010-01-31, or 2010-01-31T12:00+02:00 (in UTC if it names no zone)")
     try:
-        if kind is Kind.NUMBER:
-            return float(given)
-        return float((np.datetime64(str(given)) - np.datetime64(0, "D")) / DAY)
+        if kind is Kind.TIMEDELTA and isinstance(given, timedelta | np.timedelta64):
+            end = float(np.timedelta64(given) / DAY)
+        elif kind in (Kind.NUMBER, Kind.TIMEDELTA):
+            end = float(given)
+        else:
+            end = float((_date(str(given), kind) - np.datetime64(0, "D")) / DAY)
+        if not np.isnan(end):
+            return end
     except (TypeError, ValueError):
-        what = "a number" if kind is Kind.NUMBER else "a date such as 2010-01-31"
-        raise ConfigError(Problem(key, f"must be {what}, as column {column!r} has them", repr(given))) from None
+        pass
+    raise ConfigError(Problem(key, f"must be {what}, as column {column!r} has them", repr(given)))
+
+
+def _date(text: str, kind: Kind) -> np.datetime64:
+    """A date, in UTC if it has a time zone. Raises ValueError, also for a zone if the column has none."""
+    try:
+        date = datetime.fromisoformat(text)
+    except ValueError:
+        return np.datetime64(text)  # 2010, 2010-01
+    if date.tzinfo and kind is not Kind.ZONED:
+        raise ValueError(text)
+    return np.datetime64(date.astimezone(UTC).replace(tzinfo=None) if date.tzinfo else date)

@@ -71,7 +71,8 @@ def write(
     durable: bool = True,
     **splits: Any,
 ) -> dict[str, Manifest]:
-    """Write the samples of a source as shards, each block read once. Returns the manifest of each split.
+    """Write the samples of a source as shards. Returns the manifest of each split. Each block is read once; for groups
+    (`Splits`) once before, their columns alone where the source can.
 
     out: the folder for the shards; with several splits they go to out/train, out/validation and out/test.
     client: of a Dask cluster whose workers do the work; they must share the folder. By default, this process does it.

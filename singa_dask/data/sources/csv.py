@@ -89,8 +89,9 @@ def load(
             raise DataError(f"{source}: column {name!r} holds no dates of ISO 8601. {hint}")
     chosen = choose(str(source), schema, wanted, drop, default=None if dialect.has_header else dialect.names[0])
     read = {name: schema[name].kind for name in chosen.names}
-    # Later blocks may have fractions: only of labels and targets it matters whether all values are whole.
-    read |= {name: "number" for name in read if read[name] == "integer" and name not in chosen.y}
+    # Later blocks may have fractions: it matters only of labels, targets and groups whether all values are whole.
+    numbers = {*chosen.x, chosen.weight, chosen.mask}
+    read |= {name: "number" for name in read if read[name] == "integer" and name in numbers}
     labels = frozenset(name for name in chosen.y if chosen.roles.get(name) is not Role.TARGET)
     for name in labels:  # 007 and 7 are two classes
         if read[name] == "integer" and blocks[0].led_by_zero(name, blocks[0].sample()):

@@ -112,6 +112,71 @@ def test_whole_numbers_are_the_same_groups_in_every_block(tmp_path):
     assert len({*(found["test"] % 4)}) == 1
 
 
+@pytest.mark.parametrize("kind", ["csv", "npz", "pandas"])
+def test_large_whole_numbers_are_groups_of_their_own(tmp_path, kind):
+    a, g = np.arange(80.0), 2**60 + np.arange(80) // 2
+    options = {"x": "a", "test_groups": {"g": 0.25}, "shuffle": False}
+    if kind == "pandas":
+        made = shard(pd.DataFrame({"a": a, "g": g}), None, tmp_path / "out", test_groups={"g": 0.25})
+    elif kind == "csv":
+        pd.DataFrame({"a": a, "g": g, "y": a / 2}).to_csv(tmp_path / "t.csv", index=False)
+        made = shard_files("csv", tmp_path / "out", source=tmp_path / "t.csv", target="y", **options)
+    else:
+        np.savez(tmp_path / "t.npz", a=a, g=g, y=a / 2)
+        made = shard_files("npz", tmp_path / "out", source=tmp_path / "t.npz", target="y", **options)
+    assert {split: np.unique(stored(manifest)["row"] // 2).size for split, manifest in made.items()} == {
+        "train": 30,
+        "test": 10,
+    }
+
+
+def test_groups_and_splits_of_bytes_are_utf8(tmp_path):
+    towns = ["Z\xfcrich", "K\xf6ln", "Bern"]
+    data = {"a": np.arange(90.0), "y": np.arange(90.0), "g": np.array([town.encode() for town in towns] * 30)}
+    np.savez(tmp_path / "t.npz", **data)
+    found = []
+    for g in (data["g"], np.array(towns * 30)):
+        np.savez(tmp_path / "t.npz", **{**data, "g": g})
+        options = {"x": "a", "target": "y", "overwrite": True}
+        made = shard_files("npz", tmp_path / "out", source=tmp_path / "t.npz", test_groups="g", **options)
+        found.append(np.sort(stored(made["test"])["row"]).tolist())
+        with pytest.raises(ConfigError, match=r"column 'g' holds no name of a split.*'Bern'"):
+            shard_files("npz", tmp_path / "out", source=tmp_path / "t.npz", split_column="g", **options)
+    assert found[0] == found[1] and len(found[0]) == 30
+
+
+def test_a_column_may_be_called_0(tmp_path):
+    x = pd.DataFrame({0: np.arange(ROWS), 1: TABLE["day"], 2: TABLE["part"], 3: TABLE["a"]})
+    found = rows(shard(x, None, tmp_path / "out", split_by=0, test_from=100))
+    assert found["test"].tolist() == [*range(100, ROWS)]
+    x = x[[2, 3]].rename(columns={2: 0})
+    assert len(rows(shard(x, None, tmp_path / "out", split_column=0, overwrite=True))["test"]) == ROWS / 3
+
+
+SPAN = pd.Series(pd.to_timedelta(np.arange(ROWS), "D"))
+ZONED = pd.Series(pd.date_range("2024-01-01", periods=ROWS, freq="h", tz="Europe/Zurich"))  # the first is 23:00 UTC
+
+
+@pytest.mark.parametrize(
+    ("day", "start", "first"),
+    [
+        (SPAN, "30", 30),
+        (SPAN, 30.5, 31),
+        (SPAN, pd.Timedelta("30D"), 30),
+        (SPAN, np.timedelta64(30, "D"), 30),
+        (ZONED, pd.Timestamp("2024-01-02", tz="Europe/Zurich"), 24),
+        (ZONED, "2024-01-02T00:00+01:00", 24),
+        (ZONED, "2024-01-02", 25),
+        (TABLE["day"][::-1].reset_index(drop=True), "2010-02", 31),
+        (TABLE["day"][::-1].reset_index(drop=True), np.datetime64("2010-02-01T00"), 31),
+    ],
+)
+def test_where_a_split_begins(tmp_path, day, start, first):
+    table = pd.DataFrame({"a": TABLE["a"], "t": day})
+    found = rows(shard(table, None, tmp_path / "out", split_by="t", test_from=start))
+    assert found["test"].tolist() == [*range(first, ROWS)]
+
+
 def test_the_only_dates_stay_a_feature(tmp_path):
     made = shard(TABLE[["a", "day"]], TABLE["y"], tmp_path / "out", test_from="2010-04-01", shuffle=False)
     assert made["train"].features.names == ("a", "day")
@@ -144,7 +209,9 @@ def test_groups_on_a_cluster(tmp_path):
         ({"split_by": "a"}, "split_by: is for validation_from and test_from"),
         ({"test_from": "2030-01-01"}, "test_from: gets none of 120 samples.*2030-01-01"),
         ({"test_from": "2000-01-01"}, "train: gets none of 120 samples.*2000-01-01"),
-        ({"test_from": "soon"}, "test_from: must be a date such as 2010-01-31, as column 'day' has them.*soon"),
+        ({"test_from": "soon"}, "test_from: must be a date such as 2010-01-31, .*, as column 'day' has them.*soon"),
+        ({"test_from": pd.NaT}, "test_from: must be a date such as 2010-01-31"),
+        ({"test_from": "2010-02-01T00:00Z"}, "test_from: must be a date such as 2010-01-31, without a time zone"),
         ({"split_by": "a", "test_from": "2010-01-01"}, "test_from: must be a number"),
         ({"split_by": "station", "test_from": 3}, "split_by: holds texts, which have no order"),
         ({"validation_from": "2010-03-01", "test_from": "2010-02-01"}, "validation_from: must be before test_from"),
