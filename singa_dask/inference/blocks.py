@@ -182,8 +182,6 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
     """
     known, inputs = model.known, list[ShardInput]()
     counts: dict[str, int] = {}
-    ranges: list[tuple[int, int]] = []
-    first = StoreProto()
     for layer, folder in folders.items():
         store, manifest = known.store(layer), Manifest.load(folder)
         if store.sequence and not reads_windows(store):
@@ -211,27 +209,25 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
             )
         )
         counts[layer] = manifest.total
-        if not ranges:
+        if len(inputs) == 1:
             _warn_of_order(manifest)
-            share, first = store.validation_share if held_out else 0.0, store
-            if reads_windows(store):
-                answered = bool(known.answering) and labels is not None
-                ranges = list(_window_ranges(manifest, store, share, store.horizon if answered else 0))
-            else:
-                ranges = list(_ranges(manifest, share))
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{count:,} for {layer!r}" for layer, count in counts.items())
         raise DataError(
             f"the input layers read different numbers of samples: {told}. Give folders that belong together."
         )
     nbytes = max(sum(one.column.nbytes for one in inputs if one.column is not None), 1)
+    first, manifest = known.store(inputs[0].layer), Manifest.load(inputs[0].folder)
+    share = first.validation_share if held_out else 0.0
     if reads_windows(first):
-        sizes = first.sequence, first.horizon, max(1, first.stride)
+        horizon = max((known.store(one.layer).horizon for one in inputs if one.labels is not None), default=0)
+        ranges = list(_window_ranges(manifest, first, share, horizon))
+        sizes = first.sequence, horizon, max(1, first.stride)
         count = max(1, BLOCK_NBYTES // (nbytes * first.sequence)) * sizes[2]
         pieces = [(at, min(at + count, end)) for begin, end in ranges for at in range(begin, end, count)]
         return [WindowBlock(tuple(inputs), (piece,), *sizes) for piece in pieces]
     rows = max(1, BLOCK_NBYTES // nbytes)
-    return [ShardBlock(tuple(inputs), tuple(some)) for some in _blocks(ranges, rows)]
+    return [ShardBlock(tuple(inputs), tuple(some)) for some in _blocks(list(_ranges(manifest, share)), rows)]
 
 
 def _warn_of_order(manifest: Manifest) -> None:

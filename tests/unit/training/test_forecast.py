@@ -248,6 +248,24 @@ def test_windows_of_shards_are_predicted(folder, tmp_path):
         model.predict(X[:5])
 
 
+def test_labels_of_a_later_layer_follow_their_windows(tmp_path):
+    shard(X[:40], SERIES[:40], tmp_path / "out", shuffle=False)
+    both = """name: "plain" type: kRecordInput
+    store_conf { path: "%s" column: "x" batchsize: 7 sequence: 12 horizon: 4 has_label: false validation_share: 0.5 }
+  }
+  layer { name: "both" type: kConcate srclayers: "plain" srclayers: "data" concate_conf { concate_dim: 1 } }
+  layer {
+    name: "data" """
+    text = JOB.replace('name: "data" ', both % (tmp_path / "out"), 1).replace("0.25", "0.5")
+    text = text.replace('kInnerProduct srclayers: "data"', 'kInnerProduct srclayers: "both"')
+    options = {"processes": False, "workspace": tmp_path / "run", "display": Display(), "curves": False}
+    model = load_model(train(Job.from_text(text % (tmp_path / "out")), **options).checkpoint)
+    blocks = shard_blocks(model, dict.fromkeys(("plain", "data"), tmp_path / "out"), held_out=False)
+    for samples in (block.read(model) for block in blocks):
+        np.testing.assert_array_equal(samples.numbers, np.arange(11, 36))
+        np.testing.assert_array_equal(samples.answers["data"], SERIES[samples.numbers[:, None] + np.arange(1, 5)])
+
+
 def test_windows_at_a_stride_and_of_several_series_are_predicted(folder, tmp_path):
     overrides = ["neuralnet.layer[0].store_conf.stride=5", 'neuralnet.layer[0].store_conf.series="station"']
     model = model_of(folder, tmp_path, overrides)
