@@ -27,7 +27,7 @@ def netcdf(path: Path, outputs: Sequence[Output], grid: Grid | None) -> Iterator
     """A function that adds predictions to a netCDF file. grid: of the source, if it has one."""
     h5netcdf = need("h5netcdf", "fields", "netCDF")
     with RawFile(path) as raw, h5netcdf.File(raw, "w") as file:
-        written = _Written(file, outputs, grid or Grid(SAMPLE, {}, {}))
+        written = _Written(file, outputs, grid)
 
         def write(predicted: Predicted) -> None:
             written.add(predicted)
@@ -41,21 +41,25 @@ def netcdf(path: Path, outputs: Sequence[Output], grid: Grid | None) -> Iterator
 
 
 class _Written:
-    def __init__(self, file: Any, outputs: Sequence[Output], grid: Grid) -> None:
-        self._file, self._outputs, self._grid = file, outputs, grid
-        self._rows = 0
-        file.dimensions = {grid.samples: None}
+    def __init__(self, file: Any, outputs: Sequence[Output], grid: Grid | None) -> None:
+        values = {name for output in outputs if not output.classifies for name in output.names}
+        self._grid = grid or Grid(free_name(SAMPLE, values), {}, {})
+        self._file, self._outputs, self._rows = file, outputs, 0
+        self._names: dict[Any, str] = {}
+        if grid is None or (grid.samples == SAMPLE and SAMPLE not in grid.coordinates):
+            self._names[SAMPLE] = self._grid.samples
+        file.dimensions = {self._grid.samples: None}
 
     def add(self, predicted: Predicted) -> None:
         numbers = np.asarray(predicted.numbers)
         self._file.resize_dimension(self._grid.samples, self._rows + len(numbers))
-        self._put(self._own(SAMPLE), (), numbers)
-        if predicted.files is not None:
-            self._put(self._own("file"), (), predicted.files)
         for output in self._outputs:
             prefix = f"{output.name}." if len(self._outputs) > 1 else ""
             values, answers = predicted.values[output.name], predicted.answers.get(output.name)
             (self._classes if output.classifies else self._numbers)(prefix, output, values, answers)
+        self._put(self._own(SAMPLE), (), numbers)
+        if predicted.files is not None:
+            self._put(self._own("file"), (), predicted.files)
         self._coordinates(predicted)
         self._rows += len(numbers)
 
@@ -88,11 +92,15 @@ class _Written:
             dims = self._dims(prefix, rows.shape[1:-1], "step")
             for place, own in enumerate(output.names):
                 told = own if name == "prediction" else f"true_{own}"
-                self._put(self._own(f"{prefix}{told}"), dims, rows[..., place])
+                self._put(self._own(f"{prefix}{told}", (prefix, name, place)), dims, rows[..., place])
 
-    def _own(self, name: str) -> str:
-        """The name of a variable that is none of the coordinates."""
-        return free_name(name, self._grid.coordinates)
+    def _own(self, name: str, what: Any = None) -> str:
+        """The name, the same in every block, that nothing else has. what: it names, if `name` alone does not tell."""
+        if (what or name) not in self._names:
+            dims = {dim for variable in self._grid.variables.values() for dim, _ in variable}
+            taken = dims.union(self._grid.coordinates, self._file.dimensions, self._names.values())
+            self._names[what or name] = free_name(name, taken)
+        return self._names[what or name]
 
     def _dims(self, prefix: str, shape: tuple[int, ...], what: str) -> tuple[str, ...]:
         """The dimensions of values of this shape: those of a variable of the source that has it, or new ones."""
@@ -100,7 +108,7 @@ class _Written:
         if names is None:
             names = tuple(f"{prefix}{what}{place if len(shape) > 1 else ''}" for place in range(len(shape)))
             sizes = zip(names, shape, strict=True)
-            names = tuple(name if self._size(name) in (None, size) else f"{name}_{size}" for name, size in sizes)
+            names = tuple(self._own(name, (name, size)) for name, size in sizes)
         for name, size in zip(names, shape, strict=True):
             if name not in self._file.dimensions:
                 self._file.dimensions[name] = size

@@ -57,6 +57,22 @@ def decoded(values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
         raise DataError(f"times in {attributes.get('units', '')!r} cannot be read ({error}). Correct them.") from error
 
 
+def as_first(values: np.ndarray, attributes: Mapping[str, Any], first: Mapping[str, Any]) -> np.ndarray | None:
+    """Stored values with these attributes, as they would be stored with those of the first file: the same values, or
+    times since another date. None where they mean something else. Raises DataError for times that cannot be read."""
+    if dict(attributes) == dict(first):
+        return values
+    try:
+        own, wanted = packing(attributes, values.dtype), packing(first, values.dtype)
+    except ValueError:
+        return None
+    if any(" since " not in each.get("units", "") for each in (own, wanted)):
+        return None
+    xarray, stored = need("xarray", "fields", "times"), wanted | {"dtype": "float64"}
+    dates = xarray.Variable([f"d{axis}" for axis in range(values.ndim)], decoded(values, own), {}, stored)
+    return np.asarray(xarray.conventions.encode_cf_variable(dates).values)
+
+
 def decoded_type(dtype: np.dtype, attributes: Mapping[str, Any]) -> np.dtype:
     """The type of unpacked values, of which none is missing."""
     return decoded(np.zeros(1, dtype), attributes).dtype if _scales(attributes, dtype) else dtype

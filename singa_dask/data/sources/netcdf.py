@@ -14,7 +14,7 @@ import numpy as np
 
 from singa_dask.data.origins import file_names
 from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions, listing, plain_texts
-from singa_dask.data.sources.conventions import decoded, decoded_type, packing
+from singa_dask.data.sources.conventions import as_first, decoded, decoded_type, packing
 from singa_dask.data.sources.files import Rows, find_files, need, reading
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
@@ -55,8 +55,8 @@ def contents(source: str | Path) -> str:
 @dataclass(frozen=True)
 class Grid:
     """Where the samples of netCDF files lie. samples: the name of their dimension. variables: the other dimensions of
-    those that were read, with their sizes. coordinates: by name, dimensions, values of all files and attributes.
-    starts: of the rows of each file."""
+    those that were read, with their sizes. coordinates: by name, dimensions (that of the samples first), values of all
+    files and attributes. starts: of the rows of each file."""
 
     samples: str
     variables: Mapping[str, tuple[tuple[str, int], ...]]
@@ -84,10 +84,12 @@ def grid_of(files: Sequence[Path], names: Sequence[str]) -> Grid:
     for name, (dims, values, attributes) in first.coordinates.items():
         if dims[:1] == (first.samples,):
             parts = [grid.coordinates.get(name, ((), values, {})) for grid in grids]
-            if any(part[0] != dims or dict(part[2]) != dict(attributes) for part in parts):
+            found = [as_first(part[1], part[2], attributes) for part in parts if part[0] == dims]
+            stored = [each for each in found if each is not None]
+            if len(stored) < len(parts):
                 logger.warning("%s: has other units, or is missing, in some files, and is left out.", name)
                 continue
-            values = np.concatenate([part[1] for part in parts])
+            values = np.concatenate(stored)
         coordinates[name] = (dims, values, attributes)
     sizes = np.cumsum([0, *(grid.starts[""] for grid in grids)]).tolist()
     starts = dict(zip(file_names(files), sizes, strict=False))
@@ -112,7 +114,7 @@ def _grid(path: Path, names: Sequence[str]) -> Grid:
         dims = {str(dim) for variable in variables.values() for dim in variable.dims}
         coordinates = {
             str(name): (tuple(map(str, one.dims)), np.asarray(one.values), one.attrs)
-            for name, one in known.items()
+            for name, one in ((n, c.transpose(first.dims[0], ..., missing_dims="ignore")) for n, c in known.items())
             if one.dims and {*map(str, one.dims)} <= dims
         }
         inner = {

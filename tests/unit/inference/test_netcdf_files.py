@@ -5,10 +5,12 @@ import pytest
 import xarray as xr
 
 from singa_dask import Job, Model, layers, updaters
+from singa_dask.data.columns import Column, Role
 from singa_dask.data.convert import shard_files
 from singa_dask.inference import blocks as blocks_module
 from singa_dask.inference.blocks import own_blocks
 from singa_dask.inference.evaluate import model_of
+from singa_dask.inference.files import Output, Predicted, writing
 from singa_dask.inference.run import predict_blocks
 from singa_dask.inference.sources import blocks_of
 from singa_dask.job import job_to_text
@@ -112,15 +114,53 @@ def test_shards_have_rows_alone(predicted, monkeypatch):
         np.testing.assert_array_equal(found["target"][place], truth[int(file[0])][row])
 
 
-def test_times_in_other_units_are_left_out(predicted, tmp_path, caplog):
-    def other():
-        data = weather(5, 5)
-        data["time"].attrs["units"] = "hours since 2000-01-01"
-        return data
-
+def test_times_of_other_files_are_in_the_units_of_the_first(predicted, tmp_path):
     (tmp_path / "more").mkdir()
-    weather(5).to_netcdf(tmp_path / "more" / "0.nc", engine="h5netcdf")
-    other().to_netcdf(tmp_path / "more" / "1.nc", engine="h5netcdf")
+    for number, units in enumerate(("days since 2000-01-01", "days since 2000-01-06", "hours since 2000-01-11 06:00")):
+        data = weather(5)
+        data["time"].attrs["units"] = units
+        data.to_netcdf(tmp_path / "more" / f"{number}.nc", engine="h5netcdf")
+    found, _ = predicted("total", layers.InnerProduct(num_output=1), layers.EuclideanLoss(), data=tmp_path / "more")
+    days = np.arange("2000-01-01", "2000-01-11", dtype="M8[D]")
+    hours = np.arange("2000-01-11T06", "2000-01-11T11", dtype="M8[h]")
+    np.testing.assert_array_equal(found["time"], np.concatenate([days.astype("M8[h]"), hours]))
+
+
+@pytest.mark.parametrize("other", [{"units": "days"}, {"calendar": "noleap"}])
+def test_times_that_cannot_be_joined_are_left_out(predicted, tmp_path, caplog, other):
+    (tmp_path / "more").mkdir()
+    for number in range(2):
+        data = weather(5, 5 * number)
+        data["time"].attrs |= other if number else {}
+        data.to_netcdf(tmp_path / "more" / f"{number}.nc", engine="h5netcdf")
     found, _ = predicted("rain", *field(), data=tmp_path / "more")
     assert "time: has other units, or is missing, in some files" in caplog.text
     assert "time" not in found.coords and "season" in found.coords and found.sizes["time"] == 10
+
+
+def test_coordinates_may_have_the_samples_last(predicted, tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks_module, "BLOCK_NBYTES", 200)
+    ages = np.arange(30.0).reshape(3, 10)
+    (tmp_path / "more").mkdir()
+    for number in range(2):
+        part = ("lat", "time"), ages[:, 5 * number : 5 * number + 5]
+        data = weather(5, 5 * number).assign_coords(age=part)
+        data.to_netcdf(tmp_path / "more" / f"{number}.nc", engine="h5netcdf")
+    found, _ = predicted("rain", *field(), data=tmp_path / "more")
+    np.testing.assert_array_equal(found["age"].transpose("lat", "time"), ages)
+
+
+def test_no_name_is_used_twice(tmp_path):
+    names, rows = ("sample", "file", "step", "true_file"), np.arange(48.0).reshape(4, 3, 4)
+    column = Column("y", Role.TARGET, "float64", (4,), names=names)
+    with writing(tmp_path / "p.nc", [Output("net", False, names, column=column)]) as write:
+        for first in (0, 2):
+            part = {"net": rows[first : first + 2]}
+            write(Predicted(np.arange(first, first + 2), part, {"net": -part["net"]}, np.array(["a.csv", "b.csv"])))
+    with xr.open_dataset(tmp_path / "p.nc", engine="h5netcdf") as found:
+        for place, name in enumerate(("sample", "file", "step_", "true_file")):
+            np.testing.assert_array_equal(found[name], rows[..., place])
+        for place, name in enumerate(("true_sample", "true_file_", "true_step", "true_true_file")):
+            np.testing.assert_array_equal(found[name], -rows[..., place])
+        assert found["sample_"].values.tolist() == [0, 1, 2, 3] and found["sample"].dims == ("sample_", "step")
+        assert found["file_"].values.tolist() == ["a.csv", "b.csv"] * 2
