@@ -6,7 +6,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from distributed.utils import get_ip, get_ipv6
 
 from singa_dask.cluster.bootstrap import this_node
 from singa_dask.cluster.group import Group, GroupFailed
-from singa_dask.cluster.held_for_others import without_tasks_and_data
+from singa_dask.cluster.held_for_others import take_tasks, without_tasks_and_data
 from singa_dask.cluster.join import RankPlan
 from singa_dask.cluster.pmi_server import PmiServer
 from singa_dask.cluster.rank import JoinFailed, rank_formed, rank_task, release_worker, reserve_worker
@@ -176,11 +176,18 @@ class _Forming:
         )
         while waiting:
             free, held = without_tasks_and_data(self.client, waiting)
-            if free:
-                batch = [waiting.pop(address) for address in sorted(free)]
-                self.replaced.update({worker.address: worker.pid for worker in batch})
-                fresh |= restart_workers(self.client, batch, max(5.0, deadline - time.monotonic()))
-                continue
+            try:
+                taken = self._taken(waiting)  # the data of one may have moved for longer than they were reserved
+                take_tasks(self.client, free & taken.keys())
+                if free - taken.keys():
+                    batch = [waiting.pop(address) for address in sorted(free - taken.keys())]
+                    self.replaced.update({worker.address: worker.pid for worker in batch})
+                    fresh |= restart_workers(self.client, batch, max(5.0, deadline - time.monotonic()))
+                    continue
+            except BaseException:
+                take_tasks(self.client, free)
+                raise
+            held = held or "; ".join(f"{address} is in use by {other}" for address, other in taken.items())
             why = f"these workers need a fresh process, since they were in another group: {held}"
             if time.monotonic() >= deadline:
                 hint = "Wait for these tasks, delete the data, start more workers, or use those of the other group."
@@ -188,9 +195,14 @@ class _Forming:
             if not said and time.monotonic() >= began + _UNMENTIONED_S:
                 logger.warning("waiting up to %.0f s: %s", deadline - time.monotonic(), why)
                 said = True
-            run_each(self.client, reserve_worker, dict.fromkeys(waiting, (self.group, self.run, _LEASE_S)), _ANSWER_S)
             time.sleep(_LOOK_S)
         return fresh
+
+    def _taken(self, addresses: Iterable[str]) -> dict[str, str]:
+        """Reserve these workers for longer. Returns who else has them, of those that others have."""
+        asked = dict.fromkeys(addresses, (self.group, self.run, _LEASE_S))
+        answers = run_each(self.client, reserve_worker, asked, _ANSWER_S)
+        return {address: answer for address, answer in answers.items() if isinstance(answer, str)}
 
     def started(
         self,

@@ -33,9 +33,14 @@ def without_tasks_and_data(client: Any, addresses: Collection[str]) -> tuple[set
         tasks[address] += actors if isinstance(actors, list) else []
     if busy := [_in_words(address, "runs", tasks[address]) for address in sorted(others) if tasks[address]]:
         return set(), "; ".join(busy)
-    left = _retired(client, [address for address in others if not data[address]] or sorted(others)[:1])
-    late = {address for address, keys in _listed(client, "processing", left).items() if keys}
-    run_each(client, _take_tasks, dict.fromkeys(late, ()), _ANSWER_S)
+    chosen = [address for address in others if not data[address]] or sorted(others)[:1]
+    try:
+        left = _retired(client, chosen)
+        late = {address for address, keys in _listed(client, "processing", left).items() if keys}
+    except BaseException:
+        take_tasks(client, chosen)
+        raise
+    take_tasks(client, late)
     held = [_in_words(address, "holds", data[address]) for address in sorted(others) if data[address]]
     return gone | serving | left - late, "; ".join(held)
 
@@ -60,8 +65,13 @@ def _retired(client: Any, addresses: list[str]) -> set[str]:
     try:
         return set(ask_scheduler(client, lambda: client.scheduler.retire_workers(**options), _MOVED_S))
     except SchedulerLost:  # or the data are many
-        run_each(client, _take_tasks, dict.fromkeys(addresses, ()), _ANSWER_S)
+        take_tasks(client, addresses)
         return set()
+
+
+def take_tasks(client: Any, addresses: Iterable[str]) -> None:
+    """Have workers that were given up take tasks again."""
+    run_each(client, _take_tasks, dict.fromkeys(addresses, ()), _ANSWER_S)
 
 
 def _actors(dask_worker: Any = None) -> list[str]:

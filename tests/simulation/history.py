@@ -259,6 +259,7 @@ class History:
                     "random": SimpleNamespace(uniform=lambda low, high: (low + high) / 2),
                     "_pmi_server": lambda workers: nullcontext(),
                     "without_tasks_and_data": lambda client, addresses: (set(addresses), ""),
+                    "take_tasks": lambda client, addresses: None,
                 },
             ),
             (

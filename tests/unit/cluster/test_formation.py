@@ -169,6 +169,35 @@ def test_the_tasks_and_data_of_others_are_waited_for_and_named(played, caplog, f
     assert client.killed == ([] if for_s > 6.0 else [{"w0": 0}])
 
 
+@pytest.mark.parametrize("for_s", [2.0, 9.0])
+def test_a_worker_that_another_group_has_reserved_meanwhile_is_not_killed(played, monkeypatch, for_s):
+    old = MpiReport("w", 0, 2, ours=True)
+    client = played(worker(0, mpi=old), worker(1), back={"w0": ("w9", MpiReport())})
+
+    def after_its_data_have_moved(_, addresses):
+        client.now += 1.0
+        client.holders = {"w0": "other-group"} if client.now < 1001.0 + for_s else {}
+        return set(addresses), ""
+
+    monkeypatch.setattr(formation, "without_tasks_and_data", after_its_data_have_moved)
+    late = for_s > 6.0
+    with pytest.raises(ClusterError, match="w0 is in use by other-group") if late else nullcontext():
+        assert form_group(client, ["w0", "w1"], print, timeout_s=6.0).addresses == ("w9", "w1")
+    assert client.killed == ([] if late else [{"w0": 0}]) and {*client.given_back} == {"w0"}
+
+
+def test_workers_whose_restart_is_interrupted_take_tasks_again(played, monkeypatch):
+    client = played(worker(0, mpi=MpiReport("w", 0, 2, ours=True)), worker(1))
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(formation, "kill_processes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        form_group(client, ["w0", "w1"], print)
+    assert client.given_back == ["w0"] and client.asked(release_worker) == ["w0", "w1"]
+
+
 def test_a_world_that_all_share_is_used_again(played):
     client = played(*(worker(i, mpi=MpiReport("w", rank, 3, ours=True)) for i, rank in enumerate((2, 0))))
     form_group(client, ["w0", "w1"], print)

@@ -69,6 +69,21 @@ def test_a_worker_that_got_a_task_or_keeps_its_data_takes_tasks_again(monkeypatc
     assert cluster.workers["a"].status is Status.running
 
 
+def test_workers_take_tasks_again_when_giving_them_up_is_interrupted(monkeypatch):
+    cluster, asked = Cluster(monkeypatch, {"a": []}), []
+
+    def interrupted(client, question, timeout_s=None):
+        asked.append(question())
+        if cluster.retired:
+            raise KeyboardInterrupt
+        return asked[-1]
+
+    monkeypatch.setattr(held_for_others, "ask_scheduler", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        without_tasks_and_data(cluster, ["a"])
+    assert cluster.retired == [["a"]] and cluster.workers["a"].status is Status.running
+
+
 def test_actors_stay_and_nothing_is_taken_for_free_when_a_worker_has_just_left(monkeypatch):
     cluster = Cluster(monkeypatch, {"a": [], "b": []})
     cluster.workers["a"].state.actors["Count-1"] = None
