@@ -124,7 +124,10 @@ class Classifier(ClassifierMixin, Estimator):
         """The accuracy, of maps over all pixels, of a net that reads windows over those whose horizon is in y."""
         X, y = self._without_labels(X, y)
         if self._positions:
-            correct = np.asarray(self.predict(X)) == np.asarray(y)
+            predicted, true = np.asarray(self.predict(X)), as_map(np.asarray(y))
+            if predicted.shape != true.shape:
+                raise ValueError(f"y must be maps of the shape {predicted.shape}. Received: {np.shape(y)}.")
+            correct = predicted == true
             return float(np.average(correct.reshape(len(correct), -1).mean(axis=1), weights=sample_weight))
         if self._windows is None:
             return float(super().score(X, y, sample_weight))
@@ -132,7 +135,7 @@ class Classifier(ClassifierMixin, Estimator):
         return float(np.mean(predicted == true.reshape(-1)))
 
     def _checked_answers(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
-        if getattr(y, "ndim", 1) <= 2:
+        if (np.ndim(y) if isinstance(y, list) else getattr(y, "ndim", 1)) <= 2:
             x, y = validate_data(self, x, y, reset=first, allow_nd=True)
             check_classification_targets(y)
             return x, y

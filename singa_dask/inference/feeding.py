@@ -136,11 +136,11 @@ def _array(array: Any) -> Any:
     array = array if hasattr(array, "shape") else np.asarray(array)
     if not array.shape:
         raise DataError("x and y must be arrays whose first axis counts the samples. Received: a number.")
-    if array.dtype.kind not in "biuf":  # mixed columns, of which all may be numbers
+    if array.dtype.kind not in "biuf":
         try:
-            if array.dtype.kind == "c":
-                raise TypeError("complex numbers have two parts")
-            return np.asarray(array).astype(np.float64)
+            if array.dtype.kind != "O" or any(isinstance(value, str | bytes) for value in array.flat):
+                raise TypeError("not a type of real numbers")
+            return np.asarray(array).astype(np.float64)  # mixed columns, of which all may be numbers
         except (TypeError, ValueError) as error:
             hint = "A net that was trained with a table reads texts and dates from a DataFrame with its columns."
             raise DataError(f"x and y must be numbers. Received: {array.dtype} ({error}). {hint}") from error

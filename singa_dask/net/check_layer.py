@@ -61,7 +61,8 @@ class _Checked:
         self.dtype, self.rng = np.dtype(dtype), np.random.default_rng(0)
         numbers = [x.dtype.kind == "f" for x in inputs]
         self.x = [x.astype(dtype if number else np.int64) for x, number in zip(inputs, numbers, strict=True)]
-        made.targets = {i: self.x[i].shape[1:] for i in made.target_positions if numbers[i]}
+        targets = (i for i in made.target_positions if numbers[i] or self.x[i].ndim > 1)  # numbers, or labels of maps
+        made.targets = {i: self.x[i].shape[1:] for i in targets}
         self.shape = made.setup(*made.sources(tuple(x.shape[1:] for x in self.x)))
         ops = get_ops("cpu", dtype)
         FlatParams.of(made.params, ops)

@@ -287,6 +287,10 @@ def _check_classes(nets: Mapping[int, Net]) -> None:
             classes = named.num_classes
             conf = layer.proto.softmaxloss_conf
             ignores = conf.HasField("ignore_label") and conf.ignore_label >= outputs
+            names = named.classes if isinstance(named.classes, tuple) and conf.HasField("ignore_label") else ()
+            if (ignored := str(conf.ignore_label)) in names and names.index(ignored) != conf.ignore_label:
+                what = f"is the name of class {names.index(ignored)} in the data of {first.name!r}, not its number"
+                raise layer.problem(f"ignore_label {what}", ignored, f"Write {names.index(ignored)}.")
             if classes is not None and classes > outputs and not ignores:
                 hint = f"Let {layer.proto.srclayers[0]!r} have {classes} outputs."
                 raise layer.problem(f"the data of {first.name!r} have {classes} classes", f"{outputs} outputs", hint)

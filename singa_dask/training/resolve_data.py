@@ -204,12 +204,11 @@ class _Resolver:
 
 
 def _with_statistics(info: StoreInfo, store: StoreProto, stream: AnyStream) -> StoreInfo:
-    """The data with statistics that the manifest does not have: of single time steps, and of sequences without the
-    records that are held out."""
-    in_time = store.time_steps or (store.sequence and store.validation_share)
-    if in_time and store.normalise:
+    """The data with statistics that the manifest does not have: of single time steps, and without the samples that are
+    held out."""
+    if (store.time_steps or store.validation_share) and store.normalise:
         info = replace(info, column=with_statistics(info.column, stream.manifest, stream.conf, store.lengths))
-    if store.sequence and store.validation_share and store.normalise_target and info.labels is not None:
+    if store.validation_share and store.normalise_target and info.labels is not None:
         info = replace(info, labels=with_statistics(info.labels, stream.manifest, stream.conf))
     return info
 

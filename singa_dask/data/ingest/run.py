@@ -181,18 +181,14 @@ def gather(
 
 
 def waiting_for_paused(client: Any) -> set[Any]:
-    """The keys of tasks that workers have taken, and will not begin while they are paused for their memory."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    paused = [address for address, worker in workers.items() if worker["status"] == "paused"]
-    if not paused:
+    """The keys of tasks that workers have taken, and will not begin while they are paused for their memory. A worker
+    that is at one still has its own to end."""
+    workers = client.scheduler_info(n_workers=-1)["workers"].items()
+    paused = [a for a, w in workers if w["status"] == "paused" and not w["metrics"]["task_counts"].get("executing")]
+    try:
+        return {key for keys in client.processing(paused).values() for key in keys} if paused else set()
+    except KeyError:  # one of them has just left, and its tasks go to others
         return set()
-    begun = client.run(_executing, workers=paused, on_error="ignore")
-    taken = client.processing(paused)
-    return {key for address, keys in taken.items() if address in begun for key in {*keys} - {*begun[address]}}
-
-
-def _executing(dask_worker: Any) -> list[Any]:
-    return [task.key for task in dask_worker.state.executing]
 
 
 def check_workers(client: Any, done: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from singa_dask.data.ingest import run
@@ -31,25 +29,26 @@ class Future:
 
 
 class Cluster:
-    """Two workers, of which "b" has paused: it takes the first task, and has begun the second one."""
+    """Three workers, of which two have paused: "b" waits with the first task, "c" is at the second one."""
 
-    def __init__(self, status="running"):
-        self.futures, self.status = [], status
+    def __init__(self, status="running", gone=False):
+        self.futures, self.status, self.gone = [], status, gone
 
     def scheduler_info(self, n_workers):
-        memory = {"metrics": {"memory": 9 << 20}, "memory_limit": 10 << 20}
-        return {"workers": {"a": {"status": self.status, **memory}, "b": {"status": "paused", **memory}}}
+        def worker(status, **counts):
+            return {"status": status, "metrics": {"memory": 9 << 20, "task_counts": counts}, "memory_limit": 10 << 20}
+
+        busy = worker("paused", executing=1) if self.status == "running" else worker("paused")
+        return {"workers": {"a": worker(self.status), "b": worker("paused", ready=1), "c": busy}}
 
     def processing(self, workers):
-        for future in self.futures[2:]:
-            future.end()  # on the other worker
+        for future in self.futures[1:]:
+            future.end()
         assert workers == ["b"]
-        return {"b": ("task 0", "task 1")}
-
-    def run(self, function, workers, on_error):
-        tasks = [SimpleNamespace(key="task 1")]
-        self.futures[1].end()
-        return {address: function(SimpleNamespace(state=SimpleNamespace(executing=tasks))) for address in workers}
+        if self.gone:
+            self.futures[0].end()
+            raise KeyError("b")
+        return {"b": ("task 0",)}
 
     def submit(self, indices):
         made = [Future(f"task {len(self.futures) + i}") for i in range(len(indices))]
@@ -71,6 +70,13 @@ def test_tasks_that_wait_for_a_paused_worker_are_submitted_again(monkeypatch):
     done = run.gather(cluster, cluster.submit, lambda index, _: reported.append(index), names)
     assert done == {0: "result of task 3", 1: "result of task 1", 2: "result of task 2"}
     assert sorted(reported) == [0, 1, 2] and [f.cancelled for f in cluster.futures] == [True, False, False, False]
+
+
+def test_a_paused_worker_may_go_meanwhile(monkeypatch):
+    monkeypatch.setattr(run, "SURVEY_SECONDS", 0.01)
+    cluster = Cluster(gone=True)
+    done = run.gather(cluster, cluster.submit, lambda *_: None, {0: "first", 1: "second"})
+    assert done == {0: "result of task 0", 1: "result of task 1"}
 
 
 def test_without_a_worker_that_goes_on_it_ends(monkeypatch):

@@ -133,3 +133,22 @@ def test_the_command_says_that_labels_are_of_positions(tmp_path):
     np.savez(tmp_path / "a.npz", x=X, y=Y.astype("u1"))
     command = ["shard", "npz", "--source", str(tmp_path / "a.npz"), "--out", str(tmp_path / "shards")]
     assert "y  label    3 classes for each of 6 x 5 positions" in CliRunner().invoke(main, command).output
+
+
+def test_a_label_is_ignored_by_the_number_of_its_class(tmp_path):
+    draw = np.random.default_rng(0)
+    x, y = draw.random((12, 4, 4, 2)).astype("f4"), draw.integers(0, 3, (12, 4, 4))
+    y[:, 0] = 255
+    last = [layers.Convolution(num_filters=3, kernel=1), layers.SoftmaxLoss(ignore_label=255)]
+    job = Job(name="m", layers=[layers.RecordInput(batchsize=4), *last], updater=updaters.SGD(lr=0.1), train_steps=1)
+    with pytest.raises(ConfigError, match=r"ignore_label is the name of class 3 in .* Received: 255\. Write 3\."):
+        train(job, data=(x, y), processes=False, workspace=tmp_path / "run")
+
+
+def test_maps_with_an_axis_of_one_are_scored_as_those_without():
+    x = np.random.default_rng(0).random((6, 4, 4, 2)).astype("f4")
+    y = (x[..., :1] > 0.5).astype(int)
+    fitted = Classifier(epochs=1).fit(x, y)
+    assert fitted.score(x, y) == fitted.score(x, y[..., 0]) == fitted.score(x, y[..., 0].tolist())
+    with pytest.raises(ValueError, match=r"y must be maps of the shape \(6, 4, 4\)\. Received: \(6, 4, 2\)"):
+        fitted.score(x, x[..., 0, :])

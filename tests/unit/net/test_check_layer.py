@@ -11,7 +11,7 @@ from support.user_layers import Root, Scaled
 from singa_dask import check_layer
 from singa_dask.errors import ConfigError
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers import InnerProduct, LossLayer, RecordInput
+from singa_dask.layers import InnerProduct, LossLayer, RecordInput, SoftmaxLoss
 from singa_dask.ops import Ops
 
 DRAW = np.random.default_rng(3)
@@ -197,3 +197,8 @@ def test_a_fault_is_named(layer, words):
 def test_what_cannot_be_checked_is_refused(layer, inputs, words):
     with pytest.raises(ConfigError, match=words):
         check_layer(layer, inputs)
+
+
+def test_a_loss_of_maps_passes():
+    draw = np.random.default_rng(0)
+    check_layer(SoftmaxLoss(), (draw.random((4, 3, 3, 5)), draw.integers(0, 5, (4, 3, 3))))

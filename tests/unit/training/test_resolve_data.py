@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from singa_dask import layers, shard, updaters
-from singa_dask.data import write_shards
+from singa_dask.data import StreamConf, write_shards
+from singa_dask.data.plan import own_windows
 from singa_dask.errors import ConfigError
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto, NetProto, Phase
@@ -143,3 +144,19 @@ def test_masks_must_be_read_and_weights_should(tmp_path, caplog, extra, store, r
     with pytest.raises(ConfigError, match=refused) if refused else nullcontext():
         prepare(Job(name="m", layers=net, updater=updaters.SGD(lr=0.1), train_steps=2))
     assert told in caplog.text
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_is_held_out_is_not_in_the_statistics(tmp_path, weighted):
+    weight = np.where(np.arange(400) % 2, 1.0, 3.0) if weighted else None
+    manifest = write_shards(tmp_path / "data", X, Y, window=16, weight=weight)
+    read = layers.RecordInput(path=str(tmp_path / "data"), batchsize=8, normalise=True, validation_share=0.3)
+    net = [read, layers.InnerProduct(num_output=2), layers.EuclideanLoss()]
+    job = Job(name="m", layers=net, updater=updaters.SGD(lr=0.1), train_steps=2)
+    store = prepare(job).job.neuralnet.layer[0].store_conf
+    windows = own_windows(manifest, StreamConf(8, validation_share=0.3))
+    rows = np.concatenate([np.arange(of.start, of.start + of.samples) for of in windows])
+    own = np.ones(len(rows)) if weight is None else weight[rows]
+    mean = np.average(X[rows], axis=0, weights=own)
+    np.testing.assert_allclose(store.mean, mean, rtol=1e-5)
+    np.testing.assert_allclose(store.std, np.sqrt(np.average((X[rows] - mean) ** 2, axis=0, weights=own)), rtol=1e-4)
