@@ -10,7 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from singa_dask.data.columns import DTYPES, MAX_RANK, MAX_SAMPLE_NBYTES, NAME_RULE, Channels, Column, Role, is_name
+from singa_dask.data.columns import (
+    DTYPES,
+    IDENTITY,
+    MAX_RANK,
+    MAX_SAMPLE_NBYTES,
+    NAME_RULE,
+    Channels,
+    Column,
+    Role,
+    is_name,
+)
 from singa_dask.data.encoders import Encoders
 from singa_dask.data.manifest import FORMAT, HASH, WAY_OUT, Manifest, Shard
 from singa_dask.data.schema import TYPES, VERSION, Reading, Schema
@@ -120,8 +130,11 @@ def _columns(top: _Fields) -> tuple[Column, ...]:
     names = [column.name for column in columns]
     if len(set(names)) != len(names):
         raise top.fault("columns", "must have distinct names", names)
-    if not any(column.role is Role.FEATURE for column in columns):
-        raise top.fault("columns", "must have one with the role feature", [column.role.value for column in columns])
+    roles = [column.role.value for column in columns]
+    if Role.FEATURE not in roles:
+        raise top.fault("columns", "must have one with the role feature", roles)
+    if Role.FILE in roles and Role.ROW not in roles:
+        raise top.fault("columns", "must have one with the role row, as they have one with the role file", roles)
     return columns
 
 
@@ -146,6 +159,8 @@ def _column(entry: _Fields) -> Column:
     if role is Role.LABEL and (dtype.startswith("float") or not (bare.values == 1 or bare.of_positions)):
         message = "of labels must be one value or one of each position, of whole numbers"
         raise entry.fault("shape", message, f"{list(shape)}, {dtype}")
+    if role in IDENTITY and (dtype.startswith("float") or shape):
+        raise entry.fault("shape", f"of the role {role} must be one integer", f"{list(shape)}, {dtype}")
     if role is Role.LABEL and channels is not Channels.NONE:
         raise entry.fault("channels", "of labels must be none", channels.value)
     if bare.nbytes > MAX_SAMPLE_NBYTES:
