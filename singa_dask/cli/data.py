@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,6 @@ from singa_dask.cli.signals import StopSignals
 
 if TYPE_CHECKING:
     from singa_dask.data import Manifest
-    from singa_dask.data.columns import Column
-
-_CLASSES_SHOWN = 10
-_CODERS_SHOWN = 20
 
 
 def _size(context: click.Context, option: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -157,6 +153,7 @@ def shard(
     if workers and (scheduler or scheduler_file):
         raise click.UsageError("--workers starts a cluster of its own: leave out --scheduler and --scheduler-file.")
     from singa_dask.data.convert import CONTENTS, shard_files
+    from singa_dask.inference.describe import describe_schema as lines_of
 
     if out is None:
         if options["source"] is None or what not in CONTENTS:
@@ -179,8 +176,11 @@ def shard(
         made = shard_files(what, out, shards, **given)
     for split, manifest in made.items():
         click.echo(f"{out / split}: {manifest.total:,} samples in {_files(manifest)}")
-    for line in _described(next(iter(made.values())), "channels" in given):
-        click.echo(f"  {line}")
+    schema = next(iter(made.values())).schema
+    for line in lines_of(schema):
+        click.echo(line)
+    if "channels" not in given and any(len(column.shape) > 2 for column in schema.columns):
+        click.echo("  If the channels are not there, say --channels first, last or none.")
     for note in dict.fromkeys(note for manifest in made.values() for note in manifest.notes):
         click.echo(f"  Note: {note}.")
     click.echo(f"Next: singa-dask new {out} --out job.conf")
@@ -207,47 +207,3 @@ def _files(manifest: Manifest) -> str:
     if manifest.in_place:
         return f"{count} file{'s' if count > 1 else ''}, read in place"
     return f"{count} shard{'s' if count > 1 else ''}, {order}"
-
-
-def _described(manifest: Manifest, channels_given: bool) -> Iterator[str]:
-    """The columns and encoders of a data set, one a line."""
-    from singa_dask.data.columns import IDENTITY
-
-    columns = [column for column in manifest.columns if column.role not in IDENTITY]
-    width = max(len(column.name) for column in columns)
-    for column in columns:
-        yield f"{column.name:{width}}  {column.role.value:7}  {_form(column, channels_given)}"
-    for encoder in manifest.encoders[:_CODERS_SHOWN]:
-        yield f"{'':{width}}    {_encoded(encoder.to_json())}"
-    if len(manifest.encoders) > _CODERS_SHOWN:
-        yield f"{'':{width}}    and {len(manifest.encoders) - _CODERS_SHOWN:,} more"
-
-
-def _form(column: Column, channels_given: bool) -> str:
-    if column.num_classes is not None:
-        names = column.classes if isinstance(column.classes, tuple) else ()
-        shown = ", ".join(names[:_CLASSES_SHOWN]) + (", ..." if len(names) > _CLASSES_SHOWN else "")
-        where = f" for each of {' x '.join(map(str, column.shape))} positions" if column.of_positions else ""
-        return f"{column.num_classes:,} classes{where}{shown and ': ' + shown}"
-    if column.shape == ():
-        return column.dtype
-    text = f"{column.dtype} {column.shape}"
-    if len(column.shape) < 3:
-        return text
-    where = column.channels.value
-    text += ", without channels" if where == "none" else f", channels {where}"
-    other = "last" if where == "first" else "first"
-    return text if channels_given else f"{text}; say --channels {other} if that is wrong"
-
-
-def _encoded(encoder: dict[str, Any]) -> str:
-    column, kind = encoder["column"], encoder["kind"]
-    text = {
-        "onehot": f"{len(encoder.get('categories', ())):,} categories, one-hot",
-        "ordinal": f"{len(encoder.get('categories', ())):,} categories, numbered",
-        "date": "days",
-        "zoned date": "days, in UTC",
-        "timedelta": "days",
-        "number": "number",
-    }[kind]
-    return f"{column}: {text}" + (f"; missing values are {encoder['fill']}" if "fill" in encoder else "")

@@ -65,7 +65,7 @@ def _of_checkpoint(path: Path) -> Iterator[str]:
     yield f"{path}: after {checkpoint.step:,} steps, trained on:"
     for layer, text in checkpoint.described.items():
         yield f"layer {layer!r}"
-        yield from _of_schema(read_description(text))
+        yield from describe_schema(read_description(text))
 
 
 def _of_manifest(manifest: Manifest) -> Iterator[str]:
@@ -74,12 +74,13 @@ def _of_manifest(manifest: Manifest) -> Iterator[str]:
         f"{count} file{'s' * (count > 1)}, read in place" if manifest.in_place else f"{count} shard{'s' * (count > 1)}"
     )
     yield f"{manifest.folder}: {manifest.total:,} samples in {what}; order: {manifest.order or 'unknown'}"
-    yield from _of_schema(manifest.schema)
+    yield from describe_schema(manifest.schema)
     for note in manifest.notes:
         yield f"  note: {note}"
 
 
-def _of_schema(schema: Schema) -> Iterator[str]:
+def describe_schema(schema: Schema) -> Iterator[str]:
+    """Lines that describe the columns of shards, and how their source was read."""
     columns = [column for column in schema.columns if column.role not in IDENTITY]
     width = max(len(column.name) for column in columns)
     for column in columns:
@@ -134,7 +135,8 @@ def _reading(reading: Reading) -> Iterator[str]:
         text += f", separator {reading.separator!r}, {'with' if reading.header else 'without'} a header"
     yield text
     if reading.types:
-        yield "types: " + ", ".join(f"{name} {kind}" for name, kind in reading.types.items())
+        types = [f"{name} {kind}" for name, kind in reading.types.items()]
+        yield "types: " + ", ".join(types[:_ROWS_SHOWN]) + ", ..." * (len(types) > _ROWS_SHOWN)
     if reading.dates:
         yield "formats of dates: " + ", ".join(f"{name}={form}" for name, form in reading.dates.items())
 

@@ -46,16 +46,20 @@ def ran(*arguments: object) -> Result:
 def test_columns_and_the_next_command_are_told():
     said = ran("hdf5", "--source", "mine.h5", "--x", "data/X", "--y", "data/y", "--out", "out", "--test", 0.1)
     assert said.exit_code == 0, said.output
-    assert said.output.splitlines() == [
+    lines = said.output.splitlines()
+    assert lines[:3] == [
         "out/train: 54 samples in 1 shard, in random order",
         "out/test: 6 samples in 1 shard, in random order",
-        "  x  feature  float32 (3, 8, 8), channels first; say --channels last if that is wrong",
-        "  y  target   float64",
+        "  x  feature  float32 (3, 8, 8), channels first",
+    ]
+    assert lines[3].startswith("  y  target   float64, mean ") and lines[4] == "  read from: hdf5"
+    assert lines[-2:] == [
+        "  If the channels are not there, say --channels first, last or none.",
         "Next: singa-dask new out --out job.conf",
     ]
     said = ran("hdf5", "--source", "mine.h5", "--x", "data/X", "--channels", "last", "--out", "last")
     assert "last: 60 samples in 1 shard, in the order of the source" in said.output
-    assert "float32 (3, 8, 8), channels last\n" in said.output
+    assert "float32 (3, 8, 8), channels last\n" in said.output and "say --channels" not in said.output
 
 
 def test_encoders_of_tables_are_told():
@@ -64,15 +68,18 @@ def test_encoders_of_tables_are_told():
         "csv", "--source", "houses.csv", "--label", "price", "--date", "built=%d.%m.%Y", *options, "--out", "out"
     )
     assert said.exit_code == 0, said.output
-    assert said.output.splitlines()[1:-1] == [
+    lines = said.output.splitlines()
+    assert lines[1:6] == [
         "  x  feature  float32 (6,)",
-        "  y  target   float64",
-        "       rooms: 3 categories, one-hot",
-        "       place: 3 categories, numbered",
-        "       built: days",
-        "       age: number; missing values are 1.5",
-        "  Note: column 'price' holds numbers with fractions: it is a target (regression), not a label.",
+        "    rooms  3 categories, one-hot: 1, 2, 3; others are an error; missing: an error",
+        "    place  3 categories, numbered: hill, city, sea; others are an error; missing: an error",
+        "    built  date, days since 1970-01-03; missing: an error",
+        "    age    number; missing: 1.5",
     ]
+    assert "  formats of dates: built=%d.%m.%Y" in lines
+    assert (
+        lines[-2] == "  Note: column 'price' holds numbers with fractions: it is a target (regression), not a label."
+    )
     features = Manifest.load("out").features
     assert features.names == ("rooms=1", "rooms=2", "rooms=3", "place", "built", "age")
 
@@ -80,10 +87,10 @@ def test_encoders_of_tables_are_told():
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--label", "place", "--x", "rooms", "--x", "price"], "  y  label    3 classes: city, hill, sea"),
+        (["--label", "place", "--x", "rooms", "--x", "price"], "  y  label    int64, 3 classes: city, hill, sea"),
         (
             ["--target", "price", "--drop", "built", "--missing", "7"],
-            "       age: number; missing values are 7.0",
+            "    age    number; missing: 7.0",
         ),
     ],
 )
