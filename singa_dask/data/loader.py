@@ -27,7 +27,7 @@ from singa_dask.data.store import columns_of, record_column, sample_shapes
 from singa_dask.data.stream import AnyStream, stream_of
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job.job_pb2 import StoreProto
-from singa_dask.job.stores import row_shape
+from singa_dask.job.stores import answers_of, records_of, row_shape
 from singa_dask.layers import GeneratedInput
 
 MAX_CHUNK_NBYTES = 16 << 20
@@ -113,14 +113,12 @@ class Loader:
         self.wait_s = 0.0
         first_row, last_row = share_rows(stream.batchsize, rank, nranks)
         self.rows = last_row - first_row  # of a whole mini-batch
-        records = store.time_steps or (stream.row_records if stream.conf.sequence else 0)
-        answers = stream.conf.horizon or (0 if store.time_steps else records)
         column, labels = columns_of(store, stream.manifest)
         column = record_column(store, column)
-        self.sample_shape = row_shape(records, sample_shapes(tuple(store.shape), column)[1])
+        self.sample_shape = row_shape(records_of(store), sample_shapes(tuple(store.shape), column)[1])
         several = labels is not None and (labels.role is not Role.LABEL or labels.of_positions)
         target = labels.net_shape if labels is not None and several else ()
-        self._label_shape = ((answers,) if answers else ()) + target
+        self._label_shape = ((answers,) if (answers := answers_of(store)) else ()) + target
         self._target_values = math.prod(self._label_shape) if target else 0
         self._folder = str(stream.manifest.folder)
         self._load: Callable[..., Any]
@@ -271,14 +269,12 @@ class _Source:
     def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """The records `rows`; of windows, (windows, T + H), the features of the first T and the answers of the last H
         ones."""
-        horizon = self.stream.conf.horizon
-        if self.labels is None:
-            features = rows[:, : rows.shape[1] - horizon] if horizon else rows
-            return self._read(features, [self.features])[0], None
-        if not horizon:
-            features, labels = self._read(rows, [self.features, self.labels])
-            return features, labels
-        return self._read(rows[:, :-horizon], [self.features])[0], self._read(rows[:, -horizon:], [self.labels])[0]
+        horizon, labels = self.stream.conf.horizon, [] if self.labels is None else [self.labels]
+        parts = [(rows, [self.features, *labels])]
+        if horizon:
+            parts = [(rows[:, :-horizon], [self.features]), (rows[:, -horizon:], labels)]
+        features, *answers = (array for part, read in parts if read for array in self._read(part, read))
+        return features, answers[0] if answers else None
 
     def _read(self, rows: np.ndarray, read: Sequence[_Reading]) -> list[np.ndarray]:
         manifest, rows = self.stream.manifest, rows.reshape(-1)

@@ -52,11 +52,6 @@ class StreamConf:
     stride: int = 0
     series: tuple[int, ...] = ()
 
-    @property
-    def windows(self) -> bool:
-        """Whether rows are windows in random order."""
-        return self.horizon > 0 or self.stride > 0
-
 
 class BaseStream:
     """The sequence of mini-batches of one worker group: endless, or one pass with `once`.

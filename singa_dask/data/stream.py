@@ -6,6 +6,7 @@ from singa_dask.data.manifest import Manifest
 from singa_dask.data.plan import Stream, StreamConf
 from singa_dask.data.sequence import SequenceStream
 from singa_dask.data.windows import WindowStream
+from singa_dask.job.stores import reads_windows
 
 AnyStream = Stream | SequenceStream
 
@@ -16,6 +17,6 @@ def stream_of(manifest: Manifest, conf: StreamConf) -> AnyStream:
 
     Raises ConfigError.
     """
-    if conf.windows:
+    if reads_windows(conf):
         return WindowStream(manifest, conf)
     return SequenceStream(manifest, conf) if conf.sequence or conf.lookahead else Stream(manifest, conf)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import LayerProto, LayerType, StoreProto
@@ -31,14 +32,20 @@ def store_of(layer: LayerProto) -> StoreProto:
     return store
 
 
-def reads_windows(store: StoreProto) -> bool:
-    """Whether rows are windows of the records, in random order, and not sequences that go on from step to step."""
+def reads_windows(store: Any) -> bool:
+    """Whether rows (of a store_conf or StreamConf) are windows of the records, in random order, and not sequences that
+    go on from step to step."""
     return store.horizon > 0 or store.stride > 0
 
 
+def steps_of(store: StoreProto) -> int:
+    """The time steps of a row, which layers read one by one; 0 if a row is a single sample."""
+    return max(store.time_steps or store.sequence, 0)
+
+
 def records_of(store: StoreProto) -> int:
-    """The records or time steps of a row; 0 if a row is a single sample."""
-    return store.time_steps or (store.sequence + store.lookahead if store.sequence else 0)
+    """The records of a row: its time steps, and those of its lookahead; 0 if a row is a single sample."""
+    return steps + store.lookahead if (steps := steps_of(store)) else 0
 
 
 def answers_of(store: StoreProto) -> int:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto, UnrollConnType
 from singa_dask.job.layer_types import LOSSES, type_name
-from singa_dask.job.stores import answers_rows, records_of
+from singa_dask.job.stores import answers_rows, steps_of
 
 # Time steps of a layer, and connections between those of two layers, at most: checks look at each.
 MAX_STEPS = 100_000
@@ -76,7 +76,7 @@ class Times(NamedTuple):
         """The lengths of these layers of a plain net."""
         layers = list(layers)
         sequences = {layer.name: layer for layer in layers if is_sequence(layer)}
-        return cls({layer.name: _records(layer) or layer.unroll_len for layer in layers}, sequences)
+        return cls({layer.name: _steps(layer) or layer.unroll_len for layer in layers}, sequences)
 
 
 class Fault(NamedTuple):
@@ -105,7 +105,7 @@ def plain(net: NetProto) -> NetProto:
 def _set_steps(layers: Sequence[LayerProto]) -> None:
     """Unroll what reads sequences with labels or targets of their own, up to the last layers that compute over time;
     the layers after these read the last step. What a layer says itself stays."""
-    rows = {layer.name: records_of(layer.store_conf) for layer in layers if answers_rows(layer.store_conf)}
+    rows = {layer.name: steps_of(layer.store_conf) for layer in layers if answers_rows(layer.store_conf)}
     if not rows:
         return
     after = _reached(rows, layers)
@@ -143,13 +143,12 @@ def _reached(start: Iterable[str], layers: Sequence[LayerProto], *, back: bool =
 
 def is_sequence(layer: LayerProto) -> bool:
     """Whether the layer's rows are sequences of records, which other layers read step by step."""
-    return layer.type == LayerType.kCharRNN or _records(layer) > 0
+    return layer.type == LayerType.kCharRNN or _steps(layer) > 0
 
 
-def _records(layer: LayerProto) -> int:
-    if layer.type == LayerType.kCharRNN:
-        return max(layer.char_rnn_conf.unroll_len, 0)
-    return max(layer.store_conf.sequence, layer.store_conf.time_steps, 0)
+def _steps(layer: LayerProto) -> int:
+    is_text = layer.type == LayerType.kCharRNN
+    return max(layer.char_rnn_conf.unroll_len, 0) if is_text else steps_of(layer.store_conf)
 
 
 def connections(layer: LayerProto, times: Times) -> list[Connection]:

@@ -52,7 +52,8 @@ def train(folder: str, conf: StreamConf, rank: int, nranks: int) -> dict:
     submit = dask_submit(get_client(), worker)
     address, thread, result = submit(whereabouts).result(30)
     stream = stream_of(Manifest.load(folder), conf)
-    with Loader(stream, StoreProto(std_value=255), submit, rank, nranks) as loader:
+    store = StoreProto(std_value=255, sequence=conf.sequence, lookahead=conf.lookahead)
+    with Loader(stream, store, submit, rank, nranks) as loader:
         batches = [loader.next() for _ in range(40)]
         labels = np.concatenate([batch.labels for batch in batches])
         total = sum(float(batch.features.sum(dtype=np.float64)) for batch in batches)

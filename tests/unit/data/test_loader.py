@@ -24,6 +24,10 @@ STORE = StoreProto(mean_value=127.5, std_value=3)
 SEQUENCES = StreamConf(5, shuffle=False, random_skip=9, sequence=7)
 
 
+def store_of(conf: StreamConf) -> StoreProto:
+    return StoreProto(mean_value=127.5, std_value=3, sequence=conf.sequence, lookahead=conf.lookahead)
+
+
 def expected(stream: AnyStream, arrays, step: int) -> tuple[np.ndarray, np.ndarray]:
     rows = stream.batch(step)
     return (arrays[0][rows].astype(np.float32) - 127.5) / np.float32(3), arrays[1][rows]
@@ -44,7 +48,7 @@ class Asked(list):
 @pytest.mark.parametrize("start", [0, 3])
 def test_all_workers_together_get_the_batch_of_the_plan(images, image_arrays, pool, conf, nranks, start):
     stream = stream_of(images, conf)
-    loaders = [Loader(stream, STORE, pool.submit, rank, nranks, start_step=start) for rank in range(nranks)]
+    loaders = [Loader(stream, store_of(conf), pool.submit, rank, nranks, start_step=start) for rank in range(nranks)]
     for step in range(start, 60):  # several times around, several runs
         batches = [loader.next() for loader in loaders]
         features, labels = expected(stream, image_arrays, step)
@@ -86,7 +90,7 @@ def test_sequences_of_single_values_have_no_axis_for_them(tmp_path, pool):
     values = np.arange(100, dtype=np.uint8)[:, np.newaxis]
     manifest = write_shards(tmp_path / "values", values, None, 3, window=16)
     stream = SequenceStream(manifest, StreamConf(4, shuffle=False, sequence=6, lookahead=1))
-    with Loader(stream, StoreProto(has_label=False), pool.submit) as loader:
+    with Loader(stream, StoreProto(has_label=False, sequence=6, lookahead=1), pool.submit) as loader:
         first, second = loader.next(), loader.next()
     assert first.labels is None
     np.testing.assert_array_equal(first.features, [[25 * b + t for t in range(7)] for b in range(4)])
@@ -104,7 +108,7 @@ def test_sequences_of_single_values_have_no_axis_for_them(tmp_path, pool):
 def test_large_rows_are_loaded_few_steps_at_a_time(images, pool, monkeypatch, conf, limits, steps):
     for name, value in limits.items():
         monkeypatch.setattr(loader_module, name, value)
-    with Loader(stream_of(images, conf), STORE, pool.submit) as loader:
+    with Loader(stream_of(images, conf), store_of(conf), pool.submit) as loader:
         assert loader.chunk_steps == steps
 
 
