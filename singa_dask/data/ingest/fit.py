@@ -6,6 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 import numpy as np
 
@@ -23,7 +24,9 @@ EXACT_FLOAT32 = 1 << 24
 _SPELLED = re.compile(
     r"\s*[+-]?\s*[$€£]?\s*\d[\d\s.,']*\s*[%$€£]?\s*|-?\d+ days?( [+-]?[\d:.]+)?|\([^()]*j\)|[\d.e+-]+j"
 )
-_DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}.*")
+_DATE = re.compile(r"\d{1,4}([-./])\d{1,2}[-./]\d{1,4}.*")
+_DATE_FORMATS = ("%d.%m.%Y", "%m.%d.%Y", "%Y.%m.%d", "%d.%m.%y", "%m.%d.%y")
+_TIME_FORMATS = ("", " %H:%M", " %H:%M:%S", "T%H:%M", "T%H:%M:%S")
 # So few samples can have as many categories.
 LEAST_IDENTIFIERS = 20
 
@@ -64,6 +67,13 @@ def fit_encoders(
                 f" {len(encoder.categories):,} categories. Write numbers with a decimal point, and without thousands "
                 "separators and units"
             )
+        if encoder.column not in encoding.encode and (form := _date_format(encoder.categories)):
+            first = next(filter(_DATE.fullmatch, encoder.categories))
+            found.append(
+                f"{encoder.column}: holds texts that look like dates, such as {first!r}, and becomes "
+                f"{len(encoder.categories):,} categories. Dates become days with --date {encoder.column}={form} "
+                "(csv), or with pandas.to_datetime in Python"
+            )
     for note in found:
         logger.warning("%s.", note)
     notes += found
@@ -73,6 +83,22 @@ def fit_encoders(
 def _is_spelled_number(text: str) -> bool:
     """Whether this is a number to a reader, but not to a computer: 1,5 or 1.234,50 or 12 % or 2 days 07:00:00."""
     return bool(_SPELLED.fullmatch(text)) and not _DATE.fullmatch(text) and not is_number(text)
+
+
+def _date_format(texts: Sequence[str]) -> str | None:
+    """The format of nearly all texts, if they are dates."""
+    dates = [match for match in map(_DATE.fullmatch, texts) if match]
+    if not dates or len(dates) <= 0.9 * len(texts):
+        return None
+    forms = [day.replace(".", dates[0][1]) + time for time in _TIME_FORMATS for day in _DATE_FORMATS]
+    return next((form for form in forms if sum(_is_date(m[0], form) for m in dates) > 0.9 * len(texts)), None)
+
+
+def _is_date(text: str, form: str) -> bool:
+    try:
+        return bool(datetime.strptime(text.strip(), form))
+    except ValueError:
+        return False
 
 
 def check_encoders(columns: Sequence[ColumnFacts], encoders: Encoders) -> None:
@@ -181,8 +207,9 @@ def _fit_categories(column: ColumnFacts, encoding: Encoding) -> Encoder:
         many = "more than 100,000" if counts is None else f"{len(counts):,}"
         raise DataError(
             f"column {name!r}: has {many} different texts, but one-hot encoding is limited to "
-            f"{encoding.max_categories:,} (max_categories). Leave the column out, raise the limit, or set "
-            f'encode={{{name!r}: "ordinal"}} if their alphabetical order means something.'
+            f"{encoding.max_categories:,}. Leave the column out (--drop {name}), or read dates as such (csv: --date "
+            f"{name}=%d.%m.%Y). If their order means something, number them: --category {name}=A,B,..., in Python "
+            f'encode={{{name!r}: "ordinal"}}; there, max_categories is the limit.'
         )
     fill: str | float | None = encoding.fill_of(name)
     if fill == "error" or (fill != "most_frequent" and not column.missing):

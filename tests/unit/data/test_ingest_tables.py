@@ -383,7 +383,13 @@ def test_arrays_must_have_the_same_shape(tmp_path):
         ([f"{i} days 07:00:00" for i in range(30)] * 2, "look like numbers, such as '0 days 07:00:00'"),
         ([f"({i}+1j)" for i in range(30)] * 2, r"look like numbers, such as '\(0\+1j\)'"),
         ([f"1.{i:03d},50" for i in range(30)] * 2, r"look like numbers, such as '1\.000,50'"),
-        ([f"2024-01-{i + 1:02d}" for i in range(30)] * 2, ""),
+        (
+            [f"{i + 1:02d}.01.2024" for i in range(30)] * 2,
+            r"c: .* look like dates, such as '01\.01\.2024', .* 30 categ.* --date c=%d\.%m\.%Y .*to_datetime",
+        ),
+        ([f"1/{i + 1}/24" for i in range(30)] * 2, "--date c=%m/%d/%y "),
+        ([f"2024-01-{i + 1:02d} 10:00" for i in range(30)] * 2, "--date c=%Y-%m-%d %H:%M "),
+        ([f"10.0.0.{i}" for i in range(30)] * 2, ""),
         (["a1", "b2"] * 30, ""),
         ([1.7e9 + 30 * i for i in range(60)], "column 'c' has values far from 0 that differ little"),
         ([float(i) for i in range(60)], ""),
@@ -393,3 +399,5 @@ def test_columns_that_are_not_what_they_seem_are_named(tmp_path, caplog, column,
     frame = pd.DataFrame({"c": column, "d": np.arange(60.0)})
     notes = "; ".join(shard(frame, np.arange(60) / 2, tmp_path / "out")[""].notes)
     assert re.search(note, notes) if note else not notes
+    if "--date" in note:
+        assert not shard(frame, np.arange(60) / 2, tmp_path / "given", encode={"c": "onehot"})[""].notes
