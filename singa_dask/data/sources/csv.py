@@ -93,9 +93,14 @@ def load(
     numbers = {*chosen.x, chosen.weight, chosen.mask}
     read |= {name: "number" for name in read if read[name] == "integer" and name in numbers}
     labels = frozenset(name for name in chosen.y if chosen.roles.get(name) is not Role.TARGET)
-    for name in labels:  # 007 and 7 are two classes
-        if read[name] == "integer" and blocks[0].led_by_zero(name, blocks[0].sample()):
-            read[name] = "text"
+    whole = [name for name in (*chosen.x, *labels) if schema[name].kind == "integer"]
+    led = blocks[0].led_by_zero(whole, blocks[0].sample())
+    read |= {name: "text" for name in led if read[name] == "integer"}  # labels: 007 and 7 are two classes
+    notes = chosen.notes
+    if cut := [name for name in chosen.x if name in led]:
+        cell = led[cut[0]]
+        way = f"--category {cut[0]} keeps it, as a category"
+        notes += (f"{', '.join(cut)}: read as numbers, so that {cell} becomes {int(cell)}; {way}",)
     return {
         "": Source(
             name=str(source),
@@ -107,7 +112,7 @@ def load(
             table=True,
             roles=chosen.roles,
             split=chosen.split,
-            notes=chosen.notes,
+            notes=notes,
             reading=Reading("csv", separator, dialect.has_header, dialect.dates, read),
         )
     }
@@ -181,9 +186,10 @@ class CsvBlock:
             for name, kind in self.types.items():
                 if kind == "integer" and _type(table.column(name)) not in ("integer", "number"):
                     raise self._not_a(name)
-                if kind == "integer" and name in self.labels and (cell := self.led_by_zero(name, data)):
-                    way = f"Say --category {name}: the labels are texts then"
-                    raise DataError(f"{self.path}: the label {cell!r} in column {name!r} begins with 0. {way}.")
+            labels = [name for name in self.labels if self.types.get(name) == "integer"]
+            for name, cell in self.led_by_zero(labels, data).items():
+                way = f"Say --category {name}: the labels are texts then"
+                raise DataError(f"{self.path}: the label {cell!r} in column {name!r} begins with 0. {way}.")
             return {name: _trimmed(table.column(name)).to_pandas() for name in self.types}
 
     def schema(self, dropped: Set[str] = frozenset()) -> dict[str, TableColumn]:
@@ -208,12 +214,15 @@ class CsvBlock:
             data = data[: data.rfind(b"\n") + 1] or self._bytes(self.stop)
         return data
 
-    def led_by_zero(self, name: str, data: bytes) -> str | None:
-        """The first cell of a column of integers that begins with a 0 too many."""
-        if not _ZERO_LED.search(data):
-            return None
-        cells = self._parsed(data, {name: "text"}).column(name).to_pylist()
-        return next((cell for cell in cells if cell and _ZERO_LED.match(cell.strip().encode())), None)
+    def led_by_zero(self, names: Sequence[str], data: bytes) -> dict[str, str]:
+        """Of each of these columns of integers the first cell that begins with a 0 too many, if there is one."""
+        if not names or not _ZERO_LED.search(data):
+            return {}
+        from pyarrow import compute
+
+        texts = self._parsed(data, dict.fromkeys(names, "text"))
+        hits = {n: texts.column(n).filter(compute.match_substring_regex(texts.column(n), r"^\s*0\d")) for n in names}
+        return {name: _trimmed(cells)[0].as_py() for name, cells in hits.items() if len(cells)}
 
     def _bytes(self, stop: int) -> bytes:
         with _opened(self.path) as file:

@@ -117,6 +117,7 @@ def test_columns_of_dates_have_their_own_formats(tmp_path):
 def test_labels_that_begin_with_0_are_texts(tmp_path, monkeypatch):
     source = loaded(tmp_path, "a,code\n05,007\n06,7\n", label="code")
     assert source.reading.types == {"a": "number", "code": "text"}
+    assert source.notes == ("a: read as numbers, so that 05 becomes 5; --category a keeps it, as a category",)
     assert read_all(source)["code"].tolist() == ["007", "7"]
     assert loaded(tmp_path, "a,code\n05,007\n06,7\n", target="code").reading.types["code"] == "integer"
     monkeypatch.setattr(csv, "BLOCK_NBYTES", 16)
@@ -124,6 +125,14 @@ def test_labels_that_begin_with_0_are_texts(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"label '007' in column 'code' begins with 0\. Say --category code"):
         read_all(loaded(tmp_path, later, label="code"))
     assert set(read_all(loaded(tmp_path, later, label="code", category="code"))["code"]) == {"7", "007"}
+
+
+def test_zeros_that_numbers_lose_are_noted(tmp_path):
+    text = "zip,n,month,share,d,y\n99817,0,10,0.5,2024-01-05,1\n, 0,,1,2024-01-06,2\n 01067,1, 01,01,2024-01-07,2\n"
+    assert [*loaded(tmp_path, text, target="y").notes] == [
+        "zip, month: read as numbers, so that 01067 becomes 1067; --category zip keeps it, as a category"
+    ]
+    assert not loaded(tmp_path, text, target="y", category=["zip", "month"]).notes
 
 
 def test_a_given_name_in_the_first_line_makes_it_a_header(tmp_path):
