@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -34,7 +34,8 @@ class Detail(NamedTuple):
 
 
 class Measured:
-    """The sums of an evaluation. Those of several workers can be added: their `sums` are vectors of one length."""
+    """The sums of an evaluation. Those of several workers can be added: after `share`, their `sums` are vectors of one
+    length."""
 
     def __init__(self, losses: Sequence[LossMetrics] = ()) -> None:
         self._losses = losses
@@ -49,6 +50,11 @@ class Measured:
         for loss in self._losses:
             loss.update(self._rows + step.first_row, rows)
         self._rows += step.total_rows
+
+    def share(self, rank: int, numbers: Callable[[int], Sequence[int]]) -> None:
+        """Make the sums those that can be added. numbers: every rank's number, by rank. Collective."""
+        for metric in self._set.values():
+            metric.share(rank, numbers)
 
     @property
     def sums(self) -> np.ndarray:

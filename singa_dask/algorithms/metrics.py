@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -43,6 +43,9 @@ class SetMetric(ABC):
     @abstractmethod
     def update(self, rows: Rows) -> None:
         """Add rows to the state."""
+
+    def share(self, rank: int, numbers: Callable[[int], Sequence[int]]) -> None:  # noqa: B027 - most need nothing
+        """Make the state ready to be added to those of other ranks. numbers: every rank's number. Collective."""
 
     @abstractmethod
     def result(self) -> Any:
@@ -122,33 +125,76 @@ class IoU(_Counts):
 class AUC(SetMetric):
     """The area under the ROC curve: of the second of two classes, else the mean over classes, each against the rest.
 
-    Probabilities p are counted in BINS equal bins of log(p / (1 - p)) from -LIMIT to LIMIT. Rows of one bin count as
-    equal: their odds differ by at most 1.6 %. A class without rows, or with all of them, is left out of the mean.
+    Exact while the probabilities, classes and weights of all rows are at most EXACT numbers. Of more rows the
+    probabilities p are counted in equal bins of log(p / (1 - p)) from -LIMIT to LIMIT, BINS of them for all classes
+    together; rows of one bin count as equal. A class without rows, or with all of them, is left out of the mean.
     """
 
-    BINS, LIMIT = 2048, 16.0
+    EXACT, BINS, LEAST_BINS, LIMIT = 1 << 20, 1 << 16, 2048, 32.0
 
     def __init__(self, classes: int) -> None:
         self._columns = slice(1, 2) if classes == 2 else slice(None)
-        self.state = np.zeros((1 if classes == 2 else classes) * 2 * self.BINS)
+        self._classes = np.arange(classes)[self._columns]
+        self._width, self._nbins = len(self._classes) + 2, max(self.LEAST_BINS, self.BINS // len(self._classes))
+        self._rows: list[np.ndarray] = []  # probabilities, class, weight; empty once they are counted in bins
+        self._count, self._bins, self._exact, self.state = 0, np.zeros(0), True, np.zeros(0)
 
     def update(self, rows: Rows) -> None:
-        prediction, target, weight, _ = rows
-        classes = np.arange(prediction.shape[1])[self._columns]
-        p = prediction[:, self._columns].astype(np.float64)
-        with np.errstate(divide="ignore"):
-            logit = np.clip(np.log(p) - np.log1p(-p), -self.LIMIT, self.LIMIT)
-        bins = np.minimum((logit + self.LIMIT) * (self.BINS / (2 * self.LIMIT)), self.BINS - 1).astype(np.intp)
-        positive = (target[:, None] == classes).astype(np.intp)
-        place = (np.arange(len(classes)) * 2 + positive) * self.BINS + bins
-        np.add.at(self.state, place, np.broadcast_to(weight[:, None], place.shape))
+        self._rows.append(np.column_stack([rows.prediction[:, self._columns], rows.target, rows.weight]))
+        self._count += len(rows.target)
+        if self._count * self._width > self.EXACT:
+            self._to_bins()
+
+    def share(self, rank: int, numbers: Callable[[int], Sequence[int]]) -> None:
+        counts = list(map(int, numbers(self._count)))
+        self._exact = sum(counts) * self._width <= self.EXACT
+        if self._exact:
+            state, start = np.zeros((sum(counts), self._width)), sum(counts[:rank])
+            state[start : start + self._count] = np.concatenate([state[:0], *self._rows])
+            self.state = state.reshape(-1)
+        else:
+            self._to_bins()
+            self.state = self._bins
 
     def result(self) -> float:
-        negative, positive = np.moveaxis(self.state.reshape(-1, 2, self.BINS), 1, 0)
-        below = negative.cumsum(axis=1) - negative / 2
-        pairs = negative.sum(axis=1) * positive.sum(axis=1)
-        areas = (positive * below).sum(axis=1)[pairs > 0] / pairs[pairs > 0]
-        return float(areas.mean()) if areas.size else float("nan")
+        if not self.state.size:  # of one worker
+            self.share(0, lambda count: [count])
+        if self._exact:
+            rows = self.state.reshape(-1, self._width)
+            areas = [self._area(*_by_value(rows[:, i], rows[:, -2] == c, rows[:, -1])) for i, c in self._numbered]
+        else:
+            areas = [self._area(*counts) for counts in self.state.reshape(-1, 2, self._nbins)]
+        defined = [area for area in areas if area is not None]
+        return float(np.mean(defined)) if defined else float("nan")
+
+    @property
+    def _numbered(self) -> list[tuple[int, int]]:
+        return list(enumerate(self._classes.tolist()))
+
+    def _to_bins(self) -> None:
+        if not self._bins.size:
+            self._bins = np.zeros(len(self._classes) * 2 * self._nbins)
+        for rows in self._rows:
+            p, target, weight = rows[:, :-2], rows[:, -2:-1], rows[:, -1:]
+            with np.errstate(divide="ignore"):
+                logit = np.clip(np.log(p) - np.log1p(-p), -self.LIMIT, self.LIMIT)
+            bins = np.minimum((logit + self.LIMIT) * (self._nbins / (2 * self.LIMIT)), self._nbins - 1).astype(np.intp)
+            place = (np.arange(len(self._classes)) * 2 + (target == self._classes)) * self._nbins + bins
+            np.add.at(self._bins, place, np.broadcast_to(weight, place.shape))
+        self._rows.clear()
+
+    @staticmethod
+    def _area(negative: np.ndarray, positive: np.ndarray) -> float | None:
+        """Of the weights at ascending scores; None if there is only one class."""
+        pairs = negative.sum() * positive.sum()
+        return (positive * (negative.cumsum() - negative / 2)).sum() / pairs if pairs > 0 else None
+
+
+def _by_value(score: np.ndarray, positive: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The weights of the negative and of the positive rows at each distinct score, ascending."""
+    distinct, place = np.unique(score, return_inverse=True)
+    negative, of_positive = (np.bincount(place, weight * which, distinct.size) for which in (~positive, positive))
+    return negative, of_positive
 
 
 class Confusion(SetMetric):

@@ -128,6 +128,7 @@ class Model:
         """
         measured = self._evaluator(metrics).measure(self._mini_batches(*feed_of(self._test_net, x, y), batchsize))
         if self.partitioned:
+            measured.share(self.ranks.rank, self.ranks.numbers)
             measured.sums = self.ranks.sum(measured.sums)
         return measured.numbers | {name: detail.value for name, detail in measured.details.items()}
 

@@ -44,6 +44,7 @@ def evaluate_group(replica: Replica, phase: int, feed: Feed, stop_requested: Cal
     if stopped:
         return None
     net.close()
+    measured.share(comm.rank, lambda number: comm.all_gather_number(number).tolist())
     message = measured.sums
     comm.all_reduce(message)
     measured.sums = message

@@ -42,13 +42,16 @@ def values(targets, seed=0):
 
 def measured(name, prediction, target, weight, parts=3):
     """The metric from the sum of the states of several workers."""
-    states = []
+    metrics = []
     for part in range(parts):
         metric = make_metric(name, prediction.shape[1])
         for some in np.array_split(np.arange(len(target))[part::parts], 4):
             metric.update(Rows(prediction[some], target[some], weight[some], some))
-        states.append(metric.state)
-    metric.state = np.sum(states, axis=0)
+        metrics.append(metric)
+    counts = [len(target[part::parts]) for part in range(parts)]
+    for rank, metric in enumerate(metrics):
+        metric.share(rank, lambda own: counts)
+    metric.state = np.sum([metric.state for metric in metrics], axis=0)
     return metric.result()
 
 
@@ -82,7 +85,9 @@ def test_is_that_of_scikit_learn(name, size, weighted):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("classes", [2, 5])
-def test_auc_is_that_of_scikit_learn_up_to_its_bins(classes, weighted):
+@pytest.mark.parametrize(("exact", "off"), [(AUC.EXACT, 1e-12), (0, 2e-4)])
+def test_auc_is_that_of_scikit_learn(monkeypatch, classes, weighted, exact, off):
+    monkeypatch.setattr(AUC, "EXACT", exact)
     p, labels, weight = classified(classes)
     weight = weight if weighted else np.ones(ROWS)
     if classes == 2:
@@ -92,13 +97,38 @@ def test_auc_is_that_of_scikit_learn_up_to_its_bins(classes, weighted):
         expected = np.mean(each)  # scikit-learn's "ovr" takes no weights
         assert weighted or expected == pytest.approx(sk.roc_auc_score(labels, p, multi_class="ovr"))
     assert 0.6 < expected < 0.95
-    assert measured("auc", p, labels, weight) == pytest.approx(expected, abs=2e-4)
-    # With scores in the middle of bins nothing is lost.
-    middle = (np.random.default_rng(1).integers(0, AUC.BINS, p.shape) + 0.5) * (2 * AUC.LIMIT / AUC.BINS) - AUC.LIMIT
-    p = 1 / (1 + np.exp(-middle))
-    each = [sk.roc_auc_score(labels == c, middle[:, c], sample_weight=weight) for c in range(classes)]
-    expected = each[1] if classes == 2 else np.mean(each)
-    assert measured("auc", p, labels, weight) == pytest.approx(expected, rel=1e-12)
+    assert measured("auc", p, labels, weight) == pytest.approx(expected, abs=off)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("centre", "spread", "positives"),
+    [(-8, 1e-3, 4), (0, 1e-4, 500), (0, 60, 10000), (9, 0.01, 40), (0, 1.5, 6000)],
+    ids=["rare", "narrow", "overconfident", "sure", "ordinary"],
+)
+def test_auc_tells_scores_apart_however_close(centre, spread, positives, weighted):
+    draw, rows = np.random.default_rng(4), 20_000
+    labels = np.zeros(rows, int)
+    labels[draw.choice(rows, positives, replace=False)] = 1
+    logit = (centre + spread * (draw.standard_normal(rows) + labels)).astype(np.float32)
+    score = (1 / (1 + np.exp(-logit.clip(-80)))).astype(np.float32)
+    weight = draw.random(rows) if weighted else np.ones(rows)
+    p = np.stack([1 - score, score], axis=1).astype(np.float64)
+    expected = sk.roc_auc_score(labels, score, sample_weight=weight)
+    assert 0.55 < expected < 0.95
+    assert measured("auc", p, labels, weight) == pytest.approx(expected, abs=1e-9)
+
+
+def test_auc_of_many_rows_does_not_keep_them(monkeypatch):
+    monkeypatch.setattr(AUC, "EXACT", 300)
+    p, labels, weight = classified(2)
+    alone, many = make_metric("auc", 2), Rows(p, labels, weight, np.arange(ROWS))
+    alone.update(many)
+    alone.update(many)
+    assert not alone._rows
+    expected = sk.roc_auc_score(labels, p[:, 1], sample_weight=weight)
+    assert alone.result() == pytest.approx(expected, abs=2e-4)
+    assert alone.state.size == 2 * AUC.BINS
 
 
 def test_classes_that_do_not_occur():
@@ -165,6 +195,7 @@ def evaluated(comm, layers, names, dim):
         for number, batch in enumerate(batches())
     ]
     result = Evaluator(net, BP(), names, rows=41).measure(feeds)
+    result.share(comm.rank, lambda number: comm.all_gather_number(number).tolist())
     sums = result.sums
     comm.all_reduce(sums)
     result.sums = sums
