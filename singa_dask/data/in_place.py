@@ -15,7 +15,7 @@ from singa_dask.data.schema import Reading, Schema
 from singa_dask.data.shards import contiguous_range, open_untrusted, window_hash
 from singa_dask.data.sources.conventions import packing
 from singa_dask.data.statistics import Statistics
-from singa_dask.data.writer import choose_window, finish, weight_of
+from singa_dask.data.writer import choose_window, finish, mask_of, weight_of
 from singa_dask.errors import DataError
 
 _CONVERT = "Leave out --in-place: the samples are then copied into shards."
@@ -49,7 +49,7 @@ def index(
         shards.append(Shard(str(path), total, _hashes(of, total, window)))
         for column in columns:
             weight = None if column.role is Role.WEIGHT else weight_of(columns, of)
-            own = _statistics(path, column, of[column.name], weight)
+            own = _statistics(path, column, of[column.name], weight, mask_of(column, columns, of))
             statistics[column.name] = statistics[column.name].merge(own)
     labelled = [_with_classes(column, [of[column.name] for of in arrays.values()]) for column in columns]
     schema = Schema(tuple(labelled), reading=Reading("hdf5"))
@@ -106,12 +106,15 @@ def _hashes(arrays: Mapping[str, np.ndarray], total: int, window: int) -> tuple[
     return tuple(window_hash(array[start : start + window] for array in arrays.values()) for start in starts)
 
 
-def _statistics(path: Path, column: Column, array: np.ndarray, weight: np.ndarray | None) -> Statistics:
+def _statistics(
+    path: Path, column: Column, array: np.ndarray, weight: np.ndarray | None, mask: np.ndarray | None
+) -> Statistics:
     found = Statistics.none(column.values)
     rows = max(1, _BATCH_NBYTES // column.nbytes)
     for start in range(0, len(array), rows):
         part = array[start : start + rows]
-        own = Statistics.of(part, None if weight is None else weight[start : start + rows])
+        factors = (None if factor is None else factor[start : start + rows] for factor in (weight, mask))
+        own = Statistics.of(part, *factors)
         with np.errstate(over="ignore"):
             finite = np.isfinite(part.astype(np.float32, copy=False)).all(axis=1)
         if not finite.all():

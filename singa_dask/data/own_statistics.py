@@ -14,6 +14,7 @@ from singa_dask.data.plan import StreamConf, own_windows
 from singa_dask.data.shards import ShardFolder
 from singa_dask.data.statistics import Statistics
 from singa_dask.data.windows import own_spans
+from singa_dask.data.writer import mask_of
 
 _NBYTES = 16 << 20  # read at a time
 
@@ -29,12 +30,14 @@ def with_statistics(column: Column, manifest: Manifest, conf: StreamConf, length
         spans = [(window.start, window.start + window.samples) for window in windows]
     found, shards = Statistics.none(column.values), ShardFolder(manifest)
     weight = next((of.name for of in manifest.columns if of.role is Role.WEIGHT), "")
+    mask = next((of.name for of in manifest.columns if of.role is Role.MASK), "")
     at_a_time = max(1, _NBYTES // column.nbytes)
-    for rows, counts, weights in _read(shards, [column.name, lengths, weight], spans, at_a_time):
+    for rows, counts, weights, masks in _read(shards, [column.name, lengths, weight, mask], spans, at_a_time):
         steps = rows.reshape(len(rows), -1, column.values)
         read = np.ones(steps.shape[:2], bool) if counts is None else np.arange(steps.shape[1]) < counts.reshape(-1, 1)
         each = None if weights is None else np.broadcast_to(weights.reshape(-1, 1), read.shape)[read]
-        found = found.merge(Statistics.of(steps[read], each))
+        of_values = None if masks is None else mask_of(column, manifest.columns, {mask: masks})
+        found = found.merge(Statistics.of(steps[read], each, of_values))
     return found.in_column(column)
 
 

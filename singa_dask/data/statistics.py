@@ -17,10 +17,10 @@ from singa_dask.data.columns import Column
 class Statistics:
     """Of every position of a sample: mean and sum of squared distances from it, (D,) float64, over `count` samples.
 
-    A sample of weight w is as good as w samples.
+    A sample of weight w is as good as w samples. count: with a mask (D,), one for each position.
     """
 
-    count: float
+    count: float | np.ndarray
     mean: np.ndarray
     squares: np.ndarray
 
@@ -30,14 +30,21 @@ class Statistics:
         return cls(0, np.zeros(values), np.zeros(values))
 
     @classmethod
-    def of(cls, x_ND: np.ndarray, weight_N: np.ndarray | None = None) -> Statistics:
-        """Of these samples, at least one."""
+    def of(cls, x_ND: np.ndarray, weight_N: np.ndarray | None = None, mask_ND: np.ndarray | None = None) -> Statistics:
+        """Of these samples, at least one. mask: how much each value counts, times the weight of its sample."""
         from singa_dask.data import numba_statistics  # imports Numba
 
         x_ND = x_ND.reshape(len(x_ND), -1)
         if x_ND.dtype == np.float16:  # which Numba does not compute with
             x_ND = x_ND.astype(np.float32)
         weight = np.empty(0) if weight_N is None else weight_N.astype(np.float64)
+        if mask_ND is not None:
+            mask = mask_ND.astype(np.float64)
+            centre = x_ND[np.argmax(mask > 0, axis=0), np.arange(x_ND.shape[1])].astype(np.float64)
+            x = np.ascontiguousarray(x_ND)
+            counts, sums, squares = numba_statistics.counted_sums(x, centre, weight, mask)
+            mean = sums / np.where(counts > 0, counts, 1)
+            return cls(counts, np.where(counts > 0, centre + mean, 0), np.maximum(squares - sums * mean, 0))
         count = len(x_ND) if weight_N is None else float(weight.sum())
         if not count:
             return cls.none(x_ND.shape[1])
@@ -48,28 +55,36 @@ class Statistics:
 
     def merge(self, other: Statistics) -> Statistics:
         """Of both sets of samples (Chan et al. 1979)."""
-        if not self.count or not other.count:
-            return self if self.count else other
+        if not np.any(self.count) or not np.any(other.count):
+            return self if np.any(self.count) else other
         count = self.count + other.count
+        share = other.count / np.where(count > 0, count, 1)
         delta = other.mean - self.mean
-        squares = self.squares + other.squares + np.square(delta) * (self.count * other.count / count)
-        return Statistics(count, self.mean + delta * (other.count / count), squares)
+        squares = self.squares + other.squares + np.square(delta) * (self.count * share)
+        return Statistics(count, self.mean + delta * share, squares)
 
     def in_column(self, column: Column) -> Column:
         """The column with its `mean` and `std`."""
-        mean = self.mean.reshape(column.shape)
         axes = column.statistics_axes
-        centre = mean.mean(axis=axes, keepdims=True)
-        spread = self.squares.reshape(column.shape) / (self.count or 1) + np.square(mean - centre)
-        std = np.sqrt(spread.mean(axis=axes))
+        # Each position counts as its samples do.
+        count = np.broadcast_to(self.count, self.mean.shape).reshape(column.shape)
+        share = count / count.max() if count.any() else np.ones(column.shape)
+        total = share.sum(axis=axes, keepdims=True)
+        total = np.where(total > 0, total, 1)
+        mean = self.mean.reshape(column.shape)
+        centre = (share * mean).sum(axis=axes, keepdims=True) / total
+        spread = self.squares.reshape(column.shape) / np.where(count > 0, count, 1) + np.square(mean - centre)
+        std = np.sqrt((share * spread).sum(axis=axes, keepdims=True) / total).squeeze(axis=axes)
         return replace(
-            column, mean=tuple(np.atleast_1d(mean.mean(axis=axes)).tolist()), std=tuple(np.atleast_1d(std).tolist())
+            column,
+            mean=tuple(np.atleast_1d(centre.squeeze(axis=axes)).tolist()),
+            std=tuple(np.atleast_1d(std).tolist()),
         )
 
     def write(self, path: Path, shape: tuple[int, ...]) -> None:
         """`mean` and `std`, float32, in the sample's shape. std is 1 at constant positions, where (x - mean) / std is
         then 0."""
-        std = np.sqrt(self.squares / (self.count or 1))
+        std = np.sqrt(self.squares / np.where(np.equal(self.count, 0), 1, self.count))
         with h5py.File(path, "w") as file:
             file.create_dataset("mean", data=self.mean.astype("<f4").reshape(shape))
             file.create_dataset("std", data=np.where(std > 0, std, 1).astype("<f4").reshape(shape))

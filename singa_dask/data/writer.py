@@ -175,7 +175,8 @@ def write_shard(
                     rows = arrays[column.name]
                     _write_at(file.fileno(), rows, offsets[column.name] + position * column.nbytes)
                     if column.role not in NUMBERED:
-                        own = Statistics.of(rows, None if column.role is Role.WEIGHT else weight)
+                        of_samples = None if column.role is Role.WEIGHT else weight
+                        own = Statistics.of(rows, of_samples, mask_of(column, columns, arrays))
                         statistics[column.name] = statistics[column.name].merge(own)
                 count = len(arrays[columns[0].name])
                 for start in range(0, count, window):
@@ -193,6 +194,18 @@ def write_shard(
 def weight_of(columns: Sequence[Column], arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
     """The weights of samples among the arrays of these columns: (n,)."""
     return next((arrays[column.name].reshape(-1) for column in columns if column.role is Role.WEIGHT), None)
+
+
+def mask_of(column: Column, columns: Sequence[Column], arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """What the mask among the arrays of these columns says of each value of a target: (n, values); None if there is no
+    mask, or none that fits."""
+    mask = next((other for other in columns if other.role is Role.MASK), None)
+    if mask is None or column.role is not Role.TARGET or column.values % mask.values:
+        return None
+    own, channels = arrays[mask.name].reshape(-1, mask.values), column.values // mask.values
+    if column.channels is Channels.FIRST:
+        return np.tile(own, (1, channels))
+    return np.repeat(own, channels, axis=1)
 
 
 def finish(

@@ -136,8 +136,7 @@ def _columns_job(
     classify, shape = targets.role is Role.LABEL, _shape_of(columns)
     field = is_field(shape, targets.net_shape)
     share: dict[str, Any] = {} if validation else {"validation_share": SHARE}
-    masked = any(column.role is Role.MASK for column in train.manifest.columns)
-    common: dict[str, Any] = {"normalise": True} | ({} if classify or masked else {"normalise_target": True})
+    common: dict[str, Any] = {"normalise": True} | ({} if classify else {"normalise_target": True})
     elsewhere = [phase for phase, split in ((Phase.kVal, validation), (Phase.kTest, test)) if split]
     batch = _rows(train, BATCH_SIZE, FIELD_VALUES if field else 0)
     inputs = _inputs(train, columns, batch, exclude=elsewhere, **share, **common)

@@ -163,11 +163,6 @@ class _Resolver:
         _check_target_shape(store, shape, info)
         store.target_shape[:] = shape
         store.label_shape[:] = labels.job_shape if labels is not None and labels.of_positions else ()
-        masks = [column.name for column in info.manifest.columns if column.role is Role.MASK]
-        if masks and targets and store.normalise_target and phase == Phase.kTrain:
-            message = "cannot be used with a mask: the statistics count the masked values, which are 0"
-            hint = "Leave it out, and scale the targets before, or give target_mean and target_std."
-            raise ConfigError(Problem("store_conf.normalise_target", message, "true", hint))
         constant = resolve_normalisation(store, info.column, fitted.column, fitted.labels if targets else None)
         if constant and phase == Phase.kTrain:
             logger.warning("%s: constant in the training data, and of no use: %s", info.path, _shortened(constant))

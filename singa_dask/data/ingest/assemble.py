@@ -51,11 +51,11 @@ def assembled(path: Path) -> tuple[Shard, dict[str, Statistics]] | None:
     """A shard that is there and complete, with its statistics."""
     try:
         told = json.loads(path.with_suffix(".json").read_text())
-        means, squares = np.fromfile(path.with_suffix(".moments")).reshape(2, -1)
+        counts, means, squares = np.fromfile(path.with_suffix(".moments")).reshape(3, -1)
         statistics, start = {}, 0
         for name, (count, values) in told["statistics"].items():
             place = slice(start, start + values)
-            statistics[name] = Statistics(count, means[place], squares[place])
+            statistics[name] = Statistics(counts[place] if count is None else count, means[place], squares[place])
             start += values
         shard = Shard(told["file"], told["samples"], tuple(told["windows"]))
         return (shard, statistics) if path.stat().st_size == told["nbytes"] else None
@@ -69,9 +69,15 @@ def _note(path: Path, shard: Shard, statistics: dict[str, Statistics]) -> None:
         "samples": shard.samples,
         "windows": shard.windows,
         "nbytes": path.stat().st_size,
-        "statistics": {name: (found.count, found.mean.size) for name, found in statistics.items()},
+        "statistics": {
+            name: (None if isinstance(found.count, np.ndarray) else found.count, found.mean.size)
+            for name, found in statistics.items()
+        },
     }
-    moments = [np.concatenate([getattr(found, of) for found in statistics.values()]) for of in ("mean", "squares")]
+    moments = [
+        np.concatenate([np.broadcast_to(getattr(found, of), found.mean.shape) for found in statistics.values()])
+        for of in ("count", "mean", "squares")
+    ]
     try:
         np.concatenate(moments).tofile(path.with_suffix(".moments"))
         temporary = path.with_suffix(f".{os.getpid()}")

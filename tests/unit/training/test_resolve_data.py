@@ -133,7 +133,6 @@ def test_the_same_samples_are_held_out_in_all_phases(tmp_path):
     ("extra", "store", "refused", "told"),
     [
         ("mask", {}, r"has the mask 'mask', but no layer reads it.*third source", ""),
-        ("mask", {"normalise_target": True}, "normalise_target: cannot be used with a mask", ""),
         ("weight", {}, "", "has the weight 'weight', but no layer reads it"),
     ],
 )
