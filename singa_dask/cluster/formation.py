@@ -15,7 +15,7 @@ from distributed.utils import get_ip, get_ipv6
 
 from singa_dask.cluster.bootstrap import this_node
 from singa_dask.cluster.group import Group, GroupFailed
-from singa_dask.cluster.held_for_others import take_tasks, without_tasks_and_data
+from singa_dask.cluster.held_for_others import take_tasks, without_a_thread, without_tasks_and_data
 from singa_dask.cluster.join import RankPlan
 from singa_dask.cluster.pmi_server import PmiServer
 from singa_dask.cluster.rank import JoinFailed, rank_formed, rank_task, release_worker, reserve_worker
@@ -83,6 +83,7 @@ def form_group(
     deadline = time.monotonic() + timeout_s  # they may have been waited for
     try:
         workers, world_ranks = forming.in_one_world(workers, deadline)
+        forming.wait_for_threads(workers, deadline)
         deadline = max(deadline, time.monotonic() + min(timeout_s, _JOIN_S))
         with nullcontext() if world_ranks else _pmi_server(workers) as server:
             return forming.started(workers, world_ranks, server, deadline)
@@ -197,6 +198,19 @@ class _Forming:
                 said = True
             time.sleep(_LOOK_S)
         return fresh
+
+    def wait_for_threads(self, workers: Sequence[WorkerInfo], deadline: float) -> None:
+        """Wait until each worker has a thread for its rank."""
+        addresses, began, said = [worker.address for worker in workers], time.monotonic(), False
+        while busy := without_a_thread(self.client, addresses):
+            why = f"others' tasks have all threads of workers: {busy}"
+            if time.monotonic() >= deadline:
+                raise self.error(f"{why}. Wait for these tasks, or start workers with more threads.")
+            if not said and time.monotonic() >= began + _UNMENTIONED_S:
+                logger.warning("waiting up to %.0f s: %s", deadline - time.monotonic(), why)
+                said = True
+            self._taken(addresses)
+            time.sleep(_LOOK_S)
 
     def _taken(self, addresses: Iterable[str]) -> dict[str, str]:
         """Reserve these workers for longer. Returns who else has them, of those that others have."""

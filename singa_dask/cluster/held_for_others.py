@@ -45,6 +45,20 @@ def without_tasks_and_data(client: Any, addresses: Collection[str]) -> tuple[set
     return gone | serving | left - late, "; ".join(held)
 
 
+def without_a_thread(client: Any, addresses: Iterable[str]) -> str:
+    """Those of these workers whose threads all have tasks, in words: a rank would wait for one."""
+    taken = run_each(client, _running, dict.fromkeys(addresses, ()), _ANSWER_S).items()
+    return "; ".join(
+        _in_words(address, "runs", tasks) for address, tasks in taken if isinstance(tasks, list) and tasks
+    )
+
+
+def _running(dask_worker: Any = None) -> list[str]:
+    """The tasks that have the threads of a worker, if no thread is free."""
+    running = [task.key for task in (*dask_worker.state.executing, *dask_worker.state.ready)]
+    return list(map(str, running)) if len(running) >= dask_worker.state.nthreads else []
+
+
 def _listed(client: Any, what: str, addresses: Collection[str]) -> dict[str, list[str]]:
     """The keys of each worker's tasks ("processing") or data ("has_what")."""
     wanted = list(addresses)

@@ -20,7 +20,6 @@ from singa_dask.data.ingest.options import SHARES, SPLIT_OPTIONS, Splits
 from singa_dask.data.ingest.repeats import note_repeats
 from singa_dask.data.ingest.write import ENCODING_OPTIONS, write
 from singa_dask.data.manifest import Manifest, warn_of_note
-from singa_dask.data.schema import Reading
 from singa_dask.data.sources import csv, hdf5, images, kvfile, netcdf, npz, parquet, zarr
 from singa_dask.data.sources.source import Source
 from singa_dask.data.writer import write_shards
@@ -121,7 +120,7 @@ def shard_files(
 
 
 def _read_as(what: str, source: Source) -> Source:
-    return source if source.reading.format else replace(source, reading=Reading(what))
+    return replace(source, reading=replace(source.reading, format=what))
 
 
 def shard_recipe(

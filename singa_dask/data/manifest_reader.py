@@ -89,6 +89,8 @@ def _reading(entry: _Fields) -> Reading:
             lambda v: _is_texts_by_name(v) and {*v.values()} <= {*TYPES},
             f"must hold one of {', '.join(TYPES)} for each column",
         ),
+        entry.take("datasets", _is_texts_by_name, "must hold a text for each column"),
+        entry.take("dimensions", _is_texts_by_name, "must hold a text for each column"),
     )
 
 

@@ -22,9 +22,10 @@ TYPES = ("number", "integer", "text", "true or false", "date", "zoned date")
 class Reading:
     """How a source was read, so that other files are read in the same way.
 
-    format: of `singa-dask shard`, "" for arrays and tables in memory. The others are of CSV: separator; header:
-    whether the first line names the columns; dates: formats of dates that are not ISO 8601, by column; types: one of
-    TYPES, by column.
+    format: of `singa-dask shard`, "" for arrays and tables in memory. Of CSV: separator; header: whether the first
+    line names the columns; dates: formats of dates that are not ISO 8601, by column; types: one of TYPES, by column.
+    Of arrays: datasets: the path of each, by column; dimensions: the names of those of a sample, with / between them,
+    by column.
     """
 
     format: str = ""
@@ -32,6 +33,8 @@ class Reading:
     header: bool = True
     dates: Mapping[str, str] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
+    datasets: Mapping[str, str] = field(default_factory=dict)
+    dimensions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from singa_dask.data.shared_files import in_place_files
 from singa_dask.data.store import columns_of, record_column, sample_shapes
 from singa_dask.data.windows import own_spans
 from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.inference.described import Described
 from singa_dask.inference.model import Model
 from singa_dask.job import graph_phase
 from singa_dask.job.job_pb2 import Phase, StoreProto
@@ -174,6 +175,26 @@ def check_described(model: Model) -> None:
         )
 
 
+def _check_alike(folder: Path, manifest: Manifest, known: Described, column: Column, labels: Column | None) -> None:
+    """Raises DataError if the dimensions of samples or the classes of labels are others than in training."""
+    hint = "Predict the file itself, or write the shards with like= the manifest of the training data."
+    own = manifest.schema.reading.dimensions.get(column.name)
+    trained = known.schema.reading.dimensions.get(known.column.name)
+    if own and trained and own != trained:
+        raise DataError(f"{folder}: has samples along {own}, but the net was trained along {trained}. {hint}")
+    names = [*labels.classes] if labels is not None and isinstance(labels.classes, tuple) else []
+    expected = _names_of(known.answers)
+    if names != expected[: len(names)] and expected:
+        told = f"has the classes {', '.join(names[:8])}, but the net was trained with {', '.join(expected[:8])}"
+        raise DataError(f"{folder}: {told}. {hint}")
+
+
+def _names_of(labels: Column | None) -> list[str]:
+    if labels is None or labels.classes is None:
+        return []
+    return list(map(str, range(labels.classes) if isinstance(labels.classes, int) else labels.classes))
+
+
 def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -> list[ShardBlock]:
     """The samples of folders of shards, by the input layers that read them.
 
@@ -197,6 +218,8 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
                 "Predict the table itself, or write the shards with like= the manifest of the training data."
             )
         column, labels = columns_of(_readable(store, manifest), manifest)
+        if described is not None:
+            _check_alike(folder, manifest, described, column, labels)
         sample_shapes(tuple(store.shape), record_column(store, column), folder)
         inputs.append(
             ShardInput(

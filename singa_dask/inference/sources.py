@@ -14,13 +14,15 @@ from singa_dask.data.columns import Column, Role
 from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.data.resolve import resolve
 from singa_dask.data.sources import netcdf
+from singa_dask.data.sources.arrays import NoDataset
 from singa_dask.data.sources.files import RowsBlock
 from singa_dask.data.sources.source import Block as RawBlock
 from singa_dask.data.sources.source import Source, spans_of
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.data.writer import X, Y
+from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.files import FILE, FOLDER, kind_of
 from singa_dask.inference.blocks import Block, Samples, channels_last, check_described, shard_blocks
-from singa_dask.inference.described import numbers, raw_name
+from singa_dask.inference.described import Described, numbers, raw_name
 from singa_dask.inference.model import Model
 
 TABLES = ("csv", "parquet")
@@ -52,18 +54,23 @@ def blocks_of(
             f"Name a dataset for each of the input layers {', '.join(layers)}: {' '.join('--x NAME' for _ in layers)}."
         )
         raise ConfigError(Problem("--x", f"the net has {len(layers)} input layers", ", ".join(source.x), hint))
-    return [FileBlock(block, source.x, source.y, source.table, source.classes) for block in source.blocks]
+    own = {name: X if len(source.x) == 1 else name for name in source.x}
+    own |= {name: Y if len(source.y) == 1 else name for name in source.y}
+    dimensions = {name: source.reading.dimensions.get(column, "") for name, column in own.items()}
+    return [FileBlock(block, source.x, source.y, source.table, source.classes, dimensions) for block in source.blocks]
 
 
 @dataclass(frozen=True)
 class FileBlock:
-    """Samples of a source. x, y: its columns. table: whether x are the columns of a table. classes: as in `Source`."""
+    """Samples of a source. x, y: its columns. table: whether x are the columns of a table. classes: as in `Source`.
+    dimensions: those of a sample, by column, as in `Reading`."""
 
     block: RawBlock
     x: tuple[str, ...]
     y: tuple[str, ...]
     table: bool
     classes: Mapping[str, Sequence[str]]
+    dimensions: Mapping[str, str]
 
     @property
     def files(self) -> Sequence[Path]:
@@ -79,15 +86,29 @@ class FileBlock:
         x, answers = {}, {}
         for i, layer in enumerate(known.needed):
             if not self.table:
-                known_as = described[layer].column if layer in described else None
-                x[layer] = _arranged(np.asarray(raw[self.x[i]]), known_as)
+                x[layer] = self._arranged(raw, self.x[i], described.get(layer), "column")
             else:
                 x[layer] = described[layer].features(table) if layer in described else numbers(table, self.x)
         for layer in known.answering if self.y else ():
             column = described[layer].answers if layer in described else None
             name = raw_name(column) if column is not None and raw_name(column) in self.y else self.y[0]
-            answers[layer] = self._answers(name, _arranged(np.asarray(raw[name]), column), column)
+            values = self._arranged(raw, name, described.get(layer), "answers")
+            answers[layer] = self._answers(name, values, column)
         return Samples(x, answers)
+
+    def _arranged(self, raw: Mapping[str, Any], name: str, described: Described | None, which: str) -> np.ndarray:
+        """The values of a dataset with the dimensions as in training, and the channels last. Raises DataError."""
+        values, column = np.asarray(raw[name]), None if described is None else getattr(described, which)
+        if described is None or column is None:
+            return values
+        trained = described.schema.reading.dimensions.get(column.name, "").split("/")
+        own = self.dimensions.get(name, "").split("/")
+        if own != trained and own[0] and trained[0]:
+            if sorted(own) != sorted(trained):
+                told = f"has samples along {', '.join(own)}, but the net was trained along {', '.join(trained)}"
+                raise DataError(f"{name}: {told}. Rename or select the dimensions.")
+            values = values.transpose(0, *(1 + own.index(name) for name in trained))
+        return values if values.shape[1:] != column.shape else channels_last(values, column)
 
     def _answers(self, name: str, values: np.ndarray, column: Column | None) -> np.ndarray:
         """Labels as the names of their classes where these are known, and other values as they are."""
@@ -107,10 +128,6 @@ def grid_of(blocks: Sequence[Block]) -> netcdf.Grid | None:
         own[0].columns[name] for block in blocks[:1] if isinstance(block, FileBlock) for name in (*block.y, *block.x)
     ]
     return netcdf.grid_of([*dict.fromkeys(rows.path for block in own for rows in block.rows)], names)
-
-
-def _arranged(values: np.ndarray, column: Column | None) -> np.ndarray:
-    return values if column is None or values.shape[1:] != column.shape else channels_last(values, column)
 
 
 def format_of(path: Path, option: str = "--data") -> str:
@@ -155,11 +172,43 @@ def _source(
         given = _read_as_before(model, given) if kind == "csv" else {}
         splits = _table(model, data, load, tuple(x), tuple(y), given)
     else:
-        splits = load(data, x=tuple(x) or _columns_of_table(model) or None, y=tuple(y) or None)
+        splits = _arrays(model, data, load, tuple(x), tuple(y))
     if len(splits) > 1:
         hint = "Name the features of one of them with --x."
         raise ConfigError(Problem("--data", "has several splits", ", ".join(splits), hint))
     return next(iter(splits.values()))
+
+
+def _arrays(model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str, ...]) -> Mapping[str, Source]:
+    """Features by the names that they had in training, and others in their order; by the usual names where nothing is
+    known."""
+    known, described = model.known, model.known.inputs
+    trained = [_path(described[layer], described[layer].column) for layer in known.needed if layer in described]
+    told = (described[layer] for layer in known.answering if layer in described)
+    answers = dict.fromkeys(
+        path for of in told if of.answers and (path := _path(of, of.answers)) not in ("", *trained)
+    )
+    if table := _columns_of_table(model):
+        trained = list(table)
+    if x:
+        others = iter([name for name in x if name not in trained])
+        ordered = [name if name in x else next(others) for name in trained] if len(trained) == len(x) else x
+        return load(data, x=tuple(ordered), y=y or None)
+    for wanted in (y or tuple(answers), y or None) if trained and all(trained) else ():
+        try:
+            return load(data, x=tuple(trained), y=wanted or None)
+        except NoDataset as error:
+            missing = error
+            if table:
+                continue
+    if table:
+        raise missing
+    return load(data, y=y or None)
+
+
+def _path(described: Described, column: Column) -> str:
+    """The dataset that a column was in training, "" if that is not known."""
+    return described.schema.reading.datasets.get(column.name, "")
 
 
 def _columns_of_table(model: Model) -> tuple[str, ...]:

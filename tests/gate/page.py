@@ -13,9 +13,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "containers.md"
 _HEAD = """# Container by container: kept, converted, refused
 
 The tests send the same samples through every container and every entry point. This page is made of what they saw.
-There is no third case. A container that holds a situation gives the same shards, the same trained parameters and the
-same predictions as the first of its kind: pandas for tables, NumPy for images. Or the command refuses it. The message
-names the column, the value and the way out.
+There is no third case. A container that holds a situation gives the same shards, the same trained parameters (of steps
+over all samples: mini-batches depend on the order of the blocks) and the same predictions as the first of its kind:
+pandas for tables, NumPy for images. Or the command refuses it, with a message.
 
 - *noted*: the samples are kept, and the manifest has a warning.
 - *converted*: the values have a type in other containers, and are texts in this one. A warning says so.

@@ -85,3 +85,20 @@ def test_what_stays_in_the_way_is_named_and_stays(cluster3, workers, tmp_path, w
     assert what == "actor" or (kept.result(5) == 7 and log.read_text() == "x")
     assert what == "task" or kept.result(5).more().result(5) == 1
     assert {worker.pid for worker in workers} == {worker.pid for worker in wait_workers(cluster3, 3)}
+
+
+def test_a_rank_waits_for_a_thread_that_the_task_of_another_has(cluster3, workers3, tmp_path):
+    end, log = tmp_path / "end", tmp_path / "log"
+    task = cluster3.submit(until_told, end, log, workers=[workers3[0].address], pure=False)
+    while not log.exists():
+        time.sleep(0.02)
+    threads = cluster3.nthreads()[workers3[0].address]
+    more = [cluster3.submit(until_told, end, log, workers=[workers3[0].address], pure=False) for _ in range(threads)]
+    with pytest.raises(
+        ClusterError, match=r"others' tasks have all threads of workers: .* runs until_told\. Wait for"
+    ):
+        formed(cluster3, workers3[:1], timeout_s=0.5)
+    end.touch()
+    assert [each.result(20) for each in (task, *more)] == [7] * (threads + 1)
+    assert formed(cluster3, workers3[:1]) == [1]
+    assert workers3[0].pid in {worker.pid for worker in wait_workers(cluster3, 3)}

@@ -20,20 +20,21 @@ class PlayedWorkers:
     """A Dask client, and what stands in `modules` for singa_dask.cluster.remote.
 
     there: what each worker answers, by address; mute: those that do not answer; stubborn: those whose rank does not
-    leave; left: those whose rank has; stopped: the nannies whose worker is. held: what workers hold for others.
-    futures: of ranks, by address. calls: what workers were asked, as (function, address, arguments); killed: whom
-    nannies were to kill; given_back: those that were to take tasks again.
+    leave; left: those whose rank has; stopped: the nannies whose worker is. held: what workers hold for others;
+    threads: what has all of theirs. futures: of ranks, by address. calls: what workers were asked, as (function,
+    address, arguments); killed: whom nannies were to kill; given_back: those that were to take tasks again.
     """
 
     def __init__(self, monkeypatch, modules, there, mute=(), stubborn=()):
         self.there, self.mute, self.stubborn, self.now = dict(there), set(mute), stubborn, 1000.0
-        self.held = {}
+        self.held, self.threads = {}, {}
         self.left, self.stopped, self.seen, self.futures = set(), set(), dict.fromkeys(there, 1.0), {}
         self.calls, self.killed, self.cancelled, self.submitted, self.given_back = [], [], [], [], []
         played = {
             "time": SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep),
             "last_seen": lambda client: dict(self.seen),
             "ending_of": lambda client, nanny, pid, address: f"ended as {nanny} says of {pid}",
+            "without_a_thread": lambda client, all_: "; ".join(self.threads[a] for a in all_ if a in self.threads),
             "without_tasks_and_data": lambda client, addresses: (set(addresses) - self.held.keys(), str(self.held)),
             "take_tasks": lambda client, addresses: self.given_back.extend(addresses),
             "stopped_processes": lambda client, pids: self.stopped & pids.keys(),

@@ -118,7 +118,7 @@ def write(
                 summaries = work.stage(source, client, bar)
                 origins = Origins(source.blocks)
                 layout = make_layout(work.plan, source, summaries, nshards, window, origins, like)
-                folders = work.assemble(layout, client, bar, durable)
+                folders = work.assemble(layout, client, bar, durable, trains=like is None)
                 for folder in folders.values():
                     write_files(folder, origins.files)
                 if len(folders) > 1:
@@ -252,8 +252,9 @@ class _Work:
         )
         return [done[index] for index in range(len(source.blocks))]
 
-    def assemble(self, layout: Layout, client: Any, bar: Bar, durable: bool) -> dict[str, Path]:
-        """The second pass. Returns the finished folder of each split; the only one is named ""."""
+    def assemble(self, layout: Layout, client: Any, bar: Bar, durable: bool, *, trains: bool) -> dict[str, Path]:
+        """The second pass. trains: whether the first split is for training. Returns the finished folder of each split;
+        the only one is named ""."""
         splits = [split for split, count in enumerate(layout.nshards) if count]
         nbytes = sum(column.nbytes for column in layout.columns)
         told = json.dumps([layout.window, layout.nshards, layout.columns, layout.encoders.to_json()], default=repr)
@@ -288,7 +289,8 @@ class _Work:
 
             results |= gather(client, submit, report, {place: f"shard {index}" for place, (_, index) in left.items()})
         for split, folder in folders.items():
-            _finish(layout, split, folder, [results[p] for p, (own, _) in enumerate(tasks) if own == split], durable)
+            found = [results[place] for place, (own, _) in enumerate(tasks) if own == split]
+            _finish(layout, split, folder, found, durable, trains=trains and split == 0)
         return {SPLITS[split] if len(splits) > 1 else "": folder for split, folder in folders.items()}
 
     def leave(self) -> None:
@@ -303,13 +305,19 @@ class _Work:
 
 
 def _finish(
-    layout: Layout, split: int, folder: Path, results: Sequence[tuple[Shard, dict[str, Statistics]]], durable: bool
+    layout: Layout,
+    split: int,
+    folder: Path,
+    results: Sequence[tuple[Shard, dict[str, Statistics]]],
+    durable: bool,
+    *,
+    trains: bool,
 ) -> None:
     statistics = results[0][1]
     for _, other in results[1:]:
         statistics = {name: found.merge(other[name]) for name, found in statistics.items()}
     samples = sum(shard.samples for shard, _ in results)
-    notes = [*layout.notes, *_constant(layout, statistics, samples)] if split == 0 else layout.notes
+    notes = [*layout.notes, *(_constant(layout, statistics, samples) if trains else ())]
     for path in (*folder.glob("shard-*.json"), *folder.glob("shard-*.moments")):
         path.unlink()
     finish(

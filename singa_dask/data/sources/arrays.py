@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from singa_dask.data.columns import MAX_RANK, Channels
+from singa_dask.data.schema import Reading
 from singa_dask.data.sources.files import Rows, RowsBlock, check_sample, cut_rows
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Wanted
+from singa_dask.data.writer import X, Y
 from singa_dask.errors import DataError, nearest
 
 logger = logging.getLogger(__name__)
@@ -32,14 +34,18 @@ SPATIAL_NAMES = frozenset(
 _LISTED = 40
 
 
+class NoDataset(DataError):
+    """A file lacks a dataset."""
+
+
 @dataclass(frozen=True)
 class Dataset:
     """One dataset of a file.
 
     together: samples that are stored together, such as the rows of a chunk. about: how it is stored, for lists.
     text: whether the values are texts. classes: names of the values 0, 1, ... fault: why it cannot be read, and the
-    way out. note: what to warn of. channels: of a sample, if the file says so. samples: the first dimension, if it has
-    a name.
+    way out. note: what to warn of. channels: of a sample, if the file says so. dimensions: their names, if they have
+    some.
     """
 
     shape: tuple[int, ...]
@@ -50,7 +56,7 @@ class Dataset:
     classes: tuple[str, ...] = ()
     fault: str = ""
     channels: Channels | None = None
-    samples: str = ""
+    dimensions: tuple[str, ...] = ()
     note: str = ""
 
     def __str__(self) -> str:
@@ -153,7 +159,7 @@ def _source(
             dataset = find(path, column)
             if dataset is None:
                 known = list_datasets(path)
-                raise DataError(f"{path}: has no dataset {column!r}. {_close(column, known)}{listing(known)}")
+                raise NoDataset(f"{path}: has no dataset {column!r}. {_close(column, known)}{listing(known)}")
             layout[column] = dataset
         table = _is_table(wanted, layout)
         for column, dataset in layout.items():
@@ -193,7 +199,17 @@ def _source(
         classes={short[c]: first[c].classes for c in wanted.y if first[c].classes},
         nbytes=sum(math.prod(dataset.shape) * dataset.dtype.itemsize for dataset in stored),
         notes=tuple(_notes(files, layouts)),
+        reading=_reading(named, columns, {short[column]: first[column].dimensions for column in wanted.names}),
     )
+
+
+def _reading(named: Wanted, columns: Mapping[str, str], dimensions: Mapping[str, tuple[str, ...]]) -> Reading:
+    """How features and answers were read, by their columns in shards. columns, dimensions: by raw column."""
+    own = {X if len(named.x) == 1 else name: name for name in named.x}
+    own |= {Y if len(named.y) == 1 else name: name for name in named.y}
+    datasets = {column: columns[name] for column, name in own.items()}
+    named_ones = {column: dimensions[name][1:] for column, name in own.items() if all(dimensions[name])}
+    return Reading(datasets=datasets, dimensions={column: "/".join(of) for column, of in named_ones.items() if of})
 
 
 def _date(path: Path, layout: Layout) -> str:
@@ -310,10 +326,11 @@ def _check_lengths(path: Path, layout: Layout) -> None:
                 f"{path}: {first} has {dataset.shape[0]:,} samples, but {name} has {other.shape[0]:,}. "
                 "Their first axes must be equally long."
             )
-        if other.samples and dataset.samples and other.samples != dataset.samples:
+        mine, its = ("".join(of.dimensions[:1]) for of in (dataset, other))
+        if mine and its and mine != its:
             raise DataError(
-                f"{path}: the samples of {first} are along {dataset.samples!r}, but those of {name} along "
-                f"{other.samples!r}. Their first dimensions must be the same. Transpose one of them."
+                f"{path}: the samples of {first} are along {mine!r}, but those of {name} along {its!r}. "
+                "Their first dimensions must be the same. Transpose one of them."
             )
 
 

@@ -168,7 +168,7 @@ def _describe(variable: Any) -> Dataset:
         text,
         fault=fault,
         channels=channels_by_dimensions([str(name) for name in variable.dims[1:]]),
-        samples=str(variable.dims[0]) if variable.dims else "",
+        dimensions=tuple(map(str, variable.dims)),
     )
 
 

@@ -165,7 +165,7 @@ def _describe(array: Any) -> Dataset:
         text,
         fault=fault,
         channels=channels_by_dimensions(dimensions[1:]),
-        samples=dimensions[0] if dimensions else "",
+        dimensions=tuple(dimensions),
         note=_unwritten(array),
     )
 

@@ -169,6 +169,25 @@ def test_the_tasks_and_data_of_others_are_waited_for_and_named(played, caplog, f
     assert client.killed == ([] if for_s > 6.0 else [{"w0": 0}])
 
 
+@pytest.mark.parametrize("for_s", [4.0, 9.0])
+def test_threads_that_tasks_of_others_have_are_waited_for(played, caplog, for_s):
+    client = played(worker(0), worker(1))
+    client.threads["w1"] = "w1 runs mine"
+    sleep = client.sleep
+
+    def until_they_are_done(seconds):
+        sleep(seconds)
+        if client.now > 1000.0 + for_s:
+            client.threads.clear()
+
+    formation.time.sleep = until_they_are_done
+    words = r"cannot form: others' tasks have all threads of workers: w1 runs mine\. Wait for these tasks, or start"
+    with pytest.raises(ClusterError, match=words) if for_s > 6.0 else nullcontext():
+        assert form_group(client, ["w0", "w1"], print, timeout_s=6.0).addresses == ("w0", "w1")
+    assert [record.message for record in caplog.records if "waiting up to 3 s" in record.message]
+    assert len(client.asked(reserve_worker)) > 12 and not client.killed
+
+
 @pytest.mark.parametrize("for_s", [2.0, 9.0])
 def test_a_worker_that_another_group_has_reserved_meanwhile_is_not_killed(played, monkeypatch, for_s):
     old = MpiReport("w", 0, 2, ours=True)

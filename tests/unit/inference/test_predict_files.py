@@ -9,11 +9,11 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+import xarray
 from support.views import OtherMachine
 
 from singa_dask import Job, Model, layers, shard, updaters
-from singa_dask.data import write_shards
-from singa_dask.data.convert import shard_files
+from singa_dask.data import shard_files, write_shards
 from singa_dask.data.load import load
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, DataError, NotFinite
 from singa_dask.inference import blocks as blocks_module
@@ -471,3 +471,55 @@ def test_a_block_that_waits_for_a_paused_worker_is_predicted_on_another(monkeypa
     monkeypatch.setattr(run_module, "waiting_for_paused", lambda client: {"block 0"})
     assert [*run_module._in_order(lambda block: next(futures), ["block"], 2, "client")] == ["predicted"]
     assert waits.cancelled
+
+
+def write_fields(path, scale, dims=("time", "lat", "lon"), **names):
+    """Two fields on a square grid, and one made of them."""
+    t, u = (np.random.default_rng(i).normal(size=(12, 4, 4)).astype("f4") for i in range(2))
+    data = xarray.Dataset(
+        {name: (("time", "lat", "lon"), v * scale) for name, v in (("t", t), ("u", u), ("s", t - u))}
+    )
+    data.transpose(*dims).rename(names).to_netcdf(path, engine="h5netcdf")
+    return path
+
+
+def test_fields_are_found_by_their_names_and_dimensions(tmp_path):
+    shard_files("netcdf", tmp_path / "out", source=write_fields(tmp_path / "a.nc", 1), x=("t", "u"), target="s")
+    first, second = (layers.RecordInput(n, path=str(tmp_path / "out"), batchsize=4, column=n) for n in "tu")
+    mixed = layers.Sub()(first, layers.Activation(type="RELU")(second))
+    model = model_for(tmp_path, layers.EuclideanLoss()(mixed, first))
+
+    def predicted(path, x=()):
+        predict_blocks(model, blocks_of(model, str(path), x), tmp_path / "p.h5")
+        with h5py.File(tmp_path / "p.h5") as file:
+            (group,) = (file[name] for name in model.outputs)
+            return group["prediction"][...], group["target"][...] if "target" in group else None
+
+    values, answers = predicted(tmp_path / "a.nc")
+    assert answers is not None and values.std() > 0.5
+    np.testing.assert_array_equal(predicted(tmp_path / "a.nc", ("u", "t"))[0], values)
+    turned = predicted(write_fields(tmp_path / "b.nc", 1, ("time", "lon", "lat")))
+    np.testing.assert_array_equal(turned[0], values)
+    np.testing.assert_array_equal(turned[1], answers)
+    renamed = write_fields(tmp_path / "c.nc", 1, t="temperature")
+    np.testing.assert_array_equal(predicted(renamed, ("temperature", "u"))[0], values)
+    with pytest.raises(DataError, match=r"say which datasets are the features"):
+        predicted(renamed)
+    with pytest.raises(DataError, match="t: has samples along y, lon, but the net was trained along lat, lon"):
+        predicted(write_fields(tmp_path / "d.nc", 1, lat="y"))
+    turned = write_fields(tmp_path / "e.nc", 1, ("time", "lon", "lat"))
+    shard_files("netcdf", tmp_path / "turned", source=turned, x=("t", "u"), target="s")
+    with pytest.raises(
+        DataError, match=r"has samples along lon/lat, but the net was trained along lat/lon\. Predict the"
+    ):
+        blocks_of(model, str(tmp_path / "turned"))
+
+
+def test_shards_whose_labels_have_other_numbers_are_refused(tmp_path):
+    for name, labels in (("all", LABELS), ("some", np.where(LABELS == 1, 2, LABELS))):
+        shard(X, np.array(KINDS)[labels], tmp_path / name, shuffle=False)
+    model = model_for(tmp_path, read(tmp_path / "all"), *classes())
+    with pytest.raises(
+        DataError, match=r"some: has the classes blue, red, but the net was trained with blue, green, red"
+    ):
+        blocks_of(model, str(tmp_path / "some"))
