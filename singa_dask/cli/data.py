@@ -158,7 +158,9 @@ def shard(
     if out is None:
         if options["source"] is None or what not in CONTENTS:
             raise click.UsageError("Missing option '--out': the folder for the shards.")
-        click.echo(f"{CONTENTS[what](options['source'])}\nAdd --out FOLDER to write shards.")
+        keys = ("separator", "header") if what == "csv" else ()
+        reading = {key: options[key] for key in keys if options[key] is not None}
+        click.echo(f"{CONTENTS[what](options['source'], **reading)}\nAdd --out FOLDER to write shards.")
         return
     given = {key: value for key, value in options.items() if value is not None and value != () and value is not False}
     given |= {key: value for key, value in options.items() if key in ("header", "shuffle") and value is not None}

@@ -45,7 +45,7 @@ READERS: Mapping[str, Callable[..., dict[str, Source]]] = {
     "zarr": zarr.load,
 }
 # What a file holds, for users who do not know it.
-CONTENTS: Mapping[str, Callable[[str | Path], str]] = {
+CONTENTS: Mapping[str, Callable[..., str]] = {
     "csv": csv.contents,
     "hdf5": hdf5.contents,
     "netcdf": netcdf.contents,

@@ -60,17 +60,30 @@ def load(
     Raises DataError that names the line and the column.
     """
     need("pyarrow.csv", "tables", "csv")
-    if len(separator) != 1:
-        raise DataError(f"separator: must be one character. Received: {separator!r}.")
     files = find_files(source, SUFFIXES)
     wanted, categories = Wanted.of(x, y, label, target, weight, mask, split=split), Wanted.of(category).x
     dates = dict(entry.partition("=")[::2] for entry in Wanted.of(date).x)
     dialect = _dialect(files, header, separator, {*wanted.names, *categories, *dates})
+    with _asking_for_separator(dialect):
+        return {"": _source(str(source), files, dialect, wanted, Wanted.of(drop).x, categories, dates, types or {})}
+
+
+def _source(
+    where: str,
+    files: Sequence[Path],
+    dialect: Dialect,
+    wanted: Wanted,
+    drop: Sequence[str],
+    categories: Sequence[str],
+    dates: Mapping[str, str],
+    types: Mapping[str, str],
+) -> Source:
+    """The columns of these files. The rest is as of `load`."""
     every = dict.fromkeys(dialect.names, TableColumn(""))
-    given = {name: kind for name, kind in (types or {}).items() if name in every}
-    given |= {column_named(str(source), name, every): "text" for name in categories}
+    given = {name: kind for name, kind in types.items() if name in every}
+    given |= {column_named(where, name, every): "text" for name in categories}
     for name, form in dates.items():
-        column = column_named(str(source), name, every)
+        column = column_named(where, name, every)
         if form:
             given[column] = "zoned date" if "%z" in form else "date"
             dialect.dates[column] = form
@@ -80,14 +93,14 @@ def load(
         for start, stop, line in _ranges(path, dialect.has_header)
     ]
     if not blocks:
-        raise DataError(f"{source}: has no samples.")
-    dropped = {column_named(str(source), name, every) for name in Wanted.of(drop).x}
+        raise DataError(f"{where}: has no samples.")
+    dropped = {column_named(where, name, every) for name in drop}
     schema = blocks[0].schema(dropped)
     for name, form in dates.items():
-        if not form and schema[column_named(str(source), name, every)].kind not in DATES:
+        if not form and schema[column_named(where, name, every)].kind not in DATES:
             hint = f"Say their format: --date {name}=%d.%m.%Y."
-            raise DataError(f"{source}: column {name!r} holds no dates of ISO 8601. {hint}")
-    chosen = choose(str(source), schema, wanted, drop, default=None if dialect.has_header else dialect.names[0])
+            raise DataError(f"{where}: column {name!r} holds no dates of ISO 8601. {hint}")
+    chosen = choose(where, schema, wanted, drop, default=None if dialect.has_header else dialect.names[0])
     read = {name: schema[name].kind for name in chosen.names}
     # Later blocks may have fractions: it matters only of labels, targets and groups whether all values are whole.
     numbers = {*chosen.x, chosen.weight, chosen.mask}
@@ -101,43 +114,47 @@ def load(
         cell = led[cut[0]]
         way = f"--category {cut[0]} keeps it, as a category"
         notes += (f"{', '.join(cut)}: read as numbers, so that {cell} becomes {int(cell)}; {way}",)
-    return {
-        "": Source(
-            name=str(source),
-            blocks=[replace(block, types=read, labels=labels) for block in blocks],
-            x=chosen.x,
-            y=chosen.y,
-            weight=chosen.weight,
-            mask=chosen.mask,
-            table=True,
-            roles=chosen.roles,
-            split=chosen.split,
-            notes=notes,
-            reading=Reading("csv", separator, dialect.has_header, dialect.dates, read),
-        )
-    }
+    return Source(
+        name=where,
+        blocks=[replace(block, types=read, labels=labels) for block in blocks],
+        x=chosen.x,
+        y=chosen.y,
+        weight=chosen.weight,
+        mask=chosen.mask,
+        table=True,
+        roles=chosen.roles,
+        split=chosen.split,
+        notes=notes,
+        reading=Reading("csv", dialect.separator, dialect.has_header, dialect.dates, read),
+    )
 
 
-def contents(source: str | Path) -> str:
-    """The columns of the first file, one a line. Raises DataError."""
+def contents(source: str | Path, separator: str = ",", header: bool | None = None) -> str:
+    """The columns of the first file, one a line. separator, header: as of `load`. Raises DataError."""
     need("pyarrow.csv", "tables", "csv")
     path = find_files(source, SUFFIXES)[0]
-    dialect = _dialect([path], None, ",", set())
-    ranges = _ranges(path, dialect.has_header)
-    return listing(CsvBlock(path, *next(ranges, (0, 0, 1)), dialect, {}, "").schema())
+    dialect = _dialect([path], header, separator, set())
+    with _asking_for_separator(dialect):
+        ranges = _ranges(path, dialect.has_header)
+        listed = listing(CsvBlock(path, *next(ranges, (0, 0, 1)), dialect, {}, "").schema())
+    return f"{listed}\n{dialect.question}".rstrip()
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How the files are written. names: of all columns. dates: formats of those not in ISO 8601, by column."""
+    """How the files are written. names: of all columns. dates: formats of those not in ISO 8601, by column. question:
+    to the user, if the separator is probably another one."""
 
     names: tuple[str, ...]
     separator: str
     has_header: bool
     dates: dict[str, str] = field(default_factory=dict)
+    question: str = ""
 
 
 def _dialect(files: Sequence[Path], header: bool | None, separator: str, named: Set[str]) -> Dialect:
+    if len(separator) != 1:
+        raise DataError(f"separator: must be one character. Received: {separator!r}.")
     heads = [[[cell.strip() for cell in cells] for cells in _head(path, separator)] for path in files]
     if not heads[0]:
         raise DataError(f"{files[0]}: is empty.")
@@ -149,7 +166,22 @@ def _dialect(files: Sequence[Path], header: bool | None, separator: str, named: 
     for path, rows in zip(files, heads, strict=True):
         if has_header and rows and rows[0] != names:
             raise DataError(f"{path}: its first line does not name the same columns as that of {files[0]}.")
-    return Dialect(tuple(names), separator, has_header)
+    question, other = "", max(",;\t|", key=first[0].count)
+    if len(first) == 1 and other in first[0] and other != separator:
+        written = "$'\\t'" if other == "\t" else repr(other)
+        question = f"Is the separator another one? --separator {written}"
+    return Dialect(tuple(names), separator, has_header, question=question)
+
+
+@contextmanager
+def _asking_for_separator(dialect: Dialect) -> Iterator[None]:
+    try:
+        yield
+    except DataError as error:
+        if not dialect.question:
+            raise
+        gap = "\n" if "\n" in str(error) else " "
+        raise DataError(f"{error}{gap}{dialect.question}") from error
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,9 @@ def test_without_out_the_source_is_listed():
     assert "  data/X  float32 (60, 3, 8, 8)  gzip, chunks" in said.output
     assert said.output.endswith("Add --out FOLDER to write shards.\n")
     assert "  built  text" in ran("csv", "--source", "houses.csv").output
+    said = ran("csv", "--source", "houses.csv", "--separator", ";").output
+    assert "  0  text\nIs the separator another one? --separator ','\nAdd --out" in said
+    assert "column '0': 'rooms' is not a number" in ran("csv", "--source", "houses.csv", "--no-header").output
     for arguments in (["hdf5"], ["images", "--source", "."], ["digits"]):
         said = ran(*arguments)
         assert said.exit_code == 2 and "Missing option '--out'" in said.output

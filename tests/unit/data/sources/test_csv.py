@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
 
@@ -133,6 +134,23 @@ def test_zeros_that_numbers_lose_are_noted(tmp_path):
         "zip, month: read as numbers, so that 01067 becomes 1067; --category zip keeps it, as a category"
     ]
     assert not loaded(tmp_path, text, target="y", category=["zip", "month"]).notes
+
+
+@pytest.mark.parametrize(("separator", "written"), [(";", "';'"), ("\t", r"\$'\\t'"), ("|", r"'\|'"), (",", "','")])
+@pytest.mark.parametrize(
+    ("options", "fault"), [({"label": "sick"}, "has no column 'sick'"), ({}, "no feature col|line 2 has 2 columns")]
+)
+def test_another_separator_is_asked_for(tmp_path, separator, written, options, fault):
+    text, wrong = "age,sick\n1.5,0\n2.5,1\n".replace(",", separator), ";" if separator == "," else ","
+    asked = rf"Is the separator another one\? --separator {written}$"
+    with pytest.raises(DataError, match=rf"(?s){fault}.*{asked}"):
+        loaded(tmp_path, text, separator=wrong, **options)
+    if separator != ",":
+        with pytest.raises(DataError, match=rf"line 2 has 2 columns.*{asked}"):
+            loaded(tmp_path, text.replace(".", ","), **options)
+    write_file("csv", tmp_path / "t.csv", text)
+    assert re.search(asked, csv.contents(tmp_path / "t.csv", wrong))
+    assert csv.contents(tmp_path / "t.csv", separator).split()[2:] == ["age", "number", "sick", "integer"]
 
 
 def test_a_given_name_in_the_first_line_makes_it_a_header(tmp_path):
