@@ -75,8 +75,8 @@ def shard_files(
     what: a named data set (digits, mnist, cifar10, ...) or a format (csv, hdf5, parquet, ...).
     out: the folder for the shards; with several splits, they go to out/train, out/test.
     source: the files to read: a path, a folder or a pattern; a named data set is found or downloaded.
-    window, nshards: as of `write`. shuffle: write the samples in a random, reproducible order; by default only the
-        training split is shuffled, and text and samples without labels keep their order.
+    window, nshards: as of `write`. shuffle: write the samples in a random, reproducible order; by default text and
+        samples without labels keep their order, and so do the other splits than training that the source has itself.
     in_place: HDF5 files are not copied; `out` gets a manifest that names them.
     options: of the reader in `singa_dask.data.sources`, such as x, y, label, target; and of `write`, such as client,
         missing, and those of `Splits`: validation, test, test_from, test_groups, ... text: vocab, unit, vocab_size,

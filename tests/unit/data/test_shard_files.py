@@ -78,12 +78,21 @@ def test_test_samples_have_the_classes_of_the_training_samples(tmp_path, train, 
 
 
 @pytest.mark.parametrize(("shuffle", "same"), [(None, False), (False, True)])
-def test_only_training_samples_are_shuffled(tmp_path, shuffle, same):
+def test_of_splits_of_the_source_only_training_samples_are_shuffled(tmp_path, shuffle, same):
     x = np.arange(200.0)
     source = write_file("npz", tmp_path / "a.npz", {"x_train": x, "y_train": x, "x_test": x, "y_test": x})
     made = shard_files("npz", tmp_path / "out", source=source, shuffle=shuffle)
     assert stored(made["test"])["x"].tolist() == x.tolist()
     assert (stored(made["train"])["x"].tolist() == x.tolist()) == same
+
+
+@pytest.mark.parametrize("shuffle", [None, False])
+def test_samples_drawn_for_a_test_are_shuffled_too(tmp_path, shuffle):
+    source = write_file("csv", tmp_path / "t.csv", "".join(f"{i},1\n" for i in range(300)))
+    made = shard_files("csv", tmp_path / "out", source=source, header=False, label=1, test=0.5, shuffle=shuffle)
+    for manifest in made.values():
+        found = stored(manifest)["x"][:, 0].tolist()
+        assert (found == sorted(found)) is (shuffle is False)
 
 
 @pytest.mark.parametrize(

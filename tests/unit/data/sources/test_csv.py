@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from pyarrow.csv import ConvertOptions
 from support.sources import read_all, write_file
 
 from singa_dask.data.columns import Role
@@ -71,6 +72,15 @@ def test_labels_with_fractions_are_targets(tmp_path, text, options, role):
     moved = "label" in options and role == Role.TARGET
     assert [note for note in source.notes if "is a target (regression)" in note] == [*source.notes]
     assert bool(source.notes) == moved
+
+
+def test_texts_that_are_missing_values_are_those_of_the_docs(tmp_path):
+    page = Path(__file__).parents[4] / "docs" / "data.md"
+    marks = page.read_text().split("Missing values of a CSV file", 1)[1].split("`--category`", 1)[0]
+    texts = ["", *re.findall("`(.+?)`", marks)]
+    assert {*texts} == {*ConvertOptions().null_values}
+    column = read_all(loaded(tmp_path, "a,y\n" + "".join(f"{text},1\n" for text in [*texts, "x"]), category="a"))["a"]
+    assert pd.isna(column).tolist() == [True] * len(texts) + [False]
 
 
 @pytest.mark.parametrize("quoted", [False, True])
