@@ -145,9 +145,9 @@ def test_a_signal_ends_the_command_in_order_and_the_next_one_goes_on(folder, mon
         pd.DataFrame({"a": DRAW.random(9), "b": DRAW.random(9)}).to_csv(f"{name}.csv", index=False)
     arguments, finish = ("csv", "--source", "[p-s].csv", "--target", "b", "--out", "out"), write._finish
 
-    def signalled(*args):
+    def signalled(*args, **options):
         signal.raise_signal(number)
-        return finish(*args)
+        return finish(*args, **options)
 
     def fatal(*args):
         pytest.fail("the signal would have killed the process")
