@@ -138,7 +138,7 @@ def _array(array: Any) -> Any:
         raise DataError("x and y must be arrays whose first axis counts the samples. Received: a number.")
     if array.dtype.kind not in "biuf":
         try:
-            if array.dtype.kind != "O" or any(isinstance(value, str | bytes) for value in array.flat):
+            if array.dtype.kind != "O" or any(isinstance(value, str | bytes) for value in np.asarray(array).flat):
                 raise TypeError("not a type of real numbers")
             return np.asarray(array).astype(np.float64)  # mixed columns, of which all may be numbers
         except (TypeError, ValueError) as error:

@@ -18,7 +18,7 @@ from singa_dask.exchange.ranks import Ranks, own_arrays
 from singa_dask.inference.described import KnownData
 from singa_dask.inference.feeding import check_normalisation, feed_of, is_finite, normalised, not_finite, read_files
 from singa_dask.inference.loss import Loss
-from singa_dask.inference.predicting import is_empty, predict
+from singa_dask.inference.predicting import arrays_of, is_empty, predict
 from singa_dask.inference.stitching import predict_field
 from singa_dask.job.assemble import assemble
 from singa_dask.job.check_fields import check_numbers
@@ -126,7 +126,8 @@ class Model:
         Of a partitioned model collective: each rank calls it with rows of its own, as many as it likes, and gets the
         metrics of the rows of all ranks. Raises ConfigError if a metric does not exist or does not fit the net.
         """
-        measured = self._evaluator(metrics).measure(self._mini_batches(*feed_of(self._test_net, x, y), batchsize))
+        feed = feed_of(self._test_net, arrays_of(self, x), y)
+        measured = self._evaluator(metrics).measure(self._mini_batches(*feed, batchsize))
         if self.partitioned:
             measured.share(self.ranks.rank, self.ranks.numbers)
             measured.sums = self.ranks.sum(measured.sums)

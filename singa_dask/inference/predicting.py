@@ -60,6 +60,12 @@ def _with_labels(model: Model, x: Any, output: str, batchsize: int | None) -> An
     return labelled(found, first, dims, coords)
 
 
+def arrays_of(model: Model, x: Any) -> Any:
+    """The arrays that the input layers read of a table in memory; all else as it is."""
+    table = native(as_table(x) if is_labelled(x) else x)
+    return _features(table, model, model.outputs[0]) if is_table(table) and not is_lazy(table) else x
+
+
 def predicted(model: Model, x: Any, output: str, batchsize: int | None) -> np.ndarray:
     """Those of arrays, with a warning if some are NaN."""
     found = model.predict_all(x, output=output, batchsize=batchsize)

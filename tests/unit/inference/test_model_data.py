@@ -2,9 +2,11 @@
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 from support.user_layers import Same
 
+from singa_dask import Job, layers, load_model, train, updaters
 from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.distopt import DistOpt
 from singa_dask.errors import ConfigError, DataError
@@ -191,3 +193,17 @@ def test_an_input_layer_of_targets_alone_is_given_as_x_or_as_y():
     np.testing.assert_allclose(model.evaluate(X, model.predict(X))["loss"], 0, atol=1e-20)
     with pytest.raises(DataError, match="input layers y bring labels or targets: give y"):
         model(X)
+
+
+def test_tables_are_evaluated_by_their_columns(tmp_path):
+    draw = np.random.default_rng(0)
+    x = pd.DataFrame({"a": draw.normal(size=60), "kind": np.array(["u", "v"])[draw.integers(0, 2, 60)]})
+    y = pd.Series((x.a > 0).astype(int))
+    last = [layers.InnerProduct(num_output=2), layers.SoftmaxLoss()]
+    job = Job(name="m", layers=[layers.RecordInput(batchsize=20), *last], updater=updaters.SGD(lr=0.5), train_steps=20)
+    train(job, data=(x, y), processes=False, workspace=tmp_path / "run", curves=False)
+    model = load_model(tmp_path / "run")
+    right = model.predict(x).to_numpy().argmax(axis=1) == y
+    assert model.evaluate(x[["kind", "a"]], y)["accuracy"] == pytest.approx(right.mean())
+    with pytest.raises(DataError, match="x and y must be numbers"):
+        model.evaluate(x, y.map({0: "no", 1: "yes"}))
