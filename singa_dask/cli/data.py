@@ -73,7 +73,8 @@ def _categories(context: click.Context, option: click.Parameter, values: Sequenc
     multiple=True,
     metavar="[NAME=]VALUE",
     callback=_fill,
-    help="Tables: what replaces missing values: mean, median, most_frequent or a number [default: an error].",
+    help="What replaces missing values of features: mean or a number; in tables also median and most_frequent, in "
+    "arrays also mask: the mean, and channels that say where values are [default: an error].",
 )
 @click.option(
     "--category",

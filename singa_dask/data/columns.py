@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -14,6 +14,7 @@ MAX_SAMPLE_NBYTES = 256 << 20
 MAX_RANK = 4
 # Whole numbers with more distinct values are labels only if that is said, or if there are many of each.
 FEW_CLASSES = 20
+SHOWN_FILLS = 4
 
 
 class Role(StrEnum):
@@ -53,13 +54,36 @@ def is_name(value: object) -> bool:
 
 
 @dataclass(frozen=True)
+class Fill:
+    """What replaces the missing values of an array. values: one, or one per channel or value of a vector. flags:
+    whether as many channels or values follow, with 1 where a value is there, and 0 where it was missing."""
+
+    values: tuple[float, ...]
+    flags: bool = False
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{value:.5g}" for value in self.values[:SHOWN_FILLS])
+        return f"{shown}{', ...' if len(self.values) > SHOWN_FILLS else ''}{' and flags' if self.flags else ''}"
+
+    def apply(self, x: np.ndarray, axis: int = -1) -> np.ndarray:
+        """Samples (n, ...) without missing values, and with the flags. axis: that of the channels."""
+        there = ~np.isnan(x)
+        if not there.all():
+            shape = [1] * x.ndim
+            shape[axis] = len(self.values)
+            x = np.where(there, x, np.asarray(self.values, x.dtype).reshape(shape))
+        return np.concatenate([x, there.astype(x.dtype)], axis) if self.flags else x
+
+
+@dataclass(frozen=True)
 class Column:
     """One column of a data set.
 
     dtype: as stored, one of DTYPES. shape: of one stored sample, () to 4 dimensions. classes: of a label, or the
     symbols of a text: their names, their number, or None if unknown. mean, std: over all samples: per channel; of a
     vector per value; else one value. names: of the values of a vector,
-    or of the only value, as in the table that it comes from; or none. dataset: its path in the HDF5 files.
+    or of the only value, as in the table that it comes from; or none. dataset: its path in the HDF5 files. fill: of
+    missing values, which are an error without one.
     """
 
     name: str
@@ -72,6 +96,40 @@ class Column:
     std: tuple[float, ...] = (1.0,)
     names: tuple[str, ...] = ()
     dataset: str = ""
+    fill: Fill | None = None
+
+    def with_fill(self, fill: Fill) -> Column:
+        """The column of these samples after missing values were filled."""
+        return replace(self._widened(2 if fill.flags else 1), fill=fill)
+
+    @property
+    def raw(self) -> Column:
+        """The column before missing values were filled."""
+        return replace(self._widened(0.5 if self.fill is not None and self.fill.flags else 1), fill=None)
+
+    def _widened(self, factor: float) -> Column:
+        shape = list(self.shape)
+        if factor != 1:
+            shape[self.channel_axis] = int(shape[self.channel_axis] * factor)
+        return replace(self, shape=tuple(shape))
+
+    def filled(self, x: np.ndarray) -> np.ndarray:
+        """The samples (n, ...) of the raw column without missing values."""
+        return x if self.fill is None else self.fill.apply(x, 1 if self.channels == Channels.FIRST else -1)
+
+    def filled_like(self, trained: Column) -> bool:
+        """Whether these samples are filled as those that a net was trained on; some without a fill have all values."""
+        return self.fill == trained.fill or (self.fill is None and trained.fill is not None and not trained.fill.flags)
+
+    @property
+    def has_channels(self) -> bool:
+        """Whether a sample has channels, or is a vector."""
+        return self.channels != Channels.NONE or len(self.shape) == 1
+
+    @property
+    def channel_axis(self) -> int:
+        """The axis of a sample with the channels, or the values of a vector."""
+        return 0 if self.channels == Channels.FIRST else -1
 
     @property
     def num_classes(self) -> int | None:

@@ -56,6 +56,13 @@ class Encoder:
             return tuple(f"{self.column}={category}" for category in self.categories)
         return (self.column,)
 
+    @property
+    def fill_of_number(self) -> float:
+        """What replaces a missing feature that is a number; NaN if nothing does."""
+        if self.categorical or self.fill is None:
+            return math.nan
+        return float(self.fill) - (self.origin if self.kind in DATES else 0)
+
     @cached_property
     def places(self) -> dict[str, int]:
         return {category: place for place, category in enumerate(self.categories)}
@@ -75,8 +82,7 @@ class Encoder:
             return
         out_NW[:, 0] = values_N - self.origin if self.kind in DATES else values_N
         if isinstance(self.fill, float):
-            fill = self.fill - (self.origin if self.kind in DATES else 0)
-            out_NW[np.isnan(out_NW[:, 0]), 0] = fill
+            out_NW[np.isnan(out_NW[:, 0]), 0] = self.fill_of_number
 
     def to_json(self) -> dict[str, Any]:
         entries: dict[str, Any] = {"column": self.column, "kind": self.kind}

@@ -18,6 +18,7 @@ from singa_dask.data.columns import (
     NAME_RULE,
     Channels,
     Column,
+    Fill,
     Role,
     is_name,
 )
@@ -170,7 +171,24 @@ def _column(entry: _Fields) -> Column:
     if names and (len(shape) > 1 or len(names) != math.prod(shape)):
         raise entry.fault("names", "must name every value of a vector, or the only value", names)
     mean, std = _statistics(entry, bare.num_statistics)
-    return Column(name, role, dtype, shape, channels, _frozen(classes), mean, std, tuple(names), dataset)
+    fill = _fill(entry, bare) if "fill" in entry.fields else None
+    return Column(name, role, dtype, shape, channels, _frozen(classes), mean, std, tuple(names), dataset, fill)
+
+
+def _fill(entry: _Fields, column: Column) -> Fill:
+    own = _Fields(entry.path, entry.fields["fill"], f"{entry.key}.fill")
+    flags = own.take("flags", _is_flag, "must be true or false")
+    if column.role is not Role.FEATURE:
+        raise own.fault("values", "must be those of a feature", column.role.value)
+    if flags and (not column.has_channels or column.shape[column.channel_axis] % 2):
+        raise own.fault("flags", "need as many further channels, or values of a vector", list(column.shape))
+    counts = sorted({1, column.num_statistics // (1 + flags)})
+    values = own.take(
+        "values",
+        lambda v: isinstance(v, list) and len(v) in counts and all(map(_is_finite, v)),
+        f"must be {' or '.join(map(str, counts))} finite number(s)",
+    )
+    return Fill(tuple(map(float, values)), flags)
 
 
 def _statistics(entry: _Fields, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:

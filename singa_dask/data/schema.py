@@ -77,4 +77,6 @@ def _column_fields(column: Column) -> dict[str, Any]:
         fields["names"] = list(column.names)
     if column.dataset:
         fields["dataset"] = column.dataset
+    if column.fill is not None:
+        fields["fill"] = {"values": list(column.fill.values), "flags": column.fill.flags}
     return fields

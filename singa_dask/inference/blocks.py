@@ -176,12 +176,15 @@ def check_described(model: Model) -> None:
 
 
 def _check_alike(folder: Path, manifest: Manifest, known: Described, column: Column, labels: Column | None) -> None:
-    """Raises DataError if the dimensions of samples or the classes of labels are others than in training."""
+    """Raises DataError if the dimensions of samples, what fills missing values, or the classes of labels are others
+    than in training."""
     hint = "Predict the file itself, or write the shards with like= the manifest of the training data."
     own = manifest.schema.reading.dimensions.get(column.name)
     trained = known.schema.reading.dimensions.get(known.column.name)
     if own and trained and own != trained:
         raise DataError(f"{folder}: has samples along {own}, but the net was trained along {trained}. {hint}")
+    if not column.filled_like(known.column):
+        raise DataError(f"{folder}: fills missing values of {column.name!r} otherwise than the training data. {hint}")
     names = [*labels.classes] if labels is not None and isinstance(labels.classes, tuple) else []
     expected = _names_of(known.answers)
     if names != expected[: len(names)] and expected:

@@ -110,6 +110,8 @@ def _column(column: Column) -> str:
         text += f", {column.names[0]!r}"
     if column.role in (Role.FEATURE, Role.TARGET) and len(column.mean) == 1:
         text += f", mean {column.mean[0]:.5g}, deviation {column.std[0]:.5g}"
+    if column.fill is not None:
+        text += f"; missing: {column.fill}"
     return text
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from singa_dask.data.columns import Column, Role
+from singa_dask.data.columns import Channels, Column, Fill, Role
 from singa_dask.data.encoders import DATES, is_plain_number
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.manifest_reader import read_description
@@ -17,7 +19,8 @@ from singa_dask.data.schema import Schema
 from singa_dask.data.store import columns_of
 from singa_dask.errors import DataError, nearest
 from singa_dask.job.job_pb2 import StoreProto
-from singa_dask.layers.input import InputLayer
+from singa_dask.job.stores import records_of, row_shape
+from singa_dask.layers.input import InputLayer, arrange
 from singa_dask.net import Net, inputs_of
 
 
@@ -32,7 +35,7 @@ class Described:
     @classmethod
     def of(cls, store: StoreProto, text: str) -> Described:
         """From `Manifest.description`. Raises DataError, ConfigError."""
-        schema = read_description(text)
+        schema = _schema(text)
         trained = StoreProto()
         trained.CopyFrom(store)  # of data to predict, which may have no labels
         trained.has_label = any(column.role in (Role.LABEL, Role.TARGET) for column in schema.columns)
@@ -42,6 +45,29 @@ class Described:
     def raw_names(self) -> tuple[str, ...]:
         """The columns of the table that the features are made of; empty if they have no names."""
         return tuple(encoder.column for encoder in self.schema.encoders) or self.column.names
+
+    @property
+    def fill(self) -> Fill | None:
+        """Of arrays; of those in place of a table, NaN for columns without one."""
+        if self.column.role is not Role.FEATURE or not self.schema.encoders:
+            return self.column.fill
+        values = [one.fill_of_number for one in self.schema.encoders for _ in one.names]
+        return None if all(map(math.isnan, values)) else Fill(tuple(values))
+
+    def filled(self, x: np.ndarray, store: StoreProto) -> np.ndarray:
+        """Samples as an input layer takes them, (n, ...), without missing values. Those of another shape stay."""
+        fill, raw, flat = self.fill, self.column.raw, len(store.shape) == 1
+        records = 0 if store.time_steps else records_of(store)
+        given = prod(x.shape[1:])
+        if fill is None or not len(x) or given != max(1, records) * raw.values:
+            return x
+        if len(raw.shape) > 1 and not flat:
+            try:
+                return fill.apply(arrange(np, x, row_shape(records, raw.net_shape)))
+            except ValueError:
+                return x
+        first = raw.channels is Channels.FIRST
+        return fill.apply(x.reshape(-1, *(raw.shape or (1,))), 1 if first else -1).reshape(len(x), -1)
 
     @property
     def texts_and_dates(self) -> dict[str, str]:
@@ -70,6 +96,11 @@ class Described:
             hint = nearest(missing[0], named)
             raise DataError(f"the net was trained with the columns {', '.join(missing)}, which are missing. {hint}")
         return numbers(table, [named[name] for name in names])
+
+
+@lru_cache(maxsize=16)
+def _schema(text: str) -> Schema:
+    return read_description(text)
 
 
 @dataclass(frozen=True)
@@ -104,6 +135,13 @@ class KnownData:
     def read(self) -> list[str]:
         """The input layers that are needed or answer."""
         return [name for name in self.net.input_layers if name in {*self.needed, *self.answering}]
+
+    def filled(self, layer: str, x: Any) -> Any:
+        """The samples of an input layer without those missing values that its training data had a replacement for."""
+        known = self.inputs.get(layer)
+        if known is None or known.fill is None or not (known.fill.flags or x.dtype.kind == "f"):
+            return x
+        return known.filled(self.net.ops.to_host(x), self.store(layer))
 
     def store(self, name: str) -> StoreProto:
         """The store_conf of an input layer."""

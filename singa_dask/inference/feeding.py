@@ -11,7 +11,7 @@ from singa_dask.data.columns import Channels, Column, Role
 from singa_dask.data.containers import dense, native
 from singa_dask.data.normalise import resolve_normalisation
 from singa_dask.errors import DataError, NotFinite
-from singa_dask.inference.described import Described
+from singa_dask.inference.described import KnownData
 from singa_dask.job.job_pb2 import LayerProto, NetProto
 from singa_dask.job.stores import net_shape
 from singa_dask.net import Batch, Net, features_as_targets, inputs_of, labelled_inputs
@@ -67,13 +67,16 @@ def feed_of(net: Net, x: Any, y: Any = None, *, output: str | None = None) -> tu
     return {name: Batch(array, labels.get(name)) for name, array in features.items()}, rows
 
 
-def normalised(net: Net, feed: Mapping[str, Batch]) -> dict[str, Batch]:
-    """The same mini-batch as the loader would give it. Raises DataError if arrays do not fit their input layers."""
-    found = {}
+def normalised(known: KnownData, feed: Mapping[str, Batch]) -> dict[str, Batch]:
+    """The same mini-batch as the loader would give it. known: of the net.
+
+    Raises DataError if arrays do not fit their input layers.
+    """
+    found, net = {}, known.net
     for name, batch in feed.items():
         layer = net.input_layer(name)
         labels = None if batch.labels is None else layer.normalised_labels(net.ops, batch.labels)
-        found[name] = Batch(layer.normalised(net.ops, batch.features), labels)
+        found[name] = Batch(layer.normalised(net.ops, known.filled(name, batch.features)), labels)
     return found
 
 
@@ -82,11 +85,12 @@ def is_finite(net: Net, batch: Batch) -> bool:
     return batch.features.dtype.kind != "f" or bool(net.ops.xp.isfinite(batch.features).all())
 
 
-def not_finite(net: Net, layer: str, features: Any, known: Described | None, ready: Any, before: int) -> NotFinite:
+def not_finite(data: KnownData, layer: str, features: Any, ready: Any, before: int) -> NotFinite:
     """The error that names the features of an input layer that the net cannot compute with. features: all of them;
-    known: of their column; ready: those of a mini-batch, normalised, with `before` samples before them."""
+    data: of the net; ready: those of a mini-batch, normalised, with `before` samples before them."""
+    net, known = data.net, data.inputs.get(layer)
     with np.errstate(over="ignore"):
-        values = net.ops.to_host(features).astype(net.ops.dtype, copy=False)
+        values = net.ops.to_host(data.filled(layer, features)).astype(net.ops.dtype, copy=False)
     wrong = np.argwhere(~np.isfinite(values).reshape(len(values), -1))
     if not len(wrong):  # normalising has made them so
         wrong = np.argwhere(~np.isfinite(net.ops.to_host(ready)).reshape(len(ready), -1)) + np.array([before, 0])

@@ -115,7 +115,9 @@ class Model:
         """
         feed, rows = feed_of(self.net, x, y)
         counts = self.ranks.numbers(rows)
-        self.net.forward(normalised(self.net, feed), self._step(Phase.kTrain, self.number, counts))
+        self.net.forward(
+            normalised(KnownData(self.net, self.described), feed), self._step(Phase.kTrain, self.number, counts)
+        )
         self.last = Loss(self, self.net.metrics(), rows, sum(counts))
         return self.last
 
@@ -357,11 +359,10 @@ class Model:
                 for name, batch in feed.items()
             }
             with np.errstate(over="ignore"):
-                ready = normalised(net, part)
+                ready = normalised(self.known, part)
             for name in needed & ready.keys():
                 if not is_finite(net, ready[name]):
-                    known, features = self.known.inputs.get(name), feed[name].features
-                    raise not_finite(net, name, features, known, ready[name].features, some.start)
+                    raise not_finite(self.known, name, feed[name].features, ready[name].features, some.start)
             yield ready, step
 
     def _test_steps(self, rows: int, batchsize: int) -> Iterator[Step]:

@@ -86,7 +86,8 @@ class FileBlock:
         x, answers = {}, {}
         for i, layer in enumerate(known.needed):
             if not self.table:
-                x[layer] = self._arranged(raw, self.x[i], described.get(layer), "column")
+                flat = len(known.store(layer).shape) == 1  # such a net reads the values in the stored order
+                x[layer] = self._arranged(raw, self.x[i], described.get(layer), "column", flat=flat)
             else:
                 x[layer] = described[layer].features(table) if layer in described else numbers(table, self.x)
         for layer in known.answering if self.y else ():
@@ -96,8 +97,11 @@ class FileBlock:
             answers[layer] = self._answers(name, values, column)
         return Samples(x, answers)
 
-    def _arranged(self, raw: Mapping[str, Any], name: str, described: Described | None, which: str) -> np.ndarray:
-        """The values of a dataset with the dimensions as in training, and the channels last. Raises DataError."""
+    def _arranged(
+        self, raw: Mapping[str, Any], name: str, described: Described | None, which: str, *, flat: bool = False
+    ) -> np.ndarray:
+        """The values of a dataset with the dimensions as in training, and the channels last unless the net reads them
+        flat. Raises DataError."""
         values, column = np.asarray(raw[name]), None if described is None else getattr(described, which)
         if described is None or column is None:
             return values
@@ -108,7 +112,7 @@ class FileBlock:
                 told = f"has samples along {', '.join(own)}, but the net was trained along {', '.join(trained)}"
                 raise DataError(f"{name}: {told}. Rename or select the dimensions.")
             values = values.transpose(0, *(1 + own.index(name) for name in trained))
-        return values if values.shape[1:] != column.shape else channels_last(values, column)
+        return values if flat or values.shape[1:] != column.raw.shape else channels_last(values, column)
 
     def _answers(self, name: str, values: np.ndarray, column: Column | None) -> np.ndarray:
         """Labels as the names of their classes where these are known, and other values as they are."""

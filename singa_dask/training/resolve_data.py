@@ -214,6 +214,9 @@ def _check_as_trained(info: StoreInfo, fitted: StoreInfo, store: StoreProto, tra
     if info.manifest.encoders != fitted.manifest.encoders:
         message = f"encodes the columns of its table otherwise than {fitted.path}"
         raise ConfigError(Problem("store_conf.path", message, str(info.path), hint))
+    if not info.column.filled_like(fitted.column):
+        message = f"fills missing values of {info.column.name!r} otherwise than {fitted.path}"
+        raise ConfigError(Problem("store_conf.path", message, str(info.path), hint))
     names, known = (_class_names(of.labels) for of in (info, fitted))
     if names and known and names != known[: len(names)]:
         message = f"has other classes, or in another order, than {fitted.path}"

@@ -20,6 +20,7 @@ DAYS = pd.Timestamp("2020-02-01") + pd.to_timedelta(DRAW.integers(0, 90, N), uni
 SPANS = pd.to_timedelta(DRAW.integers(1, 60, N), unit="h")
 IMAGES = DRAW.integers(0, 255, (N, 6, 5, 3)).astype(np.uint8)
 CLASSES = np.repeat(np.arange(4), N // 4)
+GAPS = np.where(DRAW.random(IMAGES.shape) < 0.05, np.nan, IMAGES.astype(np.float32))
 WEIGHTS = (np.arange(N) % 3).astype(float)
 
 
@@ -63,6 +64,7 @@ def _texts(missing: bool = False) -> np.ndarray:
 
 
 MIXED = pd.DataFrame({"a": NUMBERS["a"], "kind": _texts(), "day": DAYS})
+WITH_A_GAP = table(b=with_value(np.nan))
 FEW = [3, 1, 2, 0, 9]
 SITUATIONS = [
     Situation("numbers", "shard", table(), TARGET),
@@ -105,6 +107,22 @@ SITUATIONS = [
     Situation("a negative weight", "shard", table(), TARGET, ("weight",), WEIGHTS - 1),
     Situation("images", "shard", IMAGES, CLASSES, ("images",)),
     Situation("images, channels first", "shard", IMAGES.transpose(0, 3, 1, 2), CLASSES, ("images", "channels first")),
+    Situation(
+        "images with missing pixels, filled",
+        "shard",
+        GAPS,
+        CLASSES,
+        ("images", "numbers", "missing"),
+        options={"missing": "mean"},
+    ),
+    Situation(
+        "images with missing pixels, marked",
+        "shard",
+        GAPS,
+        CLASSES,
+        ("images", "numbers", "missing"),
+        options={"missing": "mask"},
+    ),
     Situation("training on numbers", "train", table(), TARGET),
     Situation("training on texts and dates", "train", MIXED, TARGET, ("text", "date")),
     Situation("training with weights", "train", table(), TARGET, ("weight",), WEIGHTS),
@@ -121,6 +139,15 @@ SITUATIONS = [
     Situation("integers in place of other numbers", "predict", table(), TARGET, new=(8 * table()).astype(np.int64)),
     Situation(
         "a missing number in new samples", "predict", table(), TARGET, ("missing",), new=table(b=with_value(np.nan))
+    ),
+    Situation(
+        "a missing number in new samples, after training with a fill",
+        "predict",
+        WITH_A_GAP,
+        TARGET,
+        ("missing",),
+        new=table(c=with_value(np.nan)),
+        options={"missing": "mean"},
     ),
     Situation(
         "an infinite number in new samples", "predict", table(), TARGET, ("infinite",), new=table(b=with_value(np.inf))
@@ -154,6 +181,15 @@ SITUATIONS = [
         CLASSES,
         ("images", "channels first"),
         new=IMAGES[FEW].transpose(0, 3, 1, 2),
+    ),
+    Situation(
+        "missing pixels in new images, after training with a fill",
+        "predict",
+        GAPS,
+        CLASSES,
+        ("images", "numbers", "missing"),
+        new=GAPS[FEW],
+        options={"missing": "mask"},
     ),
     Situation("new images of another size", "predict", IMAGES, CLASSES, ("images", "size"), new=IMAGES[FEW, :5]),
 ]

@@ -14,6 +14,7 @@ from singa_dask.data.columns import (
     MAX_RANK,
     Channels,
     Column,
+    Fill,
     Role,
     guess_channels,
     map_dtype,
@@ -31,29 +32,70 @@ MAX_CLASSES = 1000
 SAMPLES_OF_CLASS = 5
 
 
-def array_column(name: str, role: Role, facts: ColumnFacts, channels: Channels | None = None) -> Column:
-    """The column of an array. Raises DataError for values that nets cannot read, ConfigError for unknown channels."""
+def array_column(
+    name: str, role: Role, facts: ColumnFacts, channels: Channels | None = None, *, way: str = "", filled: bool = False
+) -> Column:
+    """The column of an array. way: out of missing values, which `filled` allows. Raises DataError for values that nets
+    cannot read, ConfigError for unknown channels."""
     shape = _one_shape(facts)
-    _check_finite(facts)
+    _check_finite(facts, way, filled=filled)
+    where = channels_of(facts.name, shape, channels)
+    dtype = stored_dtype(np.result_type(*(known.dtype for known in facts.filled)))
+    assert dtype is not None
+    return Column(name, role, dtype.name, shape, where)
+
+
+def features_column(
+    name: str, facts: ColumnFacts, channels: Channels | None, how: str | float, like: Column | None
+) -> Column:
+    """The column of an array of features. how: its missing values are filled, unless that is known from `like`, the
+    column of the training data. Raises DataError, ConfigError."""
+    if like is not None:
+        way = "The training samples had none: fill these, or write the training samples with the option missing."
+        column = array_column(name, Role.FEATURE, facts, channels, way=way, filled=like.fill is not None)
+        return column if like.fill is None else column.with_fill(like.fill)
+    way = "Fill them with the option missing (--missing): mean, a number, or mask; or leave out these samples."
+    column = array_column(name, Role.FEATURE, facts, channels, way=way, filled=how != "error")
+    return column if how == "error" else column.with_fill(_fill(facts, column, how))
+
+
+def _fill(facts: ColumnFacts, column: Column, how: str | float) -> Fill:
+    if how not in ("mean", "mask"):
+        limit = np.finfo(np.float16 if column.dtype == "float16" else np.float32)
+        if abs(float(how)) > float(limit.max):
+            message = f"is beyond {limit.dtype}, in which {facts.name!r} is read"
+            raise ConfigError(Problem("missing", message, str(how), "Give a smaller number."))
+        return Fill((float(how),))
+    if how == "mask" and not column.has_channels:
+        message = f'"mask" needs samples with channels, or vectors, and those of {facts.name!r} are neither'
+        raise ConfigError(Problem("missing", message, str(column.shape), "Use mean or a number."))
+    means = facts.means()
+    if np.isnan(means).any():
+        which = f"[{int(np.isnan(means).argmax())}]" if means.size > 1 else ""
+        raise DataError(
+            f"column {facts.name!r}: all training values of {column.name}{which} are missing, and have no mean. "
+            "Leave it out, or give a number."
+        )
+    return Fill(tuple(means.tolist()), how == "mask")
+
+
+def channels_of(name: str, shape: tuple[int, ...], channels: Channels | None) -> Channels:
+    """Where the samples of an array have their channels. Raises ConfigError if that is wrong or not known."""
     where = guess_channels(shape) if channels is None else Channels(channels)
     if where is not None and (len(shape) == MAX_RANK) > (where is not Channels.NONE):
         where = None
     elif where is not None and (len(shape) < 3) > (where is Channels.NONE):
-        raise ConfigError(
-            Problem("channels", f"cannot be those of samples of {facts.name!r}", str(shape), "Use none.")
-        )
+        raise ConfigError(Problem("channels", f"cannot be those of samples of {name!r}", str(shape), "Use none."))
     if where is None:
         raise ConfigError(
             Problem(
                 "channels",
-                f"are unknown: samples of {facts.name!r} do not tell which axis is that of the channels",
+                f"are unknown: samples of {name!r} do not tell which axis is that of the channels",
                 str(shape),
-                f'Set channels={{{facts.name!r}: "first"}}, "last" or "none" (--channels).',
+                f'Set channels={{{name!r}: "first"}}, "last" or "none" (--channels).',
             )
         )
-    dtype = stored_dtype(np.result_type(*(known.dtype for known in facts.filled)))
-    assert dtype is not None
-    return Column(name, role, dtype.name, shape, where)
+    return where
 
 
 def _one_shape(facts: ColumnFacts) -> tuple[int, ...]:
@@ -70,15 +112,15 @@ def _one_shape(facts: ColumnFacts) -> tuple[int, ...]:
     return shape
 
 
-def _check_finite(facts: ColumnFacts) -> None:
-    if facts.missing:
+def _check_finite(facts: ColumnFacts, way: str, *, filled: bool) -> None:
+    if facts.missing and not filled:
         what, count, first = "NaN", facts.missing, facts.first_missing
     elif facts.infinite:
         what, count, first = "infinite or beyond float32", facts.infinite, facts.first_infinite
     else:
         return
     hint = "Replace them (numpy.nan_to_num), leave out these samples, or mask targets with the option mask."
-    raise NotFinite(facts.name, what, count, first, hint)
+    raise NotFinite(facts.name, what, count, first, way if facts.missing and not filled and way else hint)
 
 
 def factor_column(name: str, role: Role, facts: ColumnFacts, columns: Sequence[Column]) -> Column:

@@ -98,7 +98,8 @@ def _read(layout: Layout, part: Part, row: int, out: dict[str, np.ndarray]) -> N
                     continue
                 name = layout.pieces[column.name]
                 piece = part.pieces[name]
-                if column.role not in IDENTITY and name not in part.codes and np.dtype(piece.dtype) == target.dtype:
+                plain = column.role not in IDENTITY and name not in part.codes and column.fill is None
+                if plain and np.dtype(piece.dtype) == target.dtype:
                     _read_into(file.fileno(), part, name, row, target)
                     continue
                 values = np.empty((len(target), *piece.shape), piece.dtype)
@@ -106,7 +107,11 @@ def _read(layout: Layout, part: Part, row: int, out: dict[str, np.ndarray]) -> N
                 if column.role in IDENTITY:
                     target[...] = part.origin.of(column.role, values)
                 else:
-                    target[...] = values if name not in part.codes else _recoded(values, part.codes[name])
+                    target[...] = (
+                        column.filled(values.astype(target.dtype, copy=False))
+                        if name not in part.codes
+                        else _recoded(values, part.codes[name])
+                    )
     except FileNotFoundError:
         raise DataError(
             f"{part.path}: is not there. All workers must share the folder of the shards; "

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
+
 
 class Kind(StrEnum):
     """What a column holds: arrays as they are; of a table numbers, texts by their place in a dictionary, dates as days
@@ -31,8 +33,8 @@ class Facts:
 
     rows: of the block. place: among the columns of its kind. missing, infinite: how many, and the first row. values:
     the distinct ones, sorted, or None if they are too many; counts: how often each is in the training rows. low, high:
-    the extremes of whole numbers and weights. ascending, first, last: for labels, whether they are sorted. sum, count:
-    of the training rows.
+    the extremes of whole numbers and weights. ascending, first, last: for labels, whether they are sorted. sums: of
+    the training values that are there; there: their numbers. Of an array one for each entry of `Column.mean`.
     """
 
     kind: Kind
@@ -51,8 +53,8 @@ class Facts:
     ascending: bool = False
     first: Any = None
     last: Any = None
-    sum: float = 0.0
-    count: int = 0
+    sums: list[float] = field(default_factory=list)
+    there: list[int] = field(default_factory=list)
 
     @classmethod
     def from_json(cls, entries: dict[str, Any]) -> Facts:
@@ -130,6 +132,12 @@ class ColumnFacts:
     @property
     def infinite(self) -> int:
         return sum(facts.infinite for facts in self.blocks)
+
+    def means(self) -> np.ndarray:
+        """Of the training rows; NaN where all their values are missing."""
+        known = [facts for facts in self.blocks if facts.sums]
+        sums, there = (np.sum([getattr(facts, of) for facts in known], axis=0) for of in ("sums", "there"))
+        return np.divide(sums, there, out=np.full_like(sums, np.nan, np.float64), where=there > 0)
 
     @property
     def first_missing(self) -> int:

@@ -177,8 +177,7 @@ def _fill(column: ColumnFacts, encoding: Encoding, sample: Callable[[ColumnFacts
     if how == "error":
         return None
     if how == "mean":
-        count = sum(facts.count for facts in column.blocks)
-        value = sum(facts.sum for facts in column.blocks) / count if count else math.nan
+        value = float(column.means()[0]) if any(facts.sums for facts in column.blocks) else math.nan
     elif how in IMPUTERS:
         values = sample(column)
         values = values[~np.isnan(values)]

@@ -13,7 +13,7 @@ import numpy as np
 
 from singa_dask.data.columns import Column, Role
 from singa_dask.data.encoders import Encoders
-from singa_dask.data.ingest.arrays import answers_column, array_column, factor_column
+from singa_dask.data.ingest.arrays import answers_column, factor_column, features_column
 from singa_dask.data.ingest.facts import ColumnFacts, Kind, Piece, Summary
 from singa_dask.data.ingest.fit import check_encoders, fit_encoders
 from singa_dask.data.ingest.like import columns_like
@@ -138,7 +138,9 @@ def make_layout(
     else:
         for name in plan.x:
             own = X if len(plan.x) == 1 else name
-            columns.append(array_column(own, Role.FEATURE, facts[name], source.channels.get(name)))
+            known = None if like is None else like.column(own)
+            how = plan.encoding.fill_of(name)
+            columns.append(features_column(own, facts[name], source.channels.get(name), how, known))
             pieces[own] = f"x/{name}"
     for name in plan.y:
         own = Y if len(plan.y) == 1 else name
@@ -174,8 +176,9 @@ def make_layout(
     nbytes = sum(column.nbytes for column in columns)
     made = tuple(columns) if like is None else columns_like(columns, like)
     fitted = "" if like is None else like.schema.fitted.partition("; ")[2]
-    if encoders and like is None:
-        fitted = f"replacements of missing values: the {totals[0]:,} training samples; categories: all {starts[-1]:,}"
+    if like is None and (encoders or any(column.fill for column in columns)):
+        fitted = f"replacements of missing values: the {totals[0]:,} training samples"
+        fitted += f"; categories: all {starts[-1]:,}" if encoders else ""
     return Layout(
         parts,
         Schema(made, encoders, source.reading, fitted),

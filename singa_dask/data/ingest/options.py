@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -13,6 +14,7 @@ SHARES = ("validation", "test")
 GROUPS = ("test_groups", "validation_groups")
 GROUPS_SHARE = 0.2
 IMPUTERS = ("mean", "median", "most_frequent")
+ARRAY_IMPUTERS = ("mean", "mask")
 MAX_CATEGORIES = 1000
 
 
@@ -21,7 +23,9 @@ class Encoding:
     """Options of write and shard.
 
     missing: what replaces missing values: "error", "mean", "median", "most_frequent", a number, or a text for a column
-    of texts; or a mapping from columns to these. encode: by column, "onehot", "ordinal", or a list of all categories
+    of texts; or a mapping from columns to these. Of arrays: "error", "mean" (of each channel or value of a vector,
+    else of all values), a number, or "mask": the mean, and as many further channels or values, which are 1 where the
+    value is there, else 0. encode: by column, "onehot", "ordinal", or a list of all categories
     in their order, which is ordinal; by default texts are one-hot and numbers stay. unknown: what an unknown category
     becomes at prediction: "error", or "zeros" (-1 of an ordinal column). max_categories: of a one-hot column.
     """
@@ -39,13 +43,13 @@ class Encoding:
         """What replaces missing values of a column."""
         return self.missing.get(name, "error") if isinstance(self.missing, Mapping) else self.missing
 
-    def check(self, columns: Sequence[str]) -> None:
-        """Raises ConfigError for unknown columns and values."""
+    def check(self, columns: Sequence[str], *, table: bool) -> None:
+        """Raises ConfigError for unknown columns and values. table: whether they are those of a table, or arrays."""
         for key in ("missing", "encode"):
             given = getattr(self, key)
             for name in given if isinstance(given, Mapping) else ():
-                if name not in columns:
-                    hint = nearest(str(name), columns) if columns else "It is for the columns of a table."
+                if name not in columns or not (table or key == "missing"):
+                    hint = nearest(str(name), columns) if table or key == "missing" else "It is for those of a table."
                     raise ConfigError(Problem(key, "names a column that the features do not have", repr(name), hint))
         for name, how in self.encode.items():
             if isinstance(how, str) and how not in ("onehot", "ordinal"):
@@ -53,15 +57,29 @@ class Encoding:
                 raise ConfigError(Problem("encode", f"is unknown for column {name!r}", repr(how), hint))
         if self.unknown not in ("error", "zeros"):
             raise ConfigError(Problem("unknown", "must be error or zeros", repr(self.unknown)))
-        if not columns and self.missing != "error":
-            hint = "Fill arrays before (numpy.nan_to_num), or give the columns as a DataFrame."
-            raise ConfigError(Problem("missing", "is for the columns of a table", repr(self.missing), hint))
         fills = self.missing.values() if isinstance(self.missing, Mapping) else [self.missing]
         for fill in fills:
-            if not isinstance(fill, str | int | float) or fill != fill:
-                hint = f"Use error, {', '.join(IMPUTERS)}, a number, or by column {{'age': 'mean'}}."
+            if (
+                not isinstance(fill, str | int | float)
+                or isinstance(fill, bool)
+                or fill in (math.inf, -math.inf)
+                or (fill != fill)
+            ):
+                hint = f"Use error, {', '.join(IMPUTERS if table else ARRAY_IMPUTERS)}, a finite number, or by column"
+                hint += f" {{{columns[0]!r}: 'mean'}}."
                 raise ConfigError(Problem("missing", "must be a way to fill missing values", repr(fill), hint))
-        if not isinstance(self.missing, Mapping | int | float) and self.missing not in ("error", *IMPUTERS):
+            if not table and isinstance(fill, str) and fill not in ("error", *ARRAY_IMPUTERS):
+                message = (
+                    "is for the columns of a table" if fill in IMPUTERS else "must be a way to fill missing values"
+                )
+                hint = f"Of arrays, use error, {', '.join(ARRAY_IMPUTERS)} or a number."
+                raise ConfigError(Problem("missing", message, repr(fill), hint))
+            if table and fill == "mask":
+                hint = f"Use error, {', '.join(IMPUTERS)} or a number."
+                raise ConfigError(
+                    Problem("missing", "mask is for arrays, and these are columns of a table", "mask", hint)
+                )
+        if table and not isinstance(self.missing, Mapping | int | float) and self.missing not in ("error", *IMPUTERS):
             raise ConfigError(
                 Problem(
                     "missing",

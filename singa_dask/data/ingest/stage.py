@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.columns import Role
+from singa_dask.data.columns import Channels, Column, Role
 from singa_dask.data.containers import dense
+from singa_dask.data.ingest.arrays import channels_of
 from singa_dask.data.ingest.facts import Facts, Kind, Piece, Summary
 from singa_dask.data.ingest.labels import encode_answers, encode_array
 from singa_dask.data.ingest.options import Encoding
-from singa_dask.data.ingest.series import as_texts, encode_series
+from singa_dask.data.ingest.series import CHECKED_NBYTES, as_texts, encode_series
 from singa_dask.data.ingest.shuffle import permutation
 from singa_dask.data.ingest.splits import Rules
 from singa_dask.errors import DataError, disk_full, no_room
@@ -52,6 +53,7 @@ class StagePlan:
     mask: str | None
     table: bool
     roles: Mapping[str, Role]
+    channels: Mapping[str, Channels]
     encoding: Encoding
     seed: int
     shuffle: bool
@@ -86,6 +88,9 @@ def stage(plan: StagePlan, index: int, key: str, raw: Mapping[str, Any]) -> Summ
         else:
             for name in plan.x:
                 values, facts[name] = encode_array(name, np.asarray(raw[name]))
+                if rows and plan.encoding.fill_of(name) in ("mean", "mask"):
+                    where = channels_of(name, values.shape[1:], plan.channels.get(name))
+                    _add_up(facts[name], values, train, Column(name, Role.FEATURE, "", values.shape[1:], where))
                 pieces[f"x/{name}"] = _Array(values)
         mask = None if plan.mask is None else np.asarray(raw[plan.mask])
         for name in plan.y:
@@ -153,8 +158,8 @@ def _stage_table(plan: StagePlan, raw: Mapping[str, Any], train: np.ndarray, fac
             present = known.values or []
             known.counts = np.bincount(codes[codes >= 0], minlength=len(present)).tolist()
         elif known.kind in NUMERIC and plan.encoding.fill_of(name) == "mean":
-            known.sum = float(np.nansum(values[train], dtype=np.float64))
-            known.count = int(np.count_nonzero(~np.isnan(values[train])))
+            known.sums = [float(np.nansum(values[train], dtype=np.float64))]
+            known.there = [int(np.count_nonzero(~np.isnan(values[train])))]
         if known.kind in (Kind.DATE, Kind.ZONED):
             valid = values[~np.isnan(values)]
             known.low = float(valid.min())
@@ -163,6 +168,19 @@ def _stage_table(plan: StagePlan, raw: Mapping[str, Any], train: np.ndarray, fac
             columns[known.kind].append(values)
         facts[name] = known
     return {kind.value: _table(values, TABLE_DTYPES[kind]) for kind, values in columns.items() if values}
+
+
+def _add_up(facts: Facts, values: np.ndarray, train: np.ndarray, column: Column) -> None:
+    """Note sums and numbers of the values that are there, a few rows at a time."""
+    axes = (0, *(axis + 1 for axis in column.statistics_axes))
+    sums, there = np.zeros(column.num_statistics), np.zeros(column.num_statistics, np.int64)
+    step = max(1, CHECKED_NBYTES // max(1, values[:1].nbytes))
+    for start in range(0, len(train), step):
+        part = values[train[start : start + step]]
+        known = ~np.isnan(part)
+        sums += part.sum(axes, np.float64, where=known)
+        there += np.count_nonzero(known, axes)
+    facts.sums, facts.there = sums.tolist(), there.tolist()
 
 
 def _without_masked(raw: Any, mask: np.ndarray) -> Any:

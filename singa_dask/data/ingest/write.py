@@ -42,7 +42,7 @@ from singa_dask.temporary import in_use
 logger = logging.getLogger(__name__)
 
 # Of the parts: those of another version are not used again.
-PARTS_VERSION = 2
+PARTS_VERSION = 3
 MAX_NAMES_SHOWN = 5
 _SHARE = (
     "Write to a folder on a file system that all workers and this process share, or leave out client (--scheduler) "
@@ -78,8 +78,8 @@ def write(
     client: of a Dask cluster whose workers do the work; they must share the folder. By default, this process does it.
     nshards: of the training samples; by default they have about 64 MiB. window: samples per window.
     shuffle, seed: write the samples in a random order, which depends on the seed and the blocks only.
-    missing, encode, unknown, max_categories: of the columns of a table, see `Encoding`. Fitted on the training
-        samples, and kept in the manifest; the categories are those of all samples.
+    missing: what replaces missing values of features, see `Encoding`. encode, unknown, max_categories: of the columns
+        of a table. Fitted on the training samples, and kept in the manifest; the categories are those of all samples.
     like: the manifest of a folder, such as that of the training samples, whose encoders and classes are used instead
         of new ones.
     outputs: of the net that the samples are for: labels that are integers below it keep their numbers. By default,
@@ -98,7 +98,7 @@ def write(
     source, encode = _labels_among(replace(source, outputs=outputs), encode or {})
     encoding = Encoding(missing, dict(encode), unknown, max_categories)
     if like is None:
-        encoding.check(source.x if source.table else ())
+        encoding.check(source.x, table=source.table)
     else:
         _check_no_encoding(encoding)
         source, encoding = prepared_like(source, like)
@@ -184,7 +184,8 @@ class _Work:
         told = [
             PARTS_VERSION,
             [block.key for block in source.blocks],
-            [source.x, source.y, source.weight, source.mask, source.table, sorted(source.roles.items())],
+            [source.x, source.y, source.weight, source.mask, source.table],
+            [sorted(source.roles.items()), sorted(source.channels.items())],
             [encoding.missing, dict(encoding.encode), seed, shuffle, splits],
         ]
         digest = hashlib.blake2b(json.dumps(told, default=repr).encode(), digest_size=8).hexdigest()
@@ -200,6 +201,7 @@ class _Work:
             source.mask,
             source.table,
             {name: Role(role) for name, role in source.roles.items()},
+            source.channels,
             encoding,
             seed,
             shuffle,

@@ -41,7 +41,7 @@ def columns(y, **more):
         (NINE, {"window": 0}, ConfigError, "window: must be at least 1"),
         (NINE, {"seed": -1}, ConfigError, "seed: must not be negative"),
         (NINE, {"ordered": True}, ConfigError, "the order of the samples of rows matters"),
-        (NINE, {"missing": "mean"}, ConfigError, "missing: is for the columns of a table"),
+        (NINE, {"missing": "median"}, ConfigError, "missing: is for the columns of a table"),
         ({"x": np.ones((5, 6, 7, 8))}, {}, ConfigError, "'x' do not tell which axis is that of the channels"),
         ({"x": np.zeros((0, 3))}, {}, DataError, "rows: holds no samples"),
         ([{"x": np.zeros((0, 3))}] * 3, {}, DataError, "rows: holds no samples"),
