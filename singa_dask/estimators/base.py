@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils import check_random_state
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from singa_dask.data.columns import Column, stored_dtype
@@ -108,6 +108,7 @@ class Estimator(BaseEstimator):
         transform: Any = None,
         patience: int | None = None,
         normalise: bool = True,
+        missing: Any = "error",
         random_state: Any = None,
         workspace: str | Path | None = None,
         callbacks: Any = (),
@@ -124,6 +125,7 @@ class Estimator(BaseEstimator):
         self.transform = transform
         self.patience = patience
         self.normalise = normalise
+        self.missing = missing
         self.random_state = random_state
         self.workspace = workspace
         self.callbacks = callbacks
@@ -313,9 +315,11 @@ class Estimator(BaseEstimator):
         """The samples as `train` takes them. goes_on: normalised as those before."""
         answers = self._answers(y)
         scale: Mapping[str, Any] = {"normalise": True, "normalise_target": True}
+        known = self._known() if goes_on else None
+        fills = self._fills or (known is not None and known.features.fill is not None)
+        filling = {} if not fills else {"missing": self.missing} if known is None else {"like": known}
         if is_lazy(x):
-            known = self._known() if goes_on else None
-            options = self._options(lazy=True) | ({"like": known} if known and known.encoders else {})
+            options = self._options(lazy=True) | ({"like": known} if known and known.encoders else filling)
             if known and not known.encoders and is_table(x):  # it was an array before
                 x = x.to_dask_array()
             data: Any = Arrays(x, answers, weight, options)
@@ -325,14 +329,38 @@ class Estimator(BaseEstimator):
                 if not weight.any():
                     raise ValueError("sample_weight must have at least one non-zero number.")
                 weight = weight / weight.mean()
-            data = self._arrays(x, answers, weight)
+            data = self._arrays(x, answers, weight, filling)
         return Examples(data, x, y, self._scale if goes_on else scale)
 
-    def _arrays(self, x: Any, answers: np.ndarray, weight: np.ndarray | None = None) -> Arrays:
+    def _arrays(
+        self, x: Any, answers: np.ndarray, weight: np.ndarray | None = None, filling: Mapping[str, Any] | None = None
+    ) -> Arrays:
+        """filling: what says how missing values are filled; None for a validation set, which is filled likewise."""
         if isinstance(x, Padded):
+            if self._fills:
+                hint = "Fill them before."
+                raise ConfigError(
+                    Problem("missing", "is not for sequences of different lengths", repr(self.missing), hint)
+                )
             return Arrays({"x": x.x, LENGTH: x.lengths}, answers, weight, self._options(lazy=True))
         options = {"channels": feature_column(x).channels, "durable": self.workspace is not None}
+        if filling or (filling is None and self._fills):
+            return Arrays(x, answers, weight, {**options, **self._options(lazy=True), **(filling or {})})
         return Arrays(x, answers, weight, {**options, **self._options(lazy=False)}, plain=True)
+
+    @property
+    def _fills(self) -> bool:
+        return self.missing != "error"
+
+    @property
+    def _finite(self) -> bool | str:
+        """What scikit-learn asks of X."""
+        return "allow-nan" if self._fills else True
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self._fills
+        return tags
 
     def _validation_set(self) -> Any:
         if not isinstance(self.validation, tuple):
@@ -437,7 +465,7 @@ class Estimator(BaseEstimator):
         if is_lazy(x):
             return self._by_name(x)
         x, lengths = self._padded(x, first=False)
-        x = validate_data(self, x, reset=False, allow_nd=True, dtype="numeric")
+        x = validate_data(self, x, reset=False, allow_nd=True, dtype="numeric", ensure_all_finite=self._finite)
         if x.shape[1:] != self._sample_shape:
             raise ValueError(f"X has samples of shape {x.shape[1:]}, but it was fitted to {self._sample_shape}.")
         return x if lengths is None else {self.model_.net.input_layers[0]: x, LENGTH: lengths[:, np.newaxis]}

@@ -34,9 +34,11 @@ class Classifier(ClassifierMixin, Estimator):
     out, or a set (X, y). transform: f(batch, rng), which changes the mini-batches of training, see
     `singa_dask.transforms`. patience: end after so many validations in a row without a smaller loss; the best
     parameters are kept. class_weight: {class: factor} or "balanced". normalise: features to mean 0 and std 1, per
-    column or channel, inside of the net. random_state: of the initial parameters and the order of samples.
-    workspace: folder of the run, which all workers must share; None keeps nothing. callbacks: see `train`. client:
-    trains on its Dask workers as the cluster block says; without, in this process. verbose: show the progress.
+    column or channel, inside of the net. missing: what replaces missing values of X: "mean" of the training samples, a
+    number, or "mask", as in `shard`; by default they are an error. random_state: of the initial parameters and the
+    order of samples. workspace: folder of the run, which all workers must share; None keeps nothing. callbacks: see
+    `train`. client: trains on its Dask workers as the cluster block says; without, in this process. verbose: show the
+    progress.
 
     X: (N, D), images (N, H, W, C) or any array (N, ...) of up to four further dimensions; y: (N,) of any type, or maps
     (N, H, W) with the class of each pixel. Both may be Dask collections: predictions of these are lazy. Nets with
@@ -62,6 +64,7 @@ class Classifier(ClassifierMixin, Estimator):
         patience: int | None = None,
         class_weight: Any = None,
         normalise: bool = True,
+        missing: Any = "error",
         random_state: Any = None,
         workspace: str | Path | None = None,
         callbacks: Any = (),
@@ -79,6 +82,7 @@ class Classifier(ClassifierMixin, Estimator):
             transform=transform,
             patience=patience,
             normalise=normalise,
+            missing=missing,
             random_state=random_state,
             workspace=workspace,
             callbacks=callbacks,
@@ -136,10 +140,11 @@ class Classifier(ClassifierMixin, Estimator):
 
     def _checked_answers(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
         if (np.ndim(y) if isinstance(y, list) else getattr(y, "ndim", 1)) <= 2:
-            x, y = validate_data(self, x, y, reset=first, allow_nd=True)
+            x, y = validate_data(self, x, y, reset=first, allow_nd=True, ensure_all_finite=self._finite)
             check_classification_targets(y)
             return x, y
-        x, y = validate_data(self, x, reset=first, allow_nd=True), as_map(np.asarray(y))
+        x = validate_data(self, x, reset=first, allow_nd=True, ensure_all_finite=self._finite)
+        y = as_map(np.asarray(y))
         check_consistent_length(x, y)
         if y.dtype.kind == "f" and not (y == np.floor(y)).all():
             raise ValueError("y must be classes, but holds numbers with fractions. Use a Regressor for numbers.")

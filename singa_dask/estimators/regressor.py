@@ -92,9 +92,10 @@ class Regressor(RegressorMixin, Estimator):
 
     def _checked_answers(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
         if getattr(y, "ndim", 1) <= 2:
-            x, y = validate_data(self, x, y, reset=first, allow_nd=True, multi_output=True, y_numeric=True)
+            checks = {"multi_output": True, "y_numeric": True, "ensure_all_finite": self._finite}
+            x, y = validate_data(self, x, y, reset=first, allow_nd=True, **checks)
         else:
-            x, y = validate_data(self, x, reset=first, allow_nd=True), np.asarray(y)
+            x, y = validate_data(self, x, reset=first, allow_nd=True, ensure_all_finite=self._finite), np.asarray(y)
             check_consistent_length(x, y)
             assert_all_finite(y, input_name="y")
         return x, y if y.dtype in (np.float32, np.float64) else y.astype(np.float64)
