@@ -13,12 +13,14 @@ from singa_dask.errors import DataError
 SCALES, FILLS = {"scale_factor": 1.0, "add_offset": 0.0}, ("_FillValue", "missing_value")
 KEYS = (*SCALES, *FILLS)
 TIMES = ("units", "calendar", "dtype")
+VALID = "valid_range"
+_MISSING = {"M": np.datetime64("NaT"), "m": np.timedelta64("NaT")}
 CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
 
 
 def packing(attributes: Mapping[str, Any], dtype: np.dtype) -> dict[str, Any]:
-    """The attributes of an array of numbers that change its values: how they are packed, which are missing, and the
-    units of times since a date, and of time spans that xarray has written.
+    """The attributes of an array of numbers that change its values: how they are packed, which are missing or valid,
+    and the units of times since a date, and of time spans that xarray has written.
 
     Raises ValueError with a sentence for an attribute that is not one number, and for other calendars.
     """
@@ -34,6 +36,8 @@ def packing(attributes: Mapping[str, Any], dtype: np.dtype) -> dict[str, Any]:
             found[key] = number
     if found and str(attributes.get("_Unsigned", "")) in ("true", "b'true'"):
         found["_Unsigned"] = "true"
+    if dtype.kind in "iuf" and (limits := valid_range(attributes)) is not None:
+        found[VALID] = limits
     times = {key: _text(attributes[key]) for key in TIMES if key in attributes}
     since, span = " since " in times.get("units", ""), times.get("dtype", "").startswith("timedelta64")
     if dtype.kind not in "iuf" or not (since or span):
@@ -45,8 +49,15 @@ def packing(attributes: Mapping[str, Any], dtype: np.dtype) -> dict[str, Any]:
 
 
 def decoded(values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
-    """The unpacked values, with NaN for those that are missing; integers stay such where none is missing and
-    nothing is scaled. Raises DataError without xarray."""
+    """The unpacked values, with NaN for those that are missing or not valid; integers stay such where there are none
+    and nothing is scaled. Raises DataError without xarray."""
+    if (limits := attributes.get(VALID)) is not None:
+        found = decoded(values, {key: value for key, value in attributes.items() if key != VALID})
+        stored = values if limits.dtype.kind in "iu" or values.dtype.kind == "f" else found
+        if (outside := (stored < limits[0]) | (stored > limits[1])).any():
+            found = found.astype(np.float64) if found.dtype.kind in "iu" else found.copy()
+            found[outside] = _MISSING.get(found.dtype.kind, np.nan)
+        return found
     if not attributes or (not _scales(attributes, values.dtype) and not _missing(values, attributes).any()):
         return values
     xarray = need("xarray", "fields", "packed values")
@@ -55,6 +66,20 @@ def decoded(values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
         return np.asarray(xarray.conventions.decode_cf_variable("values", raw, decode_timedelta=None).values)
     except (ValueError, OverflowError) as error:
         raise DataError(f"times in {attributes.get('units', '')!r} cannot be read ({error}). Correct them.") from error
+
+
+def valid_range(attributes: Mapping[str, Any]) -> np.ndarray | None:
+    """The least and the largest valid value: of integers as stored, else as unpacked."""
+    given = [np.asarray(attributes[key]).ravel() for key in (VALID, "valid_min", "valid_max") if key in attributes]
+    if not given:
+        return None
+    integers = all(each.dtype.kind in "iu" for each in given)
+    ends = np.iinfo(np.int64) if integers else np.finfo(np.float64)
+    both = attributes.get(VALID, [attributes.get("valid_min", ends.min), attributes.get("valid_max", ends.max)])
+    limits = np.asarray(both).ravel()
+    if limits.size != 2 or limits.dtype.kind not in "iuf":
+        raise ValueError(f"has the attribute {VALID} = {both!r}, which is not two numbers. Correct it.")
+    return limits
 
 
 def as_first(values: np.ndarray, attributes: Mapping[str, Any], first: Mapping[str, Any]) -> np.ndarray | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from singa_dask.data.origins import file_names
 from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions, listing, plain_texts
-from singa_dask.data.sources.conventions import as_first, decoded, decoded_type, packing
+from singa_dask.data.sources.conventions import as_first, decoded, decoded_type, packing, valid_range
 from singa_dask.data.sources.files import Rows, find_files, need, reading
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
@@ -157,7 +157,7 @@ def _describe(variable: Any) -> Dataset:
     text = variable.dtype.kind in "SUOT"
     dtype = np.dtype(object) if text else variable.dtype
     try:
-        dtype = dtype if text else decoded_type(dtype, packing(variable.attrs, dtype))
+        dtype = dtype if text else decoded_type(dtype, _packing(variable))
     except ValueError as error:
         fault = str(error)
     return Dataset(
@@ -179,6 +179,15 @@ def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
 
 def _values(variable: Any, rows: Rows) -> np.ndarray:
     values = np.asarray(variable[rows.start : rows.stop])
-    return (
-        plain_texts(values) if values.dtype.kind in "SUOT" else decoded(values, packing(variable.attrs, values.dtype))
-    )
+    return plain_texts(values) if values.dtype.kind in "SUOT" else decoded(values, _packing(variable))
+
+
+def _packing(variable: Any) -> dict[str, Any]:
+    """What xarray has left of it: times, and which values are valid, which are given as stored."""
+    attributes, how = dict(variable.attrs), variable.encoding
+    limits = valid_range(attributes)
+    if limits is not None and "scale_factor" in how and limits.dtype.kind in "iu":
+        # A stored integer stands for all numbers that are rounded to it.
+        ends = (limits + np.array([-0.5, 0.5])) * how["scale_factor"] + how.get("add_offset", 0.0)
+        attributes["valid_range"] = np.sort(ends)
+    return packing(attributes, variable.dtype)

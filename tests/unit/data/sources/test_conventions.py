@@ -166,3 +166,24 @@ def test_times_are_dates_whatever_their_units_count_from(tmp_path, kind):
     np.testing.assert_array_equal(features(stations(np.arange(8), "2020-02-01")), one)
     with pytest.raises(DataError, match="day holds times of the calendar 'noleap', in which NumPy has no dates"):
         features(stations(np.arange(8), calendar="noleap"))
+
+
+@pytest.mark.parametrize("kind", ["netcdf", "hdf5", "zarr 2", "zarr 3"])
+@pytest.mark.parametrize("valid", [{"valid_range": [0, 100]}, {"valid_max": 100}, {"valid_min": -5, "valid_max": 100}])
+def test_values_outside_of_the_valid_range_are_missing(tmp_path, kind, valid):
+    source = tmp_path / ("d.nc" if kind == "netcdf" else "d.h5" if kind == "hdf5" else "d.zarr")
+    stored = np.array([0, 1, 50, 100, 101, 100], "i2")
+    attributes = {name: np.array(value, "i2") for name, value in valid.items()} | {"scale_factor": 0.1}
+    if kind.startswith("zarr"):
+        group = zarr.open_group(source, mode="w", zarr_format=int(kind[-1]))
+        for name, values, of in (("temp", stored[:, np.newaxis], attributes), ("y", np.arange(6.0), {})):
+            array = group.create_array(name, data=values)
+            array.attrs.update({key: np.asarray(value).tolist() for key, value in of.items()})
+    else:
+        data = xarray.Dataset({"temp": (("s", "v"), stored[:, np.newaxis], attributes), "y": ("s", np.arange(6.0))})
+        data.to_netcdf(source, engine="h5netcdf")
+    options = {"source": source, "x": "temp", "target": "y", "shuffle": False}
+    with pytest.raises(DataError, match=r"column 'temp': 1 value\(s\) are .*, the first in sample 4\."):
+        shard_files(kind.partition(" ")[0], tmp_path / "out", **options)
+    shard_files(kind.partition(" ")[0], tmp_path / "out", missing=-1, **options)
+    np.testing.assert_allclose(load(tmp_path / "out")[0][:, 0], [0, 0.1, 5, 10, -1, 10], atol=1e-6)
