@@ -67,6 +67,11 @@ def _categories(context: click.Context, option: click.Parameter, values: Sequenc
 @click.option("--weight", metavar="NAME", help="Weights of the samples.")
 @click.option("--mask", metavar="NAME", help="Which values of the targets count: 1, or 0.")
 @click.option("--channels", type=click.Choice(["first", "last", "none"]), help="Where samples of features have them.")
+@click.option(
+    "--patch", type=click.IntRange(1), help="Arrays: samples are patches of fields, of this height and width."
+)
+@click.option("--stride", type=click.IntRange(1), help="From one patch to the next [default: the patch].")
+@click.option("--nan", type=click.Choice(["error", "drop"]), help="Patches: leave out those with a missing value.")
 @click.option("--drop", multiple=True, metavar="NAME", help="Tables: a column that is not read. Repeatable.")
 @click.option(
     "--missing",

@@ -21,6 +21,7 @@ from singa_dask.data.ingest.repeats import note_repeats
 from singa_dask.data.ingest.write import ENCODING_OPTIONS, write
 from singa_dask.data.manifest import Manifest, warn_of_note
 from singa_dask.data.sources import csv, hdf5, images, kvfile, netcdf, npz, parquet, zarr
+from singa_dask.data.sources.patches import PATCH_OPTIONS, Patches
 from singa_dask.data.sources.source import Source
 from singa_dask.data.writer import write_shards
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
@@ -79,8 +80,8 @@ def shard_files(
         samples without labels keep their order, and so do the other splits than training that the source has itself.
     in_place: HDF5 files are not copied; `out` gets a manifest that names them.
     options: of the reader in `singa_dask.data.sources`, such as x, y, label, target; and of `write`, such as client,
-        missing, and those of `Splits`: validation, test, test_from, test_groups, ... text: vocab, unit, vocab_size,
-        validation.
+        missing, and those of `Splits`: validation, test, test_from, test_groups, ... Of arrays: patch, stride and nan,
+        as of `singa_dask.shard`. text: vocab, unit, vocab_size, validation.
     Raises ConfigError for unknown names and options, DataError for bad files.
     """
     out = Path(out).expanduser().absolute()
@@ -91,7 +92,12 @@ def shard_files(
     if in_place and what != "hdf5":
         raise ConfigError(Problem("in_place", "is for hdf5 only", what, "Leave it out, or write the data as HDF5."))
     if what in READERS:
-        rules = _rules(what, options)
+        rules, cut = _rules(what, options), Patches.of(options)
+        options = {key: value for key, value in options.items() if key not in PATCH_OPTIONS}
+        if cut and (in_place or "cut" not in inspect.signature(READERS[what]).parameters):
+            received = "in_place" if in_place else what
+            hint = "Leave it out, or write the fields as HDF5, netCDF or Zarr, without in_place (--in-place)."
+            raise ConfigError(Problem("patch", "is for arrays that are copied", received, hint))
         if in_place and rules.given:
             key, value = next(iter(rules.given.items()))
             hint = "Leave it out, or in_place (--in-place)."
@@ -100,6 +106,8 @@ def shard_files(
         reading = {key: value for key, value in options.items() if key not in _WRITING}
         if rules.columns:
             reading["split"] = rules.columns
+        if cut:
+            reading["cut"] = cut
         sources = {split: _read_as(what, found) for split, found in READERS[what](source, **reading).items()}
         if in_place:
             return _index(sources, out, window, overwrite)

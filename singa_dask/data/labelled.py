@@ -93,6 +93,22 @@ def ordered(array: Any, dims: Sequence[str], what: str) -> Any:
     return array.transpose(*dims)
 
 
+def in_order(x: Any, like: Any, what: str) -> Any:
+    """x with the dimensions that the DataArray or Dataset `like` has in the same order; all else as it is.
+
+    Raises DataError where they have other coordinates.
+    """
+    if not (is_labelled(x) and is_labelled(like)):
+        return x
+    first = next(iter(like.data_vars.values())) if hasattr(like, "data_vars") else like
+    for dim in first.dims:
+        if dim in x.indexes and dim in first.indexes and not x.indexes[dim].equals(first.indexes[dim]):
+            raise DataError(
+                f"X and {what} have other coordinates along {dim!r}. Align them first: xarray.align(X, y)."
+            )
+    return x.transpose(*(dim for dim in first.dims if dim in x.dims), ...)
+
+
 def paired(x: Any, y: Any) -> tuple[Any, Any]:
     """Two DataArrays with the same dimension of the samples first, and the others that both have in the same order.
 

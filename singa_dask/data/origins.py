@@ -55,7 +55,8 @@ class Origins:
             number = self._numbers.get(path, 0)
             firsts.append(first)
             files.append(number)
-            offsets.append((number if self._single else self._rows[number]) - first)
+            known = getattr(block, "numbered", False)
+            offsets.append(0 if known else (number if self._single else self._rows[number]) - first)
             count = rows - first if count is None else count
             self._rows[number] += count
             first += count

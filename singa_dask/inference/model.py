@@ -178,7 +178,8 @@ class Model:
         of the predictions of all patches there. -> (H, W), or (H, W, K) of K values at each position.
 
         x: (H, W), (H, W, C) or (C, H, W), of any size from that of a patch: an array, a DataArray, or a Dataset, whose
-        variables are the channels. A Dask array gives a Dask array: the workers predict each block with what it needs
+        variables are the channels. Of a net with several input layers, a Dataset or a mapping with a field for each. A
+        Dask array gives a Dask array: the workers predict each block with what it needs
         of its neighbours. Coordinates are kept.
         stride: between patches, by default half of what is used of one. The last patch of each row and column ends
         with the field. margin: positions at edges of a patch inside the field that are not used, since a net knows

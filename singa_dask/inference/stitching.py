@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stitching:
-    """How fields are predicted. patch: (height, width, channels) of what the net reads; values: that it predicts at
-    each position; size: of the field."""
+    """How fields are predicted. patch: (height, width, channels) of what the net reads; inputs: the channels of each
+    input layer; values: that it predicts at each position; size: of the field."""
 
     output: str
     batchsize: int | None
     patch: tuple[int, int, int]
+    inputs: Mapping[str, slice]
     values: int
     stride: int
     margin: int
@@ -49,11 +51,11 @@ def predict_field(
     model: Model, x: Any, output: str, stride: int | None, margin: int, batchsize: int | None
 ) -> np.ndarray | Any:
     """The predictions of one field, see `Model.predict_field`."""
-    patch, values = _forms(model, output)
-    stitching = Stitching(output, batchsize, patch, values, _stride(stride, margin, min(patch[:2])), margin)
+    patch, inputs, values = _forms(model, output)
+    stitching = Stitching(output, batchsize, patch, inputs, values, _stride(stride, margin, min(patch[:2])), margin)
     if not is_labelled(x):
-        return _field(model, x, stitching)
-    array = stacked(x, "x")
+        return _field(model, _joined(x, stitching) if isinstance(x, Mapping) else x, stitching)
+    array = stacked(x, "x", tuple(inputs) if len(inputs) > 1 else ())
     if _is_first(array.shape, patch):
         array = array.transpose(*array.dims[1:], array.dims[0])
     found = _field(model, array.data, stitching)
@@ -63,25 +65,29 @@ def predict_field(
     return labelled(found, array, (array.dims[1], *last), coords)
 
 
-def _forms(model: Model, output: str) -> tuple[tuple[int, int, int], int]:
-    """The shape of the patches that a net reads, and the number of values that it predicts at each position.
+def _forms(model: Model, output: str) -> tuple[tuple[int, int, int], dict[str, slice], int]:
+    """The shape of the patches that a net reads, the channels of each input layer, and the number of values that it
+    predicts at each position.
 
     Raises ConfigError if it does not read images and predict fields of their size.
     """
     if model.partitioned:
         hint = "Load the state_dict() that every rank gets into a Model of its own."
         raise ConfigError(Problem("model", f"is partitioned over {model.ranks.size} ranks", hint=hint))
-    names = inputs_of(model.net, output)
-    shape = model.net.shapes[names[0]]
-    if len(names) > 1 or len(shape) != 3:
-        told = ", ".join(f"{name} {model.net.shapes[name]}" for name in names)
-        raise ConfigError(Problem("model", "must have one input layer, which reads images", told))
-    made = model.predict_all(np.zeros((1, *shape), np.float32), output=output)[output].shape[1:]
+    shapes = {name: model.net.shapes[name] for name in inputs_of(model.net, output)}
+    shape = next(iter(shapes.values()))
+    if any(len(own) != 3 or own[:2] != shape[:2] for own in shapes.values()):
+        told = ", ".join(f"{name} {own}" for name, own in shapes.items())
+        raise ConfigError(Problem("model", "must read images of one size", told))
+    ends = accumulate((own[2] for own in shapes.values()), initial=0)
+    inputs = {name: slice(*span) for name, span in zip(shapes, pairwise(ends), strict=True)}
+    zeros = {name: np.zeros((1, *own), np.float32) for name, own in shapes.items()}
+    made = model.predict_all(zeros, output=output)[output].shape[1:]
     if len(made) != 3 or made[:2] != shape[:2]:
         hint = "Let the net end with a Convolution, and let it upsample what it has pooled."
         message = f"must predict fields of the size of its patches, {shape[0]} x {shape[1]}"
         raise ConfigError(Problem("model", message, f"predictions of shape {made}", hint))
-    return (shape[0], shape[1], shape[2]), made[2]
+    return (shape[0], shape[1], sum(own[2] for own in shapes.values())), inputs, made[2]
 
 
 def _stride(stride: int | None, margin: int, length: int) -> int:
@@ -99,6 +105,18 @@ def _stride(stride: int | None, margin: int, length: int) -> int:
 def _is_first(shape: tuple[int, ...], patch: tuple[int, int, int]) -> bool:
     """Whether a field has its channels in front."""
     return len(shape) == 3 and shape[0] == patch[2] != shape[2]
+
+
+def _joined(x: Mapping[str, Any], stitching: Stitching) -> Any:
+    """The fields of the input layers as the channels of one. Raises DataError where one is missing."""
+    if set(x) != set(stitching.inputs):
+        told = ", ".join(map(str, x)) or "none"
+        raise DataError(f"x must be fields for the input layers {', '.join(stitching.inputs)}. Received: {told}.")
+    fields = [x[name] if x[name].ndim > 2 else x[name][..., None] for name in stitching.inputs]
+    if len({field.shape[:2] for field in fields}) > 1:
+        told = ", ".join(str(field.shape[:2]) for field in fields)
+        raise DataError(f"x must be fields of one size, with channels last. Received: {told}.")
+    return np.concatenate([field if hasattr(field, "__dask_graph__") else dense(field) for field in fields], axis=-1)
 
 
 def _field(model: Model, x: Any, stitching: Stitching) -> Any:
@@ -135,7 +153,9 @@ def _window(
         complete = ~np.isnan(patches).any(axis=(1, 2, 3))
         if not complete.any():
             continue
-        found = predicted(model, patches[complete], stitching.output, stitching.batchsize)
+        whole = patches[complete]
+        given = {name: whole[..., channels] for name, channels in stitching.inputs.items()}
+        found = predicted(model, given, stitching.output, stitching.batchsize)
         own_rows, rows = stitching.used(0, row, *window[0])
         for column, values in zip(columns[complete].tolist(), found, strict=True):
             own, across = stitching.used(1, column, *window[1])

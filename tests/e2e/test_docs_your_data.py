@@ -39,6 +39,7 @@ MADE = {
     "Several targets, weights and masks": ["shards/parts/manifest.json", "runs/parts-allreduce/summary.json"],
     "A class for each pixel": [],
     "DataArrays and Datasets": [],
+    "Large fields": ["shards/ocean/manifest.json", "runs/ocean-allreduce/summary.json"],
     "Transforms": [],
 }
 

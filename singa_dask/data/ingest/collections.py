@@ -8,6 +8,7 @@ import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from singa_dask.data.containers import is_lazy, is_sparse, native
 from singa_dask.data.ingest.options import SPLIT_OPTIONS, Splits
 from singa_dask.data.ingest.run import DaskBlock
 from singa_dask.data.ingest.write import write
-from singa_dask.data.labelled import variables_of
+from singa_dask.data.labelled import in_order, variables_of
 from singa_dask.data.manifest import Manifest
+from singa_dask.data.sources.patches import NUMBER, Cutting, Patches, Tile
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import THE_DATE
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
@@ -43,6 +45,9 @@ def shard(
     classes: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     channels: str | Mapping[str, str] | None = None,
     split_data: Any = None,
+    patch: int | None = None,
+    stride: int | None = None,
+    nan: str | None = None,
     **options: Any,
 ) -> dict[str, Manifest]:
     """Write arrays, tables or Dask collections as shards. Returns the manifest of each split.
@@ -60,6 +65,9 @@ def shard(
         they are whole. classes: names of the classes, in order. channels: "first", "last" or "none", by column if X
         has several; by default the shape decides.
     split_data: a table or a mapping of arrays (N,) that only tell which split a sample is in.
+    patch, stride, nan: the samples are patches of this height and width, one every `stride` positions (by default
+        `patch`), of fields: X, y and mask are (height, width), or (records, height, width), with channels or not. With
+        nan="drop", patches that hold a missing value are left out; by default it is an error.
     options: of `write`: nshards, window, shuffle, seed, missing, encode, unknown, like, ...; and of `Splits`:
         validation, test, test_from, test_groups, split_column, ... Columns of X that these name are not features.
     Raises ConfigError, DataError and ClusterError, as `write` does.
@@ -68,6 +76,9 @@ def shard(
         raise ConfigError(Problem("out", "is missing: the folder for the shards", "nothing"))
     splits = Splits(**{key: options[key] for key in SPLIT_OPTIONS if key in options})
     splits.check()
+    cut = Patches.of({"patch": patch, "stride": stride, "nan": nan})
+    if cut:
+        X, y, mask = in_order(X, X, "X"), in_order(y, X, "y"), in_order(mask, X, "mask")
     source = source_of(
         X,
         y,
@@ -79,6 +90,7 @@ def shard(
         channels=channels,
         splits=splits,
         split_data=split_data,
+        cut=cut,
     )
     if client is None and any(isinstance(block, DaskBlock) for block in source.blocks):
         client = _current_client()
@@ -105,6 +117,7 @@ def source_of(
     channels: str | Mapping[str, str] | None = None,
     splits: Splits | None = None,
     split_data: Any = None,
+    cut: Patches | None = None,
 ) -> Source:
     """The source that `shard` writes. Raises ConfigError and DataError."""
     features = _given(X, "X")
@@ -120,19 +133,23 @@ def source_of(
     if not x_names:
         hint = "Give those of the splits in split_data if they are features too."
         raise ConfigError(Problem("X", "has no columns besides those that divide the samples", repr([*split]), hint))
+    of_x = _by_column("channels", channels, x_names, Channels)
+    raw_mask = masks[0].raw[0] if masks else None
+    cuttings = [] if cut is None else [_cutting(given, (x_names, y_names, raw_mask), of_x, cut)]
     return Source(
         "X",
-        _blocks(given),
+        _cut_blocks(given, cuttings[0]) if cuttings else _blocks(given),
         x_names,
         y_names,
         weight[0].raw[0] if weight else None,
-        masks[0].raw[0] if masks else None,
+        raw_mask,
         any(one.columns is not None for one in features)
         or (len(features) > 1 and all(one.array and one.value.ndim == 1 for one in features)),
         _roles(y_names, labels, targets),
-        _by_column("channels", channels, x_names, Channels),
+        of_x | (cuttings[0].channels if cuttings else {}),
         _by_column("classes", classes, y_names, tuple),
         split,
+        cuttings=cuttings,
     )
 
 
@@ -317,6 +334,81 @@ def _memory_blocks(given: list[_Given]) -> list[MemoryBlock]:
     pairs = tuple((one.value, one.names) for one in given)
     ranges = [(start, min(start + step, total)) for start in range(0, total, step)]
     return [MemoryBlock(f"rows {first:,} to {stop - 1:,}@{name}", pairs, first, stop) for first, stop in ranges]
+
+
+def _cutting(
+    given: list[_Given],
+    names: tuple[Sequence[str], Sequence[str], str | None],
+    channels: Mapping[str, Channels],
+    cut: Patches,
+) -> Cutting:
+    """How the fields of these names (X, y and mask) are cut. Raises DataError, ConfigError."""
+    columns: dict[str, Any] = {}
+    for one in given:
+        if one.columns is None and one.array:
+            columns[one.raw[0]] = one.value.shape, one.value.dtype, channels.get(one.raw[0])
+        elif {*one.raw} & {*names[0], *names[1]}:
+            hint = "Give arrays, or leave out patch."
+            raise ConfigError(Problem("patch", f"is for fields, and {one.what} is a table", str(cut.patch), hint))
+        if one.lazy and (not one.array or any(math.isnan(size) for size in one.value.shape)):
+            raise DataError(f"{one.what}: its sizes must be known. Compute it, or call its compute_chunk_sizes().")
+    single = [name for name in columns if name not in (*names[0], *names[1], names[2])]
+    return Cutting.of(cut, "X", columns, single, names[1], names[2])
+
+
+@dataclass(frozen=True)
+class FieldsBlock:
+    """Patches of arrays that lie in this process, or that it reads. beside: what has one value for each record."""
+
+    key: str
+    fields: tuple[tuple[Any, str], ...]
+    beside: MemoryBlock
+    cutting: Cutting
+    tile: Tile
+    local: bool = True
+    numbered: bool = True
+
+    def read(self) -> Mapping[str, Any]:
+        raw = dict(self.beside.read())
+        raw |= {name: value[self.cutting.index(name, self.tile)] for value, name in self.fields}
+        return self.cutting.cut(raw, self.tile)
+
+
+def _cut_blocks(given: list[_Given], cutting: Cutting) -> list[Any]:
+    import dask.array as da
+
+    lazy = any(one.lazy for one in given)
+    cut = [one for one in given if one.lazy or one.raw[0] in cutting.fields]
+    others = tuple((one.value, one.names) for one in given if not any(one is each for each in cut))
+    values = [da.from_array(one.value) if lazy and not one.lazy else one.value for one in cut]
+    fields = tuple(zip(values, (one.raw[0] for one in cut), strict=True))
+    name = uuid.uuid4().hex
+    blocks: list[Any] = []
+    for tile in cutting.tiles():
+        beside = MemoryBlock("", others, *tile.records)
+        if lazy:
+            blocks.append(_lazy_patches(fields, beside.read(), cutting, tile))
+        else:
+            blocks.append(FieldsBlock(f"{tile}@{name}", fields, beside, cutting, tile))
+    return blocks
+
+
+def _lazy_patches(
+    fields: Sequence[tuple[Any, str]], known: Mapping[str, Any], cutting: Cutting, tile: Tile
+) -> DaskBlock:
+    """The chunks in which the patches lie, cut by one task."""
+    import dask
+
+    names = [name for _, name in fields]
+    slices = [array[cutting.index(name, tile)].rechunk(-1) for array, name in fields]
+    parts = [one.to_delayed(optimize_graph=False).item() for one in slices]
+    call = dask.delayed(partial(_cut, cutting, tile, names, known), pure=False, traverse=False)(*parts)
+    key = f"{'+'.join(str(part.key) for part in parts)} {cutting.patches} {tile}"
+    return DaskBlock(key, (call,), ({each: each for each in (NUMBER, *names, *known)},), numbered=True)
+
+
+def _cut(cutting: Cutting, tile: Tile, names: Sequence[str], known: Mapping[str, Any], *parts: Any) -> dict[str, Any]:
+    return cutting.cut({**known, **dict(zip(names, parts, strict=True))}, tile)
 
 
 def _nbytes(value: Any) -> int:

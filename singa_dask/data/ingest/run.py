@@ -26,6 +26,8 @@ class DaskBlock:
     """Partitions of Dask collections that lie side by side. parts: Delayed objects; names: the raw column of each; of
     a DataFrame, its columns and their raw columns; of a tuple, those of all that it holds.
 
+    numbered: they give the numbers of their rows.
+
     Computed by the task that needs it, together with all others in one graph: what several blocks need is computed
     once.
     """
@@ -33,6 +35,7 @@ class DaskBlock:
     key: str
     parts: tuple[Any, ...]
     names: tuple[Any, ...]
+    numbered: bool = False
 
     def read(self) -> Mapping[str, Any]:
         import dask

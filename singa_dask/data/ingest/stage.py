@@ -27,6 +27,7 @@ from singa_dask.data.ingest.options import Encoding
 from singa_dask.data.ingest.series import CHECKED_NBYTES, as_texts, encode_series
 from singa_dask.data.ingest.shuffle import permutation
 from singa_dask.data.ingest.splits import Rules
+from singa_dask.data.sources.patches import NUMBER
 from singa_dask.errors import DataError, disk_full, no_room
 
 WRITTEN_NBYTES = 1 << 20
@@ -103,7 +104,7 @@ def stage(plan: StagePlan, index: int, key: str, raw: Mapping[str, Any]) -> Summ
                 pieces[what] = _Array(values)
     except DataError as error:
         raise _in(key, error) from None
-    pieces[Role.ROW] = _Array(np.arange(rows))
+    pieces[Role.ROW] = _Array(raw.get(NUMBER, np.arange(rows)))
     for known in facts.values():
         known.rows = rows
     summary = _write(plan.part(index), Summary(key, segments, 0, {}, facts), pieces, order)

@@ -36,7 +36,7 @@ from singa_dask.data.shared_files import SharedFiles, check_shared
 from singa_dask.data.sources.source import Source, files_of
 from singa_dask.data.statistics import Statistics
 from singa_dask.data.writer import finish, shard_name
-from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.errors import ConfigError, DataError, NotFinite, Problem
 from singa_dask.temporary import in_use
 
 logger = logging.getLogger(__name__)
@@ -116,8 +116,9 @@ def write(
                 work.check_room(source.nbytes)
                 work.divide(source, client, bar)
                 summaries = work.stage(source, client, bar)
+                source = replace(source, notes=(*source.notes, *_of_patches(source, summaries, chosen)))
                 origins = Origins(source.blocks)
-                layout = make_layout(work.plan, source, summaries, nshards, window, origins, like)
+                layout = _layout_of(work.plan, source, summaries, nshards, window, origins, like)
                 folders = work.assemble(layout, client, bar, durable, trains=like is None)
                 for folder in folders.values():
                     write_files(folder, origins.files)
@@ -133,6 +134,30 @@ def write(
             raise
         work.remove()
     return {name: Manifest.load(out / name) for name in folders}
+
+
+def _layout_of(plan: StagePlan, source: Source, *options: Any) -> Layout:
+    try:
+        return make_layout(plan, source, *options)
+    except NotFinite as error:
+        if not source.cuttings:
+            raise
+        hint = 'Leave out the patches that hold them: nan="drop" (--nan drop). Or fill them, or mask targets.'
+        column, what, count, first, _ = error.args
+        raise NotFinite(column, what, count, first, hint) from None
+
+
+def _of_patches(source: Source, summaries: Sequence[Summary], splits: Splits) -> list[str]:
+    """What to say of samples that are patches. Raises DataError if none is left."""
+    if not source.cuttings:
+        return []
+    total, kept = (sum(each.total for each in all_of) for all_of in (source.cuttings, summaries))
+    if not kept:
+        raise DataError(f"{source.name}: each of {total:,} patches holds a missing value. Make patch smaller.")
+    notes = source.cuttings[0].patches.notes(total, kept, splits.validation + splits.test)
+    for note in notes if kept < total else notes[1:]:
+        logger.warning("%s.", note)
+    return notes
 
 
 def _labels_among(source: Source, encode: Mapping[str, Any]) -> tuple[Source, Mapping[str, Any]]:

@@ -13,6 +13,7 @@ import numpy as np
 from singa_dask.data.columns import MAX_RANK, Channels
 from singa_dask.data.schema import Reading
 from singa_dask.data.sources.files import Rows, RowsBlock, check_sample, cut_rows
+from singa_dask.data.sources.patches import Cutting, blocks_of
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Wanted
 from singa_dask.data.writer import X, Y
@@ -83,7 +84,9 @@ def array_sources(
     if not wanted.x and wanted.names:
         raise DataError(f"{files[0]}: say which datasets are the features (--x).\n{listing(list_datasets(files[0]))}")
     return {
-        split: _source(f"{source}", files, replace(columns, split=wanted.split), list_datasets, find, read_rows)
+        split: _source(
+            f"{source}", files, replace(columns, split=wanted.split, cut=wanted.cut), list_datasets, find, read_rows
+        )
         for split, columns in splits.items()
     }
 
@@ -168,8 +171,10 @@ def _source(
                 column,
                 dataset,
                 any_type=column in (*wanted.y, *split.values()) or (table and column in wanted.x),
+                whole=wanted.cut is None,
             )
-        _check_lengths(path, layout)
+        if wanted.cut is None:
+            _check_lengths(path, layout)
         layouts.append(layout)
         for column in names:
             _check_same(files[0], layouts[0][column], path, layout[column], column)
@@ -185,9 +190,18 @@ def _source(
     short = short_names(names)
     columns = {short[column]: column for column in names}
     named = wanted.renamed(short.__getitem__)
+    cuttings = (
+        [] if wanted.cut is None else [_cutting(*each, named, short) for each in zip(files, layouts, strict=True)]
+    )
+    blocks: list[RowsBlock] = []
+    for path, cutting in zip(files, cuttings, strict=False):
+        blocks += blocks_of(path, columns, cutting, read_rows)
+    # Of a single record, the first dimension is not that of the samples.
+    lone = {column for column in names if cuttings and len(first[column].shape) == 2}
+    dimensions = {short[column]: () if column in lone else first[column].dimensions for column in wanted.names}
     return Source(
         name=name,
-        blocks=[RowsBlock(rows, columns, read_rows) for rows in cut_rows(sizes, row_nbytes)],
+        blocks=blocks if cuttings else [RowsBlock(rows, columns, read_rows) for rows in cut_rows(sizes, row_nbytes)],
         x=named.x,
         y=named.y,
         weight=named.weight,
@@ -195,11 +209,12 @@ def _source(
         table=_is_table(wanted, first),
         roles=dict(named.roles),
         split={at: short[column] for at, column in split.items()},
-        channels=_channels(wanted, first, short),
+        channels=_channels(wanted, first, short) | (cuttings[0].channels if cuttings else {}),
         classes={short[c]: first[c].classes for c in wanted.y if first[c].classes},
-        nbytes=sum(math.prod(dataset.shape) * dataset.dtype.itemsize for dataset in stored),
+        nbytes=0 if cuttings else sum(math.prod(dataset.shape) * dataset.dtype.itemsize for dataset in stored),
         notes=tuple(_notes(files, layouts)),
-        reading=_reading(named, columns, {short[column]: first[column].dimensions for column in wanted.names}),
+        reading=_reading(named, columns, dimensions),
+        cuttings=tuple(cuttings),
     )
 
 
@@ -210,6 +225,18 @@ def _reading(named: Wanted, columns: Mapping[str, str], dimensions: Mapping[str,
     datasets = {column: columns[name] for column, name in own.items()}
     named_ones = {column: dimensions[name][1:] for column, name in own.items() if all(dimensions[name])}
     return Reading(datasets=datasets, dimensions={column: "/".join(of) for column, of in named_ones.items() if of})
+
+
+def _cutting(path: Path, layout: Layout, wanted: Wanted, short: Mapping[str, str]) -> Cutting:
+    """How a file is cut into patches. wanted: by the names of the columns. Raises DataError, ConfigError."""
+    fields = {*wanted.x, *wanted.y, wanted.mask}
+    channels = {short[name]: dataset.channels for name, dataset in layout.items()}
+    if wanted.channels is not None:
+        channels |= dict.fromkeys(wanted.x, wanted.channels)
+    columns = {short[name]: (each.shape, each.dtype, channels[short[name]]) for name, each in layout.items()}
+    assert wanted.cut is not None
+    single = [name for name in columns if name not in fields]
+    return Cutting.of(wanted.cut, str(path), columns, single, wanted.y, wanted.mask)
 
 
 def _date(path: Path, layout: Layout) -> str:
@@ -287,8 +314,8 @@ def short_names(paths: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _check(path: Path, name: str, dataset: Dataset, *, any_type: bool) -> None:
-    """any_type: whether texts and dates are of use. Raises DataError."""
+def _check(path: Path, name: str, dataset: Dataset, *, any_type: bool, whole: bool) -> None:
+    """any_type: whether texts and dates are of use. whole: whether shards hold all of a sample. Raises DataError."""
     if dataset.fault:
         raise DataError(f"{path}: {name} {dataset.fault}")
     if not dataset.shape:
@@ -299,7 +326,7 @@ def _check(path: Path, name: str, dataset: Dataset, *, any_type: bool) -> None:
         )
     if min(dataset.shape) < 0:
         raise DataError(f"{path}: {name} has the shape {dataset.shape}. Copy the file again.")
-    nbytes = math.prod(dataset.shape[1:]) * dataset.dtype.itemsize
+    nbytes = math.prod(dataset.shape[1:]) * dataset.dtype.itemsize * whole
     check_sample(path, name, nbytes, "Cut the samples into several, or name another dataset.")
     if len(dataset.shape) > MAX_RANK + 1:
         raise DataError(

@@ -109,6 +109,10 @@ class Rows:
     def key(self) -> str:
         return f"{self.path}[{self.start}:{self.stop}]@{self.stamp}"
 
+    def index(self, name: str) -> tuple[slice, ...]:
+        """What is read of a dataset."""
+        return (slice(self.start, self.stop),)
+
 
 def stamp_of(path: Path) -> str:
     """The size and time of a file, which tell whether it was changed."""

@@ -18,6 +18,7 @@ from singa_dask.data.columns import Channels, Role
 from singa_dask.data.sources.arrays import Dataset, array_sources, listing, unwritten
 from singa_dask.data.sources.conventions import decoded, decoded_type, packing
 from singa_dask.data.sources.files import Rows, RowsBlock, find_files, reading
+from singa_dask.data.sources.patches import Patches
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.data.writer import MASK, WEIGHT, X, Y
@@ -37,6 +38,7 @@ def load(
     mask: str | None = None,
     channels: str | None = None,
     split: Names = None,
+    cut: Patches | None = None,
     allow_virtual: bool = False,
 ) -> dict[str, Source]:
     """The datasets `x`, `y`, ... of an HDF5 file, of all files of a folder, or of those that match a pattern.
@@ -45,12 +47,12 @@ def load(
         "table/field". label and target are y that is said to be classes or numbers. By default the datasets named x
         and y, data and labels, and the like are read, and those of train/ and test/ as splits.
     channels: of a sample of the features: "first", "last" or "none".
-    split: datasets that say which split a sample is in.
+    split: datasets that say which split a sample is in. cut: the samples are patches of the datasets.
     allow_virtual: also read virtual datasets, external storage and external links, which can name any other file.
     Several files are concatenated in the order of their names. Values are read later, block by block.
     Raises DataError that names file and dataset.
     """
-    wanted = Wanted.of(x, y, label, target, weight, mask, channels, split).renamed(lambda name: name.strip("/"))
+    wanted = Wanted.of(x, y, label, target, weight, mask, channels, split, cut).renamed(lambda name: name.strip("/"))
     files = find_files(source, SUFFIXES)
     find = partial(_find, allow_virtual=allow_virtual)
     return array_sources(source, files, wanted, _list, find, _read)
@@ -234,7 +236,7 @@ def _read_one(file: h5py.File, rows: Rows, name: str) -> np.ndarray:
         raise DataError(f"{rows.path}: {name} {described.fault}")
     view = dataset.fields(field) if field else dataset.asstr("utf-8") if described.text else dataset
     try:
-        values = view[rows.start : rows.stop]
+        values = view[rows.index(name)]
     except UnicodeDecodeError as error:
         raise DataError(
             f"{rows.path}: {name} holds texts that are not UTF-8 ({error}). Convert them first."

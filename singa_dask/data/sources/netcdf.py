@@ -16,6 +16,7 @@ from singa_dask.data.origins import file_names
 from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions, listing, plain_texts
 from singa_dask.data.sources.conventions import as_first, decoded, decoded_type, packing, valid_range
 from singa_dask.data.sources.files import Rows, find_files, need, reading
+from singa_dask.data.sources.patches import Patches
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
@@ -36,12 +37,13 @@ def load(
     mask: str | None = None,
     channels: str | None = None,
     split: Names = None,
+    cut: Patches | None = None,
 ) -> dict[str, Source]:
     """The variables `x`, `y`, ... of netCDF files; options as of `hdf5.load`. The first dimension is the samples, and
     the names of the others tell where the channels are. Raises DataError."""
     need("xarray", "fields", "netcdf")
     need("h5netcdf", "fields", "netcdf")
-    wanted = Wanted.of(x, y, label, target, weight, mask, channels, split).renamed(lambda name: name.strip("/"))
+    wanted = Wanted.of(x, y, label, target, weight, mask, channels, split, cut).renamed(lambda name: name.strip("/"))
     return array_sources(source, find_files(source, SUFFIXES), wanted, _list, lambda p, n: _list(p).get(n), _read)
 
 
@@ -174,11 +176,11 @@ def _describe(variable: Any) -> Dataset:
 
 def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
     with _opened(rows.path) as variables:
-        return [_values(variables[name], rows) for name in names]
+        return [_values(variables[name], rows.index(name)) for name in names]
 
 
-def _values(variable: Any, rows: Rows) -> np.ndarray:
-    values = np.asarray(variable[rows.start : rows.stop])
+def _values(variable: Any, index: tuple[slice, ...]) -> np.ndarray:
+    values = np.asarray(variable[index])
     return plain_texts(values) if values.dtype.kind in "SUOT" else decoded(values, _packing(variable))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from singa_dask.data.sources.arrays import Dataset, array_sources, listing
 from singa_dask.data.sources.files import MAX_BLOCK_NBYTES, Rows, find_files, reading
+from singa_dask.data.sources.patches import Patches
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
@@ -34,9 +35,10 @@ def load(
     mask: str | None = None,
     channels: str | None = None,
     split: Names = None,
+    cut: Patches | None = None,
 ) -> dict[str, Source]:
     """The arrays `x`, `y`, ... of .npz files; options as of `hdf5.load`. Nothing is unpickled. Raises DataError."""
-    wanted = Wanted.of(x, y, label, target, weight, mask, channels, split)
+    wanted = Wanted.of(x, y, label, target, weight, mask, channels, split, cut)
     return array_sources(source, find_files(source, SUFFIXES), wanted, _list, lambda p, n: _list(p).get(n), _read)
 
 
@@ -91,29 +93,29 @@ def _describe(shape: tuple[int, ...], fortran: bool, dtype: np.dtype, info: zipf
 
 def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
     with _opened(rows.path) as archive:
-        return [_read_one(rows, archive, archive.getinfo(name + _SUFFIX)) for name in names]
+        return [_read_one(rows.path, archive, archive.getinfo(name + _SUFFIX), *rows.index(name)) for name in names]
 
 
-def _read_one(rows: Rows, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+def _read_one(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, rows: slice, *others: slice) -> np.ndarray:
     with archive.open(info) as file:
         shape, fortran, dtype = _header(file)
         if shape[0] < rows.stop:
-            raise DataError(f"{rows.path}: has changed since the command began. Start it again.")
+            raise DataError(f"{path}: has changed since the command began. Start it again.")
         begin = file.tell()
         whole = (rows.start, rows.stop) == (0, shape[0])
         if fortran or whole:  # to its end, where the checksum is compared
             values = np.frombuffer(file.read(), dtype).reshape(shape, order="F" if fortran else "C")
-            return values[rows.start : rows.stop]
+            return values[rows, *others]
         width = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
         place, nbytes = begin + rows.start * width, (rows.stop - rows.start) * width
         if info.compress_type == zipfile.ZIP_STORED:
-            data = _stored(rows.path, info, place, nbytes)
+            data = _stored(path, info, place, nbytes)
         else:
             file.seek(place)
             data = file.read(nbytes)
     if len(data) < nbytes:
         raise EOFError(f"{info.filename} ends early")
-    return np.frombuffer(data, dtype).reshape(-1, *shape[1:])
+    return np.frombuffer(data, dtype).reshape(-1, *shape[1:])[:, *others]
 
 
 def _stored(path: Path, info: zipfile.ZipInfo, place: int, nbytes: int) -> bytes:

@@ -9,13 +9,15 @@ from typing import Any, Protocol
 
 from singa_dask.data.columns import Channels, Role
 from singa_dask.data.schema import Reading
+from singa_dask.data.sources.patches import Cutting
 
 
 class Block(Protocol):
     """Consecutive samples that one task reads. Can be pickled.
 
     key: text that is equal for the same samples in every run. files: the first and the last of those
-    in which it lies, if it does. spans: see `spans_of`; by default all rows are of the first file.
+    in which it lies, if it does. spans: see `spans_of`; by default all rows are of the first file. numbered: whether
+    it gives the numbers of its rows.
     """
 
     @property
@@ -47,7 +49,7 @@ class Source:
     the samples is part of the data, so that they must not be shuffled. name: for messages, such as the path.
     nbytes: of all samples, at least. split: the raw columns that say which split a sample is in, by the names that the
     user gave. reading: how they are read. outputs: those of the net that they train, if it is known: integers below it
-    that are labels keep their numbers.
+    that are labels keep their numbers. cuttings: where the samples are patches, those of each file.
     """
 
     name: str
@@ -66,3 +68,4 @@ class Source:
     nbytes: int = 0
     reading: Reading = field(default_factory=Reading)
     outputs: int | None = None
+    cuttings: Sequence[Cutting] = ()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from singa_dask.data.columns import Channels, Role
+from singa_dask.data.sources.patches import Patches
 from singa_dask.errors import ConfigError, Problem
 
 THE_DATE = ""
@@ -18,7 +19,8 @@ class Wanted:
     """The raw columns of each role, by the names that the user gave.
 
     y: in the order of the shards. roles: of columns of y that are said to be labels or targets. split: columns that
-    say which split a sample is in, THE_DATE for the only one with dates; they may be features too.
+    say which split a sample is in, THE_DATE for the only one with dates; they may be features too. cut: the samples
+    are patches.
     """
 
     x: tuple[str, ...] = ()
@@ -28,6 +30,7 @@ class Wanted:
     roles: tuple[tuple[str, Role], ...] = ()
     channels: Channels | None = None
     split: tuple[str, ...] = ()
+    cut: Patches | None = None
 
     @classmethod
     def of(
@@ -40,6 +43,7 @@ class Wanted:
         mask: str | int | None = None,
         channels: str | None = None,
         split: Names = None,
+        cut: Patches | None = None,
     ) -> Wanted:
         """x: feature columns. y: labels or targets, whichever the values are. label, target: likewise, but said to be
         classes, or numbers. channels: "first", "last" or "none".
@@ -57,6 +61,7 @@ class Wanted:
             (*((name, Role.LABEL) for name in labels), *((name, Role.TARGET) for name in targets)),
             None if channels is None else Channels(channels),
             _names(split),
+            cut,
         )
         names = wanted.names
         double = next((name for place, name in enumerate(names) if name in names[:place]), None)
@@ -79,6 +84,7 @@ class Wanted:
             tuple((name(column), role) for column, role in self.roles),
             self.channels,
             tuple(name(column) if column else column for column in self.split),
+            self.cut,
         )
 
 

@@ -22,6 +22,7 @@ from singa_dask.data.sources.arrays import (
 )
 from singa_dask.data.sources.conventions import KEYS, decoded, decoded_type, packing
 from singa_dask.data.sources.files import Rows, need, reading
+from singa_dask.data.sources.patches import Patches
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
@@ -51,11 +52,12 @@ def load(
     mask: str | None = None,
     channels: str | None = None,
     split: Names = None,
+    cut: Patches | None = None,
 ) -> dict[str, Source]:
     """The arrays `x`, `y`, ... of a Zarr store; options as of `hdf5.load`. Names of dimensions tell where the channels
     are. Raises DataError."""
     need("zarr", "fields", "zarr")
-    wanted = Wanted.of(x, y, label, target, weight, mask, channels, split).renamed(lambda name: name.strip("/"))
+    wanted = Wanted.of(x, y, label, target, weight, mask, channels, split, cut).renamed(lambda name: name.strip("/"))
     return array_sources(source, _find_stores(source), wanted, _list, lambda p, n: _list(p).get(n), _read)
 
 
@@ -210,9 +212,9 @@ def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
 
     with _opened(rows.path, names) as root:
         arrays = [root if isinstance(root, zarr.Array) else root[name] for name in names]
-        return [_values(array, rows) for array in arrays]
+        return [_values(array, rows.index(name)) for array, name in zip(arrays, names, strict=True)]
 
 
-def _values(array: Any, rows: Rows) -> np.ndarray:
-    values = np.asarray(array[rows.start : rows.stop])
+def _values(array: Any, index: tuple[slice, ...]) -> np.ndarray:
+    values = np.asarray(array[index])
     return plain_texts(values) if values.dtype.kind in "SUTO" else decoded(values, _packing(array))

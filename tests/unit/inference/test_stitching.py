@@ -139,5 +139,29 @@ def test_nets_that_predict_no_fields_are_refused():
     with pytest.raises(ConfigError, match="must predict fields of the size of its patches, 8 x 8"):
         one.predict_field(FIELD)
     flat = Model([layers.RecordInput(shape=[8]), layers.InnerProduct(num_output=8)])
-    with pytest.raises(ConfigError, match="must have one input layer, which reads images"):
+    with pytest.raises(ConfigError, match="must read images of one size"):
         flat.predict_field(FIELD)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "dask", "mixed", "xarray"])
+def test_nets_with_several_input_layers(kind):
+    sst, slp = layers.RecordInput("sst", shape=[12, 10]), layers.RecordInput("slp", shape=[12, 10])
+    both = layers.Concate("both", concate_dim=1)(sst, slp)
+    model = Model([layers.Convolution(num_filters=1, kernel=1)(both)], seed=1)
+    expected = model.predict({"sst": FIELD[None, :12, :10], "slp": 2 * FIELD[None, :12, :10]})[0, ..., 0]
+    lazy = da.from_array(FIELD, chunks=14)
+    x = {
+        "numpy": {"sst": FIELD, "slp": 2 * FIELD},
+        "dask": {"slp": 2 * lazy, "sst": lazy},
+        "mixed": {"sst": lazy, "slp": 2 * FIELD[..., None]},
+    }
+    if kind == "xarray":
+        xarray = pytest.importorskip("xarray")
+        x[kind] = xarray.Dataset({"slp": (("lat", "lon"), 2 * FIELD), "sst": (("lat", "lon"), FIELD)})
+    found = model.predict_field(x[kind])
+    assert found.shape == FIELD.shape and isinstance(found, da.Array) == (kind in ("dask", "mixed"))
+    np.testing.assert_allclose(np.asarray(found)[:12, :10], expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(DataError, match=r"fields for the input layers sst, slp. Received: sst"):
+        model.predict_field({"sst": FIELD})
+    with pytest.raises(DataError, match="fields of one size"):
+        model.predict_field({"sst": FIELD, "slp": FIELD[1:]})
