@@ -258,6 +258,7 @@ class History:
                     "uuid": SimpleNamespace(uuid4=unique),
                     "random": SimpleNamespace(uniform=lambda low, high: (low + high) / 2),
                     "_pmi_server": lambda workers: nullcontext(),
+                    "without_a_thread": lambda client, addresses: "",
                     "without_tasks_and_data": lambda client, addresses: (set(addresses), ""),
                     "take_tasks": lambda client, addresses: None,
                 },

@@ -132,7 +132,7 @@ def test_a_class_that_is_ignored_needs_no_score(tmp_path):
 def test_the_command_says_that_labels_are_of_positions(tmp_path):
     np.savez(tmp_path / "a.npz", x=X, y=Y.astype("u1"))
     command = ["shard", "npz", "--source", str(tmp_path / "a.npz"), "--out", str(tmp_path / "shards")]
-    assert "y  label    3 classes for each of 6 x 5 positions" in CliRunner().invoke(main, command).output
+    assert "y  label    uint8 (6, 5), 3 classes" in CliRunner().invoke(main, command).output
 
 
 def test_a_label_is_ignored_by_the_number_of_its_class(tmp_path):

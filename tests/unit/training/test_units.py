@@ -10,6 +10,7 @@ from singa_dask.algorithms import BP
 from singa_dask.algorithms.evaluation import Evaluator
 from singa_dask.data import write_shards
 from singa_dask.errors import ConfigError
+from singa_dask.inference.described import KnownData
 from singa_dask.inference.feeding import feed_of, normalised
 from singa_dask.inference.model import Model
 from singa_dask.job import Job
@@ -60,7 +61,7 @@ def test_raw_arrays_become_what_the_loader_gives(case, tmp_path):
     with ThreadPoolExecutor(1) as pool, Feed.open(job, train, pool.submit, stop=1) as feed:
         loaded, step = feed.next(0)
         raw = x.reshape(ROWS, -1) if store else x
-        fed = normalised(model.net, feed_of(model.net, raw, y)[0])
+        fed = normalised(KnownData(model.net, model.described), feed_of(model.net, raw, y)[0])
         layer = train.layers["data"]
         assert isinstance(layer, InputLayer)
         ours = layer.labels(train.ops, loaded["data"].labels)
