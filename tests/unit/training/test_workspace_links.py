@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import shutil
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
@@ -274,13 +274,20 @@ def trains(tmp_path, folder):
     return run
 
 
+def vanish(path: Path) -> None:
+    """Remove a folder into which the run may be writing."""
+    for _ in range(100):
+        with suppress(OSError):
+            return shutil.rmtree(path)
+
+
 def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("name", ["..", ".", "metrics.jsonl", "events.jsonl", "job.conf", ".run"])
 def test_what_vanishes_of_a_run_is_written_whole_again_and_a_folder_is_said_once(trains, folder, caplog, name):
-    vanishes = (folder / name).unlink if name[-1] != "." else partial(shutil.rmtree, (folder / name).resolve())
+    vanishes = (folder / name).unlink if name[-1] != "." else partial(vanish, (folder / name).resolve())
     result = trains({3: vanishes})
     assert [row["step"] for row in lines(folder / "metrics.jsonl")] == [*range(1, 9)]
     assert [event["event"] for event in lines(folder / "events.jsonl")] == ["start", "saves"]
@@ -293,7 +300,7 @@ def test_what_vanishes_of_a_run_is_written_whole_again_and_a_folder_is_said_once
 
 
 def test_a_folder_that_vanishes_where_nothing_is_measured_is_written_again_at_the_end(trains, folder):
-    result = trains({2: lambda: shutil.rmtree(folder)}, "checkpoint", disp_freq=0)
+    result = trains({2: lambda: vanish(folder)}, "checkpoint", disp_freq=0)
     assert result.workspace == folder and (folder / "job.conf").exists()
     assert [event["event"] for event in lines(folder / "events.jsonl")] == ["start", "saves"]
 
@@ -305,7 +312,7 @@ def test_a_folder_that_vanished_stays_locked(trains, folder):
         assert_in_use(Workspace(folder))
         seen.append(True)
 
-    trains({3: lambda: shutil.rmtree(folder.parent), 5: again})
+    trains({3: lambda: vanish(folder.parent), 5: again})
     assert seen
 
 
@@ -314,7 +321,7 @@ def test_a_run_whose_folder_another_one_has_taken_ends(trains, folder):
     with ExitStack() as stack:
 
         def taken():
-            shutil.rmtree(folder.parent)
+            vanish(folder.parent)
             stack.enter_context(other.locked())
             other.open("another job")
 
