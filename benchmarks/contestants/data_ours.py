@@ -59,19 +59,18 @@ def loader(folder: Path) -> Step:
     pixels = np.random.default_rng(0).integers(0, 255, (5000, 32, 32, 3)).astype(np.uint8)
     manifest = write_shards(folder / "out", pixels, np.arange(5000) % 10)
     store = StoreProto(path=str(folder / "out"), batchsize=[100], normalise=True)
-    stream, place = make_stream(store, manifest, seed=0), 0
+    stream = make_stream(store, manifest, seed=0)
 
     def submit(function: Callable[..., Any], *arguments: Any) -> Future:
         future: Future = Future()
         future.set_result(function(*arguments))
         return future
 
+    loader = Loader(stream, store, submit)
+
     def step() -> None:
-        nonlocal place
-        with Loader(stream, store, submit, start_step=place, stop_step=place + MINI_BATCHES) as loader:
-            for _ in range(MINI_BATCHES):
-                loader.next()
-        place += MINI_BATCHES
+        for _ in range(MINI_BATCHES):
+            loader.next()
 
     return step
 

@@ -84,7 +84,8 @@ class NotANumber:
     def count(self, outputs: Mapping[str, np.ndarray]) -> None:
         for rows in outputs.values():
             self._rows += len(rows)
-            self._wrong += int(np.isnan(rows).any(axis=tuple(range(1, rows.ndim))).sum())
+            if (wrong := np.isnan(rows)).any():
+                self._wrong += int(wrong.any(axis=tuple(range(1, rows.ndim))).sum())
 
     def warn(self) -> None:
         """Log a warning if there are any."""
