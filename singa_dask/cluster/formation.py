@@ -106,6 +106,24 @@ def shared_world(workers: Sequence[WorkerInfo]) -> tuple[int, ...] | None:
     return ranks if one_world and usable else None
 
 
+class _Wait:
+    """A wait until a deadline, of which the user is told once if it is not short."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline, self._told_at = deadline, time.monotonic() + _UNMENTIONED_S
+
+    def over(self, why: str) -> bool:
+        """Whether the deadline has passed. Otherwise, time for another look."""
+        now = time.monotonic()
+        if now >= self._deadline:
+            return True
+        if now >= self._told_at:
+            logger.warning("waiting up to %.0f s: %s", self._deadline - now, why)
+            self._told_at = self._deadline
+        time.sleep(_LOOK_S)
+        return False
+
+
 @dataclass(frozen=True)
 class _Forming:
     """A group on its way, as form_group was asked for it. group: its unique name."""
@@ -169,12 +187,7 @@ class _Forming:
     def _restarted(self, stale: Sequence[WorkerInfo], deadline: float) -> dict[str, str]:
         """Restart these workers, each once it holds nothing for others: the old addresses -> the new ones."""
         _check_nannies(stale)
-        waiting, fresh, began, said = (
-            {worker.address: worker for worker in stale},
-            dict[str, str](),
-            time.monotonic(),
-            False,
-        )
+        waiting, fresh, wait = {worker.address: worker for worker in stale}, dict[str, str](), _Wait(deadline)
         while waiting:
             free, held = without_tasks_and_data(self.client, waiting)
             try:
@@ -190,27 +203,19 @@ class _Forming:
                 raise
             held = held or "; ".join(f"{address} is in use by {other}" for address, other in taken.items())
             why = f"these workers need a fresh process, since they were in another group: {held}"
-            if time.monotonic() >= deadline:
+            if wait.over(why):
                 hint = "Wait for these tasks, delete the data, start more workers, or use those of the other group."
                 raise self.error(f"{why}. {hint}")
-            if not said and time.monotonic() >= began + _UNMENTIONED_S:
-                logger.warning("waiting up to %.0f s: %s", deadline - time.monotonic(), why)
-                said = True
-            time.sleep(_LOOK_S)
         return fresh
 
     def wait_for_threads(self, workers: Sequence[WorkerInfo], deadline: float) -> None:
         """Wait until each worker has a thread for its rank."""
-        addresses, began, said = [worker.address for worker in workers], time.monotonic(), False
+        addresses, wait = [worker.address for worker in workers], _Wait(deadline)
         while busy := without_a_thread(self.client, addresses):
-            why = f"others' tasks have all threads of workers: {busy}"
-            if time.monotonic() >= deadline:
+            why = f"tasks of others occupy all threads of these workers: {busy}"
+            if wait.over(why):
                 raise self.error(f"{why}. Wait for these tasks, or start workers with more threads.")
-            if not said and time.monotonic() >= began + _UNMENTIONED_S:
-                logger.warning("waiting up to %.0f s: %s", deadline - time.monotonic(), why)
-                said = True
             self._taken(addresses)
-            time.sleep(_LOOK_S)
 
     def _taken(self, addresses: Iterable[str]) -> dict[str, str]:
         """Reserve these workers for longer. Returns who else has them, of those that others have."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -196,18 +197,13 @@ def _arrays(model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str
         trained = list(table)
     if x:
         others = iter([name for name in x if name not in trained])
-        ordered = [name if name in x else next(others) for name in trained] if len(trained) == len(x) else x
+        by_name = len(trained) == len({*x})
+        ordered = [name if name in x else next(others) for name in trained] if by_name else x
         return load(data, x=tuple(ordered), y=y or None)
-    for wanted in (y or tuple(answers), y or None) if trained and all(trained) else ():
-        try:
+    for wanted in (y or tuple(answers), y) if trained and all(trained) else ():
+        with suppress(NoDataset):
             return load(data, x=tuple(trained), y=wanted or None)
-        except NoDataset as error:
-            missing = error
-            if table:
-                continue
-    if table:
-        raise missing
-    return load(data, y=y or None)
+    return load(data, x=table or None, y=y or None)
 
 
 def _path(described: Described, column: Column) -> str:

@@ -95,7 +95,7 @@ def test_a_rank_waits_for_a_thread_that_the_task_of_another_has(cluster3, worker
     threads = cluster3.nthreads()[workers3[0].address]
     more = [cluster3.submit(until_told, end, log, workers=[workers3[0].address], pure=False) for _ in range(threads)]
     with pytest.raises(
-        ClusterError, match=r"others' tasks have all threads of workers: .* runs until_told\. Wait for"
+        ClusterError, match=r"tasks of others occupy all threads of these workers: .* runs until_told\. Wait for"
     ):
         formed(cluster3, workers3[:1], timeout_s=0.5)
     end.touch()

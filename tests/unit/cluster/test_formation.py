@@ -181,7 +181,7 @@ def test_threads_that_tasks_of_others_have_are_waited_for(played, caplog, for_s)
             client.threads.clear()
 
     formation.time.sleep = until_they_are_done
-    words = r"cannot form: others' tasks have all threads of workers: w1 runs mine\. Wait for these tasks, or start"
+    words = r"form: tasks of others occupy all threads of these workers: w1 runs mine\. Wait for these tasks, or start"
     with pytest.raises(ClusterError, match=words) if for_s > 6.0 else nullcontext():
         assert form_group(client, ["w0", "w1"], print, timeout_s=6.0).addresses == ("w0", "w1")
     assert [record.message for record in caplog.records if "waiting up to 3 s" in record.message]
