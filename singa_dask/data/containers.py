@@ -9,7 +9,7 @@ import numpy as np
 
 from singa_dask.errors import DataError
 
-_MISSING = {"M": np.datetime64("NaT"), "m": np.timedelta64("NaT"), "f": np.nan, "c": np.nan}
+_MISSING = {"M": np.datetime64("NaT"), "m": np.timedelta64("NaT", "s"), "f": np.nan, "c": np.nan}
 
 
 def native(x: Any) -> Any:

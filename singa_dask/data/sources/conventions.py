@@ -14,7 +14,7 @@ SCALES, FILLS = {"scale_factor": 1.0, "add_offset": 0.0}, ("_FillValue", "missin
 KEYS = (*SCALES, *FILLS)
 TIMES = ("units", "calendar", "dtype")
 VALID = "valid_range"
-_MISSING = {"M": np.datetime64("NaT"), "m": np.timedelta64("NaT")}
+_MISSING = {"M": np.datetime64("NaT"), "m": np.timedelta64("NaT", "s")}
 CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
 
 
