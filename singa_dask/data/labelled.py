@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from singa_dask.data.containers import is_lazy
+from singa_dask.data.schema import check_courses, course_of
 from singa_dask.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -84,13 +85,21 @@ def labels_of(array: Any, variables: Sequence[str] = ()) -> Labels:
     return Labels(tuple(array.dims), coords, name, tuple(variables))
 
 
-def ordered(array: Any, dims: Sequence[str], what: str) -> Any:
-    """A DataArray with its dimensions in this order. Raises DataError if it has others."""
-    if set(array.dims) != set(dims):
+def ordered(array: Any, labels: Labels, what: str) -> Any:
+    """A DataArray with the dimensions in the order of the training data. Raises DataError if it has others, or if
+    coordinates run otherwise."""
+    if set(array.dims) != set(labels.dims):
         raise DataError(
-            f"{what}: has the dimensions {array.dims}, but must have {tuple(dims)}. Rename or select them."
+            f"{what}: has the dimensions {array.dims}, but must have {labels.dims}. Rename or select them."
         )
-    return array.transpose(*dims)
+    trained = {name: course_of(coord.values) for name, coord in labels.coords.items()}
+    check_courses(trained, courses_of(array), what)
+    return array.transpose(*labels.dims)
+
+
+def courses_of(array: Any) -> dict[str, str]:
+    """How the coordinates of the dimensions of a DataArray run, but for the samples."""
+    return {name: course_of(array.coords[name].values) for name in array.dims[1:] if name in array.coords}
 
 
 def in_order(x: Any, like: Any, what: str) -> Any:

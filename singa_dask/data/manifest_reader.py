@@ -92,6 +92,7 @@ def _reading(entry: _Fields) -> Reading:
         ),
         entry.take("datasets", _is_texts_by_name, "must hold a text for each column"),
         entry.take("dimensions", _is_texts_by_name, "must hold a text for each column"),
+        entry.take("coordinates", _is_texts_by_name, "must hold a text for each dimension"),
     )
 
 

@@ -10,12 +10,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+
 from singa_dask.data.columns import Column
 from singa_dask.data.encoders import Encoders
+from singa_dask.errors import DataError
 
 # Of the manifest and of descriptions in checkpoints. Others are refused.
-VERSION = 3
+VERSION = 4
 TYPES = ("number", "integer", "text", "true or false", "date", "zoned date")
+RISING, FALLING = "rising", "falling"
+MAX_NAMED = 1000
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class Reading:
     format: of `singa-dask shard`, "" for arrays and tables in memory. Of CSV: separator; header: whether the first
     line names the columns; dates: formats of dates that are not ISO 8601, by column; types: one of TYPES, by column.
     Of arrays: datasets: the path of each, by column; dimensions: the names of those of a sample, with / between them,
-    by column.
+    by column; coordinates: how those of these dimensions run, by dimension: see `course_of`.
     """
 
     format: str = ""
@@ -35,6 +40,7 @@ class Reading:
     types: Mapping[str, str] = field(default_factory=dict)
     datasets: Mapping[str, str] = field(default_factory=dict)
     dimensions: Mapping[str, str] = field(default_factory=dict)
+    coordinates: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,31 @@ class Schema:
     def to_json(self) -> str:
         """The text that checkpoints keep; `manifest_reader.read_description` reads it."""
         return json.dumps({"version": VERSION, **self.fields})
+
+
+def course_of(values: Any) -> str:
+    """How the coordinates of a dimension run: rising or falling of numbers and times, the names of others, with commas
+    between them; "" if there is no such order, or if these are too many."""
+    values = np.asarray(values)
+    if values.ndim != 1 or len(values) < 2:
+        return ""
+    if values.dtype.kind in "iufM":
+        rises = values[1:] > values[:-1]
+        return RISING if rises.all() else FALLING if (values[1:] < values[:-1]).all() else ""
+    named = values.dtype.kind in "SUTO" and len(values) <= MAX_NAMED
+    return ", ".join(map(str, values.tolist())) if named else ""
+
+
+def check_courses(trained: Mapping[str, str], own: Mapping[str, str], what: str) -> None:
+    """Raise DataError if the coordinates of a dimension run otherwise than those of the training data."""
+    for name, course in own.items():
+        if course and trained.get(name) and course != trained[name]:
+            numbers = {course, trained[name]} == {RISING, FALLING}
+            hint = f"Reverse the values along {name!r}" if numbers else f"Reorder or select the values along {name!r}"
+            raise DataError(
+                f"{what}: the coordinates along {name!r} are {course}, but were {trained[name]} in the training data. "
+                f"{hint}, for example with xarray."
+            )
 
 
 def _column_fields(column: Column) -> dict[str, Any]:

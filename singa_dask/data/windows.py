@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from singa_dask.data.columns import IDENTITY, Role
+from singa_dask.data.encoders import DATES, Encoder
 from singa_dask.data.manifest import Manifest, ShardWindow
 from singa_dask.data.plan import BLOCK_WINDOWS, Stream, StreamConf
 from singa_dask.data.sequence import check_order
@@ -19,6 +22,9 @@ RULE = 1  # of the order of windows: increase it with every change of the order,
 BLOCK_NBYTES = 64 << 20
 MAX_BLOCK = 1 << 20
 MAX_SERIES = 100_000
+LONG_GAP = 2.5  # times the median step between two records
+
+logger = logging.getLogger(__name__)
 
 
 class WindowStream(Stream):
@@ -88,16 +94,61 @@ def series_starts(manifest: Manifest, name: str = "") -> list[int]:
     """The first record of each series but the first one: where another file of the source begins, rows of the source
     are missing, or the values of column `name` change.
 
-    Raises ConfigError if the shards have no such column of single numbers, or there are too many series.
+    Raises ConfigError if the shards have no such column of single numbers, there are too many series, or dates are not
+    in their order.
     """
     found = np.union1d(*breaks(manifest))
     if name:
-        found = np.union1d(found, np.flatnonzero(np.diff(_numbers(manifest, name, "series"))) + 1)
+        changes = np.diff(_series_of(manifest, name), axis=0).reshape(manifest.total - 1, -1)
+        found = np.union1d(found, np.flatnonzero(changes.any(axis=1)) + 1)
     if len(found) >= MAX_SERIES:
         hint = "Write the records of each series one after the other, and split them by a date: --test-from."
         message = f"at most {MAX_SERIES:,} series are possible, and {manifest.folder} has {len(found) + 1:,}"
         raise ConfigError(Problem("store_conf.series", message, name or "no column", hint))
-    return [int(start) for start in found]
+    starts = [int(start) for start in found]
+    _check_times(manifest, starts)
+    return starts
+
+
+def _check_times(manifest: Manifest, starts: Sequence[int]) -> None:
+    """Raise ConfigError if there are dates, and none is in its order within each series; warn of gaps."""
+    late: dict[str, int] = {}
+    for name, times in _dates(manifest):
+        steps = np.diff(times)
+        steps = np.delete(steps, [start - 1 for start in starts if 0 < start <= len(steps)])
+        if not (falls := steps < 0).any():
+            gaps = int((steps > LONG_GAP * np.median(steps)).sum()) if len(steps) else 0
+            if gaps:
+                message = "%s: %s has %s gaps, which windows cross. Number the parts between them in a column: series"
+                logger.warning(message, manifest.folder, name, f"{gaps:,}")
+            return
+        late[name] = int(falls.sum())
+    if late:
+        told = ", ".join(f"{name} falls {count:,} times" for name, count in late.items())
+        message = f"reads windows of records in the order of time, and those of {manifest.folder} are not: {told}"
+        hint = "Sort the source by time, or by series and time, with a column of numbers for series."
+        raise ConfigError(Problem("store_conf.sequence", message, hint=hint))
+
+
+def _series_of(manifest: Manifest, name: str) -> np.ndarray:
+    """What tells the series apart: a column of shards, or one of the table of which their features are made."""
+    for encoder, places in _encoded(manifest):
+        if encoder.column == name:
+            return _values(manifest, manifest.features.name, places)
+    return _numbers(manifest, name, "series")
+
+
+def _dates(manifest: Manifest) -> Iterator[tuple[str, np.ndarray]]:
+    """The columns of dates by their names, in days."""
+    for encoder, places in _encoded(manifest):
+        if encoder.kind in DATES:
+            yield encoder.column, _values(manifest, manifest.features.name, places)[:, 0]
+
+
+def _encoded(manifest: Manifest) -> Iterator[tuple[Encoder, slice]]:
+    """The columns of a table, and their places among the features."""
+    ends = np.cumsum([0, *(len(encoder.names) for encoder in manifest.encoders)]).tolist()
+    yield from zip(manifest.encoders, map(slice, ends, ends[1:]), strict=False)
 
 
 def breaks(manifest: Manifest) -> tuple[np.ndarray, np.ndarray]:
@@ -105,8 +156,8 @@ def breaks(manifest: Manifest) -> tuple[np.ndarray, np.ndarray]:
     if manifest.in_place:
         return manifest.shard_starts[1:-1], np.empty(0, np.int64)
     columns = {column.role: column.name for column in manifest.columns if column.role in IDENTITY}
-    rows = np.diff(_values(manifest, columns[Role.ROW])) if Role.ROW in columns else np.empty(0)
-    files = np.diff(_values(manifest, columns[Role.FILE])) if Role.FILE in columns else np.zeros_like(rows)
+    rows = np.diff(_values(manifest, columns[Role.ROW])[:, 0]) if Role.ROW in columns else np.empty(0)
+    files = np.diff(_values(manifest, columns[Role.FILE])[:, 0]) if Role.FILE in columns else np.zeros_like(rows)
     return np.flatnonzero(files) + 1, np.flatnonzero((files == 0) & (rows != 1)) + 1
 
 
@@ -123,15 +174,18 @@ def check_lengths(manifest: Manifest, name: str, steps: int) -> None:
 def _numbers(manifest: Manifest, name: str, field: str) -> np.ndarray:
     columns = [column.name for column in manifest.columns if column.values == 1]
     if name not in columns:
-        hint = f"It has: {', '.join(columns) or 'none'}."
+        tabular = [encoder.column for encoder in manifest.encoders] if field == "series" else []
+        hint = f"It has: {', '.join([*columns, *tabular]) or 'none'}."
         message = f"{manifest.folder} has no such column of one number per record"
         raise ConfigError(Problem(f"store_conf.{field}", message, name, hint))
-    return _values(manifest, name)
+    return _values(manifest, name)[:, 0]
 
 
-def _values(manifest: Manifest, name: str) -> np.ndarray:
+def _values(manifest: Manifest, name: str, places: slice = slice(None)) -> np.ndarray:
+    """The values of a column of vectors at these places: (records, places)."""
     shards = ShardFolder(manifest)
-    return np.concatenate([shards.reader(i).column(name).reshape(-1) for i in range(len(manifest.shards))])
+    parts = [shards.reader(i).column(name) for i in range(len(manifest.shards))]
+    return np.concatenate([part.reshape(len(part), -1)[:, places] for part in parts])
 
 
 def _check_windows(conf: StreamConf) -> None:

@@ -411,7 +411,7 @@ class Estimator(BaseEstimator):
             )
         else:
             x, y = (
-                ordered(each, of.dims, what) if is_labelled(each) and of else each
+                ordered(each, of, what) if is_labelled(each) and of else each
                 for each, what, of in zip((x, y), "Xy", fitted, strict=True)
             )
         return tuple(each.data if is_labelled(each) else each for each in (x, y))
@@ -421,7 +421,7 @@ class Estimator(BaseEstimator):
         of, answers = self._labels
         if not is_labelled(x) or of is None or self._windows is not None:
             return predicted
-        x = ordered(stacked(x, "X", of.variables), of.dims, "X")
+        x = ordered(stacked(x, "X", of.variables), of, "X")
         rank = predicted.ndim - 1 - (classes is not None)
         if answers is not None and len(answers.dims) - 1 == rank:
             dims, coords, name = (

@@ -13,9 +13,10 @@ import numpy as np
 
 from singa_dask.data.columns import Channels, Column, Fill, Role
 from singa_dask.data.encoders import DATES, is_plain_number
+from singa_dask.data.labelled import courses_of
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.manifest_reader import read_description
-from singa_dask.data.schema import Schema
+from singa_dask.data.schema import Schema, check_courses
 from singa_dask.data.store import columns_of
 from singa_dask.errors import DataError, nearest
 from singa_dask.job.job_pb2 import StoreProto
@@ -53,6 +54,14 @@ class Described:
             return self.column.fill
         values = [one.fill_of_number for one in self.schema.encoders for _ in one.names]
         return None if all(map(math.isnan, values)) else Fill(tuple(values))
+
+    def ordered(self, array: Any, what: str) -> Any:
+        """A DataArray with its dimensions as in training, if it has the same. Raises DataError if its coordinates run
+        otherwise."""
+        known = self.schema.reading
+        dims = known.dimensions.get(self.column.name, "").split("/")
+        check_courses(known.coordinates, courses_of(array), what)
+        return array.transpose(array.dims[0], *dims) if sorted(dims) == sorted(map(str, array.dims[1:])) else array
 
     def filled(self, x: np.ndarray, store: StoreProto) -> np.ndarray:
         """Samples as an input layer takes them, (n, ...), without missing values. Those of another shape stay."""

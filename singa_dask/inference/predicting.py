@@ -48,16 +48,22 @@ def _with_labels(model: Model, x: Any, output: str, batchsize: int | None) -> An
     """The output for a DataArray, or a Dataset, whose variables are the input layers, or else the channels of one."""
     inputs = inputs_of(model.net, output)
     if hasattr(x, "data_vars") and len(inputs) > 1:
-        arrays = variables_of(x, "x")
+        arrays = {name: _ordered(model, name, array) for name, array in variables_of(x, "x").items()}
         first, given = next(iter(arrays.values())), {n: array.data for n, array in arrays.items() if n in inputs}
     else:
-        first = stacked(x, "x")
+        first = _ordered(model, inputs[0], stacked(x, "x"))
         given = first.data
     found = predict(model, given, output, batchsize)
     last = "class" if model.known.classifies(output) else "output"
     dims, names = dims_of(first, found.shape[1:], last), model.known.names(output)
     coords = {last: names} if dims[-1:] == (last,) and len(names) == found.shape[-1] else {}
     return labelled(found, first, dims, coords)
+
+
+def _ordered(model: Model, layer: str, array: Any) -> Any:
+    """A DataArray for an input layer, as in training. Raises DataError."""
+    described = model.known.inputs.get(layer)
+    return array if described is None else described.ordered(array, f"x of {layer}")
 
 
 def arrays_of(model: Model, x: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from singa_dask.data.columns import Column, Role
 from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.data.resolve import resolve
+from singa_dask.data.schema import Reading, check_courses
 from singa_dask.data.sources import netcdf
 from singa_dask.data.sources.arrays import NoDataset
 from singa_dask.data.sources.files import RowsBlock
@@ -58,20 +59,21 @@ def blocks_of(
     own = {name: X if len(source.x) == 1 else name for name in source.x}
     own |= {name: Y if len(source.y) == 1 else name for name in source.y}
     dimensions = {name: source.reading.dimensions.get(column, "") for name, column in own.items()}
-    return [FileBlock(block, source.x, source.y, source.table, source.classes, dimensions) for block in source.blocks]
+    named = replace(source.reading, dimensions=dimensions)
+    return [FileBlock(block, source.x, source.y, source.table, source.classes, named) for block in source.blocks]
 
 
 @dataclass(frozen=True)
 class FileBlock:
     """Samples of a source. x, y: its columns. table: whether x are the columns of a table. classes: as in `Source`.
-    dimensions: those of a sample, by column, as in `Reading`."""
+    reading: how they were read; its dimensions by the columns of the source."""
 
     block: RawBlock
     x: tuple[str, ...]
     y: tuple[str, ...]
     table: bool
     classes: Mapping[str, Sequence[str]]
-    dimensions: Mapping[str, str]
+    reading: Reading
 
     @property
     def files(self) -> Sequence[Path]:
@@ -106,8 +108,10 @@ class FileBlock:
         values, column = np.asarray(raw[name]), None if described is None else getattr(described, which)
         if described is None or column is None:
             return values
-        trained = described.schema.reading.dimensions.get(column.name, "").split("/")
-        own = self.dimensions.get(name, "").split("/")
+        known = described.schema.reading
+        trained = known.dimensions.get(column.name, "").split("/")
+        own = self.reading.dimensions.get(name, "").split("/")
+        check_courses(known.coordinates, self.reading.coordinates, name)
         if own != trained and own[0] and trained[0]:
             if sorted(own) != sorted(trained):
                 told = f"has samples along {', '.join(own)}, but the net was trained along {', '.join(trained)}"

@@ -19,8 +19,9 @@ from singa_dask.data.containers import is_lazy, is_sparse, native
 from singa_dask.data.ingest.options import SPLIT_OPTIONS, Splits
 from singa_dask.data.ingest.run import DaskBlock
 from singa_dask.data.ingest.write import write
-from singa_dask.data.labelled import in_order, variables_of
+from singa_dask.data.labelled import courses_of, in_order, is_labelled, variables_of
 from singa_dask.data.manifest import Manifest
+from singa_dask.data.schema import Reading
 from singa_dask.data.sources.patches import NUMBER, Cutting, Patches, Tile
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import THE_DATE
@@ -150,6 +151,22 @@ def source_of(
         _by_column("classes", classes, y_names, tuple),
         split,
         cuttings=cuttings,
+        reading=_reading([(features, "x"), (answers, "y")], lone=bool(cuttings)),
+    )
+
+
+def _reading(arguments: Sequence[tuple[list[_Given], str]], *, lone: bool) -> Reading:
+    """The dimensions of the samples of DataArrays. arguments: with the column in shards of a single array. lone:
+    whether arrays of two dimensions are a single record."""
+    named = {
+        one.raw[0] if len(given) > 1 else alone: one
+        for given, alone in arguments
+        for one in given
+        if one.dims and not (lone and len(one.dims) == 1)
+    }
+    return Reading(
+        dimensions={column: "/".join(one.dims) for column, one in named.items()},
+        coordinates={name: course for one in named.values() for name, course in one.courses.items()},
     )
 
 
@@ -178,12 +195,15 @@ def _split_columns(
 
 @dataclass
 class _Given:
-    """A collection that was given. what: the argument; raw: its raw columns; columns: of a DataFrame."""
+    """A collection that was given. what: the argument; raw: its raw columns; columns: of a DataFrame; dims: the names
+    of the dimensions of a sample, and courses: how their coordinates run, of a DataArray."""
 
     what: str
     value: Any
     raw: list[str]
     columns: list[Any] | None = None
+    dims: tuple[str, ...] = ()
+    courses: Mapping[str, str] = field(default_factory=dict)
     lazy: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -218,12 +238,9 @@ class _Given:
 def _given(value: Any, what: str, taken: set[str] = frozenset()) -> list[_Given]:  # type: ignore[assignment]
     """The collections of an argument."""
     value = native(value)
-    module = type(value).__module__.partition(".")[0]
-    if module == "xarray":
-        if hasattr(value, "data_vars"):
-            value = {name: variable.data for name, variable in variables_of(value, what).items()}
-        else:
-            value = value.data
+    value = variables_of(value, what) if is_labelled(value) and hasattr(value, "data_vars") else value
+    if is_labelled(value):
+        return [_one(value, what, what.lower() if what in "Xy" else what)]
     if isinstance(value, Mapping):
         if not value:
             raise ConfigError(Problem(what, "must hold at least one array", "an empty mapping"))
@@ -246,14 +263,14 @@ def _free(name: str, what: str, taken: set[str]) -> str:
 
 
 def _one(value: Any, what: str, name: str) -> _Given:
-    if type(value).__module__.partition(".")[0] == "xarray":
-        value = value.data
+    dims, courses = (tuple(map(str, value.dims[1:])), courses_of(value)) if is_labelled(value) else ((), {})
+    value = value.data if is_labelled(value) else value
     value = value.tocsr() if is_sparse(value) else native(value)
     if not (hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__getitem__")):
         value = np.asarray(value)
     if isinstance(value, np.generic) or len(value.shape) == 0:
         raise DataError(f"{what}: must have the samples along its first axis, but it is one value.")
-    return _Given(what, value, [name])
+    return _Given(what, value, [name], dims=dims, courses=courses)
 
 
 def _only(given: list[_Given], what: str) -> _Given:

@@ -8,14 +8,21 @@ from dataclasses import replace
 from singa_dask.data.columns import IDENTITY, Column, Role
 from singa_dask.data.ingest.options import Encoding
 from singa_dask.data.manifest import Manifest
+from singa_dask.data.schema import check_courses
 from singa_dask.data.sources.source import Source
 from singa_dask.data.writer import Y
 from singa_dask.errors import DataError, nearest
 
 
 def prepared_like(source: Source, like: Manifest) -> tuple[Source, Encoding]:
-    """The source with the columns, roles and classes of a folder. Raises DataError for absent columns."""
-    encoders = like.encoders
+    """The source with the columns, roles and classes of a folder. Raises DataError for absent columns, and for samples
+    along other dimensions or coordinates."""
+    encoders, reading = like.encoders, like.schema.reading
+    for name, own in source.reading.dimensions.items():
+        if (trained := reading.dimensions.get(name)) and own != trained:
+            told = f"has samples along {own}, but in {_named(like)} along {trained}"
+            raise DataError(f"{source.name}: {name!r} {told}. Rename or transpose the dimensions.")
+    check_courses(reading.coordinates, source.reading.coordinates, source.name)
     for encoder in encoders:
         if encoder.column not in source.x:
             hint = nearest(encoder.column, source.x)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from singa_dask.data.columns import MAX_RANK, Channels
-from singa_dask.data.schema import Reading
+from singa_dask.data.schema import Reading, check_courses
 from singa_dask.data.sources.files import Rows, RowsBlock, check_sample, cut_rows
 from singa_dask.data.sources.patches import Cutting, blocks_of
 from singa_dask.data.sources.source import Source
@@ -46,7 +46,7 @@ class Dataset:
     together: samples that are stored together, such as the rows of a chunk. about: how it is stored, for lists.
     text: whether the values are texts. classes: names of the values 0, 1, ... fault: why it cannot be read, and the
     way out. note: what to warn of. channels: of a sample, if the file says so. dimensions: their names, if they have
-    some.
+    some. coordinates: how those of a dimension run, as in `Reading`.
     """
 
     shape: tuple[int, ...]
@@ -59,6 +59,7 @@ class Dataset:
     channels: Channels | None = None
     dimensions: tuple[str, ...] = ()
     note: str = ""
+    coordinates: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{'text' if self.text else self.dtype} {self.shape}{self.about and '  ' + self.about}"
@@ -213,18 +214,32 @@ def _source(
         classes={short[c]: first[c].classes for c in wanted.y if first[c].classes},
         nbytes=0 if cuttings else sum(math.prod(dataset.shape) * dataset.dtype.itemsize for dataset in stored),
         notes=tuple(_notes(files, layouts)),
-        reading=_reading(named, columns, dimensions),
+        reading=_reading(named, columns, dimensions, _courses(first.values())),
         cuttings=tuple(cuttings),
     )
 
 
-def _reading(named: Wanted, columns: Mapping[str, str], dimensions: Mapping[str, tuple[str, ...]]) -> Reading:
+def _reading(
+    named: Wanted,
+    columns: Mapping[str, str],
+    dimensions: Mapping[str, tuple[str, ...]],
+    coordinates: Mapping[str, str],
+) -> Reading:
     """How features and answers were read, by their columns in shards. columns, dimensions: by raw column."""
     own = {X if len(named.x) == 1 else name: name for name in named.x}
     own |= {Y if len(named.y) == 1 else name: name for name in named.y}
     datasets = {column: columns[name] for column, name in own.items()}
     named_ones = {column: dimensions[name][1:] for column, name in own.items() if all(dimensions[name])}
-    return Reading(datasets=datasets, dimensions={column: "/".join(of) for column, of in named_ones.items() if of})
+    inner = {name for of in named_ones.values() for name in of}
+    return Reading(
+        datasets=datasets,
+        dimensions={column: "/".join(of) for column, of in named_ones.items() if of},
+        coordinates={name: course for name, course in coordinates.items() if name in inner},
+    )
+
+
+def _courses(datasets: Iterable[Dataset]) -> dict[str, str]:
+    return {name: course for dataset in datasets for name, course in dataset.coordinates.items()}
 
 
 def _cutting(path: Path, layout: Layout, wanted: Wanted, short: Mapping[str, str]) -> Cutting:
@@ -370,6 +385,7 @@ def _check_same(first: Path, dataset: Dataset, path: Path, other: Dataset, name:
             f"{path}: {name} is {replace(other, about='')}, but it is {replace(dataset, about='')} in {first}. "
             "Samples of all files must have the same shape and type. Name files that fit with --source."
         )
+    check_courses(dataset.coordinates, other.coordinates, f"{path}: {name}")
 
 
 def plain_texts(values: np.ndarray) -> np.ndarray:

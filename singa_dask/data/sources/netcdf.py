@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.origins import file_names
+from singa_dask.data.schema import course_of
 from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions, listing, plain_texts
 from singa_dask.data.sources.conventions import as_first, decoded, decoded_type, packing, valid_range
 from singa_dask.data.sources.files import Rows, find_files, need, reading
@@ -151,10 +152,20 @@ def _magic(path: Path) -> bytes:
 
 def _list(path: Path) -> dict[str, Dataset]:
     with _opened(path) as variables:
-        return {name: _describe(variable) for name, variable in variables.items()}
+        return {name: _describe(variable, name, variables) for name, variable in variables.items()}
 
 
-def _describe(variable: Any) -> Dataset:
+def _courses(variable: Any, name: str, variables: Mapping[str, Any]) -> dict[str, str]:
+    """How the coordinates of its dimensions run, which are variables of its group, or of one around it."""
+    found, groups = {}, name.split("/")[:-1]
+    for dim in map(str, variable.dims[1:]):
+        paths = ["/".join([*groups[:depth], dim]) for depth in range(len(groups), -1, -1)]
+        for path in [path for path in paths if path in variables][:1]:
+            found[dim] = course_of(variables[path].values)
+    return found
+
+
+def _describe(variable: Any, name: str, variables: Mapping[str, Any]) -> Dataset:
     chunks, fault = variable.encoding.get("chunksizes"), ""
     text = variable.dtype.kind in "SUOT"
     dtype = np.dtype(object) if text else variable.dtype
@@ -171,6 +182,7 @@ def _describe(variable: Any) -> Dataset:
         fault=fault,
         channels=channels_by_dimensions([str(name) for name in variable.dims[1:]]),
         dimensions=tuple(map(str, variable.dims)),
+        coordinates=_courses(variable, name, variables),
     )
 
 

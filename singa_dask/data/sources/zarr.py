@@ -5,13 +5,14 @@ from __future__ import annotations
 import glob
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from singa_dask.data.schema import course_of
 from singa_dask.data.sources.arrays import (
     Dataset,
     array_sources,
@@ -145,12 +146,24 @@ def _list(path: Path) -> dict[str, Dataset]:
 
     with _opened(path) as root:
         members = {path.stem: root} if isinstance(root, zarr.Array) else dict(root.members(max_depth=None))
-        return {name: _describe(array) for name, array in members.items() if isinstance(array, zarr.Array)}
+        arrays = {name: array for name, array in members.items() if isinstance(array, zarr.Array)}
+        return {name: _describe(array, name, arrays) for name, array in arrays.items()}
 
 
-def _describe(array: Any) -> Dataset:
-    dimensions = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS") or ()
-    dimensions = [str(name or "") for name in dimensions]
+def _dimensions(array: Any) -> list[str]:
+    names = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS") or ()
+    return [str(name or "") for name in names]
+
+
+def _courses(array: Any, name: str, arrays: Mapping[str, Any]) -> dict[str, str]:
+    """How the coordinates of its dimensions run, which are arrays of its group."""
+    folder = name.rpartition("/")[0]
+    paths = {dim: f"{folder}/{dim}".strip("/") for dim in _dimensions(array)[1:]}
+    return {dim: course_of(arrays[path][...]) for dim, path in paths.items() if path in arrays and path != name}
+
+
+def _describe(array: Any, name: str, arrays: Mapping[str, Any]) -> Dataset:
+    dimensions = _dimensions(array)
     dtype = array.dtype
     text = dtype.kind in "SUTO"
     stored = getattr(array, "shards", None) or array.chunks
@@ -169,6 +182,7 @@ def _describe(array: Any) -> Dataset:
         channels=channels_by_dimensions(dimensions[1:]),
         dimensions=tuple(dimensions),
         note=_unwritten(array),
+        coordinates=_courses(array, name, arrays),
     )
 
 

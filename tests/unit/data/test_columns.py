@@ -19,6 +19,7 @@ from singa_dask.data import (
 from singa_dask.data.columns import DTYPES, Role, guess_channels, stored_dtype
 from singa_dask.data.manifest_reader import read_description
 from singa_dask.data.normalise import Normaliser
+from singa_dask.data.schema import VERSION
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.job.job_pb2 import Phase, StoreProto
 
@@ -159,8 +160,8 @@ def test_numbers_are_stored_without_a_loss(given, stored):
     ("version", "says"),
     [
         (1, "by an older version of singa_dask. Write it again with `singa-dask shard`"),
-        (2, "by an older version"),
-        (4, "by a newer version of singa_dask. Install that one"),
+        (VERSION - 1, "by an older version"),
+        (VERSION + 1, "by a newer version of singa_dask. Install that one"),
     ],
 )
 def test_other_versions_are_refused(tmp_path, version, says):

@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singa_dask import shard
-from singa_dask.data import Loader, Manifest, StreamConf, make_stream, store_info, stream_of, write_shards
+from singa_dask.data import (
+    Loader,
+    Manifest,
+    StreamConf,
+    make_stream,
+    series_starts,
+    store_info,
+    stream_of,
+    write_shards,
+)
 from singa_dask.data.columns import Column, Role
 from singa_dask.data.manifest import Shard
 from singa_dask.data.schema import Schema
@@ -175,3 +184,35 @@ def test_the_default_order_is_random_in_training_and_that_of_time_elsewhere(seri
     assert make_stream(store, manifest, seed=1).conf.shuffle
     held = make_stream(store, manifest, seed=1, phase=Phase.kTest, once=True)
     np.testing.assert_array_equal(starts(held, held.steps), np.arange(100 - 5))
+
+
+def hourly(tmp_path, order, **columns):
+    """Shards of a table with a column of dates, whose rows are in this order."""
+    pd = pytest.importorskip("pandas")
+    time = pd.Timestamp("2020-01-01") + pd.to_timedelta(np.asarray(order), unit="h")
+    table = pd.DataFrame({"time": time, "load": np.arange(len(order), dtype="f4"), **columns})
+    shard(table, np.arange(len(order)) / 7, tmp_path / "s", shuffle=False, overwrite=True)
+    return Manifest.load(tmp_path / "s")
+
+
+def test_records_that_are_not_in_the_order_of_their_dates_are_refused(tmp_path, caplog):
+    n, order = 60, np.arange(60)
+    assert series_starts(hourly(tmp_path, order)) == []
+    assert series_starts(hourly(tmp_path, order, other=np.datetime64("2020-01-01") + np.roll(order, 1))) == []
+    for wrong, falls in (
+        (order[::-1], n - 1),
+        (np.roll(order, 7), 1),
+        (order.reshape(2, -1).T.reshape(-1), n // 2 - 1),
+    ):
+        with pytest.raises(ConfigError, match=rf"in the order of time, .* time falls {falls} times.*Sort the source"):
+            series_starts(hourly(tmp_path, wrong))
+    for station in (np.repeat([1.0, 2.0], n // 2), np.repeat(["north", "south"], n // 2)):
+        manifest = hourly(tmp_path, order % (n // 2), station=station)
+        assert series_starts(manifest, "station") == [n // 2]
+        with pytest.raises(ConfigError, match="time falls 1 times"):
+            series_starts(manifest)
+    with pytest.raises(ConfigError, match=r"no such column.*staton.*It has: .*load, station"):
+        series_starts(manifest, "staton")
+    assert not caplog.records
+    series_starts(hourly(tmp_path, np.where(order < 20, order, order + 48)))
+    assert "time has 1 gaps, which windows cross" in caplog.text

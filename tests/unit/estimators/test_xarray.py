@@ -118,3 +118,30 @@ def test_variables_of_one_value_are_the_columns_of_a_table():
     np.testing.assert_array_equal(
         fitted.predict(table), fitted.predict(table.reset_coords(drop=True).to_dataframe()[["area", "year"]])
     )
+
+
+def reversed_along(dim):
+    return DATA.isel({dim: slice(None, None, -1)})
+
+
+@pytest.mark.parametrize("dim", ["lat", "lon"])
+def test_grids_that_run_the_other_way_are_refused(tmp_path, dim):
+    told = f"the coordinates along '{dim}' are falling, but were rising in the training data. Reverse the values"
+    fitted = Regressor(epochs=1).fit(DATA, INDEX)
+    with pytest.raises(DataError, match=told):
+        fitted.predict(reversed_along(dim))
+    like = shard(DATA, INDEX, tmp_path / "s", shuffle=False)[""]
+    with pytest.raises(DataError, match=told):
+        shard(reversed_along(dim), INDEX, tmp_path / "t", like=like)
+    with pytest.raises(DataError, match=r"'sst' has samples along lon/lat, but in .* along lat/lon"):
+        shard(DATA.transpose("time", "lon", "lat"), INDEX, tmp_path / "t", like=like)
+
+
+def test_channels_of_other_names_or_order_are_refused():
+    bands = DATA.to_dataarray("band").transpose("time", "lat", "lon", "band")
+    fitted = Regressor(epochs=1).fit(bands, INDEX)
+    assert fitted.predict(bands.transpose("band", ...)).dims == ("time",)
+    with pytest.raises(
+        DataError, match=r"along .band. are slp, sst, but were sst, slp in the training data\. Reorder"
+    ):
+        fitted.predict(bands.isel(band=[1, 0]))

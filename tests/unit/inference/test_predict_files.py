@@ -517,6 +517,42 @@ def test_fields_are_found_by_their_names_and_dimensions(tmp_path):
         blocks_of(model, str(tmp_path / "turned"))
 
 
+def write_grid(path, lat, dims=("time", "lat", "lon")):
+    """A field on a square grid and one made of it, as Zarr or netCDF."""
+    t, coords = np.random.default_rng(0).normal(size=(12, 4, 4)).astype("f4"), {"lat": lat, "lon": np.arange(4.0)}
+    fields = {name: (("time", "lat", "lon"), value, {"units": "K"}) for name, value in (("t", t), ("s", t * 2))}
+    data = xarray.Dataset(fields, coords).transpose(*dims)
+    data.to_zarr(path, mode="w") if path.suffix == ".zarr" else data.to_netcdf(path, engine="h5netcdf")
+    return data
+
+
+@pytest.mark.parametrize("kind", ["netcdf", "zarr"])
+def test_grids_that_run_the_other_way_are_refused(tmp_path, kind):
+    north, south = np.arange(4.0), np.arange(4.0)[::-1]
+    suffix = {"netcdf": "nc", "zarr": "zarr"}[kind]
+    paths = {name: tmp_path / f"{name}.{suffix}" for name in ("north", "south")}
+    grid = write_grid(paths["north"], north)
+    other = write_grid(paths["south"], south)
+    for name, path in paths.items():
+        (manifest,) = shard_files(kind, tmp_path / name, source=path, x="t", target="s").values()
+        assert manifest.schema.reading.coordinates == {
+            "lat": "rising" if name == "north" else "falling",
+            "lon": "rising",
+        }
+    x = layers.RecordInput("t", path=str(tmp_path / "north"), batchsize=4, shape=[4, 4])
+    model = model_for(tmp_path, layers.EuclideanLoss()(layers.Activation(type="RELU")(x), x))
+    told = "the coordinates along 'lat' are falling, but were rising in the training data"
+    for source in (paths["south"], tmp_path / "south"):
+        with pytest.raises(DataError, match=told):
+            predict_blocks(model, blocks_of(model, str(source)), tmp_path / "p.h5")
+    with pytest.raises(DataError, match=told):
+        model.predict(other.t)
+    turned = model.predict(grid.t.transpose("lon", "time", "lat").transpose("time", ...))
+    xarray.testing.assert_equal(turned.transpose(*grid.t.dims, ...), model.predict(grid.t))
+    with pytest.raises(DataError, match=r"south.*: t: the coordinates along 'lat' are falling"):
+        shard_files(kind, tmp_path / "both", source=str(tmp_path / f"*th.{suffix}"), x="t", target="s")
+
+
 def test_shards_whose_labels_have_other_numbers_are_refused(tmp_path):
     for name, labels in (("all", LABELS), ("some", np.where(LABELS == 1, 2, LABELS))):
         shard(X, np.array(KINDS)[labels], tmp_path / name, shuffle=False)
