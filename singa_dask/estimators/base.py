@@ -36,7 +36,7 @@ from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.estimators.arrays import feature_column, rows_of
 from singa_dask.estimators.nets import layers_for
 from singa_dask.estimators.sequences import LENGTH, Padded, is_ragged
-from singa_dask.estimators.windows import Windows
+from singa_dask.estimators.windows import Windows, check_order, index_of
 from singa_dask.inference.evaluate import load_model
 from singa_dask.inference.model import Model
 from singa_dask.job import Job, runs_in
@@ -91,6 +91,7 @@ class Estimator(BaseEstimator):
 
     model_: Model
     _windows: Windows | None
+    _index: Any
     _labels: tuple[Labels | None, ...]
     _ragged: bool = False
     _dtype: Any = np.float32
@@ -237,6 +238,8 @@ class Estimator(BaseEstimator):
         _keep_inputs_of_training(proto)
         _set_time_steps(proto, examples.column.shape)
         self._windows = next((w for layer in _inputs(proto) if (w := Windows.of(layer.store_conf))), None)
+        if self._windows is not None:
+            check_order(self._index)
         batch = max((self._read(layer.store_conf, examples) for layer in _inputs(proto)), default=1)
         samples = max((_samples(layer.store_conf, examples.rows) for layer in _inputs(proto)), default=1)
         if not own or self.epochs is not None or epochs is not None:
@@ -372,6 +375,7 @@ class Estimator(BaseEstimator):
 
     def _taken(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
         """Features and labels or targets: NumPy arrays, checked as scikit-learn does, or Dask collections."""
+        self._index = index_of(x)
         x, y = self._without_labels(x, y, first=first)
         x, y = _known_container(x), _known_container(y)
         if is_lazy(y) and is_table(y):
@@ -473,7 +477,10 @@ class Estimator(BaseEstimator):
     def _output(self, x: Any) -> Any:
         """The net's output for every row, lazily for a Dask collection; for every window if the net reads these."""
         checked = self._checked(x)
-        return self.model_.predict(checked if self._windows is None else self._windows.features(checked))
+        if self._windows is None:
+            return self.model_.predict(checked)
+        check_order(index_of(x))
+        return self.model_.predict(self._windows.features(checked))
 
 
 def _set_time_steps(proto: JobProto, shape: tuple[int, ...]) -> None:

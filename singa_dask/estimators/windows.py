@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
+from singa_dask.data.labelled import is_labelled
+from singa_dask.data.windows import LONG_GAP
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.estimators.arrays import is_lazy
 from singa_dask.job.job_pb2 import StoreProto
 from singa_dask.job.stores import reads_windows
+
+logger = logging.getLogger(__name__)
+
+
+def index_of(x: Any) -> Any:
+    """The index of a DataFrame in memory, or that of the samples of a DataArray, which may tell their times."""
+    if is_lazy(x):
+        return None
+    return x.indexes.get(x.dims[0]) if is_labelled(x) and isinstance(x.dims, tuple) else getattr(x, "index", None)
+
+
+def check_order(index: Any) -> None:
+    """Warn of gaps in the index of records. Raises ValueError if it does not rise."""
+    if not hasattr(index, "is_monotonic_increasing") or len(index) < 2:
+        return
+    if not index.is_monotonic_increasing:
+        hint = "Sort it, and split it with TimeSeriesSplit."
+        raise ValueError(f"X: its index does not rise, and the net reads windows in the order of time. {hint}")
+    if index.dtype.kind in "iufM":
+        steps = np.diff(index.to_numpy())
+        if gaps := int((steps > LONG_GAP * np.median(steps)).sum()):
+            message = "X: its index has %s gaps, which windows cross. TimeSeriesSplit leaves none."
+            logger.warning(message, f"{gaps:,}")
 
 
 @dataclass(frozen=True)

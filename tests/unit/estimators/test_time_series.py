@@ -147,6 +147,21 @@ def test_what_does_not_fit_is_refused(call, error, message):
         call(lambda: forecaster(epochs=1))
 
 
+def test_folds_of_a_table_keep_the_order_of_its_index(caplog):
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame(X, index=pd.Timestamp("2020-01-01") + pd.to_timedelta(HOURS, unit="h"), columns=["a", "b"])
+    forecast, shuffled = forecaster(epochs=1), np.random.default_rng(0).permutation(CUT)
+    with pytest.raises(ValueError, match="X: its index does not rise"):
+        forecast.fit(table.iloc[shuffled], Y[shuffled])
+    forecast.fit(table[:CUT], Y[:CUT]).predict(table[CUT:])
+    assert "gaps" not in caplog.text
+    with pytest.raises(ValueError, match="X: its index does not rise"):
+        forecast.predict(table[::-1])
+    middle = np.r_[:300, 600:CUT]
+    forecast.fit(table.iloc[middle], Y[middle])
+    assert "X: its index has 1 gaps, which windows cross" in caplog.text
+
+
 def ragged(rows, seed=0):
     """Sequences of 2 to 9 steps, and whether their last step is above the first."""
     rng = np.random.default_rng(seed)
