@@ -26,6 +26,7 @@ __all__ = [
     "__version__",
     "audit",
     "check_layer",
+    "convert",
     "data_partition",
     "launch",
     "layers",
@@ -40,7 +41,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from singa_dask import layers, updaters
+    from singa_dask import convert, layers, updaters
     from singa_dask.data.ingest.collections import shard
     from singa_dask.data.load import load
     from singa_dask.distopt import DistOpt, data_partition, launch
@@ -95,7 +96,7 @@ def __getattr__(name: str) -> Any:
                 message = f"{name} needs scikit-learn: pip install 'singa_dask[estimators]'"
                 raise ModuleNotFoundError(message, name="sklearn") from error
             raise
-    if name in ("layers", "updaters"):
+    if name in ("convert", "layers", "updaters"):
         return importlib.import_module(f"singa_dask.{name}")
     raise AttributeError(f"module 'singa_dask' has no attribute {name!r}")
 

@@ -61,6 +61,12 @@ def driving_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @job_options
 @click.option("--workspace", type=PATH, help="Folder for the results [default: runs/<job>-<framework>].")
+@click.option(
+    "--init",
+    type=PATH,
+    help="Start with the parameters of a checkpoint, of a run's workspace, or of PyTorch in a .safetensors file: the "
+    "job's checkpoint_path.",
+)
 @click.option("--resume", is_flag=True, help="Resume from the newest valid checkpoint in the workspace.")
 @scheduler_options
 @click.option("--mpi", is_flag=True, help="Run inside mpiexec or srun: rank 0 is the driver, the others are workers.")
@@ -75,6 +81,7 @@ def train(
     job: Path,
     cluster: Path | None,
     overrides: tuple[str, ...],
+    init: Path | None,
     scheduler: str | None,
     scheduler_file: Path | None,
     mpi: bool,
@@ -89,6 +96,7 @@ def train(
     """
     signals = StopSignals.handled()
     auto = cluster == AUTO
+    overrides += () if init is None else ("checkpoint_path=[]", f"checkpoint_path={init}")
     resumed = driving["workspace"] if driving["resume"] else None
     loaded = cache(lambda: load(job, overrides, None if auto else cluster, resumed))
     with ExitStack() as stack:

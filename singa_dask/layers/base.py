@@ -167,7 +167,7 @@ class Layer(Node):
         if axis is not None and self.partition.size > 1:
             bounds = self.partition.bounds(shape[axis] // outer)
             portion = Portion(shape, axis, bounds, self.partition.rank, outer)
-        param = Param(proto, name, shape, fan_in, fan_out, portion)
+        param = Param(proto, name, shape, fan_in, fan_out, portion, role)
         self.params.append(param)
         return param
 

@@ -19,10 +19,10 @@ class Param:
 
     A parameter that shares (`share_from`) has an `owner`; it reads and writes the owner's arrays.
 
-    name: unique in the net. shape: of the worker's array; portion: which portion of the whole array that is, None if
-    the worker has all of it; whole_shape: of the whole array. fan_in, fan_out: for initialisers that scale by them.
-    frozen: the value stays. statistic: the gradient is subtracted as it is, without an updater. touched: whether this
-    step read `grad`.
+    name: unique in the net; role: in its layer. shape: of the worker's array; portion: which portion of the whole
+    array that is, None if the worker has all of it; whole_shape: of the whole array. fan_in, fan_out: for initialisers
+    that scale by them. frozen: the value stays. statistic: the gradient is subtracted as it is, without an
+    updater. touched: whether this step read `grad`.
     """
 
     def __init__(
@@ -33,9 +33,10 @@ class Param:
         fan_in: int,
         fan_out: int,
         portion: Portion | None = None,
+        role: str = "",
     ):
         self.proto = proto
-        self.name = name
+        self.name, self.role = name, role
         self.whole_shape = whole_shape
         self.portion = portion
         self.shape = whole_shape if portion is None else portion.local_shape

@@ -39,8 +39,7 @@ def fresh(prepared: Prepared, workspace: Workspace) -> StartPoint:
             problems.append(Problem("checkpoint_path", "lies in the workspace that this run replaces", path, hint))
     if problems:
         raise ConfigError(problems)
-    check_given(prepared)
-    return StartPoint()
+    return StartPoint(notes=check_given(prepared))
 
 
 def resumed(prepared: Prepared, workspace: Workspace, *, lives: bool = False) -> StartPoint:

@@ -31,11 +31,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singa_dask.convert.matching import some
+from singa_dask.convert.tensor_file import SUFFIX
+from singa_dask.convert.torch_state import parameters_of, tensors_of
 from singa_dask.data.writer import sync
 from singa_dask.errors import CheckpointError, reason, way_out
 from singa_dask.exchange.portions import Gathered
 from singa_dask.files import FILE, FOLDER, NotAFile, kind_of, replacing
 from singa_dask.job.code_bundle import CodeBundle
+from singa_dask.net import Net
 from singa_dask.server.ledger import Ledger
 from singa_dask.training import checkpoint_file
 from singa_dask.training.checkpoint_file import SavedArray
@@ -230,11 +234,18 @@ def keep_newest(folder: Path, count: int, step: int) -> None:
             logger.warning("%s: could not be removed: %s", path, error)
 
 
-def load_parameters(paths: Iterable[str]) -> dict[str, SavedArray]:
-    """The trained parameters of several checkpoints (files or workspaces). Later ones override earlier ones."""
-    parameters: dict[str, SavedArray] = {}
-    for path in paths:
-        parameters.update(load(find(Path(path))).trained)
+def load_parameters(paths: Iterable[str], net: Net) -> dict[str, Any]:
+    """The trained parameters of several checkpoints (files or workspaces), or of PyTorch in .safetensors files, for
+    this net. Later ones override earlier ones. Raises ConfigError for tensors that do not fit."""
+    parameters: dict[str, Any] = {}
+    for path in map(Path, paths):
+        if path.suffix == SUFFIX:
+            found, left = parameters_of(net, tensors_of(path), strict=False)
+            parameters.update(found)
+            if left.unused:
+                logger.warning("%s: tensors that this net does not use: %s", path, some(left.unused))
+        else:
+            parameters.update(load(find(path)).trained)
     return parameters
 
 
@@ -346,7 +357,7 @@ def find(where: Path) -> Path:
             return found.path
         if faults:
             raise CheckpointError("No valid checkpoint: " + " ".join(faults))
-    way_out = saved_elsewhere(where) or "Give the workspace of a run, or a .h5 file."
+    way_out = saved_elsewhere(where) or "Give the workspace of a run, a .h5 or a .safetensors file."
     raise CheckpointError(f"{where}: no checkpoint found. {way_out}")
 
 

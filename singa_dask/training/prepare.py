@@ -11,6 +11,7 @@ from pathlib import Path
 from singa_dask.algorithms import algorithm
 from singa_dask.algorithms.measured import loss_metrics
 from singa_dask.comm.codecs import codec
+from singa_dask.convert.matching import some
 from singa_dask.data import (
     Manifest,
     first_difference,
@@ -31,7 +32,7 @@ from singa_dask.job.text_paths import text_of
 from singa_dask.layers import Frame, GeneratedInput, Layer, SoftmaxLoss
 from singa_dask.net import LayerRow, Net, features_as_targets, labelled_inputs
 from singa_dask.net.flat import GroupLayout
-from singa_dask.ops import Ops
+from singa_dask.ops import Ops, get_ops
 from singa_dask.server import Partition
 from singa_dask.training.checkpoint import find, fitting, load_parameters
 from singa_dask.training.feed import data_key, group_stream
@@ -149,10 +150,17 @@ def has_shapes(job: Job, phase: int) -> bool:
     return all(store_of(layer).shape for layer in inputs if runs_in(layer, phase) or runs_in(layer, Phase.kTrain))
 
 
-def check_given(prepared: Prepared) -> None:
-    """Check that the checkpoints of `checkpoint_path` exist and fit. Raises CheckpointError."""
-    if prepared.job.checkpoint_path:
-        fitting(load_parameters(prepared.job.checkpoint_path), prepared.shapes, prepared.drawn)
+def check_given(prepared: Prepared) -> tuple[str, ...]:
+    """Check that the files of `checkpoint_path` exist and fit; what is to be said of them. Raises CheckpointError, and
+    ConfigError for tensors that do not fit."""
+    paths = prepared.job.checkpoint_path
+    if not paths:
+        return ()
+    net = Net(prepared.job.neuralnet, Phase.kTrain, get_ops("cpu"), allocate=False)
+    given = fitting(load_parameters(paths, net), prepared.shapes, prepared.drawn)
+    drawn = [name for name in prepared.shapes if name not in given]
+    rest = f"; drawn: {some(drawn)}" if drawn else ""
+    return (f"{len(given)} of {len(prepared.shapes)} initial parameters are from {', '.join(paths)}{rest}",)
 
 
 def files_named(prepared: Prepared) -> list[Path]:

@@ -27,7 +27,8 @@ def put_parameters(
     """
     state, comm = replica.group_state, replica.comm
     if load is None:
-        state.initialise(checkpoints.load_parameters(replica.job.checkpoint_path) if comm.rank == 0 else {})
+        paths = replica.job.checkpoint_path if comm.rank == 0 else []
+        state.initialise(checkpoints.load_parameters(paths, replica.net))
         return None
     checkpoint, found = None, np.ones(1)
     if comm.rank == 0:

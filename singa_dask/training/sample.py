@@ -126,7 +126,7 @@ class Sampler:
             raise ConfigError(Problem("checkpoint_path", "must name the parameters", "nothing", hint))
         flat = self._net.flat
         shapes = {entry.name: tuple(entry.shape) for entry in flat.entries}
-        flat.values[...] = flat.flattened(fitting(load_parameters(paths), shapes, frozenset()))
+        flat.values[...] = flat.flattened(fitting(load_parameters(paths, self._net), shapes, frozenset()))
 
 
 def _next(probabilities: np.ndarray, temperature: float, draw: np.random.Generator) -> int:

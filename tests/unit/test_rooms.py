@@ -19,7 +19,7 @@ ROOMS = [
     ["transforms"],
     ["layers", "tensor", "device"],
     ["net"],
-    ["export"],
+    ["export", "convert"],
     ["autograd"],
     ["algorithms"],
     ["updaters"],

@@ -1,0 +1,116 @@
+"""Where the parameters of each layer are in PyTorch, and how their axes lie there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from singa_dask.layers.base import Layer
+from singa_dask.layers.inner_product import InnerProduct
+
+
+class Row(NamedTuple):
+    """Parameters of a layer, and the tensor of PyTorch that has them.
+
+    roles: of the parameters; several lie one after the other along the axis g. tensor: its name behind that of the
+    PyTorch module, {l} being the layer of a recurrent module; "" if there is no module, but a parameter. added: a
+    second tensor, which is added to the first. apart: the role for which it must be zero. axes: see axes.py.
+    """
+
+    roles: tuple[str, ...]
+    tensor: str
+    axes: str
+    added: str = ""
+    apart: str = ""
+
+    @property
+    def gates(self) -> bool:
+        """Whether it has a parameter of each gate."""
+        return "(g " in self.axes
+
+
+Form = tuple[Row, ...]
+
+
+def _affine(weight: str) -> tuple[Form, ...]:
+    return ((Row(("weight",), "weight", weight), Row(("bias",), "bias", "O -> O")),)
+
+
+def _norm(*more: Row) -> tuple[Form, ...]:
+    return ((Row(("scale",), "weight", "C -> C"), Row(("bias",), "bias", "C -> C"), *more),)
+
+
+def _recurrent(*gates: str, apart: str = "") -> tuple[Form, ...]:
+    def roles(what: str) -> tuple[str, ...]:
+        return tuple(f"{gate}_{what}" if gate else what for gate in gates)
+
+    bias = Row(roles("b"), "bias_ih_{l}", "(g H) -> g H", "bias_hh_{l}", apart)
+    weights = "(g H) I -> g H I"
+    return ((Row(roles("hx"), "weight_ih_{l}", weights), Row(roles("hh"), "weight_hh_{l}", weights), bias),)
+
+
+# Type of layer -> PyTorch's modules, and the forms in which its parameters can be there: the first is written.
+TABLE: dict[str, tuple[str, tuple[Form, ...]]] = {
+    "kConvolution": ("Conv1d, Conv2d, Conv3d", _affine("O I * -> * I O")),
+    "kTransposedConvolution": ("ConvTranspose1d, 2d, 3d", _affine("I O * -> * O I")),
+    "kInnerProduct": ("Linear", _affine("O (C *) -> (* C) O")),
+    "kBM": (
+        "BatchNorm1d, 2d, 3d",
+        _norm(Row(("mean",), "running_mean", "C -> C"), Row(("var",), "running_var", "C -> C")),
+    ),
+    "kLayerNorm": ("LayerNorm", _norm()),
+    "kGroupNorm": ("GroupNorm", _norm()),
+    "kEmbedding": ("Embedding", ((Row(("table",), "weight", "V C -> V C"),),)),
+    "kPositionalEmbedding": (
+        "Embedding, Parameter",
+        (
+            (Row(("table",), "weight", "T C -> T C"),),
+            (Row(("table",), "", "1 T C -> (1 T) C"),),
+            (Row(("table",), "", "T C -> T C"),),
+        ),
+    ),
+    "kRNN": ("RNN", _recurrent("")),
+    "kGRU": ("GRU", _recurrent("r", "z", "c", apart="c_b")),
+    "kLSTM": ("LSTM", _recurrent("i", "f", "g", "o")),
+    "kAttention": (
+        "MultiheadAttention",
+        (
+            (
+                Row(("weight",), "in_proj_weight", "(3 N D) C -> C 3 N D"),
+                Row(("bias",), "in_proj_bias", "(3 N D) -> 3 N D"),
+                Row(("output_weight",), "out_proj.weight", "C (N D) -> N D C"),
+                Row(("output_bias",), "out_proj.bias", "C -> C"),
+            ),
+        ),
+    ),
+}
+_TRANSPOSED = _affine("O (C *) -> O (* C)")  # the weight of an InnerProduct that is stored as (O, I)
+# Beside parameters, tensors that PyTorch counts with and no layer needs.
+COUNTERS = ("num_batches_tracked",)
+
+
+def forms_of(layer: Layer) -> tuple[Form, ...]:
+    """In which forms the parameters of this layer can be in PyTorch; none if the table has no row for it.
+
+    A layer of the user's own says it in its class: torch_axes = {"weight": "O I -> I O"}, by role, which is the name
+    there too.
+    """
+    own = getattr(layer, "torch_axes", None)
+    if own is not None:
+        return (tuple(Row((role,), role, axes) for role, axes in own.items()),)
+    kinds = (vars(base).get("type") for base in type(layer).__mro__)
+    kind = next((kind for kind in kinds if kind in TABLE), None)
+    if kind is None:
+        return ()
+    return _TRANSPOSED if isinstance(layer, InnerProduct) and layer.conf.transpose else TABLE[kind][1]
+
+
+def lines() -> Iterator[str]:
+    """The table as docs/weights.md has it."""
+    yield "| layer | in PyTorch | parameter | tensor | there -> here |"
+    yield "|---|---|---|---|---|"
+    for kind, (modules, forms) in TABLE.items():
+        for row in (row for form in forms for row in form):
+            roles = ", ".join(f"`{role}`" for role in row.roles)
+            tensor = " + ".join(f"`{name}`" for name in (row.tensor, row.added) if name) or "the parameter itself"
+            yield f"| `{kind}` | {modules} | {roles} | {tensor} | `{row.axes}` |"
