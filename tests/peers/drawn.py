@@ -14,13 +14,15 @@ STEPS, ROWS = 5, 8
 @dataclass(frozen=True)
 class Data:
     """Numbers for each row of each mini-batch. kind: normal, uniform, binary (0.0 or 1.0), integers (from `low`, below
-    `high`). shape: of a row. image: whether the shape is (channels, height, width)."""
+    `high`). shape: of a row. image: whether the shape is (channels, height, width); steps: whether its first axis is
+    time."""
 
     kind: str
     shape: tuple[int, ...] = ()
     high: int = 0
     low: int = 0
     image: bool = False
+    steps: bool = False
 
 
 def normal(*shape: int) -> Data:
@@ -45,6 +47,11 @@ def mask(channels: int, height: int, width: int) -> Data:
 
 def integers(high: int, *shape: int, low: int = 0) -> Data:
     return Data("integers", shape, high, low)
+
+
+def sequence(*shape: int, high: int = 0) -> Data:
+    """Over time; integers if they have a bound."""
+    return Data("integers" if high else "normal", shape, high, steps=True)
 
 
 def batches(net: str, name: str, data: Data) -> np.ndarray:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from peers.drawn import Data, binary, image, integers, mask, normal, uniform
+from peers.drawn import Data, binary, image, integers, mask, normal, sequence, uniform
 
 ALTERNATING = "alternating optimizers"
 ACCUMULATION = "gradient accumulation"
@@ -28,7 +28,8 @@ SGD = {"rule": "SGD", "lr": 0.02, "momentum": 0.9}
 class Net:
     """row: what its users would call it. data: what `forward` reads, by name. update: the rule, in PyTorch's words.
 
-    loop, model, job: equal, or refused for a reason. own: whether a backward pass is written by hand.
+    rows: those of a mini-batch that are trained on; none for all. loop, model, job: equal, or refused for a reason.
+    own: whether a backward pass is written by hand.
     """
 
     row: str
@@ -38,6 +39,7 @@ class Net:
     model: str = EQUAL
     job: str = EQUAL
     own: bool = False
+    rows: tuple[int, ...] = ()
 
 
 def _net(row: str, update: Mapping[str, Any] = SGD, **data: Data) -> Net:
@@ -54,15 +56,16 @@ def _nowhere(row: str, reason: str, **data: Data) -> Net:
 
 _SMALL, _LABEL = image(3, 8, 8), integers(5)
 _FEATURES, _VALUES = normal(6), uniform(3)
-_WORDS, _TAGS = integers(11, 6), integers(4, 6)
-_TEXT, _NEXT = integers(11, 8), integers(11, 8)
+_WORDS, _TAGS = sequence(6, high=11), sequence(6, high=4)
+_TEXT, _NEXT = sequence(8, high=11), sequence(8, high=11)
+_GIVEN, _ANSWER = sequence(5, high=9), sequence(5, high=9)
 ADAM = {"rule": "Adam", "lr": 0.01}
 
 NETS: dict[str, Net] = {
     # Images
     "lenet": _net("LeNet", x=image(1, 16, 16), y=_LABEL),
     "resnet18": _net("ResNet-18 CIFAR", x=image(3, 16, 16), y=_LABEL),
-    "resnet50": _net("ResNet-50", {"lr": 0.01}, x=image(3, 16, 16), y=_LABEL),
+    "resnet50": _net("ResNet-50", {"lr": 0.01}, x=image(3, 8, 8), y=_LABEL),
     "mobilenet_v2": _net("MobileNetV2", x=image(3, 16, 16), y=_LABEL),
     "densenet": _net("DenseNet", x=image(3, 16, 16), y=_LABEL),
     "inception": _net("Inception, VGG, SqueezeNet", x=image(3, 16, 16), y=_LABEL),
@@ -83,16 +86,16 @@ NETS: dict[str, Net] = {
     "lstm_tagger": _net("LSTM / BiLSTM tagger", x=_WORDS, y=_TAGS),
     "bilstm_tagger": _net("LSTM / BiLSTM tagger", x=_WORDS, y=_TAGS),
     "bilstm_lengths": _net("BiLSTM, variable lengths", x=_WORDS, lengths=integers(7, low=2), y=_TAGS),
-    "seq2seq_gru": _net("seq2seq GRU + Luong attention", x=_WORDS, before=integers(9, 5), y=integers(9, 5)),
-    "seq2seq_lstm": _net("seq2seq LSTM", x=_WORDS, before=integers(9, 5), y=integers(9, 5)),
+    "seq2seq_gru": _net("seq2seq GRU + Luong attention", x=_WORDS, before=_GIVEN, y=_ANSWER),
+    "seq2seq_lstm": _net("seq2seq LSTM", x=_WORDS, before=_GIVEN, y=_ANSWER),
     "gpt": _net("GPT", x=_TEXT, y=_NEXT),
     "gpt_tied": _net("GPT, tied weights", x=_TEXT, y=_NEXT),
     "rotary": _net("rotary positions, cross-attention, padding mask", x=_TEXT, y=_NEXT),
     "cross_attention": _net(
-        "rotary positions, cross-attention, padding mask", x=normal(5, 8), memory=normal(7, 8), y=_LABEL
+        "rotary positions, cross-attention, padding mask", x=sequence(5, 8), memory=sequence(7, 8), y=_LABEL
     ),
     "padding_mask": _net(
-        "rotary positions, cross-attention, padding mask", x=normal(6, 8), lengths=integers(7, low=2), y=_LABEL
+        "rotary positions, cross-attention, padding mask", x=sequence(6, 8), lengths=integers(7, low=2), y=_LABEL
     ),
     "encoder_cls": _net("encoder classifier, CLS + padding mask", x=_WORDS, lengths=integers(7, low=2), y=_LABEL),
     # Tables
@@ -108,7 +111,7 @@ NETS: dict[str, Net] = {
     "graph_net": _net("graph net, A X W", adjacency=uniform(6, 6), x=normal(6, 4), y=_LABEL),
     "focal": _net("focal, dice, CTC", x=_FEATURES, y=binary(3)),
     "dice": _net("focal, dice, CTC", x=image(2, 8, 8), y=mask(1, 8, 8)),
-    "ctc": _net("focal, dice, CTC", x=normal(8, 5), y=integers(6, 3, low=1)),
+    "ctc": _net("focal, dice, CTC", x=sequence(8, 5), y=integers(6, 3, low=1)),
     # Losses
     "class_weights": _net("class weights, label smoothing, pos_weight, value losses", x=_FEATURES, y=_LABEL),
     "label_smoothing": _net("class weights, label smoothing, pos_weight, value losses", x=_FEATURES, y=_LABEL),
@@ -139,7 +142,10 @@ NETS: dict[str, Net] = {
         y=_LABEL,
     ),
     "adagrad": _net(
-        "clipping, freezing, rates, averages, rules", {"rule": "Adagrad", "lr": 0.05}, x=_FEATURES, y=_LABEL
+        "clipping, freezing, rates, averages, rules",
+        {"rule": "Adagrad", "lr": 0.05, "eps": 1e-30},
+        x=_FEATURES,
+        y=_LABEL,
     ),
     "adamax": _net(
         "clipping, freezing, rates, averages, rules", {"rule": "Adamax", "lr": 0.01}, x=_FEATURES, y=_LABEL
@@ -156,6 +162,6 @@ NETS: dict[str, Net] = {
     "spectral_norm": _outside_loops("weight norm", STATE, x=_FEATURES, y=_LABEL),
     "codebook": _outside_loops("weight norm", STATE, x=_FEATURES, y=_LABEL),
     "own_layer": Net("own layer with backward", {"x": _FEATURES, "y": _LABEL}, own=True),
-    "k_fold": _net("k-fold", x=_FEATURES, y=_LABEL),
+    "k_fold": Net("k-fold", {"x": _FEATURES, "y": _LABEL}, rows=(0, 1, 4, 5, 6, 7)),
 }
 ROWS = tuple(dict.fromkeys(net.row for net in NETS.values()))

@@ -50,23 +50,25 @@ def train(name: str, dtype: torch.dtype) -> tuple[np.ndarray, State, State]:
     for key, value in net.named_buffers():
         if value.is_floating_point():
             value.data = torch.tensor(drawn.initial(name, key, tuple(value.shape)), dtype=dtype)
-    data = {key: drawn.batches(name, key, of) for key, of in entry.data.items()}
+    data = {key: drawn.batches(name, key, of)[:, list(entry.rows) or slice(None)] for key, of in entry.data.items()}
     own = {key: value for key, value in net.named_parameters() if "bias_hh" not in key}
     rule, averages = optimizer(net, entry), {key: value.detach().clone() for key, value in own.items()}
     losses, first = [], {}
     for step in range(drawn.STEPS):
-        batch = [
-            torch.tensor(array[step], dtype=dtype if array.dtype.kind == "f" else None) for array in data.values()
-        ]
+        batch = [given(array[step], dtype) for array in data.values()]
         losses.append(one_step(name, net, batch, rule, entry))
         if not step:
             first = {key: value.grad.numpy().copy() for key, value in own.items() if value.grad is not None}
         for key, value in own.items():
             decay = entry.update.get("ema", 0)
             averages[key] = decay * averages[key] + (1 - decay) * value.detach()
-    statistics = {key: value for key, value in net.named_buffers() if value.is_floating_point()}
+    statistics = {key: value for key, value in net.named_buffers() if "running_" in key}
     state = {key: value.numpy() for key, value in {**averages, **statistics}.items()}
     return np.array(losses), first, state
+
+
+def given(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    return torch.tensor(array, dtype=dtype if array.dtype.kind == "f" else None)
 
 
 def one_step(name: str, net: nn.Module, batch: list[torch.Tensor], rule: Any, entry: Net) -> float:
@@ -79,9 +81,16 @@ def one_step(name: str, net: nn.Module, batch: list[torch.Tensor], rule: Any, en
     for loss in losses:
         (loss / len(losses)).backward()
     if "clip_norm" in entry.update:
-        nn.utils.clip_grad_norm_(net.parameters(), entry.update["clip_norm"])
+        clip(list(net.parameters()), entry.update["clip_norm"])
     rule.step()
     return float(sum(losses).detach()) / len(losses)
+
+
+def clip(params: list[nn.Parameter], limit: float) -> None:
+    """As clip_grad_norm_ does, which also adds 1e-6 to the norm."""
+    norm = torch.cat([param.grad.flatten() for param in params]).norm()
+    for param in params:
+        param.grad *= min(1.0, limit / float(norm))
 
 
 def adversarial(net: Any, batch: list[torch.Tensor], judging: Any, making: Any) -> float:

@@ -83,12 +83,12 @@ class DLRM(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.bottom = nn.Linear(4, 6)
-        self.a, self.b, self.c = (nn.Embedding(size, 6) for size in (9, 7, 5))
+        self.of_a, self.of_b, self.of_c = (nn.Embedding(size, 6) for size in (9, 7, 5))
         self.top, self.logit = nn.Linear(6 + 6, 8), nn.Linear(8, 1)
 
     def forward(self, x: Tensor, a: Tensor, b: Tensor, c: Tensor, y: Tensor) -> Tensor:
         dense = F.relu(self.bottom(x))
-        parts = torch.stack([dense, self.a(a), self.b(b), self.c(c)], 1)
+        parts = torch.stack([dense, self.of_a(a), self.of_b(b), self.of_c(c)], 1)
         products = parts @ parts.transpose(1, 2)
         i, j = torch.tril_indices(4, 4, -1)
         top = F.relu(self.top(torch.cat([dense, products[:, i, j]], 1)))
@@ -98,11 +98,11 @@ class DLRM(nn.Module):
 class WideAndDeep(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b = nn.Embedding(9, 4), nn.Embedding(7, 4)
+        self.of_a, self.of_b = nn.Embedding(9, 4), nn.Embedding(7, 4)
         self.wide, self.hidden, self.deep = nn.Linear(4, 1), nn.Linear(12, 8), nn.Linear(8, 1)
 
     def forward(self, x: Tensor, a: Tensor, b: Tensor, y: Tensor) -> Tensor:
-        deep = self.deep(F.relu(self.hidden(torch.cat([x, self.a(a), self.b(b)], 1))))
+        deep = self.deep(F.relu(self.hidden(torch.cat([x, self.of_a(a), self.of_b(b)], 1))))
         return F.binary_cross_entropy_with_logits(self.wide(x) + deep, y)
 
 

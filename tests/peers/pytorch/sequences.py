@@ -102,8 +102,8 @@ class RotaryAttention(nn.Module):
 
     def turned(self, x: Tensor) -> Tensor:
         steps, half = x.shape[2], x.shape[3] // 2
-        angle = torch.arange(steps)[:, None] * 10_000.0 ** (-torch.arange(half) / half)
-        cos, sin = (f(angle.to(torch.float64)).to(x.dtype) for f in (torch.cos, torch.sin))
+        angle = torch.arange(steps)[:, None] * 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         a, b = x[..., :half], x[..., half:]
         return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 

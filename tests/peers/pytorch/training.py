@@ -82,16 +82,15 @@ class SpectralNorm(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 5)
+        self.weight, self.second = nn.Parameter(torch.empty(8, 6)), nn.Linear(8, 5)
         self.register_buffer("left", torch.empty(8, 1))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        weight = self.first.weight
         with torch.no_grad():
-            right = F.normalize(weight.T @ self.left, dim=0)
-            self.left.copy_(F.normalize(weight @ right, dim=0))
-        weight = weight / (self.left.clone().T @ weight @ right)
-        return F.cross_entropy(self.second(torch.tanh(F.linear(x, weight, self.first.bias))), y)
+            right = F.normalize(self.weight.T @ self.left, dim=0)
+            self.left.copy_(F.normalize(self.weight @ right, dim=0))
+        weight = self.weight / (self.left.T @ self.weight @ right)
+        return F.cross_entropy(self.second(torch.tanh(x @ weight.T)), y)
 
 
 class Codebook(nn.Module):
@@ -116,15 +115,24 @@ class Codebook(nn.Module):
         return F.cross_entropy(scores, y) + 0.25 * F.mse_loss(z, code)
 
 
-class OwnLayer(nn.Module):
+class Softsign(nn.Module):
     """factor x / (1 + |x|)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second, self.factor = nn.Linear(6, 8), nn.Linear(8, 5), nn.Parameter(torch.empty(1))
+        self.factor = nn.Parameter(torch.empty(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * F.softsign(x)
+
+
+class OwnLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.scaled = nn.Linear(6, 8), nn.Linear(8, 5), Softsign()
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(self.second(self.factor * F.softsign(self.first(x))), y)
+        return F.cross_entropy(self.second(self.scaled(self.first(x))), y)
 
 
 class GAN(nn.Module):
@@ -149,20 +157,9 @@ class GAN(nn.Module):
         return F.softplus(-self.scores(self.fake(noise))).mean()
 
 
-class Folds(MLP):
-    """Trained on the rows outside the second of four folds."""
-
-    def __init__(self) -> None:
-        super().__init__(5, F.cross_entropy)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        outside = [0, 1, 4, 5, 6, 7]
-        return super().forward(x[outside], y[outside])
-
-
 _PLAIN = (
     *("accumulation", "clipping", "freezing", "rate_per_layer", "averages", "weight_decay", "nesterov"),
-    *("adam", "adamw", "adagrad", "adamax"),
+    *("adam", "adamw", "adagrad", "adamax", "k_fold"),
 )
 NETS: dict[str, Callable[[], nn.Module]] = {
     **dict.fromkeys(_PLAIN, plain),
@@ -176,5 +173,4 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "codebook": Codebook,
     "own_layer": OwnLayer,
     "gan": GAN,
-    "k_fold": Folds,
 }

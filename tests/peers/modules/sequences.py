@@ -1,0 +1,193 @@
+"""Our nets on sequences, (B, T, ...): `forward` reads the data and gives the loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peers.modules.images import Encoder
+from peers.modules.parameters import parameter
+
+from singa_dask import Module, autograd, layers
+from singa_dask.layers import (
+    GRU,
+    LSTM,
+    Attention,
+    Embedding,
+    InnerProduct,
+    LayerNorm,
+    PositionalEmbedding,
+    SoftmaxLoss,
+    bidirectional,
+)
+
+
+def symbols(count: int, width: int) -> Embedding:
+    return Embedding(vocab_size=count, feature_dim=width)
+
+
+class Tagger(Module):
+    def __init__(self) -> None:
+        self.embed, self.lstm, self.scores = symbols(11, 6), LSTM(dim_hidden=5), InnerProduct(num_output=4)
+        self.loss = SoftmaxLoss()
+
+    def forward(self, x: Any, y: Any) -> Any:
+        return self.loss(self.scores(self.lstm(self.embed(x))), y)
+
+
+class TaggerOfBoth(Tagger):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm_reverse = LSTM(dim_hidden=5)
+
+    def forward(self, x: Any, y: Any) -> Any:
+        return self.loss(self.scores(bidirectional(self.embed(x), self.lstm, self.lstm_reverse)), y)
+
+
+class TaggerOfLengths(TaggerOfBoth):
+    """The steps after the end of a sequence count in neither direction, nor in the loss."""
+
+    def forward(self, x: Any, lengths: Any, y: Any) -> Any:
+        x, lengths = self.embed(x), autograd.reshape(lengths, (-1, 1))
+        step = autograd.arange(6)  # needs: comparisons, where, gather
+        turned = autograd.where(step < lengths, lengths - 1 - step, step)
+        back = autograd.gather(self.lstm_reverse(autograd.gather(x, turned, axis=1)), turned, axis=1)
+        scores = self.scores(autograd.cat([self.lstm(x), back], axis=2))
+        return self.loss(scores, y, step < lengths)
+
+
+class LuongAttention(Module):
+    def __init__(self) -> None:
+        self.source, self.target = symbols(11, 6), symbols(9, 6)
+        self.encoder, self.decoder = GRU(dim_hidden=5), GRU(dim_hidden=5)
+        self.joined, self.scores, self.loss = InnerProduct(num_output=6), InnerProduct(num_output=9), SoftmaxLoss()
+
+    def forward(self, x: Any, before: Any, y: Any) -> Any:
+        states = self.encoder(self.source(x))
+        own = self.decoder(self.target(before), states[:, -1])  # needs: indices
+        weights = autograd.softmax(own @ autograd.transpose(states, (0, 2, 1)))  # needs: matmul of batches
+        read = autograd.cat([weights @ states, own], axis=2)
+        return self.loss(self.scores(autograd.tanh(self.joined(read))), y)
+
+
+class EncoderDecoder(Module):
+    def __init__(self) -> None:
+        self.source, self.target = symbols(11, 6), symbols(9, 6)
+        self.encoder = LSTM(dim_hidden=5, return_cell=True)  # needs: the cell of an LSTM
+        self.decoder, self.scores, self.loss = LSTM(dim_hidden=5), InnerProduct(num_output=9), SoftmaxLoss()
+
+    def forward(self, x: Any, before: Any, y: Any) -> Any:
+        states, cells = self.encoder(self.source(x))
+        return self.loss(self.scores(self.decoder(self.target(before), states[:, -1], cells[:, -1])), y)
+
+
+class GPT(Module):
+    def __init__(self) -> None:
+        self.embed, self.positions = symbols(11, 12), PositionalEmbedding()
+        self.blocks = [Encoder(12, 2, causal=True) for _ in range(2)]
+        self.norm, self.scores, self.loss = LayerNorm(), InnerProduct(num_output=11), SoftmaxLoss()
+
+    def forward(self, x: Any, y: Any) -> Any:
+        x = self.positions(self.embed(x))
+        for block in self.blocks:
+            x = block(x)
+        return self.loss(self.scores(self.norm(x)), y)
+
+
+class TiedGPT(GPT):
+    def __init__(self) -> None:
+        super().__init__()
+        shared = [{"share_from": "embed_table"}]
+        self.scores = InnerProduct(num_output=11, bias_term=False, transpose=True, param=shared)
+
+
+class Rotary(Module):
+    def __init__(self) -> None:
+        self.embed, self.norm = symbols(11, 12), LayerNorm()
+        self.attention = Attention(num_heads=3, causal=True, rotary=True)  # needs: rotary positions
+        self.scores, self.loss = InnerProduct(num_output=11), SoftmaxLoss()
+
+    def forward(self, x: Any, y: Any) -> Any:
+        x = self.embed(x)
+        return self.loss(self.scores(x + self.attention(self.norm(x))), y)
+
+
+class CrossAttention(Module):
+    def __init__(self) -> None:
+        self.attention, self.scores, self.loss = Attention(num_heads=2), InnerProduct(num_output=5), SoftmaxLoss()
+
+    def forward(self, x: Any, memory: Any, y: Any) -> Any:
+        x = x + self.attention(x, memory)  # needs: cross-attention
+        return self.loss(self.scores(autograd.mean(x, axis=1)), y)
+
+
+class PaddingMask(Module):
+    """The mean is that of the positions before the end of each sequence."""
+
+    def __init__(self) -> None:
+        self.attention, self.scores, self.loss = Attention(num_heads=2), InnerProduct(num_output=5), SoftmaxLoss()
+
+    def forward(self, x: Any, lengths: Any, y: Any) -> Any:
+        lengths = autograd.reshape(lengths, (-1, 1))
+        real = autograd.arange(6) < lengths
+        x = x + self.attention(x, mask=real)  # needs: padding masks
+        mean = autograd.sum(autograd.where(autograd.reshape(real, (-1, 6, 1)), x, 0), axis=1) / lengths
+        return self.loss(self.scores(mean), y)
+
+
+class Classifier(Module):
+    def __init__(self) -> None:
+        self.embed, self.positions, self.token = symbols(11, 8), PositionalEmbedding(), parameter(1, 8)
+        self.block, self.norm, self.scores = Encoder(8, 2), LayerNorm(), InnerProduct(num_output=5)
+        self.loss = SoftmaxLoss()
+
+    def forward(self, x: Any, lengths: Any, y: Any) -> Any:
+        x = self.embed(x)
+        token = autograd.expand(self.token, (len(x), 1, 8))  # needs: expand, parameters of a Module's own
+        x = self.positions(autograd.cat([token, x], axis=1))
+        real = autograd.arange(7) < autograd.reshape(lengths, (-1, 1)) + 1
+        return self.loss(self.scores(self.norm(self.block(x, real))[:, 0]), y)
+
+
+def ctc(scores: Any, y: Any) -> Any:
+    """The negative log likelihood of each sample's labels (B, L); class 0 is blank. scores: (B, T, C).
+
+    Forward over the labels with a blank before, between and after them (Graves et al. 2006)."""
+    log_p = scores - autograd.logsumexp(scores, axis=2, keepdims=True)  # needs: logsumexp, gather, where, stack
+    rows, count = y.shape
+    blank = autograd.reshape(y * 0, (rows, count, 1))
+    labels = autograd.cat([blank, autograd.reshape(y, (rows, count, 1))], axis=2)
+    labels = autograd.cat([autograd.reshape(labels, (rows, 2 * count)), blank[:, 0]], axis=1)
+    never = autograd.zeros_like(log_p[:, 0, :1]) - 1e30
+    skips = (labels[:, 2:] != labels[:, :-2]) & (labels[:, 2:] != 0)
+    log_p = [autograd.gather(log_p[:, step], labels, axis=1) for step in range(scores.shape[1])]
+    reached = autograd.cat([log_p[0][:, :2], *[never] * (2 * count - 1)], axis=1)
+    for now in log_p[1:]:
+        one = autograd.cat([never, reached[:, :-1]], axis=1)
+        two = autograd.cat([never, never, autograd.where(skips, reached[:, :-2], never)], axis=1)
+        reached = autograd.logsumexp(autograd.stack([reached, one, two], axis=2), axis=2) + now
+    return -autograd.logsumexp(reached[:, -2:], axis=1)
+
+
+class CTC(Module):
+    def __init__(self) -> None:
+        self.hidden, self.scores = InnerProduct(num_output=8), InnerProduct(num_output=6)
+        self.loss = layers.Loss(ctc)  # needs: losses as formulas
+
+    def forward(self, x: Any, y: Any) -> Any:
+        return self.loss(self.scores(autograd.tanh(self.hidden(x))), y)
+
+
+NETS = {
+    "lstm_tagger": Tagger,
+    "bilstm_tagger": TaggerOfBoth,
+    "bilstm_lengths": TaggerOfLengths,
+    "seq2seq_gru": LuongAttention,
+    "seq2seq_lstm": EncoderDecoder,
+    "gpt": GPT,
+    "gpt_tied": TiedGPT,
+    "rotary": Rotary,
+    "cross_attention": CrossAttention,
+    "padding_mask": PaddingMask,
+    "encoder_cls": Classifier,
+    "ctc": CTC,
+}
