@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import reduce
 from operator import add
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from peers import drawn, layouts
+from peers import drawn, expected, layouts
 from peers.modules import formulas, images, sequences, training
 from peers.nets import NETS, Net
 from support.trained import saved_at, train_group
 
-from singa_dask import ClusterTopology, Job, Model, Module, autograd, shard, updaters
+from singa_dask import ClusterTopology, Job, Model, Module, autograd, convert, shard, updaters
 from singa_dask.distopt import DistOpt
 from singa_dask.layers import RecordInput, SoftmaxLoss
 from singa_dask.tensor import Tensor
@@ -41,8 +42,9 @@ def loop(name: str) -> Trained:
     entry, net, data = NETS[name], MADE[name](), batches(name)
     autograd.training = False
     net(*tensors(data, 0))  # makes the parameters
-    places, state = placed(name, net, {key: value.shape for key, value in net.state_dict().items()})
-    net.load_state_dict(state)
+    shapes = {key: value.shape for key, value in net.state_dict().items()}
+    places = layouts.places(net.named().values(), shapes, getattr(net, "images", {}))
+    net.load_state_dict(layouts.drawn(name, places, shapes))
     opt, losses = DistOpt(rule(entry)), []
     one_step = {"gan": adversarial, "accumulation": accumulated}.get(name, plainly)
     autograd.training = True
@@ -51,10 +53,8 @@ def loop(name: str) -> Trained:
             losses.append(one_step(net, tensors(data, step), opt))
     finally:
         autograd.training = False
-    if "ema" in entry.update:
-        with opt.averaged():
-            return Trained(losses, layouts.as_theirs(places, net.state_dict()), {})
-    return Trained(losses, layouts.as_theirs(places, net.state_dict()), {})
+    with opt.averaged() if "ema" in entry.update else nullcontext():
+        return Trained(losses, layouts.as_theirs(places, net.state_dict()), {})
 
 
 def plainly(net: Any, batch: list[Tensor], opt: DistOpt) -> float:
@@ -99,17 +99,14 @@ def model(name: str) -> Trained:
     entry, net, data = NETS[name], MADE[name](), batches(name)
     inputs = [RecordInput(key, **_described(key, of)) for key, of in entry.data.items()]
     made = Model(as_list(net(*inputs)), dtype=np.float64)
-    places, state = placed(name, net, {key: value.shape for key, value in made.state_dict().items()})
-    made.load_state_dict(state)
+    draw(name, made, net)
     opt, losses = DistOpt(rule(entry), made), []
     for step in range(drawn.STEPS):
         loss = made({key: rows(array[step]) for key, array in data.items()})
         opt.backward_and_update(loss)
         losses.append(float(loss))
-    if "ema" in entry.update:
-        with opt.averaged():
-            return Trained(losses, layouts.as_theirs(places, made.state_dict()), {})
-    return Trained(losses, layouts.as_theirs(places, made.state_dict()), {})
+    with opt.averaged() if "ema" in entry.update else nullcontext():
+        return Trained(losses, as_theirs(made, net), {})
 
 
 def job(name: str, folder: Path) -> Trained:
@@ -130,13 +127,14 @@ def job(name: str, folder: Path) -> Trained:
         **({"unroll_len": steps} if steps else {}),
     )
     prepared = prepare(made)
-    places, state = placed(name, net, prepared.shapes)
-    start = checkpoints.Checkpoint(step=0, seed=0, job="", parameters=state)
+    same = Model(prepared.job.neuralnet)
+    draw(name, same, net)
+    start = checkpoints.Checkpoint(step=0, seed=0, job="", parameters=same.state_dict())
     prepared.job.checkpoint_path[:] = [str(checkpoints.save(start, folder / "start.h5"))]
     _, events = train_group(prepared, folder / "run")
     losses = [max(1, steps) * summed(event["metrics"]) for event in events if event["kind"] == "metrics"]
     first, last = saved_at(folder / "run", 1), saved_at(folder / "run", drawn.STEPS)
-    return Trained(losses, as_arrays(places, last.trained), gradients(entry, places, first.updater))
+    return Trained(losses, as_theirs(same, net, last.trained), gradients(entry, same, net, first.updater))
 
 
 def written(entry: Net, data: Arrays, folder: Path) -> tuple[list[RecordInput], int]:
@@ -191,22 +189,27 @@ def rule(entry: Net) -> updaters.Updater:
     return getattr(updaters, kind)(**settings)
 
 
-def placed(name: str, net: Module, shapes: Mapping[str, Any]) -> tuple[list[layouts.Place], dict[str, np.ndarray]]:
-    """Where the parameters of a module are in PyTorch, and their initial values."""
-    found = layouts.places(net.named().values(), shapes, getattr(net, "images", {}))
-    return found, layouts.drawn(name, found, shapes)
+def draw(name: str, model: Model, net: Module) -> None:
+    """Give a model its initial parameters."""
+    names, wanted = getattr(net, "there", {}), {each.name for each in expected.kept(name, "state")}
+    shapes = {key: array.shape for key, array in convert.to_torch(model, names=names).items()}
+    read = {key: shape for key, shape in shapes.items() if key in wanted or "bias_hh" in key}
+    convert.from_torch(model, {key: drawn.initial(name, key, shape) for key, shape in read.items()}, names=names)
 
 
-def as_arrays(places: Sequence[layouts.Place], state: Mapping[str, Any]) -> Arrays:
-    return layouts.as_theirs(places, {key: np.asarray(array) for key, array in state.items()})
+def as_theirs(model: Model, net: Module, state: Mapping[str, Any] | None = None) -> Arrays:
+    """The parameters of a model, or a state of it, by PyTorch's names."""
+    if state is not None:
+        model.load_state_dict({**model.state_dict(), **{key: np.asarray(array) for key, array in state.items()}})
+    return convert.to_torch(model, names=getattr(net, "there", {}))
 
 
-def gradients(entry: Net, places: Sequence[layouts.Place], states: Mapping[str, Mapping[str, Any]]) -> Arrays:
+def gradients(entry: Net, model: Model, net: Module, states: Mapping[str, Mapping[str, Any]]) -> Arrays:
     """The gradients of the first step, from what momentum keeps of them."""
     if entry.update["rule"] != "SGD" or entry.update.keys() & {"scale", "weight_decay", "nesterov"}:
         return {}
     velocity = {key: np.asarray(array) / -entry.update["lr"] for key, array in states["velocity"].items()}
-    return layouts.as_theirs([place for place in places if place.ours in velocity], velocity)
+    return as_theirs(model, net, velocity)
 
 
 def summed(metrics: Mapping[str, Any]) -> float:

@@ -19,7 +19,8 @@ from singa_dask.ops import get_ops
 PLAYED = 12  # jobs, others for each state of the code; the rest are `long`
 TRAINED = [name for name, net in NETS.items() if not net.loop]
 _JOBS = [name for name, net in NETS.items() if not net.job]
-_NOW = set(random.Random(seed_of_tree()).sample(_JOBS, PLAYED))
+_LONG = {"resnet50"}  # 161 layers
+_NOW = set(random.Random(seed_of_tree()).sample(sorted({*_JOBS} - _LONG), PLAYED))
 
 
 def marked(name: str, mode: str, *marks: pytest.MarkDecorator) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from peers.modules.images import Encoder
 from peers.modules.parameters import parameter
@@ -35,6 +35,8 @@ class Tagger(Module):
 
 
 class TaggerOfBoth(Tagger):
+    there: ClassVar = {"lstm_reverse": "lstm.l0_reverse"}
+
     def __init__(self) -> None:
         super().__init__()
         self.lstm_reverse = LSTM(dim_hidden=5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from peers.drawn import initial
@@ -133,6 +133,8 @@ class Codebook(Module):
 
 class Softsign(Layer):
     """factor x / (1 + |x|), with a backward pass by hand."""
+
+    torch_axes: ClassVar = {"factor": "O -> O"}
 
     def setup(self, *src: Any) -> Any:
         (shape,) = self.sources(src)
