@@ -40,10 +40,11 @@ def without_ignored(ctx: Context, labels: Any, ignored: int) -> tuple[Array, Arr
     return ctx.ops.xp.where(counts, labels, 0), counts.astype(ctx.ops.dtype)
 
 
-def class_labels(layer: Layer, ctx: Context, x: Array, labels: Any, classes: int) -> Array:
+def class_labels(layer: Layer, ctx: Context, x: Array, labels: Any, classes: int, *, within: bool = True) -> Array:
     """The labels of the rows of x on the device: (B,) integers.
 
-    Raises DataError if there are no labels, not one per row, or one outside [0, classes).
+    Raises DataError if there are no labels, not one per row, or, where they are to be `within`, one outside
+    [0, classes).
     """
     source = layer.proto.srclayers[1] if len(layer.proto.srclayers) > 1 else "its second source"
     if labels is None:
@@ -61,9 +62,15 @@ def class_labels(layer: Layer, ctx: Context, x: Array, labels: Any, classes: int
             f"layer {layer.name!r}: {layer.proto.srclayers[0]!r} gives {x.shape[0]} rows, but {source!r} gives "
             f"{labels.size} labels. Does a layer between them slice or join the batch (slice_dim, concate_dim 0)?"
         )
+    if within:
+        check_classes(layer, labels, classes)
+    return labels
+
+
+def check_classes(layer: Layer, labels: Array, classes: int) -> None:
+    """Raise DataError if one of the labels is outside [0, classes)."""
     if labels.size and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
         raise DataError(
             f"layer {layer.name!r}: labels must lie in [0, {classes}), the number of outputs of its first source; "
-            f"{source!r} has labels from {int(labels.min())} to {int(labels.max())}"
+            f"{layer.proto.srclayers[1]!r} has labels from {int(labels.min())} to {int(labels.max())}"
         )
-    return labels

@@ -9,7 +9,7 @@ import numpy as np
 
 from singa_dask.layers.base import LossLayer
 from singa_dask.layers.context import Context, Metric
-from singa_dask.layers.labels import class_labels, without_ignored
+from singa_dask.layers.labels import check_classes, class_labels, without_ignored
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.layers.softmax import softmax_of_columns
@@ -31,7 +31,7 @@ class SoftmaxLoss(LossLayer):
     Metrics: loss, the sum of the weighted losses divided by the number of rows; accuracy, the fraction of rows, which
     count by their weights, whose label is among the topk largest outputs.
     softmaxloss_conf: topk, scale, class_weight, label_smoothing, ignore_label. Raises DataError if a weight is
-    negative or not finite.
+    negative or not finite, or a label no class; on a GPU, of the label only when its metrics are asked for.
     """
 
     type: ClassVar[str] = "kSoftmaxLoss"
@@ -84,22 +84,23 @@ class SoftmaxLoss(LossLayer):
         labels, counts = x[1], None
         if self.conf.HasField("ignore_label") and labels is not None:
             labels, counts = without_ignored(ctx, labels, self.conf.ignore_label)
-        ctx.targets = class_labels(self, ctx, logits, labels, self._classes)
+        later = ctx.ops.counts_outside and not self.partition.splits
+        ctx.targets = class_labels(self, ctx, logits, labels, self._classes, within=not later)
         ctx.y = ctx.buffer("y", logits.shape)
         ctx.sample_weights = self._of_positions(ctx, x[2], len(x[0])) if len(x) > 2 else None
         if counts is not None:
             ctx.sample_weights = counts if ctx.sample_weights is None else counts * ctx.sample_weights
         ctx.weights = self._weights(ctx)
         if self.partition.splits:
-            ctx.loss, ctx.correct = self._of_columns(ctx, logits)
+            ctx.numbers = self._of_columns(ctx, logits)
         else:
-            ctx.loss, ctx.correct = ctx.ops.softmax_cross_entropy(
-                logits, ctx.targets, self.conf.topk, ctx.y, self._smoothing
-            )
+            ctx.numbers = ctx.ops.softmax_cross_entropy(logits, ctx.targets, self.conf.topk, ctx.y, self._smoothing)
             if ctx.weights is not None:
-                ctx.loss = _summed(self._losses(ctx, logits), ctx.weights)
-            if ctx.sample_weights is not None:
-                ctx.correct = _summed(self._hits(ctx, logits), ctx.sample_weights)
+                loss, correct, *outside = ctx.numbers
+                loss = _summed(self._losses(ctx, logits), ctx.weights)
+                if ctx.sample_weights is not None:
+                    correct = _summed(self._hits(ctx, logits), ctx.sample_weights)
+                ctx.numbers = loss, correct, *outside
         return ctx.y if self._places == 1 else ctx.y.reshape(ctx.x_shape)
 
     def _of_positions(self, ctx: Context, weights: Array, rows: int) -> Array:
@@ -163,9 +164,12 @@ class SoftmaxLoss(LossLayer):
 
     def metrics(self, ctx: Context) -> dict[str, Metric]:
         judged = len(ctx.y) if ctx.sample_weights is None else float(ctx.sample_weights.sum(dtype="float64"))
+        loss, correct, *outside = ctx.ops.floats(ctx.numbers)
+        if any(outside):
+            check_classes(self, ctx.targets, self._classes)
         return {
-            "loss": Metric(float(ctx.loss) * self.conf.scale / self._places, ctx.x_shape[0]),
-            "accuracy": Metric(float(ctx.correct), judged),
+            "loss": Metric(loss * self.conf.scale / self._places, ctx.x_shape[0]),
+            "accuracy": Metric(correct, judged),
         }
 
     def compared(self, ctx: Context) -> tuple[Array, Array, Array]:

@@ -31,6 +31,10 @@ class ArrayOps:
         """The array as a NumPy array, copied only if necessary."""
         return np.asarray(array)
 
+    def floats(self, scalars: Array) -> list[float]:
+        """Several scalars, or the elements of an array, on the host."""
+        return [float(scalar) for scalar in scalars]
+
     def gemm(self, a: Array, b: Array, out: Array | None = None, accumulate: bool = False) -> Array:
         """out = a b, or out += a b.   a: (M, K), b: (K, N), transposed views or not -> out: (M, N), C-contiguous."""
         if accumulate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from singa_dask.ops.arrays import Array
 
@@ -12,6 +12,7 @@ class LossOps:
     """Softmax and cross-entropy over `self.xp`."""
 
     xp: Any
+    counts_outside: ClassVar[bool] = False
 
     def softmax(self, x: Array, out: Array) -> Array:
         """out = exp(x) / (sum over the row of exp(x)).   x, out: (B, N)."""
@@ -30,10 +31,11 @@ class LossOps:
 
     def softmax_cross_entropy(
         self, x: Array, labels: Array, topk: int, out: Array, smoothing: float = 0.0
-    ) -> tuple[Array, Array]:
+    ) -> Sequence[Array]:
         """out = softmax(x); returns the sum over rows of -sum_j q_j log out_j and how many labels are among the topk.
 
-        x, out: (B, N), labels: (B,) integers in [0, N). q = (1 - smoothing) onehot(label) + smoothing / N.
+        x, out: (B, N), labels: (B,) integers in [0, N). q = (1 - smoothing) onehot(label) + smoothing / N. Where
+        `counts_outside`, the third result is how many labels are not in [0, N).
         """
         xp = self.xp
         shifted = x - x.max(axis=1, keepdims=True)

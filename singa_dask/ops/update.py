@@ -143,6 +143,10 @@ class UpdateOps:
         average *= decay
         average += (1 - decay) * w
 
+    def squared_norm(self, x: Array) -> Array:
+        """The sum of the squares of a flat array, in float64."""
+        return squared_norm(x)
+
     def lamb(
         self, w: Array, g: Array, m: Array, v: Array, *,
         lr: float, beta1: float, beta2: float, correction1: float, correction2: float, delta: float,

@@ -1,7 +1,8 @@
 """A stand-in for CuPy on machines without a GPU: NumPy's arrays, and CUDA kernels compiled for the processor.
 
 The body of an ElementwiseKernel is plain C++ in terms of its parameters and `i`; around it goes a loop instead of a
-grid of threads. That checks the kernels' arithmetic and indexing and the calls into them, not CuPy itself.
+grid of threads, and a warp is one thread. That checks the kernels' arithmetic and indexing and the calls into them,
+not CuPy itself.
 """
 
 from __future__ import annotations
@@ -15,10 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from singa_dask.ops.gpu.warps import LANES
+
 C_TYPES = {
     "T": None,
     "S": None,
+    "L": None,
     "int32": "int",
+    "int64": "long long",
+    "bool": "bool",
     "uint8": "unsigned char",
     "uint64": "unsigned long long",
     "float32": "float",
@@ -26,22 +32,31 @@ C_TYPES = {
     "uint16": "unsigned short",
 }
 
+ONE_LANE = """
+#define LANES 1
+template <typename V> V total(V x) { return x; }
+template <typename V> V largest(V x) { return x; }
+"""
+
 
 class ElementwiseKernel:
-    """cupy.ElementwiseKernel for C-contiguous arrays without broadcasting; T and S are type variables."""
+    """cupy.ElementwiseKernel for C-contiguous arrays without broadcasting; T, S and L are type variables."""
 
-    def __init__(self, inputs: str, outputs: str, body: str, name: str):
+    def __init__(self, inputs: str, outputs: str, body: str, name: str, preamble: str = ""):
         self.inputs = [p.split() for p in inputs.split(",")]
         self.outputs = [p.split() for p in outputs.split(",")]
         self.body, self.name = body, name
+        self.lanes = LANES if preamble else 1
         self.compiled: dict[tuple[str, ...], Any] = {}
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, size: int | None = None) -> Any:
         params = self.inputs + self.outputs
         if len(args) != len(params):
             raise TypeError(f"{self.name} takes {len(params)} arguments, got {len(args)}")
         types = self._bind(params, args)
-        size = args[len(self.inputs)].size
+        if (size is None) == all(param[0] == "raw" for param in self.outputs):
+            raise ValueError(f"{self.name}: its size is given if and only if its outputs are raw")
+        size = args[len(self.inputs)].size if size is None else size // self.lanes
         values: list[Any] = []
         for param, arg, ctype in zip(params, args, types, strict=True):
             if isinstance(arg, np.ndarray):
@@ -83,7 +98,8 @@ class ElementwiseKernel:
             for param, ctype, scalar in zip(params, types, scalars, strict=True):
                 pointer = f"(({C_TYPES[ctype]}*)p_{param[-1]})"
                 if param[0] == "raw":
-                    lines.append(f"const {C_TYPES[ctype]}* {param[-1]} = {pointer};")
+                    const = "" if param in self.outputs else "const "
+                    lines.append(f"{const}{C_TYPES[ctype]}* {param[-1]} = {pointer};")
                 elif scalar:
                     lines.append(f"const {C_TYPES[ctype]} {param[-1]} = *{pointer};")
                 else:
@@ -91,7 +107,7 @@ class ElementwiseKernel:
                     lines.append(f"{const}{C_TYPES[ctype]}& {param[-1]} = {pointer}[i];")
             lines.append(f"{self.body}; }} }}")
             self.compiled[key] = _build(
-                "\n".join(["#include <algorithm>", "#include <cmath>", "using namespace std;", *lines])
+                "\n".join(["#include <algorithm>", "#include <cmath>", "using namespace std;", ONE_LANE, *lines])
             )
         return self.compiled[key].run
 

@@ -9,29 +9,23 @@ from types import SimpleNamespace
 from typing import Any
 
 from singa_dask.ops.activation import NORMAL, ROOT_HALF, STANH_INNER, STANH_OUTER
+from singa_dask.ops.gpu import column_kernels, recurrent_kernels, row_kernels, window_kernels
+from singa_dask.ops.gpu.warps import LANE, PREAMBLE
 from singa_dask.ops.random import GAMMA, MIX1, MIX2
 
-# Sliding windows. Lengths are int32, element counts long long: a buffer of columns may exceed 2^31 elements.
-_WINDOW = "int32 kh, int32 kw, int32 sh, int32 sw, int32 ph, int32 pw"
-_PIXEL = """
-    const long long c = i % channels, b = i / channels / width / height;
-    const int w = i / channels % width, h = i / channels / width % height;
-"""
-_OUTPUT = """
-    const long long c = i % channels, b = i / channels / ow_count / oh_count;
-    const int w0 = i / channels % ow_count * sw - pw, h0 = i / channels / ow_count % oh_count * sh - ph;
-"""
-# The windows that cover pixel (h, w): first and last output row and column.
-_COVERED = """
-    const int oh_first = h + ph < kh ? 0 : (h + ph - kh) / sh + 1, oh_last = min((h + ph) / sh, oh_count - 1);
-    const int ow_first = w + pw < kw ? 0 : (w + pw - kw) / sw + 1, ow_last = min((w + pw) / sw, ow_count - 1);
-"""
-_SIZES = "int32 height, int32 width, int32 channels, int32 oh_count, int32 ow_count"
 # Update rules; singa_dask.ops.update has the formulas, `update_numbers` the numbers.
 _REGULARISED = "const T r = (g < low ? low : g > high ? high : g) + decay * w;"
 _REST = "T decay, T low, T high"
 
+_AROUND = """
+    const int c = i % channels, first = -min(c, around), last = min(around, channels - 1 - c);
+"""
+
 KERNELS: dict[str, tuple[str, str, str]] = {
+    **column_kernels.KERNELS,
+    **recurrent_kernels.KERNELS,
+    **row_kernels.KERNELS,
+    **window_kernels.KERNELS,
     "relu": ("T x, T slope", "T y", "y = x > 0 ? x : slope * x"),
     "relu_backward": ("T y, T dy, T slope", "T dx", "dx = y > 0 ? dy : slope * dy"),
     "elu": ("T x, T alpha", "T y", "y = x > 0 ? x : alpha * expm1(x)"),
@@ -47,6 +41,8 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         f"const T area = T(0.5) + T(0.5) * erf(x * T({ROOT_HALF!r}));"
         f"y = x * area; slope = area + x * exp(T(-0.5) * x * x) * T({NORMAL!r});",
     ),
+    "sigmoid": ("T x", "T y", "y = T(0.5) + T(0.5) * tanh(T(0.5) * x)"),
+    "stanh": ("T x", "T y", f"y = T({STANH_OUTER!r}) * tanh(T({STANH_INNER!r}) * x)"),
     "sigmoid_backward": ("T y, T dy", "T dx", "dx = dy * y * (T(1) - y)"),
     "tanh_backward": ("T y, T dy", "T dx", "dx = dy * (T(1) - y * y)"),
     "stanh_backward": (
@@ -78,84 +74,35 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         "slope = both * y - positives;"
         "loss = both * log1p(rest) + positives * (above - x) + (T(1) - t) * above;",
     ),
-    "im2col": (
-        f"raw T x, {_SIZES}, {_WINDOW}",
-        "T column",
-        """
-    const long long c = i % channels, rest = i / channels / kw / kh, b = rest / ow_count / oh_count;
-    const int w = rest % ow_count * sw - pw + i / channels % kw;
-    const int h = rest / ow_count % oh_count * sh - ph + i / channels / kw % kh;
-    const bool inside = h >= 0 && h < height && w >= 0 && w < width;
-    column = inside ? x[((b * height + h) * width + w) * channels + c] : T(0);
-    """,
-    ),
-    "col2im": (
-        f"raw T columns, {_SIZES}, {_WINDOW}",
-        "T pixel",
-        f"""{_PIXEL}{_COVERED}
-    T total = 0;
-    for (int oh = oh_first; oh <= oh_last; ++oh)
-        for (int ow = ow_first; ow <= ow_last; ++ow) {{
-            const long long row = (b * oh_count + oh) * ow_count + ow;
-            total += columns[((row * kh + h + ph - oh * sh) * kw + w + pw - ow * sw) * channels + c];
-        }}
-    pixel = total;
-    """,
-    ),
-    "max_pool": (
-        f"raw T x, {_SIZES}, {_WINDOW}",
-        "T y, S argmax",
-        f"""{_OUTPUT}
-    bool any = false;
-    T best = 0;
-    int position = 0;
-    for (int h = max(h0, 0); h < min(h0 + kh, height); ++h)
-        for (int w = max(w0, 0); w < min(w0 + kw, width); ++w) {{
-            const T value = x[((b * height + h) * width + w) * channels + c];
-            if (any && value <= best) continue;
-            if (any && best != best && value == value) continue;
-            any = true;
-            best = value;
-            position = (h - h0) * kw + w - w0;
-        }}
-    y = best;
-    argmax = position;
-    """,
-    ),
-    "max_pool_backward": (
-        f"raw T dy, raw S argmax, {_SIZES}, {_WINDOW}",
+    "softmax_cross_entropy_backward": (
+        "T y, raw L labels, int32 columns, T scale, T smoothing",
         "T dx",
-        f"""{_PIXEL}{_COVERED}
-    T total = 0;
-    for (int oh = oh_first; oh <= oh_last; ++oh)
-        for (int ow = ow_first; ow <= ow_last; ++ow) {{
-            const long long k = ((b * oh_count + oh) * ow_count + ow) * channels + c;
-            if ((int)argmax[k] == (h + ph - oh * sh) * kw + w + pw - ow * sw) total += dy[k];
-        }}
-    dx = total;
-    """,
+        "const T hit = i % columns == labels[i / columns] ? T(1) - smoothing : T(0);"
+        "dx = (y - smoothing / columns - hit) * scale;",
     ),
-    "average_pool": (
-        f"raw T x, {_SIZES}, {_WINDOW}",
+    "normalise_channels": (
+        "T x, raw T mean, raw T factor, raw T bias, int32 channels",
         "T y",
-        f"""{_OUTPUT}
-    T total = 0;
-    for (int h = max(h0, 0); h < min(h0 + kh, height); ++h)
-        for (int w = max(w0, 0); w < min(w0 + kw, width); ++w)
-            total += x[((b * height + h) * width + w) * channels + c];
-    y = total / T(kh * kw);
-    """,
+        "const int c = i % channels; y = (x - mean[c]) * factor[c] + bias[c];",
     ),
-    "average_pool_backward": (
-        f"raw T dy, {_SIZES}, {_WINDOW}",
+    "batch_norm_backward": (
+        "T x, raw T mean, raw T factor, raw T slope, raw T shift, int32 channels",
+        "T d",
+        "const int c = i % channels; d = d * factor[c] + (x - mean[c]) * slope[c] + shift[c];",
+    ),
+    # Of the channels around channel c, from `first` to `last` in distance.
+    "lrn": (
+        "T x, raw T whole, int32 channels, int32 around, T alpha, T beta, T knorm",
+        "T y, T scale",
+        f"{_AROUND} T sum = 0; for (int k = first; k <= last; ++k) sum += whole[i + k] * whole[i + k];"
+        "const T s = knorm + alpha * sum; scale = s; y = x * pow(s, -beta);",
+    ),
+    "lrn_quotient": ("T y, T scale, T dy", "T q", "q = dy * y / scale"),
+    "lrn_backward": (
+        "T x, T scale, T dy, raw T quotients, int32 channels, int32 around, T factor, T beta",
         "T dx",
-        f"""{_PIXEL}{_COVERED}
-    T total = 0;
-    for (int oh = oh_first; oh <= oh_last; ++oh)
-        for (int ow = ow_first; ow <= ow_last; ++ow)
-            total += dy[((b * oh_count + oh) * ow_count + ow) * channels + c];
-    dx = total / T(kh * kw);
-    """,
+        f"{_AROUND} T sum = 0; for (int k = first; k <= last; ++k) sum += quotients[i + k];"
+        "dx = dy * pow(scale, -beta) - factor * x * sum;",
     ),
     "sgd": (
         f"T g, T lr, T momentum, {_REST}",
@@ -206,9 +153,9 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         "m = first; v = second; r = first / correction1 / (sqrt(second / correction2) + delta) + decay * w;",
     ),
     "lamb_step": (
-        "T r, T lr, float64 of_w, float64 of_r",
+        "T r, T lr, raw float64 of_w, raw float64 of_r",
         "T w",
-        "w -= lr * (of_w > 0 && of_r > 0 ? T(sqrt(of_w / of_r)) : T(1)) * r;",
+        "w -= lr * (of_w[0] > 0 && of_r[0] > 0 ? T(sqrt(of_w[0] / of_r[0])) : T(1)) * r;",
     ),
     "adamax": (
         f"T g, T rate, T beta1, T fresh1, T beta2, T delta, {_REST}",
@@ -244,5 +191,9 @@ def update_numbers(rule: str, *given: float) -> tuple[float, ...]:
 
 def build(cupy: Any) -> SimpleNamespace:
     """All kernels by name; CUDA compiles each at its first call."""
-    kernels = {name: cupy.ElementwiseKernel(*parts, f"singa_dask_{name}") for name, parts in KERNELS.items()}
-    return SimpleNamespace(**kernels)
+    made = {}
+    for name, parts in KERNELS.items():
+        made[name] = cupy.ElementwiseKernel(
+            *parts, f"singa_dask_{name}", preamble=PREAMBLE if LANE in parts[2] else ""
+        )
+    return SimpleNamespace(**made)

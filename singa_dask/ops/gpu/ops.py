@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -12,15 +12,13 @@ import numpy as np
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.ops.arrays import Array
-from singa_dask.ops.base import Ops
 from singa_dask.ops.gpu import kernels as gpu_kernels
+from singa_dask.ops.gpu.normalisation_ops import GpuNormalisationOps
+from singa_dask.ops.gpu.recurrent_ops import GpuRecurrentOps
 from singa_dask.ops.random import Columns, drop_threshold
-from singa_dask.ops.update import hyperparameters, squared_norm
+from singa_dask.ops.update import hyperparameters
 from singa_dask.ops.window import Window
 
-# From so many rows on, a second launch costs less than what a thread adds up one after another. Not measured on a GPU;
-# benchmarks/gpu does.
-_TALL = 1024
 _WITHOUT = 'To compute on the CPU: device "cpu", in a job no `gpu`.'
 
 
@@ -35,7 +33,16 @@ def _geometry(window: Window, image: tuple[int, ...]) -> tuple[int, ...]:
     return height, width, channels, *window.output_size(height, width), *window.kernel, *window.stride, *window.pad
 
 
-class GpuOps(Ops):
+def _volume(groups: int, window: Window, image: tuple[int, ...]) -> tuple[int, ...]:
+    """The same of volumes; an image is one of depth 1. `image`: shape (B, [D,] H, W, C)."""
+    size, missing = image[1:-1], 4 - len(image[1:])
+    lengths = (size, window.output_size(*size), window.kernel, window.stride, window.pad, window.dilation)
+    fill = (1, 1, 1, 1, 0, 1)
+    size, output, *rest = ((number,) * missing + each for number, each in zip(fill, lengths, strict=True))
+    return image[0], *size, image[-1] // groups, groups, *output, *(n for each in rest for n in each)
+
+
+class GpuOps(GpuRecurrentOps, GpuNormalisationOps):
     """CuPy. Every override computes what its base does, on C-contiguous arrays.
 
     Raises ConfigError where CuPy is not installed or sees no GPU.
@@ -72,6 +79,11 @@ class GpuOps(Ops):
     def to_host(self, array: Array) -> np.ndarray:
         return self.xp.asnumpy(array)
 
+    def floats(self, scalars: Array) -> list[float]:
+        if isinstance(scalars, self.xp.ndarray):
+            return self.to_host(scalars).tolist()
+        return super().floats(scalars)
+
     def gemm(self, a: Array, b: Array, out: Array | None = None, accumulate: bool = False) -> Array:
         # Not matmul: of the two, CuPy documents `out` for dot only.
         if accumulate:
@@ -79,30 +91,17 @@ class GpuOps(Ops):
             return out
         return self.xp.dot(a, b, out=out)
 
-    def sum_rows(self, x: Array, out: Array) -> Array:
-        rows, columns = x.shape
-        if rows < _TALL:
-            return super().sum_rows(x, out)
-        # In two stages of as many rows: CuPy's reduction has a few threads for each column of what it adds up.
-        parts = 1 << (rows.bit_length() // 2)
-        whole = rows - rows % parts
-        sums = self.xp.empty((parts + (whole < rows), columns), out.dtype)
-        super().sum_rows(x[:whole].reshape(-1, parts * columns), sums[:parts].reshape(-1))
-        if whole < rows:
-            super().sum_rows(x[whole:], sums[parts])
-        return super().sum_rows(sums, out)
-
     def im2col(self, x: Array, window: Window, columns: Array, groups: int = 1) -> None:
+        kernel, sizes = self._kernels.im2col, _geometry
         if groups > 1 or not window.plain:
-            super().im2col(x, window, columns, groups)
-        else:
-            self._kernels.im2col(x.reshape(-1), *_geometry(window, x.shape), columns.reshape(-1))
+            kernel, sizes = self._kernels.im2col_volume, partial(_volume, groups)
+        kernel(x.reshape(-1), *sizes(window, x.shape), columns.reshape(-1))
 
     def col2im(self, columns: Array, window: Window, x: Array, groups: int = 1) -> None:
+        kernel, sizes = self._kernels.col2im, _geometry
         if groups > 1 or not window.plain:
-            super().col2im(columns, window, x, groups)
-        else:
-            self._kernels.col2im(columns.reshape(-1), *_geometry(window, x.shape), x.reshape(-1))
+            kernel, sizes = self._kernels.col2im_volume, partial(_volume, groups)
+        kernel(columns.reshape(-1), *sizes(window, x.shape), x.reshape(-1))
 
     def max_pool(self, x: Array, window: Window, out: Array, argmax: Array) -> Array:
         self._kernels.max_pool(x.reshape(-1), *_geometry(window, x.shape), out.reshape(-1), argmax.reshape(-1))
@@ -140,6 +139,12 @@ class GpuOps(Ops):
     def gelu(self, x: Array, out: Array, slope: Array) -> Array:
         self._kernels.gelu(x, out, slope)
         return out
+
+    def sigmoid(self, x: Array, out: Array) -> Array:
+        return self._kernels.sigmoid(x, out)
+
+    def stanh(self, x: Array, out: Array) -> Array:
+        return self._kernels.stanh(x, out)
 
     def sigmoid_backward(self, y: Array, dy: Array, out: Array) -> Array:
         return self._kernels.sigmoid_backward(y, dy, out)
@@ -182,4 +187,4 @@ class GpuOps(Ops):
         moments = beta1, 1 - beta1, beta2, 1 - beta2, correction1, correction2
         self._kernels.lamb_moments(w, g, *moments, delta, weight_decay, clip_low, clip_high, m, v, r)
         # Norms on the device: the host does not wait for them.
-        self._kernels.lamb_step(r, lr, squared_norm(w), squared_norm(r), w)
+        self._kernels.lamb_step(r, lr, self.squared_norm(w), self.squared_norm(r), w)

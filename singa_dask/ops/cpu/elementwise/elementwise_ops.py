@@ -146,7 +146,7 @@ class CpuElementwiseOps(ThreadedOps):
 
     def softmax_cross_entropy(
         self, x: Array, labels: Array, topk: int, out: Array, smoothing: float = 0.0
-    ) -> tuple[Array, Array]:
+    ) -> Sequence[Array]:
         loss, correct = loss_kernels.softmax_cross_entropy(x, labels, topk, out, float(smoothing))
         return x.dtype.type(loss), correct
 

@@ -1,0 +1,107 @@
+"""Sums over rows and columns on a GPU, and the losses and normalisations that consist of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from singa_dask.ops.arrays import Array
+from singa_dask.ops.base import Ops
+from singa_dask.ops.gpu.column_kernels import COLUMNS
+from singa_dask.ops.gpu.warps import LANES
+
+# So many rows a warp adds up in the time of the second launch that more rows take.
+_FEW = 1024
+
+
+class GpuNormalisationOps(Ops):
+    """Sums over rows and columns by CUDA kernels."""
+
+    counts_outside: ClassVar[bool] = True
+    _kernels: Any
+
+    def _columns(self, name: str, shape: tuple[int, int], given: tuple[Any, ...], out: Array) -> Array:
+        """Run one of COLUMNS over arrays of this shape, (rows, columns)."""
+        rows, columns = shape
+        if rows <= _FEW:
+            getattr(self._kernels, name)(*given, rows, columns, out, size=LANES * columns)
+            return out
+        # A thread adds up as many rows as a lane then adds up parts.
+        parts = 1 << (LANES * rows).bit_length() // 2
+        found = self.xp.empty(len(COLUMNS[name][1]) * parts * columns, np.float64)
+        getattr(self._kernels, f"{name}_parts")(*given, rows, columns, parts, found, size=parts * columns)
+        getattr(self._kernels, f"{name}_end")(*given, rows, columns, found, parts, out, size=LANES * columns)
+        return out
+
+    def column_sums(self, x: Array, out: Array, accumulate: bool = False) -> Array:
+        return self._columns("column_sums", x.shape, (x, accumulate), out)
+
+    def sum_rows(self, x: Array, out: Array) -> Array:
+        return self.column_sums(x, out)
+
+    def squared_norm(self, x: Array) -> Array:
+        return self._columns("squared_norm", (x.size, 1), (x,), self.xp.empty((), np.float64))
+
+    def channel_moments(self, x: Array, mean: Array) -> Array:
+        return self._columns("channel_moments", x.shape, (x, mean), self.xp.empty((2, x.shape[1]), np.float64))
+
+    def channel_products(self, d: Array, x: Array, mean: Array) -> Array:
+        return self._columns("channel_products", x.shape, (d, x, mean), self.xp.empty((2, x.shape[1]), np.float64))
+
+    def normalise_channels(self, x: Array, mean: Array, factor: Array, bias: Array, out: Array) -> Array:
+        return self._kernels.normalise_channels(x, mean, factor, bias, x.shape[1], out)
+
+    def batch_norm_backward(self, d: Array, x: Array, mean: Array, factor: Array, slope: Array, shift: Array) -> Array:
+        return self._kernels.batch_norm_backward(x, mean, factor, slope, shift, x.shape[1], d)
+
+    def group_norm(
+        self, x: Array, scale: Array, bias: Array, epsilon: float, out: Array, mean: Array, inverse: Array
+    ) -> Array:
+        self._kernels.group_norm(
+            x, scale, bias, epsilon, *x.shape[1:], out, mean, inverse, size=LANES * mean.size
+        )  # fmt: skip
+        return out
+
+    def group_norm_backward(self, x: Array, scale: Array, mean: Array, inverse: Array, d: Array, sums: Array) -> Array:
+        rows, columns = prod(x.shape[:2]), prod(x.shape[2:])
+        self._columns("group_norm_sums", (rows, columns), (x, d, mean, inverse, *x.shape[1:]), sums)
+        self._kernels.group_norm_backward(x, scale, mean, inverse, *x.shape[1:], d, size=LANES * mean.size)
+        return d
+
+    def softmax(self, x: Array, out: Array) -> Array:
+        self._kernels.softmax(x, x.shape[1], out, size=LANES * len(x))
+        return out
+
+    def softmax_backward(self, y: Array, dy: Array, out: Array) -> Array:
+        self._kernels.softmax_backward(y, dy, y.shape[1], out, size=LANES * len(y))
+        return out
+
+    def softmax_cross_entropy(
+        self, x: Array, labels: Array, topk: int, out: Array, smoothing: float = 0.0
+    ) -> Sequence[Array]:
+        numbers = self.xp.empty((len(x), 3), np.float64)
+        self._kernels.softmax_cross_entropy(
+            x, labels, x.shape[1], topk, smoothing, out, numbers, size=LANES * len(x)
+        )  # fmt: skip
+        return self.column_sums(numbers, self.xp.empty(3, np.float64))
+
+    def softmax_cross_entropy_backward(
+        self, y: Array, labels: Array, scale: float, out: Array, smoothing: float = 0.0
+    ) -> Array:
+        return self._kernels.softmax_cross_entropy_backward(y, labels, y.shape[1], scale, smoothing, out)
+
+    def lrn(
+        self, x: Array, local_size: int, alpha: float, beta: float, knorm: float, out: Array, scale: Array
+    ) -> Array:
+        self._kernels.lrn(x, x, x.shape[-1], local_size // 2, alpha / local_size, beta, knorm, out, scale)
+        return out
+
+    def lrn_backward(
+        self, x: Array, y: Array, scale: Array, dy: Array, local_size: int, alpha: float, beta: float, out: Array
+    ) -> Array:
+        of_others = self._kernels.lrn_quotient(y, scale, dy, self.xp.empty_like(x))
+        factor = 2 * alpha * beta / local_size
+        return self._kernels.lrn_backward(x, scale, dy, of_others, x.shape[-1], local_size // 2, factor, beta, out)

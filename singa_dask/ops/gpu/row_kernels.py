@@ -1,0 +1,109 @@
+"""Kernels for rows whose sums one warp adds up: softmax and its losses, group normalisation."""
+
+from __future__ import annotations
+
+from singa_dask.ops.gpu.warps import LANE
+
+# Of row `warp`: the largest element, and what the sum of exp(x - top) needs.
+_ROW = f"{LANE} const long long start = warp * columns;"
+_TOP = """
+    T top = x[start];
+    for (int k = lane; k < columns; k += LANES) top = x[start + k] > top ? x[start + k] : top;
+    top = largest(top);
+"""
+# Of row and group `warp`: element k is channel k % K of position k / K.
+_GROUP = f"""{LANE}
+    const long long g = warp % groups, start = warp / groups * positions * groups * width + g * width;
+    const int count = positions * width;
+"""
+_PLACE = "const long long e = start + k / width * groups * width + k % width;"
+_ELEMENT = f"const long long c = g * width + k % width; {_PLACE}"
+
+KERNELS: dict[str, tuple[str, str, str]] = {
+    "softmax": (
+        "raw T x, int32 columns",
+        "raw T y",
+        f"""{_ROW}{_TOP}
+    T sum = 0;
+    for (int k = lane; k < columns; k += LANES) {{ const T e = exp(x[start + k] - top); y[start + k] = e; sum += e; }}
+    sum = total(sum);
+    for (int k = lane; k < columns; k += LANES) y[start + k] /= sum;
+    """,
+    ),
+    "softmax_backward": (
+        "raw T y, raw T dy, int32 columns",
+        "raw T dx",
+        f"""{_ROW}
+    T sum = 0;
+    for (int k = lane; k < columns; k += LANES) sum += y[start + k] * dy[start + k];
+    sum = total(sum);
+    for (int k = lane; k < columns; k += LANES) dx[start + k] = (dy[start + k] - sum) * y[start + k];
+    """,
+    ),
+    # numbers: of each row its loss, whether its label is among the topk largest, and whether it is no class.
+    "softmax_cross_entropy": (
+        "raw T x, raw L labels, int32 columns, int32 topk, T smoothing",
+        "raw T y, raw float64 numbers",
+        f"""{_ROW}{_TOP}
+    const L given = labels[warp];
+    const bool outside = !(given >= 0 && given < columns);
+    const int label = outside ? 0 : (int)given;
+    const T value = x[start + label];
+    T sum = 0, shifted = 0;
+    int before = 0;
+    for (int k = lane; k < columns; k += LANES) {{
+        const T z = x[start + k], e = exp(z - top);
+        y[start + k] = e;
+        sum += e;
+        shifted += z - top;
+        before += z > value || (z == value && k < label);
+    }}
+    sum = total(sum);
+    shifted = total(shifted);
+    before = total(before);
+    for (int k = lane; k < columns; k += LANES) y[start + k] /= sum;
+    if (lane == 0) {{
+        const T smoothed = smoothing > 0 ? smoothing * shifted / columns : T(0);
+        numbers[3 * warp] = log(sum) - (T(1) - smoothing) * (value - top) - smoothed;
+        numbers[3 * warp + 1] = before < topk && value == value;
+        numbers[3 * warp + 2] = outside;
+    }}
+    """,
+    ),
+    "group_norm": (
+        "raw T x, raw T scale, raw T bias, T epsilon, int32 positions, int32 groups, int32 width",
+        "raw T y, raw T mean, raw T inverse",
+        f"""{_GROUP}
+    T sum = 0, squares = 0;
+    for (int k = lane; k < count; k += LANES) {{ {_PLACE} sum += x[e]; }}
+    const T middle = total(sum) / count;
+    for (int k = lane; k < count; k += LANES) {{ {_PLACE} const T z = x[e] - middle; squares += z * z; }}
+    const T factor = T(1) / sqrt(total(squares) / count + epsilon);
+    for (int k = lane; k < count; k += LANES) {{ {_ELEMENT} y[e] = (x[e] - middle) * factor * scale[c] + bias[c]; }}
+    if (lane == 0) {{
+        mean[warp] = middle;
+        inverse[warp] = factor;
+    }}
+    """,
+    ),
+    "group_norm_backward": (
+        "raw T x, raw T scale, raw T mean, raw T inverse, int32 positions, int32 groups, int32 width",
+        "raw T d",
+        f"""{_GROUP}
+    const T middle = mean[warp], factor = inverse[warp];
+    T sum = 0, products = 0;
+    for (int k = lane; k < count; k += LANES) {{
+        {_ELEMENT}
+        const T s = d[e] * scale[c];
+        sum += s;
+        products += s * (x[e] - middle) * factor;
+    }}
+    sum = total(sum) / count;
+    products = total(products) / count;
+    for (int k = lane; k < count; k += LANES) {{
+        {_ELEMENT}
+        d[e] = (d[e] * scale[c] - sum - (x[e] - middle) * factor * products) * factor;
+    }}
+    """,
+    ),
+}

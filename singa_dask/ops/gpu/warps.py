@@ -1,0 +1,26 @@
+"""Kernels in which the 32 threads of a warp share one sum: a thread is lane `lane` of warp `warp`.
+
+    kernels.softmax(x, columns, y, size=LANES * rows)
+
+`total` and `largest` are those of the values of all lanes, on every lane. On devices whose warps have other sizes,
+LANES is defined before.
+"""
+
+from __future__ import annotations
+
+LANES = 32
+
+PREAMBLE = f"""
+#ifndef LANES
+#define LANES {LANES}
+template <typename V> __device__ V total(V x) {{
+    for (int k = LANES / 2; k; k >>= 1) x += __shfl_xor_sync(0xffffffffu, x, k);
+    return x;
+}}
+template <typename V> __device__ V largest(V x) {{
+    for (int k = LANES / 2; k; k >>= 1) {{ const V y = __shfl_xor_sync(0xffffffffu, x, k); x = y > x ? y : x; }}
+    return x;
+}}
+#endif
+"""
+LANE = "const int lane = i % LANES; const long long warp = i / LANES;"
