@@ -19,7 +19,7 @@ import numpy as np
 from tools.contest import serve
 
 from singa_dask import Model, layers, shard
-from singa_dask.data import Loader, make_stream, shard_files, write_shards
+from singa_dask.data import Loader, make_stream, shard_files
 from singa_dask.job.job_pb2 import StoreProto
 
 ROWS, COLUMNS = 20_000, 20
@@ -57,7 +57,7 @@ def shard_numpy(folder: Path) -> Step:
 
 def loader(folder: Path) -> Step:
     pixels = np.random.default_rng(0).integers(0, 255, (5000, 32, 32, 3)).astype(np.uint8)
-    manifest = write_shards(folder / "out", pixels, np.arange(5000) % 10)
+    manifest = shard(pixels, np.arange(5000) % 10, folder / "out", shuffle=False)[""]
     store = StoreProto(path=str(folder / "out"), batchsize=[100], normalise=True)
     stream = make_stream(store, manifest, seed=0)
 

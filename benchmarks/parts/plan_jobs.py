@@ -14,8 +14,7 @@ import numpy as np
 from tools.jobs import SEED
 from tools.workloads import EXAMPLES, MOMENTUM, SYMBOLS, TINY_RATE
 
-from singa_dask import layers, updaters
-from singa_dask.data import write_shards
+from singa_dask import layers, shard, updaters
 from singa_dask.data.fetch import cache_dir
 from singa_dask.job import Job, load_job
 from singa_dask.job.job_pb2 import JobProto, LayerType, Phase
@@ -168,7 +167,7 @@ def _samples(shape: Sequence[int]) -> Path:
             x = draw.integers(0, 256, (count, *shape), np.uint8).transpose(0, 2, 3, 1)
         else:
             x = draw.random((count, *shape), np.float32)
-        write_shards(folder, np.ascontiguousarray(x), np.arange(count) % CLASSES, 2)
+        shard(np.ascontiguousarray(x), np.arange(count) % CLASSES, folder, nshards=2, shuffle=False)
     return folder
 
 
@@ -176,5 +175,6 @@ def _symbols() -> Path:
     folder = cache_dir() / "benchmarks" / "plan-symbols"
     if not folder.exists():
         text = np.random.default_rng(SEED).integers(0, SYMBOLS, VALUES // 4)
-        write_shards(folder, text.astype(np.uint8)[:, None], classes=[chr(65 + symbol) for symbol in range(SYMBOLS)])
+        symbols = [chr(65 + symbol) for symbol in range(SYMBOLS)]
+        shard(text.astype(np.uint8)[:, None], out=folder, classes=symbols, shuffle=False)
     return folder

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from tools.workloads import EXAMPLES
 
-from singa_dask import train
-from singa_dask.data import write_shards
+from singa_dask import shard, train
 from singa_dask.job import load_job
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.monitor.progress import Display
@@ -55,7 +54,7 @@ def random_pictures(folder: Path) -> Path:
     """Shards of the shape of MNIST."""
     draw = np.random.default_rng(0)
     pictures = draw.integers(0, 256, (SAMPLES, 28, 28, 1), np.uint8)
-    write_shards(folder / "data", pictures, draw.integers(0, 10, SAMPLES), nshards=4, classes=10)
+    shard(pictures, draw.integers(0, 10, SAMPLES), folder / "data", nshards=4, outputs=10, shuffle=False)
     return folder / "data"
 
 

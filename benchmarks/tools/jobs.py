@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask import layers
-from singa_dask.data import resolve, write_shards
+from singa_dask import layers, shard
+from singa_dask.data import resolve
 from singa_dask.data.columns import DTYPES
 from singa_dask.data.fetch import cache_dir
 from singa_dask.job import Job, load_job
@@ -159,7 +159,7 @@ def _fields(name: str) -> StoreProto:
     if not folder.exists():
         shape = (3, 16, 16) if channels == "first" else (16, 16, 3)
         x = np.random.default_rng(SEED).integers(0, 100, (20_000, *shape)).astype(dtype)
-        write_shards(folder, x, np.arange(20_000) % 10, 2, channels=channels)
+        shard(x, np.arange(20_000) % 10, folder, nshards=2, channels=channels, shuffle=False)
     return StoreProto(path=str(folder), batchsize=[64], mean=[40.0, 50.0, 60.0], std=[20.0, 30.0, 40.0])
 
 

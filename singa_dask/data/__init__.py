@@ -14,7 +14,6 @@ from singa_dask.data.store import make_stream, store_info
 from singa_dask.data.stream import AnyStream, stream_of
 from singa_dask.data.vocabulary import first_difference, vocabulary
 from singa_dask.data.windows import WindowStream, breaks, check_lengths, series_starts
-from singa_dask.data.writer import write_shards
 
 __all__ = [
     "AnyStream",
@@ -40,5 +39,4 @@ __all__ = [
     "stream_of",
     "vocabulary",
     "with_statistics",
-    "write_shards",
 ]

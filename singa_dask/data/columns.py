@@ -12,6 +12,8 @@ import numpy as np
 DTYPES = ("uint8", "int16", "int32", "int64", "float16", "float32", "float64")
 MAX_SAMPLE_NBYTES = 256 << 20
 MAX_RANK = 4
+# The columns of data sets that have one of their kind.
+X, Y, WEIGHT, MASK = "x", "y", "weight", "mask"
 # Whole numbers with more distinct values are labels only if that is said, or if there are many of each.
 FEW_CLASSES = 20
 SHOWN_FILLS = 4

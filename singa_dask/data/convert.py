@@ -12,23 +12,21 @@ from typing import Any
 
 from singa_dask.data.catalogue import Recipe, load_recipe, recipe_names
 from singa_dask.data.converters import cifar10, digits, idx, text
-from singa_dask.data.converters.split import Split
 from singa_dask.data.fetch import raw_files
 from singa_dask.data.folders import replace_folder
 from singa_dask.data.in_place import index
 from singa_dask.data.ingest.options import SHARES, SPLIT_OPTIONS, Splits
 from singa_dask.data.ingest.repeats import note_repeats
 from singa_dask.data.ingest.write import ENCODING_OPTIONS, write
-from singa_dask.data.manifest import Manifest, warn_of_note
+from singa_dask.data.manifest import Manifest
 from singa_dask.data.sources import csv, hdf5, images, kvfile, netcdf, npz, parquet, zarr
 from singa_dask.data.sources.patches import PATCH_OPTIONS, Patches
 from singa_dask.data.sources.source import Source
-from singa_dask.data.writer import write_shards
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
 logger = logging.getLogger(__name__)
 
-RECIPE_FORMATS: Mapping[str, Callable[[Recipe, dict[str, Path]], dict[str, Split]]] = {
+RECIPE_FORMATS: Mapping[str, Callable[[Recipe, dict[str, Path]], dict[str, Source]]] = {
     "digits": digits.load,
     "idx": idx.load,
     "cifar10": cifar10.load,
@@ -115,16 +113,15 @@ def shard_files(
         return _write_sources(sources, out, nshards, shuffle, window=window, overwrite=overwrite, **writing)
     if what == TEXT:
         _check_options(what, options, text.load)
-        splits = text.load(Path(source or "").expanduser().absolute(), **options)
-        return _write(splits, out, nshards or 1, window, shuffle, overwrite)
+        sources = text.load(Path(source or "").expanduser().absolute(), **options)
+        return _write_sources(sources, out, nshards, shuffle, overwrite=overwrite, window=window)
     names = recipe_names()
     if what not in names:
         message = "is neither a named data set nor a format"
         raise ConfigError(Problem("shard", message, repr(what), nearest(what, [*names, *FORMATS])))
     _check_options(what, options, None)
-    return shard_recipe(
-        load_recipe(what), out, nshards or 1, source, window=window, shuffle=shuffle, overwrite=overwrite
-    )
+    recipe = load_recipe(what)
+    return shard_recipe(recipe, out, nshards, source, window=window, shuffle=shuffle, overwrite=overwrite)
 
 
 def _read_as(what: str, source: Source) -> Source:
@@ -132,9 +129,15 @@ def _read_as(what: str, source: Source) -> Source:
 
 
 def shard_recipe(
-    recipe: Recipe, out: Path, nshards: int, source: str | Path | None = None, **writing: Any
+    recipe: Recipe,
+    out: Path,
+    nshards: int | None = None,
+    source: str | Path | None = None,
+    *,
+    shuffle: bool | None = None,
+    **writing: Any,
 ) -> dict[str, Manifest]:
-    """Write a named data set as shards to out/<split>. writing: window, shuffle and overwrite of `shard_files`.
+    """Write a named data set as shards to out/<split>. writing: window and overwrite of `shard_files`.
 
     Raises DataError.
     """
@@ -142,8 +145,8 @@ def shard_recipe(
         raise DataError(
             f"{recipe.name}.toml: format {recipe.format!r} is unknown. {nearest(recipe.format, RECIPE_FORMATS)}"
         )
-    splits = RECIPE_FORMATS[recipe.format](recipe, raw_files(recipe, source))
-    return _write(splits, out.absolute(), nshards, **writing)
+    sources = RECIPE_FORMATS[recipe.format](recipe, raw_files(recipe, source))
+    return _write_sources(sources, out.absolute(), nshards, shuffle, **writing)
 
 
 def _rules(what: str, options: Mapping[str, Any]) -> Splits:
@@ -171,7 +174,7 @@ def _write_sources(
     out: Path,
     nshards: int | None,
     shuffle: bool | None,
-    overwrite: bool,
+    overwrite: bool = False,
     **writing: Any,
 ) -> dict[str, Manifest]:
     if "" in sources:
@@ -185,12 +188,13 @@ def _write_sources(
             raise ConfigError(Problem(share, message, str(writing[share]), hint))
     with replace_folder(out, overwrite) as folder:
         for split, source in sources.items():  # "train" is the first
-            mixed = split == "train" if shuffle is None else shuffle
+            mixed = split == "train" and not source.ordered if shuffle is None else shuffle
             (made,) = write(source, folder / split, nshards=nshards, shuffle=mixed, **writing).values()
             if "like" not in writing:  # the other splits have its encoders and classes
                 writing = {key: writing[key] for key in writing if key not in ENCODING_OPTIONS} | {"like": made}
         folders = {split: folder / split for split in sources}
-        note_repeats(folders, writing.get("client"), lambda *_: None, durable=True)
+        if not any(source.ordered for source in sources.values()):  # the records of a series are not samples
+            note_repeats(folders, writing.get("client"), lambda *_: None, durable=True)
     return {split: Manifest.load(out / split) for split in sources}
 
 
@@ -200,34 +204,4 @@ def _index(sources: Mapping[str, Source], out: Path, window: int | None, overwri
     if others:
         message = f"needs one split, but the source has {', '.join(sources)}"
         raise ConfigError(Problem("in_place", message, "true", "Name one split with --x and --y."))
-    files, datasets, channels = hdf5.lying(source)
-    return {split: index(files, out / split, datasets, channels=channels, window=window, overwrite=overwrite)}
-
-
-def _write(
-    splits: Mapping[str, Split],
-    out: Path,
-    nshards: int,
-    window: int | None = None,
-    shuffle: bool | None = None,
-    overwrite: bool = False,
-) -> dict[str, Manifest]:
-    if shuffle and any(split.ordered for split in splits.values()):
-        raise ConfigError(Problem("shuffle", "text cannot be shuffled", "true", "Leave it out."))
-    with replace_folder(out, overwrite) as folder:
-        for name, split in splits.items():
-            for note in split.notes:
-                warn_of_note(out if name else out.parent, note)
-            mixed = name in ("", "train") and not split.ordered if shuffle is None else shuffle
-            write_shards(
-                folder / name,
-                split.features,
-                split.labels,
-                min(nshards, len(split)),
-                classes=split.classes,
-                window=window or split.window,
-                shuffle_seed=0 if mixed else None,
-                notes=split.notes,
-                overwrite=True,
-            )
-    return {name: Manifest.load(out / name) for name in splits}
+    return {split: index(source, out / split, window, overwrite)}

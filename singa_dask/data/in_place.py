@@ -2,96 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from singa_dask.data.columns import Channels, Column, Role, guess_channels, stored_dtype
+from singa_dask.data.columns import MASK, WEIGHT, Column, Role, stored_dtype
+from singa_dask.data.flat_hdf5 import contiguous_range
 from singa_dask.data.folders import replace_folder
+from singa_dask.data.ingest.facts import Summary
+from singa_dask.data.ingest.layout import Layout, make_layout
+from singa_dask.data.ingest.options import Encoding, Splits
+from singa_dask.data.ingest.run import call_all
+from singa_dask.data.ingest.splits import Rules
+from singa_dask.data.ingest.stage import StagePlan, read
 from singa_dask.data.manifest import WAY_OUT, Manifest, Shard
-from singa_dask.data.schema import Reading, Schema
-from singa_dask.data.shards import contiguous_range, open_untrusted, window_hash
+from singa_dask.data.origins import Origins
+from singa_dask.data.shards import open_untrusted
 from singa_dask.data.sources.conventions import packing
-from singa_dask.data.statistics import Statistics
-from singa_dask.data.writer import choose_window, finish, mask_of, weight_of
-from singa_dask.errors import DataError
+from singa_dask.data.sources.files import RowsBlock
+from singa_dask.data.sources.source import Source
+from singa_dask.data.writer import Measured, Written, batch_rows, finish
+from singa_dask.errors import DataError, NotFinite
 
 _CONVERT = "Leave out --in-place: the samples are then copied into shards."
-_BATCH_NBYTES = 16 << 20
 
 
-def index(
-    files: Sequence[Path],
-    out: str | Path,
-    datasets: Mapping[str, tuple[str, Role]],
-    *,
-    channels: Mapping[str, Channels] | None = None,
-    window: int | None = None,
-    overwrite: bool = False,
-) -> Manifest:
+def index(source: Source, out: Path, window: int | None = None, overwrite: bool = False) -> Manifest:
     """Write a folder with a manifest of HDF5 files that stay where they are; each file is a shard.
 
-    datasets: by the name of a column, the path of its dataset in every file, and its role. Datasets must be stored
-    contiguously, without filters, as numbers that shards can hold. channels: of columns whose shape does not tell.
-    Reads every value once, for the hashes and statistics. Raises DataError where a dataset does not suit or holds
-    values that are not finite.
+    source: of `hdf5.load`, whose datasets are stored contiguously, without filters, as numbers that shards can hold.
+    Reads every value twice: for what shards of these samples would be, and for hashes and statistics. Raises DataError
+    where a dataset does not suit, or its samples would be changed in shards.
     """
-    paths = [Path(file).expanduser().absolute() for file in files]
-    columns = [_column(paths[0], name, *given, (channels or {}).get(name)) for name, given in datasets.items()]
-    arrays = {path: _mapped(path, columns) for path in paths}
-    totals = [len(next(iter(of.values()))) for of in arrays.values()]
-    window = window or choose_window(sum(totals), sum(column.nbytes for column in columns))
-    statistics = {column.name: Statistics.none(column.values) for column in columns}
-    shards = []
-    for (path, of), total in zip(arrays.items(), totals, strict=True):
-        shards.append(Shard(str(path), total, _hashes(of, total, window)))
-        for column in columns:
-            weight = None if column.role is Role.WEIGHT else weight_of(columns, of)
-            own = _statistics(path, column, of[column.name], weight, mask_of(column, columns, of))
-            statistics[column.name] = statistics[column.name].merge(own)
-    labelled = [_with_classes(column, [of[column.name] for of in arrays.values()]) for column in columns]
-    schema = Schema(tuple(labelled), reading=Reading("hdf5"))
-    with replace_folder(Path(out).absolute(), overwrite) as folder:
-        finish(folder, schema, statistics, shards, window, order="source", in_place=True)
+    blocks = [block for block in source.blocks if isinstance(block, RowsBlock)]
+    paths = list(dict.fromkeys(rows.path for block in blocks for rows in block.rows))
+    stored = {name: _stored(paths[0], dataset) for name, dataset in blocks[0].columns.items()}
+    source = replace(source, table=False)
+    plan = StagePlan(out, replace(source, blocks=()), Encoding(), 0, False, Rules(Splits()))
+    found = call_all(partial(_facts, plan), dict(enumerate(source.blocks)), None, lambda *_: None)
+    summaries = [found[place] for place in range(len(found))]
+    try:
+        layout = make_layout(plan, _numbered(source, summaries), summaries, None, window, Origins([]))
+    except NotFinite as error:
+        column, what, count, first, _ = error.args
+        hint = "Remove or fill them; without --in-place, --missing fills them."
+        raise NotFinite(column, what, count, first, hint) from None
+    factors = {WEIGHT: source.weight, MASK: source.mask}
+    raw = {own: factors.get(piece) or piece[2:] for own, piece in layout.pieces.items()}
+    columns = [_as_stored(column, stored[raw[column.name]], layout) for column in layout.schema.columns]
+    shards = [_measured(path, columns, layout.window) for path in paths]
+    with replace_folder(out, overwrite) as folder:
+        schema = replace(layout.schema, columns=tuple(columns))
+        finish(folder, schema, layout.window, shards, order="source", in_place=True, notes=layout.notes)
     return Manifest.load(out)
 
 
-def _column(path: Path, name: str, dataset: str, role: Role, channels: Channels | None) -> Column:
+def _facts(plan: StagePlan, number: int, key: str, raw: Mapping[str, Any]) -> Summary:
+    return read(plan, number, key, raw)[0]
+
+
+def _numbered(source: Source, summaries: list[Summary]) -> Source:
+    """The source with labels that keep their numbers."""
+    high = max((facts.high for summary in summaries for facts in summary.facts.values()), default=0)
+    return replace(source, outputs=int(high) + 1, places=True)
+
+
+def _stored(path: Path, dataset: str) -> Column:
+    """A dataset as a column of which the use is not known yet. Raises DataError if shards would hold other values."""
     with open_untrusted(path) as file:
         _offset(file, path, dataset, None, None)
-        shape, kind = file[dataset].shape, file[dataset].dtype
+        shape, kind = tuple(file[dataset].shape[1:]), file[dataset].dtype
         packed = packing(file[dataset].attrs, kind)
     if packed:
         told = ", ".join(f"{key} {value}" for key, value in packed.items())
         raise DataError(f"{path}: {dataset!r} is packed, or says which values are missing ({told}). {_CONVERT}")
-    dtype = stored_dtype(kind)
-    if dtype != kind or dtype is None:
+    if stored_dtype(kind) != kind:
         raise DataError(f"{path}: {dataset!r} holds {kind}, which is not read in place. {_CONVERT}")
-    where = channels or guess_channels(shape[1:])
-    if where is None:
-        raise DataError(
-            f"{path}: samples of shape {shape[1:]} in {dataset!r} do not tell which axis is that of the channels. "
-            "Add --channels first, last or none."
-        )
-    return Column(name, role, dtype.name, tuple(shape[1:]), where, dataset=dataset)
+    return Column("", Role.FEATURE, kind.name, shape, dataset=dataset)
 
 
-def _mapped(path: Path, columns: Sequence[Column]) -> dict[str, np.ndarray]:
-    """The columns as (samples, values of a sample)."""
-    mapped = {}
+def _as_stored(column: Column, stored: Column, layout: Layout) -> Column:
+    """The column as it lies. Raises DataError if shards would hold other labels."""
+    single = column.values == 1 and stored.shape in ((), (1,))
+    if column.role is Role.LABEL and (
+        stored.dtype.startswith("float") or not (single or stored.shape == column.shape)
+    ):
+        message = "labels must be one whole number per sample, or per position of images (H, W)"
+        raise DataError(f"{stored.dataset!r}: {message}. {_CONVERT}")
+    if layout.pieces[column.name] in layout.parts[0].codes:
+        raise DataError(f"{stored.dataset!r}: labels must be at least 0. {_CONVERT}")
+    return replace(column, dtype=stored.dtype, shape=stored.shape, dataset=stored.dataset)
+
+
+def _measured(path: Path, columns: list[Column], window: int) -> Written:
+    """A file as a shard."""
     with open_untrusted(path) as file:
+        lengths = {of.dataset: file[of.dataset].shape[0] if of.dataset in file else 0 for of in columns}
+        total = next(iter(lengths.values()))
+        arrays = {}
         for column in columns:
-            dtype, dataset = np.dtype(column.dtype), column.dataset
-            total = file[dataset].shape[0] if dataset in file else 0
-            offset = _offset(file, path, dataset, (total, *column.shape), dtype)
-            mapped[column.name] = np.asarray(np.memmap(path, dtype, "r", offset, (total, column.values)))
-    lengths = {column.dataset: len(mapped[column.name]) for column in columns}
-    if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{length:,} in {dataset!r}" for dataset, length in lengths.items())
-        raise DataError(f"{path}: all datasets must have as many samples. Received: {told}.")
-    return mapped
+            shape, dtype = (lengths[column.dataset], *column.shape), np.dtype(column.dtype)
+            offset = _offset(file, path, column.dataset, shape, dtype)
+            arrays[column.name] = np.asarray(np.memmap(path, dtype, "r", offset, shape))
+    measured, step = Measured(columns, window), batch_rows(columns, window)
+    for start in range(0, total, step):
+        measured.add({name: array[start : start + step] for name, array in arrays.items()})
+    return Shard(str(path), total, tuple(measured.hashes)), measured.statistics
 
 
 def _offset(file: object, path: Path, dataset: str, shape: tuple[int, ...] | None, dtype: np.dtype | None) -> int:
@@ -99,45 +119,3 @@ def _offset(file: object, path: Path, dataset: str, shape: tuple[int, ...] | Non
         return contiguous_range(file, path, dataset, shape, dtype)
     except DataError as error:
         raise DataError(str(error).replace(WAY_OUT, _CONVERT)) from error
-
-
-def _hashes(arrays: Mapping[str, np.ndarray], total: int, window: int) -> tuple[str, ...]:
-    starts = range(0, total, window)
-    return tuple(window_hash(array[start : start + window] for array in arrays.values()) for start in starts)
-
-
-def _statistics(
-    path: Path, column: Column, array: np.ndarray, weight: np.ndarray | None, mask: np.ndarray | None
-) -> Statistics:
-    found = Statistics.none(column.values)
-    rows = max(1, _BATCH_NBYTES // column.nbytes)
-    for start in range(0, len(array), rows):
-        part = array[start : start + rows]
-        factors = (None if factor is None else factor[start : start + rows] for factor in (weight, mask))
-        own = Statistics.of(part, *factors)
-        with np.errstate(over="ignore"):
-            finite = np.isfinite(part.astype(np.float32, copy=False)).all(axis=1)
-        if not finite.all():
-            bad = start + int(np.flatnonzero(~finite)[0])
-            raise DataError(
-                f"{path}: sample {bad} of {column.dataset!r} holds a value that is not finite. Remove or fill it; "
-                "without --in-place, --missing fills it."
-            )
-        found = found.merge(own)
-    return found
-
-
-def _with_classes(column: Column, arrays: Sequence[np.ndarray]) -> Column:
-    """A label's column with the number of its classes."""
-    if column.role is not Role.LABEL:
-        return column
-    single = column.shape in ((), (1,))
-    if not (single or (len(column.shape) > 1 and column.channels is Channels.NONE)) or column.dtype.startswith(
-        "float"
-    ):
-        message = "labels must be one whole number per sample, or per position of images (H, W)"
-        raise DataError(f"{column.dataset!r}: {message}. {_CONVERT}")
-    least, most = min(int(array.min()) for array in arrays), max(int(array.max()) for array in arrays)
-    if least < 0:
-        raise DataError(f"{column.dataset!r}: labels must be at least 0. Received: {least}. {_CONVERT}")
-    return replace(column, classes=most + 1)

@@ -46,6 +46,7 @@ class Origins:
         self._single = len(spans) > 1 and all(rows == 1 for _, rows in spans) and len(numbers) == len(spans)
         self._numbers = {path: number for number, path in enumerate(numbers)}
         self._rows = [0] * max(1, len(numbers))
+        self._numbered = any(getattr(block, "numbered", False) for block in blocks)
 
     def next(self, block: Any, rows: int) -> Origin:
         """The origin of the next block, which has so many rows."""
@@ -62,10 +63,12 @@ class Origins:
             first += count
         return Origin(np.array(firsts), np.array(files, np.int32), np.array(offsets))
 
-    def columns(self, taken: Collection[str]) -> list[Column]:
-        """The columns that keep the origin in shards. taken: names of other columns."""
+    def columns(self, taken: Collection[str], *, moved: bool) -> list[Column]:
+        """The columns that keep the origin in shards, none if the place of a sample tells it. taken: names of other
+        columns. moved: whether samples are in another order than in their source."""
         roles = ((Role.ROW, "int64"), (Role.FILE, "int32"))
-        return [Column(free_name(role, taken), role, dtype, ()) for role, dtype in roles[: 1 + bool(self.files)]]
+        count = 2 if self.files else int(moved or self._numbered)
+        return [Column(free_name(role, taken), role, dtype, ()) for role, dtype in roles[:count]]
 
 
 def free_name(name: str, taken: Collection[str]) -> str:

@@ -1,137 +1,36 @@
-"""Writes shards."""
+"""Writes a shard, and the manifest of a folder of shards."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
 
 import h5py
 import numpy as np
 
-from singa_dask.data.columns import (
-    FEW_CLASSES,
-    MAX_RANK,
-    NUMBERED,
-    Channels,
-    Column,
-    Role,
-    as_map,
-    guess_channels,
-    map_dtype,
-    stored_dtype,
-)
-from singa_dask.data.containers import dense
-from singa_dask.data.folders import replace_folder, sync
+from singa_dask.data.columns import NUMBERED, Channels, Column, Role
+from singa_dask.data.flat_hdf5 import create, write_at
+from singa_dask.data.folders import sync
+from singa_dask.data.ingest.shuffle import batches
 from singa_dask.data.manifest import MANIFEST_FILE, STATISTICS_FILE, Manifest, Shard
-from singa_dask.data.plan import permutation
 from singa_dask.data.schema import Schema
 from singa_dask.data.shards import window_hash
 from singa_dask.data.statistics import Statistics
 from singa_dask.errors import DataError
 
+logger = logging.getLogger(__name__)
+
 MAX_WINDOW_SAMPLES = 256
 MAX_WINDOW_NBYTES = 4 << 20
 WINDOWS_WANTED = 64
-MAX_SHARDS = 100_000
-# The columns of `write_shards`.
-X, Y, WEIGHT, MASK, ROW = "x", "y", "weight", "mask", "row"
-
-
-class Samples(Protocol):
-    """An array, or an object that returns the samples of an index array on demand."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> np.dtype: ...
-
-    def __getitem__(self, rows: np.ndarray, /) -> np.ndarray: ...
-
-
-def write_shards(
-    out: str | Path,
-    x: Samples,
-    y: Any = None,
-    nshards: int = 1,
-    *,
-    weight: Any = None,
-    mask: Any = None,
-    classes: Sequence[str] | int | None = None,
-    channels: Channels | str | None = None,
-    window: int | None = None,
-    shuffle_seed: int | None = None,
-    notes: Sequence[str] = (),
-    overwrite: bool = False,
-    durable: bool = True,
-) -> Manifest:
-    """Write arrays as a folder of `nshards` shards with a manifest and statistics.
-
-    x: (N, ...) numbers, the column "x"; up to four dimensions of a sample. Read window by window, so it may be a
-        memory map or an object that decodes samples on demand.
-    y: the column "y": (N,) whole numbers are labels, (N, H, W) those of positions, other numbers (N, ...) targets.
-    weight, mask: of the samples, (N,), and of the targets' values, shaped as y.
-    classes: of y; without y, the symbols that x holds. channels: of x: "first", "last" or "none"; by default the shape
-        decides (`guess_channels`), and images of bytes have them last.
-    window: samples per window; by default there are about 64 windows or more, each of at most 256 samples and 4 MiB.
-    shuffle_seed: write the samples in this random order, with the column "row" of their places in x; None keeps the
-        order. Training reads neighbouring samples
-        together, so data sorted by class must be shuffled.
-    durable: flush to the disk.
-    The shards are written to a temporary folder next to `out` and renamed at the end: a crash leaves no partial data
-    set. Raises DataError if `out` exists (and overwrite is False), or if the data has a wrong shape, type or label.
-    """
-    out = Path(out).absolute()
-    x, y, weight, mask = map(dense, (x, y, weight, mask))
-    if weight is not None and (np.asarray(weight) < 0).any():
-        raise DataError(f"weight: must not be negative. Received: {np.asarray(weight).min():g}. Correct it.")
-    arrays: dict[str, Samples] = {X: x}
-    columns = [_feature(x, channels, classes if y is None else None)]
-    total = x.shape[0]
-    if y is not None:
-        column, arrays[Y] = _answers(np.asarray(y), total, classes)
-        columns.append(column)
-    for name, given, role in ((WEIGHT, weight, Role.WEIGHT), (MASK, mask, Role.MASK)):
-        if given is not None:
-            column, arrays[name] = _numbers(name, role, np.asarray(given), total)
-            columns.append(column)
-    if shuffle_seed is not None:
-        columns.append(Column(ROW, Role.ROW, "int64", ()))
-        arrays[ROW] = np.arange(total)
-    if window is None:
-        window = choose_window(total, sum(column.nbytes for column in columns))
-    if window < 1:
-        raise DataError(f"window: must be at least 1 sample. Received: {window}.")
-    if not 1 <= nshards <= min(total, MAX_SHARDS):
-        raise DataError(
-            f"nshards: must be from 1 to {min(total, MAX_SHARDS)} for {total} samples. Received: {nshards}."
-        )
-    order = np.arange(total) if shuffle_seed is None else permutation((shuffle_seed, total), total)
-    with replace_folder(out, overwrite, durable=durable) as folder:
-        shards = []
-        statistics = {column.name: Statistics.none(column.values) for column in columns}
-        for index in range(nshards):
-            rows = order[total * index // nshards : total * (index + 1) // nshards]
-            path = folder / shard_name(index)
-            batches = _batches(arrays, columns, rows, window)
-            shard, own = write_shard(path, columns, rows.size, window, batches, durable=durable)
-            shards.append(shard)
-            statistics = {name: statistics[name].merge(of) for name, of in own.items()}
-        finish(
-            folder,
-            Schema(tuple(columns)),
-            statistics,
-            shards,
-            window,
-            order="source" if shuffle_seed is None else f"shuffled, seed {shuffle_seed}",
-            notes=notes,
-            durable=durable,
-        )
-    return Manifest.load(out)
+BATCH_NBYTES = 1 << 20
+MAX_NAMES_SHOWN = 5
+# A shard and the statistics of its columns.
+Written = tuple[Shard, dict[str, Statistics]]
 
 
 def shard_name(index: int) -> str:
@@ -145,55 +44,69 @@ def choose_window(total: int, sample_nbytes: int) -> int:
     return 1 << (max(1, most).bit_length() - 1)
 
 
+def batch_rows(columns: Sequence[Column], window: int) -> int:
+    """How many samples are worked on at a time: whole windows."""
+    return window * max(1, BATCH_NBYTES // (window * sum(column.nbytes for column in columns)))
+
+
+class Measured:
+    """The hashes of the windows, and the statistics of the columns, of samples that come one after the other."""
+
+    def __init__(self, columns: Sequence[Column], window: int) -> None:
+        self.hashes: list[str] = []
+        self.statistics = {column.name: Statistics.none(column.values) for column in columns}
+        self._columns, self._window = columns, window
+
+    def add(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """The next samples, which are whole windows but for the last ones: (n, *shape) by column."""
+        weight = next((arrays[of.name].reshape(-1) for of in self._columns if of.role is Role.WEIGHT), None)
+        for column in self._columns:
+            if column.role not in NUMBERED:
+                of_samples = None if column.role is Role.WEIGHT else weight
+                own = Statistics.of(arrays[column.name], of_samples, mask_of(column, self._columns, arrays))
+                self.statistics[column.name] = self.statistics[column.name].merge(own)
+        for start in range(0, len(arrays[self._columns[0].name]), self._window):
+            rows = slice(start, start + self._window)
+            self.hashes.append(window_hash(arrays[column.name][rows] for column in self._columns))
+
+
 def write_shard(
     path: Path,
     columns: Sequence[Column],
-    samples: int,
+    arrays: Mapping[str, np.ndarray],
+    order: np.ndarray | None,
     window: int,
-    batches: Iterable[Mapping[str, np.ndarray]],
     *,
     durable: bool = True,
-) -> tuple[Shard, dict[str, Statistics]]:
-    """Write one shard of `samples` samples, and return it with the statistics of its columns.
+) -> Written:
+    """Write one shard, and return it with the statistics of its columns.
 
-    batches: consecutive samples, in any portions, by column: (n, *shape) of the column's type.
+    arrays: (samples, *shape) of the column's type, by column. order: in which the shard has the samples; None for as
+        they are.
     Raises DataError if the disk is full.
     """
-    hashes = []
-    statistics = {column.name: Statistics.none(column.values) for column in columns}
-    needed = samples * sum(column.nbytes for column in columns)
+    samples, nbytes = len(arrays[columns[0].name]), sum(column.nbytes for column in columns)
     free = shutil.disk_usage(path.parent).free
-    if free < needed:
-        raise DataError(f"{path}: needs {needed:,} bytes, but only {free:,} are free on its disk. Make room.")
-    offsets = _create(path, columns, samples)
-    position = 0
+    if free < samples * nbytes:
+        needed = f"needs {samples * nbytes:,} bytes, but only {free:,} are free on its disk"
+        raise DataError(f"{path}: {needed}. Make room.")
+    measured = Measured(columns, window)
+    with h5py.File(path, "w", alignment_threshold=1, alignment_interval=64) as hdf5:
+        kinds = {column.name: np.dtype(column.dtype).newbyteorder("<") for column in columns}
+        places = {of.name: create(hdf5, of.name, (samples, *of.shape), kinds[of.name]) for of in columns}
+    step = batch_rows(columns, window)
+    streams = [batches(arrays[column.name], order, step) for column in columns]
     try:
         with open(path, "r+b", buffering=0) as file:
-            for arrays in _portions(batches, columns, window):
-                weight = weight_of(columns, arrays)
-                for column in columns:
-                    rows = arrays[column.name]
-                    _write_at(file.fileno(), rows, offsets[column.name] + position * column.nbytes)
-                    if column.role not in NUMBERED:
-                        of_samples = None if column.role is Role.WEIGHT else weight
-                        own = Statistics.of(rows, of_samples, mask_of(column, columns, arrays))
-                        statistics[column.name] = statistics[column.name].merge(own)
-                count = len(arrays[columns[0].name])
-                for start in range(0, count, window):
-                    hashes.append(window_hash(arrays[column.name][start : start + window] for column in columns))
-                position += count
+            for number, rows in enumerate(zip(*streams, strict=True)):
+                measured.add({column.name: own for column, own in zip(columns, rows, strict=True)})
+                for column, own in zip(columns, rows, strict=True):
+                    write_at(file.fileno(), places[column.name] + number * step * column.nbytes, own)
             if durable:
                 os.fsync(file.fileno())
     except OSError as error:
         raise DataError(f"{path}: could not be written ({error.strerror}). Is the disk full?") from error
-    if position != samples:
-        raise DataError(f"{path}: {samples} samples were announced, but {position} came.")
-    return Shard(path.name, samples, tuple(hashes)), statistics
-
-
-def weight_of(columns: Sequence[Column], arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """The weights of samples among the arrays of these columns: (n,)."""
-    return next((arrays[column.name].reshape(-1) for column in columns if column.role is Role.WEIGHT), None)
+    return Shard(path.name, samples, tuple(measured.hashes)), measured.statistics
 
 
 def mask_of(column: Column, columns: Sequence[Column], arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
@@ -211,37 +124,43 @@ def mask_of(column: Column, columns: Sequence[Column], arrays: Mapping[str, np.n
 def finish(
     folder: Path,
     schema: Schema,
-    statistics: Mapping[str, Statistics],
-    shards: Sequence[Shard],
     window: int,
+    shards: Sequence[Written],
     *,
     order: str,
-    in_place: bool = False,
     notes: Sequence[str] = (),
+    trains: bool = True,
+    in_place: bool = False,
     durable: bool = True,
-) -> Manifest:
-    """Write statistics and manifest of shards that lie in `folder`. schema: without statistics; statistics: of all
-    shards together.
+) -> None:
+    """Write statistics and manifest of shards that lie in `folder`. schema: without statistics. trains: whether the
+    samples are for training.
 
     Raises DataError if all weights are 0.
     """
-    for column in schema.columns:
-        if column.role is Role.WEIGHT and not statistics[column.name].mean.any():
-            raise DataError(f"column {column.name!r}: the weights of all samples are 0. At least one must count.")
+    statistics = shards[0][1]
+    for _, other in shards[1:]:
+        statistics = {name: found.merge(other[name]) for name, found in statistics.items()}
     described = [
         column if column.role in NUMBERED else statistics[column.name].in_column(column) for column in schema.columns
     ]
-    total = sum(shard.samples for shard in shards)
+    for column in described:
+        if column.role is Role.WEIGHT and not any(column.mean):
+            raise DataError(f"column {column.name!r}: the weights of all samples are 0. At least one must count.")
+    total = sum(shard.samples for shard, _ in shards)
     fitted = "; ".join([f"mean and deviation: the {total:,} samples of these shards", *filter(None, [schema.fitted])])
-    notes = [*notes, *(_loses_digits(column) for column in described if _is_far_from_zero(column))]
     manifest = Manifest(
         total,
         replace(schema, columns=tuple(described), fitted=fitted),
         window,
-        tuple(shards),
+        tuple(shard for shard, _ in shards),
         order,
         in_place,
-        tuple(notes),
+        (
+            *notes,
+            *(_constant(described) if trains and total > 1 else ()),
+            *(_loses_digits(column) for column in described if _is_far_from_zero(column)),
+        ),
         folder,
     )
     features = manifest.features
@@ -250,7 +169,22 @@ def finish(
     if durable:
         sync(folder / STATISTICS_FILE)
         sync(folder / MANIFEST_FILE)
-    return Manifest.load(folder)
+
+
+def _constant(columns: Sequence[Column]) -> list[str]:
+    """What to say of features and targets that have the same value in all samples."""
+    notes = []
+    for column in columns:
+        same = [place for place, std in enumerate(column.std) if std == 0]
+        if column.role not in (Role.FEATURE, Role.TARGET) or not same:
+            continue
+        names = [column.names[place] if column.names else str(place) for place in same[:MAX_NAMES_SHOWN]]
+        shown = ", ".join(names) + (", ..." if len(same) > MAX_NAMES_SHOWN else "")
+        whole = column.num_statistics == 1
+        which = "" if whole else f": {len(same)} of {column.num_statistics} values ({shown})"
+        notes.append(f"column {column.name!r} is constant in the training samples{which}")
+        logger.warning("%s. Leave it out unless new samples differ.", notes[-1])
+    return notes
 
 
 def _is_far_from_zero(column: Column) -> bool:
@@ -270,141 +204,3 @@ def _loses_digits(column: Column) -> str:
         f"column {', '.join(far) or column.name!r} has values far from 0 that differ little, such as times. Nets "
         "compute in float32, which cannot tell them apart: subtract their mean before"
     )
-
-
-def _feature(x: Samples, channels: Channels | str | None, symbols: Sequence[str] | int | None) -> Column:
-    shape = tuple(x.shape)
-    if not 1 <= len(shape) <= MAX_RANK + 1 or 0 in shape:
-        raise DataError(
-            f"x: must have the samples along its first axis and up to {MAX_RANK} further axes, none of them 0. "
-            f"Received: {shape}. Reshape the array first."
-        )
-    dtype = stored_dtype(x.dtype)
-    if dtype is None:
-        raise DataError(f"x: must be numbers. Received: {x.dtype}.")
-    where = guess_channels(shape[1:]) if channels is None else Channels(channels)
-    if where is None and dtype == np.uint8:  # images
-        where = Channels.LAST
-    if where is None:
-        raise DataError(
-            f"x: samples of shape {shape[1:]} do not tell which axis is that of the channels. "
-            'Set channels to "first", "last" or "none".'
-        )
-    if where is not Channels.NONE and len(shape) < 4:
-        raise DataError(f"x: samples of shape {shape[1:]} have no channels: they need three dimensions or more.")
-    return Column(X, Role.FEATURE, dtype.name, shape[1:], where, _frozen(symbols))
-
-
-def _answers(y: np.ndarray, total: int, classes: Sequence[str] | int | None) -> tuple[Column, np.ndarray]:
-    y = as_map(y) if y.dtype.kind in "biu" else y
-    if y.dtype.kind == "f" or y.ndim not in (1, 3):
-        if classes is not None:
-            raise DataError(
-                f"y: must be {total} whole numbers, one for each sample, if there are classes. "
-                f"Received: {y.dtype} {y.shape}."
-            )
-        return _numbers(Y, Role.TARGET, y, total)
-    if len(y) != total or y.dtype.kind not in "bui" or 0 in y.shape:
-        raise DataError(f"y: must be numbers of {total} samples. Received: {y.dtype} {y.shape}.")
-    count = classes if classes is None or isinstance(classes, int) else len(classes)
-    if y.min() < 0 or (count is not None and y.max() >= count):
-        told = "at least 0" if count is None else f"0 to {count - 1} for {count} classes"
-        raise DataError(f"y: labels must be {told}. Received: {y.min()} to {y.max()}.")
-    if y.ndim > 1 and count is None:
-        count = classes = int(y.max()) + 1
-        if count > FEW_CLASSES:
-            raise DataError(
-                f"y: has integers up to {count - 1} for each position, which are hardly classes. Set classes to "
-                f"{count} if they are, or give them as float32 to predict the numbers."
-            )
-    dtype = np.dtype(np.int64) if y.ndim == 1 or count is None else map_dtype(count)
-    return Column(Y, Role.LABEL, dtype.name, y.shape[1:], classes=_frozen(classes)), y.astype(dtype, copy=False)
-
-
-def _numbers(name: str, role: Role, array: np.ndarray, total: int) -> tuple[Column, np.ndarray]:
-    dtype = stored_dtype(array.dtype)
-    if dtype is None or len(array) != total or array.ndim > MAX_RANK + 1:
-        raise DataError(f"{name}: must be numbers for {total} samples. Received: {array.dtype} {array.shape}.")
-    channels = guess_channels(array.shape[1:])
-    if channels is None:
-        raise DataError(
-            f"{name}: values of shape {array.shape[1:]} do not tell which axis is that of the channels. "
-            "Transpose the array so that the channels come last, and are the axis with another size."
-        )
-    return Column(name, role, dtype.name, tuple(array.shape[1:]), channels), array
-
-
-def _frozen(classes: Sequence[str] | int | None) -> tuple[str, ...] | int | None:
-    return classes if classes is None or isinstance(classes, int) else tuple(classes)
-
-
-def _batches(
-    arrays: Mapping[str, Samples], columns: Sequence[Column], rows: np.ndarray, window: int
-) -> Iterator[dict[str, np.ndarray]]:
-    for start in range(0, rows.size, window):
-        members = rows[start : start + window]
-        batch = {}
-        for column in columns:
-            part = batch[column.name] = np.ascontiguousarray(arrays[column.name][members], dtype=column.dtype)
-            bad = members[_not_finite(part)]
-            if bad.size:
-                raise DataError(
-                    f"{column.name}: sample {bad[0]} holds a value that is not a finite float32. Remove or fill it."
-                )
-        yield batch
-
-
-def _not_finite(part: np.ndarray) -> np.ndarray:
-    """The positions of samples with values that nets cannot read."""
-    if part.dtype.kind != "f":
-        return np.empty(0, np.int64)
-    with np.errstate(over="ignore"):
-        finite = np.isfinite(part.astype(np.float32, copy=False))
-    return np.flatnonzero(~finite.reshape(len(part), -1).all(axis=1))
-
-
-def _portions(
-    batches: Iterable[Mapping[str, np.ndarray]], columns: Sequence[Column], window: int
-) -> Iterator[dict[str, np.ndarray]]:
-    """The same samples in portions of whole windows, but for the last one."""
-    rest: dict[str, np.ndarray] = {}
-    for batch in batches:
-        arrays = {
-            column.name: np.ascontiguousarray(batch[column.name], dtype=column.dtype).reshape(-1, column.values)
-            for column in columns
-        }
-        if rest:
-            arrays = {name: np.concatenate([rest[name], array]) for name, array in arrays.items()}
-        count = len(arrays[columns[0].name])
-        whole = count - count % window
-        if whole:
-            yield {name: array[:whole] for name, array in arrays.items()}
-        rest = {name: array[whole:] for name, array in arrays.items()} if whole < count else {}
-    if rest:
-        yield rest
-
-
-def _create(path: Path, columns: Sequence[Column], samples: int) -> dict[str, int]:
-    """Create the file with room for the columns. Returns the place of each.
-
-    The data are written past HDF5, which crashes the process when the disk is full.
-    """
-    offsets = {}
-    with h5py.File(path, "w", alignment_threshold=1, alignment_interval=64) as file:
-        for column in columns:
-            plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-            plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-            plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-            plist.set_obj_track_times(False)  # equal data make equal files
-            space = h5py.h5s.create_simple((samples, *column.shape))
-            kind = h5py.h5t.py_create(np.dtype(column.dtype).newbyteorder("<"))
-            dataset = h5py.h5d.create(file.id, (column.dataset or column.name).encode(), kind, space, plist)
-            offsets[column.name] = dataset.get_offset()
-    return offsets
-
-
-def _write_at(descriptor: int, rows: np.ndarray, offset: int) -> None:
-    left: memoryview = rows.reshape(-1).view(np.uint8).data
-    while left:
-        written = os.pwrite(descriptor, left, offset)
-        left, offset = left[written:], offset + written

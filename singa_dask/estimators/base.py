@@ -176,8 +176,8 @@ class Estimator(BaseEstimator):
     def _set_loss(self, proto: JobProto, y: Any) -> None:
         """Set what the parameters say about the loss layer."""
 
-    def _options(self, *, lazy: bool) -> dict[str, Any]:
-        """How the labels or targets are written: by `shard` if they are lazy, else by `write_shards`."""
+    def _options(self) -> dict[str, Any]:
+        """How `shard` writes the labels or targets."""
         raise NotImplementedError
 
     # Training
@@ -322,7 +322,7 @@ class Estimator(BaseEstimator):
         fills = self._fills or (known is not None and known.features.fill is not None)
         filling = {} if not fills else {"missing": self.missing} if known is None else {"like": known}
         if is_lazy(x):
-            options = self._options(lazy=True) | ({"like": known} if known and known.encoders else filling)
+            options = self._options() | ({"like": known} if known and known.encoders else filling)
             if known and not known.encoders and is_table(x):  # it was an array before
                 x = x.to_dask_array()
             data: Any = Arrays(x, answers, weight, options)
@@ -345,11 +345,9 @@ class Estimator(BaseEstimator):
                 raise ConfigError(
                     Problem("missing", "is not for sequences of different lengths", repr(self.missing), hint)
                 )
-            return Arrays({"x": x.x, LENGTH: x.lengths}, answers, weight, self._options(lazy=True))
+            return Arrays({"x": x.x, LENGTH: x.lengths}, answers, weight, self._options())
         options = {"channels": feature_column(x).channels, "durable": self.workspace is not None}
-        if filling or (filling is None and self._fills):
-            return Arrays(x, answers, weight, {**options, **self._options(lazy=True), **(filling or {})})
-        return Arrays(x, answers, weight, {**options, **self._options(lazy=False)}, plain=True)
+        return Arrays(x, answers, weight, {**options, **self._options(), **(filling or {})})
 
     @property
     def _fills(self) -> bool:
@@ -370,7 +368,7 @@ class Estimator(BaseEstimator):
             return self.validation
         x, y = self._taken(*self.validation, first=False)
         if is_lazy(x):
-            return Arrays(x, self._answers(y), options=self._options(lazy=True))
+            return Arrays(x, self._answers(y), options=self._options())
         return self._arrays(x, self._answers(y))
 
     def _taken(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:

@@ -164,12 +164,8 @@ class Classifier(ClassifierMixin, Estimator):
     def _outputs(self, y: Any) -> tuple[int, bool]:
         return len(self.classes_), True
 
-    def _options(self, *, lazy: bool) -> dict[str, Any]:
-        names = [str(name) for name in self.classes_]
-        if lazy and any(name.lstrip("-").isdigit() for name in names):
-            # Answers are places among classes_, which `shard` would take for these names.
-            names = [str(place) for place in range(len(names))]
-        return {"classes": names}
+    def _options(self) -> dict[str, Any]:
+        return {"labels": True, "classes": [str(name) for name in self.classes_], "places": True}
 
     def _set_loss(self, proto: JobProto, y: Any) -> None:
         if self.class_weight is None:

@@ -103,8 +103,8 @@ class Regressor(RegressorMixin, Estimator):
     def _answers(self, y: Any) -> Any:
         return y
 
-    def _options(self, *, lazy: bool) -> dict[str, Any]:
-        return {"targets": True} if lazy else {}
+    def _options(self) -> dict[str, Any]:
+        return {"targets": True}
 
     def _outputs(self, y: Any) -> tuple[int, bool]:
         return prod(self._target_shape), False

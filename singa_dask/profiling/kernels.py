@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from singa_dask.comm.codecs import CODECS, Codec, codec
-from singa_dask.data import Loader, make_stream, write_shards
+from singa_dask.data import Loader, make_stream
+from singa_dask.data.ingest.collections import shard
 from singa_dask.data.loader import close_shards
 from singa_dask.data.manifest import Manifest
 from singa_dask.job.job_pb2 import StoreProto, UpdaterProto
@@ -175,7 +176,8 @@ def _loads(seconds: float) -> Curve:
     """Of a worker's mini-batch of normalised rows. Size: its values; seconds: of the loading thread."""
     with TemporaryDirectory() as folder:
         x = np.random.default_rng(0).integers(0, 255, (SAMPLES, VALUES)).astype(np.float32)
-        manifest = write_shards(folder, x, np.arange(SAMPLES) % 10, durable=False, overwrite=True)
+        labels, out = np.arange(SAMPLES) % 10, f"{folder}/shards"
+        manifest = shard(x, labels, out, shuffle=False, durable=False, progress=False)[""]
         share = seconds / len(LOADED_ROWS)
         points = [_loaded(manifest, batch, share) for batch in LOADED_ROWS]
         close_shards()

@@ -16,7 +16,7 @@ import numpy as np
 from singa_dask.algorithms import BP, TrainOneBatch
 from singa_dask.algorithms.base import OnGradient
 from singa_dask.comm.communicator import Communicator
-from singa_dask.data import write_shards
+from singa_dask.data.ingest.collections import shard
 from singa_dask.data.loader import close_shards
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import AlgProto, JobProto
@@ -101,7 +101,7 @@ def _point(comm: Communicator, plan: LoopPlan, rows: int) -> Point:
 def _job(folder: Path, rows: int) -> Job:
     """A small convolutional net, which displaces what the loop needs from the caches, as others do."""
     x = np.random.default_rng(0).random((SAMPLES, 28, 28, 3), np.float32)
-    write_shards(folder / "data", x, np.arange(len(x)) % 10, durable=False)
+    shard(x, np.arange(len(x)) % 10, folder / "data", shuffle=False, durable=False, progress=False)
     chain = [
         RecordInput(path=f"{folder}/data", batchsize=rows, shape=[3, 28, 28]),
         Convolution(num_filters=16, kernel=5, pad=2),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singa_dask.data import Manifest, make_stream, resolve, write_shards
+from singa_dask.data import Manifest, make_stream, resolve
 from singa_dask.data.columns import Column, Role
 from singa_dask.data.ingest.collections import shard
 from singa_dask.errors import ConfigError, Problem
@@ -29,27 +29,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arrays:
-    """(X, y) or (X, y, sample_weight). plain: whether they are NumPy arrays that need no conversion.
-
-    options: of `write_shards` if they are plain, else of `shard`.
-    """
+    """(X, y) or (X, y, sample_weight). options: of `shard`."""
 
     x: Any
     y: Any
     weight: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    plain: bool = False
 
     def write(
         self, out: Path, client: Client | None, like: Manifest | None, *, in_order: bool, outputs: int | None
     ) -> Manifest:
         """outputs: of the net for classes, if it says their number."""
-        if self.plain:
-            options = {"shuffle_seed": None if in_order else 0, "overwrite": True, **self.options}
-            return write_shards(out, self.x, self.y, weight=self.weight, **options)
         options = {"client": client, "sample_weight": self.weight, "overwrite": True, "like": like}
-        options |= {"outputs": outputs}
-        options |= {"shuffle": not in_order, **self.options}
+        options |= {"outputs": outputs, "shuffle": not in_order, **self.options}
         return next(iter(shard(self.x, self.y, out, **options).values()))
 
 

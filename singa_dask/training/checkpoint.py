@@ -34,7 +34,7 @@ import numpy as np
 from singa_dask.convert.matching import some
 from singa_dask.convert.tensor_file import SUFFIX
 from singa_dask.convert.torch_state import parameters_of, tensors_of
-from singa_dask.data.writer import sync
+from singa_dask.data.folders import sync
 from singa_dask.errors import CheckpointError, reason, way_out
 from singa_dask.exchange.portions import Gathered
 from singa_dask.files import FILE, FOLDER, NotAFile, kind_of, replacing

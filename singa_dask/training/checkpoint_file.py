@@ -1,7 +1,6 @@
 """The HDF5 file of a checkpoint: named arrays and attributes, read and written block by block, with a hash.
 
-HDF5 lays out the file. Each array is one run of bytes in it, which this module reads and writes itself: where the disk
-is full, HDF5 would crash the process.
+HDF5 lays out the file. Each array is one run of bytes in it, which is read and written past HDF5.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from singa_dask.data.flat_hdf5 import create, read_at, write_at
 from singa_dask.errors import CheckpointError
 from singa_dask.exchange.portions import BLOCK, Gathered
 from singa_dask.files import regular
@@ -56,7 +56,7 @@ class SavedArray:
 
     def read(self, first: int, out: np.ndarray) -> None:
         """Read as many elements as `out` has, from element `first`."""
-        self._file.read(self._offset + first * self.dtype.itemsize, out)
+        read_at(self._file.descriptor, self._offset + first * self.dtype.itemsize, out)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
@@ -86,20 +86,6 @@ class _File:
         self.descriptor = descriptor
         self.close = weakref.finalize(self, os.close, self.descriptor)
 
-    def read(self, offset: int, out: np.ndarray) -> None:
-        rest = out.view(np.uint8).data
-        while rest:
-            count = os.preadv(self.descriptor, [rest], offset)
-            if not count:
-                raise OSError("the file ends too early")
-            rest, offset = rest[count:], offset + count
-
-    def write(self, offset: int, block: np.ndarray) -> None:
-        rest = block.view(np.uint8).data
-        while rest:
-            count = os.pwrite(self.descriptor, rest, offset)
-            rest, offset = rest[count:], offset + count
-
     @contextmanager
     def as_hdf5(self, mode: str) -> Iterator[h5py.File]:
         with io.FileIO(self.descriptor, "r" if mode == "r" else "r+", closefd=False) as raw, h5py.File(raw, mode) as f:
@@ -117,7 +103,7 @@ def write(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, Any], 
     _reserve(file, path, nbytes_of(arrays))
     os.ftruncate(file.descriptor, 0)  # HDF5 begins with an empty file
     with file.as_hdf5("w") as hdf5:
-        offsets = {name: _create(hdf5, name, array) for name, array in arrays.items()}
+        offsets = {name: create(hdf5, name, array.shape, array.dtype) for name, array in arrays.items()}
         for name, value in {**attributes, "sha256": "0" * hashlib.sha256().digest_size * 2}.items():
             hdf5.attrs[name] = value
     _reserve(file, path, os.fstat(file.descriptor).st_size)
@@ -127,7 +113,7 @@ def write(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, Any], 
         offset = offsets[name]
         for block in _blocks(array):
             try:
-                file.write(offset, block)
+                write_at(file.descriptor, offset, block)
             except OSError as error:
                 fault = fault or error
             offset += block.nbytes
@@ -178,20 +164,6 @@ def _blocks(array: Any) -> Iterator[np.ndarray]:
 
 def _nbytes(array: Any) -> int:
     return prod(array.shape) * array.dtype.itemsize
-
-
-def _create(hdf5: h5py.File, name: str, array: Any) -> int:
-    """Reserve the place of an array. Returns where it begins in the file."""
-    kept = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    kept.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    kept.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    kept.set_obj_track_times(False)
-    link = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-    link.set_create_intermediate_group(True)
-    link.set_char_encoding(h5py.h5t.CSET_UTF8)
-    space = h5py.h5s.create_simple(array.shape) if array.shape else h5py.h5s.create(h5py.h5s.SCALAR)
-    kind = h5py.h5t.py_create(array.dtype, logical=True)
-    return h5py.h5d.create(hdf5.id, name.encode(), kind, space, kept, link).get_offset() or 0
 
 
 def _saved_arrays(hdf5: h5py.File, file: _File) -> dict[str, SavedArray]:

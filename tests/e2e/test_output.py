@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 from support.commands import COMMAND, command_undone, example, run_command, said, sets, started, summary, wait_until
 from support.lost_output import Failing
+from support.shards import write_shards
 
 from singa_dask.cli import main
-from singa_dask.data import write_shards
 
 LONG = sets(train_steps=100_000, test_freq=0, test_steps=0, checkpoint_freq=0, disp_freq=20)
 HOSTILE = "a\x1b[31m\x1b]0;owned\x07\u202e"

@@ -9,8 +9,9 @@ from concurrent.futures import CancelledError
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, get_client, get_worker, secede
+from support.shards import write_shards
 
-from singa_dask.data import Loader, Manifest, Stream, StreamConf, dask_submit, stream_of, write_shards
+from singa_dask.data import Loader, Manifest, Stream, StreamConf, dask_submit, stream_of
 from singa_dask.errors import DataError
 from singa_dask.job.job_pb2 import StoreProto
 

@@ -4,9 +4,9 @@ import os
 
 import numpy as np
 import pytest
+from support.shards import write_shards
 
 from singa_dask import layers, train
-from singa_dask.data import write_shards
 from singa_dask.job import ClusterTopology, Job
 from singa_dask.planning.profile import Profile
 from singa_dask.profiling.cluster import profile_cluster

@@ -67,12 +67,13 @@ def write_rows(
 
 
 def stored(manifest: Manifest) -> dict[str, np.ndarray]:
-    """All samples of a folder, by column: (samples, *shape), after comparing every hash."""
+    """All samples of a folder, by column: (samples, *shape), after comparing every hash; and their rows."""
     folder = ShardFolder(manifest)
     folder.verify()
-    return {
+    found = {
         column.name: np.concatenate(
             [folder.reader(i).column(column.name) for i in range(len(manifest.shards))]
         ).reshape(-1, *column.shape)
         for column in manifest.columns
     }
+    return {**found, "row": found.get("row", np.arange(manifest.total))}

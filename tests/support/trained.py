@@ -4,9 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from support.shards import write_shards
 
 from singa_dask.comm.threads import run_threads
-from singa_dask.data import write_shards
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
 

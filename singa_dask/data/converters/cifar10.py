@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -12,9 +13,12 @@ import numpy as np
 
 from singa_dask.data.catalogue import Recipe
 from singa_dask.data.converters.raw import open_raw
-from singa_dask.data.converters.split import Split
+from singa_dask.data.ingest.collections import images_of
+from singa_dask.data.sources.source import Source
 from singa_dask.errors import DataError
 from singa_dask.files import check_regular
+
+logger = logging.getLogger(__name__)
 
 TRAIN_FILES = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
 TEST_FILE = "test_batch.bin"
@@ -22,7 +26,7 @@ _RECORD_NBYTES = 1 + 3 * 32 * 32
 _MAX_RECORDS = 100_000
 
 
-def load(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Split]:
+def load(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Source]:
     """50,000 training and 10,000 test images (N, 32, 32, 3).
 
     If the test batch is missing, the last training batch becomes the test split, and a note says so. Raises DataError.
@@ -45,10 +49,12 @@ def load(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Split]:
     else:
         found = ", ".join(batches) or "nothing"
         raise DataError(f"cifar10: needs at least two batches. Found: {found}.")
+    for note in notes:
+        logger.warning("%s.", note)
     images, labels = zip(*(batches[name] for name in train), strict=True)
     return {
-        "train": Split(np.concatenate(images), np.concatenate(labels), recipe.classes, notes),
-        "test": Split(*batches[test], recipe.classes, notes),
+        "train": images_of(np.concatenate(images), np.concatenate(labels), recipe.classes, notes),
+        "test": images_of(*batches[test], recipe.classes, notes),
     }
 
 

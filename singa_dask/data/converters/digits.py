@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 
 from singa_dask.data.catalogue import Recipe
-from singa_dask.data.converters.split import Split
+from singa_dask.data.ingest.collections import images_of
 from singa_dask.data.plan import permutation
+from singa_dask.data.sources.source import Source
 from singa_dask.errors import DataError
 
 _SEED = 0
 _TEST_FRACTION = 0.2
 
 
-def load(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Split]:
+def load(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Source]:
     """1,797 images of 8 x 8 pixels from 0 to 16. A fixed fifth of every class is the test split.
 
     Raises DataError if scikit-learn is not installed.
@@ -36,6 +37,6 @@ def load(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Split]:
         is_test[members[: round(members.size * _TEST_FRACTION)]] = True
     train, test = order[~is_test[order]], order[is_test[order]]
     return {
-        "train": Split(images[train], labels[train], recipe.classes),
-        "test": Split(images[test], labels[test], recipe.classes),
+        "train": images_of(images[train], labels[train], recipe.classes),
+        "test": images_of(images[test], labels[test], recipe.classes),
     }

@@ -9,14 +9,15 @@ import numpy as np
 
 from singa_dask.data.catalogue import Recipe
 from singa_dask.data.converters.raw import expect_end, open_raw, read_exactly
-from singa_dask.data.converters.split import Split
+from singa_dask.data.ingest.collections import images_of
+from singa_dask.data.sources.source import Source
 from singa_dask.errors import DataError
 
 _UNSIGNED_BYTE = 0x08
 _MAX_NBYTES = 1 << 36
 
 
-def load(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Split]:
+def load(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Source]:
     """The splits that the recipe's [idx] table names: images (N, H, W, 1) and labels (N,). Raises DataError."""
     splits = {}
     for name, (features_file, labels_file) in recipe.idx.items():
@@ -26,7 +27,7 @@ def load(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Split]:
             raise DataError(
                 f"{raw[labels_file]}: has {len(labels)} labels for {len(images)} images. Download both files again."
             )
-        splits[name] = Split(images[..., np.newaxis], labels, recipe.classes)
+        splits[name] = images_of(images[..., np.newaxis], labels, recipe.classes)
     return splits
 
 

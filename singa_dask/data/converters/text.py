@@ -6,13 +6,15 @@ A symbol is a character or a word. Its number is its position in the vocabulary.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from singa_dask.data.catalogue import Recipe
-from singa_dask.data.converters.split import Split
+from singa_dask.data.ingest.collections import source_of
 from singa_dask.data.manifest import Manifest
+from singa_dask.data.sources.source import Source
 from singa_dask.errors import DataError
 from singa_dask.files import regular
 
@@ -28,7 +30,7 @@ def load(
     unit: str = "char",
     vocab_size: int | None = None,
     validation: float = 0.0,
-) -> dict[str, Split]:
+) -> dict[str, Source]:
     """A UTF-8 text as the numbers of its symbols: (N, 1), uint8 for up to 256 symbols, else float32.
 
     vocab: a file with the characters of the vocabulary in order, or a folder of text shards to take it from. By
@@ -74,12 +76,14 @@ def load(
             )
         ends = {"train": (0, cut), "validation": (cut, len(features))}
     return {
-        name: Split(features[first:last], None, vocabulary, window=WINDOW, ordered=True)
+        name: replace(
+            source_of(features[first:last], classes=vocabulary), name=str(source), ordered=True, window=WINDOW
+        )
         for name, (first, last) in ends.items()
     }
 
 
-def load_recipe(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Split]:
+def load_recipe(recipe: Recipe, raw: dict[str, Path]) -> dict[str, Source]:
     """The characters of a recipe's only source, split at `validation`. Raises DataError."""
     (source,) = raw.values()
     return load(source, validation=recipe.validation)

@@ -155,7 +155,8 @@ def answers_column(
         raise DataError(f"column {facts.name!r}: holds texts in some blocks and numbers in others. Give it one type.")
     if Kind.ARRAY in kinds or not kinds:
         column = array_column(name, Role.TARGET, facts)
-        _warn_of_few_values(facts)
+        if facts.name not in source.roles:
+            _warn_of_few_values(facts)
         return column, None
     if facts.missing:
         raise DataError(
@@ -195,7 +196,7 @@ def _of_numbers(
     low = int(min(known.low for known in facts.filled))
     high = int(max(known.high for known in facts.filled))
     if names is not None:
-        numbers = _numbers(names)
+        numbers = None if source.places else _numbers(names)
         if numbers is not None and distinct <= set(numbers.tolist()):
             return Column(name, Role.LABEL, "int64", (), classes=tuple(names)), [numbers] * len(facts.blocks)
         if numbers is not None and (low < 0 or high >= len(names)):
@@ -211,7 +212,8 @@ def _of_numbers(
         return Column(name, Role.LABEL, "int64", (), classes=len(distinct)), None
     ordered = sorted(distinct)
     if source.outputs is not None and low >= 0 and high < source.outputs:
-        logger.warning("column %r: %s.", facts.name, keep_their_numbers(ordered, source.outputs))
+        if not source.places:
+            logger.warning("column %r: %s.", facts.name, keep_their_numbers(ordered, source.outputs))
         return Column(name, Role.LABEL, "int64", (), classes=source.outputs), None
     logger.warning(
         "column %r: the labels are not 0 to %s, but %s to %s with %s different ones; their numbers become the names "

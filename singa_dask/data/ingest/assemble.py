@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from singa_dask.data.columns import IDENTITY, Column
+from singa_dask.data.columns import IDENTITY
+from singa_dask.data.flat_hdf5 import read_at
 from singa_dask.data.ingest.facts import Kind
 from singa_dask.data.ingest.layout import Layout, Part
 from singa_dask.data.ingest.shuffle import permutation
 from singa_dask.data.ingest.stage import TABLE_DTYPES, unwritable
 from singa_dask.data.manifest import Shard
 from singa_dask.data.statistics import Statistics
-from singa_dask.data.writer import shard_name, write_shard
-from singa_dask.errors import DataError
+from singa_dask.data.writer import Written, shard_name, write_shard
+from singa_dask.errors import DataError, reason
 
-BATCH_NBYTES = 1 << 20
 # Of a key of permutation, next to those of stage.py.
 ASSEMBLY = 2
 
 
-def assemble(
-    layout: Layout, folder: Path, split: int, index: int, durable: bool
-) -> tuple[Shard, dict[str, Statistics]]:
+def assemble(layout: Layout, folder: Path, split: int, index: int, durable: bool) -> Written:
     """Write a shard, unless it is there from an earlier attempt. Raises DataError."""
     path = folder / shard_name(index)
     done = assembled(path)
@@ -34,20 +31,19 @@ def assemble(
         return done
     first, counts = layout.shard_rows(split, index)
     samples = int(counts.sum())
-    arrays = {column.name: np.empty((samples, *column.shape), column.dtype) for column in layout.columns}
+    arrays = {column.name: np.empty((samples, *column.shape), column.dtype) for column in layout.schema.columns}
     position = 0
     for part, row, count in zip(layout.parts, first.tolist(), counts.tolist(), strict=True):
         if count:
             _read(layout, part, row, {name: array[position : position + count] for name, array in arrays.items()})
             position += count
     order = permutation((layout.seed, index, ASSEMBLY + split), samples) if layout.shuffle else None
-    batches = _batches(arrays, order, layout.window, layout.columns)
-    shard, statistics = write_shard(path, layout.columns, samples, layout.window, batches, durable=durable)
+    shard, statistics = write_shard(path, layout.schema.columns, arrays, order, layout.window, durable=durable)
     _note(path, shard, statistics)
     return shard, statistics
 
 
-def assembled(path: Path) -> tuple[Shard, dict[str, Statistics]] | None:
+def assembled(path: Path) -> Written | None:
     """A shard that is there and complete, with its statistics."""
     try:
         told = json.loads(path.with_suffix(".json").read_text())
@@ -91,7 +87,7 @@ def _read(layout: Layout, part: Part, row: int, out: dict[str, np.ndarray]) -> N
     """Rows of a part, from `row` on, into arrays of the columns."""
     try:
         with open(part.path, "rb", buffering=0) as file:
-            for column in layout.columns:
+            for column in layout.schema.columns:
                 target = out[column.name]
                 if column.name not in layout.pieces:
                     _read_table(layout, part, file.fileno(), row, target)
@@ -117,6 +113,8 @@ def _read(layout: Layout, part: Part, row: int, out: dict[str, np.ndarray]) -> N
             f"{part.path}: is not there. All workers must share the folder of the shards; "
             "write to a folder on a shared file system."
         ) from None
+    except OSError as error:
+        raise DataError(f"{part.path}: {reason(error)}. Remove {part.path.parent} and start again.") from error
 
 
 def _recoded(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
@@ -133,7 +131,7 @@ def _read_table(layout: Layout, part: Part, descriptor: int, row: int, target: n
             blocks[kind] = target if plain else np.empty((len(target), *piece.shape), dtype)
             _read_into(descriptor, part, kind.value, row, blocks[kind])
     start = 0
-    for encoder in layout.encoders:
+    for encoder in layout.schema.encoders:
         stop = start + len(encoder.names)
         kind = encoder.holds
         place = part.places[encoder.column]
@@ -149,35 +147,5 @@ def _read_table(layout: Layout, part: Part, descriptor: int, row: int, target: n
 
 
 def _read_into(descriptor: int, part: Part, name: str, row: int, target: np.ndarray) -> None:
-    if not target.size:
-        return
-    piece = part.pieces[name]
-    offset = piece.offset + row * (target.nbytes // len(target))
-    left: memoryview = target.reshape(-1).view(np.uint8).data
-    while left:
-        count = os.preadv(descriptor, [left], offset)
-        if not count:
-            raise DataError(f"{part.path}: is shorter than it was. Remove {part.path.parent} and start again.")
-        left, offset = left[count:], offset + count
-
-
-def _batches(
-    arrays: dict[str, np.ndarray], order: np.ndarray | None, window: int, columns: tuple[Column, ...]
-) -> Iterator[dict[str, np.ndarray]]:
-    """Samples in their final order, in batches of whole windows, each valid until the next is asked for."""
-    samples = len(arrays[columns[0].name])
-    nbytes = sum(column.nbytes for column in columns)
-    step = window * max(1, BATCH_NBYTES // (window * nbytes))
-    if order is None:
-        for start in range(0, samples, step):
-            yield {name: array[start : start + step] for name, array in arrays.items()}
-        return
-    # New memory for every batch would cost more than the copies.
-    buffers = {name: np.empty((min(step, samples), *array.shape[1:]), array.dtype) for name, array in arrays.items()}
-    for start in range(0, samples, step):
-        rows = order[start : start + step]
-        yield {
-            # Without "clip", take would write to a buffer of its own first.
-            name: np.take(array, rows, axis=0, out=buffers[name][: rows.size], mode="clip")
-            for name, array in arrays.items()
-        }
+    if target.size:
+        read_at(descriptor, part.pieces[name].offset + row * (target.nbytes // len(target)), target)

@@ -7,7 +7,7 @@ import math
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,8 +63,8 @@ def shard(
         client, if there is one), each chunk once, and never pass through this process.
     sample_weight: (N,), not negative. mask: 1 where a target counts, else 0, shaped like y.
     labels, targets: True, or names of columns of y: classes although the numbers look otherwise, and numbers although
-        they are whole. classes: names of the classes, in order. channels: "first", "last" or "none", by column if X
-        has several; by default the shape decides.
+        they are whole. classes: names of the classes, in order; without y, of the symbols that X holds.
+    channels: "first", "last" or "none", by column if X has several; by default the shape decides.
     split_data: a table or a mapping of arrays (N,) that only tell which split a sample is in.
     patch, stride, nan: the samples are patches of this height and width, one every `stride` positions (by default
         `patch`), of fields: X, y and mask are (height, width), or (records, height, width), with channels or not. With
@@ -148,7 +148,7 @@ def source_of(
         or (len(features) > 1 and all(one.array and one.value.ndim == 1 for one in features)),
         _roles(y_names, labels, targets),
         of_x | (cuttings[0].channels if cuttings else {}),
-        _by_column("classes", classes, y_names, tuple),
+        _by_column("classes", classes, y_names or x_names, tuple),
         split,
         cuttings=cuttings,
         reading=_reading([(features, "x"), (answers, "y")], lone=bool(cuttings)),
@@ -191,6 +191,12 @@ def _split_columns(
             hint = nearest(name, known) or "Name a column of X, or give it in split_data."
             raise ConfigError(Problem(splits.key(name), "names a column that X does not have", repr(name), hint))
     return split, {own[name] for name in split if name in own and name not in others}
+
+
+def images_of(images: Any, labels: Any, classes: Sequence[str], notes: Sequence[str] = ()) -> Source:
+    """Images (N, H, W, C) in memory, with the numbers of their classes (N,)."""
+    given = source_of(images, labels, labels=True, classes=classes or None, channels="last")
+    return replace(given, places=True, notes=tuple(notes))
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -90,7 +90,7 @@ class Summary:
             "rows": self.rows,
             "nbytes": self.nbytes,
             "pieces": {name: vars(piece) for name, piece in self.pieces.items()},
-            "facts": {name: _plain(facts) for name, facts in self.facts.items()},
+            "facts": {name: vars(facts) for name, facts in self.facts.items()},
         }
 
     @classmethod
@@ -102,10 +102,6 @@ class Summary:
             {n: Piece(p["dtype"], tuple(p["shape"]), p["offset"]) for n, p in entries["pieces"].items()},
             {name: Facts.from_json(facts) for name, facts in entries["facts"].items()},
         )
-
-
-def _plain(facts: Facts) -> dict[str, Any]:
-    return {entry.name: getattr(facts, entry.name) for entry in fields(facts)}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from singa_dask.data.columns import Column, Role
+from singa_dask.data.columns import MASK, WEIGHT, Column, Role, X, Y
 from singa_dask.data.encoders import Encoders
 from singa_dask.data.ingest.arrays import answers_column, factor_column, features_column
 from singa_dask.data.ingest.facts import ColumnFacts, Kind, Piece, Summary
@@ -22,9 +22,10 @@ from singa_dask.data.manifest import Manifest
 from singa_dask.data.origins import Origin, Origins
 from singa_dask.data.schema import Schema
 from singa_dask.data.sources.source import Source
-from singa_dask.data.writer import MASK, MAX_SHARDS, WEIGHT, X, Y, choose_window
+from singa_dask.data.writer import choose_window
 from singa_dask.errors import ConfigError, DataError, Problem
 
+MAX_SHARDS = 100_000
 SHARD_NBYTES = 64 << 20
 FEW_SHARDS = 1000
 SPLITS = ("train", "validation", "test")
@@ -58,14 +59,6 @@ class Layout:
     seed: int
     notes: tuple[str, ...]
     rules: str = ""
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        return self.schema.columns
-
-    @property
-    def encoders(self) -> Encoders:
-        return self.schema.encoders
 
     def rows(self, split: int) -> np.ndarray:
         """Rows of every part: (parts,)."""
@@ -124,8 +117,8 @@ def make_layout(
     pieces: dict[str, str] = {}
     codes: dict[str, list[np.ndarray]] = {}
     encoders = Encoders()
-    if plan.table:
-        tables = [facts[name] for name in plan.x]
+    if source.table:
+        tables = [facts[name] for name in source.x]
         if like is None:
             encoders = fit_encoders(tables, plan.encoding, partial(_sample, plan, summaries), notes)
         else:
@@ -136,36 +129,37 @@ def make_layout(
             if encoder.categorical:
                 codes[encoder.column] = [encoder.recode(known.values or []) for known in facts[encoder.column].blocks]
     else:
-        for name in plan.x:
-            own = X if len(plan.x) == 1 else name
+        for name in source.x:
+            own = X if len(source.x) == 1 else name
             known = None if like is None else like.column(own)
             how = plan.encoding.fill_of(name)
-            columns.append(features_column(own, facts[name], source.channels.get(name), how, known))
+            column = features_column(own, facts[name], source.channels.get(name), how, known)
+            columns.append(replace(column, classes=source.classes.get(name)))
             pieces[own] = f"x/{name}"
-    for name in plan.y:
-        own = Y if len(plan.y) == 1 else name
+    for name in source.y:
+        own = Y if len(source.y) == 1 else name
         column, recoded = answers_column(own, facts[f"y/{name}"], source, ordered=not plan.shuffle, notes=notes)
-        if plan.table and column.shape == ():
+        if source.table and column.shape == ():
             column = replace(column, names=(name,))
         columns.append(column)
         pieces[own] = f"y/{name}"
         if recoded is not None:
             codes[f"y/{name}"] = recoded
-    for own, given, role in ((WEIGHT, plan.weight, Role.WEIGHT), (MASK, plan.mask, Role.MASK)):
+    for own, given, role in ((WEIGHT, source.weight, Role.WEIGHT), (MASK, source.mask, Role.MASK)):
         if given is not None:
             columns.append(factor_column(own, role, facts[own], columns))
             pieces[own] = own
     names = [column.name for column in columns]
     if len(set(names)) < len(names):
         raise ConfigError(Problem("columns", "must have different names", ", ".join(names), "Rename one."))
-    for column in origins.columns(names):
+    totals = tuple(np.sum([summary.rows for summary in summaries], axis=0).tolist())
+    for column in origins.columns(names, moved=plan.shuffle or any(totals[1:])):
         columns.append(column)
         pieces[column.name] = Role.ROW
     parts = tuple(
         _part(plan, index, summary, codes, origins.next(source.blocks[index], summary.total))
         for index, summary in enumerate(summaries)
     )
-    totals = tuple(np.sum([summary.rows for summary in summaries], axis=0).tolist())
     for split, total in zip(SPLITS, totals, strict=True):
         rules = {key: value for key, value in plan.rules.splits.given.items() if key.startswith(split)}
         if (rules or split == "train") and not total:
@@ -184,7 +178,7 @@ def make_layout(
         Schema(made, encoders, source.reading, fitted),
         pieces,
         _checked_window(window, totals[0], nbytes),
-        tuple(_number_of_shards(nshards, total, totals, nbytes) for total in totals),
+        tuple(_number_of_shards(nshards, total, totals, nbytes, like) for total in totals),
         plan.shuffle,
         plan.seed,
         tuple(notes),
@@ -211,15 +205,16 @@ def _checked_window(window: int | None, total: int, nbytes: int) -> int:
     return window or choose_window(total, nbytes)
 
 
-def _number_of_shards(nshards: int | None, total: int, totals: tuple[int, ...], nbytes: int) -> int:
+def _number_of_shards(
+    nshards: int | None, total: int, totals: tuple[int, ...], nbytes: int, like: Manifest | None
+) -> int:
     """Of a split with `total` samples; a given number is that of the training split."""
     if nshards is None:
         size = max(SHARD_NBYTES, sum(totals) * nbytes / FEW_SHARDS)
         return min(math.ceil(total * nbytes / size), total)
-    if not 1 <= nshards <= min(totals[0], MAX_SHARDS):
-        raise ConfigError(
-            Problem("nshards", f"must be from 1 to {min(totals[0], MAX_SHARDS)} for {totals[0]} samples", str(nshards))
-        )
+    most = min(totals[0], MAX_SHARDS) if like is None else MAX_SHARDS
+    if not 1 <= nshards <= most:
+        raise ConfigError(Problem("nshards", f"must be from 1 to {most} for {totals[0]} samples", str(nshards)))
     return min(total, math.ceil(nshards * total / totals[0]))
 
 

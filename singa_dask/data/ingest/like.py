@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from singa_dask.data.columns import IDENTITY, Column, Role
+from singa_dask.data.columns import IDENTITY, Column, Role, Y
 from singa_dask.data.ingest.options import Encoding
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.schema import check_courses
 from singa_dask.data.sources.source import Source
-from singa_dask.data.writer import Y
 from singa_dask.errors import DataError, nearest
 
 

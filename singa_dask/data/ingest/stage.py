@@ -11,23 +11,25 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from singa_dask.data.columns import Channels, Column, Role
+from singa_dask.data.columns import MASK, WEIGHT, Column, Role
 from singa_dask.data.containers import dense
+from singa_dask.data.flat_hdf5 import write_at
 from singa_dask.data.ingest.arrays import channels_of
 from singa_dask.data.ingest.facts import Facts, Kind, Piece, Summary
 from singa_dask.data.ingest.labels import encode_answers, encode_array
 from singa_dask.data.ingest.options import Encoding
 from singa_dask.data.ingest.series import CHECKED_NBYTES, as_texts, encode_series
-from singa_dask.data.ingest.shuffle import permutation
+from singa_dask.data.ingest.shuffle import batches, permutation
 from singa_dask.data.ingest.splits import Rules
 from singa_dask.data.sources.patches import NUMBER
+from singa_dask.data.sources.source import Source
 from singa_dask.errors import DataError, disk_full, no_room
 
 WRITTEN_NBYTES = 1 << 20
@@ -45,16 +47,10 @@ NUMERIC = TABLE_DTYPES.keys() - {Kind.TEXT}
 
 @dataclass(frozen=True)
 class StagePlan:
-    """What every task of the first pass has to know."""
+    """What every task of the first pass has to know. source: without its blocks."""
 
     folder: Path
-    x: tuple[str, ...]
-    y: tuple[str, ...]
-    weight: str | None
-    mask: str | None
-    table: bool
-    roles: Mapping[str, Role]
-    channels: Mapping[str, Channels]
+    source: Source
     encoding: Encoding
     seed: int
     shuffle: bool
@@ -74,61 +70,70 @@ class StagePlan:
 
 def stage(plan: StagePlan, index: int, key: str, raw: Mapping[str, Any]) -> Summary:
     """Write the part of a block that has been read. Raises DataError."""
-    raw = {name: dense(values) for name, values in raw.items()}
-    rows = _rows(plan, key, raw)
-    try:
-        order, segments = _order(plan, index, raw, rows)
-    except DataError as error:
-        raise _in(key, error) from None
-    train = np.arange(rows) if order is None else order[: segments[0]]
-    facts: dict[str, Facts] = {}
-    pieces: dict[str, _Array] = {}
-    try:
-        if plan.table:
-            pieces |= _stage_table(plan, raw, train, facts)
-        else:
-            for name in plan.x:
-                values, facts[name] = encode_array(name, np.asarray(raw[name]))
-                if rows and plan.encoding.fill_of(name) in ("mean", "mask"):
-                    where = channels_of(name, values.shape[1:], plan.channels.get(name))
-                    _add_up(facts[name], values, train, Column(name, Role.FEATURE, "", values.shape[1:], where))
-                pieces[f"x/{name}"] = _Array(values)
-        mask = None if plan.mask is None else np.asarray(raw[plan.mask])
-        for name in plan.y:
-            given = raw[name] if mask is None else _without_masked(raw[name], mask)
-            values, facts[f"y/{name}"] = encode_answers(name, given, plan.roles.get(name))
-            pieces[f"y/{name}"] = _Array(values)
-        for factor, what in ((plan.weight, "weight"), (plan.mask, "mask")):
-            if factor is not None:
-                values, facts[what] = _factors(what, np.asarray(raw[factor]))
-                pieces[what] = _Array(values)
-    except DataError as error:
-        raise _in(key, error) from None
-    pieces[Role.ROW] = _Array(raw.get(NUMBER, np.arange(rows)))
-    for known in facts.values():
-        known.rows = rows
-    summary = _write(plan.part(index), Summary(key, segments, 0, {}, facts), pieces, order)
+    summary = _write(plan.part(index), *read(plan, index, key, raw))
     if (arrow := sys.modules.get("pyarrow")) is not None:
         arrow.default_memory_pool().release_unused()  # else it keeps that of a block, which Dask counts
     return summary
 
 
-def _rows(plan: StagePlan, key: str, raw: Mapping[str, Any]) -> int:
-    more = (own for own in (plan.weight, plan.mask, *plan.rules.columns.values()) if own is not None)
-    names = [*plan.x, *plan.y, *more]
-    lengths = {name: len(raw[name]) for name in names}
-    first = names[0]
-    for other, length in lengths.items():
-        if length != lengths[first]:
+def read(
+    plan: StagePlan, index: int, key: str, raw: Mapping[str, Any]
+) -> tuple[Summary, dict[str, np.ndarray], np.ndarray | None]:
+    """What is known of a block, the pieces of its part, and their order. Raises DataError."""
+    raw = {name: dense(values) for name, values in raw.items()}
+    try:
+        rows = _rows(plan, raw)
+        order, segments = _order(plan, index, raw, rows)
+        train = np.arange(rows) if order is None else order[: segments[0]]
+        facts, pieces = _encoded(plan.source, plan.encoding, raw, train)
+    except DataError as error:
+        raise DataError(f"{error} (In {key.partition('@')[0]}.)") from None  # without the file's size and time
+    pieces[Role.ROW] = raw.get(NUMBER, np.arange(rows))
+    for known in facts.values():
+        known.rows = rows
+    return Summary(key, segments, 0, {}, facts), pieces, order
+
+
+def _encoded(
+    source: Source, encoding: Encoding, raw: Mapping[str, Any], train: np.ndarray
+) -> tuple[dict[str, Facts], dict[str, np.ndarray]]:
+    """What is known of each column of a block, and the pieces of its part. train: the rows that train.
+
+    Raises DataError.
+    """
+    facts: dict[str, Facts] = {}
+    pieces: dict[str, np.ndarray] = {}
+    if source.table:
+        pieces |= _stage_table(source, encoding, raw, train, facts)
+    else:
+        for name in source.x:
+            values, facts[name] = encode_array(name, np.asarray(raw[name]))
+            if len(values) and encoding.fill_of(name) in ("mean", "mask"):
+                where = channels_of(name, values.shape[1:], source.channels.get(name))
+                _add_up(facts[name], values, train, Column(name, Role.FEATURE, "", values.shape[1:], where))
+            pieces[f"x/{name}"] = values
+    mask = None if source.mask is None else np.asarray(raw[source.mask])
+    for name in source.y:
+        given = raw[name] if mask is None else _without_masked(raw[name], mask)
+        pieces[f"y/{name}"], facts[f"y/{name}"] = encode_answers(name, given, source.roles.get(name))
+    for what, factor in ((WEIGHT, source.weight), (MASK, source.mask)):
+        if factor is not None:
+            pieces[what], facts[what] = _factors(what, np.asarray(raw[factor]))
+    return facts, pieces
+
+
+def _rows(plan: StagePlan, raw: Mapping[str, Any]) -> int:
+    source = plan.source
+    more = (own for own in (source.weight, source.mask, *plan.rules.columns.values()) if own is not None)
+    lengths = {name: len(raw[name]) for name in (*source.x, *source.y, *more)}
+    (first, rows), *others = lengths.items()
+    for other, length in others:
+        if length != rows:
             raise DataError(
-                f"{key.partition('@')[0]}: {first!r} has {lengths[first]:,} rows, but {other!r} has {length:,}. "
-                "Every sample needs one of each: check how they were made."
+                f"{first!r} has {rows:,} rows, but {other!r} has {length:,}. Every sample needs one of each: "
+                "check how they were made."
             )
-    return lengths[first]
-
-
-def _in(key: str, error: DataError) -> DataError:
-    return DataError(f"{error} (In {key.partition('@')[0]}.)")  # without the file's size and time
+    return rows
 
 
 def _order(
@@ -144,21 +149,23 @@ def _order(
     return order, segments
 
 
-def _stage_table(plan: StagePlan, raw: Mapping[str, Any], train: np.ndarray, facts: dict[str, Facts]) -> dict:
+def _stage_table(
+    source: Source, encoding: Encoding, raw: Mapping[str, Any], train: np.ndarray, facts: dict[str, Facts]
+) -> dict[str, np.ndarray]:
     columns: dict[Kind, list[np.ndarray]] = {kind: [] for kind in TABLE_DTYPES}
-    for name in plan.x:
+    for name in source.x:
         if np.ndim(raw[name]) != 1:
             raise DataError(f"column {name!r}: a column of a table has one value for each row, not {raw[name].shape}.")
         values, known = encode_series(name, raw[name])
         if not len(values):
             known.kind = Kind.EMPTY
-        if known.kind is Kind.NUMBER and plan.encoding.is_category(name):
+        if known.kind is Kind.NUMBER and encoding.is_category(name):
             values, known = as_texts(values, known)
         if known.kind is Kind.TEXT:
             codes = values[train]
             present = known.values or []
             known.counts = np.bincount(codes[codes >= 0], minlength=len(present)).tolist()
-        elif known.kind in NUMERIC and plan.encoding.fill_of(name) == "mean":
+        elif known.kind in NUMERIC and encoding.fill_of(name) == "mean":
             known.sums = [float(np.nansum(values[train], dtype=np.float64))]
             known.there = [int(np.count_nonzero(~np.isnan(values[train])))]
         if known.kind in (Kind.DATE, Kind.ZONED):
@@ -208,56 +215,27 @@ def _factors(what: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
     return values, facts
 
 
-@dataclass(frozen=True)
-class _Array:
-    values: np.ndarray
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.values.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of one row."""
-        return self.values.shape[1:]
-
-    def batches(self, order: np.ndarray | None) -> Iterator[np.ndarray]:
-        """Rows in this order, each batch contiguous and valid until the next is asked for."""
-        values = self.values
-        step = max(1, WRITTEN_NBYTES // max(1, values[:1].nbytes))
-        buffer = np.empty((0 if order is None else min(step, len(values)), *self.shape), self.dtype)
-        for start in range(0, len(values), step):
-            if order is None:
-                yield np.ascontiguousarray(values[start : start + step])
-            else:
-                rows = order[start : start + step]
-                # Without "clip", take would write to a buffer of its own first.
-                yield np.take(values, rows, axis=0, out=buffer[: rows.size], mode="clip")
-
-
-def _table(columns: list[np.ndarray], dtype: np.dtype) -> _Array:
+def _table(columns: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
     """Columns side by side. Some rows at a time, since every column passes through all their memory."""
     values = np.empty((len(columns[0]), len(columns)), dtype)
     for start in range(0, len(values), TABLE_ROWS):
         rows = slice(start, start + TABLE_ROWS)
         for place, column in enumerate(columns):
             values[rows, place] = column[rows]
-    return _Array(values)
+    return values
 
 
-def _write(path: Path, summary: Summary, pieces: Mapping[str, _Array], order: np.ndarray | None) -> Summary:
+def _write(path: Path, summary: Summary, pieces: Mapping[str, np.ndarray], order: np.ndarray | None) -> Summary:
     temporary = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     position = 0
     try:
         with open(temporary, "wb", buffering=0) as file:
-            for name, piece in pieces.items():
-                summary.pieces[name] = Piece(piece.dtype.str, piece.shape, position)
-                for batch in piece.batches(order):
-                    left: memoryview = batch.reshape(-1).view(np.uint8).data
-                    position += len(left)
-                    while left:
-                        left = left[file.write(left) :]
-        summary = Summary(summary.key, summary.rows, position, summary.pieces, summary.facts)
+            for name, values in pieces.items():
+                summary.pieces[name] = Piece(values.dtype.str, values.shape[1:], position)
+                for batch in batches(values, order, max(1, WRITTEN_NBYTES // max(1, values[:1].nbytes))):
+                    write_at(file.fileno(), position, batch)
+                    position += batch.nbytes
+        summary = replace(summary, nbytes=position)
         os.replace(temporary, path)
         temporary.write_text(json.dumps(summary.to_json()))
         os.replace(temporary, path.with_suffix(".json"))

@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from singa_dask.data.columns import NAME_RULE, Role, is_name
 from singa_dask.data.dask_client import check_client
 from singa_dask.data.folders import check_free, remove_leftovers, replace_folder, sync
@@ -30,20 +28,18 @@ from singa_dask.data.ingest.repeats import note_repeats
 from singa_dask.data.ingest.run import Function, call_all, gather, run_here
 from singa_dask.data.ingest.splits import Rules, check_columns, limited
 from singa_dask.data.ingest.stage import StagePlan, stage, unwritable
-from singa_dask.data.manifest import Manifest, Shard
+from singa_dask.data.manifest import Manifest
 from singa_dask.data.origins import Origins, write_files
 from singa_dask.data.shared_files import SharedFiles, check_shared
 from singa_dask.data.sources.source import Source, files_of
-from singa_dask.data.statistics import Statistics
-from singa_dask.data.writer import finish, shard_name
+from singa_dask.data.writer import Written, finish, shard_name
 from singa_dask.errors import ConfigError, DataError, NotFinite, Problem
 from singa_dask.temporary import in_use
 
 logger = logging.getLogger(__name__)
 
 # Of the parts: those of another version are not used again.
-PARTS_VERSION = 3
-MAX_NAMES_SHOWN = 5
+PARTS_VERSION = 4
 _SHARE = (
     "Write to a folder on a file system that all workers and this process share, or leave out client (--scheduler) "
     "to compute and write in this process."
@@ -66,6 +62,7 @@ def write(
     max_categories: int = MAX_CATEGORIES,
     like: Manifest | None = None,
     outputs: int | None = None,
+    places: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
     durable: bool = True,
@@ -83,7 +80,8 @@ def write(
     like: the manifest of a folder, such as that of the training samples, whose encoders and classes are used instead
         of new ones.
     outputs: of the net that the samples are for: labels that are integers below it keep their numbers. By default,
-        the labels become 0, 1, ... if they are other numbers.
+        the labels become 0, 1, ... if they are other numbers. places: labels are the numbers of the classes even where
+        these are called by other numbers.
     progress: show a bar; by default on a terminal.
     splits: validation, test and the other options of `Splits`.
     If it is interrupted and called again, it goes on where it was. Needs room for the samples twice.
@@ -95,7 +93,7 @@ def write(
     if source.ordered and shuffle:
         hint = "Set shuffle to False."
         raise ConfigError(Problem("shuffle", f"the order of the samples of {source.name} matters", "true", hint))
-    source, encode = _labels_among(replace(source, outputs=outputs), encode or {})
+    source, encode = _labels_among(replace(source, outputs=outputs, places=places), encode or {})
     encoding = Encoding(missing, dict(encode), unknown, max_categories)
     if like is None:
         encoding.check(source.x, table=source.table)
@@ -118,7 +116,8 @@ def write(
                 summaries = work.stage(source, client, bar)
                 source = replace(source, notes=(*source.notes, *_of_patches(source, summaries, chosen)))
                 origins = Origins(source.blocks)
-                layout = _layout_of(work.plan, source, summaries, nshards, window, origins, like)
+                size = source.window if window is None else window
+                layout = _layout_of(work.plan, source, summaries, nshards, size, origins, like)
                 folders = work.assemble(layout, client, bar, durable, trains=like is None)
                 for folder in folders.values():
                     write_files(folder, origins.files)
@@ -218,20 +217,8 @@ class _Work:
         self.path = out.parent / f".{out.name}.parts-{digest}"
         self.blocks = len(source.blocks)
         self.resumable = not any(getattr(block, "local", False) for block in source.blocks)
-        self.plan = StagePlan(
-            self.path,
-            source.x,
-            source.y,
-            source.weight,
-            source.mask,
-            source.table,
-            {name: Role(role) for name, role in source.roles.items()},
-            source.channels,
-            encoding,
-            seed,
-            shuffle,
-            Rules(splits, source.split, seed=seed),
-        )
+        rules = Rules(splits, source.split, seed=seed)
+        self.plan = StagePlan(self.path, replace(source, blocks=()), encoding, seed, shuffle, rules)
 
     def others(self) -> list[Path]:
         """The folders of attempts with other samples or options."""
@@ -283,17 +270,19 @@ class _Work:
         """The second pass. trains: whether the first split is for training. Returns the finished folder of each split;
         the only one is named ""."""
         splits = [split for split, count in enumerate(layout.nshards) if count]
-        nbytes = sum(column.nbytes for column in layout.columns)
-        told = json.dumps([layout.window, layout.nshards, layout.columns, layout.encoders.to_json()], default=repr)
+        nbytes = sum(column.nbytes for column in layout.schema.columns)
+        told = json.dumps(
+            [layout.window, layout.nshards, layout.schema.columns, layout.schema.encoders.to_json()], default=repr
+        )
         digest = hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
         folders = {split: self.path / f"shards-{digest}" / SPLITS[split] for split in splits}
         tasks = [(split, index) for split in splits for index in range(layout.nshards[split])]
         bar.begin("writing", len(tasks))
-        results: dict[int, tuple[Shard, dict[str, Statistics]]] = {}
+        results: dict[int, Written] = {}
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
 
-        def report(place: int, result: tuple[Shard, dict[str, Statistics]], new: bool = True) -> None:
+        def report(place: int, result: Written, new: bool = True) -> None:
             bar.advance(result[0].samples, result[0].samples * nbytes, new=new)
 
         for place, (split, index) in enumerate(tasks):
@@ -317,7 +306,16 @@ class _Work:
             results |= gather(client, submit, report, {place: f"shard {index}" for place, (_, index) in left.items()})
         for split, folder in folders.items():
             found = [results[place] for place, (own, _) in enumerate(tasks) if own == split]
-            _finish(layout, split, folder, found, durable, trains=trains and split == 0)
+            for path in (*folder.glob("shard-*.json"), *folder.glob("shard-*.moments")):
+                path.unlink()
+            order = layout.order if split == 0 else f"{layout.order}, {SPLITS[split]}"
+            how: dict[str, Any] = {
+                "order": order,
+                "notes": layout.notes,
+                "trains": trains and split == 0,
+                "durable": durable,
+            }
+            finish(folder, layout.schema, layout.window, found, **how)
         return {SPLITS[split] if len(splits) > 1 else "": folder for split, folder in folders.items()}
 
     def leave(self) -> None:
@@ -329,52 +327,6 @@ class _Work:
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _finish(
-    layout: Layout,
-    split: int,
-    folder: Path,
-    results: Sequence[tuple[Shard, dict[str, Statistics]]],
-    durable: bool,
-    *,
-    trains: bool,
-) -> None:
-    statistics = results[0][1]
-    for _, other in results[1:]:
-        statistics = {name: found.merge(other[name]) for name, found in statistics.items()}
-    samples = sum(shard.samples for shard, _ in results)
-    notes = [*layout.notes, *(_constant(layout, statistics, samples) if trains else ())]
-    for path in (*folder.glob("shard-*.json"), *folder.glob("shard-*.moments")):
-        path.unlink()
-    finish(
-        folder,
-        layout.schema,
-        statistics,
-        [shard for shard, _ in results],
-        layout.window,
-        order=layout.order if split == 0 else f"{layout.order}, {SPLITS[split]}",
-        notes=notes,
-        durable=durable,
-    )
-
-
-def _constant(layout: Layout, statistics: Mapping[str, Statistics], samples: int) -> list[str]:
-    """What to say of features and targets that have the same value in all training samples."""
-    notes = []
-    for column in layout.columns:
-        if column.role not in (Role.FEATURE, Role.TARGET) or samples < 2:
-            continue
-        same = np.flatnonzero(np.array(statistics[column.name].in_column(column).std) == 0)
-        if not same.size:
-            continue
-        names = [column.names[place] if column.names else str(place) for place in same[:MAX_NAMES_SHOWN].tolist()]
-        shown = ", ".join(names) + (", ..." if same.size > MAX_NAMES_SHOWN else "")
-        whole = column.num_statistics == 1
-        which = "" if whole else f": {same.size} of {column.num_statistics} values ({shown})"
-        notes.append(f"column {column.name!r} is constant in the training samples{which}")
-        logger.warning("%s. Leave it out unless new samples differ.", notes[-1])
-    return notes
 
 
 def _put_in_place(folders: Mapping[str, Path], out: Path, overwrite: bool, durable: bool) -> None:

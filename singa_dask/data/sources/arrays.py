@@ -10,13 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from singa_dask.data.columns import MAX_RANK, Channels
+from singa_dask.data.columns import MAX_RANK, Channels, X, Y
 from singa_dask.data.schema import Reading, check_courses
 from singa_dask.data.sources.files import Rows, RowsBlock, check_sample, cut_rows
 from singa_dask.data.sources.patches import Cutting, blocks_of
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Wanted
-from singa_dask.data.writer import X, Y
 from singa_dask.errors import DataError, nearest
 
 logger = logging.getLogger(__name__)

@@ -14,14 +14,12 @@ from typing import Any
 import h5py
 import numpy as np
 
-from singa_dask.data.columns import Channels, Role
 from singa_dask.data.sources.arrays import Dataset, array_sources, listing, unwritten
 from singa_dask.data.sources.conventions import decoded, decoded_type, packing
-from singa_dask.data.sources.files import Rows, RowsBlock, find_files, reading
+from singa_dask.data.sources.files import Rows, find_files, reading
 from singa_dask.data.sources.patches import Patches
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Names, Wanted
-from singa_dask.data.writer import MASK, WEIGHT, X, Y
 from singa_dask.errors import DataError
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5", ".nxs")
@@ -61,24 +59,6 @@ def load(
 def contents(source: str | Path) -> str:
     """The datasets of the first file, one a line. Raises DataError."""
     return listing(_list(find_files(source, SUFFIXES)[0]))
-
-
-def lying(source: Source) -> tuple[list[Path], dict[str, tuple[str, Role]], dict[str, Channels]]:
-    """The files of a source of `load`, the dataset and role of each column of shards, and where its channels are."""
-    blocks = [block for block in source.blocks if isinstance(block, RowsBlock)]
-    files = list(dict.fromkeys(rows.path for block in blocks for rows in block.rows))
-    names = {name: X if len(source.x) == 1 else name for name in source.x}
-    names |= {name: Y if len(source.y) == 1 else name for name in source.y}
-    roles = dict.fromkeys(source.x, Role.FEATURE)
-    for name in source.y:
-        dataset = _find(files[0], blocks[0].columns[name], False)
-        whole = dataset is not None and dataset.dtype.kind in "iu" and len(dataset.shape) in (1, 3)
-        roles[name] = source.roles.get(name, Role.LABEL if whole else Role.TARGET)
-    for given, own, role in ((source.weight, WEIGHT, Role.WEIGHT), (source.mask, MASK, Role.MASK)):
-        if given is not None:
-            names[given], roles[given] = own, role
-    datasets = {own: (blocks[0].columns[name], roles[name]) for name, own in names.items()}
-    return files, datasets, {names[name]: channels for name, channels in source.channels.items()}
 
 
 @contextmanager

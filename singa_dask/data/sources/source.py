@@ -45,11 +45,14 @@ class Source:
     blocks: in the order of the samples. x: the raw columns with the features: arrays, or the one-dimensional columns
     of a table, which become one vector. y: those with labels or targets. weight, mask: their columns. roles: of
     columns of y, Role.LABEL or Role.TARGET; by default it is chosen by the values. channels: of arrays, by raw column;
-    a missing entry is chosen by the shape. classes: names of the classes, by raw column. ordered: whether the order of
+    a missing entry is chosen by the shape. classes: names of the classes, or of the symbols that a
+    feature holds, by raw column. ordered: whether the order of
     the samples is part of the data, so that they must not be shuffled. name: for messages, such as the path.
     nbytes: of all samples, at least. split: the raw columns that say which split a sample is in, by the names that the
     user gave. reading: how they are read. outputs: those of the net that they train, if it is known: integers below it
-    that are labels keep their numbers. cuttings: where the samples are patches, those of each file.
+    that are labels keep their numbers. places: labels are the numbers of the classes even where these are called by
+    other numbers. window: samples per window, if it matters. cuttings: where the samples are patches, those of each
+    file.
     """
 
     name: str
@@ -61,11 +64,13 @@ class Source:
     table: bool = False
     roles: Mapping[str, Role] = field(default_factory=dict)
     channels: Mapping[str, Channels] = field(default_factory=dict)
-    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     split: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     ordered: bool = False
     nbytes: int = 0
     reading: Reading = field(default_factory=Reading)
     outputs: int | None = None
+    places: bool = False
+    window: int | None = None
     cuttings: Sequence[Cutting] = ()

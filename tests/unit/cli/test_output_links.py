@@ -4,10 +4,11 @@ import os
 
 import numpy as np
 import pytest
+from support.shards import write_shards
 from support.special_files import CALLED, intact, put
 
 from singa_dask import updaters
-from singa_dask.data import Manifest, write_shards
+from singa_dask.data import Manifest
 from singa_dask.data.resolve import _lock
 from singa_dask.inference.files import Output, Predicted, writing
 from singa_dask.job import Job, job_to_text

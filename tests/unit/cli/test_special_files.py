@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from support.shards import write_shards
 from support.special_files import CALLED, put
 
-from singa_dask.data import write_shards
 from singa_dask.data.sources.files import find_files
 from singa_dask.errors import DataError
 

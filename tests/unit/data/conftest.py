@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.shards import write_shards
 
-from singa_dask.data import Manifest, write_shards
+from singa_dask.data import Manifest
 
 TOTAL = 203
 

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from support.shards import write_shards
 
 from singa_dask.data import (
     Loader,
@@ -14,7 +15,6 @@ from singa_dask.data import (
     numba_gather,
     resolve_normalisation,
     store_info,
-    write_shards,
 )
 from singa_dask.data.columns import DTYPES, Role, guess_channels, stored_dtype
 from singa_dask.data.manifest_reader import read_description

@@ -8,9 +8,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
+from support.shards import write_shards
 
 from singa_dask import Classifier, Model, Regressor, layers, load, shard
-from singa_dask.data import write_shards
 from singa_dask.data.containers import dense, native
 from singa_dask.errors import DataError
 

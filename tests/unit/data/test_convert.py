@@ -56,7 +56,7 @@ def mnist_folder(tmp_path: Path) -> Path:
 
 def test_idx_files_become_two_splits_in_the_published_order(tmp_path, mnist_folder, caplog):
     made = shard_files("mnist", tmp_path / "out", 2, source=mnist_folder, shuffle=False)
-    x, y = stored(made["train"]).values()
+    x, y, _ = stored(made["train"]).values()
     with gzip.open(mnist_folder / "train-images-idx3-ubyte.gz") as file:
         np.testing.assert_array_equal(x[..., 0], np.frombuffer(file.read()[16:], np.uint8).reshape(40, 5, 4))
     np.testing.assert_array_equal(y, list((mnist_folder / "train-labels-idx1-ubyte").read_bytes()[8:]))

@@ -93,7 +93,7 @@ def test_datasets_and_mappings_have_several_columns(tmp_path):
     frame = xr.Dataset({"a": ("s", x[:, 0, 0, 0]), "b": (("s", "k"), x[:, :, 0, 0])})
     got, manifest = written(tmp_path, frame, {"kind": y, "value": x[:, 0, 0, 1]})
     assert [(column.name, column.role) for column in manifest.columns] == [
-        ("a", "feature"), ("b", "feature"), ("kind", "label"), ("value", "target"), ("row", "row"),
+        ("a", "feature"), ("b", "feature"), ("kind", "label"), ("value", "target"),
     ]  # fmt: skip
     np.testing.assert_array_equal(got["b"], x[:, :, 0, 0])
 
@@ -284,4 +284,4 @@ def test_workers_that_do_not_share_the_folder_are_named_before_the_work(tmp_path
 )
 def test_classes_labels_and_targets_can_be_said(tmp_path, y, options, columns):
     _, manifest = written(tmp_path, samples(2), y, **options)
-    assert [(column.name, column.role, column.classes) for column in manifest.columns[1:-1]] == columns
+    assert [(column.name, column.role, column.classes) for column in manifest.columns[1:]] == columns

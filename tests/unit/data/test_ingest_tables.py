@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from support.blocks import stored, write_rows
 
 from singa_dask import shard
+from singa_dask.data.columns import Role
 from singa_dask.data.encoders import Encoder, Encoders
 from singa_dask.data.load import load
 from singa_dask.data.manifest_reader import read_description
@@ -229,10 +230,10 @@ TEXTS = ["dog", "cat", "dog", "emu"] * 5
         ),
         (np.linspace(0, 1, 90), {}, ("target", "float64", None), np.linspace(0, 1, 90), ""),
         (1.0 * EVEN, {}, ("target", "float64", None), EVEN, "holds only 2 different numbers (0, 1)"),
-        (1.0 * EVEN, {"roles": {"label": "label"}}, ("label", "int64", 2), EVEN, ""),
+        (1.0 * EVEN, {"roles": {"label": Role.LABEL}}, ("label", "int64", 2), EVEN, ""),
         (np.arange(60).reshape(20, 3), {}, ("target", "int64", None), np.arange(60).reshape(20, 3), ""),
-        (np.arange(20) * 10, {"roles": {"label": "target"}}, ("target", "int64", None), np.arange(20) * 10, ""),
-        (np.arange(100), {"roles": {"label": "label"}}, ("label", "int64", 100), np.arange(100), ""),
+        (np.arange(20) * 10, {"roles": {"label": Role.TARGET}}, ("target", "int64", None), np.arange(20) * 10, ""),
+        (np.arange(100), {"roles": {"label": Role.LABEL}}, ("label", "int64", 100), np.arange(100), ""),
         (EVEN, {"classes": {"label": NAMES}}, ("label", "int64", NAMES), EVEN, ""),
         (np.array(["c", "a"] * 10), {"classes": {"label": NAMES}}, ("label", "int64", NAMES), [2, 0] * 10, ""),
     ],

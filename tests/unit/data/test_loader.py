@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.shards import write_shards
 
-from singa_dask.data import Loader, SequenceStream, Stream, StreamConf, write_shards
+from singa_dask.data import Loader, SequenceStream, Stream, StreamConf
 from singa_dask.data import loader as loader_module
 from singa_dask.data.buffer_pool import BufferPool
 from singa_dask.data.stream import AnyStream, stream_of

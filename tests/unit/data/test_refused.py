@@ -8,6 +8,7 @@ import pytest
 from support.blocks import write_rows
 
 from singa_dask import shard
+from singa_dask.data.columns import Role
 from singa_dask.errors import ConfigError, DataError
 
 NINE = {"x": np.arange(9.0)}
@@ -15,7 +16,7 @@ ROWS = np.arange(40.0)
 TARGETS = np.ones((40, 3))
 WITH_Y = {"y": ("y",)}
 NAMED = WITH_Y | {"classes": {"y": ("a", "b", "c")}}
-LABELLED = WITH_Y | {"roles": {"y": "label"}}
+LABELLED = WITH_Y | {"roles": {"y": Role.LABEL}}
 TABLE = {"x": ("a",), "table": True}
 
 
@@ -52,7 +53,7 @@ def columns(y, **more):
             DataError,
             r"samples have the shape \(3,\), but from sample 10 on \(4,\)",
         ),
-        ([columns(np.arange(8), x=np.arange(9))], WITH_Y, DataError, "0-9: 'x' has 9 rows, but 'y' has 8"),
+        ([columns(np.arange(8), x=np.arange(9))], WITH_Y, DataError, r"'x' has 9 rows, but 'y' has 8.*\(In 0-9\.\)"),
         # masks and weights
         (
             columns(TARGETS, m=TARGETS[:, :2]),

@@ -12,10 +12,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from support.shards import write_shards
 from support.special_files import put
 
 from singa_dask import load
-from singa_dask.data import Manifest, ShardFolder, write_shards
+from singa_dask.data import Manifest, ShardFolder
 from singa_dask.data.schema import Schema
 from singa_dask.data.shards import window_hash
 from singa_dask.errors import DataError

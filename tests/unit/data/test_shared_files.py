@@ -6,10 +6,11 @@ from socket import gethostname
 import numpy as np
 import pytest
 from distributed.core import CommClosedError
+from support.shards import write_shards
 from support.sources import write_file
 from support.views import OtherMachine
 
-from singa_dask.data import shard_files, shared_files, write_shards
+from singa_dask.data import shard_files, shared_files
 from singa_dask.data.shared_files import SharedFiles, View, check_shared, in_place_files, in_words, other_views
 from singa_dask.errors import ClusterError, ConfigError
 

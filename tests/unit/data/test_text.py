@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.blocks import stored
+from support.shards import write_shards
+from support.sources import read_all
 
-from singa_dask.data import Manifest, first_difference, shard_files, vocabulary, write_shards
+from singa_dask.data import Manifest, first_difference, shard_files, vocabulary
 from singa_dask.data.converters import text
 from singa_dask.errors import ConfigError, DataError
 
@@ -45,7 +47,7 @@ def test_characters_keep_their_order_and_are_numbered_in_sorted_order(tmp_path, 
 def test_any_text_comes_back(tmp_path_factory, content):
     source = written(tmp_path_factory.mktemp("text"), content)
     split = text.load(source)[""]
-    assert "".join(split.classes[int(number)] for number in split.features[:, 0]) == content
+    assert "".join(split.classes["x"][int(number)] for number in read_all(split)["x"][:, 0]) == content
 
 
 def test_a_given_vocabulary_counts_in_its_order(tmp_path):
@@ -71,7 +73,7 @@ SENTENCE = "the cat\nand the  Dog and a cat and"
 )
 def test_symbols_are_numbered(tmp_path, content, options, classes, numbers):
     split = text.load(written(tmp_path, content), **options)[""]
-    assert (split.classes, split.features[:, 0].tolist()) == (classes, numbers)
+    assert (split.classes["x"], read_all(split)["x"][:, 0].tolist()) == (classes, numbers)
 
 
 def test_the_end_of_the_text_is_for_validation(tmp_path):
@@ -97,7 +99,7 @@ def test_the_end_of_the_text_is_for_validation(tmp_path):
         ("", {}, "input.txt: has no chars"),
         (" \n", {"unit": "word"}, "input.txt: has no words"),
         (b"\xfcber", {}, r"input\.txt: is not UTF-8 text \(byte 0, 0xfc\)"),
-        ("abc", {"shuffle": True}, "shuffle: text cannot be shuffled"),
+        ("abc", {"shuffle": True}, "shuffle: the order of the samples of .* matters"),
     ],
 )
 def test_faults_are_errors(tmp_path, content, options, fault):

@@ -6,18 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.shards import write_shards
 
 from singa_dask import shard
-from singa_dask.data import (
-    Loader,
-    Manifest,
-    StreamConf,
-    make_stream,
-    series_starts,
-    store_info,
-    stream_of,
-    write_shards,
-)
+from singa_dask.data import Loader, Manifest, StreamConf, make_stream, series_starts, store_info, stream_of
 from singa_dask.data.columns import Column, Role
 from singa_dask.data.manifest import Shard
 from singa_dask.data.schema import Schema

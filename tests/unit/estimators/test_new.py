@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from support.shards import write_shards
 
 from singa_dask import load_model, shard
 from singa_dask.cli import main
-from singa_dask.data import shard_files, write_shards
+from singa_dask.data import shard_files
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.estimators.new import write_job
 from singa_dask.job import Job

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.gradients import check_gradients
 from support.programs import program
+from support.sources import read_all
 
 from singa_dask.algorithms import BPTT
 from singa_dask.data.converters import text
@@ -161,7 +162,7 @@ def test_the_classes_of_the_job_are_those_of_tinyshakespeare(own):
     raw = Path(os.environ.get("SINGA_DASK_DATA", "")) / "tinyshakespeare" / "input.txt"
     if not raw.is_file():
         pytest.skip("tinyshakespeare is not in the folder named by SINGA_DASK_DATA")
-    words = text.load(raw, unit="word", vocab_size=3720, validation=0.1)["train"].features
+    words = read_all(text.load(raw, unit="word", vocab_size=3720, validation=0.1)["train"])["x"]
     counts = np.bincount(words[:, 0].astype(int), minlength=3720)
     loss = load_job((FOLDER / "job.conf").read_text()).neuralnet.layer[-1]
     assert json.loads(loss.user_conf)["starts"] == own.class_starts(counts, 100)

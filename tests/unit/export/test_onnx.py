@@ -4,9 +4,10 @@ import numpy as np
 import onnxruntime
 import pytest
 from google.protobuf import text_format
+from support.shards import write_shards
 from support.user_layers import Same
 
-from singa_dask.data import Manifest, write_shards
+from singa_dask.data import Manifest
 from singa_dask.data.normalise import make_normaliser, resolve_normalisation
 from singa_dask.errors import ConfigError
 from singa_dask.export.onnx import export

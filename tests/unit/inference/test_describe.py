@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from support.shards import write_shards
 
 from singa_dask import Job, layers, updaters
 from singa_dask.cli.data import describe as command
-from singa_dask.data import write_shards
 from singa_dask.data.convert import shard_files
 from singa_dask.errors import CheckpointError, ConfigError, DataError
 from singa_dask.inference.describe import describe

@@ -6,10 +6,10 @@ from socket import gethostname
 
 import numpy as np
 import pytest
+from support.shards import write_shards
 
 from singa_dask import load_model
 from singa_dask.comm.threads import run_threads
-from singa_dask.data import write_shards
 from singa_dask.errors import CheckpointError
 from singa_dask.inference.evaluate import measure, model_of, restore_net
 from singa_dask.job import Job, job_to_text

@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray
+from support.shards import write_shards
 from support.views import OtherMachine
 
 from singa_dask import Job, Model, layers, shard, updaters
-from singa_dask.data import shard_files, write_shards
+from singa_dask.data import shard_files
 from singa_dask.data.load import load
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, DataError, NotFinite
 from singa_dask.inference import blocks as blocks_module

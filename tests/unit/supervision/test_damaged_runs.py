@@ -6,9 +6,9 @@ from functools import partial
 
 import numpy as np
 import pytest
+from support.shards import write_shards
 from support.special_files import CALLED, put
 
-from singa_dask.data import write_shards
 from singa_dask.errors import CheckpointError, SingaError
 from singa_dask.job import Job
 from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss

@@ -6,8 +6,9 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from support.shards import write_shards
 
-from singa_dask.data import Manifest, write_shards
+from singa_dask.data import Manifest
 from singa_dask.data.load import load as load_data
 from singa_dask.errors import CheckpointError, ConfigError, DataError
 from singa_dask.job import Job
@@ -78,12 +79,10 @@ def test_an_earlier_run_keeps_its_data(run, tmp_path):
         train(tmp_path / "run/job.conf", processes=False, workspace=tmp_path / "again", display=Display())
 
 
-@pytest.mark.parametrize("plain", [False, True])
-def test_records_of_sequences_keep_their_order(run, tmp_path, plain):
+def test_records_of_sequences_keep_their_order(run, tmp_path):
     inputs = [RecordInput("data", batchsize=4, sequence=10)]
     net = [GRU("cell", dim_hidden=4), InnerProduct("scores", num_output=2), SoftmaxLoss("loss")]
-    given = Arrays(X, Y, plain=plain)
-    run(job(inputs, net, unroll_len=10, alg="kBP"), given, validation=given)
+    run(job(inputs, net, unroll_len=10, alg="kBP"), (X, Y), validation=(X, Y))
     folders = [manifest.parent for manifest in (tmp_path / "run").rglob("manifest.json")]
     assert len(folders) == 2
     for folder in folders:
@@ -136,7 +135,7 @@ def test_the_validation_of_weighted_data_weighs_too(run):
 
 
 def test_arrays_may_come_with_the_options_of_the_writer(tmp_path):
-    proto = given(tmp_path, Arrays(X, Y, options={"classes": ["no", "yes"]}, plain=True))
+    proto = given(tmp_path, Arrays(X, Y, options={"classes": ["no", "yes"]}))
     assert Manifest.load(inputs(proto, Phase.kTrain)["data"].path).targets.classes == ("no", "yes")
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from sklearn import metrics as sk
+from support.shards import write_shards
 
 import singa_dask
 from singa_dask import load_model
 from singa_dask.cli import main
-from singa_dask.data import write_shards
 from singa_dask.errors import ConfigError, TrainingError
 from singa_dask.job import ClusterTopology, Job
 from singa_dask.layers import EuclideanLoss, InnerProduct, RecordInput, SoftmaxLoss

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from support.shards import write_shards
 from support.topologies import run_topology
 from support.trained import assert_alike, saved_at
 
-from singa_dask.data import write_shards
 from singa_dask.errors import CheckpointError
 from singa_dask.job import Job
 from singa_dask.training.checkpoint import fitting

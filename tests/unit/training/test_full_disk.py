@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from support.commands import run_here
 from support.limits import small_disk
+from support.shards import write_shards
 
 from singa_dask import Job, Model, layers, updaters
-from singa_dask.data import write_shards
 from singa_dask.inference.raw_file import RawFile
 from singa_dask.job import job_to_text
 from singa_dask.job.job_pb2 import Phase

@@ -8,9 +8,9 @@ import subprocess
 import numpy as np
 import pytest
 from support.commands import COMMAND
+from support.shards import write_shards
 
 from singa_dask import Job, layers, train, updaters
-from singa_dask.data import write_shards
 from singa_dask.errors import ConfigError
 from singa_dask.job import job_to_text
 

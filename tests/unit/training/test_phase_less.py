@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from support.shards import write_shards
 
 from singa_dask import load_model
-from singa_dask.data import write_shards
 from singa_dask.errors import ConfigError
 from singa_dask.inference.blocks import own_blocks
 from singa_dask.inference.evaluate import measure, model_of, restore_net

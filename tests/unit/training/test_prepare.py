@@ -4,9 +4,9 @@ import h5py
 import numpy as np
 import pytest
 from support.hybrid import HYBRID
+from support.shards import write_shards
 
 from singa_dask import algorithms, layers, updaters
-from singa_dask.data import write_shards
 from singa_dask.errors import ConfigError
 from singa_dask.job import ClusterTopology, Job
 from singa_dask.training.prepare import prepare, training_data

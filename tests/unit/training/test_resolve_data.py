@@ -8,9 +8,10 @@ from contextlib import nullcontext
 import numpy as np
 import pandas as pd
 import pytest
+from support.shards import write_shards
 
 from singa_dask import layers, shard, updaters
-from singa_dask.data import StreamConf, write_shards
+from singa_dask.data import StreamConf
 from singa_dask.data.plan import own_windows
 from singa_dask.errors import ConfigError
 from singa_dask.job import Job
@@ -68,7 +69,7 @@ def normalising(tmp_path, test: dict) -> Job:
 
 def test_test_data_are_normalised_as_the_training_data(tmp_path, caplog):
     write_shards(tmp_path / "train", X, np.arange(400) % 3, classes=["a", "b", "c"])
-    write_shards(tmp_path / "test", X + 5, np.arange(400) % 3)
+    write_shards(tmp_path / "test", X + 5, np.arange(400) % 3, classes=["a", "b", "c"])
     prepared = prepare(normalising(tmp_path, {"normalise": True}))
     train, test = (layer.store_conf for layer in prepared.job.neuralnet.layer[:2])
     np.testing.assert_allclose(train.mean, X.mean(0), rtol=1e-5)

@@ -104,12 +104,12 @@ def test_a_fault_of_the_disk_half_way_leaves_no_rank_waiting(tmp_path, monkeypat
     before = checkpoints.save(Checkpoint(1, 0, "", {"w": WHOLE}), path_of(tmp_path, 1)).read_bytes()
     calls = []
 
-    def breaks(self, offset, block):
+    def breaks(descriptor, offset, block):
         calls.append(offset)
         if len(calls) == 3:
             raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(checkpoint_file._File, "write", breaks)
+    monkeypatch.setattr(checkpoint_file, "write_at", breaks)
 
     def member(comm):
         worker = Worker(comm)

@@ -4,9 +4,10 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from support.shards import write_shards
 from support.trained import train_group
 
-from singa_dask.data import shard_files, write_shards
+from singa_dask.data import shard_files
 from singa_dask.errors import ConfigError
 from singa_dask.inference import evaluate
 from singa_dask.inference.blocks import own_blocks

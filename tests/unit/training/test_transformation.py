@@ -4,10 +4,10 @@ import os
 
 import numpy as np
 import pytest
+from support.shards import write_shards
 from support.trained import assert_alike, saved_at, train_group
 
 from singa_dask import Classifier, Job, Regressor, load_model, train, transforms
-from singa_dask.data import write_shards
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.layers import Convolution, InnerProduct, MSELoss, RecordInput, SoftmaxLoss
 from singa_dask.training.prepare import prepare

@@ -4,11 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from support.shards import write_shards
 
 from singa_dask import layers, updaters
 from singa_dask.algorithms import BP
 from singa_dask.algorithms.evaluation import Evaluator
-from singa_dask.data import write_shards
 from singa_dask.errors import ConfigError
 from singa_dask.inference.described import KnownData
 from singa_dask.inference.feeding import feed_of, normalised

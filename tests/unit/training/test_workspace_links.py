@@ -14,9 +14,9 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from support.shards import write_shards
 from support.special_files import CALLED, intact, put
 
-from singa_dask.data import write_shards
 from singa_dask.errors import ConfigError
 from singa_dask.job import Job
 from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss

@@ -13,9 +13,10 @@ import h5py
 import numpy as np
 import pytest
 from support.limits import few_files, little_memory, small_disk
+from support.shards import write_shards
 from support.sources import CONTENT, write_file
 
-from singa_dask.data import Manifest, write_shards
+from singa_dask.data import Manifest
 from singa_dask.data.convert import shard_files
 from singa_dask.data.shards import ShardFolder
 from singa_dask.errors import DataError

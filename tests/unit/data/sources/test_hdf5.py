@@ -12,7 +12,6 @@ from support.sources import read_all, write_file
 
 from singa_dask.data import Loader, ShardFolder, make_stream, shard_files
 from singa_dask.data.columns import Channels, Role
-from singa_dask.data.in_place import index
 from singa_dask.data.sources import files, hdf5
 from singa_dask.errors import DataError
 from singa_dask.job.job_pb2 import Phase, StoreProto
@@ -86,7 +85,6 @@ def test_every_column_has_its_role_and_name(path, tmp_path):
     made = shard_files("hdf5", tmp_path / "out", 2, source=path, channels="first", shuffle=False, **names)[""]
     assert [(column.name, column.role) for column in made.columns] == [
         ("X", Role.FEATURE), ("v", Role.FEATURE), ("y", Role.TARGET), ("weight", Role.WEIGHT), ("mask", Role.MASK),
-        ("row", Role.ROW),
     ]  # fmt: skip
     assert (made.columns[0].channels, len(made.shards)) == (Channels.FIRST, 2)
     expected = (FIELDS, np.stack([NUMBERS, 2 * NUMBERS], axis=1), NUMBERS * (NUMBERS > 20), NUMBERS, NUMBERS > 20)
@@ -151,7 +149,9 @@ def test_unknown_filters_name_the_plugin(path, monkeypatch):
 # In place
 
 
-DATASETS = {"x": ("data/fields", Role.FEATURE), "y": ("data/energy", Role.TARGET), "kind": ("kind", Role.LABEL)}
+def index(source, out):
+    names = {"x": "data/fields", "target": "data/energy", "label": "kind"}
+    return shard_files("hdf5", out, source=source, in_place=True, window=8, **names)[""]
 
 
 @pytest.fixture
@@ -164,6 +164,7 @@ def runs(tmp_path):
             {
                 "data/fields": draw.normal(size=(rows, 3, 6, 6)).astype(np.float32),
                 "data/energy": draw.normal(size=rows),
+                "data/power": draw.random(rows),
                 "kind": draw.integers(0, 4, rows).astype(np.int32),
             },
         )
@@ -173,11 +174,11 @@ def runs(tmp_path):
 
 def test_files_are_read_where_they_lie(runs, tmp_path, pool):
     before = [path.read_bytes() for path in runs]
-    manifest = index(runs, tmp_path / "out", DATASETS, window=8)
+    manifest = index(tmp_path / "run*.h5", tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["manifest.json", "statistics.h5"]
     assert [path.read_bytes() for path in runs] == before
-    x, y, kind = manifest.columns
-    assert (x.channels, y.dtype, kind.classes) == (Channels.FIRST, "float64", 4)
+    x, kind, energy = manifest.columns
+    assert (x.channels, kind.dtype, kind.classes, energy.dtype) == (Channels.FIRST, "int32", 4, "float64")
     ShardFolder(manifest).verify()
     every = [h5py.File(path) for path in runs]
     fields = np.concatenate([file["data/fields"][()] for file in every])
@@ -191,15 +192,26 @@ def test_files_are_read_where_they_lie(runs, tmp_path, pool):
 
 @pytest.mark.parametrize(("role", "expected"), [("y", Role.LABEL), ("target", Role.TARGET)])
 def test_columns_have_the_roles_that_were_named(runs, tmp_path, role, expected):
-    names = {"x": "data/fields", role: "kind", "weight": "data/energy"}
+    names = {"x": "data/fields", role: "kind", "weight": "data/power"}
     manifest = shard_files("hdf5", tmp_path / "out", source=runs[0], in_place=True, **names)[""]
     assert [(column.name, column.role, column.dataset) for column in manifest.columns] == [
-        ("x", Role.FEATURE, "data/fields"), ("y", expected, "kind"), ("weight", Role.WEIGHT, "data/energy"),
+        ("x", Role.FEATURE, "data/fields"), ("y", expected, "kind"), ("weight", Role.WEIGHT, "data/power"),
     ]  # fmt: skip
 
 
+def test_labels_keep_their_numbers_where_they_lie(runs, tmp_path, caplog):
+    with h5py.File(runs[1], "r+") as file:
+        file["kind"][:] = 6
+    manifest = index(tmp_path / "run*.h5", tmp_path / "out")
+    assert manifest.column("kind").classes == 7 and not caplog.records
+    with h5py.File(runs[1], "r+") as file:
+        file["kind"][:] = -6
+    with pytest.raises(DataError, match="labels must be at least 0"):
+        index(tmp_path / "run*.h5", tmp_path / "negative")
+
+
 def test_a_file_that_changed_is_noticed(runs, tmp_path):
-    manifest = index(runs, tmp_path / "out", DATASETS, window=8)
+    manifest = index(tmp_path / "run*.h5", tmp_path / "out")
     with h5py.File(runs[1], "r+") as file:
         file["data/energy"][3] += 1
     with pytest.raises(DataError, match=r"run1\.h5: window 0 .* is damaged"):
@@ -211,8 +223,14 @@ def test_a_file_that_changed_is_noticed(runs, tmp_path):
     [
         (lambda f: f.create_dataset("data/energy", data=np.ones(30), chunks=(10,)), "chunked.*--in-place"),
         (lambda f: f.create_dataset("data/energy", data=np.ones(30, ">f4")), "holds >f4.*--in-place"),
-        (lambda f: f.create_dataset("data/energy", data=np.ones(29)), "30 in 'data/fields', 29 in 'data/energy'"),
-        (lambda f: f.create_dataset("data/energy", data=np.full(30, np.nan)), "sample 0 of 'data/energy'.*not finite"),
+        (
+            lambda f: f.create_dataset("data/energy", data=np.ones(29)),
+            "has 30 samples, but data/energy has 29",
+        ),
+        (
+            lambda f: f.create_dataset("data/energy", data=np.full(30, np.nan)),
+            "30 value.*NaN, the first in sample 0.*--in-place",
+        ),
         (lambda f: f.__setitem__("data/energy", h5py.SoftLink("/kind")), "link.*--in-place"),
         (lambda f: None, "no dataset 'data/energy'"),
     ],
@@ -222,5 +240,5 @@ def test_what_does_not_suit_is_converted_instead(runs, tmp_path, change, fault):
         del file["data/energy"]
         change(file)
     with pytest.raises(DataError, match=fault):
-        index(runs[:1], tmp_path / "out", DATASETS)
+        index(runs[0], tmp_path / "out")
     assert not (tmp_path / "out").exists()
