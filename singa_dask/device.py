@@ -1,4 +1,4 @@
-"""Where tensors live: the CPU, or a GPU. The names are Apache SINGA's."""
+"""Where tensors live and what type their numbers have. The names are Apache SINGA's."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import logging
 from functools import cache, cached_property
 from typing import Any
 
+import numpy as np
+
 from singa_dask.ops import get_ops
+from singa_dask.tape.state import state
 
 log = logging.getLogger(__name__)
 
 
 class Device:
-    """kind: "cpu" or "gpu". id: of the GPU. ops: what computes there."""
+    """kind: "cpu" or "gpu". id: of the GPU. dtype: in which it computes. ops: what computes there."""
 
-    def __init__(self, kind: str, device_id: int = 0) -> None:
-        self.kind, self.id = kind, device_id
+    def __init__(self, kind: str, device_id: int = 0, dtype: Any = np.float32) -> None:
+        self.kind, self.id, self.dtype = kind, device_id, np.dtype(dtype)
 
     @cached_property
     def ops(self) -> Any:
-        return get_ops(self.kind, device_id=self.id)
+        return get_ops(self.kind, self.dtype, device_id=self.id)
 
     def SetRandSeed(self, seed: int) -> None:
         """Seed initial parameters, dropout and what tensors draw from now on; see autograd.set_seed."""
-        from singa_dask import autograd
-
-        autograd.set_seed(seed)
+        state.set_seed(seed)
 
     def Sync(self) -> None:
         """Return when the device has computed everything that it was given."""
@@ -33,16 +34,25 @@ class Device:
             self.ops.xp.cuda.Device(self.id).synchronize()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (get_default_device, ()) if self.kind == "cpu" else (create_cuda_gpu_on, (self.id,))
+        return (_cpu, (self.dtype,)) if self.kind == "cpu" else (create_cuda_gpu_on, (self.id,))
 
     def __repr__(self) -> str:
         return self.kind if self.kind == "cpu" else f"gpu:{self.id}"
 
 
-@cache
 def get_default_device() -> Device:
-    """The CPU."""
-    return Device("cpu")
+    """The CPU, computing in the default type."""
+    return _cpu(state.dtype)
+
+
+def set_default_dtype(dtype: Any) -> None:
+    """Let the default device compute in float32 or float64 from now on."""
+    state.dtype = np.dtype(dtype)
+
+
+@cache
+def _cpu(dtype: Any) -> Device:
+    return Device("cpu", dtype=dtype)
 
 
 @cache

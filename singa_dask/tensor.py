@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,38 +10,38 @@ import numpy as np
 
 from singa_dask.device import Device, get_default_device
 from singa_dask.errors import DataError
+from singa_dask.functions import detach, equal, not_equal, transpose
+from singa_dask.functions.operators import Operators, is_operand
+from singa_dask.functions.primitive import Primitive
+from singa_dask.tape.state import remembers, state
+from singa_dask.tape.tape import Call
 
 if TYPE_CHECKING:
-    from singa_dask.autograd.tape import Call
     from singa_dask.layers.param import Param
 
-float32, int32 = np.float32, np.int32
-_draw = np.random.default_rng(0)
-_numbers = itertools.count(1)
+float32, float64, int32 = np.float32, np.float64, np.int32
 
 
-class Tensor:
+class Tensor(Operators):
     """An array on a device.
 
-    Images are (B, C, H, W), as in SINGA: `copy_from_numpy` takes this order, and `to_numpy` gives it. Other arrays of
-    three or more axes have their channels second too. array: as layers compute with it, channels last. data: the same,
-    for collective operations, which work in place. requires_grad: whether a parameter was used to compute it.
-    stores_grad: whether it is a parameter itself: `autograd.backward` gives its gradient, and optimisers update it.
-    call: the layer's call that made it; place: among its outputs. param: what has its array, of a parameter.
+    array, data: the array, of the shape of the tensor. Images are (B, C, H, W), as in SINGA; in memory their channels
+    are last. requires_grad: whether gradients are wanted for it, or for what it was computed from. stores_grad:
+    whether it is a parameter: `autograd.backward` gives its gradient, and optimisers update it. call: what made it, if
+    that is remembered; place: among its outputs. param: what has its array, of a parameter. versions: one number,
+    which grows when the array changes; tensors that share memory share it.
 
-    a + b, a - b, a * b, a / b and -a are layers' calls: see singa_dask.layers.Add. A number has as many rows as a
-    tensor. a @ b: of matrices.
+    Operators and comparisons are functions of singa_dask.autograd, element by element.
     """
 
     param: Param | None = None
     place: int = 0
-    __array_ufunc__ = None  # so that NumPy's numbers leave a + b to the tensor
 
     def __init__(
         self,
         shape: tuple[int, ...] = (),
         device: Device | None = None,
-        dtype: Any = float32,
+        dtype: Any = None,
         data: Any = None,
         requires_grad: bool = False,
         stores_grad: bool = False,
@@ -51,14 +51,16 @@ class Tensor:
         shape = given.shape if given is not None else tuple(shape)
         self.call: Call | None = None
         self.requires_grad = requires_grad
-        self._array = self.device.ops.zeros(_channels_last(shape), dtype)
+        self._versions = [0]
+        last = (shape[0], *shape[2:], shape[1]) if len(shape) in IMAGES else shape
+        self._array = as_images(self.device.ops.zeros(last, dtype))
         if given is not None:
             self.copy_from_numpy(given)
         self.stores_grad = stores_grad
 
     @classmethod
     def of(cls, array: Any, device: Device | None = None) -> Self:
-        """A tensor of an array that is laid out as layers compute with it; floats become float32."""
+        """A tensor of an array, of the same shape; floats get the type of the device."""
         device = device or get_default_device()
         array = np.asarray(array) if not hasattr(array, "__cuda_array_interface__") else array
         dtype = device.ops.dtype if array.dtype.kind == "f" else array.dtype
@@ -67,10 +69,11 @@ class Tensor:
 
     @classmethod
     def made(cls, array: Any, device: Device, call: Any, *, requires_grad: bool, place: int = 0) -> Self:
-        """The output of a layer's call."""
+        """The output of a call."""
         tensor = cls.__new__(cls)
-        tensor.array, tensor.device, tensor.call, tensor.requires_grad = array, device, call, requires_grad
+        tensor._array, tensor.device, tensor.call, tensor.requires_grad = array, device, call, requires_grad
         tensor.place = place
+        tensor._versions = [0]
         return tensor
 
     @property
@@ -79,10 +82,15 @@ class Tensor:
 
     @array.setter
     def array(self, value: Any) -> None:
+        self.versions[0] += 1
         if self.param is None:
             self._array = value
         elif value is not self.param.value:
             self.param.value[...] = value
+
+    @property
+    def versions(self) -> list[int]:
+        return self._versions if self.param is None else self.param.versions
 
     @property
     def stores_grad(self) -> bool:
@@ -101,7 +109,11 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return _channels_first(self.array.shape)
+        return self.array.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.array.ndim
 
     @property
     def dtype(self) -> Any:
@@ -122,8 +134,8 @@ class Tensor:
         array = np.asarray(array)
         if array.shape != self.shape:
             raise DataError(f"copy_from_numpy: the tensor has shape {self.shape}. Received: {array.shape}.")
-        values = np.ascontiguousarray(_moved(_held(array, self.array.dtype), 1, -1))
-        self.array[...] = self.device.ops.asarray(values, self.array.dtype)
+        self.array[...] = self.device.ops.asarray(_held(array, self.array.dtype), self.array.dtype)
+        self.versions[0] += 1
 
     def set_value(self, value: float) -> None:
         """Make all elements equal to a number. Raises DataError if the type of the tensor cannot hold it."""
@@ -131,11 +143,11 @@ class Tensor:
 
     def gaussian(self, mean: float, std: float) -> None:
         """Draw all elements from a normal distribution; see autograd.set_seed."""
-        self.copy_from_numpy(_draw.normal(mean, std, self.shape))
+        self.copy_from_numpy(state.draw.normal(mean, std, self.shape))
 
     def uniform(self, low: float, high: float) -> None:
         """Draw all elements between two numbers; see autograd.set_seed."""
-        self.copy_from_numpy(_draw.uniform(low, high, self.shape))
+        self.copy_from_numpy(state.draw.uniform(low, high, self.shape))
 
     def to_device(self, device: Device) -> None:
         """Move the tensor to a device. Raises DataError for the output of a layer and for a parameter of one."""
@@ -156,7 +168,7 @@ class Tensor:
 
     def to_numpy(self) -> np.ndarray:
         """A copy on the host."""
-        return np.array(_moved(self.device.ops.to_host(self.array), -1, 1))
+        return np.array(self.device.ops.to_host(self.array), order="C")
 
     def item(self) -> float:
         """The value of a tensor of one element."""
@@ -165,66 +177,67 @@ class Tensor:
     def __float__(self) -> float:
         return self.item()
 
-    def __itruediv__(self, number: Any) -> Any:
-        if self.call is not None:  # its layer's backward pass needs it as it is
+    def __itruediv__(self, number: Any) -> Any:  # type: ignore[misc]
+        if self.call is not None:  # it is needed as it is
             return self / number
         self.array /= number
         return self
 
-    def __imul__(self, number: Any) -> Any:
+    def __imul__(self, number: Any) -> Any:  # type: ignore[misc]
         if self.call is not None:
             return self * number
         self.array *= number
         return self
 
-    def __add__(self, other: Any) -> Tensor:
-        return self._combined("add", self, other)
+    def detach(self) -> Tensor:
+        """The same array, without what it was computed from."""
+        return detach(self)
 
-    def __radd__(self, other: Any) -> Tensor:
-        return self._combined("add", other, self)
+    @property
+    def T(self) -> Any:
+        """The transpose."""
+        return transpose(self)
 
-    def __sub__(self, other: Any) -> Tensor:
-        return self._combined("sub", self, other)
+    def __eq__(self, other: object) -> Any:
+        return equal(self, other) if is_operand(other) else NotImplemented
 
-    def __rsub__(self, other: Any) -> Tensor:
-        return self._combined("sub", other, self)
+    def __ne__(self, other: object) -> Any:
+        return not_equal(self, other) if is_operand(other) else NotImplemented
 
-    def __mul__(self, other: Any) -> Tensor:
-        return self._combined("mul", self, other)
+    __hash__ = object.__hash__
 
-    def __rmul__(self, other: Any) -> Tensor:
-        return self._combined("mul", other, self)
+    def __bool__(self) -> bool:
+        """The value of a tensor of one element. Raises DataError for others."""
+        if self.array.size != 1:
+            raise DataError(
+                f"a tensor of shape {self.shape} is neither true nor false. Take any() or all() of its to_numpy()."
+            )
+        return bool(self.device.ops.to_host(self.array).reshape(-1)[0])
 
-    def __truediv__(self, other: Any) -> Tensor:
-        return self._combined("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return self._combined("div", other, self)
-
-    def __neg__(self) -> Tensor:
-        return self * -1
-
-    def __matmul__(self, other: Any) -> Tensor:
-        return self._combined("matmul", self, other) if isinstance(other, Tensor) else NotImplemented
-
-    def _combined(self, function: str, *operands: Any) -> Any:
-        """A function of singa_dask.autograd of two operands, one of which is this tensor."""
-        from singa_dask import autograd
-
-        found = [self._with_rows(each) if isinstance(each, Real) else each for each in operands]
-        if not all(isinstance(each, Tensor) for each in found):
-            return NotImplemented
-        return getattr(autograd, function)(*found)
-
-    def _with_rows(self, number: Real) -> Tensor:
-        """A number in every row."""
-        ops = self.device.ops
-        array = ops.empty((len(self.array), *(1,) * (self.array.ndim > 1)))
-        array[...] = number
-        return Tensor.made(array, self.device, None, requires_grad=False)
+    def _recorded(self, primitive: Primitive, operands: Sequence[Any], settings: dict[str, Any]) -> Tensor:
+        """The function of these operands, of which one is a tensor. Raises DataError if their shapes do not fit."""
+        sources = [each for each in operands if isinstance(each, Tensor)]
+        device = sources[0].device
+        if any(each.device is not device for each in sources):
+            found = ", ".join(dict.fromkeys(repr(each.device) for each in sources))
+            raise DataError(f"{primitive}: the tensors must be on one device. Received: {found}.")
+        arrays = [_array_of(each, device, real=primitive.real) for each in operands]
+        with np.errstate(all="ignore"):
+            y = primitive.computed(device.ops.xp, arrays, operands, settings)
+        if not hasattr(y, "base"):
+            y = np.asarray(y)
+        learns = any(each.requires_grad for each in sources) and primitive.differentiable
+        call = FunctionCall(primitive, operands, arrays, settings, y) if learns and remembers() else None
+        made = Tensor.made(y, device, call, requires_grad=learns)
+        if y.base is not None or y is arrays[0]:  # a view
+            made._versions = sources[0].versions
+        return made
 
     def __len__(self) -> int:
         return len(self.array)
+
+    def __iter__(self) -> Any:
+        return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={self.shape}, {self.device!r})"
@@ -242,31 +255,67 @@ class Parameter(Tensor):
     def name(self) -> str:
         return self.param.name
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.param.shape
-
     def copy_from_numpy(self, array: Any) -> None:
         """Take the values of an array of the same shape. Raises DataError for another shape."""
         array = np.asarray(array)
         if array.shape != self.shape:
             raise DataError(f"parameter {self.name!r} has shape {self.shape}. Received: {array.shape}.")
         self.param.value[...] = self.device.ops.asarray(array, self.param.value.dtype)
+        self.versions[0] += 1
 
-    def to_numpy(self) -> np.ndarray:
-        """A copy on the host."""
-        return np.array(self.device.ops.to_host(self.param.value))
+
+class FunctionCall(Call):
+    """A call of a primitive. operands: as they were given; arrays: of them; y: what it made."""
+
+    def __init__(
+        self, primitive: Primitive, operands: Sequence[Any], arrays: Sequence[Any], settings: dict[str, Any], y: Any
+    ) -> None:
+        self._places = [i for i, each in enumerate(operands) if isinstance(each, Tensor)]
+        super().__init__([operands[i] for i in self._places], [y.shape])
+        self._primitive, self._operands, self._arrays, self._settings = primitive, operands, arrays, settings
+        self._y = y
+
+    def backward(self, dy: Sequence[Any]) -> Sequence[Any]:
+        with np.errstate(all="ignore"):
+            return self._gradients(dy[0], self._y, self._arrays)
+
+    def backward_in_functions(self, dy: Sequence[Any]) -> Sequence[Any]:
+        y = Tensor.made(self._y, self.sources[0].device, self, requires_grad=True)
+        return self._gradients(dy[0], y, self._operands)
+
+    def _gradients(self, dy: Any, y: Any, x: Sequence[Any]) -> list[Any]:
+        found = []
+        for i, source in zip(self._places, self.sources, strict=True):
+            vjp = self._primitive.vjp(i) if source.requires_grad else None
+            found.append(None if vjp is None else vjp(dy, y, *x, **self._settings))
+        return found
+
+    def __repr__(self) -> str:
+        return repr(self._primitive)
 
 
 def from_numpy(array: Any) -> Tensor:
-    """A tensor of a NumPy array, on the default device."""
+    """A tensor of a NumPy array, on the default device, whose type floats get."""
     array = np.asarray(array)
-    return Tensor(array.shape, dtype=float32 if array.dtype.kind == "f" else array.dtype, data=array)
+    return Tensor(dtype=None if array.dtype.kind == "f" else array.dtype, data=array)
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
     """A copy of a tensor on the host."""
     return tensor.to_numpy()
+
+
+IMAGES = (4, 5)  # axes of images and volumes, (B, C, ...)
+
+
+def as_images(array: Any) -> Any:
+    """The view with the channels second of images that have them last; other arrays as they are."""
+    return array.transpose(0, array.ndim - 1, *range(1, array.ndim - 1)) if array.ndim in IMAGES else array
+
+
+def channels_last(array: Any) -> Any:
+    """The inverse of `as_images`."""
+    return array.transpose(0, *range(2, array.ndim), 1) if array.ndim in IMAGES else array
 
 
 def _param(array: Any, device: Device) -> Param:
@@ -276,15 +325,20 @@ def _param(array: Any, device: Device) -> Param:
 
     if array.dtype != device.ops.dtype:
         raise DataError(f"stores_grad: a parameter must be of {np.dtype(device.ops.dtype)}. Received: {array.dtype}.")
-    param = Param(ParamProto(), f"tensor{next(_numbers)}", array.shape, 1, 1)
+    param = Param(ParamProto(), f"tensor{next(state.numbers)}", array.shape, 1, 1)
     param.bind(array, device.ops.zeros(array.shape, array.dtype))
     return param
 
 
-def set_seed(number: int) -> None:
-    """Seed what tensors draw from now on, and number those that are parameters from 1 again."""
-    global _draw, _numbers
-    _draw, _numbers = np.random.default_rng(number), itertools.count(1)
+def _array_of(operand: Any, device: Device, *, real: bool) -> Any:
+    """What a primitive computes with: the array of a tensor or of numbers, whole ones as real ones if `real`."""
+    if isinstance(operand, Real | None):
+        return operand if not isinstance(operand, np.generic) else operand.item()
+    array = operand.array if isinstance(operand, Tensor) else device.ops.asarray(operand)
+    kind = array.dtype.kind
+    if (kind == "f" and not isinstance(operand, Tensor)) or (real and kind in "iu"):
+        return array.astype(device.ops.dtype, copy=False)
+    return array
 
 
 def _held(array: np.ndarray, dtype: Any) -> np.ndarray:
@@ -301,15 +355,3 @@ def _held(array: np.ndarray, dtype: Any) -> np.ndarray:
         received = array.reshape(-1)[int(np.argmin(same))]
         raise DataError(f"a tensor of {dtype} cannot hold all values. Received: {received} ({array.dtype}).")
     return held
-
-
-def _channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return shape if len(shape) < 3 else (shape[0], *shape[2:], shape[1])
-
-
-def _channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return shape if len(shape) < 3 else (shape[0], shape[-1], *shape[1:-1])
-
-
-def _moved(array: np.ndarray, start: int, stop: int) -> np.ndarray:
-    return array if array.ndim < 3 else np.moveaxis(array, start, stop)

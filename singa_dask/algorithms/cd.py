@@ -64,7 +64,7 @@ class _Machine:
             hidden = self.hid.infer(self.hid_ctx, visible)
         return visible, hidden
 
-    def learn(self, visible: Array, hidden: Array, rows: int) -> None:
+    def learn(self, visible: Array, hidden: Array, rows: float) -> None:
         """Write the gradients: negative minus positive statistics."""
         ops, data, mean = self.vis_ctx.ops, self.vis_ctx.data, self.hid_ctx.mean
         weight = self.vis.weight

@@ -49,7 +49,7 @@ class Measured:
             self._layers[name] = self._layers.get(name, Metric()) + metric
         for loss in self._losses:
             loss.update(self._rows + step.first_row, rows)
-        self._rows += step.total_rows
+        self._rows += int(step.total_rows)
 
     def share(self, rank: int, numbers: Callable[[int], Sequence[int]]) -> None:
         """Make the sums those that can be added. numbers: every rank's number, by rank. Collective."""

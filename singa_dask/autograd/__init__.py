@@ -22,89 +22,70 @@ training: whether calls are remembered for `backward`; batch normalisation and d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import prod
+import sys
+from types import ModuleType
 from typing import Any
 
-import numpy as np
-
-from singa_dask import layers, tensor
-from singa_dask.autograd.tape import Function, Tape, computed, parameters_of, restart_names
-from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask import functions, layers
+from singa_dask.errors import DataError
+from singa_dask.functions import *  # noqa: F403
+from singa_dask.functions import broadcast_to as expand
+from singa_dask.functions.primitive import function
+from singa_dask.layers.computing import computed, parameters_of
 from singa_dask.layers.module import Module
-from singa_dask.tensor import Parameter, Tensor
+from singa_dask.tape.gradients import backward, grad
+from singa_dask.tape.state import no_grad, state
+from singa_dask.tensor import IMAGES, Tensor
 
 __all__ = [
-    "GRU",
-    "LSTM",
-    "RNN",
+    *functions.__all__,
     "AvgPool2d",
     "BatchNorm2d",
     "Conv2d",
     "Dropout",
+    "GRU",
+    "LSTM",
     "Layer",
     "Linear",
     "MaxPool2d",
+    "RNN",
     "ReLU",
     "SeparableConv2d",
-    "add",
     "add_bias",
     "backward",
-    "cat",
     "computed",
-    "div",
     "dropout",
+    "expand",
     "flatten",
     "gelu",
-    "matmul",
+    "grad",
     "mean_square_error",
-    "mul",
-    "negative",
+    "no_grad",
     "parameters_of",
     "relu",
-    "reshape",
     "set_seed",
     "sigmoid",
-    "softmax",
     "softmax_cross_entropy",
-    "split",
-    "sub",
     "tanh",
 ]
 
-training = False
 Layer = Module  # SINGA's base class of layers that hold layers
-_seed = 0
+set_seed = state.set_seed
 
 
-def seed() -> int:
-    """Of initial parameters and of dropout."""
-    return _seed
+class _Autograd(ModuleType):
+    """This module, with `training`."""
+
+    @property
+    def training(self) -> bool:
+        return state.training
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        state.training = bool(value)
 
 
-def set_seed(number: int) -> None:
-    """Seed the initial parameters of layers that are called for the first time from now on, dropout, and what tensors
-    draw.
-
-    Layers without a name are numbered from 1 again, since initial parameters depend on names.
-    """
-    global _seed
-    _seed = number
-    tensor.set_seed(number)
-    restart_names()
-
-
-def backward(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The parameters from which a loss was computed, each with its gradient of the mean loss over the rows. Tensors
-    that were made with stores_grad=True are parameters too.
-
-    A pair comes as soon as its gradient is complete: the last layer's first. The gradient is valid until the next
-    backward pass. Raises TrainingError if the loss has gone backward already.
-    """
-    tape = Tape(loss)
-    for param in tape.backward(tape.rows):
-        of = tape.tensors[param] if param in tape.tensors else Parameter(param, loss.device)
-        yield of, Tensor.made(param.grad, loss.device, None, requires_grad=False)
+sys.modules[__name__].__class__ = _Autograd
 
 
 # Layers
@@ -224,106 +205,33 @@ def gelu(x: Any) -> Any:
     return _applied(layers.GELU, x)
 
 
-def softmax(x: Any) -> Any:
-    """exp(x) / sum exp(x), row by row."""
-    return _applied(layers.Softmax, x)
-
-
 def dropout(x: Any, ratio: float = 0.5) -> Any:
     """x with a share of its elements set to zero in training."""
     return _applied(layers.Dropout, x, dropout_ratio=ratio)
 
 
-def add(a: Any, b: Any) -> Any:
-    """a + b."""
-    return _applied(layers.Add, a, b)
+@function
+def add_bias(x: Any, b: Any, axis: int = 0) -> Any:
+    """x + b: of x (M, N), b (N,) is added to each row, or with axis=1, b (M,) to each column.
 
-
-def add_bias(x: Tensor, b: Tensor, axis: int = 0) -> Tensor:
-    """x + b of tensors: of x (M, N), b (N,) is added to each row, or with axis=1, b (M,) to each column.
-
-    Raises DataError for other shapes, ConfigError for layers.
+    Raises DataError for other shapes.
     """
-    if any(isinstance(each, layers.Layer | str) for each in (x, b)):
-        hint = "Layers have biases of their own: bias=True."
-        raise ConfigError(Problem("add_bias", "adds tensors, not layers", f"{x!r}, {b!r}", hint))
     if axis not in (0, 1):
         raise DataError(f"add_bias: axis must be 0 or 1. Received: {axis}.")
-    return _applied(_AddToColumns if axis else _AddToRows, x, b)
-
-
-def mul(a: Any, b: Any) -> Any:
-    """a b, element by element."""
-    return _applied(layers.Mul, a, b)
-
-
-def sub(a: Any, b: Any) -> Any:
-    """a - b."""
-    return _applied(layers.Sub, a, b)
-
-
-def div(a: Any, b: Any) -> Any:
-    """a / b, element by element."""
-    return _applied(layers.Div, a, b)
-
-
-def negative(x: Tensor) -> Tensor:
-    """-x."""
-    return -x
-
-
-def cat(xs: Any, axis: int = 1) -> Any:
-    """The sources one after the other: their rows (axis 0), channels or features (1), or later axes, as in
-    Tensor.shape."""
-    return _applied(layers.Concate, *xs, concate_dim=axis)
-
-
-def split(x: Any, axis: int, parts: int | Sequence[int]) -> Any:
-    """A tuple of pieces along an axis, as of `cat`. parts: their sizes, or a number of equal pieces, of which the last
-    one also has the remainder.
-
-    Of layers the axis is above 0: a net does not divide its mini-batch.
-    """
-    given = {"num_slices": parts} if isinstance(parts, int) else {"sizes": tuple(parts)}
-    if isinstance(x, layers.Layer | str):
-        count = parts if isinstance(parts, int) else len(parts)
-        return tuple(layers.Slice(slice_dim=axis, piece=i, **given)(x) for i in range(count))
-    return _applied(layers.Slice, x, slice_dim=axis, **given)
-
-
-def reshape(x: Any, shape: Any) -> Any:
-    """The rows of x in another shape (B, ...). One size may be -1; of layers the first one, B, must be.
-
-    Raises ConfigError for another number of rows or elements.
-    """
-    wanted = [int(size) for size in shape]
-    if isinstance(x, layers.Layer | str):
-        rows = -1
-    else:
-        rows = len(x)
-        if wanted.count(-1) == 1 and (known := -prod(wanted)):
-            wanted[wanted.index(-1)] = int(np.prod(x.shape)) // known
-    if len(wanted) < 2 or wanted[0] != rows:
-        hint = "Samples stay apart: only what follows the rows can change."
-        received = f"{tuple(shape)} of " + (repr(x) if rows < 0 else f"shape {tuple(x.shape)}")
-        raise ConfigError(Problem("reshape.shape", f"must begin with {rows} and have more sizes", received, hint))
-    return _applied(layers.Reshape, x, shape=tuple(wanted[1:]))
-
-
-def matmul(a: Any, b: Any) -> Any:
-    """The product of two matrices of arrays, (M, K) and (K, N). Raises DataError for other shapes, ConfigError for
-    layers: a net has no matrices but parameters."""
-    if isinstance(a, layers.Layer | str) or isinstance(b, layers.Layer | str):
-        hint = "Use InnerProduct (autograd.Linear) for a matrix of parameters, or Attention."
-        raise ConfigError(Problem("matmul", "multiplies arrays and tensors, not layers", f"{a!r}, {b!r}", hint))
-    return _applied(_MatMul, a, b)
+    if len(x.shape) != 2 or tuple(b.shape) != (x.shape[1 - axis],):
+        message = f"add_bias takes x (M, N) and b {'(M,)' if axis else '(N,)'}"
+        raise DataError(f"{message} with axis={axis}. Received: {tuple(x.shape)} and {tuple(b.shape)}.")
+    return x + (functions.expand_dims(b, 1) if axis else b)
 
 
 def flatten(x: Any) -> Any:
-    """x as rows of features. Of a layer it is the layer itself: fully connected layers flatten their source."""
+    """x as rows of features; of images, the channels of each position follow each other. Of a layer it is the layer
+    itself: fully connected layers flatten their source."""
     if isinstance(x, layers.Layer | str):
         return x
-    return _applied(_Flatten, x)
+    if isinstance(x, Tensor) and x.ndim in IMAGES:
+        x = functions.transpose(x, (0, *range(2, x.ndim), 1))
+    return functions.reshape(x, (len(x), -1))
 
 
 def softmax_cross_entropy(x: Any, t: Any) -> Any:
@@ -347,67 +255,6 @@ def _applied(kind: type[layers.Layer], *x: Any, **settings: Any) -> Any:
     if key not in _functions:
         _functions[key] = kind(**settings)
     return _functions[key](*x)
-
-
-class _Flatten(layers.Layer):
-    """y = x as rows of features."""
-
-    rowwise = True
-
-    def setup(self, *src: Any) -> Any:
-        return (prod(src[0]),)
-
-    def forward(self, ctx: Any, *x: Any) -> Any:
-        ctx.x_shape = x[0].shape
-        return x[0].reshape(len(x[0]), -1)
-
-    def backward(self, ctx: Any, dy: Any) -> Any:
-        return dy.reshape(ctx.x_shape)
-
-
-class _MatMul(Function):
-    """y = a b.   a: (M, K), b: (K, N)."""
-
-    num_sources = (2, 2)
-
-    def setup(self, *src: Any) -> Any:
-        return self.sources(src)[1]
-
-    def forward(self, ctx: Any, *x: Any) -> Any:
-        a, b = ctx.x = x
-        if a.ndim != 2 or b.ndim != 2 or a.shape[1] != len(b):
-            raise DataError(f"matmul takes matrices (M, K) and (K, N). Received: {a.shape} and {b.shape}.")
-        return ctx.ops.xp.matmul(a, b)
-
-    def backward(self, ctx: Any, dy: Any) -> Any:
-        a, b = ctx.x
-        return ctx.ops.xp.matmul(dy, b.T), ctx.ops.xp.matmul(a.T, dy)
-
-
-class _AddToRows(Function):
-    """y = x + b.   x: (M, N), b: (N,)."""
-
-    num_sources = (2, 2)
-    axis = 0
-
-    def setup(self, *src: Any) -> Any:
-        return self.sources(src)[0]
-
-    def forward(self, ctx: Any, *x: Any) -> Any:
-        given, bias = x
-        if given.ndim != 2 or bias.shape != (given.shape[1 - self.axis],):
-            message = f"add_bias takes x (M, N) and b {'(M,)' if self.axis else '(N,)'}"
-            raise DataError(f"{message} with axis={self.axis}. Received: {given.shape} and {bias.shape}.")
-        return given + (bias[:, None] if self.axis else bias)
-
-    def backward(self, ctx: Any, dy: Any) -> Any:
-        return dy, dy.sum(self.axis)
-
-
-class _AddToColumns(_AddToRows):
-    """y = x + b.   x: (M, N), b: (M,)."""
-
-    axis = 1
 
 
 def _window(**sizes: Any) -> dict[str, Any]:

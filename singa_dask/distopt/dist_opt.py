@@ -5,12 +5,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from singa_dask.autograd import tape
 from singa_dask.cluster.bootstrap import this_node
 from singa_dask.comm import Communicator
 from singa_dask.comm.codecs import Half, Threshold, TopK
@@ -37,6 +35,8 @@ from singa_dask.inference.model import Model
 from singa_dask.layers.param import Param
 from singa_dask.net import Net
 from singa_dask.net.flat import FlatParams
+from singa_dask.tape.gradients import tape_of
+from singa_dask.tape.state import rank
 from singa_dask.tensor import Tensor
 
 
@@ -95,7 +95,7 @@ class DistOpt:
         self.rank_in_local = self._local_rank()
         self.global_rank, self.local_rank = self.rank_in_global, self.rank_in_local
         if self.world_size > 1:
-            tape.rank.set(self.rank_in_global)  # whose rows layers draw masks for
+            rank.set(self.rank_in_global)  # whose rows layers draw masks for
         self.step = 0
         self.model: Any = None  # a Model, or Recorded
         self._formed: RankState | None = None
@@ -232,7 +232,7 @@ class DistOpt:
         """The loss of a model. The first loss of tensors makes one of the layers from which it was computed."""
         if not isinstance(loss, Tensor):
             return loss
-        recorded = tape.Tape(loss)
+        recorded = tape_of(loss)
         if self.model is None:
             self.synch(Recorded(recorded))
         if not isinstance(self.model, Recorded):
@@ -357,8 +357,7 @@ class DistOpt:
             raise ConfigError(Problem("loss", "is of a model that this DistOpt does not train", repr(loss)))
         net = model.net
         if own_mean and not net.partitioned:
-            for ctx in net.contexts.values():
-                ctx.step = replace(ctx.step, total_rows=loss.rows)
+            net.divide_by(loss.rows)
         try:
             net.backward(on_gradient)
         except BaseException as error:
@@ -372,9 +371,11 @@ class DistOpt:
         return net
 
     def _apply(self) -> None:
-        self._state.update.apply(self.step)
-        self.step += 1
         assert self.model is not None
+        self._state.update.apply(self.step, getattr(self.model, "unused", frozenset()))
+        self.step += 1
+        for param in self._net.params:
+            param.versions[0] += 1
         self.model.number = self.step
 
     def _average(self, start: int, stop: int) -> None:

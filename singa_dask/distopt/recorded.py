@@ -1,36 +1,36 @@
-"""The layers that were called on arrays, as the model that a DistOpt trains."""
+"""The parameters of a loss that was computed in a loop, as the model that a DistOpt trains."""
 
 from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from singa_dask.autograd.tape import Tape
 from singa_dask.errors import ConfigError, Problem, TrainingError
 from singa_dask.exchange.ranks import Ranks
-from singa_dask.layers.context import Context, Step
 from singa_dask.layers.group import Group
 from singa_dask.layers.param import Param
 from singa_dask.net.flat import FlatParams
-from singa_dask.net.passes import address_of
+from singa_dask.ops.arrays import address_of
+from singa_dask.tape.gradients import ones
+from singa_dask.tape.tape import Tape
 
 
 class Recorded:
     """The parameters from which the first loss was computed, in one flat array. It is its own net: see Net and Model.
 
-    number: steps made. A later loss may use fewer of the parameters, and no others. Raises ConfigError where two
-    parameters have one name.
+    number: steps made. unused: names of parameters that the last loss of no rank has used. A later loss may use fewer
+    of the parameters, and no others. Raises ConfigError where two parameters have one name.
     """
 
     partitioned = False
 
     def __init__(self, tape: Tape) -> None:
-        self.ops = tape.loss.device.ops
+        self.ops = tape.outputs[0].device.ops
         self.params: Sequence[Param] = tape.params
         if twice := [name for name, count in Counter(param.name for param in self.params).items() if count > 1]:
             hint = "Name the modules that have them: net.name = 'left'. Call SetRandSeed before all layers."
@@ -43,17 +43,12 @@ class Recorded:
         self.own = FlatParams.of([], self.ops)
         self.number = 0
         self.ranks = Ranks()
-        self._tape = tape
+        self.unused: frozenset[str] = frozenset()
+        self._tape, self._share = tape, 1.0
 
     @property
     def net(self) -> Recorded:
         return self
-
-    @property
-    def contexts(self) -> Mapping[str, Context]:
-        """The loss's, which says by how many rows the gradients are divided."""
-        assert self._tape.loss.call is not None
-        return {"loss": self._tape.loss.call.ctx}
 
     def spread(self, ranks: Ranks) -> None:
         """Train it on these ranks. Collective. Raises TrainingError where their parameters differ: the forward pass of
@@ -90,22 +85,29 @@ class Recorded:
                 f"the first loss did not use the parameters {names}. Let the first step use all layers. Make tensors "
                 "with stores_grad=True once, before the first step."
             )
-        return RecordedLoss(self, tape, tape.rows, sum(self.ranks.numbers(tape.rows)))
+        used = np.array([param in tape.tensors for param in self.params], np.float64)
+        told = self.ranks.numbers(2 * tape.rows + (not used.all()))
+        if any(number % 2 for number in told):
+            used = self.ranks.sum(used)
+        self.unused = frozenset(param.name for param, count in zip(self.params, used, strict=True) if not count)
+        return RecordedLoss(self, tape, tape.rows, sum(number // 2 for number in told))
 
-    def claim(self, tape: Tape, total_rows: int) -> None:
+    def claim(self, tape: Tape) -> None:
         """Go backward over this tape next."""
         self._tape = tape
-        self.contexts["loss"].step = Step(total_rows=total_rows)
+
+    def divide_by(self, rows: int) -> None:
+        """Let the next gradients be those of the loss, summed over its rows and divided by so many."""
+        self._share = self._tape.rows / rows
 
     def backward(self, on_gradient: Callable[[Param], None] | None = None) -> None:
         """See Net.backward."""
-        used = set(self._tape.params)
         for param in self.params:
-            if param not in used:
+            if param not in self._tape.tensors:
                 param.grad[...] = 0
                 if on_gradient:
                     on_gradient(param)
-        for param in self._tape.backward(self.contexts["loss"].step.total_rows):
+        for param in self._tape.backward([ones(self._tape.outputs[0]) * self._share], share=self._share):
             if on_gradient:
                 on_gradient(param)
 
@@ -125,5 +127,6 @@ class RecordedLoss:
 
     def claim(self) -> Any:
         """The model, for one backward pass."""
-        self.model.claim(self.tape, self.total_rows)
+        self.model.claim(self.tape)
+        self.model.divide_by(self.total_rows)
         return self.model

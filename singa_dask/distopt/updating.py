@@ -3,7 +3,7 @@ at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,13 +49,19 @@ class RankUpdate:
             updater.check_fits([param.name for param in net.params], [param.name for param in net.own.params])
             updater.bind(flat.entries, 0, flat.size)
 
-    def apply(self, step: int) -> None:
-        """Update all parameters by their gradients, which are summed. Collective."""
+    def apply(self, step: int, unused: Collection[str] = ()) -> None:
+        """Update all parameters by their gradients, which are summed. unused: names of those that stay as they are,
+        with their states. Collective."""
         self._start_averages(step)
         self._clip_norm()
         for updater, flat in self.pairs:
             if flat.size:
+                arrays = [flat.values, *(array for name, array in updater.state.items() if name != EMA)]
+                places = [slice(entry.start, entry.stop) for entry in flat.entries if entry.name in unused]
+                kept = [(array[place], array[place].copy()) for array in arrays for place in places]
                 updater.update(step, flat.values, flat.grads)
+                for view, before in kept:
+                    view[...] = before
 
     @contextmanager
     def averaged(self, step: int) -> Iterator[None]:
@@ -116,4 +122,5 @@ class UpdatesApart:
             updater.bind(layout([param]), 0, values.size)
             updater.start(values)
         updater.update(made, values, gradient)
+        param.versions[0] += 1
         self._updaters[param] = updater, made + 1

@@ -12,6 +12,7 @@ from singa_dask.layers.convolution import Convolution, TransposedConvolution
 from singa_dask.layers.dropout import Dropout
 from singa_dask.layers.dummy import Dummy
 from singa_dask.layers.elementwise import Add, Div, Max, Mul, Sub
+from singa_dask.layers.formula import node_of
 from singa_dask.layers.generated import GeneratedInput
 from singa_dask.layers.group_norm import GroupNorm, LayerNorm
 from singa_dask.layers.inner_product import InnerProduct
@@ -113,4 +114,5 @@ __all__ = [
     "Upsampling",
     "bidirectional",
     "layer_class",
+    "node_of",
 ]

@@ -44,6 +44,9 @@ class Layer(Node):
     gets all features, and under `partition_dim: 1` all rows too (WHOLE) if it takes those.
     splits_features: whether `partition_dim: 1` splits the layer itself: it reads WHOLE, makes COLUMNS, and declares
     its parameters with the axis that is split.
+    is_loss: whether the backward pass starts from it. same_rows: whether its sources must have equally many rows.
+    step_axes: in a training loop of one's own, the axes of a mini-batch of one step; with one more, it is one of
+    sequences (B, T, ...), and the layer computes each step by itself. 0: it has no such steps.
     known_by_type: whether the loader or the net recognises the layer by its type. User classes cannot derive from it.
 
     A user class that overrides `forward` does not inherit `rowwise` and `keeps_order`. One that overrides `forward` or
@@ -63,6 +66,9 @@ class Layer(Node):
     across_steps: ClassVar[bool] = False
     makes_labels: ClassVar[bool] = False
     stops_gradient: ClassVar[bool] = False
+    is_loss: ClassVar[bool] = False
+    same_rows: bool = True
+    step_axes: ClassVar[int] = 0
 
     known_by_type: ClassVar[bool] = False
 
@@ -272,6 +278,7 @@ class LossLayer(Layer):
     """
 
     compares: ClassVar[str] = ""
+    is_loss: ClassVar[bool] = True
     takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
 
     def compared(self, ctx: Context) -> tuple[Array, Array, Array]:

@@ -80,8 +80,14 @@ class BatchNorm(Layer):
         return dy
 
     def _learn_statistics(self, ctx: Context, elements: int) -> None:
-        """This worker's share of what servers subtract: (1 - factor) (running - batch), averaged over time steps."""
+        """This worker's share of what servers subtract: (1 - factor) (running - batch), averaged over time steps.
+
+        Where a step calls the layer several times, the running statistics follow each call after the other. The last
+        call comes first here, and what an earlier one has changed was multiplied by the factor since.
+        """
         share = (1 - self.conf.factor) * elements / ctx.count / self.proto.num_instances
+        if self.proto.num_instances == 1:
+            share *= self.conf.factor**self.mean.contributions
         unbiased = ctx.batch_var * (ctx.count / max(1, ctx.count - 1))
         self._add(self.mean, share * (self.mean.value - ctx.batch_mean))
         self._add(self.var, share * (self.var.value - unbiased))

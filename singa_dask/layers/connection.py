@@ -128,6 +128,10 @@ class Concate(Layer):
         return self.conf.concate_dim > 0
 
     @property
+    def same_rows(self) -> bool:  # type: ignore[override]
+        return self.rowwise
+
+    @property
     def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
         return _forms(self.conf.concate_dim)
 

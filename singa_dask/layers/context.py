@@ -29,7 +29,7 @@ class Step:
     number: int = 0
     seed: int = 0
     first_row: int = 0
-    total_rows: int = 1
+    total_rows: float = 1
     counts: tuple[int, ...] = ()
 
 

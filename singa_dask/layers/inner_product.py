@@ -23,6 +23,7 @@ class InnerProduct(Layer):
     type: ClassVar[str] = "kInnerProduct"
     conf_field: ClassVar[str | None] = "innerproduct_conf"
     rowwise: ClassVar[bool] = True
+    step_axes: ClassVar[int] = 2
     splits_features: ClassVar[bool] = True
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,6 +30,10 @@ class InputLayer(Layer):
 
     num_sources: ClassVar[tuple[int, int | None]] = (0, 0)
     takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
+
+    def _computed(self, sources: tuple[Any, ...]) -> Any:
+        hint = "Use it in a net: call it on layers, or put it into a list."
+        raise self.problem(f"{type(self).__name__} cannot be called on arrays", hint=hint)
 
     @property
     def sample_shape(self) -> Shape:

@@ -12,7 +12,9 @@ import numpy as np
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.layer_types import parameter_roles
 from singa_dask.layers.base import Layer, data_before, labels_before
-from singa_dask.layers.node import calling
+from singa_dask.layers.computing import parameters_of
+from singa_dask.layers.naming import calling
+from singa_dask.tape.state import state
 from singa_dask.tensor import Parameter, Tensor
 
 
@@ -56,9 +58,7 @@ class Module:
 
     def train(self, mode: bool = True) -> None:
         """Sets autograd.training: whether calls on arrays are those of training. It applies to all modules."""
-        from singa_dask import autograd
-
-        autograd.training = mode
+        state.training = mode
 
     def eval(self) -> None:
         """Sets autograd.training to False."""
@@ -92,15 +92,13 @@ class Module:
         for name, parameter in parameters.items():
             parameter.copy_from_numpy(state[name])
 
-    def __getstate__(self) -> dict[str, Any]:
-        if self._of_layers():
-            hint = "Keep state_dict(), and load it into a new module."
-            raise self._problem("has parameters, which a copy or a pickle would not have", hint=hint)
-        return vars(self)
+    def parameters(self) -> list[Tensor]:
+        """The parameters of a module that has been called on arrays. Raises ConfigError if it has not."""
+        return list(self._parameters().values())
 
     def _parameters(self) -> dict[str, Tensor]:
         """By name. Raises ConfigError for two of one name."""
-        layers = self._of_layers()
+        layers = parameters_of(layer for _, layer in self.named_layers().values())
         if not layers and any(parameter_roles(layer.proto) != () for _, layer in self.named_layers().values()):
             raise self._problem("has no parameters yet", hint="Call it on an array once: net(x).")
         tensors = [(name, part) for name, part in self.named().values() if isinstance(part, Tensor)]
@@ -110,12 +108,6 @@ class Module:
         if twice := [name for name, count in Counter(name for name, _ in every).items() if count > 1]:
             raise self._problem("has two parameters of one name", ", ".join(twice), "Rename an attribute or a module.")
         return dict(every)
-
-    def _of_layers(self) -> list[Any]:
-        """The parameters of layers that have been called on arrays."""
-        from singa_dask import autograd
-
-        return autograd.parameters_of(layer for _, layer in self.named_layers().values())
 
     def placed(self, before: Sequence[Any]) -> tuple[Layer, ...]:
         """The outputs of the module in a list, after the layers `before`. Its first source is the last layer that

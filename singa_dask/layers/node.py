@@ -7,20 +7,17 @@ layer { name: "ip1" type: kInnerProduct srclayers: "conv2" innerproduct_conf { n
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.functions.operators import Operators
 from singa_dask.job.description import Description
 from singa_dask.job.job_pb2 import LayerProto, ParamProto
 from singa_dask.job.layer_types import parameter_roles
+from singa_dask.layers.computing import Kept, computed
+from singa_dask.layers.naming import called_module, check_attribute, node_name
 from singa_dask.layers.param import param_message
-from singa_dask.tensor import Tensor
-
-if TYPE_CHECKING:
-    from singa_dask.layers.base import Layer
 
 # Keyword arguments of every layer that set fields of LayerProto itself.
 _WIRING = (
@@ -28,18 +25,15 @@ _WIRING = (
     *("unroll_len", "unroll_conn_type", "shift", "unroll_source", "share_src_blobs"),
 )
 
-# The outermost module that is being called, and its layers.
-_called_module: ContextVar[tuple[Any, Mapping[int, tuple[str, Any]]] | None] = ContextVar("module", default=None)
 
-
-class Node(Description):
+class Node(Operators, Description):
     """What every layer is as a description: a message, sources and calls.
 
     num_sources: minimum and maximum number of srclayers; None for no maximum. srclayers are names or layers, stored in
     `inputs`. In a list, a layer without sources chooses them by `Layer.follow`. Layers without a name are named when
     the net is assembled. param: messages or mappings of their fields, where `init` may be a user function(param, rng).
     template: the layer that was called, if not this one; module: the Module in whose `forward` that was. source_size:
-    how many "channels" or "features" arrays of the first source must have.
+    how many "channels" or "features" arrays of the first source must have. kept: of a layer that was called on arrays.
     """
 
     type: ClassVar[str] = "kUserLayer"
@@ -49,6 +43,7 @@ class Node(Description):
     template: Node | None = None
     module: Any = None
     source_size: tuple[int, str] | None = None
+    kept: Kept | None = None
     _called = False
 
     def __init__(
@@ -71,9 +66,8 @@ class Node(Description):
             proto.param.append(param_message(p, f"{where}.param[{i}]"))
         wiring = {"include": include, "exclude": exclude, "partition_dim": partition_dim}
         given = {key: value for key, value in wiring.items() if value is not None}
-        from singa_dask.layers.base import Layer
-
-        self._describe(proto, Layer, where, {**conf, **given}, _WIRING)
+        layer = next(kind for kind in reversed(type(self).__mro__) if issubclass(kind, Node) and kind is not Node)
+        self._describe(proto, layer, where, {**conf, **given}, _WIRING)
         self._adopt(proto)
         self._read((srclayers,) if isinstance(srclayers, str | Node) else tuple(srclayers))
 
@@ -85,16 +79,14 @@ class Node(Description):
         singa_dask.autograd).
         """
         if sources and not any(isinstance(source, str | Node) for source in sources):
-            from singa_dask import autograd
-
-            return autograd.computed(cast("Layer", self), sources)
+            return self._computed(sources)
         if not sources or self.num_sources[1] == 0:
             hint = "An input layer has no sources." if self.num_sources[1] == 0 else "Call it on its source layers."
             raise self.problem(f"{type(self).__name__} cannot be called on these sources", _named(sources), hint)
         if self.inputs and not self._called:
             raise self.problem("has srclayers and cannot be called", _named(self.inputs), "Leave out one of them.")
         check_attribute(self, parameter_roles(self.proto) or ())
-        again = self._called or _called_module.get() is not None
+        again = self._called or called_module() is not None
         node = self._node(node_name(self)) if again else self
         node._called = True
         node._read(sources)
@@ -108,41 +100,25 @@ class Node(Description):
         proto.name = name
         node._adopt(proto)
         node.template = self if self.template is None else self.template
-        node.module = (_called_module.get() or (None,))[0]
+        node.module, node.kept = called_module(), None
         return node
+
+    def _computed(self, sources: tuple[Any, ...]) -> Any:
+        """The output for arrays or tensors."""
+        return computed(self, sources)
 
     def __bool__(self) -> bool:
         """True. Raises ConfigError for a source or an output of layers in the `forward` of a Module."""
-        if _called_module.get() is not None and (self.inputs or self.num_sources == (0, 0)):
+        if called_module() is not None and (self.inputs or self.num_sources == (0, 0)):
             hint = "Let if and while depend on attributes of the module only: the net is the same for all samples."
             raise self.problem("has no value in forward, which runs once to build the net", repr(self), hint)
         return True
 
-    def __add__(self, other: Any) -> Any:
-        return self._combined("Add", other)
+    __iter__ = None  # a layer has indices, and no length
 
-    def __sub__(self, other: Any) -> Any:
-        return self._combined("Sub", other)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._combined("Mul", other)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._combined("Div", other)
-
-    def _combined(self, kind: str, other: Any) -> Any:
-        """The elementwise combination of two layers. Raises ConfigError for anything but a layer."""
-        from singa_dask.layers import elementwise
-
-        return getattr(elementwise, kind)()(self, other) if isinstance(other, Node) else self._refuse(other)
-
-    def _refuse(self, *other: Any) -> Any:
-        hint = "Write other formulas as a layer of your own: class Mine(Layer), with setup, forward and backward."
-        message = "a net combines layers with layers, by +, -, * and /"
-        raise self.problem(message, ", ".join(map(repr, other)) or None, hint)
-
-    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = _refuse
-    __matmul__ = __rmatmul__ = __pow__ = __neg__ = __getitem__ = _refuse
+    def _node_of(self, function: Callable[..., Any], operands: Sequence[Any], settings: Mapping[str, Any]) -> Node:
+        """The node that computes a function of layers; see layers/formula.py."""
+        raise NotImplementedError
 
     def _read(self, sources: tuple[str | Node, ...]) -> None:
         for source in sources:
@@ -173,39 +149,3 @@ class Node(Description):
 
 def _named(layers: Sequence[Any]) -> str:
     return ", ".join(layer if isinstance(layer, str) else repr(layer) for layer in layers) or "nothing"
-
-
-@contextmanager
-def calling(module: Any) -> Iterator[bool]:
-    """Inside, each call of a layer makes a node of the net, named as the outermost module's `named` says, and
-    tensors that are parameters are named after their attributes. Yields whether this is the outermost module."""
-    outermost = _called_module.get() is None
-    token = None
-    if outermost:
-        names = module.named()
-        token = _called_module.set((module, names))
-        for name, part in names.values():
-            if isinstance(part, Tensor) and part.param is not None:
-                part.param.name = name
-    try:
-        yield outermost
-    finally:
-        if token is not None:
-            _called_module.reset(token)
-
-
-def check_attribute(layer: Node, params: Collection[Any]) -> None:
-    """Raise ConfigError if a module is being called, and a layer with parameters is not one of its layers."""
-    called = _called_module.get()
-    if params and called is not None and id(layer) not in called[1] and layer.template is None:
-        kind = type(layer).__name__
-        message = f"has parameters and is called in the forward of {type(called[0]).__name__}, but is not an attribute"
-        name = layer.name or kind.lower()
-        hint = f"Create it in __init__: self.{name} = {kind}(...). Lists and dicts may hold it too."
-        raise layer.problem(message, repr(layer), hint)
-
-
-def node_name(layer: Node) -> str:
-    """The name of a layer in the outermost module that is being called, or else its own."""
-    _, names = _called_module.get() or (None, {})
-    return names[id(layer)][0] if id(layer) in names else layer.name

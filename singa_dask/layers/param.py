@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.errors import ConfigError, Problem, TrainingError
 from singa_dask.job.fields import assign_all
 from singa_dask.job.job_pb2 import ParamGenProto, ParamProto
 from singa_dask.job.user_code import code_name
@@ -47,8 +47,13 @@ class Param:
         self.statistic = False
         self._value: Array = None
         self._grad: Array = None
-        self._has_gradient = False
+        self._contributions = 0
+        self._versions = [0]
         self.touched = False
+
+    @property
+    def versions(self) -> list[int]:
+        return self.owner._versions
 
     @property
     def size(self) -> int:
@@ -79,14 +84,31 @@ class Param:
         Makes zeroing the gradients before every step unnecessary:
             ops.gemm(x.T, dy, out=p.grad, accumulate=p.claim())
         """
-        had = self.owner._has_gradient
-        self.owner._has_gradient = True
-        return had
+        self.owner._contributions += 1
+        return self.owner._contributions > 1
+
+    @property
+    def contributions(self) -> int:
+        """How many this step's gradient has so far."""
+        return self.owner._contributions
 
     def start_step(self) -> bool:
         """Forget this step's contributions. Returns whether there were any."""
-        had, self._has_gradient, self.touched = self._has_gradient, False, False
+        had, self._contributions, self.touched = self._contributions > 0, 0, False
         return had
+
+    def complete(self) -> None:
+        """End this step's contributions; without any, the gradient is zero. Raises TrainingError if one was written
+        without `claim`."""
+        touched = self.touched
+        if self.start_step():
+            return
+        if touched:
+            raise TrainingError(
+                f"parameter {self.name!r}: backward wrote its gradient without calling claim(), and it would be "
+                "lost. Write param.grad[...] = g + (param.grad if param.claim() else 0)."
+            )
+        self.grad[...] = 0
 
     def __repr__(self) -> str:
         return f"Param({self.name!r}, shape={self.shape})"

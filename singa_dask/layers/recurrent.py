@@ -36,6 +36,7 @@ class Recurrent(Layer):
     carried: ClassVar[tuple[str, ...]] = ("h",)
     num_sources: ClassVar[tuple[int, int | None]] = (1, 2)
     rowwise: ClassVar[bool] = True
+    step_axes: ClassVar[int] = 2
     recurrent: ClassVar[bool] = True
     splits_features: ClassVar[bool] = True
 

@@ -20,6 +20,7 @@ class RecurrentLayer(Layer):
 
     num_sources: ClassVar[tuple[int, int | None]] = (1, 2)
     rowwise: ClassVar[bool] = True
+    step_axes: ClassVar[int] = 2
     recurrent: ClassVar[bool] = True
 
     # What a subclass implements:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 from singa_dask.errors import ConfigError, Problem
@@ -15,11 +15,16 @@ from singa_dask.layers.base import Layer
 @cache
 def built_in() -> Mapping[str, type[Layer]]:
     """The built-in layers by type: the classes that `singa_dask.layers` exports."""
-    from singa_dask import layers
-
-    exported = [value for value in vars(layers).values() if isinstance(value, type) and issubclass(value, Layer)]
-    classes = {cls.type: cls for cls in exported if cls.type != Layer.type}
+    classes = {cls.type: cls for cls in _derived(Layer) if cls.type != Layer.type}
     return classes | {spelling: classes[kind] for spelling, kind in SPELLINGS.items()}
+
+
+def _derived(base: type[Layer]) -> Iterator[type[Layer]]:
+    """The classes of this package that derive from a layer; those of one type after its first one."""
+    for cls in base.__subclasses__():
+        if cls.__module__.startswith(f"{__package__}."):
+            yield from _derived(cls)
+            yield cls
 
 
 def layer_class(proto: LayerProto) -> type[Layer]:

@@ -137,6 +137,7 @@ class Reverse(Layer):
 
     type: ClassVar[str] = "kReverse"
     rowwise: ClassVar[bool] = True
+    step_axes: ClassVar[int] = 2
     across_steps: ClassVar[bool] = True
     takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
 
@@ -198,6 +199,7 @@ class Embedding(Layer):
     type: ClassVar[str] = "kEmbedding"
     conf_field: ClassVar[str | None] = "embedding_conf"
     rowwise: ClassVar[bool] = True
+    step_axes: ClassVar[int] = 1
     splits_features: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:

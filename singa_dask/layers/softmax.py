@@ -21,6 +21,7 @@ class Softmax(Layer):
     type: ClassVar[str] = "kSoftmax"
     conf_field: ClassVar[str | None] = "softmax_conf"
     rowwise: ClassVar[bool] = True
+    step_axes: ClassVar[int] = 2
 
     @property
     def takes(self) -> tuple[Form, ...]:  # type: ignore[override]

@@ -6,6 +6,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -16,18 +17,18 @@ from singa_dask.layers import layer_class
 from singa_dask.layers.base import Layer, LossLayer, OutputLayer
 from singa_dask.layers.context import Context, Memory, Metric, Scratch, Step
 from singa_dask.layers.group import Group
+from singa_dask.layers.init import check_initial_value, initial_value
 from singa_dask.layers.input import InputLayer
 from singa_dask.layers.labels import refuse_targets
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.rbm import RBM
+from singa_dask.layers.sharing import resolve_sharing
 from singa_dask.layers.transition import Transition
 from singa_dask.net.flat import FlatParams
 from singa_dask.net.graph import Graph, build_graph
-from singa_dask.net.init import check_initial_value, initial_value
 from singa_dask.net.partition import partition_net
 from singa_dask.net.passes import Passes, failure
 from singa_dask.net.plan import make_plan
-from singa_dask.net.sharing import resolve_sharing
 from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array
 
@@ -204,6 +205,11 @@ class Net:
         gradient is complete. Raises TrainingError if a layer fails, or if `forward` was not called before.
         """
         self._passes.backward(on_gradient)
+
+    def divide_by(self, rows: int) -> None:
+        """Let the next `backward` give gradients of sums over the rows, divided by so many."""
+        for ctx in self.contexts.values():
+            ctx.step = replace(ctx.step, total_rows=rows)
 
     @contextmanager
     def gradients(self, on_gradient: Callable[[Param], None] | None = None) -> Iterator[None]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from singa_dask.errors import DataError, SingaError, TrainingError
-from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers.base import Layer
+from singa_dask.layers.checks import by_source, checked_gradient, checked_output, contiguous, failure
 from singa_dask.layers.context import Step
 from singa_dask.layers.input import InputLayer
 from singa_dask.layers.param import Param, Shape
 from singa_dask.net.plan import LayerPlan, NetPlan
 from singa_dask.ops import Ops
-from singa_dask.ops.arrays import Array
+from singa_dask.ops.arrays import Array, address_of
 
 
 @dataclass
@@ -148,15 +146,13 @@ class Passes:
             if plan.output in self._read:
                 raise ValueError("forward returned None, but other layers read its output")
             return None
-        if out.shape[1:] != (declared := tuple(self._shapes[plan.layer.name])):
-            raise ValueError(f"forward returned rows of shape {out.shape[1:]}, but setup returned {declared}")
-        return self._contiguous(out)
+        return checked_output(out, self._shapes[plan.layer.name], self._ops.xp)
 
     def _spread(self, plan: LayerPlan, outputs: Sequence[Array]) -> None:
         if len(outputs) != len(plan.pieces):
             raise ValueError(f"forward returned {len(outputs)} arrays for {len(plan.pieces)} destinations")
         for slot, piece in zip(plan.pieces, outputs, strict=True):
-            self.values[slot] = self._contiguous(piece)
+            self.values[slot] = contiguous(piece, self._ops.xp)
 
     def _take(self, plan: LayerPlan) -> Any:
         """The gradient of the layer's output, or a tuple of them; None if no destination returned one."""
@@ -173,13 +169,7 @@ class Passes:
 
     def _collect(self, plan: LayerPlan, dx: Any) -> None:
         """Add the result of a layer's backward call to the gradients of its sources."""
-        if not isinstance(dx, tuple):
-            if len(plan.wanted) > 1 and dx is not None:
-                raise ValueError(f"backward must return a tuple of {len(plan.dx)} gradients, not one array")
-            self._add(plan, plan.wanted[0], dx)
-            return
-        if len(dx) != len(plan.dx):
-            raise ValueError(f"backward returned {len(dx)} gradients for {len(plan.dx)} sources")
+        dx = by_source(dx, len(plan.dx), plan.wanted)
         seen: set[int] = set()
         for i in plan.wanted:
             array = dx[i]
@@ -197,19 +187,13 @@ class Passes:
         if array is None:
             return
         slot, shape = plan.dx[i], self.values[plan.arguments[i]].shape
-        if array.shape != shape:
-            raise ValueError(f"backward returned shape {array.shape} for a source whose output is {shape}")
-        array = self._contiguous(array)
+        array = checked_gradient(array, shape, self._ops.xp)
         so_far = self._gradients[slot]
         if so_far is not None:
             total = self._sum_buffer(slot, shape)
             self._ops.xp.add(so_far, array, out=total)
             array = total
         self._gradients[slot] = array
-
-    def _contiguous(self, array: Array) -> Array:
-        """The array, copied if a layer returned a strided view: kernels expect C order."""
-        return array if array.flags.c_contiguous else self._ops.xp.ascontiguousarray(array)
 
     def _sum_buffer(self, slot: int, shape: Shape) -> Array:
         buffer = self._sums.get(slot)
@@ -218,30 +202,7 @@ class Passes:
         return buffer
 
 
-def failure(layer: Layer, phase: int, call: str, inputs: Sequence[Any], error: Exception) -> TrainingError:
-    """An error that names the layer, call, phase and input shapes for which `error` was raised."""
-    shapes = ", ".join(str(getattr(x, "shape", x)) for x in inputs) or "none"
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return TrainingError(
-        f"layer {layer.name!r} ({type(layer).__name__}) failed in {call}, phase {Phase.Name(phase)}, "
-        f"input shapes {shapes}: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-    )
-
-
 def _complete(owner: Param, on_gradient: Callable[[Param], None] | None) -> None:
-    touched = owner.touched
-    if not owner.start_step():
-        if touched:
-            raise TrainingError(
-                f"parameter {owner.name!r}: backward wrote its gradient without calling claim(), and it would be "
-                "lost. Write param.grad[...] = g + (param.grad if param.claim() else 0)."
-            )
-        owner.grad[...] = 0
+    owner.complete()
     if on_gradient is not None:
         on_gradient(owner)
-
-
-def address_of(array: Array) -> int:
-    """Where the memory of an array begins."""
-    interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
-    return interface["data"][0]

@@ -9,6 +9,12 @@ import numpy as np
 Array = Any  # numpy.ndarray on the CPU, cupy.ndarray on a GPU
 
 
+def address_of(array: Array) -> int:
+    """Where the memory of an array begins."""
+    interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
+    return interface["data"][0]
+
+
 class ArrayOps:
     """Array creation and matrix products over `self.xp`."""
 

@@ -18,11 +18,11 @@ from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto, LRGenProto, Phase
 from singa_dask.layers.context import Step
 from singa_dask.layers.group import Group
+from singa_dask.layers.init import initial_value
 from singa_dask.layers.param import Param
 from singa_dask.layers.partition import even_bounds
 from singa_dask.net import Batch, Net
 from singa_dask.net.flat import FlatParams
-from singa_dask.net.init import initial_value
 from singa_dask.ops import get_ops
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.blas import blas_threads

@@ -15,8 +15,8 @@ from singa_dask.errors import CheckpointError
 from singa_dask.exchange.portions import Gathered, Holding, holdings, read_all, send_portions
 from singa_dask.exchange.residuals import ResidualState, gather_residuals, share_residuals
 from singa_dask.job.job_pb2 import JobProto
+from singa_dask.layers.init import initial_value
 from singa_dask.net import Net
-from singa_dask.net.init import initial_value
 from singa_dask.ops import Ops
 from singa_dask.server import Stub
 from singa_dask.server.clocks import Note

@@ -1,7 +1,5 @@
 """Operators, pieces, shapes and time steps of arrays; dropout on several ranks."""
 
-import operator
-
 import numpy as np
 import pytest
 from unit.autograd.differences import gradients_of, in_float64
@@ -43,6 +41,7 @@ def test_operators_have_the_values_of_numpy(shape):
 
 def test_what_was_computed_is_not_changed_in_place():
     x = of(drawn(3, 2))
+    x.requires_grad = True
     before = y = autograd.tanh(x)
     y *= 3
     y /= 2
@@ -84,31 +83,25 @@ def test_time_steps_at_once_are_those_one_by_one(name):
     np.testing.assert_allclose(cell(x[0]), alone, rtol=1e-6)
 
 
-def test_layers_across_time_steps_read_lists():
-    x = drawn(3, 2, 4)
-    for y, expected in zip(layers.Reverse()([*x]), x[::-1], strict=True):
-        np.testing.assert_array_equal(y, expected)
+@pytest.mark.parametrize("name", [*CELLS, "lstm"])
+def test_sequences_are_read_as_lists_of_their_steps(name):
+    cell, x = {**CELLS, "lstm": autograd.LSTM}[name](3, 4), drawn(2, 5, 3)
+    at_once = cell(of(x))
+    assert at_once.shape == (2, 5, 4)
+    np.testing.assert_allclose(at_once.to_numpy(), np.stack(cell([*x.swapaxes(0, 1)]), axis=1), rtol=1e-5, atol=1e-6)
 
 
-def test_operators_of_time_steps_work_step_by_step():
-    x, zeros = autograd.tanh([*drawn(3, 2, 4)]), [*np.zeros((3, 2, 4), np.float32)]
-    for made, expected in (
-        (x + x, [2 * step for step in x]),
-        (zeros + x, x),
-        (x - 1.0, [step - 1 for step in x]),
-        (2 * x / 4, [step / 2 for step in x]),
-        (1 - x, [1 - step for step in x]),
-    ):
-        assert len(made) == 3
-        np.testing.assert_allclose(np.stack(made), np.stack(expected), rtol=1e-6, atol=1e-7)
-    y = x
-    y += x
-    y *= 2
-    assert len(y) == len(x) == 3
-    np.testing.assert_allclose(np.stack(y), 4 * np.stack(x), rtol=1e-6)
-    np.testing.assert_allclose(np.stack(2 / -y), -0.5 / np.stack(x), rtol=1e-6)
-    dropped = autograd.dropout([*np.ones((3, 200, 4), np.float32)], 0.5)
-    assert 0.3 < np.stack(dropped).astype(bool).mean() < 0.7
+def test_layers_of_steps_compute_each_step_of_a_sequence():
+    x, fc, table = drawn(2, 5, 3), layers.InnerProduct(num_output=4), layers.Embedding(vocab_size=7, feature_dim=3)
+    for layer in (fc, layers.Softmax(), layers.LayerNorm()):
+        expected = [layer(of(step)).to_numpy() for step in x.swapaxes(0, 1)]
+        np.testing.assert_allclose(layer(of(x)).to_numpy(), np.stack(expected, axis=1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(layers.Reverse()(of(x)).to_numpy(), x[:, ::-1])
+    symbols = RNG.integers(0, 7, (2, 5))
+    np.testing.assert_array_equal(table(symbols)[:, 2], table(symbols[:, 2:3]))
+    scores, labels = fc(of(x)), RNG.integers(0, 4, (2, 5))
+    losses = [autograd.softmax_cross_entropy(scores[:, t], of(labels[:, t])).item() for t in range(5)]
+    assert autograd.softmax_cross_entropy(scores, of(labels)).item() == pytest.approx(np.mean(losses), rel=1e-5)
 
 
 class Everything(Module):
@@ -140,34 +133,19 @@ def test_gradients_equal_differences_in_float64():
         (
             lambda x: autograd.LSTM(3, 2)(x, drawn(2, 2)),
             ConfigError,
-            r"LSTM forgets its cell .*list of all time steps",
+            r"LSTM forgets its cell .*all time steps",
         ),
         (lambda x: layers.BatchNorm()([x, x]), ConfigError, "BatchNorm reads no lists of time steps"),
-        (lambda x: autograd.add([x, x], [x]), ConfigError, "different time steps.*a list of 2, a list of 1"),
-        (lambda x: autograd.add([x, x], x), ConfigError, "different time steps.*a list of 2, an array"),
-        (
-            lambda x: operator.add(autograd.Linear(3, 2)([x, x]), [x]),
-            ConfigError,
-            "equally many in both lists.*2 and 1",
-        ),
         (lambda x: autograd.GRU(3, 2)([x, x], [x]), ConfigError, "the initial state an array"),
-        (
-            lambda x: autograd.matmul(layers.ReLU(), layers.ReLU()),
-            ConfigError,
-            "matmul.*multiplies arrays and tensors",
-        ),
-        (lambda x: autograd.GRU(3, 2)([]), ConfigError, "a list of time steps must not be empty"),
+        (lambda x: autograd.GRU(3, 2)([]), ConfigError, "the time steps must be a list of some"),
         (lambda x: autograd.GRU(3, 2)([x, x], drawn(4, 2)), DataError, "equally many rows. Received: 2, 4"),
-        (lambda x: autograd.matmul(x, x), DataError, r"matmul takes matrices .*\(2, 3\) and \(2, 3\)"),
-        (lambda x: autograd.reshape(x, (3, 2)), ConfigError, r"must begin with 2 and have more sizes.*\(3, 2\)"),
-        (lambda x: autograd.reshape(x, (2, 4)), ConfigError, "must keep the number of elements"),
-        (lambda x: autograd.split(x, 0, [1, 2]), ConfigError, r"sizes must be positive and add up to .* 2.*\[1, 2\]"),
-        (lambda x: autograd.split(x, 1, 4), ConfigError, "num_slices must lie between 1 and .* 3"),
-        (
-            lambda x: autograd.cat((x, drawn(2, 2)), axis=0),
-            ConfigError,
-            "sources must match in all dimensions except 0",
-        ),
+        (lambda x: autograd.matmul(x, x), DataError, r"matmul of \(2, 3\) and \(2, 3\): .*test_operations.py:"),
+        (lambda x: of(x) + of(drawn(2, 2)), DataError, r"add of \(2, 3\) and \(2, 2\): .*test_operations.py:"),
+        (lambda x: autograd.reshape(x, (2, 4)), DataError, r"reshape of \(2, 3\), shape=\(2, 4\)"),
+        (lambda x: autograd.split(x, 0, [1, 2]), DataError, r"sizes \[1, 2\] do not make up axis 0 of size 2"),
+        (lambda x: autograd.split(x, 1, 4), DataError, "do not make up axis 1 of size 3"),
+        (lambda x: autograd.cat((x, drawn(2, 2)), axis=0), DataError, r"concatenate of \(2, 3\) and \(2, 2\)"),
+        (lambda x: bool(of(x) > 0), DataError, r"shape \(2, 3\) is neither true nor false"),
     ],
 )
 def test_errors(call, error, words):

@@ -138,7 +138,6 @@ def test_a_parameter_that_is_trained_does_not_move():
         (lambda: setattr(Tensor((3,), dtype=np.float16), "stores_grad", True), DataError, "float32"),
         (lambda: opt.SGD(0.1).update(Tensor((3,)), Tensor((3,))), ConfigError, "is not a parameter.*stores_grad=True"),
         (lambda: Tensor((3,), dtype=tensor.int32).set_value(0.5), DataError, r"0\.5"),
-        (lambda: autograd.add_bias(autograd.ReLU(), autograd.ReLU()), ConfigError, "add_bias"),
     ],
 )
 def test_what_is_no_parameter_is_named(call, error, words):

@@ -225,13 +225,13 @@ class GPT(Module):
         return self.out(x)
 
 
-def test_a_transformer_as_a_class_computes_on_lists_of_time_steps_what_the_net_computes(monkeypatch):
+def test_a_transformer_as_a_class_computes_on_sequences_what_the_net_computes(monkeypatch):
     monkeypatch.setattr(autograd, "training", True)
     rows = text()[0]["data"][0]
     model = GPT()
-    scores = model([tensor.from_numpy(symbols) for symbols in rows[:, :-1].T])
-    assert [each.shape for each in scores] == [(ROWS, SYMBOLS)] * STEPS
-    loss = autograd.softmax_cross_entropy(scores, [*rows[:, 1:].T])
+    scores = model(tensor.from_numpy(rows[:, :-1]))
+    assert scores.shape == (ROWS, STEPS, SYMBOLS)
+    loss = autograd.softmax_cross_entropy(scores, tensor.from_numpy(rows[:, 1:]))
     state = model.state_dict()
     gradients = {param.name: gradient.array.copy() for param, gradient in autograd.backward(loss)}
 
@@ -242,7 +242,7 @@ def test_a_transformer_as_a_class_computes_on_lists_of_time_steps_what_the_net_c
     for name, value in state.items():
         net.named_params[name].value[...] = value
     assert float(loss) == pytest.approx(loss_of(net, {"data": Batch(rows)}, Step(total_rows=ROWS)), rel=1e-5)
-    given = np.concatenate([tensor.to_numpy(each) for each in scores])
+    given = scores.to_numpy().swapaxes(0, 1).reshape(-1, SYMBOLS)
     np.testing.assert_allclose(given, net.output("out"), rtol=1e-5, atol=1e-6)
     net.backward()
     for name, gradient in gradients.items():

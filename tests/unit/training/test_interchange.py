@@ -25,8 +25,8 @@ from support.trained import assert_alike
 from singa_dask.comm import run_threads
 from singa_dask.exchange import portions
 from singa_dask.job import ClusterTopology
+from singa_dask.layers import init
 from singa_dask.layers.partition import Form
-from singa_dask.net import init
 from singa_dask.net.flat import GroupLayout
 from singa_dask.ops import get_ops
 from singa_dask.server import LocalLink, Server

@@ -21,9 +21,9 @@ from singa_dask.exchange import FullExchange, SharedExchange
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import AlgProto, ClusterProto, JobProto, LayerType, Phase
 from singa_dask.layers.context import Step
+from singa_dask.layers.init import initial_value
 from singa_dask.net import Batch
 from singa_dask.net.flat import GroupLayout
-from singa_dask.net.init import initial_value
 from singa_dask.ops import get_ops
 from singa_dask.server import LocalLink, Server
 from singa_dask.server.messages import Coded

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from singa_dask.errors import ConfigError
 from singa_dask.job.job_pb2 import ParamGenProto, ParamProto
+from singa_dask.layers import init as initialisers
 from singa_dask.layers.param import Param
 from singa_dask.layers.partition import Portion, even_bounds
-from singa_dask.net import init as initialisers
 from singa_dask.net import initial_value
 
 FAN_IN, FAN_OUT = 300, 200

@@ -1,0 +1,1 @@
+"""What was computed from what, and the way back: calls, and gradients over a graph of them."""
