@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +28,12 @@ from singa_dask.errors import ConfigError, DataError, Problem, disk_full, neares
 from singa_dask.export import onnx_attention, onnx_images, onnx_time
 from singa_dask.export.onnx_graph import Graph, as_onnx, source_shape
 from singa_dask.files import replacing
+from singa_dask.job.job_pb2 import GELUProto
 from singa_dask.job.unroll import origin
 from singa_dask.layers import Layer
 from singa_dask.layers.param import Shape
 from singa_dask.net import Net, layers_of, units
-from singa_dask.ops.activation import ROOT_HALF, STANH_INNER, STANH_OUTER
+from singa_dask.ops.activation import ROOT_HALF, STANH_INNER, STANH_OUTER, TANH_CUBE, TANH_SLOPE
 
 if TYPE_CHECKING:
     import onnx
@@ -228,7 +229,10 @@ def _inner_product(graph: Graph, layer: Any, x: str) -> str:
 
 def _relu(graph: Graph, layer: Any, x: str) -> str:
     slope = layer.conf.negative_slope
-    return graph.add("LeakyRelu", [x], alpha=slope) if slope else graph.add("Relu", [x])
+    y = graph.add("LeakyRelu", [x], alpha=slope) if slope else graph.add("Relu", [x])
+    if layer.limit == inf:
+        return y
+    return graph.add("Min", [y, graph.constant(f"limit_{layer.limit}", np.float32(layer.limit))])
 
 
 def _elu(graph: Graph, layer: Any, x: str) -> str:
@@ -239,7 +243,14 @@ def _silu(graph: Graph, layer: Layer, x: str) -> str:
     return graph.add("Mul", [x, graph.add("Sigmoid", [x])])
 
 
-def _gelu(graph: Graph, layer: Layer, x: str) -> str:
+def _gelu(graph: Graph, layer: Any, x: str) -> str:
+    if layer.conf.approximate == GELUProto.TANH:
+        slope, cube = (
+            graph.constant(f"gelu_tanh_{i}", np.float32(v)) for i, v in enumerate((2 * TANH_SLOPE, TANH_CUBE))
+        )
+        cubes = graph.add("Mul", [graph.add("Mul", [x, graph.add("Mul", [x, x])]), cube])
+        inner = graph.add("Mul", [graph.add("Add", [x, cubes]), slope])
+        return graph.add("Mul", [x, graph.add("Sigmoid", [inner])])
     root, one, half = (graph.constant(f"gelu_{i}", np.float32(v)) for i, v in enumerate((ROOT_HALF, 1, 0.5)))
     area = graph.add("Mul", [graph.add("Add", [graph.add("Erf", [graph.add("Mul", [x, root])]), one]), half])
     return graph.add("Mul", [x, area])

@@ -14,7 +14,6 @@ import numpy as np
 from singa_dask.export.onnx_graph import Graph, as_onnx, source_shape
 from singa_dask.job.job_pb2 import UpsamplingProto
 from singa_dask.layers import Layer
-from singa_dask.layers.batch_norm import EPSILON
 from singa_dask.layers.connection import array_axis, channels_first
 from singa_dask.layers.param import Shape
 
@@ -59,9 +58,12 @@ def upsampling(graph: Graph, layer: Any, x: str) -> str:
 
 
 def pooling(graph: Graph, layer: Any, x: str) -> str:
-    window = _window(graph, layer)
+    window = _window(graph, layer) | {"ceil_mode": int(layer.conf.ceil_mode)}
     if layer.is_max:
         return _by_channels(graph, layer, x, "MaxPool", **window)
+    if layer.overhangs:
+        hint = "Use padding in place of ceil_mode, or pool MAX."
+        raise layer.problem("averages windows beyond the image, by which ONNX runtimes differ", "ceil_mode", hint)
     return _by_channels(graph, layer, x, "AveragePool", count_include_pad=1, **window)
 
 
@@ -82,7 +84,7 @@ def lrn(graph: Graph, layer: Any, x: str) -> str:
 
 def batch_norm(graph: Graph, layer: Any, x: str) -> str:
     params = [name for p in (layer.scale, layer.bias, layer.mean, layer.var) for name in graph.parameter(p)]
-    return _by_channels(graph, layer, x, "BatchNormalization", params, epsilon=EPSILON)
+    return _by_channels(graph, layer, x, "BatchNormalization", params, epsilon=layer.conf.epsilon)
 
 
 def layer_norm(graph: Graph, layer: Any, x: str) -> str:

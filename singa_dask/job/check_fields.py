@@ -50,7 +50,7 @@ _FIELDS: dict[Range, str] = {
         concate_dim slice_dim min_delta
         min_lr class_weight clip_norm pos_weight
     """,
-    ABOVE_ZERO: "InverseTProto.final_lr div_factor final_div_factor epsilon",
+    ABOVE_ZERO: "InverseTProto.final_lr div_factor final_div_factor epsilon max_value",
     NOT_ZERO: "std_value RGBImageProto.scale",
     FRACTION: """
         rho beta1 beta2 momentum dropout_ratio validation_share ReduceOnPlateauProto.factor warmup_factor rise

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import ClassVar
 
-from singa_dask.job.job_pb2 import ActivationProto
+from singa_dask.job.job_pb2 import ActivationProto, GELUProto
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Shape
@@ -31,7 +32,8 @@ class _Elementwise(Layer):
 
 
 class ReLU(_Elementwise):
-    """y = x where x > 0, else negative_slope x.   relu_conf: negative_slope."""
+    """y = x where x > 0, else negative_slope x; max_value where y would be larger.   relu_conf: negative_slope,
+    max_value (6 for ReLU6)."""
 
     type: ClassVar[str] = "kReLU"
     conf_field: ClassVar[str | None] = "relu_conf"
@@ -40,13 +42,20 @@ class ReLU(_Elementwise):
     def setup(self, *src: Shape) -> Shape:
         if self.conf.negative_slope < 0:
             raise self.problem(f"{self.conf_field}.negative_slope must not be negative", self.conf.negative_slope)
+        if self.limit <= 0:
+            raise self.problem(f"{self.conf_field}.max_value must be above 0", self.limit, "Leave it out for none.")
         return super().setup(*src)
 
+    @property
+    def limit(self) -> float:
+        """max_value, or infinity."""
+        return self.conf.max_value if self.conf.HasField("max_value") else inf
+
     def _activate(self, ctx: Context, x: Array, y: Array) -> Array:
-        return ctx.ops.relu(x, self.conf.negative_slope, y)
+        return ctx.ops.relu(x, self.conf.negative_slope, y, self.limit)
 
     def backward(self, ctx: Context, dy: Array) -> Array:
-        return ctx.ops.relu_backward(ctx.y, dy, self.conf.negative_slope, out=dy)
+        return ctx.ops.relu_backward(ctx.y, dy, self.conf.negative_slope, out=dy, limit=self.limit)
 
 
 class LeakyReLU(ReLU):
@@ -55,6 +64,7 @@ class LeakyReLU(ReLU):
 
     type: ClassVar[str] = "kLeakyReLU"
     conf_field: ClassVar[str | None] = "leakyrelu_conf"
+    limit = inf
 
 
 class Sigmoid(_Elementwise):
@@ -131,13 +141,15 @@ class SiLU(_WithSlope):
 
 class GELU(_WithSlope):
     """y = x F(x), F the distribution function of the normal distribution, (1 + erf(x / sqrt(2))) / 2   (Hendrycks &
-    Gimpel 2016)."""
+    Gimpel 2016); with approximate TANH (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.   gelu_conf: approximate."""
 
     type: ClassVar[str] = "kGELU"
+    conf_field: ClassVar[str | None] = "gelu_conf"
 
     def _activate(self, ctx: Context, x: Array, y: Array) -> Array:
-        ctx.slope = ctx.buffer("slope", x.shape)
-        return ctx.ops.gelu(x, y, ctx.slope)
+        ctx.slope, ops = ctx.buffer("slope", x.shape), ctx.ops
+        kernel = ops.gelu_tanh if self.conf.approximate == GELUProto.TANH else ops.gelu
+        return kernel(x, y, ctx.slope)
 
 
 _KINDS: dict[str, type[_Elementwise]] = {

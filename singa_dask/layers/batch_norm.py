@@ -13,15 +13,14 @@ from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
 
-EPSILON = 1e-5
-
 
 class BatchNorm(Layer):
-    """y = scale (x - mean) / sqrt(var + 1e-5) + bias, channel by channel.   x: (B, ..., C) -> y: the same shape.
+    """y = scale (x - mean) / sqrt(var + epsilon) + bias, channel by channel.   x: (B, ..., C) -> y: the same shape.
 
     In kTrain mean and var are over the N elements of a channel on all workers of the group (Ioffe & Szegedy 2015). The
     running statistics become factor * running + (1 - factor) * batch, with the unbiased variance; other phases use
-    them. Parameters: scale, bias, mean, var; servers sum the updates of the last two.   bm_conf: factor.
+    them. Parameters: scale, bias, mean, var; servers sum the updates of the last two.   bm_conf: factor,
+    epsilon.
     A worker with COLUMNS has all N elements of its channels, and the parameters of these channels only.
     """
 
@@ -33,6 +32,8 @@ class BatchNorm(Layer):
         (shape,) = self.sources(src)
         if not 0 <= self.conf.factor < 1:
             raise self.problem("bm_conf.factor must lie in [0, 1)", self.conf.factor)
+        if self.conf.epsilon <= 0:
+            raise self.problem("bm_conf.epsilon must be above 0", self.conf.epsilon)
         channels = self.partition.sources[0][-1] if self.partition.splits else shape[-1]
         self.scale = self._declare("scale", channels, 1.0)
         self.bias = self._declare("bias", channels, 0.0)
@@ -58,16 +59,16 @@ class BatchNorm(Layer):
             away = about - ctx.batch_mean
             ctx.batch_var = self._group_sum(ctx, squares + away * (2 * total + len(ctx.x) * away)) / ctx.count
             ctx.about = ctx.batch_mean.astype(ctx.x.dtype)
-            ctx.inverse = 1 / xp.sqrt(ctx.batch_var + EPSILON)
+            ctx.inverse = 1 / xp.sqrt(ctx.batch_var + self.conf.epsilon)
         else:
-            ctx.about, ctx.inverse = self.mean.value, 1 / xp.sqrt(self.var.value + EPSILON)
+            ctx.about, ctx.inverse = self.mean.value, 1 / xp.sqrt(self.var.value + self.conf.epsilon)
         factor = (self.scale.value * ctx.inverse).astype(ctx.x.dtype)
         ops.normalise_channels(ctx.x, ctx.about, factor, self.bias.value, y.reshape(ctx.x.shape))
         return y
 
     def backward(self, ctx: Context, dy: Array) -> Array:
         """dx = scale inverse (dy - mean(dy) - normal mean(dy normal)), the means over the group's N elements, with
-        inverse = 1 / sqrt(var + 1e-5) and normal = (x - mean) inverse."""
+        inverse = 1 / sqrt(var + epsilon) and normal = (x - mean) inverse."""
         ops, dy_NC = ctx.ops, dy.reshape(ctx.x.shape)
         sums = ops.channel_products(dy_NC, ctx.x, ctx.about)
         sums[1] *= ctx.inverse

@@ -26,7 +26,7 @@ def window_of(layer: Layer, shape: Shape) -> Window:
     first = (1,) * (len(names) == 1)
     kernel, stride, dilation = (first + _sizes(layer.conf, key, names) for key in ("kernel", "stride", "dilation"))
     pad = (0,) * len(first) + _sizes(layer.conf, "pad", names)
-    window = Window(kernel, stride, pad, dilation)
+    window = Window(kernel, stride, pad, dilation, getattr(layer.conf, "ceil_mode", False))
     if min(*kernel, *stride, *dilation) < 1:
         raise layer.problem("kernel, stride and dilation must be at least 1", window)
     if min(pad) < 0 or any(p >= r for p, r in zip(pad, window.reach, strict=True)):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from math import prod
 from typing import ClassVar
 
+import numpy as np
+
 from singa_dask.job.job_pb2 import PoolingProto
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
@@ -22,10 +24,11 @@ from singa_dask.ops.arrays import Array
 class Pooling(Layer):
     """y = the largest element of each window (MAX), or their sum / (kh kw) (AVG: padding counts as zeros, as in
     SINGA).   x: (B, H, W, C) -> y: (B, OH, OW, C), OH = floor((H + 2 pad - kh) / stride) + 1; volumes and sequences
-    likewise.
+    likewise. With ceil_mode, the last window may overhang: ceil in place of floor, unless the window would begin
+    behind the image. What lies beyond the padding does not count.
 
     pooling_conf: pool (MAX or AVG), kernel, pad, stride (or kernel_x, kernel_y, kernel_z, ... for width, height and
-    depth).
+    depth), ceil_mode.
     """
 
     type: ClassVar[str] = "kPooling"
@@ -42,7 +45,13 @@ class Pooling(Layer):
         output = (*self.window.output_size(*image[:-1]), shape[-1])
         self._shape = output[1:] if len(shape) == 2 else output
         self._passes = _passes(self.window, image, output)
+        self._shares = [None if self.is_max else _shares(*each) for each in self._passes]
         return self._shape
+
+    @property
+    def overhangs(self) -> bool:
+        """Whether a mean is that of fewer elements than a window has."""
+        return any(share is not None for share in self._shares)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ops, y, ctx.x_shape, ctx.argmax = ctx.ops, x[0], x[0].shape, []
@@ -51,6 +60,8 @@ class Pooling(Layer):
             y = ctx.buffer(f"y{i}", (len(of), *output))
             if not self.is_max:
                 ops.average_pool(of, window, y)
+                if self._shares[i] is not None:
+                    y *= ops.asarray(self._shares[i], y.dtype)
                 continue
             ctx.argmax.append(ctx.buffer(f"argmax{i}", y.shape, ops.argmax_dtype(window)))
             ops.max_pool(of, window, y, ctx.argmax[i])
@@ -62,8 +73,10 @@ class Pooling(Layer):
             dy = ctx.buffer(f"dx{i}", (len(of), *image))
             if self.is_max:
                 ctx.ops.max_pool_backward(of, ctx.argmax[i], window, dy)
-            else:
-                ctx.ops.average_pool_backward(of, window, dy)
+                continue
+            if self._shares[i] is not None:
+                of *= ctx.ops.asarray(self._shares[i], of.dtype)
+            ctx.ops.average_pool_backward(of, window, dy)
         return dy.reshape(ctx.x_shape)
 
 
@@ -73,10 +86,20 @@ def _passes(window: Window, shape: Shape, output: Shape) -> list[tuple[Window, S
         return [(window, shape, output)]
     (depth, *area), (new_depth, *new_area) = shape, output
     kernel, stride, pad = window.sizes
-    flat = Window(kernel[1:], stride[1:], pad[1:])
-    deep = Window((kernel[0], 1), (stride[0], 1), (pad[0], 0))
+    flat = Window(kernel[1:], stride[1:], pad[1:], up=window.up)
+    deep = Window((kernel[0], 1), (stride[0], 1), (pad[0], 0), up=window.up)
     row = prod(new_area)
     return [(flat, tuple(area), tuple(new_area)), (deep, (depth, 1, row), (new_depth, 1, row))]
+
+
+def _shares(window: Window, image: Shape, output: Shape) -> np.ndarray | None:
+    """The area of a window by that of its part on the padded image, (OH, OW, 1); None if all are 1."""
+    by_axis = []
+    for axis, (kernel, stride, pad) in enumerate(zip(*window.sizes, strict=True)):
+        begin = np.arange(output[axis]) * stride - pad
+        by_axis.append(kernel / (np.minimum(begin + kernel, image[axis] + pad) - begin))
+    shares = np.multiply.outer(*by_axis)[..., None]
+    return None if (shares == 1).all() else shares
 
 
 class GlobalPooling(Pooling):
@@ -95,6 +118,6 @@ class GlobalPooling(Pooling):
         self.is_max = self.conf.pool == PoolingProto.MAX
         area, channels = prod(shape[:-1]), shape[-1]
         self.window = Window((area, 1), (1, 1))
-        self._passes = [(self.window, (area, 1, channels), (1, 1, channels))]
+        self._passes, self._shares = [(self.window, (area, 1, channels), (1, 1, channels))], [None]
         self._shape = (*(1,) * (len(shape) - 1), channels)
         return self._shape

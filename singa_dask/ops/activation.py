@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import exp, inf
 from typing import Any
 
 from singa_dask.ops.arrays import Array
@@ -25,6 +26,9 @@ ERF_Q = (
 )
 ROOT_HALF = 0.7071067811865476  # sqrt(1/2)
 NORMAL = 0.3989422804014327  # 1 / sqrt(2 pi)
+# GELU by tanh(TANH_SLOPE (x + TANH_CUBE x^3)).
+TANH_SLOPE = 0.7978845608028654  # sqrt(2 / pi)
+TANH_CUBE = 0.044715
 
 
 class ActivationOps:
@@ -36,22 +40,25 @@ class ActivationOps:
 
     xp: Any
 
-    def relu(self, x: Array, slope: float, out: Array) -> Array:
-        """out = x where x > 0, else slope x (slope >= 0)."""
-        out[...] = self.xp.where(x > 0, x, slope * x)
+    def relu(self, x: Array, slope: float, out: Array, limit: float = inf) -> Array:
+        """out = min(x, limit) where x > 0, else slope x (slope >= 0)."""
+        xp = self.xp
+        out[...] = xp.where(x > 0, xp.minimum(x, limit), slope * x)
         return out
 
-    def relu_backward(self, y: Array, dy: Array, slope: float, out: Array) -> Array:
-        """out = dy where y > 0, else slope dy."""
-        out[...] = self.xp.where(y > 0, dy, slope * dy)
+    def relu_backward(self, y: Array, dy: Array, slope: float, out: Array, limit: float = inf) -> Array:
+        """out = dy where 0 < y < limit, 0 where y = limit, else slope dy."""
+        xp = self.xp
+        out[...] = xp.where(y > 0, dy * (y < limit), slope * dy)
         return out
 
     def sigmoid(self, x: Array, out: Array) -> Array:
-        """out = 1 / (1 + exp(-x)), computed as (1 + tanh(x / 2)) / 2, which does not overflow."""
-        self.xp.multiply(x, 0.5, out=out)
-        self.xp.tanh(out, out=out)
-        out *= 0.5
-        out += 0.5
+        """out = 1 / (1 + exp(-x)); exp(x) where exp(-x) could overflow."""
+        xp = self.xp
+        far = x < -64
+        small = xp.exp(xp.minimum(x, -64)) if far.any() else out
+        xp.divide(1, 1 + xp.exp(-xp.maximum(x, -64)), out=out)
+        xp.copyto(out, small, where=far)
         return out
 
     def sigmoid_backward(self, y: Array, dy: Array, out: Array) -> Array:
@@ -90,8 +97,13 @@ class ActivationOps:
 
     def silu(self, x: Array, out: Array, slope: Array) -> Array:
         """out = x s with s = sigmoid(x), slope = s + out (1 - s)."""
+        xp = self.xp
         self.sigmoid(x, slope)
-        self.xp.multiply(x, slope, out=out)
+        xp.multiply(x, slope, out=out)
+        far = x < -64
+        if far.any():  # exp(x) = exp(x + 64) exp(-64): where exp(x) has few digits, x exp(x) has more
+            z = xp.clip(x, -1500, -64)
+            xp.copyto(out, z * xp.exp(z + 64) * exp(-64), where=far)
         slope += out * (1 - slope)
         return out
 
@@ -104,6 +116,15 @@ class ActivationOps:
         slope *= 0.5
         xp.multiply(x, slope, out=out)
         slope += x * xp.exp(-0.5 * x * x) * NORMAL
+        return out
+
+    def gelu_tanh(self, x: Array, out: Array, slope: Array) -> Array:
+        """out = x (1 + tanh(u)) / 2 = x s, u = sqrt(2 / pi) (x + 0.044715 x^3), s = sigmoid(2 u);
+        slope = s + x s (1 - s) 2 u'."""
+        square = x * x
+        self.sigmoid(2 * TANH_SLOPE * x * (1 + TANH_CUBE * square), slope)
+        self.xp.multiply(x, slope, out=out)
+        slope += out * (1 - slope) * (2 * TANH_SLOPE * (1 + 3 * TANH_CUBE * square))
         return out
 
     def erf(self, x: Array, out: Array) -> Array:

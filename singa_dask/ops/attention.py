@@ -1,8 +1,9 @@
 """Scaled dot-product attention in blocks: softmax(q k^T / sqrt(D)) v without the whole matrix of weights.
 
-B rows, N heads, T positions, D features of a head. q, k, v, out and their gradients are views (B, N, T, D) of which
-the last axis is contiguous. The softmax is computed online: a running maximum and sum per position (Milakov &
-Gimelshein 2018), and backward from the logarithm of the sums (Dao et al. 2022). Memory is linear in T.
+B rows, N heads, D features of a head, T positions of q and out, S of k and v. They and their gradients are views (B,
+N, T or S, D) of which the last axis is contiguous. The softmax is computed online: a running maximum and sum per
+position (Milakov & Gimelshein 2018), and backward from the logarithm of the sums (Dao et al. 2022). Memory is linear
+in T.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ class AttentionOps:
 
     xp: Any
 
-    def attention(self, qkv: Triple, out: Array, log_sums: Array, *, causal: bool) -> Array:
-        """out = softmax(q k^T / sqrt(D)) v, over the positions up to the own one if `causal`.
+    def attention(self, qkv: Triple, out: Array, log_sums: Array, *, causal: bool, seen: Array | None = None) -> Array:
+        """out = softmax(q k^T / sqrt(D)) v, over the positions up to the own one if `causal`, and of these over the
+        ones that are `seen`: (B, S) booleans, so that each position of q sees one at least.
 
         log_sums: (B, N, T), becomes log(sum of exp(q k^T / sqrt(D))).
         """
@@ -38,7 +40,8 @@ class AttentionOps:
             total, mean = xp.zeros_like(largest), None
             for columns in _blocks(rows.stop if causal else k.shape[2]):
                 weights = xp.matmul(k[:, :, columns], _transposed(queries))
-                kept = self._softmax_block(weights, _visible(rows, columns, causal), largest, total)
+                self._hide(weights, _visible(rows, columns, causal), seen, columns)
+                kept = self._softmax_block(weights, largest, total)
                 values = xp.matmul(_transposed(weights), v[:, :, columns])
                 mean = values if mean is None else _transposed(kept) * mean + values
             xp.divide(mean, _transposed(total), out=out[:, :, rows])
@@ -46,7 +49,15 @@ class AttentionOps:
         return out
 
     def attention_backward(
-        self, qkv: Triple, out: Array, log_sums: Array, dout: Array, grads: Triple, *, causal: bool
+        self,
+        qkv: Triple,
+        out: Array,
+        log_sums: Array,
+        dout: Array,
+        grads: Triple,
+        *,
+        causal: bool,
+        seen: Array | None = None,
     ) -> None:
         """Fill grads, the gradients for q, k and v, from that for the output of `attention`."""
         (q, k, v), (dq, dk, dv) = qkv, grads
@@ -60,7 +71,8 @@ class AttentionOps:
             for columns in _blocks(rows.stop if causal else k.shape[2]):
                 weights = xp.matmul(k[:, :, columns], _transposed(queries))
                 dscores = xp.matmul(v[:, :, columns], _transposed(upper))
-                self._softmax_block_backward(weights, dscores, _visible(rows, columns, causal), own, along)
+                self._hide(weights, _visible(rows, columns, causal), seen, columns)
+                self._softmax_block_backward(weights, dscores, own, along)
                 dv[:, :, columns] += xp.matmul(weights, upper)
                 dk[:, :, columns] += xp.matmul(dscores, queries)
                 mixed = xp.matmul(_transposed(dscores), k[:, :, columns])
@@ -69,15 +81,13 @@ class AttentionOps:
 
     # Blocks of scores are transposed, (B, N, columns, rows): sums and maxima over columns then add up whole rows.
 
-    def _softmax_block(self, scores: Array, visible: int, largest: Array, total: Array) -> Array:
-        """In place, scores become exp(scores - largest), or 0 where a position does not see another.
+    def _softmax_block(self, scores: Array, largest: Array, total: Array) -> Array:
+        """In place, scores become exp(scores - largest).
 
         largest and total, (B, N, 1, rows), become the largest score of a position so far and the sum of its weights.
-        visible: how many columns row 0 sees; row i sees i more. Returns the factor on what was computed with the
-        largest score before.
+        Returns the factor on what was computed with the largest score before.
         """
         xp = self.xp
-        self._hide(scores, visible)
         before = largest.copy()
         xp.maximum(before, scores.max(axis=2, keepdims=True), out=largest)
         scores -= largest
@@ -87,26 +97,29 @@ class AttentionOps:
         total += scores.sum(axis=2, keepdims=True)
         return kept
 
-    def _softmax_block_backward(
-        self, scores: Array, dweights: Array, visible: int, log_sums: Array, along: Array
-    ) -> None:
+    def _softmax_block_backward(self, scores: Array, dweights: Array, log_sums: Array, along: Array) -> None:
         """In place, scores become the weights, and dweights, the gradient for these, becomes that for the scores.
 
-        visible: as in `_softmax_block`. log_sums, along: (B, N, 1, rows), along the sum of weights dweights.
+        log_sums, along: (B, N, 1, rows), along the sum of weights dweights.
         """
-        self._hide(scores, visible)
         scores -= log_sums
         self.xp.exp(scores, out=scores)
         dweights -= along
         dweights *= scores
 
-    def _hide(self, scores: Array, visible: int) -> None:
-        """Set the scores of the columns that a row does not see to -inf."""
-        columns, rows = scores.shape[2:]
+    def _hide(self, scores: Array, visible: int, seen: Array | None, own: slice) -> None:
+        """Set the scores of the columns that a row does not see so low that their weights are 0.
+
+        visible: how many of the columns row 0 sees; row i sees i more. own: the columns' positions in `seen`.
+        """
+        xp, (columns, rows) = self.xp, scores.shape[2:]
+        # Finite: a row may see nothing of a whole block.
+        low = xp.asarray(np.finfo(scores.dtype).min / 2, scores.dtype)
         if visible < columns:
-            xp = self.xp
             hidden = xp.arange(columns)[:, None] >= xp.arange(visible, visible + rows)
-            xp.copyto(scores, xp.asarray(-np.inf, scores.dtype), where=hidden)
+            xp.copyto(scores, low, where=hidden)
+        if seen is not None:
+            xp.copyto(scores, low, where=~seen[:, None, own, None])
 
 
 def _transposed(matrices: Array) -> Array:

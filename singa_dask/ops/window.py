@@ -14,12 +14,14 @@ Slices = tuple[slice, ...]
 @dataclass(frozen=True)
 class Window:
     """A window that moves by `stride` over an image padded by `pad` on every side, and covers `kernel` pixels, each
-    `dilation` from the next; all (height, width), or (depth, height, width) over volumes."""
+    `dilation` from the next; all (height, width), or (depth, height, width) over volumes. up: the last position may
+    overhang, if it begins on the image or on the padding before it."""
 
     kernel: Sizes
     stride: Sizes = (1, 1)
     pad: Sizes = (0, 0)
     dilation: Sizes = (1, 1)
+    up: bool = False
 
     @property
     def sizes(self) -> tuple[Sizes, Sizes, Sizes]:
@@ -41,9 +43,14 @@ class Window:
         return self.dilation == (1, 1)
 
     def output_size(self, *size: int) -> Sizes:
-        """floor((size + 2 pad - reach) / stride) + 1 in each direction; 0 or less where the window does not fit."""
+        """floor((size + 2 pad - reach) / stride) + 1 in each direction; 0 or less where the window does not fit. If
+        `up`, one more where a further window begins early enough."""
         by_axis = zip(size, self.reach, self.stride, self.pad, strict=True)
-        return tuple((n + 2 * p - r) // s + 1 for n, r, s, p in by_axis)
+        return tuple(self._positions(n + 2 * p - r, s, n + p) for n, r, s, p in by_axis)
+
+    def _positions(self, way: int, stride: int, end: int) -> int:
+        count = way // stride + 1
+        return count + (self.up and way >= 0 and way % stride > 0 and count * stride < end)
 
     @lru_cache(maxsize=512)  # noqa: B019 - windows are few, and immutable
     def offsets(self, *size: int) -> tuple[tuple[Sizes, Slices, Slices], ...]:

@@ -382,7 +382,35 @@ CASES: dict[str, Case] = {
         ((5, 2, 3, 2),),
         lambda x: np.maximum(x[:, 0:4:2], x[:, 1:5:2]),
     ),
+    "Pooling MAX with a window that overhangs": Case(
+        Pooling("p", "x", ceil_mode=True),
+        'name: "p" type: kPooling srclayers: "x" pooling_conf { ceil_mode: true }',
+        ((6, 5, 2),),
+        lambda x: formulas.pool(np.max, 3, 2, 0, -np.inf)(formulas.longer(x, -np.inf, 1)),
+    ),
+    "Pooling AVG with windows that overhang": Case(
+        Pooling("p", "x", pool="AVG", kernel=4, stride=3, pad=1, ceil_mode=True),
+        'name: "p" type: kPooling srclayers: "x" '
+        "pooling_conf { pool: AVG kernel: 4 stride: 3 pad: 1 ceil_mode: true }",
+        ((6, 3, 4, 2),),
+        # The image has 8, 5 and 6 with its padding; of volumes, each axis on its own.
+        lambda x: formulas.pool(np.nanmean, 4, 3, 0, 0)(
+            formulas.longer(np.pad(x, ((0, 0), *[(1, 1)] * 3, (0, 0))), np.nan, 2)[:, :, :7, :7]
+        ),
+    ),
     **_activations(),
+    "ReLU with a largest value": Case(
+        ReLU("a", "x", negative_slope=0.25, max_value=0.5),
+        'name: "a" type: kReLU srclayers: "x" relu_conf { negative_slope: 0.25 max_value: 0.5 }',
+        ((7,),),
+        lambda x: np.where(x > 0, np.minimum(x, 0.5), 0.25 * x),
+    ),
+    "GELU by tanh": Case(
+        GELU("a", "x", approximate="TANH"),
+        'name: "a" type: kGELU srclayers: "x" gelu_conf { approximate: TANH }',
+        ((2, 3),),
+        lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    ),
     "ReLU with a slope": Case(
         ReLU("a", "x", negative_slope=0.25),
         'name: "a" type: kReLU srclayers: "x" relu_conf { negative_slope: 0.25 }',
@@ -485,6 +513,12 @@ CASES: dict[str, Case] = {
         'name: "n" type: kBM srclayers: "x"',
         ((2, 3, 4),),
         lambda x, scale, bias, *_: formulas.normalised(x) * scale + bias,
+    ),
+    "BatchNorm with another epsilon": Case(
+        BatchNorm("n", "x", epsilon=0.5),
+        'name: "n" type: kBM srclayers: "x" bm_conf { epsilon: 0.5 }',
+        ((5,),),
+        lambda x, scale, bias, *_: formulas.normalised(x, 0.5) * scale + bias,
     ),
     "BatchNorm of vectors": Case(
         BatchNorm("n", "x", factor=0.5),

@@ -11,9 +11,14 @@ import numpy as np
 from singa_dask.ops.random import random_bits, stream_key
 
 
-def normalised(x: np.ndarray) -> np.ndarray:
+def normalised(x: np.ndarray, epsilon: float = 1e-5) -> np.ndarray:
     axes = tuple(range(x.ndim - 1))
-    return (x - x.mean(axis=axes)) / np.sqrt(x.var(axis=axes) + 1e-5)
+    return (x - x.mean(axis=axes)) / np.sqrt(x.var(axis=axes) + epsilon)
+
+
+def longer(x: np.ndarray, value: float, more: int) -> np.ndarray:
+    """Images with more rows and columns of this value at the end."""
+    return np.pad(x, ((0, 0), *((0, more),) * (x.ndim - 2), (0, 0)), constant_values=value)
 
 
 def grouped(groups: int, epsilon: float) -> Callable[..., np.ndarray]:

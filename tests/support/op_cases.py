@@ -114,13 +114,13 @@ def _activations(ops: Ops, rng: np.random.Generator) -> list[Any]:
     x, dy = draw(ops, rng, 3, 37) * 3, draw(ops, rng, 3, 37)
     x[0, :2] = ops.asarray([1e4, -1e4], ops.dtype)
     results = []
-    for slope in (0.0, 0.25):
-        y = ops.relu(x, slope, ops.empty(x.shape))
-        results += [y, ops.relu_backward(y, dy.copy(), slope, ops.empty(x.shape))]
+    for slope, limit in ((0.0, np.inf), (0.25, np.inf), (0.25, 2.0)):
+        y = ops.relu(x, slope, ops.empty(x.shape), limit)
+        results += [y, ops.relu_backward(y, dy.copy(), slope, ops.empty(x.shape), limit)]
     for alpha in (1.0, 0.3):
         y = ops.elu(x, alpha, ops.empty(x.shape))
         results += [y, ops.elu_backward(y, dy.copy(), alpha, ops.empty(x.shape))]
-    for name in ("silu", "gelu"):
+    for name in ("silu", "gelu", "gelu_tanh"):
         slope = ops.empty(x.shape)
         results += [getattr(ops, name)(x, ops.empty(x.shape), slope), slope]
     for name in ("sigmoid", "tanh", "stanh"):
@@ -162,17 +162,40 @@ def _batch_norm(rows: int, channels: int) -> Case:
     return case
 
 
-def _attention(rows: int, heads: int, length: int, size: int, *, causal: bool) -> Case:
+def _attention(rows: int, heads: int, length: int, size: int, *, causal: bool, mask: str = "") -> Case:
+    """mask: "" for none, "lengths" if a row sees the first positions only, "some" for others."""
+
     def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
         # As a folded net has them: ordered by time step, q, k and v side by side.
         qkv = draw(ops, rng, length, rows, 3, heads, size)
         q, k, v = (qkv[:, :, i].transpose(1, 2, 0, 3) for i in range(3))
         dout, out = draw(ops, rng, rows, heads, length, size), ops.empty((rows, heads, length, size))
         log_sums, dqkv = ops.empty((rows, heads, length)), ops.empty(qkv.shape)
-        ops.attention((q, k, v), out, log_sums, causal=causal)
+        seen = None
+        if mask:
+            places = (
+                rng.permuted(np.tile(np.arange(length), (rows, 1)), axis=1) if mask == "some" else np.arange(length)
+            )
+            seen = ops.asarray(places < rng.integers(1, length + 1, (rows, 1)))
+        if mask == "some":
+            seen[:, 0] = True
+        ops.attention((q, k, v), out, log_sums, causal=causal, seen=seen)
         dq, dk, dv = (dqkv[:, :, i].transpose(1, 2, 0, 3) for i in range(3))
-        ops.attention_backward((q, k, v), out, log_sums, dout, (dq, dk, dv), causal=causal)
+        ops.attention_backward((q, k, v), out, log_sums, dout, (dq, dk, dv), causal=causal, seen=seen)
         return [out, log_sums, dqkv]
+
+    return case
+
+
+def _cross_attention(length: int, others: int, *, masked: bool) -> Case:
+    def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
+        q, k, v = draw(ops, rng, 3, 2, length, 5), *draw(ops, rng, 2, 3, 2, others, 5)
+        dout, out, log_sums = draw(ops, rng, *q.shape), ops.empty(q.shape), ops.empty(q.shape[:3])
+        seen = ops.asarray(np.arange(others) < rng.integers(1, others, (3, 1))) if masked else None
+        ops.attention((q, k, v), out, log_sums, causal=False, seen=seen)
+        grads = ops.empty(q.shape), ops.empty(k.shape), ops.empty(v.shape)
+        ops.attention_backward((q, k, v), out, log_sums, dout, grads, causal=False, seen=seen)
+        return [out, log_sums, *grads]
 
     return case
 
@@ -398,6 +421,17 @@ CASES: dict[str, Case] = {
         f"attention-{'x'.join(map(str, sizes))}-{causal}": _attention(*sizes, causal=causal)
         for sizes in ((2, 3, 5, 4), (1, 1, 1, 1), (3, 2, 300, 8), (1, 2, 85, 70), (0, 1, 3, 2))
         for causal in (False, True)
+    },
+    **{
+        f"attention-{length}-{causal}-{mask}": _attention(3, 2, length, 5, causal=causal, mask=mask)
+        for length in (7, 300)
+        for causal in (False, True)
+        for mask in ("lengths", "some")
+    },
+    **{
+        f"cross-attention-{length}-{others}-{masked}": _cross_attention(length, others, masked=masked)
+        for length, others in ((5, 90), (150, 6))
+        for masked in (False, True)
     },
     **{
         f"convolution-{w}-{rows}": _convolution(window, (height, width), rows, channels, filters)

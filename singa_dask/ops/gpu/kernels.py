@@ -8,8 +8,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from singa_dask.ops.activation import NORMAL, ROOT_HALF, STANH_INNER, STANH_OUTER
+from singa_dask.ops.activation import NORMAL, ROOT_HALF, STANH_INNER, STANH_OUTER, TANH_CUBE, TANH_SLOPE
 from singa_dask.ops.gpu import column_kernels, recurrent_kernels, row_kernels, window_kernels
+from singa_dask.ops.gpu.recurrent_kernels import sigmoid
 from singa_dask.ops.gpu.warps import LANE, PREAMBLE
 from singa_dask.ops.random import GAMMA, MIX1, MIX2
 
@@ -26,14 +27,21 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     **recurrent_kernels.KERNELS,
     **row_kernels.KERNELS,
     **window_kernels.KERNELS,
-    "relu": ("T x, T slope", "T y", "y = x > 0 ? x : slope * x"),
-    "relu_backward": ("T y, T dy, T slope", "T dx", "dx = y > 0 ? dy : slope * dy"),
+    "relu": ("T x, T slope, T limit", "T y", "y = x > 0 ? (x > limit ? limit : x) : slope * x"),
+    "relu_backward": (
+        "T y, T dy, T slope, T limit",
+        "T dx",
+        "dx = y > 0 ? (y < limit ? dy : T(0)) : slope * dy",
+    ),
     "elu": ("T x, T alpha", "T y", "y = x > 0 ? x : alpha * expm1(x)"),
     "elu_backward": ("T y, T dy, T alpha", "T dx", "dx = y > 0 ? dy : dy * (y + alpha)"),
     "silu": (
         "T x",
         "T y, T slope",
-        "const T s = T(0.5) + T(0.5) * tanh(T(0.5) * x), t = x * s; y = t; slope = s + t * (T(1) - s);",
+        # exp(x) as a product of two: their product may have fewer digits than x times it.
+        "const T w = x < T(-1500) ? T(-1500) : x, root = exp(T(-0.5) * abs(w)), part = w < 0 ? root : T(1);"
+        "const T s = part * part / (T(1) + root * root), t = w * part / (T(1) + root * root) * part;"
+        "y = t; slope = s + t * (T(1) - s);",
     ),
     "gelu": (
         "T x",
@@ -41,7 +49,14 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         f"const T area = T(0.5) + T(0.5) * erf(x * T({ROOT_HALF!r}));"
         f"y = x * area; slope = area + x * exp(T(-0.5) * x * x) * T({NORMAL!r});",
     ),
-    "sigmoid": ("T x", "T y", "y = T(0.5) + T(0.5) * tanh(T(0.5) * x)"),
+    "gelu_tanh": (
+        "T x",
+        "T y, T slope",
+        f"const T square = x * x, u = T({2 * TANH_SLOPE!r}) * x * (T(1) + T({TANH_CUBE!r}) * square);"
+        f"const T s = {sigmoid('u')}, t = x * s;"
+        f"y = t; slope = s + t * (T(1) - s) * T({2 * TANH_SLOPE!r}) * (T(1) + T({3 * TANH_CUBE!r}) * square);",
+    ),
+    "sigmoid": ("T x", "T y", f"y = {sigmoid('x')}"),
     "stanh": ("T x", "T y", f"y = T({STANH_OUTER!r}) * tanh(T({STANH_INNER!r}) * x)"),
     "sigmoid_backward": ("T y, T dy", "T dx", "dx = dy * y * (T(1) - y)"),
     "tanh_backward": ("T y, T dy", "T dx", "dx = dy * (T(1) - y * y)"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from functools import cache, partial
+from math import inf
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -120,11 +121,11 @@ class GpuOps(GpuRecurrentOps, GpuNormalisationOps):
         self._kernels.average_pool_backward(dy.reshape(-1), *_geometry(window, dx.shape), dx.reshape(-1))
         return dx
 
-    def relu(self, x: Array, slope: float, out: Array) -> Array:
-        return self._kernels.relu(x, slope, out)
+    def relu(self, x: Array, slope: float, out: Array, limit: float = inf) -> Array:
+        return self._kernels.relu(x, slope, limit, out)
 
-    def relu_backward(self, y: Array, dy: Array, slope: float, out: Array) -> Array:
-        return self._kernels.relu_backward(y, dy, slope, out)
+    def relu_backward(self, y: Array, dy: Array, slope: float, out: Array, limit: float = inf) -> Array:
+        return self._kernels.relu_backward(y, dy, slope, limit, out)
 
     def elu(self, x: Array, alpha: float, out: Array) -> Array:
         return self._kernels.elu(x, alpha, out)
@@ -138,6 +139,10 @@ class GpuOps(GpuRecurrentOps, GpuNormalisationOps):
 
     def gelu(self, x: Array, out: Array, slope: Array) -> Array:
         self._kernels.gelu(x, out, slope)
+        return out
+
+    def gelu_tanh(self, x: Array, out: Array, slope: Array) -> Array:
+        self._kernels.gelu_tanh(x, out, slope)
         return out
 
     def sigmoid(self, x: Array, out: Array) -> Array:

@@ -18,8 +18,9 @@ def _more(gate: int) -> str:
     return f"(columns ? products[p + {gate} * units] : T(0))"
 
 
-def _sigmoid(x: str) -> str:
-    return f"T(0.5) + T(0.5) * tanh(T(0.5) * ({x}))"
+def sigmoid(x: str) -> str:
+    """1 / (1 + exp(-x)), which does not overflow."""
+    return f"exp(min({x}, T(0))) / (T(1) + exp(-abs({x})))"
 
 
 KERNELS: dict[str, tuple[str, str, str]] = {
@@ -41,7 +42,7 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         f"""{_PLACE}
     const long long g = 3 * (first + row) * units + u;
     const T of_c = columns ? products[p + 2 * units] : ahc[own];
-    const T z = {_sigmoid(f"gates[g] + {_more(0)}")}, r = {_sigmoid(f"gates[g + units] + {_more(1)}")};
+    const T z = {sigmoid(f"gates[g] + {_more(0)}")}, r = {sigmoid(f"gates[g + units] + {_more(1)}")};
     const T c = tanh(gates[g + 2 * units] + r * of_c);
     gates[g] = z;
     gates[g + units] = r;
@@ -71,8 +72,8 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         "raw T gates, raw T cell, raw T h",
         f"""{_PLACE}
     const long long g = 4 * (first + row) * units + u;
-    const T in = {_sigmoid(f"gates[g] + {_more(0)}")}, f = {_sigmoid(f"gates[g + units] + {_more(1)}")};
-    const T o = {_sigmoid(f"gates[g + 2 * units] + {_more(2)}")}, s = tanh(gates[g + 3 * units] + {_more(3)});
+    const T in = {sigmoid(f"gates[g] + {_more(0)}")}, f = {sigmoid(f"gates[g + units] + {_more(1)}")};
+    const T o = {sigmoid(f"gates[g + 2 * units] + {_more(2)}")}, s = tanh(gates[g + 3 * units] + {_more(3)});
     const T c = f * before[own] + in * s;
     gates[g] = in;
     gates[g + units] = f;

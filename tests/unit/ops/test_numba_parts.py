@@ -188,7 +188,7 @@ PARTS = [
         for name in CGUTILS
     ),
     Part("intrinsics that take NamedTuples", f"{TOOLKIT}/intrinsics.py", intrinsic_of_named_tuples),
-    Part("overload(jit_options=...)", "singa_dask/ops/cpu/*/loss_kernels.py, recurrent_kernels.py", overload_options),
+    Part("overload(jit_options=...)", f"{TOOLKIT}/exponentials.py, recurrent_kernels.py", overload_options),
     Part('njit(inline="always")', f"{TOOLKIT}/numba_kernel.py (inlined)", inlining),
     Part("metadata that refers to itself", f"{TOOLKIT}/vectors.py (_never_unrolled)", self_referring_metadata),
     Part("typed pointers of llvmlite.ir", f"{TOOLKIT}/vectors.py (Vectors)", typed_pointers),

@@ -168,3 +168,32 @@ def test_softmax_of_what_is_not_finite_is_none(ops):
     loss, correct = ops.softmax_cross_entropy(x, np.array([3]), 1, y := ops.empty(x.shape))
     np.testing.assert_array_equal(y, [[0.5, 0, 0, 0.5]])
     assert correct == 0 and loss == np.log(np.float32(2))
+
+
+@pytest.mark.parametrize("ops", [Ops(), get_ops()], ids=repr)
+@pytest.mark.parametrize("size", [7, 4096])  # the rest of a vector, and whole ones
+def test_sigmoid_and_silu_have_four_units_in_the_last_place_from_the_least_number_to_the_largest(ops, size):
+    below, above = -np.geomspace(1e-30, 108, 20 * size), np.geomspace(1e-30, 3e38, 20 * size)
+    x = np.concatenate([below, above, np.linspace(-110, 20, 60 * size), [0]]).astype(np.float32)
+    exact = x.astype(np.longdouble)
+    share = np.exp(np.minimum(exact, 0)) / (1 + np.exp(-np.abs(exact)))
+    y, of_silu = np.empty_like(x), np.empty_like(x)
+    for first in range(0, len(x), size):
+        n = slice(first, first + size)
+        ops.sigmoid(x[n], y[n])
+        ops.silu(x[n], of_silu[n], np.empty_like(x[n]))
+    for computed, expected in ((y, share), (of_silu, exact * share)):
+        unit = np.spacing(np.abs(expected.astype(np.float32)))
+        assert (np.abs(computed - expected) <= 4 * unit).all()
+    assert y[x > -103].all() and of_silu[(x > -107) & (x != 0)].all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", [Ops, get_ops], ids=["Ops", "CpuOps"])
+def test_sigmoid_and_silu_of_what_is_no_number_and_of_infinities(kind, dtype):
+    ops = kind(dtype=dtype)
+    x = np.array([np.nan, np.inf, -np.inf, -1e30, 1e30] * 20, dtype)
+    with np.errstate(invalid="ignore"):  # of the slope
+        y = ops.silu(x, np.empty_like(x), np.empty_like(x))
+    np.testing.assert_array_equal(ops.sigmoid(x, np.empty_like(x)), [np.nan, 1, 0, 0, 1] * 20)
+    np.testing.assert_array_equal(y, np.array([np.nan, np.inf, 0, 0, 1e30] * 20, dtype))

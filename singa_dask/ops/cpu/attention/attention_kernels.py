@@ -1,9 +1,10 @@
 """Attention of float32, head by head, in blocks of scores that stay in a core's first-level cache.
 
-singa_dask.ops.attention has the formulas. q, k, v, out and their gradients: (B, N, T, D), of which the last axis is
-contiguous. Scores are transposed, a row for each position that is seen and a column for each that sees: sums and
-maxima then add up whole rows. Where a causal mask hides half of a block, on the diagonal, products of a few rows
-compute the other half only. Scratch arrays have rows of BLOCK or D elements.
+singa_dask.ops.attention has the formulas. q, out and their gradients: (B, N, T, D), k, v and theirs: (B, N, S, D), of
+which the last axis is contiguous. ends: (B,), the number of positions of k and v that count. Scores are transposed, a
+row for each position that is seen and a column for each that sees: sums and maxima then add up whole rows. Where a
+causal mask hides half of a block, on the diagonal, products of a few rows compute the other half only. Scratch arrays
+have rows of BLOCK or D elements.
 """
 
 import numpy as np
@@ -23,24 +24,24 @@ _FLOAT = 4
 
 
 @kernel
-def attention(q, k, v, out, log_sums, causal, first, last, turned, scores, values, mixed):
+def attention(q, k, v, out, log_sums, causal, ends, first, last, turned, scores, values, mixed):
     """As AttentionOps.attention, for the heads [first, last) of all rows.
 
-    turned: (D, BLOCK), scores: (BLOCK, BLOCK), values: (T, D), mixed: (BLOCK, D).
+    turned: (D, BLOCK), scores: (BLOCK, BLOCK), values: (S, D), mixed: (BLOCK, D).
     """
     heads, length, size = q.shape[1:]
     scale = np.full(1, 1 / np.sqrt(size), q.dtype)
     largest, total, kept = np.empty(BLOCK, q.dtype), np.empty(BLOCK, q.dtype), np.empty(BLOCK, q.dtype)
     for n in range(first, last):
         b, h = divmod(n, heads)
-        queries, keys, result = _head(q, b, h), _head(k, b, h), _head(out, b, h)
-        _copy(_head(v, b, h), length, size, _rows(values))
+        queries, keys, result, stop = _head(q, b, h), _head(k, b, h), _head(out, b, h), ends[b]
+        _copy(_head(v, b, h), stop, size, _rows(values))
         for begin in range(0, length, BLOCK):
             count = min(BLOCK, length - begin)
             _turn(_below(queries, begin), count, turned)
             largest[:], total[:] = -np.inf, 0
-            for start in range(0, begin + 1 if causal else length, BLOCK):
-                seen, diagonal = min(BLOCK, length - start), causal and start == begin
+            for start in range(0, min(begin + 1, stop) if causal else stop, BLOCK):
+                seen, diagonal = min(BLOCK, stop - start), causal and start == begin
                 _scores(_below(keys, start), seen, turned, count, diagonal, scores)
                 _softmax(scores, seen, _whole(count), diagonal, scale, largest, total, kept)
                 if start > 0:
@@ -59,11 +60,11 @@ def attention(q, k, v, out, log_sums, causal, first, last, turned, scores, value
 
 @kernel
 def attention_backward(
-    q, k, v, out, log_sums, dout, dq, dk, dv, causal, first, last, turned, scores, dscores, keys, blocks
+    q, k, v, out, log_sums, dout, dq, dk, dv, causal, ends, first, last, turned, scores, dscores, keys, blocks
 ):
     """As AttentionOps.attention_backward, for the heads [first, last) of all rows.
 
-    turned: (3, D, BLOCK), scores, dscores: (BLOCK, BLOCK), keys: (T, D), blocks: (2, BLOCK, D).
+    turned: (3, D, BLOCK), scores, dscores: (BLOCK, BLOCK), keys: (S, D), blocks: (2, BLOCK, D).
     """
     heads, length, size = q.shape[1:]
     scale = np.full(1, 1 / np.sqrt(size), q.dtype)
@@ -72,7 +73,9 @@ def attention_backward(
     turned_queries, turned_upper, turned_out = turned
     for n in range(first, last):
         b, h = divmod(n, heads)
-        _copy(_head(k, b, h), length, size, _rows(keys))
+        stop = ends[b]
+        _copy(_head(k, b, h), stop, size, _rows(keys))
+        dk[b, h, stop:], dv[b, h, stop:] = 0, 0
         for begin in range(0, length, BLOCK):
             count = min(BLOCK, length - begin)
             _copy(_below(_head(q, b, h), begin), count, size, _rows(queries))
@@ -84,8 +87,8 @@ def attention_backward(
                 dot_lanes(_lane(turned_upper, i), _lane(turned_out, i), size, _lane(along, i))
             for i in range(count):
                 logs[i] = log_sums[b, h, begin + i]
-            for start in range(0, begin + 1 if causal else length, BLOCK):
-                seen, diagonal = min(BLOCK, length - start), causal and start == begin
+            for start in range(0, min(begin + 1, stop) if causal else stop, BLOCK):
+                seen, diagonal = min(BLOCK, stop - start), causal and start == begin
                 _scores(_below(_rows(keys), start), seen, turned_queries, count, diagonal, scores)
                 _scores(_below(_head(v, b, h), start), seen, turned_upper, count, diagonal, dscores)
                 _softmax_backward(scores, dscores, seen, _whole(count), diagonal, scale, logs, along)

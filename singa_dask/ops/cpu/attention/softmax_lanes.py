@@ -43,7 +43,7 @@ def _splat(v: Vectors, address: Any) -> Any:
 
 
 def _exp_of_negative(v: Vectors, x: Any) -> Any:
-    """As loss_kernels.exp_of_negative."""
+    """As exponentials.exp_of_negative."""
     builder, integers = v.builder, ir.VectorType(I32, VECTOR)
     n = v.call(f"llvm.rint.v{VECTOR}f32", v.floats, [builder.fmul(x, _constant(v, 1.44269504088896341))])
     r = v.fma(n, _constant(v, 2.12194440e-4), v.fma(n, _constant(v, -0.693359375), x))

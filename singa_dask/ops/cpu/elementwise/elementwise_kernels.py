@@ -6,8 +6,18 @@ would test for overlap, and take the loop without vectors where both are the sam
 
 import numpy as np
 
-from singa_dask.ops.activation import ERF_LIMIT, ERF_P, ERF_Q, NORMAL, ROOT_HALF, STANH_INNER, STANH_OUTER
-from singa_dask.ops.cpu.elementwise.loss_kernels import exp_of_negative
+from singa_dask.ops.activation import (
+    ERF_LIMIT,
+    ERF_P,
+    ERF_Q,
+    NORMAL,
+    ROOT_HALF,
+    STANH_INNER,
+    STANH_OUTER,
+    TANH_CUBE,
+    TANH_SLOPE,
+)
+from singa_dask.ops.cpu.toolkit.exponentials import exp_of_negative, sigmoid_of, silu_of
 from singa_dask.ops.cpu.toolkit.numba_kernel import kernel
 from singa_dask.ops.random import GAMMA, MIX1, MIX2
 
@@ -17,17 +27,17 @@ _ERF_P, _ERF_Q = ERF_P[::-1], ERF_Q[::-1]
 
 
 @kernel
-def relu(x, slope, out):
-    slope = x.dtype.type(slope)
+def relu(x, slope, limit, out):
+    slope, limit = x.dtype.type(slope), x.dtype.type(limit)
     for k in range(x.size):
-        out[k] = x[k] if x[k] > 0 else slope * x[k]
+        out[k] = (limit if x[k] > limit else x[k]) if x[k] > 0 else slope * x[k]
 
 
 @kernel
-def relu_backward(y, slope, d):
-    slope = y.dtype.type(slope)
+def relu_backward(y, slope, limit, d):
+    slope, limit = y.dtype.type(slope), y.dtype.type(limit)
     for k in range(y.size):
-        d[k] = d[k] if y[k] > 0 else slope * d[k]
+        d[k] = (d[k] if y[k] < limit else d.dtype.type(0)) if y[k] > 0 else slope * d[k]
 
 
 @kernel
@@ -46,6 +56,35 @@ def gelu(x, out, slope):
         area = half + half * min(max(z * above / below, -one), one)
         out[k] = x[k] * area
         slope[k] = area + x[k] * exp_of_negative(-half * (x[k] * x[k])) * real(NORMAL)
+
+
+@kernel
+def gelu_tanh(x, out, slope):
+    """As ActivationOps.gelu_tanh."""
+    real = x.dtype.type
+    one, cube = real(1), real(TANH_CUBE)
+    for k in range(x.size):
+        square = x[k] * x[k]
+        share = sigmoid_of(real(2 * TANH_SLOPE) * x[k] * (one + cube * square))
+        y = x[k] * share
+        out[k] = y
+        slope[k] = share + y * (one - share) * (real(2 * TANH_SLOPE) * (one + 3 * cube * square))
+
+
+@kernel
+def silu(x, out, slope):
+    """As ActivationOps.silu."""
+    one = x.dtype.type(1)
+    for k in range(x.size):
+        share, y = sigmoid_of(x[k]), silu_of(x[k])
+        out[k] = y
+        slope[k] = share + y * (one - share)
+
+
+@kernel
+def sigmoid(x, out):
+    for k in range(x.size):
+        out[k] = sigmoid_of(x[k])
 
 
 @kernel

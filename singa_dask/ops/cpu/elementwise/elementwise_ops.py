@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import ClassVar
 
 import numpy as np
@@ -28,10 +29,14 @@ class CpuElementwiseOps(ThreadedOps):
     # Elements of which a core keeps several arrays in its second-level cache.
     _cached: ClassVar[int] = 1 << 13
 
-    def relu(self, x: Array, slope: float, out: Array) -> Array:
-        source, target = x.reshape(-1), out.reshape(-1)
-        self._share(source, lambda n: elementwise_kernels.relu(source[n], slope, target[n]))
-        return out
+    def relu(self, x: Array, slope: float, out: Array, limit: float = inf) -> Array:
+        return self._by_element(lambda x, out: elementwise_kernels.relu(x, slope, limit, out), x, out)
+
+    def _by_element(self, task: Callable[..., None], x: Array, *outs: Array) -> Array:
+        """Run the task on runs of the elements of these arrays, by the threads. Returns the first of `outs`."""
+        flat = [array.reshape(-1) for array in (x, *outs)]
+        self._share(flat[0], lambda n: task(*[array[n] for array in flat]))
+        return outs[0]
 
     def _in_place(self, dy: Array, out: Array, task: Callable[[Array, slice], None]) -> Array:
         """out = dy, then task(out, n) on runs n of its elements, by the threads."""
@@ -41,9 +46,15 @@ class CpuElementwiseOps(ThreadedOps):
         self._share(flat, lambda n: task(flat, n))
         return out
 
-    def relu_backward(self, y: Array, dy: Array, slope: float, out: Array) -> Array:
+    def relu_backward(self, y: Array, dy: Array, slope: float, out: Array, limit: float = inf) -> Array:
         value = y.reshape(-1)
-        return self._in_place(dy, out, lambda d, n: elementwise_kernels.relu_backward(value[n], slope, d[n]))
+        return self._in_place(dy, out, lambda d, n: elementwise_kernels.relu_backward(value[n], slope, limit, d[n]))
+
+    def sigmoid(self, x: Array, out: Array) -> Array:
+        if x.dtype != np.float32:
+            return self._in_parts(super().sigmoid, x, out)
+        # In place LLVM would take the loop without vectors.
+        return self._by_element(elementwise_kernels.sigmoid, x.copy() if x is out else x, out)
 
     def sigmoid_backward(self, y: Array, dy: Array, out: Array) -> Array:
         value = y.reshape(-1)
@@ -62,12 +73,15 @@ class CpuElementwiseOps(ThreadedOps):
         return self._in_parts(lambda x, out: reference(x, alpha, out), x, out)
 
     def silu(self, x: Array, out: Array, slope: Array) -> Array:
-        return self._in_parts(super().silu, x, out, slope)
+        if x.dtype != np.float32:
+            return self._in_parts(super().silu, x, out, slope)
+        return self._by_element(elementwise_kernels.silu, x, out, slope)
 
     def gelu(self, x: Array, out: Array, slope: Array) -> Array:
-        source, target, slopes = (array.reshape(-1) for array in (x, out, slope))
-        self._share(source, lambda n: elementwise_kernels.gelu(source[n], target[n], slopes[n]))
-        return out
+        return self._by_element(elementwise_kernels.gelu, x, out, slope)
+
+    def gelu_tanh(self, x: Array, out: Array, slope: Array) -> Array:
+        return self._by_element(elementwise_kernels.gelu_tanh, x, out, slope)
 
     def _in_parts(self, passes: Callable[..., object], x: Array, *outs: Array) -> Array:
         """Run several passes over the arrays on parts of them that stay in a core's cache."""

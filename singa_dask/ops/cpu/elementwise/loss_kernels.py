@@ -2,40 +2,8 @@
 
 import math
 
-import numpy as np
-from numba import types
-from numba.extending import overload
-
+from singa_dask.ops.cpu.toolkit.exponentials import exp_of_negative
 from singa_dask.ops.cpu.toolkit.numba_kernel import kernel
-
-_f32, _i32 = np.float32, np.int32
-
-
-def exp_of_negative(x):
-    """exp(x) for x <= 0 or NaN, for use in kernels."""
-    raise NotImplementedError
-
-
-# The flags of other kernels would let LLVM combine the two parts of ln 2.
-@overload(exp_of_negative, jit_options={"fastmath": {"contract"}, "error_model": "numpy"})
-def _exp_of_negative(x):
-    if x != types.float32:
-        return lambda x: math.exp(x)
-
-    def by_powers(x):
-        """2^n (1 + r + r^2 P(r)), x = n ln 2 + r, with the polynomial of Cephes' expf (Moshier 1989); 0 where float32
-        has no normal number."""
-        n = _f32(np.rint(x * _f32(1.44269504088896341)))
-        r = x - n * _f32(0.693359375) + n * _f32(2.12194440e-4)
-        p = _f32(1.9875691500e-4) * r + _f32(1.3981999507e-3)
-        p = p * r + _f32(8.3334519073e-3)
-        p = p * r + _f32(4.1665795894e-2)
-        p = p * r + _f32(1.6666665459e-1)
-        p = p * r + _f32(5.0000001201e-1)
-        power = _i32(_i32(_i32(n) + _i32(127)) << _i32(23)).view(_f32)
-        return _f32(0) if x < _f32(-87.33654) else (p * (r * r) + (r + _f32(1))) * power
-
-    return by_powers
 
 
 @kernel

@@ -12,6 +12,7 @@ from numba import types
 from numba.extending import overload
 
 from singa_dask.ops.cpu.gemm.packed_product import product
+from singa_dask.ops.cpu.toolkit.exponentials import sigmoid_of
 from singa_dask.ops.cpu.toolkit.numba_kernel import FASTMATH, kernel
 
 
@@ -46,12 +47,6 @@ def _tanh(x):
 
 
 @kernel
-def _sigmoid(x):
-    half = type(x)(0.5)
-    return half + half * tanh(half * x)
-
-
-@kernel
 def rnn_cell(sums, h):
     for i in range(h.shape[0]):
         a, out = sums[i], h[i]
@@ -71,7 +66,7 @@ def rnn_cell_backward(dh, h, da):
 @kernel
 def _sigmoid_gates(x):
     for j in range(x.size):
-        x[j] = _sigmoid(x[j])
+        x[j] = sigmoid_of(x[j])
 
 
 @kernel
