@@ -168,7 +168,8 @@ def batches(name: str) -> dict[str, np.ndarray]:
 
 
 def tensors(data: Arrays, step: int) -> list[Tensor]:
-    return [Tensor.of(array[step]) for array in data.values()]
+    """Images have their channels second."""
+    return [Tensor.of(np.moveaxis(array[step], -1, 1) if array.ndim == 5 else array[step]) for array in data.values()]
 
 
 def rows(array: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ def _in_nets(missing: str) -> Unmet:
 
 
 FACTOR = {"loop": "settings such as the factor of BatchNorm are float32", "model": "settings are float32"}
-STEPS = {"loop": "tensors (B, T, F) and labels (B, T)", "model": "labels of each time step"}
+STEPS = {"model": "labels of each time step"}
 LOSS = "losses as formulas"
 
 UNMET: dict[str, Unmet] = {
@@ -25,17 +25,16 @@ UNMET: dict[str, Unmet] = {
     "densenet": FACTOR,
     "inception": _everywhere("ceil_mode"),
     "squeezenet": _everywhere("ceil_mode"),
-    "segmentation": {"loop": "labels of positions"},
     "vit_cls": _everywhere("expand, indices, parameters of a Module's own"),
     "vae": _everywhere(f"exp, power, sum, {LOSS}"),
-    "gan": {"loop": "detach, softplus, mean", **_in_nets("a refusal of alternating optimizers")},
+    "gan": {**_in_nets("a refusal of alternating optimizers")},
     "siamese": _everywhere(f"sqrt, maximum, sum, {LOSS}"),
     "triplet": _everywhere(f"maximum, sum, {LOSS}"),
     "two_towers": _everywhere(f"transpose, matmul, logsumexp, {LOSS} over the rows of all workers"),
     "lstm_tagger": STEPS,
     "bilstm_tagger": STEPS,
     "bilstm_lengths": _everywhere("comparisons, where, gather, weights of time steps"),
-    "seq2seq_gru": _everywhere("sources of unequal lengths, indices, matmul of batches"),
+    "seq2seq_gru": _in_nets("sources of unequal lengths, indices, matmul of batches"),
     "seq2seq_lstm": _everywhere("sources of unequal lengths, the cell of an LSTM"),
     "gpt": STEPS,
     "gpt_tied": STEPS,
@@ -44,12 +43,12 @@ UNMET: dict[str, Unmet] = {
     "padding_mask": _everywhere("padding masks, comparisons, where, sum"),
     "encoder_cls": _everywhere("padding masks, expand, indices, parameters of a Module's own"),
     "embedding_bag": _everywhere("embeddings of several indices, comparisons, where, sum"),
-    "dlrm": _everywhere("sum"),
+    "dlrm": _in_nets("sum"),
     "multi_task": {"loop": "sums of losses", "model": "settings are float32"},
     "flow": _everywhere(f"exp, power, sum, {LOSS}"),
     "pinn": _everywhere(f"gradients for inputs, second derivatives, {LOSS}"),
     "gradient_penalty": _everywhere(f"gradients for inputs, {LOSS}"),
-    "graph_net": _everywhere("matmul of batches, mean"),
+    "graph_net": _in_nets("matmul of batches, mean"),
     "focal": _everywhere(f"softplus, power, mean, {LOSS}"),
     "dice": _everywhere(f"sum, {LOSS}"),
     "ctc": _everywhere(f"logsumexp, gather, where, stack, {LOSS}"),
@@ -63,7 +62,7 @@ UNMET: dict[str, Unmet] = {
     "activation_checkpointing": _everywhere("a refusal of activation checkpointing"),
     "dropout": _in_nets("numbers as operands"),
     "drop_path": _in_nets("numbers as operands, (B, 8) times (B, 1)"),
-    "weight_norm": _everywhere("sqrt, power, sum, transpose, parameters of a Module's own"),
-    "spectral_norm": {"loop": "sum, transpose", **_in_nets("a refusal of such state")},
-    "codebook": {"loop": "sums of losses", **_in_nets("a refusal of such state")},
+    "weight_norm": _in_nets("sqrt, power, sum, transpose, parameters of a Module's own"),
+    "spectral_norm": {**_in_nets("a refusal of such state")},
+    "codebook": {**_in_nets("a refusal of such state")},
 }
