@@ -12,6 +12,7 @@ from singa_dask.layers.context import Context
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
+from singa_dask.ops.normalisation import GroupSum
 
 
 class BatchNorm(Layer):
@@ -49,57 +50,32 @@ class BatchNorm(Layer):
         ops, xp = ctx.ops, ctx.ops.xp
         y, ctx.x = ctx.buffer("y", x[0].shape), x[0].reshape(-1, x[0].shape[-1])
         if ctx.step.phase & Phase.kTrain:
-            # About the first row, as the squares of a large mean would hide the variance.
-            about = ctx.x[:1].sum(axis=0)
-            total, squares = ops.channel_moments(ctx.x, about)
-            # Count the rows: layers below may have sliced or concatenated the batch.
-            sums = self._group_sum(ctx, xp.append(total + len(ctx.x) * about.astype("float64"), float(len(ctx.x))))
-            ctx.count = float(sums[-1])
-            ctx.batch_mean = sums[:-1] / ctx.count
-            away = about - ctx.batch_mean
-            ctx.batch_var = self._group_sum(ctx, squares + away * (2 * total + len(ctx.x) * away)) / ctx.count
-            ctx.about = ctx.batch_mean.astype(ctx.x.dtype)
-            ctx.inverse = 1 / xp.sqrt(ctx.batch_var + self.conf.epsilon)
+            ctx.of = ops.batch_statistics(ctx.x, self.scale.value, self.conf.epsilon, self._group_sum(ctx))
+            about, factor = ctx.of.about, ctx.of.factor
         else:
-            ctx.about, ctx.inverse = self.mean.value, 1 / xp.sqrt(self.var.value + self.conf.epsilon)
-        factor = (self.scale.value * ctx.inverse).astype(ctx.x.dtype)
-        ops.normalise_channels(ctx.x, ctx.about, factor, self.bias.value, y.reshape(ctx.x.shape))
+            inverse = 1 / xp.sqrt(self.var.value + self.conf.epsilon)
+            about, factor = self.mean.value, (self.scale.value * inverse).astype(ctx.x.dtype)
+        ops.normalise_channels(ctx.x, about, factor, self.bias.value, y.reshape(ctx.x.shape))
         return y
 
     def backward(self, ctx: Context, dy: Array) -> Array:
-        """dx = scale inverse (dy - mean(dy) - normal mean(dy normal)), the means over the group's N elements, with
-        inverse = 1 / sqrt(var + epsilon) and normal = (x - mean) inverse."""
-        ops, dy_NC = ctx.ops, dy.reshape(ctx.x.shape)
-        sums = ops.channel_products(dy_NC, ctx.x, ctx.about)
-        sums[1] *= ctx.inverse
-        self._add(self.bias, sums[0])
-        self._add(self.scale, sums[1])
-        self._learn_statistics(ctx, len(dy_NC))
-        means, factor = self._group_sum(ctx, sums) / ctx.count, self.scale.value * ctx.inverse
-        weights = (factor, -factor * ctx.inverse * means[1], -factor * means[0])
-        ops.batch_norm_backward(dy_NC, ctx.x, ctx.about, *(each.astype(dy.dtype) for each in weights))
+        rows, share = dy.reshape(ctx.x.shape), self._share(ctx)
+        grads = [(param.grad, param.claim()) for param in (self.scale, self.bias, self.mean, self.var)]
+        values = self.scale.value, self.mean.value, self.var.value
+        ctx.ops.batch_norm_gradients(rows, ctx.x, ctx.of, values, grads, share, self._group_sum(ctx))
         return dy
 
-    def _learn_statistics(self, ctx: Context, elements: int) -> None:
+    def _share(self, ctx: Context) -> float:
         """This worker's share of what servers subtract: (1 - factor) (running - batch), averaged over time steps.
 
         Where a step calls the layer several times, the running statistics follow each call after the other. The last
         call comes first here, and what an earlier one has changed was multiplied by the factor since.
         """
-        share = (1 - self.conf.factor) * elements / ctx.count / self.proto.num_instances
-        if self.proto.num_instances == 1:
-            share *= self.conf.factor**self.mean.contributions
-        unbiased = ctx.batch_var * (ctx.count / max(1, ctx.count - 1))
-        self._add(self.mean, share * (self.mean.value - ctx.batch_mean))
-        self._add(self.var, share * (self.var.value - unbiased))
+        share = (1 - self.conf.factor) * len(ctx.x) / ctx.of.rows / self.proto.num_instances
+        return share * self.conf.factor**self.mean.contributions if self.proto.num_instances == 1 else share
 
-    @staticmethod
-    def _add(param: Param, gradient: Array) -> None:
-        if param.claim():
-            param.grad += gradient.astype(param.grad.dtype)
-        else:
-            param.grad[...] = gradient
-
-    def _group_sum(self, ctx: Context, array: Array) -> Array:
-        """The sum over all rows of the group, in float64. `array` is the sum over the worker's rows."""
-        return array if self.partition.splits else ctx.ops.asarray(ctx.group.sum(array), np.float64)
+    def _group_sum(self, ctx: Context) -> GroupSum | None:
+        """The sum over all rows of the group, in float64, of an array's sum over the worker's rows."""
+        if self.partition.splits or ctx.group.size == 1:
+            return None
+        return lambda array: ctx.ops.asarray(ctx.group.sum(array), np.float64)

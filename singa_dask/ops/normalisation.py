@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from singa_dask.ops.arrays import Array
+
+GroupSum = Callable[[Array], Array]
+
+
+class BatchStatistics(NamedTuple):
+    """Of a group's mini-batch of `rows`: mean and var, and inverse = 1 / sqrt(var + epsilon), in float64;
+    and mean and factor = scale inverse in the type of the rows.   All (C,)."""
+
+    rows: float
+    mean: Array
+    var: Array
+    inverse: Array
+    about: Array
+    factor: Array
 
 
 class NormalisationOps:
@@ -66,6 +81,53 @@ class NormalisationOps:
             self.sum_rows(array, out)
         return sums
 
+    def batch_statistics(
+        self, x: Array, scale: Array, epsilon: float, group_sum: GroupSum | None = None
+    ) -> BatchStatistics:
+        """Of the rows of all workers. group_sum: the sum of an array over the workers; None for a worker alone."""
+        xp, added = self.xp, group_sum or _alone
+        # About the first row, as the squares of a large mean would hide the variance.
+        about = x[:1].sum(axis=0)
+        total, squares = self.channel_moments(x, about)
+        # Count the rows: layers below may have sliced or concatenated the batch.
+        sums = added(xp.append(total + len(x) * about.astype("float64"), float(len(x))))
+        count = float(sums[-1])
+        mean = sums[:-1] / count
+        away = about - mean
+        var = added(squares + away * (2 * total + len(x) * away)) / count
+        inverse = 1 / xp.sqrt(var + epsilon)
+        return BatchStatistics(count, mean, var, inverse, mean.astype(x.dtype), (scale * inverse).astype(x.dtype))
+
+    def batch_norm_gradients(
+        self,
+        d: Array,
+        x: Array,
+        of: BatchStatistics,
+        values: Sequence[Array],
+        grads: Sequence[tuple[Array, bool]],
+        share: float,
+        group_sum: GroupSum | None = None,
+    ) -> Array:
+        """Turns the gradient d for the output into that for x, in place, and writes or adds those of the parameters.
+
+        values: scale, and the running mean and var. grads: of scale, bias, mean, var, each with whether to add to it;
+        those of the last two are the shares of what servers subtract, share (running - batch), var unbiased.
+        """
+        scale, *running = values
+        sums = self.channel_products(d, x, of.about)
+        sums[1] *= of.inverse
+        batch = of.mean, of.var * (of.rows / max(1, of.rows - 1))
+        changes = [share * (before - now) for before, now in zip(running, batch, strict=True)]
+        for (grad, more), gradient in zip(grads, (sums[1], sums[0], *changes), strict=True):
+            if more:
+                grad += gradient.astype(grad.dtype)
+            else:
+                grad[...] = gradient
+        # factor (d - mean(d) - normal mean(d normal)), means over the group's rows, with normal = (x - mean) inverse.
+        means, factor = (group_sum or _alone)(sums) / of.rows, scale * of.inverse
+        weights = (factor, -factor * of.inverse * means[1], -factor * means[0])
+        return self.batch_norm_backward(d, x, of.about, *(each.astype(d.dtype) for each in weights))
+
     def normalise_channels(self, x: Array, mean: Array, factor: Array, bias: Array, out: Array) -> Array:
         """out = (x - mean) factor + bias."""
         self.xp.subtract(x, mean, out=out)
@@ -124,3 +186,7 @@ class NormalisationOps:
         xp.subtract(x[images, rows, columns], mean[rows, columns], out=out)
         out *= scale
         return out
+
+
+def _alone(array: Array) -> Array:
+    return array

@@ -157,7 +157,13 @@ def _batch_norm(rows: int, channels: int) -> Case:
         mean, factor, bias, slope = (draw(ops, rng, channels) for _ in range(4))
         moments, products = ops.channel_moments(x, mean), ops.channel_products(d, x, mean)
         y = ops.normalise_channels(x, mean, factor, bias, ops.empty(x.shape))
-        return [moments, products, y, ops.batch_norm_backward(d, x, mean, factor, slope, bias)]
+        results = [moments, products, y, ops.batch_norm_backward(d, x, mean, factor, slope, bias)]
+        for more in (False, True) if rows else ():
+            of = ops.batch_statistics(x, factor, 1e-3)
+            grads = [(draw(ops, rng, channels), more) for _ in range(4)]
+            rows_d = ops.batch_norm_gradients(draw(ops, rng, rows, channels), x, of, (factor, mean, bias), grads, 0.3)
+            results += [*of[1:], *(grad for grad, _ in grads), rows_d]
+        return results
 
     return case
 
@@ -416,7 +422,10 @@ CASES: dict[str, Case] = {
         f"group-norm-{'x'.join(map(str, sizes))}": _group_norm(*sizes)
         for sizes in ((5, 1, 1, 7), (1, 1, 1, 1), (2, 6, 3, 4), (3, 2, 5, 1), (0, 2, 1, 3))
     },
-    **{f"batch-norm-{rows}x{channels}": _batch_norm(rows, channels) for rows, channels in ((70, 16), (5, 3), (0, 4))},
+    **{
+        f"batch-norm-{rows}x{channels}": _batch_norm(rows, channels)
+        for rows, channels in ((70, 16), (5, 3), (0, 4), (1, 2))
+    },
     **{
         f"attention-{'x'.join(map(str, sizes))}-{causal}": _attention(*sizes, causal=causal)
         for sizes in ((2, 3, 5, 4), (1, 1, 1, 1), (3, 2, 300, 8), (1, 2, 85, 70), (0, 1, 3, 2))

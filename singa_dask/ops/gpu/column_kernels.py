@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from singa_dask.ops.gpu.warps import LANE
 
-_BATCH = "raw T scale, raw T bias"
-
 # name -> inputs, terms of element e = row * columns + c, outputs, and what lane 0 does with the column's sums s0, s1.
 COLUMNS: dict[str, tuple[str, tuple[str, ...], str, str]] = {
     "column_sums": ("raw T x, bool more", ("x[e]",), "raw S out", "out[c] = s0 + (more ? out[c] : S(0));"),
@@ -25,6 +23,35 @@ COLUMNS: dict[str, tuple[str, tuple[str, ...], str, str]] = {
         ("d[e]", "d[e] * (x[e] - mean[c])"),
         "raw float64 out",
         "out[c] = s0; out[columns + c] = s1;",
+    ),
+    "batch_statistics": (
+        "raw T x, raw T scale, float64 epsilon",
+        ("x[e] - x[c]", "(x[e] - x[c]) * (x[e] - x[c])"),
+        "raw float64 mean, raw float64 var, raw float64 inverse, raw T about, raw T factor",
+        """
+        about[c] = mean[c] = x[c] + s0 / rows;
+        var[c] = (s1 - s0 * s0 / rows) / rows;
+        inverse[c] = 1 / sqrt(var[c] + epsilon);
+        factor[c] = scale[c] * inverse[c];
+        """,
+    ),
+    # more: a bit for each of the four gradients that is added to.
+    "batch_gradients": (
+        "raw T d, raw T x, raw float64 batch_mean, raw float64 batch_var, raw float64 inverse, raw T about, "
+        "raw T scale, raw T mean, raw T var, float64 share, int32 more",
+        ("d[e]", "d[e] * (x[e] - about[c])"),
+        "raw T of_scale, raw T of_bias, raw T of_mean, raw T of_var, raw T weights",
+        """
+        const double products = s1 * inverse[c], weight = scale[c] * inverse[c];
+        const double unbiased = batch_var[c] * rows / (rows > 1 ? rows - 1 : 1);
+        of_scale[c] = (more & 1 ? of_scale[c] : T(0)) + T(products);
+        of_bias[c] = (more & 2 ? of_bias[c] : T(0)) + T(s0);
+        of_mean[c] = (more & 4 ? of_mean[c] : T(0)) + T(share * (mean[c] - batch_mean[c]));
+        of_var[c] = (more & 8 ? of_var[c] : T(0)) + T(share * (var[c] - unbiased));
+        weights[c] = weight;
+        weights[columns + c] = -weight * inverse[c] * products / rows;
+        weights[2 * columns + c] = -weight * s0 / rows;
+        """,
     ),
     # Of rows and groups: element e has channel c of group c / width.
     "group_norm_sums": (

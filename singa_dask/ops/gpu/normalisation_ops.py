@@ -12,6 +12,7 @@ from singa_dask.ops.arrays import Array
 from singa_dask.ops.base import Ops
 from singa_dask.ops.gpu.column_kernels import COLUMNS
 from singa_dask.ops.gpu.warps import LANES
+from singa_dask.ops.normalisation import BatchStatistics, GroupSum
 
 # So many rows a warp adds up in the time of the second launch that more rows take.
 _FEW = 1024
@@ -23,18 +24,18 @@ class GpuNormalisationOps(Ops):
     counts_outside: ClassVar[bool] = True
     _kernels: Any
 
-    def _columns(self, name: str, shape: tuple[int, int], given: tuple[Any, ...], out: Array) -> Array:
-        """Run one of COLUMNS over arrays of this shape, (rows, columns)."""
+    def _columns(self, name: str, shape: tuple[int, int], given: tuple[Any, ...], *out: Array) -> Array:
+        """Run one of COLUMNS over arrays of this shape, (rows, columns). Returns the first of `out`."""
         rows, columns = shape
         if rows <= _FEW:
-            getattr(self._kernels, name)(*given, rows, columns, out, size=LANES * columns)
-            return out
+            getattr(self._kernels, name)(*given, rows, columns, *out, size=LANES * columns)
+            return out[0]
         # A thread adds up as many rows as a lane then adds up parts.
         parts = 1 << (LANES * rows).bit_length() // 2
         found = self.xp.empty(len(COLUMNS[name][1]) * parts * columns, np.float64)
         getattr(self._kernels, f"{name}_parts")(*given, rows, columns, parts, found, size=parts * columns)
-        getattr(self._kernels, f"{name}_end")(*given, rows, columns, found, parts, out, size=LANES * columns)
-        return out
+        getattr(self._kernels, f"{name}_end")(*given, rows, columns, found, parts, *out, size=LANES * columns)
+        return out[0]
 
     def column_sums(self, x: Array, out: Array, accumulate: bool = False) -> Array:
         return self._columns("column_sums", x.shape, (x, accumulate), out)
@@ -50,6 +51,33 @@ class GpuNormalisationOps(Ops):
 
     def channel_products(self, d: Array, x: Array, mean: Array) -> Array:
         return self._columns("channel_products", x.shape, (d, x, mean), self.xp.empty((2, x.shape[1]), np.float64))
+
+    def batch_statistics(
+        self, x: Array, scale: Array, epsilon: float, group_sum: GroupSum | None = None
+    ) -> BatchStatistics:
+        if group_sum is not None or not len(x):
+            return super().batch_statistics(x, scale, epsilon, group_sum)
+        wide, narrow = self.xp.empty((3, x.shape[1]), np.float64), self.xp.empty((2, x.shape[1]), x.dtype)
+        of = BatchStatistics(len(x), *wide, *narrow)
+        self._columns("batch_statistics", x.shape, (x, scale, epsilon), *of[1:])
+        return of
+
+    def batch_norm_gradients(
+        self,
+        d: Array,
+        x: Array,
+        of: BatchStatistics,
+        values: Sequence[Array],
+        grads: Sequence[tuple[Array, bool]],
+        share: float,
+        group_sum: GroupSum | None = None,
+    ) -> Array:
+        if group_sum is not None or not len(x):
+            return super().batch_norm_gradients(d, x, of, values, grads, share, group_sum)
+        weights, more = self.xp.empty((3, x.shape[1]), x.dtype), sum(add << k for k, (_, add) in enumerate(grads))
+        given = d, x, of.mean, of.var, of.inverse, of.about, *values, share, more
+        self._columns("batch_gradients", x.shape, given, *(grad for grad, _ in grads), weights)
+        return self.batch_norm_backward(d, x, of.about, *weights)
 
     def normalise_channels(self, x: Array, mean: Array, factor: Array, bias: Array, out: Array) -> Array:
         return self._kernels.normalise_channels(x, mean, factor, bias, x.shape[1], out)

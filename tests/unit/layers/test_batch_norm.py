@@ -78,5 +78,5 @@ def test_the_variance_of_few_bits_is_that_of_float64(mean, outlier):
     x[0] += outlier
     ctx = Context(ops, Step(total_rows=rows))
     layer.forward(ctx, x)
-    np.testing.assert_allclose(ctx.batch_mean, x.mean(axis=0, dtype=np.float64), rtol=1e-7, atol=1e-5)
-    np.testing.assert_allclose(ctx.batch_var, x.var(axis=0, dtype=np.float64), rtol=1e-4)
+    np.testing.assert_allclose(ctx.of.mean, x.mean(axis=0, dtype=np.float64), rtol=1e-7, atol=1e-5)
+    np.testing.assert_allclose(ctx.of.var, x.var(axis=0, dtype=np.float64), rtol=1e-4)
