@@ -13,6 +13,7 @@ from singa_dask.errors import DataError
 from singa_dask.functions import detach, equal, not_equal, transpose
 from singa_dask.functions.operators import Operators, is_operand
 from singa_dask.functions.primitive import Primitive
+from singa_dask.functions.shapes import IMAGES
 from singa_dask.tape.state import remembers, state
 from singa_dask.tape.tape import Call
 
@@ -303,9 +304,6 @@ def from_numpy(array: Any) -> Tensor:
 def to_numpy(tensor: Tensor) -> np.ndarray:
     """A copy of a tensor on the host."""
     return tensor.to_numpy()
-
-
-IMAGES = (4, 5)  # axes of images and volumes, (B, C, ...)
 
 
 def as_images(array: Any) -> Any:

@@ -30,12 +30,12 @@ from singa_dask import functions, layers
 from singa_dask.errors import DataError
 from singa_dask.functions import *  # noqa: F403
 from singa_dask.functions import broadcast_to as expand
+from singa_dask.functions import shapes
 from singa_dask.functions.primitive import function
 from singa_dask.layers.computing import computed, parameters_of
 from singa_dask.layers.module import Module
 from singa_dask.tape.gradients import backward, grad
 from singa_dask.tape.state import no_grad, state
-from singa_dask.tensor import IMAGES, Tensor
 
 __all__ = [
     *functions.__all__,
@@ -225,13 +225,9 @@ def add_bias(x: Any, b: Any, axis: int = 0) -> Any:
 
 
 def flatten(x: Any) -> Any:
-    """x as rows of features; of images, the channels of each position follow each other. Of a layer it is the layer
-    itself: fully connected layers flatten their source."""
-    if isinstance(x, layers.Layer | str):
-        return x
-    if isinstance(x, Tensor) and x.ndim in IMAGES:
-        x = functions.transpose(x, (0, *range(2, x.ndim), 1))
-    return functions.reshape(x, (len(x), -1))
+    """x as rows of features; see functions.shapes.flatten. Of a layer it is the layer itself: fully connected layers
+    flatten their source."""
+    return x if isinstance(x, layers.Layer | str) else shapes.flatten(x)
 
 
 def softmax_cross_entropy(x: Any, t: Any) -> Any:

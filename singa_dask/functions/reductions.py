@@ -75,16 +75,28 @@ def var(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return mean(mul(away, away), axis=axis, keepdims=keepdims)
 
 
-@function
-def log_softmax(x: Any, axis: Any = -1) -> Any:
-    """log softmax(x), without overflow."""
-    return sub(x, logsumexp(x, axis=axis, keepdims=True))
+def _log_softmax(xp: Any, x: Any, axis: Any = -1) -> Any:
+    away = x - xp.max(x, axis=axis, keepdims=True)
+    return away - xp.log(xp.sum(xp.exp(away), axis=axis, keepdims=True))
 
 
-@function
-def softmax(x: Any, axis: Any = -1) -> Any:
-    """exp(x) / sum exp(x), over the last axis or the given ones."""
-    return exp(log_softmax(x, axis=axis))
+def _softmax(xp: Any, x: Any, axis: Any = -1) -> Any:
+    y = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
+    return y / xp.sum(y, axis=axis, keepdims=True)
+
+
+log_softmax = Primitive(
+    "log_softmax",
+    "log softmax(x), without overflow.",
+    _log_softmax,
+    lambda dy, y, x, axis=-1: sub(dy, mul(exp(y), sum(dy, axis=axis, keepdims=True))),
+)
+softmax: Primitive = Primitive(
+    "softmax",
+    "exp(x) / sum exp(x), over the last axis or the given ones.",
+    _softmax,
+    lambda dy, y, x, axis=-1: mul(y, sub(dy, sum(mul(dy, y), axis=axis, keepdims=True))),
+)
 
 
 def fitted(gradient: Any, shape: tuple[int, ...]) -> Any:

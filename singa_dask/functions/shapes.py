@@ -11,6 +11,7 @@ from singa_dask.errors import DataError
 from singa_dask.functions.primitive import Primitive, function, library
 
 _Shape = tuple[int, ...]
+IMAGES = (4, 5)  # axes of images and volumes, (B, C, ...)
 
 
 def _scatter(xp: Any, dy: Any, *arrays: Any, index: Any, shape: _Shape) -> Any:
@@ -111,6 +112,13 @@ def _as_index(part: Any) -> Any:
 def reshape(x: Any, shape: Any) -> Any:
     """The elements of x in another shape, of which one size may be -1."""
     return _reshape(x, shape=tuple(int(size) for size in shape))
+
+
+def flatten(x: Any) -> Any:
+    """x as rows of features; of tensors of images, (B, C, H, W), the channels of each position follow each other."""
+    if hasattr(x, "_recorded") and len(x.shape) in IMAGES:
+        x = transpose(x, (0, *range(2, len(x.shape)), 1))
+    return reshape(x, (x.shape[0], -1))
 
 
 @function

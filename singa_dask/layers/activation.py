@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from math import inf
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from singa_dask.functions import elementwise as functions
 from singa_dask.job.job_pb2 import ActivationProto, GELUProto
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
@@ -51,6 +52,10 @@ class ReLU(_Elementwise):
         """max_value, or infinity."""
         return self.conf.max_value if self.conf.HasField("max_value") else inf
 
+    def formula(self, x: Any) -> Any:
+        y = functions.where(x > 0, x, self.conf.negative_slope * x)
+        return y if self.limit == inf else functions.minimum(y, self.limit)
+
     def _activate(self, ctx: Context, x: Array, y: Array) -> Array:
         return ctx.ops.relu(x, self.conf.negative_slope, y, self.limit)
 
@@ -72,6 +77,8 @@ class Sigmoid(_Elementwise):
 
     type: ClassVar[str] = "kSigmoid"
 
+    formula = staticmethod(functions.sigmoid)
+
     def _activate(self, ctx: Context, x: Array, y: Array) -> Array:
         return ctx.ops.sigmoid(x, y)
 
@@ -83,6 +90,8 @@ class Tanh(_Elementwise):
     """y = tanh(x)."""
 
     type: ClassVar[str] = "kTanh"
+
+    formula = staticmethod(functions.tanh)
 
     def _activate(self, ctx: Context, x: Array, y: Array) -> Array:
         return ctx.ops.tanh(x, y)
@@ -133,6 +142,9 @@ class SiLU(_WithSlope):
     """y = x sigmoid(x)   (Elfwing, Uchibe & Doya 2018; also called swish)."""
 
     type: ClassVar[str] = "kSiLU"
+
+    def formula(self, x: Any) -> Any:
+        return x * functions.sigmoid(x)
 
     def _activate(self, ctx: Context, x: Array, y: Array) -> Array:
         ctx.slope = ctx.buffer("slope", x.shape)

@@ -8,7 +8,7 @@ Shapes omit the batch: (features,), or (height, width, channels) for images.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -45,6 +45,7 @@ class Layer(Node):
     splits_features: whether `partition_dim: 1` splits the layer itself: it reads WHOLE, makes COLUMNS, and declares
     its parameters with the axis that is split.
     is_loss: whether the backward pass starts from it. same_rows: whether its sources must have equally many rows.
+    formula: the same as a function of tensors, the sources and then the parameters, for second derivatives.
     step_axes: in a training loop of one's own, the axes of a mini-batch of one step; with one more, it is one of
     sequences (B, T, ...), and the layer computes each step by itself. 0: it has no such steps.
     known_by_type: whether the loader or the net recognises the layer by its type. User classes cannot derive from it.
@@ -67,6 +68,7 @@ class Layer(Node):
     makes_labels: ClassVar[bool] = False
     stops_gradient: ClassVar[bool] = False
     is_loss: ClassVar[bool] = False
+    formula: ClassVar[Callable[..., Any] | None] = None
     same_rows: bool = True
     step_axes: ClassVar[int] = 0
 
@@ -88,7 +90,7 @@ class Layer(Node):
             common = tuple(form for form in base.takes if form in takes)
             promises: dict[str, Any] = {"takes": common or base.takes, "splits_features": False}
             if "forward" in overridden:
-                promises |= {"rowwise": False, "keeps_order": False}
+                promises |= {"rowwise": False, "keeps_order": False, "formula": None}
             for promise in promises.keys() - vars(cls).keys():
                 setattr(cls, promise, promises[promise])
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from singa_dask.device import Device, get_default_device
-from singa_dask.errors import DataError, SingaError
+from singa_dask.errors import DataError, SingaError, TrainingError
 from singa_dask.functions import concatenate, split
 from singa_dask.job.job_pb2 import LayerProto, Phase
 from singa_dask.layers.checks import by_source, checked_gradient, checked_output, contiguous, failure
@@ -24,7 +24,7 @@ from singa_dask.layers.naming import check_attribute, layers_around, node_name
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.sharing import resolve_sharing
 from singa_dask.tape.state import name_by_number, rank, remembers, state
-from singa_dask.tape.tape import Call
+from singa_dask.tape.tape import Call, Tape
 from singa_dask.tensor import Parameter, Tensor, as_images, channels_last
 
 _LAYOUT = "Tensors of images are (B, channels, height, width), arrays (B, height, width, channels)."
@@ -332,6 +332,19 @@ class LayerCall(Call):
             for each, layout, source in zip(arrays, self._layouts, self.sources, strict=False)
         ]
         return [*back, *(None for _ in self.sources[self._count :])]
+
+    def backward_in_functions(self, dy: Sequence[Any]) -> Sequence[Any]:
+        """By the formula of the layer, if it has one. Raises TrainingError."""
+        if self._layer.formula is None:
+            raise TrainingError(
+                f"{self!r}, of {type(self._layer).__name__}, gives no second derivatives. InnerProduct, activations "
+                "and the functions of singa_dask.autograd give them."
+            )
+        y = self._layer.formula(*self.sources)
+        tape = Tape([y], until=self.sources)
+        for _ in tape.backward(dy, keep=self.sources, in_functions=True):
+            pass
+        return [tape.gradient_of(source) for source in self.sources]
 
     def _given(self, dy: Any, place: int) -> Any:
         """The gradient of an output as the layer reads it; the layer may overwrite it."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from singa_dask.functions.products import matmul
+from singa_dask.functions.shapes import IMAGES, flatten
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Shape
@@ -65,6 +67,10 @@ class InnerProduct(Layer):
 
     def _weight(self) -> Array:
         return self.weight.value.T if self.conf.transpose else self.weight.value
+
+    def formula(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        y = matmul(flatten(x) if x.ndim in IMAGES else x, weight.T if self.conf.transpose else weight)
+        return y if bias is None else y + bias
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ctx.x_shape, rows = x[0].shape, x[0].shape[0]

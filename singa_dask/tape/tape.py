@@ -66,19 +66,18 @@ class Call:
 
 
 class Tape:
-    """The calls from which tensors were computed, in order. params: those that were read, each with its tensor.
+    """The calls from which tensors were computed, in order; of those in `until`, none. params: those that were read.
+    tensors: the tensor of each."""
 
-    Raises TrainingError for a tensor that nothing has computed.
-    """
-
-    def __init__(self, outputs: Sequence[Tensor]) -> None:
+    def __init__(self, outputs: Sequence[Tensor], until: Sequence[Tensor] = ()) -> None:
+        ends = {_key(tensor) for tensor in until}
         found: dict[int, Call] = {}
         stack = [output.call for output in outputs]
         while stack:
             call = stack.pop()
             if call is not None and call.number not in found:
                 found[call.number] = call
-                stack += [source.call for source in call.sources if source.requires_grad]
+                stack += [source.call for source in call.sources if source.requires_grad and _key(source) not in ends]
         self.outputs = outputs
         self.calls = [found[number] for number in sorted(found)]
         self.tensors: dict[Param, Tensor] = {}
@@ -88,6 +87,7 @@ class Tape:
                     self.tensors.setdefault(source.param, source)
         self.params = list(self.tensors)
         self._gradients: dict[Key, Any] = {}
+        self._in_functions = False
 
     @property
     def rows(self) -> int:
@@ -118,13 +118,14 @@ class Tape:
         for param in self.params:
             param.start_step()
         self._gradients.clear()
-        self._add(self.outputs, given, in_functions=in_functions)
+        self._in_functions = in_functions
+        self._add(self.outputs, given)
         for call in reversed(self.calls):
             dy = [self._taken((id(call), place), kept) for place in range(len(call.shapes))]
             if any(each is not None for each in dy):
                 call.check_sources()
                 dx = call.backward_in_functions(dy) if in_functions else call.backward(dy)
-                self._add(call.sources, dx, in_functions=in_functions)
+                self._add(call.sources, dx)
             for param in _read(call):
                 waiting[param] -= 1
                 if not waiting[param] and not in_functions:
@@ -136,7 +137,8 @@ class Tape:
     def gradient_of(self, tensor: Tensor) -> Any:
         """The gradient of a tensor that was to be kept, or of a parameter; None where there is none."""
         found = self._gradients.get(_key(tensor))
-        return tensor.param.grad if found is None and tensor.param in self.tensors else found
+        own = found is None and not self._in_functions and tensor.param in self.tensors
+        return tensor.param.grad if own and tensor.param is not None else found
 
     def _taken(self, key: Key, kept: set[Key]) -> Any:
         if key not in kept:
@@ -144,14 +146,14 @@ class Tape:
         found = self._gradients.get(key)
         return found.copy() if isinstance(found, np.ndarray) else found  # a call may overwrite it
 
-    def _add(self, tensors: Sequence[Tensor], gradients: Sequence[Any], *, in_functions: bool) -> None:
+    def _add(self, tensors: Sequence[Tensor], gradients: Sequence[Any]) -> None:
         """Add to the gradients of tensors. No two then share memory, as calls may overwrite theirs."""
         seen: set[int] = set()
         for tensor, gradient in zip(tensors, gradients, strict=True):
             if gradient is None or not tensor.requires_grad:
                 continue
             gradient = fitted(gradient, tensor.shape)
-            if in_functions:
+            if self._in_functions:
                 self._sum(_key(tensor), gradient)
                 continue
             if gradient.dtype != tensor.dtype:
