@@ -49,6 +49,7 @@ class NcclCommunicator(PolledCommunicator):
         self._handle: Any = None
         self._in_handle = threading.Lock()
         self._buffers: dict[str, Array] = {}
+        self._in_use: Sequence[Array] = ()  # what the current operation reads and writes
 
     @classmethod
     def form(
@@ -203,6 +204,7 @@ class NcclCommunicator(PolledCommunicator):
             self._handle = None
         self._caller.end()
         self._buffers.clear()
+        self._in_use = ()
 
     def _trade(
         self,
@@ -264,11 +266,13 @@ class NcclCommunicator(PolledCommunicator):
             called = self._caller.call(enqueue)
             return lambda: called() and self._over()
 
+        self._in_use = places
         with self._device:
             self._start(operation, nbytes, start).wait()
             for place, array in zip(places[len(sources) :], targets, strict=True):
                 if place is not array:
                     place.get(stream=self._stream, out=array)
+        self._in_use = ()
 
     def _on_device(self, use: str, array: Array) -> Array:
         """The array, or for one of NumPy's a place on the GPU, which the next call may get again."""
@@ -304,11 +308,17 @@ class NcclCommunicator(PolledCommunicator):
         self._stop()
 
     def _stop(self) -> None:
-        """Have NCCL end what it does, in a thread that nobody waits for."""
+        """Have NCCL end what it does, in a thread that nobody waits for, and that keeps the arrays until then."""
         with self._in_handle:
-            handle, self._handle = self._handle, None
+            handle, self._handle, in_use = self._handle, None, self._in_use
         if handle is not None:
-            threading.Thread(target=handle.abort, name=f"nccl-abort-{self.rank}", daemon=True).start()
+            name = f"nccl-abort-{self.rank}"
+            threading.Thread(target=_abort, args=(handle, in_use), name=name, daemon=True).start()
+
+
+def _abort(handle: Any, in_use: Sequence[Array]) -> None:
+    """End what NCCL does. in_use: arrays whose memory must not be given to others before."""
+    handle.abort()
 
 
 def form_nccl(comm: Communicator, device: int, timeout_s: float = 30.0) -> NcclCommunicator | None:

@@ -2,13 +2,12 @@
 
 Memory of the "GPUs" is the process's own, and ranks are threads. What runs on a stream runs in a thread of its own, so
 that calls return at once, as on a GPU. NCCL's calls get addresses and numbers, as the real ones do; addresses outside
-of device arrays, a GPU used twice, and calls of two ranks that do not fit each other are errors here, where the real
-library crashes, hangs or returns wrong numbers.
+of device arrays, arrays that are gone when they are read or written, a GPU used twice, and calls of two ranks that do
+not fit each other are errors here, where the real library crashes, hangs or returns wrong numbers.
 """
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import os
 import threading
@@ -69,15 +68,23 @@ def empty(shape, dtype=float):
     return DeviceArray(shape, dtype)
 
 
-def _at(address, nbytes):
-    """Device memory as bytes."""
-    for reference in list(_memory.values()):
-        array = reference()
-        if array is not None:
-            start = array.ctypes.data
-            if start <= address and address + nbytes <= start + array.nbytes:
-                return np.frombuffer((ctypes.c_byte * nbytes).from_address(address), np.uint8)
-    raise NcclError(f"invalid argument: no {nbytes} bytes of device memory at {address:#x}")
+class Place:
+    """Device memory. Nobody keeps it for those who have its address."""
+
+    def __init__(self, address, nbytes):
+        self.nbytes = nbytes
+        for self._array in list(_memory.values()):
+            array = self._array()
+            if array is not None and 0 <= (start := address - array.ctypes.data) <= array.nbytes - nbytes:
+                self._start = start
+                return
+        raise NcclError(f"invalid argument: no {nbytes} bytes of device memory at {address:#x}")
+
+    @property
+    def bytes(self):
+        if (array := self._array()) is None:
+            raise NcclError("illegal memory access: a kernel reads or writes an array that is gone")
+        return np.frombuffer(array.view(np.ndarray), np.uint8, self.nbytes, self._start)
 
 
 class Stream:
@@ -269,8 +276,9 @@ class NcclCommunicator:
         writes = nbytes * (self.size_ if name == "allGather" else 1)
         call = SimpleNamespace(
             agreed=(name, count, datatype, op, root),
-            source=None if name == "broadcast" and self.rank != root else _at(source, reads),
-            target=None if name == "reduce" and self.rank != root else _at(target, writes),
+            comm=self,
+            source=None if name == "broadcast" and self.rank != root else Place(source, reads),
+            target=None if name == "reduce" and self.rank != root else Place(target, writes),
         )
         number, self.count = self.count, self.count + 1
         world = self.world
@@ -278,7 +286,7 @@ class NcclCommunicator:
         def post():
             calls = world.collectives[number]
             calls[self.rank] = call
-            if len(calls) == world.size:
+            if len(calls) == world.size and not any(each.comm.ended for each in calls.values()):
                 if len({each.agreed for each in calls.values()}) > 1:
                     world.fail(f"mismatch: {sorted({each.agreed for each in calls.values()})}")
                 else:
@@ -295,19 +303,20 @@ class NcclCommunicator:
         if peer == self.rank and not _group_depth():
             raise NcclError("invalid usage: a message to oneself outside of a group")
         box = self.world.mail[way]
-        end = SimpleNamespace(place=_at(address, count * TYPES[datatype].itemsize), sends=sends, over=False)
+        place = Place(address, count * TYPES[datatype].itemsize)
+        end = SimpleNamespace(comm=self, place=place, sends=sends, over=False)
 
         def post():
-            other = next((each for each in box if each.sends != sends), None)
+            other = next((each for each in box if each.sends != sends and not each.comm.ended), None)
             if other is None:
                 box.append(end)
                 return
             box.remove(other)
-            if other.place.size != end.place.size:
-                self.world.fail(f"mismatch: rank {way[0]} to {way[1]}: {other.place.size} and {end.place.size} bytes")
+            if other.place.nbytes != place.nbytes:
+                self.world.fail(f"mismatch: rank {way[0]} to {way[1]}: {other.place.nbytes} and {place.nbytes} bytes")
                 return
             source, target = (end, other) if sends else (other, end)
-            target.place[...] = source.place
+            target.place.bytes[...] = source.place.bytes
             end.over = other.over = True
 
         _enqueue(self, Stream.known[stream], post, lambda: end.over)
@@ -318,19 +327,19 @@ def _move(calls):
     kind = TYPES[datatype]
     if name == "broadcast":
         for call in calls:
-            call.target[...] = calls[root].source
+            call.target.bytes[...] = calls[root].source.bytes
     elif name == "allGather":
-        whole = np.concatenate([call.source for call in calls])
+        whole = np.concatenate([call.source.bytes for call in calls])
         for call in calls:
-            call.target[...] = whole
+            call.target.bytes[...] = whole
     else:
         with np.errstate(over="ignore"):
-            total = np.add.reduce([call.source.view(kind) for call in calls], dtype=kind)
+            total = np.add.reduce([call.source.bytes.view(kind) for call in calls], dtype=kind)
         for rank, call in enumerate(calls):
             if name == "allReduce" or (name == "reduce" and rank == root):
-                call.target.view(kind)[...] = total
+                call.target.bytes.view(kind)[...] = total
             elif name == "reduceScatter":
-                call.target.view(kind)[...] = total[rank * count : rank * count + count]
+                call.target.bytes.view(kind)[...] = total[rank * count : rank * count + count]
 
 
 def _group_depth():
@@ -366,6 +375,8 @@ def _launch(calls):
 
     def kernel():
         with world.changed:
+            if comm.ended:
+                return
             for _, _, post, _ in calls:
                 post()
             world.changed.notify_all()

@@ -1,8 +1,11 @@
 """The NCCL communicator on a stand-in for NCCL: deadlines, aborts, errors, arrays on the GPU and on the host."""
 
+import gc
 import sys
 import threading
 import time
+import weakref
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -57,6 +60,63 @@ def test_a_rank_that_does_not_come_is_a_timeout_that_breaks_the_communicator(cup
         return handle.ended
 
     assert run(2, member) == ["aborted", "absent"]
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_the_arrays_of_an_unfinished_operation_stay_until_nccl_has_ended_it(cupy, monkeypatch, on_gpu):
+    """Until then, a rank that comes late may have them written."""
+    first, closed, may_end = [], threading.Event(), threading.Event()
+
+    def unfinished(comm):
+        end = comm._handle.abort
+        monkeypatch.setattr(comm._handle, "abort", lambda: may_end.wait() and end())
+        first.append(comm)
+        x = (cupy if on_gpu else np).zeros(4, np.float32)
+        with suppress(ClusterError):
+            comm.all_reduce(x)
+        used = x if on_gpu else next(iter(comm._buffers.values()))
+        comm.close()
+        comm._caller.join()
+        return weakref.ref(used)
+
+    def late(comm):
+        while not comm._handle.world.collectives.get(0):
+            time.sleep(0.001)
+        first[0].abort("enough")
+        closed.wait()
+        comm.all_reduce(np.ones(4, np.float32))
+        may_end.set()
+
+    def member(comm):
+        if comm.rank == 1:
+            return late(comm)
+        used = unfinished(comm)
+        gc.collect()
+        closed.set()
+        assert used() is not None
+        while used() is not None:
+            time.sleep(0.001)
+
+    run(2, member)
+
+
+@pytest.mark.parametrize(
+    "operation", [lambda comm, x: comm.all_reduce(x), lambda comm, x: comm.all_to_all(x, [1, 1], x.copy(), [1, 1])]
+)
+def test_a_rank_that_has_ended_its_communicator_takes_no_part_in_operations(cupy, operation):
+    ended = threading.Event()
+
+    def member(comm):
+        comm.timeout_s, handle = 0.1, comm._handle
+        if comm.rank == 1:
+            ended.wait()
+        with pytest.raises(CommTimeout):
+            operation(comm, cupy.zeros(2, np.uint8))
+        while not handle.ended:
+            time.sleep(0.001)
+        ended.set()
+
+    run(2, member)
 
 
 def test_an_abort_by_another_thread_ends_an_operation_at_once():
