@@ -38,15 +38,17 @@ def test_the_hosting_service_runs_what_ci_is():
     assert job["timeout-minutes"] == 25, "the standing budget, which may grow to this"
 
 
-def test_ci_says_how_long_each_stage_took_until_one_fails(tmp_path):
+def test_ci_says_how_long_each_stage_took_until_one_fails_and_where_a_process_crashed(tmp_path):
     stub = tmp_path / "make"
-    stub.write_text("#!/bin/sh\n[ $1 != test-runs ]\n")
+    stub.write_text("#!/bin/sh\n[ $1 != test-runs ] || ! echo ..Fatal Python error: Aborted\n")
     stub.chmod(0o755)
     ran = subprocess.run(
         ROOT / ".ci/run", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, capture_output=True, text=True, timeout=20
     )
     lines = re.sub(r"\d+ s", "N s", ran.stdout).splitlines()
-    assert lines[2:] == ["stage test-unit: N s, exit code 0", "stage test-runs: N s, exit code 1", "stage total: N s"]
+    crash, code = "..Fatal Python error: Aborted", "exit code"
+    ended = [f"stage test-unit: N s, {code} 0", crash, f"stage test-runs: N s, {code} 1", crash, "stage total: N s"]
+    assert lines[2:] == ended
     assert ran.returncode == 1
 
 
