@@ -216,10 +216,11 @@ class NcclCommunicator:
                 raise NcclError("invalid argument: rank or size")
             if self.device in self.world.devices.values():
                 self.world.fail(f"invalid usage: duplicate GPU {self.device}")
-            self.world.devices[rank] = self.device
+            else:
+                self.world.devices[rank] = self.device
             self.world.changed.notify_all()
             self.world.changed.wait_for(lambda: self.world.error or len(self.world.devices) == ndev)
-            if self.world.error:
+            if len(self.world.devices) < ndev:  # the others may have gone on and failed since
                 raise NcclError(self.world.error)
 
     def abort(self):
