@@ -1,135 +1,166 @@
-"""The layers of a net that have parameters, as PyTorch's tensors see them."""
+"""The layers of a net that have parameters, as modules of PyTorch."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from singa_dask.convert.axes import Turn
-from singa_dask.convert.table import Form, Row, forms_of
+from singa_dask.convert.table import Form, Row, Turn, forms_of
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.unroll import origin
 from singa_dask.layers.base import Layer
 from singa_dask.layers.inner_product import InnerProduct
+from singa_dask.layers.module import Module
 from singa_dask.layers.param import Param, Shape
 from singa_dask.net import Net
 
-# What a recurrent PyTorch module calls its layers and directions.
+State = Mapping[str, np.ndarray]
+Shapes = Mapping[str, Shape]
+# What a recurrent module calls its layers and directions.
 _LAYER_THERE = re.compile(r"(?:(.*)\.)?(l\d+(?:_reverse)?)")
+_SHOWN = 4
 
 
-@dataclass(frozen=True)
+@dataclass
 class Part:
-    """A layer with parameters. shape: of its first source. params: by role."""
+    """A layer, which is set up, and the module of PyTorch that it is. shape: of the layer's first source. dtype: of
+    its parameters. form: in which they are there."""
 
     name: str
     layer: Layer
     shape: Shape
-    params: Mapping[str, Param]
+    dtype: Any
+    module: str = ""
+    form: Form = ()
+
+    @property
+    def params(self) -> dict[str, Param]:
+        """By role."""
+        return {param.role: param for param in self.layer.params}
 
     @property
     def forms(self) -> tuple[Form, ...]:
-        """In which its parameters can be in PyTorch, without those that it has not. Raises ConfigError for a layer
-        without a counterpart there, and for one that has parameters which its forms do not name."""
-        forms = tuple(tuple(row for row in form if row.roles[0] in self.params) for form in forms_of(self.layer))
-        named = {role for row in (forms[0] if forms else ()) for role in row.roles}
-        if rest := self.params.keys() - named:
-            hint = f"names={{{self.name!r}: None}} leaves the layer out."
-            if self.layer.type == Layer.type:
-                hint = (
-                    f"Give its class torch_axes = {{{min(rest)!r}: 'O I -> I O'}} with the axes there and here. {hint}"
-                )
+        """In which its parameters can be there. Raises ConfigError if there are others."""
+        forms = forms_of(self.layer)
+        if rest := self.params.keys() - {role for row in (forms[0] if forms else ()) for role in row.roles}:
+            own = f"give its class torch_axes = {{{min(rest)!r}: 'O I -> I O'}}, the axes there and here"
+            hint = f"Leave it out by names={{{self.name!r}: None}}, or {own}."
             message = f"{type(self.layer).__name__} has no counterpart in PyTorch"
             raise self.layer.problem(message, ", ".join(sorted(rest)), hint)
-        return forms
+        return tuple(tuple(row for row in form if row.roles[0] in self.params) for form in forms)
 
-    def tensors(self, form: Form, module: str) -> dict[str, Shape]:
-        """Names and shapes of the tensors there, of this PyTorch module."""
-        return {name: self.turn(row).shape_there for row in form for name in names_there(row, module) if name}
+    def at(self, module: str, shapes: Shapes) -> Part:
+        """This part as a module, in the form of which most tensors are there. shapes: of those that there are."""
+        every = [replace(self, module=module, form=form) for form in self.forms]
+        return max(
+            every, key=lambda part: sum((name in shapes) + (shapes.get(name) == of) for name, of in part.tensors)
+        )
 
-    def turn(self, row: Row) -> Turn:
-        """The axes of these parameters."""
-        shape = self.params[row.roles[0]].whole_shape
-        sizes = {"g": len(row.roles)}
+    @property
+    def tensors(self) -> list[tuple[str, Shape]]:
+        """Names and shapes of its tensors there."""
+        return [(name, self._turn(row).shape_there) for row in self.form for name in self._names(row)]
+
+    def missing(self, names: Collection[str], tensors: Collection[str]) -> Iterator[str]:
+        """Of the tensors those that are not there, of parameters that no other layer gets. names: of what there is."""
+        for row in self.form:
+            if any(self.params[role].owner.name not in names for role in row.roles):
+                yield from (name for name in self._names(row) if name not in tensors)
+
+    def to_here(self, state: State) -> Iterator[tuple[str, np.ndarray]]:
+        """The parameters by name, as far as there are tensors. Raises ConfigError for what the layer cannot have."""
+        for row in self.form:
+            names = self._names(row)
+            if any(name not in state for name in names):
+                continue
+            array, *more = (self._turn(row).to_here(state[name]) for name in names)
+            for added in more:
+                if row.apart and np.any(added[row.roles.index(row.apart)]):
+                    message = f"has no bias that is added before the reset gate is applied, and {names[1]!r} has one"
+                    hint = "Train the net with zeros there, the last third of the tensor, or use LSTM."
+                    raise self.layer.problem(message, "values other than 0", hint)
+                array = array + added
+            for role, each in zip(row.roles, array if row.gates else [array], strict=True):
+                yield self.params[role].owner.name, each
+
+    def to_there(self, arrays: State) -> Iterator[tuple[str, np.ndarray]]:
+        """The tensors by name. arrays: the parameters by name."""
+        for row in self.form:
+            every = [arrays[self.params[role].owner.name] for role in row.roles]
+            array = self._turn(row).to_there(np.stack(every) if row.gates else every[0])
+            yield from zip(self._names(row), (np.ascontiguousarray(array), np.zeros_like(array)), strict=False)
+
+    def _turn(self, row: Row) -> Turn:
+        shape, sizes = self.params[row.roles[0]].whole_shape, {"g": len(row.roles)}
         if isinstance(self.layer, InnerProduct):
             sizes |= {"C": self.shape[-1], **{f"*{i}": size for i, size in enumerate(self.shape[:-1])}}
         if self.layer.units:  # heads
             sizes["N"] = self.layer.units
         return Turn.of(row.axes, (len(row.roles), *shape) if row.gates else shape, sizes, len(self.shape) - 1)
 
-    def from_there(self, form: Form, module: str, state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The parameters by role, of those tensors of this PyTorch module that there are. Raises ConfigError for what
-        the layer cannot have."""
-        found: dict[str, np.ndarray] = {}
-        for row in form:
-            name, added = names_there(row, module)
-            if name not in state or (added and added not in state):
-                continue
-            turn = self.turn(row)
-            array = turn.to_here(state[name])
-            if added:
-                more = turn.to_here(state[added])
-                if row.apart and np.any(more[row.roles.index(row.apart)]):
-                    message = f"has no bias that is added before the reset gate is applied, and {added!r} has one"
-                    hint = "Train the net with zeros there, the last third of the tensor, or use LSTM."
-                    raise self.layer.problem(message, "values other than 0", hint)
-                array = array + more
-            found |= zip(row.roles, array if row.gates else [array], strict=True)
-        return found
-
-    def to_there(self, form: Form, module: str, arrays: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-        """The tensors of this PyTorch module, by name. arrays: the parameters by name."""
-        for row in form:
-            name, added = names_there(row, module)
-            every = [arrays[self.params[role].owner.name] for role in row.roles]
-            array = self.turn(row).to_there(np.stack(every) if row.gates else every[0])
-            yield name, np.ascontiguousarray(array)
-            if added:
-                yield added, np.zeros_like(array)
+    def _names(self, row: Row) -> list[str]:
+        """Of the tensors of a row; "rnn.l1" and "rnn.l0_reverse" are a layer and a direction of a recurrent module."""
+        module, where = self.module, "l0"
+        if "{l}" in row.tensor and (found := _LAYER_THERE.fullmatch(module)):
+            module, where = found[1] or "", found[2]
+        names = [name.replace("{l}", where) for name in (row.tensor, row.added)[: 1 + bool(row.added)]]
+        return [".".join(filter(None, (module, name))) for name in names]
 
 
-def names_there(row: Row, module: str) -> tuple[str, str]:
-    """The names of a row's tensors in PyTorch; the second is empty if there is only one. module: "rnn.l1" and
-    "rnn.l0_reverse" are a layer and a direction of a recurrent module."""
-    where = "l0"
-    if "{l}" in row.tensor and (found := _LAYER_THERE.fullmatch(module)):
-        module, where = found[1] or "", found[2]
-    name, added = (each.replace("{l}", where) for each in (row.tensor, row.added))
-    return joined(module, name), joined(module, added) if added else ""
-
-
-def joined(*names: str) -> str:
-    """Names with points between them."""
-    return ".".join(name for name in names if name)
-
-
-def parts_of(net: Net) -> list[Part]:
-    """The layers of a net that have parameters, in order; an unrolled one once."""
+def parts_of(net: Net | Module) -> list[Part]:
+    """The layers that have parameters, in order; an unrolled one once. Of a Module those called on arrays."""
     found = []
+    if isinstance(net, Module):
+        called = [(name, layer.kept) for name, layer in net.named_layers().values() if layer.kept is not None]
+        made = [(name, kept.device.ops.dtype, *next(iter(kept.made.items()))) for name, kept in called if kept.made]
+        return [Part(name, of.layer, key[1], dtype) for name, dtype, key, of in made if of.layer.params]
     for name, layer in net.layers.items():
         if layer.params and not layer.proto.unroll_index:
             shape = layer.partition.sources[0] if layer.partition.sources else net.source_shape(name, 0)
-            found.append(Part(origin(layer.proto), layer, shape, {param.role: param for param in layer.params}))
+            found.append(Part(origin(layer.proto), layer, shape, net.ops.dtype))
     return found
 
 
-def exactly(array: Any, dtype: Any, name: str) -> np.ndarray:
-    """A tensor of PyTorch, or an array, with numbers of this type. Raises ConfigError if it has values that the type
-    does not hold."""
-    if hasattr(array, "detach"):
-        array = array.detach().cpu()
-        array = array.float() if str(array.dtype) == "torch.bfloat16" else array
-    given = np.asarray(array)
-    with np.errstate(over="ignore"):
-        held = given.astype(dtype)
-    if given.dtype.kind != "f" or not np.array_equal(held.astype(given.dtype), given, equal_nan=True):
-        wanted = np.dtype(dtype).name
-        hint = f"Convert it to {wanted} before, if rounding is meant."
-        raise ConfigError(
-            Problem(f"state[{name!r}]", f"has values that {wanted} does not hold", str(given.dtype), hint)
-        )
-    return held
+def matched(parts: Sequence[Part], shapes: Shapes, *, in_order: bool) -> list[Part]:
+    """The parts; those without tensors, at modules whose tensors fit. in_order: whether several that fit several
+    modules are in the order of these. Raises ConfigError where they are not said to be."""
+    used = {name for part in parts for name, _ in part.tensors}
+    free = {name: shape for name, shape in shapes.items() if name not in used}
+    lost = [p for p in parts if p.module == p.name and not any(name in shapes for name, _ in p.tensors)]
+    fitting = {part.name: _fitting(part, free) for part in lost}
+    found = {part.name: part for part in parts}
+    for part in lost:
+        modules = fitting[part.name]
+        rivals = [name for name in fitting if {*fitting[name]} & {*modules}]
+        if not (in_order and len(rivals) == len(modules)) and max(len(modules), len(rivals)) > 1:
+            message = f"layers {some(rivals)} and modules {some(modules)} of PyTorch have the same shapes"
+            hint = 'Give names={"layer": "module"}, or names="order" if such layers are in the order of the modules.'
+            raise ConfigError(Problem("state", f"does not tell which layer is which: {message}", hint=hint))
+        if modules:
+            found[part.name] = part.at(modules[rivals.index(part.name)], shapes)
+    return list(found.values())
+
+
+def _fitting(part: Part, free: Shapes) -> list[str]:
+    """The modules of which all tensors that the layer needs are free and have its shapes."""
+    found = []
+    for form in part.forms:
+        (first, _), *_ = replace(part, module="", form=form).tensors
+        for name in free:
+            module = name.removesuffix(first).removesuffix(".") if first else name
+            own = replace(part, module=module, form=form).tensors
+            if own[0][0] == name and all(free.get(each) == shape for each, shape in own):
+                found.append(module)
+    return list(dict.fromkeys(found))
+
+
+def some(names: Iterable[Any]) -> str:
+    """The first of these, and how many more there are."""
+    every = [*map(str, names)]
+    more = [f"and {len(every) - _SHOWN} more"] if len(every) > _SHOWN else []
+    return ", ".join([*islice(every, _SHOWN), *more])

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from math import prod
 from typing import NamedTuple
+
+import numpy as np
 
 from singa_dask.layers.base import Layer
 from singa_dask.layers.inner_product import InnerProduct
+from singa_dask.layers.partition import Shape
+
+Groups = list[list[str]]
 
 
 class Row(NamedTuple):
@@ -14,7 +21,7 @@ class Row(NamedTuple):
 
     roles: of the parameters; several lie one after the other along the axis g. tensor: its name behind that of the
     PyTorch module, {l} being the layer of a recurrent module; "" if there is no module, but a parameter. added: a
-    second tensor, which is added to the first. apart: the role for which it must be zero. axes: see axes.py.
+    second tensor, which is added to the first. apart: the role for which it must be zero. axes: see Turn.
     """
 
     roles: tuple[str, ...]
@@ -103,6 +110,50 @@ def forms_of(layer: Layer) -> tuple[Form, ...]:
     if kind is None:
         return ()
     return _TRANSPOSED if isinstance(layer, InnerProduct) and layer.conf.transpose else TABLE[kind][1]
+
+
+class Turn(NamedTuple):
+    """How the axes of an array turn, as a text says: "O (C *) -> (* C) O".
+
+    A name is an axis; names in parentheses are axes that lie in one. * stands for the axes of positions, such as
+    height and width; a number is an axis of that size. sizes: by name.
+    """
+
+    there: Groups
+    here: Groups
+    sizes: Mapping[str, int]
+
+    @classmethod
+    def of(cls, text: str, shape: Shape, known: dict[str, int], positions: int) -> Turn:
+        """shape: of the array here. known: sizes of axes, as far as `shape` does not tell them. positions: how many
+        axes * stands for: "*0", "*1", ..."""
+        stars = " ".join(f"*{i}" for i in range(positions))
+        sides = [re.findall(r"\(([^)]*)\)|(\S+)", side) for side in text.replace("*", stars).split("->")]
+        there, here = ([(joined or single).split() for joined, single in side] for side in sides)
+        sizes = {axis: int(axis) for group in here for axis in group if axis.isdigit()} | known
+        for group, size in zip(here, shape, strict=True):
+            rest = size // prod(sizes[axis] for axis in group if axis in sizes)
+            sizes |= {axis: rest for axis in group if axis not in sizes}
+        return cls(there, here, sizes)
+
+    @property
+    def shape_there(self) -> Shape:
+        return tuple(prod(self.sizes[axis] for axis in group) for group in self.there)
+
+    def to_here(self, array: np.ndarray) -> np.ndarray:
+        """An array of shape `shape_there`, as it is here."""
+        return _turned(array, self.there, self.here, self.sizes)
+
+    def to_there(self, array: np.ndarray) -> np.ndarray:
+        """The inverse of `to_here`."""
+        return _turned(array, self.here, self.there, self.sizes)
+
+
+def _turned(array: np.ndarray, before: Groups, after: Groups, sizes: Mapping[str, int]) -> np.ndarray:
+    split = [axis for group in before for axis in group]
+    pieces = array.reshape([sizes[axis] for axis in split])
+    turned = pieces.transpose([split.index(axis) for group in after for axis in group])
+    return turned.reshape([prod(sizes[axis] for axis in group) for group in after])
 
 
 def lines() -> Iterator[str]:

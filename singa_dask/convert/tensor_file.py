@@ -60,7 +60,7 @@ def _safetensors(path: Path) -> ModuleType:
     try:
         import safetensors
     except ImportError as error:
-        hint = "Run `pip install 'singa_dask[weights]'`."
+        hint = "Run `pip install '.[weights]'` in a clone of singa_dask."
         raise ConfigError(Problem(str(path), "needs the package safetensors", hint=hint)) from error
     return safetensors
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singa_dask.convert.matching import some
+from singa_dask.convert.parts import some
 from singa_dask.convert.tensor_file import SUFFIX
 from singa_dask.convert.torch_state import parameters_of, tensors_of
 from singa_dask.data.folders import sync

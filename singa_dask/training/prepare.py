@@ -11,7 +11,7 @@ from pathlib import Path
 from singa_dask.algorithms import algorithm
 from singa_dask.algorithms.measured import loss_metrics
 from singa_dask.comm.codecs import codec
-from singa_dask.convert.matching import some
+from singa_dask.convert.parts import some
 from singa_dask.data import (
     Manifest,
     first_difference,

@@ -16,6 +16,7 @@ from support.trained import saved_at, write_points
 import singa_dask
 from singa_dask import Model, convert
 from singa_dask.cli import run
+from singa_dask.convert.onnx_ops import CONVERTERS
 from singa_dask.convert.table import TABLE, lines
 from singa_dask.errors import CheckpointError, ConfigError
 from singa_dask.job import Job
@@ -240,10 +241,10 @@ def test_what_is_not_certain_is_refused_and_changes_nothing(tmp_path):
     theirs = renamed(state, a="0", b="2", last="4")
     wrong = {**state, "last.weight": np.zeros((3, 4), np.float32)}
     less = {key: array for key, array in state.items() if key != "b.bias"}
-    shuffled = {key: theirs[key] for key in sorted(theirs, reverse=True)}
+    three = theirs | {key.replace("0.", "3."): array for key, array in theirs.items() if key.startswith("0.")}
     for given, names, said in (
         (theirs, None, r"layers a, b and modules 0, 2 of PyTorch have the same shapes.*names="),
-        (shuffled, "order", r"do not fit in their order. Received: layer 'a' at module '4'"),
+        (three, "order", r"layers a, b and modules 0, 2, 3 of PyTorch have the same shapes"),
         (wrong, None, r"state\['last.weight'\]: must have shape \(2, 4\) for layer 'last'. Received: \(3, 4\)"),
         (less, None, r"lacks tensors that the net needs. Received: b.bias \(4,\)"),
         ({**state, "more.weight": np.zeros(3)}, None, r"no place. Received: more.weight \(3,\)"),
@@ -291,7 +292,9 @@ def test_own_layers_say_how_their_axes_lie():
     convert.from_torch(model, {"s.weight": wanted})
     np.testing.assert_array_equal(model.state_dict()["s_weight"], wanted.T)
     unknown = Model([RecordInput("data", shape=[3]), Scale("s")])
-    with pytest.raises(ConfigError, match=r"Scale has no counterpart in PyTorch. Received: weight. Give .*torch_axes"):
+    with pytest.raises(
+        ConfigError, match=r"Scale has no counterpart in PyTorch. Received: weight. Leave it out .*torch_axes"
+    ):
         convert.from_torch(unknown, {"s.weight": wanted})
 
 
@@ -356,10 +359,12 @@ def test_init_is_the_checkpoint_path_of_the_job(tmp_path, monkeypatch):
     assert result.exit_code == 0 and driven == [["w, 1.safetensors"]]
 
 
-def test_the_page_has_the_table_and_its_block_runs(tmp_path, monkeypatch):
+def test_the_page_has_the_tables_and_its_blocks_run(tmp_path, monkeypatch):
     page = (Path(singa_dask.__file__).parents[1] / "docs" / "weights.md").read_text()
     assert re.search(r"<!-- table -->\n(.*)<!-- end -->", page, re.DOTALL)[1].splitlines() == [*lines()]
     monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    exec(block, {})
+    operators = re.search(r"<!-- operators -->\n(.*)\.\n<!-- end", page, re.DOTALL)[1]
+    assert operators.replace("\n", " ").split(", ") == sorted(CONVERTERS)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec("".join(blocks), {})
     assert (tmp_path / "net.safetensors").stat().st_size > 4 * (10 * 4 * 36)

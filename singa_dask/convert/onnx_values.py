@@ -1,0 +1,198 @@
+"""What a tensor of an ONNX model is in a net: an array whose first axis counts the rows of the mini-batch.
+
+In the model, rows may lie along any axis, alone or with others, as in (rows x heads, T, D). The array has them first,
+and an axis for each part of an axis of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count, islice
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from singa_dask import functions
+from singa_dask.convert.onnx_file import ROWS
+from singa_dask.convert.onnx_layers import Constant
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.layers import Layer
+
+Group = Sequence[int]
+
+
+class Value(NamedTuple):
+    """place: of the array among the results of a program. sizes: of its axes, ROWS first. axes: for each axis of the
+    tensor in the model, the axes of the array that lie in it; one of size 1 needs none."""
+
+    place: int
+    sizes: tuple[int, ...]
+    axes: tuple[Group, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the tensor in the model."""
+        return tuple(prod(self.sizes[i] for i in group) for group in self.axes)
+
+    @property
+    def rows_axis(self) -> int:
+        """The axis of the tensor in which the rows lie."""
+        return next(axis for axis, group in enumerate(self.axes) if 0 in group)
+
+    @property
+    def parts(self) -> list[list[int]]:
+        """The sizes of what lies in the axis of the rows, and the size of each other axis."""
+        return [[self.sizes[i] for i in g] if 0 in g else [prod(self.sizes[i] for i in g)] for g in self.axes]
+
+
+class Place(int):
+    """Of a result among those of the program."""
+
+
+class Step(NamedTuple):
+    """One call. of: a function, or the name of a layer. operands: places, and numbers as they are. listed: whether the
+    function takes them as a list."""
+
+    of: Callable[..., Any] | str
+    operands: tuple[Any, ...]
+    settings: dict[str, Any]
+    listed: bool
+
+
+def grouped(place: int, parts: Sequence[Sequence[int]]) -> Value:
+    """A value whose array has the rows first, and then the other parts of all axes in their order."""
+    places = count(1)
+    axes = tuple(tuple(0 if size == ROWS else next(places) for size in own) for own in parts)
+    return Value(place, (ROWS, *(size for own in parts for size in own if size != ROWS)), axes)
+
+
+def split_as(parts: Sequence[int], shape: Sequence[int]) -> tuple[list[int], list[int]] | None:
+    """What the parts of a tensor are divided into where it gets another shape: all pieces in order, and how many lie
+    in each axis. None if there is no common division.
+
+    >>> split_as([5, 3, 8], [5, 6, 4])
+    ([5, 3, 2, 4], [1, 2, 1])
+    """
+    left, pieces, counts = list(parts), list[int](), []
+    for size in shape:
+        before = len(pieces)
+        while size > 1:
+            step = left[0] if size % left[0] == 0 else size
+            if left[0] % step:
+                return None
+            pieces.append(step)
+            size, left[0] = size // step, left[0] // step
+            left = left[left[0] == 1 :]
+        counts.append(len(pieces) - before)
+    return pieces, counts
+
+
+def named(shape: Sequence[int]) -> str:
+    """A shape in words of the model."""
+    return f"({', '.join('rows' if size == ROWS else str(size) for size in shape)})"
+
+
+class Program:
+    """Steps, the layers that they call, and the weights of these, by PyTorch's names."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step | None] = []  # None: an input
+        self.layers: dict[str, Layer] = {}
+        self.weights: dict[str, np.ndarray] = {}
+
+    def call(self, of: Callable[..., Any] | str, *operands: Any, listed: bool = False, **settings: Any) -> Place:
+        """Append a call. Returns the place of its result."""
+        self.steps.append(Step(of, operands, settings, listed))
+        return Place(len(self.steps) - 1)
+
+    def same(self, of: Callable[..., Any] | str, x: Value, *numbers: float, **settings: Any) -> Value:
+        """A call whose result is laid out as its operand."""
+        return x._replace(place=self.call(of, Place(x.place), *numbers, **settings))
+
+    def layer(self, name: str, layer: Layer, **weights: np.ndarray | None) -> str:
+        """Have a layer with these weights. Returns its name."""
+        self.layers[name] = layer
+        self.weights |= {f"{name}.{key}": array for key, array in weights.items() if array is not None}
+        return name
+
+    def arranged(self, x: Value, groups: Sequence[Group]) -> Place:
+        """An array that has the rows first, and then an axis for each group of the axes of x."""
+        flat = [i for group in groups for i in group]
+        order = [0, *flat, *(i for i in range(1, len(x.sizes)) if i not in flat)]  # those left out have size 1
+        sizes, place = [prod(x.sizes[i] for i in group) for group in groups], Place(x.place)
+        if order != [*range(len(order))]:
+            place = self.call(functions.transpose, place, axes=tuple(order))
+        if sizes != [x.sizes[i] for i in order[1:]]:
+            place = self.call(functions.reshape, place, shape=(-1, *sizes))
+        return place
+
+    def plain(self, x: Value) -> Value:
+        """The same, with the axes of the tensor. Raises ConfigError if the rows are not its first axis."""
+        if tuple(x.axes[0]) != (0,):
+            message = "the mini-batch must be the first axis of what a layer reads"
+            raise ConfigError(Problem("model", message, f"axis {x.rows_axis} of a tensor {named(x.shape)}"))
+        return self.tidy(x)
+
+    def tidy(self, x: Value) -> Value:
+        """The same, with one axis of the array for every axis of the tensor but that of the rows."""
+        groups = [own for group in x.axes for own in (((i,) for i in group if i) if 0 in group else [group])]
+        return grouped(self.arranged(x, groups), x.parts)
+
+    def reshaped(self, x: Value, shape: Sequence[int]) -> Value:
+        """The elements of x in another shape; often the same array, seen in another way."""
+        flat = [i for group in x.axes for i in group if x.sizes[i] > 1]
+        found = split_as([x.sizes[i] for i in flat], shape)
+        if found is None:  # other sizes on either side of the rows
+            at = flat.index(0)
+            sides = [side for side in (flat[:at], [0], flat[at + 1 :]) if side]
+            merged = self.arranged(x, [side for side in sides if side != [0]])
+            x = grouped(merged, [[prod(x.sizes[i] for i in side)] for side in sides])
+            flat = [group[0] for group in x.axes]
+            found = split_as([x.sizes[i] for i in flat], shape)
+        if found is None:
+            message = f"mixes the rows of a mini-batch where it sees {named(x.shape)} as {named(shape)}"
+            raise ConfigError(Problem("model", message))
+        pieces, counts = found
+        if len(pieces) > len(flat):
+            sizes = [size for size in pieces if size != ROWS]
+            ordered = self.arranged(x, [(i,) for i in flat if i])
+            x = grouped(self.call(functions.reshape, ordered, shape=(-1, *sizes)), [[size] for size in pieces])
+            flat = [group[0] for group in x.axes]
+        rest = iter(flat)
+        return Value(x.place, x.sizes, tuple(tuple(islice(rest, n)) for n in counts))
+
+    def aligned(self, name: str, operands: Sequence[Value | np.ndarray], matrices: int = 0) -> tuple[list[Any], Value]:
+        """Arrays of tensors, and numbers, that broadcast as the tensors do, and the value of the result, without its
+        place. matrices: how many of the last axes are not broadcast. name: of a constant among them."""
+        values, rank = [x for x in operands if isinstance(x, Value)], max(len(x.shape) for x in operands)
+        found = {(rank - len(x.axes) + x.rows_axis, tuple(x.parts[x.rows_axis])) for x in values}
+        if len(found) > 1 or max(found)[0] >= rank - matrices:
+            shapes = " and ".join(named(x.shape) for x in operands)
+            raise ConfigError(Problem("model", "mixes the rows of a mini-batch", shapes))
+        ((at, own),) = found
+        arrays = [self._operand(name, x, rank, at, len(own), values[0]) for x in operands]
+        shape = np.broadcast_shapes(*(x.shape[: len(x.shape) - matrices] for x in operands))
+        return arrays, grouped(-1, [own if axis == at else [size] for axis, size in enumerate(shape)])
+
+    def _operand(self, name: str, x: Value | np.ndarray, rank: int, at: int, parts: int, rows: Value) -> Any:
+        """Of tensors of `rank` axes whose rows are in axis `at`, in which so many parts lie."""
+        missing = rank - len(x.shape)
+        if isinstance(x, Value):
+            groups: list[Group] = [()] * missing
+            for axis, group in enumerate(x.axes, missing):
+                groups += [(i,) for i in group if i] if axis == at else [group]
+            return self.arranged(x, groups)
+        if x.size == 1:
+            return float(x.reshape(-1)[0])
+        shape = [*[1] * missing, *x.shape]
+        if shape[at] != 1:
+            raise ConfigError(Problem("model", "has a constant that differs from row to row", f"{name} {x.shape}"))
+        return self.repeated(name, x.reshape(*shape[:at], *[1] * (parts - 1), *shape[at + 1 :]), rows)
+
+    def repeated(self, name: str, array: np.ndarray, rows: Value) -> Place:
+        """An array for every row of another value; one that is not of finite real numbers does not learn."""
+        learns = array.dtype.kind == "f" and bool(np.isfinite(array).all())
+        param = {} if learns else {"lr_scale": 0, "wd_scale": 0}
+        layer = Constant(param=param, shape=list(array.shape))
+        return self.call(self.layer(name, layer, value=array.astype(np.float32)), Place(rows.place))

@@ -1,0 +1,396 @@
+"""ONNX models as nets: each operator, and whole nets, against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from safetensors.numpy import save_file
+from support.onnx_models import MODELS, Builder
+from support.shards import write_shards
+from support.topologies import run_topology
+
+from singa_dask import ClusterTopology, Job, Model, convert
+from singa_dask.errors import ConfigError
+from singa_dask.layers import (
+    LRN,
+    Attention,
+    Convolution,
+    GroupNorm,
+    InnerProduct,
+    LayerNorm,
+    RecordInput,
+    Reshape,
+    SoftmaxLoss,
+    STanh,
+)
+from singa_dask.tensor import Tensor
+from singa_dask.training.prepare import check_given, prepare
+from singa_dask.updaters import SGD
+
+IMAGE, ROWS = (3, 9, 8), 4
+F32 = np.float32
+
+
+def window(op, size=IMAGE, **attributes):
+    """A convolution or pooling."""
+
+    def build(b, x):
+        if op.endswith("Pool"):
+            return b(op, x, kernel_shape=[3, 2], **attributes)
+        groups, inputs = attributes.get("group", 1), size[0]
+        shape = (6, inputs // groups) if op == "Conv" else (inputs, 6 // groups)
+        return b(op, x, b.weight("c.weight", *shape, 3, 2), b.weight("c.bias", 6), **attributes)
+
+    return build, size
+
+
+def of(op, *constants, shape=(5, 4), after=None, **attributes):
+    """One operator, with constants behind its first input."""
+
+    def build(b, x):
+        return b(op, x if after is None else after(b, x), *constants, **attributes)
+
+    return build, shape
+
+
+def positive(b, x):
+    return b("Add", b("Abs", x), F32(0.5))
+
+
+def twice(op, **attributes):
+    """Two tensors that depend on the rows."""
+
+    def build(b, x):
+        other = b("Mul", b("Sin", x), F32(2))
+        return b(op, x, other, **attributes)
+
+    return build, (5, 4)
+
+
+def by_heads(b, x):
+    """Rows and heads in one axis, behind the positions: (T, B N, D)."""
+    rows = b.size(x, 0)
+    turned = b("Transpose", x, perm=[1, 0, 2])
+    shape = b("Concat", np.array([6]), b("Mul", rows, np.array([2])), np.array([4]), axis=0)
+    return b("Reshape", turned, shape)
+
+
+def scores(b, x):
+    heads = b("Transpose", by_heads(b, x), perm=[1, 0, 2])
+    return b("Softmax", b("MatMul", heads, b("Transpose", heads, perm=[0, 2, 1])), axis=-1)
+
+
+def back(b, heads, x):
+    """The inverse of `by_heads`."""
+    shape = b("Concat", np.array([6]), b.size(x, 0), np.array([8]), axis=0)
+    return b("Transpose", b("Reshape", heads, shape), perm=[1, 0, 2])
+
+
+def attended(b, x):
+    heads = b("Transpose", by_heads(b, x), perm=[1, 0, 2])
+    mixed = b("MatMul", scores(b, x), heads)
+    return back(b, b("Transpose", b("Mul", mixed, b.weight("gain", 1, 1, 4)), perm=[1, 0, 2]), x)
+
+
+def formula_of_a_bias(b, x):
+    """A sum with a constant that is no bias: it has its own axes."""
+    return b("Sub", b("Add", x, b.weight("map.value", 3, 1, 8)), b.weight("channels", 3, 1, 1))
+
+
+def expanded(b, x):
+    token = b("Expand", b.weight("token", 1, 1, 4), b("Concat", b.size(x, 0), np.array([2, 4]), axis=0))
+    return b("Concat", token, x, axis=1)
+
+
+def normalised(b, x):
+    """As this project writes group normalisation."""
+    return b("InstanceNormalization", x, b.positive("n.weight", 3), b.weight("n.bias", 3))
+
+
+def turned_product(b, x):
+    return b("Transpose", b.linear(b("Transpose", x, perm=[1, 0, 2]), "f", 4, 3), perm=[1, 0, 2])
+
+
+def pieces(b, x):
+    first, second = b("Split", x, np.array([2, 3]), axis=1, outputs=2)
+    return b("Concat", second, first, axis=1)
+
+
+def other_shapes(b, x):
+    wider = b("Reshape", b("Unsqueeze", x, np.array([1])), np.array([0, 1, 10, 2]))
+    return b("Squeeze", wider, np.array([1]))
+
+
+def read_twice(b, x):
+    """A product whose sum with a bias is not all that reads it."""
+    y = b("MatMul", x, b.weight("w", 4, 3))
+    return b("Mul", b("Add", y, b.weight("bias", 3)), y)
+
+
+def all_in_one(b, x):
+    """Rows, positions and heads in one axis."""
+    heads = b("Reshape", x, np.array([-1, 4]))
+    changed = b("Mul", b("Add", heads, b.weight("shift", 4)), b("Sin", heads))
+    return b("Reshape", changed, np.array([-1, 6, 8]))
+
+
+OPERATORS = {
+    "convolution": window("Conv", pads=[1, 1, 1, 1], strides=[2, 1]),
+    "dilated convolution": window("Conv", dilations=[2, 1]),
+    "grouped convolution": window("Conv", group=3),
+    "convolution with uneven padding": window("Conv", pads=[0, 1, 2, 0]),
+    "transposed convolution": window("ConvTranspose", strides=[2, 2], output_padding=[1, 1], pads=[1, 0, 1, 0]),
+    "max pooling": window("MaxPool", strides=[2, 2], pads=[1, 0, 1, 0]),
+    "max pooling with uneven padding": window("MaxPool", strides=[2, 2], pads=[0, 0, 1, 1]),
+    "average pooling": window("AveragePool", strides=[2, 1]),
+    "padded average pooling": window("AveragePool", pads=[1, 1, 1, 1], count_include_pad=1),
+    "global average": of("GlobalAveragePool", shape=IMAGE),
+    "global maximum": of("GlobalMaxPool", shape=IMAGE),
+    "instance normalisation": (normalised, IMAGE),
+    "batch normalisation": (lambda b, x: b.norm(x, "n", 3, 1e-3), IMAGE),
+    "response normalisation": of("LRN", shape=IMAGE, alpha=0.1, beta=0.75, bias=1.0, size=3),
+    "nearest neighbours": of(
+        "Resize", "", np.array([1, 1, 2, 2], F32), shape=IMAGE, mode="nearest",
+        coordinate_transformation_mode="asymmetric", nearest_mode="floor",
+    ),
+    "bilinear": of("Resize", "", np.array([1, 1, 3, 3], F32), shape=IMAGE, mode="linear"),
+    "flattened image": (lambda b, x: b.gemm(b("Flatten", x, axis=1), "f", 3 * 9 * 8, 4), IMAGE),
+    "flattened turned image": (
+        lambda b, x: b.gemm(b("Flatten", b("Transpose", x, perm=[0, 2, 3, 1]), axis=1), "f", 3 * 9 * 8, 4), IMAGE,
+    ),
+    "flattened sequence": (lambda b, x: b.gemm(b("Flatten", x, axis=1), "f", 20, 3), (5, 4)),
+    "scaled product": (
+        lambda b, x: b("Gemm", x, b.weight("f", 5, 3), b.weight("g", 1, 3), alpha=0.5, beta=2.0), (5,),
+    ),
+    "product of a sequence": (lambda b, x: b("MatMul", x, b.weight("w", 4, 3)), (5, 4)),
+    "product of an image": (lambda b, x: b.linear(x, "f", 8, 3), IMAGE),
+    "product of a turned sequence": (turned_product, (5, 4)),
+    "attention with rows and heads in one axis": (attended, (6, 8)),
+    "a product that is read twice": (read_twice, (5, 4)),
+    "rows, positions and heads in one axis": (all_in_one, (6, 8)),
+    "layer normalisation": (lambda b, x: b.layer_norm(x, "n", 4), (5, 4)),
+    "layer normalisation of a vector": (lambda b, x: b.layer_norm(x, "n", 4), (4,)),
+    "constants with axes of their own": (formula_of_a_bias, IMAGE),
+    "a token in front": (expanded, (5, 4)),
+    "mask": (lambda b, x: b("Where", np.tril(np.ones((5, 4), bool)), x, F32(-9)), (5, 4)),
+    "comparison": (lambda b, x: b("Where", b("Greater", x, F32(0)), x, b("Neg", x)), (5, 4)),
+    "clip": of("Clip", F32(-0.5), F32(0.8)),
+    "clip below": of("Clip", F32(-0.5)),
+    "gelu": (lambda b, x: b.gelu(x), (5, 4)),
+    "gelu by tanh": (lambda b, x: b.gelu_tanh(x), (5, 4)),
+    "silu": (lambda b, x: b("Mul", x, b("Sigmoid", x)), (5, 4)),
+    "leaky relu": of("LeakyRelu", alpha=0.3),
+    "elu": of("Elu", alpha=0.7),
+    **{op: of(op) for op in ("Abs", "Cos", "Exp", "Identity", "Neg", "Relu", "Sin", "Softplus", "Tanh")},
+    **{op: of(op, after=positive) for op in ("Log", "Sqrt")},
+    **{op: twice(op) for op in ("Add", "Div", "Max", "Min", "Mul", "Sub")},
+    "power": of("Pow", F32(1.5), after=positive),
+    "softmax": of("Softmax", axis=1),
+    "log softmax": of("LogSoftmax", axis=-1),
+    "mean": of("ReduceMean", axes=[1], keepdims=0),
+    "mean of positions": of("ReduceMean", shape=IMAGE, axes=[2, 3]),
+    "sum": of("ReduceSum", np.array([-1]), keepdims=1),
+    "largest": of("ReduceMax", axes=[2], keepdims=0),
+    "piece": of("Slice", np.array([1, 0]), np.array([4, 9]), np.array([1, 2]), np.array([2, 1])),
+    "last pieces": of("Slice", np.array([-2]), np.array([np.iinfo(np.int64).max]), np.array([1])),
+    "reversed": of("Slice", np.array([-1]), np.array([np.iinfo(np.int64).min]), np.array([1]), np.array([-1])),
+    "one of them": of("Gather", np.int64(2), axis=1),
+    "some of them": of("Gather", np.array([3, 0, 3]), axis=2),
+    "pieces put together": (pieces, (5, 4)),
+    "other shapes": (other_shapes, (5, 4)),
+    "shapes without common parts": (lambda b, x: b("Reshape", x, np.array([0, 2, 10])), (5, 4)),
+    "uses of fixed rows": (lambda b, x: b("Reshape", x, np.array([-1, 20])), (5, 4)),
+}  # fmt: skip
+
+
+def expected(model, x):
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    return session.run(None, {session.get_inputs()[0].name: x})[0]
+
+
+def drawn(shape, seed=0):
+    return np.random.default_rng(seed).normal(size=(ROWS, *shape)).astype(F32)
+
+
+def in_a_loop(net, x):
+    """What the net computes of tensors, once it has its weights."""
+    net(Tensor.of(x))
+    assert convert.from_torch(net, net.weights) == ((), ()) if net.weights else True
+    return net(Tensor.of(x)).to_numpy()
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_operator_computes_what_onnxruntime_does(name):
+    build, shape = OPERATORS[name]
+    b = Builder()
+    x, output = drawn(shape), build(b, b.take("x", *shape))
+    model = b.model(output)
+    np.testing.assert_allclose(in_a_loop(convert.from_onnx(model), x), expected(model, x), atol=1e-5, rtol=1e-5)
+
+
+def sample_of(model, seed=0):
+    """Rows of the model's input."""
+    (given,) = model.graph.input
+    shape = [dim.dim_value for dim in given.type.tensor_type.shape.dim][1:]
+    if given.type.tensor_type.elem_type == onnx.TensorProto.INT64:
+        return np.random.default_rng(seed).integers(0, 11, (ROWS, *shape))
+    return drawn(shape, seed)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_net_computes_what_onnxruntime_does(name):
+    model = MODELS[name]()
+    x = sample_of(model)
+    wanted = expected(model, x)
+    np.testing.assert_allclose(in_a_loop(convert.from_onnx(model), x), wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+CLASSES = 10
+# Those whose program has a counterpart in nets for every step.
+IN_NETS = ("resnet18", "resnet50", "mobilenet")
+
+
+def layers_of(net, model, **data):
+    (given,) = model.graph.input
+    shape = [dim.dim_value for dim in given.type.tensor_type.shape.dim][1:]
+    return [RecordInput("data", shape=shape, **data), net, SoftmaxLoss("loss")]
+
+
+def probabilities(scores):
+    exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("name", IN_NETS)
+def test_a_net_predicts_in_a_model_what_it_does_in_onnxruntime(name):
+    model = MODELS[name]()
+    net, x = convert.from_onnx(model), sample_of(model)
+    ours = Model(layers_of(net, model))
+    convert.from_torch(ours, net.weights)
+    wanted = probabilities(expected(model, x))
+    np.testing.assert_allclose(ours.predict(np.moveaxis(x, 1, -1)), wanted, atol=1e-5)
+
+
+STRATEGIES = {
+    "AllReduce": ClusterTopology.allreduce(2),
+    "Sandblaster": ClusterTopology.sandblaster(2, nservers=2),
+    "Downpour": ClusterTopology.downpour(2, nservers=2),
+    "Hogwild": ClusterTopology.hogwild(2),
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_net_trains_on_as_a_job(strategy, tmp_path):
+    model, draw = MODELS["mobilenet"](), np.random.default_rng(0)
+    net, labels = convert.from_onnx(model), np.arange(16) % CLASSES
+    images = draw.normal(size=(16, 32, 32, 3)).astype(F32)
+    write_shards(tmp_path / "train", images, labels)
+    save_file(net.weights, tmp_path / "w.safetensors")
+    job = Job(
+        name="onward",
+        layers=layers_of(net, model, path=str(tmp_path / "train"), batchsize=16),
+        updater=SGD(lr=0.01),
+        train_steps=4,
+        disp_freq=1,
+        cluster=STRATEGIES[strategy],
+        checkpoint_path=tmp_path / "w.safetensors",
+    )
+    prepared = prepare(job)
+    assert check_given(prepared)[0].startswith(f"{len(prepared.shapes)} of {len(prepared.shapes)} initial parameters")
+    ran = run_topology(prepared, tmp_path / "run")
+    first, *_, last = [event["metrics"]["loss"] for event in ran.events if event["kind"] == "metrics"]
+    ours = Model(layers_of(net, model))
+    convert.from_torch(ours, net.weights)
+    if strategy in ("AllReduce", "Sandblaster"):
+        np.testing.assert_allclose(first, ours(images, labels).metrics["loss"], rtol=1e-4)
+    assert np.isfinite(last) and last < first
+
+
+def fixed(op, *inputs, shape=(5, 4), **attributes):
+    """A model of one node."""
+    b = Builder()
+    return b.model(b(op, b.take("x", *shape), *inputs, **attributes))
+
+
+REFUSED = {
+    "has no counterpart here. Did you mean Softplus": lambda: fixed("Softsign"),
+    "along which the rows of the mini-batch lie": lambda: fixed("Softmax", axis=0),
+    "auto_pad must not be SAME_UPPER": lambda: fixed(
+        "MaxPool", shape=IMAGE, kernel_shape=[2, 2], auto_pad="SAME_UPPER"
+    ),
+    "count_include_pad must not be 0": lambda: fixed(
+        "AveragePool", shape=IMAGE, kernel_shape=[3, 3], pads=[1, 1, 1, 1]
+    ),
+    r"mixes the rows of a mini-batch where it sees \(rows, 20\) as \(5, rows, 4\)": lambda: fixed(
+        "Reshape", np.array([5, -1, 4])
+    ),
+    "must have samples of a known shape. Received: batch, steps. Give .*shapes={'x'": lambda: fixed(
+        "Relu", shape=("steps",)
+    ),
+    "whose shape depends on what the model computes": lambda: fixed("Reshape", np.array([-1, 3, 5])),
+    "the mini-batch must be the first axis": lambda: fixed("Transpose", perm=[1, 0, 2]),
+    "a constant that differs from row to row": lambda: fixed("Add", np.ones((ROWS, 1, 1), F32)),
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_has_no_counterpart_is_named(said):
+    with pytest.raises(ConfigError, match=said):
+        convert.from_onnx(REFUSED[said]())
+
+
+def test_files_that_are_no_models_are_named(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(b"nothing")
+    for path in (tmp_path / "m.onnx", tmp_path / "none.onnx"):
+        with pytest.raises(ConfigError, match="is not a readable ONNX model"):
+            convert.from_onnx(path)
+
+
+def test_free_sizes_are_given_and_names_are_those_of_the_weights(tmp_path):
+    b = Builder()
+    x = b.take("x", 3, "height", "width")
+    y = b("Relu", b.conv(x, "body.stem", 3, 4, 3, bias=True))
+    model = b.model(b.gemm(b("Flatten", b("GlobalAveragePool", y), axis=1), "head", 4, 2))
+    onnx.save(model, tmp_path / "m.onnx")
+    net = convert.from_onnx(tmp_path / "m.onnx", shapes={"x": (3, 6, 5)})
+    assert net.weights.keys() == {"body.stem.weight", "body.stem.bias", "head.weight", "head.bias"}
+    x = drawn((3, 6, 5))
+    np.testing.assert_allclose(in_a_loop(net, x), expected(model, x), atol=1e-5)
+
+
+def test_constants_learn_unless_they_are_masks():
+    b = Builder()
+    mask = np.where(np.tril(np.ones((4, 4))), 0, -np.inf).astype(F32)
+    masked = b("Softmax", b("Add", b("Mul", b.take("x", 4, 4), b.weight("gain", 4)), mask), axis=-1)
+    net = convert.from_onnx(b.model(masked))
+    scales = {name: layer.proto.param[0].lr_scale for name, layer in net.named_layers().values()}
+    assert scales.pop("gain") == 1 and [*scales.values()] == [0]
+
+
+def test_a_table_that_is_the_last_weight_too_stays_one_parameter():
+    net = convert.from_onnx(MODELS["gpt"]())
+    assert "wte.weight" in net.weights and not any("head" in name for name in net.weights)
+    net(Tensor.of(sample_of(MODELS["gpt"]())))
+    assert sum(parameter.size() for parameter in net.parameters()) == sum(map(np.size, net.weights.values()))
+
+
+def test_what_this_project_writes_is_read(tmp_path):
+    layers = [
+        RecordInput("data", shape=[3, 8, 6]),
+        Convolution("conv", num_filters=4, kernel=3, pad=1),
+        GroupNorm("norm", num_groups=2),
+        STanh(),
+        LRN(local_size=3),
+        Reshape("sequence", shape=[4, 48]),
+        LayerNorm("layer"),
+        Attention("mix", num_heads=2),
+        InnerProduct("out", num_output=5),
+        SoftmaxLoss("loss"),
+    ]
+    model = Model(layers)
+    model.to_onnx(tmp_path / "m.onnx")
+    x = drawn((8, 6, 3))
+    net = convert.from_onnx(tmp_path / "m.onnx", shapes={"data": (3, 8, 6)})
+    np.testing.assert_allclose(in_a_loop(net, np.moveaxis(x, -1, 1)), model.predict(x), atol=1e-5)
