@@ -263,6 +263,10 @@ class Layer(Node):
         """The metrics of the last forward call; empty for most layers."""
         return {}
 
+    def check(self, ctx: Context) -> None:
+        """Raise DataError for values that the last forward call did not look at (`Ops.sees_values`); called where a
+        metric is NaN."""
+
     @property
     def sent(self) -> tuple[float, float]:
         """Values that a worker sends to others, forward and backward, per row of the mini-batch and time step."""

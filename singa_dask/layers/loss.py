@@ -9,7 +9,7 @@ import numpy as np
 
 from singa_dask.layers.base import LossLayer
 from singa_dask.layers.context import Context, Metric
-from singa_dask.layers.labels import check_classes, class_labels, without_ignored
+from singa_dask.layers.labels import check_classes, class_labels, looks_at_values, without_ignored
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.layers.softmax import softmax_of_columns
@@ -31,7 +31,7 @@ class SoftmaxLoss(LossLayer):
     Metrics: loss, the sum of the weighted losses divided by the number of rows; accuracy, the fraction of rows, which
     count by their weights, whose label is among the topk largest outputs.
     softmaxloss_conf: topk, scale, class_weight, label_smoothing, ignore_label. Raises DataError if a weight is
-    negative or not finite, or a label no class; on a GPU, of the label only when its metrics are asked for.
+    negative or not finite, or a label no class.
     """
 
     type: ClassVar[str] = "kSoftmaxLoss"
@@ -84,8 +84,9 @@ class SoftmaxLoss(LossLayer):
         labels, counts = x[1], None
         if self.conf.HasField("ignore_label") and labels is not None:
             labels, counts = without_ignored(ctx, labels, self.conf.ignore_label)
-        later = ctx.ops.counts_outside and not self.partition.splits
-        ctx.targets = class_labels(self, ctx, logits, labels, self._classes, within=not later)
+        weighted = counts is not None or len(x) > 2 or self._factors is not None
+        within = looks_at_values(ctx) or weighted or self.partition.splits
+        ctx.targets = class_labels(self, ctx, logits, labels, self._classes, within=within)
         ctx.y = ctx.buffer("y", logits.shape)
         ctx.sample_weights = self._of_positions(ctx, x[2], len(x[0])) if len(x) > 2 else None
         if counts is not None:
@@ -96,11 +97,11 @@ class SoftmaxLoss(LossLayer):
         else:
             ctx.numbers = ctx.ops.softmax_cross_entropy(logits, ctx.targets, self.conf.topk, ctx.y, self._smoothing)
             if ctx.weights is not None:
-                loss, correct, *outside = ctx.numbers
+                loss, correct = ctx.numbers
                 loss = _summed(self._losses(ctx, logits), ctx.weights)
                 if ctx.sample_weights is not None:
                     correct = _summed(self._hits(ctx, logits), ctx.sample_weights)
-                ctx.numbers = loss, correct, *outside
+                ctx.numbers = loss, correct
         return ctx.y if self._places == 1 else ctx.y.reshape(ctx.x_shape)
 
     def _of_positions(self, ctx: Context, weights: Array, rows: int) -> Array:
@@ -164,13 +165,14 @@ class SoftmaxLoss(LossLayer):
 
     def metrics(self, ctx: Context) -> dict[str, Metric]:
         judged = len(ctx.y) if ctx.sample_weights is None else float(ctx.sample_weights.sum(dtype="float64"))
-        loss, correct, *outside = ctx.ops.floats(ctx.numbers)
-        if any(outside):
-            check_classes(self, ctx.targets, self._classes)
+        loss, correct = ctx.ops.floats(ctx.numbers)
         return {
             "loss": Metric(loss * self.conf.scale / self._places, ctx.x_shape[0]),
             "accuracy": Metric(correct, judged),
         }
+
+    def check(self, ctx: Context) -> None:
+        check_classes(self, ctx.targets, self._classes)
 
     def compared(self, ctx: Context) -> tuple[Array, Array, Array]:
         return ctx.y, ctx.targets, ctx.sample_weights

@@ -14,6 +14,7 @@ from singa_dask.layers.base import Layer
 from singa_dask.layers.connection import Concate
 from singa_dask.layers.context import Context
 from singa_dask.layers.input import InputLayer
+from singa_dask.layers.labels import looks_at_values
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
@@ -181,10 +182,10 @@ class OneHot(Layer):
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         rows = symbols(self, ctx, x[0], self._size)
-        y = ctx.buffer("y", (rows.shape[0], self._size))
-        y[...] = 0
-        y[ctx.ops.xp.arange(rows.shape[0]), rows] = 1
-        return y
+        return ctx.ops.one_hot(rows, ctx.buffer("y", (rows.shape[0], self._size)))
+
+    def check(self, ctx: Context) -> None:
+        check_symbols(self, ctx.symbols, self._size)
 
     def backward(self, ctx: Context, dy: Array) -> Array:
         return None
@@ -214,6 +215,9 @@ class Embedding(Layer):
         y = ctx.buffer("y", (ctx.rows.shape[0], self.table.shape[1]))
         return ctx.ops.embed(self.table.value, ctx.rows, y)
 
+    def check(self, ctx: Context) -> None:
+        check_symbols(self, ctx.symbols, self._size)
+
     def backward(self, ctx: Context, dy: Array) -> Any:
         if not self.table.claim():
             self.table.grad[...] = 0
@@ -231,9 +235,19 @@ def symbols_of(layer: Layer, shape: Shape) -> int:
 
 
 def symbols(layer: Layer, ctx: Context, x: Array, size: int) -> Array:
-    """The symbols on the device: (B,) integers. Raises DataError for a symbol outside [0, size)."""
-    rows = x.reshape(-1).astype("int64")
-    if (rows != x.reshape(-1)).any():
+    """The symbols on the device: (B,) integers. Raises DataError for a symbol outside [0, size), in training where
+    that is fast; elsewhere `check_symbols` does, and their rows are -1."""
+    ctx.symbols = x.reshape(-1)
+    if not looks_at_values(ctx):
+        return ctx.ops.table_rows(ctx.symbols, size)
+    check_symbols(layer, ctx.symbols, size)
+    return ctx.symbols.astype("int64")
+
+
+def check_symbols(layer: Layer, x: Array, size: int) -> None:
+    """Raise DataError for a symbol that is no integer in [0, size)."""
+    rows = x.astype("int64")
+    if (rows != x).any():
         raise DataError(
             f"layer {layer.name!r}: symbols must be whole numbers; {layer.proto.srclayers[0]!r} gave others. "
             "Leave mean_value, std_value, mean_file and std_file out of its data layer."
@@ -243,4 +257,3 @@ def symbols(layer: Layer, ctx: Context, x: Array, size: int) -> Array:
             f"layer {layer.name!r}: symbols must lie in [0, {size}), its vocab_size; "
             f"{layer.proto.srclayers[0]!r} gave {int(rows.min())} to {int(rows.max())}"
         )
-    return rows

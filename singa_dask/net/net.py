@@ -224,6 +224,9 @@ class Net:
         for layer_name, layer, ctx in self._measuring:
             for key, metric in layer.metrics(ctx).items():
                 measured[layer_name, key] = measured.get((layer_name, key), Metric()) + metric
+        if not self.ops.sees_values and any(metric.total != metric.total for metric in measured.values()):
+            for name, layer in self.layers.items():
+                layer.check(self.contexts[name])
         uses = Counter(key for _, key in measured)
         return {key if uses[key] == 1 else f"{name}.{key}": metric for (name, key), metric in measured.items()}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,8 +16,13 @@ def address_of(array: Array) -> int:
 
 
 class ArrayOps:
-    """Array creation and matrix products over `self.xp`."""
+    """Array creation and matrix products over `self.xp`.
 
+    sees_values: whether the host sees the values of arrays without waiting for the device. Otherwise layers look at
+    labels and symbols in training only once a loss is NaN, which wrong ones make it.
+    """
+
+    sees_values: ClassVar[bool] = True
     xp: Any
     dtype: np.dtype
 

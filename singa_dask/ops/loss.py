@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from singa_dask.ops.arrays import Array
 
@@ -12,7 +12,6 @@ class LossOps:
     """Softmax and cross-entropy over `self.xp`."""
 
     xp: Any
-    counts_outside: ClassVar[bool] = False
 
     def softmax(self, x: Array, out: Array) -> Array:
         """out = exp(x) / (sum over the row of exp(x)).   x, out: (B, N)."""
@@ -34,8 +33,7 @@ class LossOps:
     ) -> Sequence[Array]:
         """out = softmax(x); returns the sum over rows of -sum_j q_j log out_j and how many labels are among the topk.
 
-        x, out: (B, N), labels: (B,) integers in [0, N). q = (1 - smoothing) onehot(label) + smoothing / N. Where
-        `counts_outside`, the third result is how many labels are not in [0, N).
+        x, out: (B, N), labels: (B,) integers in [0, N). q = (1 - smoothing) onehot(label) + smoothing / N.
         """
         xp = self.xp
         shifted = x - x.max(axis=1, keepdims=True)

@@ -199,6 +199,17 @@ class RecurrentOps:
         ones = x[xp.arange(x.shape[0]), columns] == 1
         return columns if ones.all() and ((x != 0).sum(axis=1) == 1).all() else None
 
+    def table_rows(self, x: Array, size: int) -> Array:
+        """x as integers, and -1 for what is none of 0 ... size - 1.   x: (B,) -> (B,)."""
+        rows = x.astype("int64")
+        return self.xp.where((rows == x) & (rows >= 0) & (rows < size), rows, -1)
+
+    def one_hot(self, rows: Array, out: Array) -> Array:
+        """out[i, rows[i]] = 1, and zeros otherwise.   rows: (B,) integers in [0, V) -> out: (B, V)."""
+        out[...] = 0
+        out[self.xp.arange(len(rows)), rows] = 1
+        return out
+
     def embed(self, table: Array, rows: Array, out: Array) -> Array:
         """out = table[rows].   table: (V, D), rows: (B,) integers in [0, V) -> out: (B, D)."""
         return self.xp.take(table, rows, axis=0, out=out)

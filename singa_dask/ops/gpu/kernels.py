@@ -95,6 +95,18 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         "const T hit = i % columns == labels[i / columns] ? T(1) - smoothing : T(0);"
         "dx = (y - smoothing / columns - hit) * scale;",
     ),
+    # -1: a symbol that is no row of the table.
+    "table_rows": ("T x, int32 size", "int64 row", "row = x >= 0 && x < size && x == (int)x ? (int)x : -1"),
+    "one_hot": (
+        "raw L rows, int32 columns",
+        "T y",
+        'const L row = rows[i / columns]; y = row < 0 ? T(nan("")) : T(row == i % columns);',
+    ),
+    "embed": (
+        "raw T table, raw L rows, int32 columns",
+        "T y",
+        'const L row = rows[i / columns]; y = row < 0 ? T(nan("")) : table[(long long)row * columns + i % columns];',
+    ),
     "normalise_channels": (
         "T x, raw T mean, raw T factor, raw T bias, int32 channels",
         "T y",

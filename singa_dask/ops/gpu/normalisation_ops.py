@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ _FEW = 1024
 class GpuNormalisationOps(Ops):
     """Sums over rows and columns by CUDA kernels."""
 
-    counts_outside: ClassVar[bool] = True
     _kernels: Any
 
     def _columns(self, name: str, shape: tuple[int, int], given: tuple[Any, ...], *out: Array) -> Array:
@@ -110,11 +109,11 @@ class GpuNormalisationOps(Ops):
     def softmax_cross_entropy(
         self, x: Array, labels: Array, topk: int, out: Array, smoothing: float = 0.0
     ) -> Sequence[Array]:
-        numbers = self.xp.empty((len(x), 3), np.float64)
+        numbers = self.xp.empty((len(x), 2), np.float64)
         self._kernels.softmax_cross_entropy(
             x, labels, x.shape[1], topk, smoothing, out, numbers, size=LANES * len(x)
         )  # fmt: skip
-        return self.column_sums(numbers, self.xp.empty(3, np.float64))
+        return self.column_sums(numbers, self.xp.empty(2, np.float64))
 
     def softmax_cross_entropy_backward(
         self, y: Array, labels: Array, scale: float, out: Array, smoothing: float = 0.0

@@ -14,6 +14,7 @@ import numpy as np
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.gpu import kernels as gpu_kernels
+from singa_dask.ops.gpu.attention_ops import GpuAttentionOps
 from singa_dask.ops.gpu.normalisation_ops import GpuNormalisationOps
 from singa_dask.ops.gpu.recurrent_ops import GpuRecurrentOps
 from singa_dask.ops.random import Columns, drop_threshold
@@ -43,13 +44,14 @@ def _volume(groups: int, window: Window, image: tuple[int, ...]) -> tuple[int, .
     return image[0], *size, image[-1] // groups, groups, *output, *(n for each in rest for n in each)
 
 
-class GpuOps(GpuRecurrentOps, GpuNormalisationOps):
+class GpuOps(GpuAttentionOps, GpuRecurrentOps, GpuNormalisationOps):
     """CuPy. Every override computes what its base does, on C-contiguous arrays.
 
     Raises ConfigError where CuPy is not installed or sees no GPU.
     """
 
     device: ClassVar[str] = "gpu"
+    sees_values: ClassVar[bool] = False
 
     def __init__(self, dtype: Any = np.float32, device_id: int = 0):
         super().__init__(dtype)
@@ -172,6 +174,15 @@ class GpuOps(GpuRecurrentOps, GpuNormalisationOps):
 
     def binary_cross_entropy(self, x: Array, t: Array, positive: Array, out: Sequence[Array]) -> None:
         self._kernels.binary_cross_entropy(x, t, positive, positive.size, *out)
+
+    def table_rows(self, x: Array, size: int) -> Array:
+        return self._kernels.table_rows(x, size, self.empty(x.shape, np.int64))
+
+    def one_hot(self, rows: Array, out: Array) -> Array:
+        return self._kernels.one_hot(rows, out.shape[1], out)
+
+    def embed(self, table: Array, rows: Array, out: Array) -> Array:
+        return self._kernels.embed(table, rows, out.shape[1], out)
 
     def one_hot_columns(self, x: Array) -> Array:
         return None  # the host would have to wait for the answer

@@ -19,6 +19,12 @@ _GROUP = f"""{LANE}
 _PLACE = "const long long e = start + k / width * groups * width + k % width;"
 _ELEMENT = f"const long long c = g * width + k % width; {_PLACE}"
 
+_SEEN = "raw bool seen, bool masked, bool causal, int32 heads, int32 positions, int32 columns"
+_POSITION = f"""{_ROW}
+    const int t = warp % positions, visible = causal ? min(t + 1, columns) : columns;
+    const long long b = warp / positions / heads;
+"""
+
 KERNELS: dict[str, tuple[str, str, str]] = {
     "softmax": (
         "raw T x, int32 columns",
@@ -40,7 +46,7 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     for (int k = lane; k < columns; k += LANES) dx[start + k] = (dy[start + k] - sum) * y[start + k];
     """,
     ),
-    # numbers: of each row its loss, whether its label is among the topk largest, and whether it is no class.
+    # numbers: of each row its loss, and whether its label is among the topk largest. NaN where the label is no class.
     "softmax_cross_entropy": (
         "raw T x, raw L labels, int32 columns, int32 topk, T smoothing",
         "raw T y, raw float64 numbers",
@@ -58,15 +64,14 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         shifted += z - top;
         before += z > value || (z == value && k < label);
     }}
-    sum = total(sum);
+    sum = outside ? T(nan("")) : total(sum);
     shifted = total(shifted);
     before = total(before);
     for (int k = lane; k < columns; k += LANES) y[start + k] /= sum;
     if (lane == 0) {{
         const T smoothed = smoothing > 0 ? smoothing * shifted / columns : T(0);
-        numbers[3 * warp] = log(sum) - (T(1) - smoothing) * (value - top) - smoothed;
-        numbers[3 * warp + 1] = before < topk && value == value;
-        numbers[3 * warp + 2] = outside;
+        numbers[2 * warp] = log(sum) - (T(1) - smoothing) * (value - top) - smoothed;
+        numbers[2 * warp + 1] = before < topk && value == value;
     }}
     """,
     ),
@@ -103,6 +108,44 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     for (int k = lane; k < count; k += LANES) {{
         {_ELEMENT}
         d[e] = (d[e] * scale[c] - sum - (x[e] - middle) * factor * products) * factor;
+    }}
+    """,
+    ),
+    # Of the scores of position t of q, which sees the first `visible` positions of k, or of these those that are seen.
+    "attention_softmax": (
+        f"{_SEEN}",
+        "raw T scores, raw T log_sums",
+        f"""{_POSITION}
+    T top = T(-3e38), sum = 0;
+    for (int k = lane; k < visible; k += LANES)
+        if (!masked || seen[b * columns + k]) top = scores[start + k] > top ? scores[start + k] : top;
+    top = largest(top);
+    for (int k = lane; k < columns; k += LANES) {{
+        const T e = k < visible && (!masked || seen[b * columns + k]) ? exp(scores[start + k] - top) : T(0);
+        scores[start + k] = e;
+        sum += e;
+    }}
+    sum = total(sum);
+    for (int k = lane; k < visible; k += LANES) scores[start + k] /= sum;
+    if (lane == 0) log_sums[warp] = top + log(sum);
+    """,
+    ),
+    # upright: the gradients of the scores; weights and gradients are turned, (.., S, T).
+    "attention_softmax_backward": (
+        f"raw T scores, raw T dweights, raw T log_sums, {_SEEN}",
+        "raw T upright, raw T weights, raw T gradients",
+        f"""{_POSITION}
+    T along = 0;
+    for (int k = lane; k < visible; k += LANES)
+        if (!masked || seen[b * columns + k]) along += exp(scores[start + k] - log_sums[warp]) * dweights[start + k];
+    along = total(along);
+    for (int k = lane; k < columns; k += LANES) {{
+        const bool sees = k < visible && (!masked || seen[b * columns + k]);
+        const T p = sees ? exp(scores[start + k] - log_sums[warp]) : T(0), d = p * (dweights[start + k] - along);
+        const long long turned = (warp / positions * columns + k) * positions + t;
+        upright[start + k] = d;
+        weights[turned] = p;
+        gradients[turned] = d;
     }}
     """,
     ),
