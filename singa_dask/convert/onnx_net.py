@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -16,14 +17,17 @@ from singa_dask.convert.onnx_values import Place, Program, Value, grouped
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.layers.module import Module
 
-_OF_A_LAYER = ("weight", "bias", "gamma", "value")  # how the names of its weights end
+_ENDS = re.compile(r"[._](weight|bias|gamma|value|table|scale)(_\d+)?$")  # of the names of a layer's weights
 
 
 class ImportedNet(Module):
     """The net of an ONNX model. weights: of its layers, as `convert.from_torch` takes them.
 
     It reads the inputs of the model in their order: images (B, channels, height, width), as tensors are.
+    channels_first: so are flattened images.
     """
+
+    channels_first = True
 
     def __init__(self, program: Program, outputs: Sequence[int]) -> None:
         self.weights = program.weights
@@ -133,8 +137,7 @@ class Reader(Program):
     def name(self, node: Any, i: int) -> str:
         """Of a layer: what stands before the name of its weight."""
         given = self.file.origins.get(node.input[i], node.output[0])
-        head, _, last = given.rpartition(".")
-        return self.unique((head if head and last in _OF_A_LAYER else given).strip("/").replace("/", "."))
+        return self.unique(_ENDS.sub("", given).strip("/").replace("/", "."))
 
     def unique(self, name: str) -> str:
         """A name that no other layer has."""

@@ -5,14 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from itertools import islice
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from singa_dask.convert.table import Form, Row, Turn, forms_of
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.errors import ConfigError, Problem, SingaError
 from singa_dask.job.unroll import origin
+from singa_dask.layers import (
+    ELU,
+    GELU,
+    Activation,
+    Dropout,
+    LeakyReLU,
+    RecordInput,
+    ReLU,
+    Reshape,
+    Sigmoid,
+    SiLU,
+    STanh,
+    Tanh,
+)
 from singa_dask.layers.base import Layer
 from singa_dask.layers.inner_product import InnerProduct
 from singa_dask.layers.module import Module
@@ -24,6 +40,7 @@ Shapes = Mapping[str, Shape]
 # What a recurrent module calls its layers and directions.
 _LAYER_THERE = re.compile(r"(?:(.*)\.)?(l\d+(?:_reverse)?)")
 _SHOWN = 4
+_ELEMENTWISE = (Activation, Dropout, ELU, GELU, LeakyReLU, ReLU, Sigmoid, SiLU, STanh, Tanh)
 
 
 @dataclass
@@ -116,14 +133,45 @@ def parts_of(net: Net | Module) -> list[Part]:
     """The layers that have parameters, in order; an unrolled one once. Of a Module those called on arrays."""
     found = []
     if isinstance(net, Module):
-        called = [(name, layer.kept) for name, layer in net.named_layers().values() if layer.kept is not None]
-        made = [(name, kept.device.ops.dtype, *next(iter(kept.made.items()))) for name, kept in called if kept.made]
-        return [Part(name, of.layer, key[1], dtype) for name, dtype, key, of in made if of.layer.params]
+        every = {key: (name, layer.kept) for key, (name, layer) in net.named_layers().items()}
+        called = {key: (name, kept) for key, (name, kept) in every.items() if kept is not None and kept.made}
+        images = {key: next(iter(kept.made.values())).shape for key, (_, kept) in called.items()}
+        for key, (name, kept) in called.items():
+            (_, shape, *_), of = next(iter(kept.made.items()))
+            if isinstance(of.layer, InnerProduct) and len(shape) == 1 and not getattr(net, "channels_first", False):
+                shape = _flattened(net, key, {k: image for k, image in images.items() if len(image) > 1}, of.layer)
+            found += [Part(name, of.layer, shape, kept.device.ops.dtype)] if of.layer.params else []
+        return found
     for name, layer in net.layers.items():
         if layer.params and not layer.proto.unroll_index:
             shape = layer.partition.sources[0] if layer.partition.sources else net.source_shape(name, 0)
             found.append(Part(origin(layer.proto), layer, shape, net.ops.dtype))
     return found
+
+
+def _flattened(module: Module, key: int, images: Mapping[int, Shape], layer: Layer) -> Shape:
+    """The shape of the samples that an InnerProduct of a module reads as features, if they are flattened images; the
+    module as a net tells. Raises ConfigError if it does not."""
+    features = layer.params[0].fan_in
+    if not any(prod(image) == features and prod(image[:-1]) > 1 for image in images.values()):
+        return (features,)
+    hint = f"Let it read the images, without flatten or reshape, or leave it out: names={{{layer.name!r}: None}}."
+    problem = layer.problem("reads features that may be images, whose order cannot be seen", hint=hint)
+    try:
+        made = module(*(RecordInput(f"x{i}") for i in range(len(signature(module.forward).parameters))))
+    except SingaError as error:
+        raise problem from error
+    nodes: list[Any] = [*made] if isinstance(made, tuple | list) else [made]
+    for node in nodes:
+        nodes += [source for source in node.inputs if all(source is not other for other in nodes)]
+    source = next((node.inputs[0] for node in nodes if id(node.template) == key), None)
+    while isinstance(source, _ELEMENTWISE) and id(source.template) not in images:
+        source = source.inputs[0]
+    if isinstance(source, Reshape):
+        return (features,)
+    if source is None or id(source.template) not in images:
+        raise problem
+    return images[id(source.template)]
 
 
 def matched(parts: Sequence[Part], shapes: Shapes, *, in_order: bool) -> list[Part]:

@@ -14,7 +14,7 @@ from support.topologies import run_topology
 from support.trained import saved_at, write_points
 
 import singa_dask
-from singa_dask import Model, convert
+from singa_dask import Model, Module, autograd, convert
 from singa_dask.cli import run
 from singa_dask.convert.onnx_ops import CONVERTERS
 from singa_dask.convert.table import TABLE, lines
@@ -38,6 +38,7 @@ from singa_dask.layers import (
     ReLU,
     TransposedConvolution,
 )
+from singa_dask.tensor import Tensor
 from singa_dask.training.prepare import check_given, prepare
 
 
@@ -296,6 +297,43 @@ def test_own_layers_say_how_their_axes_lie():
         ConfigError, match=r"Scale has no counterpart in PyTorch. Received: weight. Leave it out .*torch_axes"
     ):
         convert.from_torch(unknown, {"s.weight": wanted})
+
+
+class Flat(Module):
+    """before: what makes features of images."""
+
+    def __init__(self, before):
+        self.before = before
+        self.conv, self.fc = Convolution(num_filters=3, kernel=2), InnerProduct(num_output=2)
+
+    def forward(self, x):
+        return self.fc(self.before(autograd.tanh(self.conv(x))))
+
+
+FLAT = {
+    "flatten": lambda y: autograd.dropout(autograd.flatten(y), 0.0),
+    "reshape": lambda y: autograd.reshape(y, (-1, 3 * 4 * 2)),
+    "the layer": lambda y: y,
+}
+
+
+@pytest.mark.parametrize("how", FLAT)
+def test_a_module_takes_the_weights_that_its_net_takes(how):
+    images = np.random.default_rng(0).normal(size=(2, 2, 5, 3)).astype(np.float32)
+    module, x = Flat(FLAT[how]), Tensor.of(images)
+    module(x)
+    model = drawn(Model([RecordInput("data", shape=[2, 5, 3]), Flat(FLAT[how])]))
+    state = convert.to_torch(model)
+    assert convert.from_torch(module, state) == ((), ()) and same(convert.to_torch(module), state)
+    np.testing.assert_allclose(module(x).to_numpy(), model.predict(np.moveaxis(images, 1, -1)), atol=1e-6)
+
+
+def test_features_whose_order_cannot_be_seen_are_refused():
+    module = Flat(lambda y: autograd.flatten(autograd.sqrt(autograd.abs(y))))
+    module(Tensor.of(np.ones((2, 2, 5, 3), np.float32)))
+    state = convert.to_torch(Model([RecordInput("data", shape=[2, 5, 3]), Flat(FLAT["flatten"])]))
+    with pytest.raises(ConfigError, match=r"layer 'fc': .* order cannot be seen.*names={'fc': None}"):
+        convert.from_torch(module, state)
 
 
 JOB = """
