@@ -42,6 +42,7 @@ class Window:
         """Whether it covers a rectangle of an image without gaps."""
         return self.dilation == (1, 1)
 
+    @lru_cache(maxsize=512)  # noqa: B019 - windows are few, and immutable
     def output_size(self, *size: int) -> Sizes:
         """floor((size + 2 pad - reach) / stride) + 1 in each direction; 0 or less where the window does not fit. If
         `up`, one more where a further window begins early enough."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from math import inf
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -29,12 +29,14 @@ def _kernels(cupy: Any) -> SimpleNamespace:
     return gpu_kernels.build(cupy)
 
 
+@lru_cache(maxsize=512)
 def _geometry(window: Window, image: tuple[int, ...]) -> tuple[int, ...]:
     """Sizes and window in the order in which all CUDA kernels take them; `image`: shape (B, H, W, C)."""
     _, height, width, channels = image
     return height, width, channels, *window.output_size(height, width), *window.kernel, *window.stride, *window.pad
 
 
+@lru_cache(maxsize=512)
 def _volume(groups: int, window: Window, image: tuple[int, ...]) -> tuple[int, ...]:
     """The same of volumes; an image is one of depth 1. `image`: shape (B, [D,] H, W, C)."""
     size, missing = image[1:-1], 4 - len(image[1:])
@@ -98,29 +100,29 @@ class GpuOps(GpuAttentionOps, GpuRecurrentOps, GpuNormalisationOps):
         kernel, sizes = self._kernels.im2col, _geometry
         if groups > 1 or not window.plain:
             kernel, sizes = self._kernels.im2col_volume, partial(_volume, groups)
-        kernel(x.reshape(-1), *sizes(window, x.shape), columns.reshape(-1))
+        kernel(x, *sizes(window, x.shape), columns)
 
     def col2im(self, columns: Array, window: Window, x: Array, groups: int = 1) -> None:
         kernel, sizes = self._kernels.col2im, _geometry
         if groups > 1 or not window.plain:
             kernel, sizes = self._kernels.col2im_volume, partial(_volume, groups)
-        kernel(columns.reshape(-1), *sizes(window, x.shape), x.reshape(-1))
+        kernel(columns, *sizes(window, x.shape), x)
 
     def max_pool(self, x: Array, window: Window, out: Array, argmax: Array) -> Array:
-        self._kernels.max_pool(x.reshape(-1), *_geometry(window, x.shape), out.reshape(-1), argmax.reshape(-1))
+        self._kernels.max_pool(x, *_geometry(window, x.shape), out, argmax)
         return out
 
     def max_pool_backward(self, dy: Array, argmax: Array, window: Window, dx: Array) -> Array:
         sizes = _geometry(window, dx.shape)
-        self._kernels.max_pool_backward(dy.reshape(-1), argmax.reshape(-1), *sizes, dx.reshape(-1))
+        self._kernels.max_pool_backward(dy, argmax, *sizes, dx)
         return dx
 
     def average_pool(self, x: Array, window: Window, out: Array) -> Array:
-        self._kernels.average_pool(x.reshape(-1), *_geometry(window, x.shape), out.reshape(-1))
+        self._kernels.average_pool(x, *_geometry(window, x.shape), out)
         return out
 
     def average_pool_backward(self, dy: Array, window: Window, dx: Array) -> Array:
-        self._kernels.average_pool_backward(dy.reshape(-1), *_geometry(window, dx.shape), dx.reshape(-1))
+        self._kernels.average_pool_backward(dy, *_geometry(window, dx.shape), dx)
         return dx
 
     def relu(self, x: Array, slope: float, out: Array, limit: float = inf) -> Array:
