@@ -22,6 +22,7 @@ training: whether calls are remembered for `backward`; batch normalisation and d
 
 from __future__ import annotations
 
+import importlib
 import sys
 from types import ModuleType
 from typing import Any
@@ -83,6 +84,9 @@ class _Autograd(ModuleType):
     @training.setter
     def training(self, value: bool) -> None:
         state.training = bool(value)
+
+    def __reduce__(self) -> Any:
+        return importlib.import_module, (self.__name__,)
 
 
 sys.modules[__name__].__class__ = _Autograd

@@ -29,6 +29,15 @@ from singa_dask.functions.elementwise import (
     sub,
     where,
 )
+from singa_dask.functions.elementwise import (
+    relu as relu,
+)
+from singa_dask.functions.elementwise import (
+    sigmoid as sigmoid,
+)
+from singa_dask.functions.elementwise import (
+    tanh as tanh,
+)
 from singa_dask.functions.products import einsum, matmul
 from singa_dask.functions.reductions import log_softmax, logsumexp, max, mean, min, softmax, sum, var
 from singa_dask.functions.shapes import (
@@ -39,6 +48,7 @@ from singa_dask.functions.shapes import (
     getitem,
     one_hot,
     pad,
+    piece,
     reshape,
     split,
     squeeze,
@@ -82,6 +92,7 @@ __all__ = [
     "not_equal",
     "one_hot",
     "pad",
+    "piece",
     "power",
     "reshape",
     "sign",

@@ -78,9 +78,14 @@ def _piece(position: int, dy: Any, y: Any, *xs: Any, axis: int = 0) -> Any:
     return getitem(dy, tuple(cut))
 
 
-_concatenate: Primitive = Primitive(
-    "concatenate", "", lambda xp, *xs, axis: xp.concatenate(xs, axis=axis), of_any=_piece, real=False
-)
+def _joined(xp: Any, *xs: Any, axis: int) -> Any:
+    """In the order of the axes that the first array has in memory: of images, the channels stay last."""
+    order = sorted(range(xs[0].ndim), key=lambda i: -xs[0].strides[i])
+    joined = xp.concatenate([x.transpose(order) for x in xs], axis=order.index(axis % len(order)))
+    return joined.transpose(sorted(range(len(order)), key=order.__getitem__))
+
+
+_concatenate: Primitive = Primitive("concatenate", "", _joined, of_any=_piece, real=False)
 _pad: Primitive = Primitive(
     "pad",
     "",
@@ -178,6 +183,12 @@ def split(x: Any, axis: int, parts: Any) -> Any:
     """A tuple of pieces along an axis. parts: their sizes, or a number of equal pieces, of which the last one also has
     the remainder."""
     return tuple(getitem(x, cut) for cut in _cuts(x.shape, axis, parts))
+
+
+@function
+def piece(x: Any, axis: int, parts: Any, number: int) -> Any:
+    """One of the pieces of `split`."""
+    return split(x, axis, parts)[number]
 
 
 def _cuts(shape: _Shape, axis: int, parts: Any) -> list[tuple[slice, ...]]:

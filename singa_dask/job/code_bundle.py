@@ -20,6 +20,7 @@ from typing import Any
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.code_trust import sign
+from singa_dask.job.formulas import FORMULAS, check_travels, users_function
 from singa_dask.job.installed import is_installed, is_users
 from singa_dask.job.job_pb2 import JobProto, LayerProto, NetProto
 from singa_dask.job.user_code import is_defined, searched, searching, user_code, using
@@ -65,6 +66,9 @@ def pack(job: JobProto | NetProto, folder: Path | None = None) -> CodeBundle | N
     keys = dict(named_code(job))
     if not keys:
         return None
+    for name, key in keys.items():
+        if key.endswith("user_conf.function"):
+            check_travels(name, key)
     with searching(folder):
         named = {name: (user_code(name, key), key) for name, key in keys.items()}
         folders = searched()
@@ -134,7 +138,11 @@ def named_code(message: Any, key: str = "") -> Iterator[tuple[str, str]]:
     for field, value in message.ListFields():
         inner = f"{key}.{field.name}" if key else field.name
         if field.name in ("user_type", "user_alg", "transform"):
-            yield value, inner
+            if value not in FORMULAS:
+                yield value, inner
+        elif field.name == "user_conf" and isinstance(message, LayerProto):
+            if name := users_function(message.user_type, value):
+                yield name, f"{key}.user_conf.function"
         elif field.message_type is not None:
             for part in value if field.is_repeated else [value]:
                 yield from named_code(part, f"layer {part.name!r}" if isinstance(part, LayerProto) else inner)

@@ -12,7 +12,7 @@ from singa_dask.layers.convolution import Convolution, TransposedConvolution
 from singa_dask.layers.dropout import Dropout
 from singa_dask.layers.dummy import Dummy
 from singa_dask.layers.elementwise import Add, Div, Max, Mul, Sub
-from singa_dask.layers.formula import node_of
+from singa_dask.layers.formula import Lambda, Loss
 from singa_dask.layers.generated import GeneratedInput
 from singa_dask.layers.group_norm import GroupNorm, LayerNorm
 from singa_dask.layers.inner_product import InnerProduct
@@ -74,10 +74,12 @@ __all__ = [
     "InnerProduct",
     "InputLayer",
     "LabelTransition",
+    "Lambda",
     "LastStep",
     "Layer",
     "LayerNorm",
     "LeakyReLU",
+    "Loss",
     "LossLayer",
     "MAELoss",
     "MSELoss",
@@ -114,5 +116,4 @@ __all__ = [
     "Upsampling",
     "bidirectional",
     "layer_class",
-    "node_of",
 ]

@@ -23,7 +23,7 @@ from singa_dask.layers.init import initial_value
 from singa_dask.layers.naming import check_attribute, layers_around, node_name
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.sharing import resolve_sharing
-from singa_dask.tape.state import name_by_number, rank, remembers, state
+from singa_dask.tape.state import in_function, name_by_number, rank, remembers, state
 from singa_dask.tape.tape import Call, Tape
 from singa_dask.tensor import Parameter, Tensor, as_images, channels_last
 
@@ -164,6 +164,9 @@ def _called(layer: Any, device: Device, sources: list[Tensor], listed: int) -> A
     if layer.is_loss and layer.compares == "classes":
         x[1], targets = _labels(layer, *x[:2])
     made = _made(layer, device, [each.shape[1:] for each in x], steps, targets)
+    if in_function() and (made.layer.params or layer.type == "kDropout"):
+        hint = "Call the layer in `forward`, and the function on its output."
+        raise layer.problem("is called in a function of a net, where its parameters would not be trained", hint=hint)
     return LayerCall(layer, made, device, sources, x, layouts, rows).outputs()
 
 

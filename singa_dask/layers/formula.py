@@ -1,16 +1,230 @@
-"""Functions of layers: the nodes that they make in a net."""
+"""Functions as layers: of a user, or those of singa_dask.functions that the `forward` of a Module calls on layers.
+
+B rows, T time steps. A function sees tensors as in a training loop: (B, features), in a net over time (B, T,
+features), images (B, C, H, W). It needs no backward pass, since it consists of functions that have one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
 
 from singa_dask import functions
-from singa_dask.layers.connection import Concate, Reshape, Slice
+from singa_dask.device import Device
+from singa_dask.job.formulas import decoded, encoded, function_name, function_of
+from singa_dask.layers.base import Layer, LossLayer
+from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.elementwise import Add, Div, Max, Mul, Sub
-from singa_dask.layers.node import Node
+from singa_dask.layers.input import InputLayer
+from singa_dask.layers.node import WIRING, Node
+from singa_dask.layers.param import Shape
+from singa_dask.layers.partition import Form
+from singa_dask.ops.arrays import Array
+from singa_dask.tape.state import as_function
+from singa_dask.tape.tape import Tape
+from singa_dask.tensor import Tensor, as_images, channels_last
 
-_LAYERS: dict[Any, type[Node]] = {
+
+class _Function(Layer):
+    """Base of functions as layers.
+
+    user_conf: function, "module:function"; settings, its keyword arguments; arguments, the positional ones if they are
+    more than the sources.
+    """
+
+    num_sources: ClassVar[tuple[int, int | None]] = (1, None)
+    across_steps: ClassVar[bool] = True
+    _mixes: bool = False
+
+    def __init__(self, function: Any, name: str | None = None, srclayers: Any = (), **settings: Any) -> None:
+        arguments, labels = settings.pop("_arguments", None), settings.pop("_labels", None)
+        wiring = {key: settings.pop(key) for key in WIRING & settings.keys()}
+        conf: dict[str, Any] = {"function": function_name(function)}
+        if labels is not None:
+            conf["labels"] = labels
+        if arguments is not None:
+            conf["arguments"] = encoded(arguments)
+        if settings:
+            conf["settings"] = {key: encoded(value) for key, value in settings.items()}
+        super().__init__(name, srclayers, **conf, **wiring)
+
+    def _computed(self, sources: tuple[Any, ...]) -> Any:
+        return self._result_of(sources)
+
+    def _result_of(self, sources: Sequence[Any]) -> Any:
+        """What the function gives for these sources."""
+        conf = self.user_conf
+        arguments = decoded(conf["arguments"], sources) if "arguments" in conf else sources
+        settings = {key: decoded(value, sources) for key, value in conf.get("settings", {}).items()}
+        return function_of(conf["function"])(*arguments, **settings)
+
+    def _tensors(self, ops: Any, x: Sequence[Array], wanted: Sequence[int]) -> list[Tensor]:
+        """The sources as tensors of a training loop; gradients are wanted for some."""
+        device = Device(ops.device, ops.device_id, ops.dtype)
+        device.ops = ops
+        made = [Tensor.made(self._turned(each), device, None, requires_grad=i in wanted) for i, each in enumerate(x)]
+        return made
+
+    def _turned(self, rows: Array) -> Array:
+        """Rows as the function sees them: (B, ...), in a net over time (B, T, ...)."""
+        if self.steps == 1:
+            return as_images(rows)
+        return rows.reshape(self.steps, -1, *rows.shape[1:]).swapaxes(0, 1)
+
+    def _rows(self, y: Array, xp: Any) -> Array:
+        """The inverse."""
+        if self.steps == 1:
+            return xp.ascontiguousarray(channels_last(y))
+        return xp.ascontiguousarray(y.swapaxes(0, 1)).reshape(-1, *y.shape[2:])
+
+    def _tried(self, src: Sequence[Shape]) -> Iterator[Any]:
+        """The results for two rows, and for each of them alone, of numbers that are drawn."""
+        from singa_dask.ops import Ops  # the reference, for shapes
+
+        draw = np.random.default_rng(0)
+        x: list[Any] = [draw.uniform(0.25, 0.75, (self.steps, 2, *shape)) for shape in src]
+        for i in {*self.label_sources} & {*range(len(x))}:
+            x[i] = x[i].astype(np.int64)
+        for rows in (slice(0, 2), slice(0, 1), slice(1, 2)):
+            arrays = [np.ascontiguousarray(each[:, rows]).reshape(-1, *each.shape[2:]) for each in x]
+            with as_function(remembers=False):
+                y = self._result_of(self._tensors(Ops(np.float64), arrays, ()))
+            if not isinstance(y, Tensor):
+                raise self.problem("the function must return one tensor", repr(y))
+            yield y.array
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        trains = [i for i in range(len(x)) if x[i].dtype.kind == "f" and i not in self.label_positions]
+        wanted = trains if ctx.needs_input_grad else []
+        ctx.sources = self._tensors(ctx.ops, x, wanted)
+        with as_function(remembers=bool(wanted)):
+            ctx.result = self._result_of(ctx.sources)
+        return self._output(ctx, x)
+
+    def _output(self, ctx: Context, x: Sequence[Array]) -> Array:
+        raise NotImplementedError
+
+    def _gradients(self, ctx: Context, dy: Array) -> tuple[Array, ...]:
+        """Of the sources, from that of the result."""
+        tape, sources = Tape([ctx.result]), ctx.sources
+        for _ in tape.backward([dy], keep=sources):
+            pass
+        found = [tape.gradient_of(source) for source in sources]
+        ctx.sources = ctx.result = None
+        return tuple(None if each is None else self._rows(each, ctx.ops.xp) for each in found)
+
+
+class Lambda(_Function):
+    """y = function(x_1, x_2, ..., **settings), a function of tensors   (B, ...) -> (B, ...), or in a net over time
+    (B, T, ...) -> (B, T, ...).
+
+        layers.Lambda(swish, factor=1.5)(x)       def swish(x, factor): return x * autograd.sigmoid(factor * x)
+
+    In training loops it is a call of the function. In a net its shape is that of a call on numbers, and where a row of
+    the result depends on other rows, every worker computes it for the rows of all. In jobs the function must be at the
+    top level of a module or script.
+    """
+
+    rowwise: ClassVar[bool] = True
+
+    @property
+    def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
+        return (Form.WHOLE,) if self._mixes else (Form.ROWS, Form.WHOLE)
+
+    def setup(self, *src: Shape) -> Shape:
+        both, *each = self._tried(self.sources(src))
+        lead = (2,) if self.steps == 1 else (2, self.steps)
+        if both.shape[: len(lead)] != lead:
+            message = f"the function must keep the rows{' and the time steps' * (self.steps > 1)} of its sources"
+            raise self.problem(message, f"{both.shape} for {', '.join(str((*lead, *shape)) for shape in src)}")
+        self._mixes = not np.allclose(both, np.concatenate(each), equal_nan=True)
+        return self._rows(both, np).shape[1:]
+
+    def _output(self, ctx: Context, x: Sequence[Array]) -> Array:
+        return self._rows(ctx.result.array.astype(ctx.ops.dtype, copy=False), ctx.ops.xp)
+
+    def backward(self, ctx: Context, dy: Array) -> Any:
+        if ctx.result.call is None:
+            return (None,) * len(ctx.sources)
+        return self._gradients(ctx, self._turned(dy))
+
+
+class Loss(_Function, LossLayer):
+    """The mean over the rows of a function of tensors, which gives (B,), (B, ...) whose mean over the further axes is
+    meant, or the mean itself.   The output is that of the first source.
+
+        layers.Loss(focal, labels=1)(scores, data)       def focal(x, y): ...
+
+    labels: positions of sources whose labels are read; targets are read where a source has them. Where the loss of a
+    row depends on other rows, every worker computes it for the rows of all.
+    """
+
+    rowwise: ClassVar[bool] = True
+
+    def __init__(
+        self, function: Any, *sources: Any, labels: int | Sequence[int] | None = None, **settings: Any
+    ) -> None:
+        given = None if labels is None else [labels] if isinstance(labels, int) else list(labels)
+        super().__init__(function, *sources, _labels=given, **settings)
+
+    def check_sources(self, sources: Sequence[Layer]) -> None:
+        """Raise ConfigError if it is not said whether the labels or the features of an input layer are read."""
+        for i, source in enumerate(sources):
+            asked = (
+                i and isinstance(source, InputLayer) and source.proto.store_conf.has_label and i not in self.targets
+            )
+            if asked and "labels" not in self.user_conf:
+                message = f"source {i} has features and labels, and the loss could read either"
+                hint = f"Write labels={i} in Loss(...) to read its labels, or labels=() to read its features."
+                raise self.problem(message, repr(source), hint)
+
+    @property
+    def label_sources(self) -> tuple[int, ...]:  # type: ignore[override]
+        return tuple(self.user_conf.get("labels", ()))
+
+    @property
+    def target_sources(self) -> tuple[int, ...]:  # type: ignore[override]
+        return tuple(range(1, len(self.proto.srclayers)))
+
+    @property
+    def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
+        return (Form.WHOLE,) if self._mixes else (Form.ROWS,)
+
+    def _computed(self, sources: tuple[Any, ...]) -> Any:
+        return functions.mean(super()._computed(sources))
+
+    def setup(self, *src: Shape) -> Shape:
+        read = [
+            () if i in self.label_sources and i not in self.targets else s for i, s in enumerate(self.sources(src))
+        ]
+        both, *each = self._tried(read)
+        if both.ndim and len(both) != 2:
+            raise self.problem("the function must give a number, or one for each row", f"{both.shape} for 2 rows")
+        self._mixes = not np.allclose(both.mean(), (each[0].mean() + each[1].mean()) / 2, equal_nan=True)
+        return src[0]
+
+    def _output(self, ctx: Context, x: Sequence[Array]) -> Array:
+        ctx.rows, y = len(x[0]) // self.steps, ctx.result.array
+        # Of all rows every worker has the same loss: each counts its part.
+        ctx.part = 1 / ctx.group.size if self.partition.size > 1 and self._mixes else 1.0
+        ctx.loss = float(y.mean(dtype="float64")) * ctx.rows * ctx.part if ctx.rows else 0.0
+        return x[0]
+
+    def backward(self, ctx: Context, dy: Any) -> Any:
+        y = ctx.result.array
+        if ctx.result.call is None or not ctx.rows:
+            return (None,) * len(ctx.sources)
+        each = ctx.part * ctx.rows / (ctx.step.total_rows * prod(y.shape))
+        return self._gradients(ctx, ctx.ops.zeros(y.shape) + ctx.ops.dtype.type(each))
+
+    def metrics(self, ctx: Context) -> dict[str, Metric]:
+        return {"loss": Metric(ctx.loss, ctx.rows * ctx.part)}
+
+
+_LAYERS: dict[Any, type[Layer]] = {
     functions.add: Add,
     functions.sub: Sub,
     functions.mul: Mul,
@@ -20,20 +234,23 @@ _LAYERS: dict[Any, type[Node]] = {
 
 
 def node_of(self: Node, function: Callable[..., Any], operands: Sequence[Any], settings: Mapping[str, Any]) -> Any:
-    """The node that computes a function of layers."""
-    kind = _LAYERS.get(function)
-    if kind is not None and all(isinstance(each, Node) for each in operands):
-        return kind()(*operands)
-    if function is functions.cat:
-        return Concate(concate_dim=settings.get("axis", 1))(*operands[0])
+    """The node that computes a function of layers: the layer that is this function, or a Lambda."""
+    if function in _LAYERS and all(isinstance(each, Node) for each in operands):
+        return _LAYERS[function]()(*operands)
     if function is functions.split:
         x, axis, parts = operands
-        given = {"num_slices": parts} if isinstance(parts, int) else {"sizes": tuple(parts)}
         count = parts if isinstance(parts, int) else len(parts)
-        return tuple(Slice(slice_dim=axis, piece=i, **given)(x) for i in range(count))
-    if function is functions.reshape:
-        return Reshape(shape=tuple(operands[1])[1:])(operands[0])
-    raise self.problem("a net combines layers with layers, by +, -, * and /")
+        return tuple(node_of(self, functions.piece, (x, axis, parts, i), {}) for i in range(count))
+    sources: list[Node] = []
+
+    def placed(value: Any) -> Any:
+        if isinstance(value, Node):
+            sources.append(value)
+            return value
+        return type(value)(map(placed, value)) if isinstance(value, list | tuple) else value
+
+    arguments = placed(list(operands))
+    return Lambda(function, _arguments=arguments, **settings)(*sources)
 
 
 Node._node_of = node_of  # type: ignore[method-assign]

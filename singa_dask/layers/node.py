@@ -20,7 +20,7 @@ from singa_dask.layers.naming import called_module, check_attribute, node_name
 from singa_dask.layers.param import param_message
 
 # Keyword arguments of every layer that set fields of LayerProto itself.
-_WIRING = (
+WIRING = (
     *("include", "exclude", "partition_dim", "share_params"),
     *("unroll_len", "unroll_conn_type", "shift", "unroll_source", "share_src_blobs"),
 )
@@ -67,7 +67,7 @@ class Node(Operators, Description):
         wiring = {"include": include, "exclude": exclude, "partition_dim": partition_dim}
         given = {key: value for key, value in wiring.items() if value is not None}
         layer = next(kind for kind in reversed(type(self).__mro__) if issubclass(kind, Node) and kind is not Node)
-        self._describe(proto, layer, where, {**conf, **given}, _WIRING)
+        self._describe(proto, layer, where, {**conf, **given}, WIRING)
         self._adopt(proto)
         self._read((srclayers,) if isinstance(srclayers, str | Node) else tuple(srclayers))
 

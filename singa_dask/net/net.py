@@ -16,6 +16,7 @@ from singa_dask.job.unroll import origin
 from singa_dask.layers import layer_class
 from singa_dask.layers.base import Layer, LossLayer, OutputLayer
 from singa_dask.layers.context import Context, Memory, Metric, Scratch, Step
+from singa_dask.layers.formula import Loss
 from singa_dask.layers.group import Group
 from singa_dask.layers.init import check_initial_value, initial_value
 from singa_dask.layers.input import InputLayer
@@ -368,6 +369,8 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
 
 def _check_kind(layer: Layer, layers: Mapping[str, Layer]) -> None:
     """Check that a loss that compares classes gets labels, and one that compares values targets."""
+    if isinstance(layer, Loss):
+        layer.check_sources([layers[source] for source in layer.proto.srclayers])
     compares = layer.compares if isinstance(layer, LossLayer) else ""
     for position in layer.targets if compares else ():
         source = layer.proto.srclayers[position]

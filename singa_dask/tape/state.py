@@ -31,12 +31,31 @@ state = State()
 
 # Which rows of the mini-batch are this process's: those of this rank, of ranks with equally many rows.
 rank: ContextVar[int] = ContextVar("rank", default=0)
-_remembering: ContextVar[bool] = ContextVar("remembering", default=True)
+# None: as long as they are those of training.
+_remembering: ContextVar[bool | None] = ContextVar("remembering", default=None)
+_in_function: ContextVar[bool] = ContextVar("in_function", default=False)
 
 
 def remembers() -> bool:
     """Whether calls are remembered for a way back."""
-    return state.training and _remembering.get()
+    given = _remembering.get()
+    return state.training if given is None else given
+
+
+def in_function() -> bool:
+    """Whether a net is calling a function, which has no parameters."""
+    return _in_function.get()
+
+
+@contextmanager
+def as_function(*, remembers: bool) -> Iterator[None]:
+    """Inside, a net calls a function."""
+    tokens = _remembering.set(remembers), _in_function.set(True)
+    try:
+        yield
+    finally:
+        _remembering.reset(tokens[0])
+        _in_function.reset(tokens[1])
 
 
 @contextmanager

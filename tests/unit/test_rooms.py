@@ -14,10 +14,10 @@ PACKAGE = Path(singa_dask.__file__).parent
 ROOMS = [
     ["errors", "files", "temporary"],
     ["output"],
+    ["functions"],
     ["job"],
     ["ops"],
     ["transforms"],
-    ["functions"],
     ["tape", "tensor", "device", "layers"],
     ["net"],
     ["export", "convert"],
