@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import erf, sqrt
+from math import erf, pi, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,13 @@ from singa_dask.errors import ConfigError, Problem
 
 ROWS = 7919  # stands for the number of rows of a mini-batch: a prime, which no other size of a net has
 _SMALL = 1 << 12  # elements of a constant that shapes may depend on
+_POINTS = np.linspace(-3, 3, 25)
 _IN_GELU: dict[str, Any] = {"Mul": np.multiply, "Add": np.add, "Div": np.divide, "Erf": np.vectorize(erf)}
+_IN_GELU |= {"Pow": np.power, "Tanh": np.tanh}
+_GELU = {
+    "none": _POINTS * (1 + _IN_GELU["Erf"](_POINTS / sqrt(2))) / 2,
+    "tanh": _POINTS * (1 + np.tanh(sqrt(2 / pi) * (_POINTS + 0.044715 * _POINTS**3))) / 2,
+}
 
 
 class OnnxFile:
@@ -42,7 +48,7 @@ class OnnxFile:
         while before != len(self.nodes):
             before, self.shapes = len(self.nodes), self._inferred()
             self.nodes = [node for node in self.nodes if not self._folded(node)]
-        for node in [node for node in self.nodes if node.op_type == "Erf"]:
+        for node in [node for node in self.nodes if node.op_type in ("Erf", "Tanh")]:
             self._join_gelu(node)
 
     def _folded(self, node: onnx.NodeProto) -> bool:
@@ -77,22 +83,26 @@ class OnnxFile:
         return {name: tuple(sizes) for name, sizes in found.items() if all(sizes)} | constant
 
     def _join_gelu(self, node: onnx.NodeProto) -> None:
-        """Replace x (1 + erf(x / sqrt(2))) / 2 around an Erf, however it is written, by Gelu."""
-        points = np.linspace(-3, 3, 25)
-        scaled = next((other for other in self.nodes if node.input[0] in other.output), node)
-        source = next(name for name in scaled.input if name not in self.constants)
-        inside, values = list[Any](), {source: points}
-        for other in self.nodes[self.nodes.index(scaled) :]:
-            numbers = {name: self.constants[name] for name in other.input if name in self.constants}
-            read = {**values, **{name: a.reshape(()) for name, a in numbers.items() if a.size == 1}}
-            if other.op_type not in _IN_GELU or not {*other.input} <= read.keys() or not {*other.input} & {*values}:
-                continue
-            inside.append(other)
-            y = values[other.output[0]] = _IN_GELU[other.op_type](*(read[name] for name in other.input))
-            if np.allclose(y, [x * (1 + erf(x / sqrt(2))) / 2 for x in points], atol=1e-6):
-                made = helper.make_node("Gelu", [source], other.output)
-                self.nodes = [made if rest is other else rest for rest in self.nodes if rest not in inside[:-1]]
-                break
+        """Replace a GELU around an Erf or a Tanh, however it is written, by one node."""
+        before = [name for name in node.input if name not in self.constants]
+        for source in before:
+            values, inside = {source: _POINTS}, list[Any]()
+            for other in self.nodes:
+                numbers = {name: self.constants[name] for name in other.input if name in self.constants}
+                read = values | {name: array.reshape(()) for name, array in numbers.items() if array.size == 1}
+                if other.op_type in _IN_GELU and {*other.input} <= read.keys() and {*other.input} & values.keys():
+                    y = values[other.output[0]] = _IN_GELU[other.op_type](*(read[name] for name in other.input))
+                    inside.append(other)
+                    kind = next((kind for kind, wanted in _GELU.items() if np.allclose(y, wanted, atol=1e-6)), None)
+                    others = [n for n in self.nodes if n not in inside]
+                    used = {*self.outputs, *(name for n in others for name in n.input)}
+                    if kind is not None and not used & {n.output[0] for n in inside[:-1]}:
+                        made = helper.make_node("Gelu", [source], other.output, approximate=kind)
+                        self.nodes = [made if n is other else n for n in self.nodes if n not in inside[:-1]]
+                        return
+            maker = next((other for other in self.nodes if source in other.output), None)
+            if maker is not None and maker.op_type in _IN_GELU:
+                before += [name for name in maker.input if name not in self.constants and name not in before]
 
 
 def _with_rows(info: Any, sample: Sequence[int] | None) -> Any:

@@ -266,6 +266,11 @@ def _activation(kind: type[Layer], **names: tuple[str, float]) -> Converter:
     return convert
 
 
+def _gelu(reader: Any, node: Any, a: Attributes) -> Value:
+    layer = kinds.GELU(approximate=a.get("approximate", b"none").decode().upper())
+    return reader.same(reader.layer(reader.unique("gelu"), layer), reader.value(node))
+
+
 def _identity(reader: Any, node: Any, a: Attributes) -> Value:
     return reader.value(node)
 
@@ -290,7 +295,7 @@ CONVERTERS: dict[str, Converter] = {
     "Elu": _activation(kinds.ELU, alpha=("alpha", 1.0)),
     "Expand": _expand,
     "Gather": _gather,
-    "Gelu": _activation(kinds.GELU),
+    "Gelu": _gelu,
     "Gemm": _gemm,
     "InstanceNormalization": _instance_norm,
     "LRN": _lrn,

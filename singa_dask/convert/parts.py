@@ -34,6 +34,7 @@ from singa_dask.layers.inner_product import InnerProduct
 from singa_dask.layers.module import Module
 from singa_dask.layers.param import Param, Shape
 from singa_dask.net import Net
+from singa_dask.tensor import Tensor
 
 State = Mapping[str, np.ndarray]
 Shapes = Mapping[str, Shape]
@@ -147,6 +148,12 @@ def parts_of(net: Net | Module) -> list[Part]:
             shape = layer.partition.sources[0] if layer.partition.sources else net.source_shape(name, 0)
             found.append(Part(origin(layer.proto), layer, shape, net.ops.dtype))
     return found
+
+
+def own_tensors(net: Net | Module) -> dict[str, Tensor]:
+    """The tensors of a Module that are parameters themselves, by name."""
+    parts = net.named().values() if isinstance(net, Module) else ()
+    return {name: part for name, part in parts if isinstance(part, Tensor)}
 
 
 def _flattened(module: Module, key: int, images: Mapping[int, Shape], layer: Layer) -> Shape:

@@ -8,11 +8,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from singa_dask.convert.parts import matched, parts_of, some
+from singa_dask.convert.parts import matched, own_tensors, parts_of, some
 from singa_dask.convert.table import COUNTERS
 from singa_dask.convert.tensor_file import read_tensors, write_tensors
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.layers.module import Module
+from singa_dask.layers.partition import Shape
 from singa_dask.net import Net
 
 State = Mapping[str, Any] | str | Path
@@ -58,6 +59,8 @@ def to_torch(
     for part in parts_of(getattr(net, "net", net)):
         if (module := _module(part.name, names or {})) is not None:
             state |= part.at(module, {}).to_there(held)
+    for name in own_tensors(getattr(net, "net", net)):
+        state |= {module: held[name]} if (module := _module(name, names or {})) is not None else {}
     if path is not None:
         write_tensors(Path(path), state)
     return state
@@ -75,22 +78,21 @@ def parameters_of(
     """Parameters of a net, by name, from a state_dict, and what was left. Raises ConfigError for what does not fit."""
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     given = {} if names is None or isinstance(names, str) else names
-    every = parts_of(net)
-    if unknown := [name for name in given if not any(_begins(part.name, name) for part in every)]:
-        hint = f"Layers with parameters: {some(part.name for part in every)}."
+    every, tensors = parts_of(net), own_tensors(net)
+    known = [*(part.name for part in every), *tensors]
+    if unknown := [name for name in given if not any(_begins(part, name) for part in known)]:
+        hint = f"Layers with parameters: {some(known)}."
         raise ConfigError(Problem("names", "must have names of layers with parameters", some(unknown), hint))
     modules = [(part, _module(part.name, given)) for part in every]
     parts = [part.at(module, shapes) for part, module in modules if module is not None]
+    own = {name: module for name in tensors if (module := _module(name, given)) is not None}
     if strict:
         parts = matched(parts, shapes, in_order=names == "order")
     arrays: dict[str, np.ndarray] = {}
     for part in parts:
         wanted = {name: shape for name, shape in part.tensors if name in state}
         for name, shape in wanted.items():
-            if shapes[name] != shape:
-                message = f"must have shape {shape} for layer {part.name!r}"
-                hint = f"names={{{part.name!r}: None}} leaves it out. In a job, give it another name and init blocks."
-                raise ConfigError(Problem(f"state[{name!r}]", message, str(shapes[name]), hint))
+            _check_shape(part.name, name, shape, shapes[name])
         for name, array in part.to_here({name: _exactly(state[name], part.dtype, name) for name in wanted}):
             if not np.array_equal(arrays.setdefault(name, array), array, equal_nan=True):
                 hint = f"names={{{part.name!r}: None}} takes the values of the other layer."
@@ -98,6 +100,11 @@ def parameters_of(
                 raise part.layer.problem(message, name, hint)
     needed = {name: shape for part in parts for name, shape in part.tensors}
     missing = [name for part in parts for name in part.missing(arrays, shapes)]
+    for name, there in own.items():
+        needed[there] = tensors[name].shape
+        missing += [there] if there not in state else []
+        _check_shape(name, there, tensors[name].shape, shapes.get(there, tensors[name].shape))
+        arrays |= {name: _exactly(state[there], tensors[name].dtype, there)} if there in state else {}
     left = Left(tuple(missing), tuple(name for name in shapes if name not in needed))
     hints = {"missing": 'Give names={"layer": "module of PyTorch"}, None for a layer to leave out, or strict=False.'}
     problems = [
@@ -111,6 +118,12 @@ def parameters_of(
     if problems:
         raise ConfigError(problems)
     return arrays, left
+
+
+def _check_shape(name: str, there: str, shape: Shape, given: Shape) -> None:
+    if given != shape:
+        hint = f"names={{{name!r}: None}} leaves it out. In a job, give it another name and init blocks."
+        raise ConfigError(Problem(f"state[{there!r}]", f"must have shape {shape} for {name!r}", str(given), hint))
 
 
 def _module(name: str, names: Mapping[str, str | None]) -> str | None:

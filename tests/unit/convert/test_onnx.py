@@ -14,6 +14,7 @@ from support.topologies import run_topology
 from singa_dask import ClusterTopology, Job, Model, convert
 from singa_dask.errors import ConfigError
 from singa_dask.layers import (
+    GELU,
     LRN,
     Attention,
     Convolution,
@@ -358,6 +359,19 @@ def test_free_sizes_are_given_and_names_are_those_of_the_weights(tmp_path):
     assert net.weights.keys() == {"body.stem.weight", "body.stem.bias", "head.weight", "head.bias"}
     x = drawn((3, 6, 5))
     np.testing.assert_allclose(in_a_loop(net, x), expected(model, x), atol=1e-5)
+
+
+@pytest.mark.parametrize(("write", "kind"), [("gelu", "NONE"), ("gelu_tanh", "TANH")])
+def test_a_gelu_is_one_layer_unless_its_parts_are_read(write, kind):
+    b = Builder()
+    net = convert.from_onnx(b.model(getattr(b, write)(b.take("x", 4))))
+    ((_, layer),) = net.named_layers().values()
+    assert isinstance(layer, GELU) and layer.proto.gelu_conf.approximate == getattr(layer.proto.gelu_conf, kind)
+    b = Builder()
+    y = b.gelu_tanh(b.take("x", 4))
+    model = b.model(b("Add", y, next(node.output[0] for node in b.nodes if node.op_type == "Tanh")))
+    x = drawn((4,))
+    np.testing.assert_allclose(in_a_loop(convert.from_onnx(model), x), expected(model, x), atol=1e-6)
 
 
 def test_constants_learn_unless_they_are_masks():

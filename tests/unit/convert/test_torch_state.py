@@ -246,7 +246,7 @@ def test_what_is_not_certain_is_refused_and_changes_nothing(tmp_path):
     for given, names, said in (
         (theirs, None, r"layers a, b and modules 0, 2 of PyTorch have the same shapes.*names="),
         (three, "order", r"layers a, b and modules 0, 2, 3 of PyTorch have the same shapes"),
-        (wrong, None, r"state\['last.weight'\]: must have shape \(2, 4\) for layer 'last'. Received: \(3, 4\)"),
+        (wrong, None, r"state\['last.weight'\]: must have shape \(2, 4\) for 'last'. Received: \(3, 4\)"),
         (less, None, r"lacks tensors that the net needs. Received: b.bias \(4,\)"),
         ({**state, "more.weight": np.zeros(3)}, None, r"no place. Received: more.weight \(3,\)"),
         (state, {"c": "0"}, r"names: must have names of layers.*Received: c. .*a, b, last"),
@@ -328,6 +328,29 @@ def test_a_module_takes_the_weights_that_its_net_takes(how):
     np.testing.assert_allclose(module(x).to_numpy(), model.predict(np.moveaxis(images, 1, -1)), atol=1e-6)
 
 
+class Scaled(Module):
+    def __init__(self):
+        self.fc, self.gain = InnerProduct(num_output=2), Tensor(data=np.ones(2), stores_grad=True)
+
+    def forward(self, x):
+        return self.fc(x) * self.gain
+
+
+def test_tensors_that_are_parameters_are_so_in_pytorch():
+    module, x = Scaled(), Tensor.of(np.ones((1, 3), np.float32))
+    module(x)
+    state = {"fc.weight": np.ones((2, 3)), "fc.bias": np.zeros(2), "scale": np.arange(2.0)}
+    convert.from_torch(module, state, names={"gain": "scale"})
+    np.testing.assert_array_equal(module(x).to_numpy(), [[0, 3]])
+    assert convert.to_torch(module, names={"gain": "scale"}).keys() == state.keys()
+    for wrong, said in (
+        ({**state, "scale": np.zeros(3)}, r"state\['scale'\]: must have shape \(2,\) for 'gain'"),
+        ({key: state[key] for key in ("fc.weight", "fc.bias")}, r"lacks tensors .*Received: scale \(2,\)"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            convert.from_torch(module, wrong, names={"gain": "scale"})
+
+
 def test_features_whose_order_cannot_be_seen_are_refused():
     module = Flat(lambda y: autograd.flatten(autograd.sqrt(autograd.abs(y))))
     module(Tensor.of(np.ones((2, 2, 5, 3), np.float32)))
@@ -377,9 +400,7 @@ def test_weights_that_a_job_lacks_are_named(tmp_path):
     convert.to_torch(source, tmp_path / "w.safetensors")
     text = JOB % {"folder": tmp_path, "cluster": "", "partition": ""}
     prepared = prepare(Job.from_text(text, [f"checkpoint_path={tmp_path / 'w.safetensors'}"]))
-    with pytest.raises(
-        ConfigError, match=r"must have shape \(2, 6\) for layer 'scores'. Received: \(2, 3\).*In a job"
-    ):
+    with pytest.raises(ConfigError, match=r"must have shape \(2, 6\) for 'scores'. Received: \(2, 3\).*In a job"):
         check_given(prepared)
     other = Model([RecordInput("data", shape=[3]), InnerProduct("other", num_output=2)])
     convert.to_torch(other, tmp_path / "w.safetensors")
