@@ -53,10 +53,15 @@ def stages_of(part: str, results: Path, scratch: Path, jobs: int) -> list[Stage]
         xml = ["--junitxml", results / "tests.xml"]
         return [
             facts,
-            Stage("preflight", 50, [HERE / "preflight.py", "--json", results / "preflight.json"], ("cupy", "gpu")),
-            Stage("tests", 110, [*tests, "-rf", "--maxfail", "40", *xml, "tests/gpu"], testing),
+            Stage("preflight", 30, [HERE / "preflight.py", "--json", results / "preflight.json"], ("cupy", "gpu")),
+            Stage("tests", 90, [*tests, "-rf", "--maxfail", "40", *xml, "tests/gpu"], testing),
             Stage(
                 "steps", 125, [HERE / "steps.py", "--json", results / "steps.json"], ("cupy", "gpu"), paths=benchmarks
+            ),
+            Stage(
+                *("step-profile", 40, [HERE / "step_profile.py", "--json", results / "step-profile.json"]),
+                ("cupy", "gpu"),
+                paths=benchmarks,
             ),
         ]
     train = ["-m", "singa_dask", "train", "examples/digits/job.conf", "--set", "gpu=[0]", "--set", "train_steps=300"]

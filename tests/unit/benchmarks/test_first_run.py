@@ -64,7 +64,7 @@ def facts(stage, tmp_path, **found):
         (["c", "--results", "out"], "invalid choice: 'c'"),
         (
             ["a", "--results", "out", "--only", "two-ranks"],
-            "no stage 'two-ranks'. It has: facts, install, preflight, steps, tests",
+            "no stage 'two-ranks'. It has: facts, install, preflight, step-profile, steps, tests",
         ),
         (["b", "--results", "out", "--stage-limit", "steps=3"], "no stage 'steps'"),
         (["b", "--results", "out", "--stage-limit", "memcheck=long"], "--stage-limit"),
