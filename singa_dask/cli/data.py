@@ -158,15 +158,15 @@ def shard(
         raise click.UsageError(f"{more[0]!r} is one file too many. Put a pattern in quotation marks: --source '*.h5'.")
     if workers and (scheduler or scheduler_file):
         raise click.UsageError("--workers starts a cluster of its own: leave out --scheduler and --scheduler-file.")
-    from singa_dask.data.convert import CONTENTS, shard_files
+    from singa_dask.data.convert import FORMATS, shard_files
     from singa_dask.inference.describe import describe_schema as lines_of
 
     if out is None:
-        if options["source"] is None or what not in CONTENTS:
+        if options["source"] is None or what not in FORMATS or FORMATS[what].contents is None:
             raise click.UsageError("Missing option '--out': the folder for the shards.")
         keys = ("separator", "header") if what == "csv" else ()
         reading = {key: options[key] for key in keys if options[key] is not None}
-        click.echo(f"{CONTENTS[what](options['source'], **reading)}\nAdd --out FOLDER to write shards.")
+        click.echo(f"{FORMATS[what].listing(options['source'], **reading)}\nAdd --out FOLDER to write shards.")
         return
     given = {key: value for key, value in options.items() if value is not None and value != () and value is not False}
     given |= {key: value for key, value in options.items() if key in ("header", "shuffle") and value is not None}

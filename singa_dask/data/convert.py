@@ -6,7 +6,6 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from singa_dask.data.ingest.repeats import note_repeats
 from singa_dask.data.ingest.write import ENCODING_OPTIONS, write
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.sources import csv, hdf5, images, kvfile, netcdf, npz, parquet, zarr
+from singa_dask.data.sources.formats import Format
 from singa_dask.data.sources.patches import PATCH_OPTIONS, Patches
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
@@ -32,28 +32,10 @@ RECIPE_FORMATS: Mapping[str, Callable[[Recipe, dict[str, Path]], dict[str, Sourc
     "cifar10": cifar10.load,
     "text": text.load_recipe,
 }
-# The readers of the user's files. Their keyword arguments are options.
-READERS: Mapping[str, Callable[..., dict[str, Source]]] = {
-    "csv": csv.load,
-    "hdf5": hdf5.load,
-    "images": images.load,
-    "kvfile": kvfile.load,
-    "netcdf": netcdf.load,
-    "npz": npz.load,
-    "parquet": parquet.load,
-    "zarr": zarr.load,
-}
-# What a file holds, for users who do not know it.
-CONTENTS: Mapping[str, Callable[..., str]] = {
-    "csv": csv.contents,
-    "hdf5": hdf5.contents,
-    "netcdf": netcdf.contents,
-    "npz": npz.contents,
-    "parquet": parquet.contents,
-    "zarr": zarr.contents,
+FORMATS: Mapping[str, Format] = {
+    each.FORMAT.name: each.FORMAT for each in (csv, hdf5, images, kvfile, netcdf, npz, parquet, zarr)
 }
 TEXT = "text"
-FORMATS = tuple(sorted((*READERS, TEXT)))
 _WRITING = ("client", "seed", "missing", "encode", "unknown", "max_categories", "progress", *SPLIT_OPTIONS)
 
 
@@ -85,47 +67,27 @@ def shard_files(
     out = Path(out).expanduser().absolute()
     if out.is_symlink():  # it stays one
         out = Path(os.path.realpath(out))
-    if what in FORMATS and source is None:
+    if what in (*FORMATS, TEXT) and source is None:
         raise ConfigError(Problem("source", f"is missing: {what} needs a file or folder to read", "nothing"))
     if in_place and what != "hdf5":
         raise ConfigError(Problem("in_place", "is for hdf5 only", what, "Leave it out, or write the data as HDF5."))
-    if what in READERS:
-        rules, cut = _rules(what, options), Patches.of(options)
-        options = {key: value for key, value in options.items() if key not in PATCH_OPTIONS}
-        if cut and (in_place or "cut" not in inspect.signature(READERS[what]).parameters):
-            received = "in_place" if in_place else what
-            hint = "Leave it out, or write the fields as HDF5, netCDF or Zarr, without in_place (--in-place)."
-            raise ConfigError(Problem("patch", "is for arrays that are copied", received, hint))
-        if in_place and rules.given:
-            key, value = next(iter(rules.given.items()))
-            hint = "Leave it out, or in_place (--in-place)."
-            raise ConfigError(Problem(key, "needs the samples in shards of their own", repr(value), hint))
-        _check_options(what, options, READERS[what], () if in_place else _WRITING)
-        reading = {key: value for key, value in options.items() if key not in _WRITING}
-        if rules.columns:
-            reading["split"] = rules.columns
-        if cut:
-            reading["cut"] = cut
-        sources = {split: _read_as(what, found) for split, found in READERS[what](source, **reading).items()}
+    if what in FORMATS:
+        reading, writing = _divided(what, options, in_place)
+        sources = FORMATS[what].load(source or "", **reading)
         if in_place:
             return _index(sources, out, window, overwrite)
-        writing = {key: value for key, value in options.items() if key in _WRITING}
         return _write_sources(sources, out, nshards, shuffle, window=window, overwrite=overwrite, **writing)
     if what == TEXT:
-        _check_options(what, options, text.load)
+        _check_options(what, options, [*inspect.signature(text.load).parameters][1:])
         sources = text.load(Path(source or "").expanduser().absolute(), **options)
         return _write_sources(sources, out, nshards, shuffle, overwrite=overwrite, window=window)
     names = recipe_names()
     if what not in names:
         message = "is neither a named data set nor a format"
-        raise ConfigError(Problem("shard", message, repr(what), nearest(what, [*names, *FORMATS])))
-    _check_options(what, options, None)
+        raise ConfigError(Problem("shard", message, repr(what), nearest(what, [*names, *FORMATS, TEXT])))
+    _check_options(what, options, ())
     recipe = load_recipe(what)
     return shard_recipe(recipe, out, nshards, source, window=window, shuffle=shuffle, overwrite=overwrite)
-
-
-def _read_as(what: str, source: Source) -> Source:
-    return replace(source, reading=replace(source.reading, format=what))
 
 
 def shard_recipe(
@@ -149,20 +111,31 @@ def shard_recipe(
     return _write_sources(sources, out.absolute(), nshards, shuffle, **writing)
 
 
-def _rules(what: str, options: Mapping[str, Any]) -> Splits:
-    splits = Splits(**{key: options[key] for key in SPLIT_OPTIONS if key in options})
-    splits.check()
-    if splits.columns and "split" not in inspect.signature(READERS[what]).parameters:
-        key, value = next((key, value) for key, value in splits.given.items() if key not in SHARES)
+def _divided(what: str, options: Mapping[str, Any], in_place: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options that read files of a format, and those that write shards. Raises ConfigError."""
+    rules, cut = Splits(**{key: options[key] for key in SPLIT_OPTIONS if key in options}), Patches.of(options)
+    rules.check()
+    own = FORMATS[what].options
+    if rules.columns and "split" not in own:
+        key, value = next((key, value) for key, value in rules.given.items() if key not in SHARES)
         hint = f"It is for tables and arrays. Use {' and '.join(SHARES)}."
         raise ConfigError(Problem(key, f"needs a column, and {what} has none", repr(value), hint))
-    return splits
+    if cut and (in_place or "cut" not in own):
+        received = "in_place" if in_place else what
+        hint = "Leave it out, or write the fields as HDF5, netCDF or Zarr, without in_place (--in-place)."
+        raise ConfigError(Problem("patch", "is for arrays that are copied", received, hint))
+    if in_place and rules.given:
+        key, value = next(iter(rules.given.items()))
+        hint = "Leave it out, or in_place (--in-place)."
+        raise ConfigError(Problem(key, "needs the samples in shards of their own", repr(value), hint))
+    left = {key: value for key, value in options.items() if key not in PATCH_OPTIONS}
+    _check_options(what, left, own if in_place else (*own, *_WRITING))
+    reading = {key: value for key, value in left.items() if key not in _WRITING}
+    reading |= ({"split": rules.columns} if rules.columns else {}) | ({"cut": cut} if cut else {})
+    return reading, {key: value for key, value in left.items() if key in _WRITING}
 
 
-def _check_options(
-    what: str, options: Mapping[str, Any], load: Callable[..., Any] | None, more: Sequence[str] = ()
-) -> None:
-    valid = [*list(inspect.signature(load).parameters)[1:], *more] if load else []
+def _check_options(what: str, options: Mapping[str, Any], valid: Sequence[str]) -> None:
     for key, value in options.items():
         if key not in valid:
             hint = nearest(key, valid) or f"{what} has no options."

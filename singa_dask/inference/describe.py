@@ -10,7 +10,6 @@ import numpy as np
 
 from singa_dask.data import Manifest, resolve
 from singa_dask.data.columns import IDENTITY, Channels, Column, Role
-from singa_dask.data.convert import CONTENTS
 from singa_dask.data.encoders import DATES, Encoder
 from singa_dask.data.manifest import MANIFEST_FILE
 from singa_dask.data.manifest_reader import read_description
@@ -37,11 +36,11 @@ def describe(what: str) -> Iterator[str]:
         yield from _of_checkpoint(checkpoints.find(path))
     elif not path.exists() and not any(sign in what for sign in "*?["):
         raise DataError(f"{what}: does not exist. Name a folder of shards, the workspace of a run, or a file.")
-    elif (kind := format_of(path, "describe")) in CONTENTS:
-        yield f"{what}: {kind}. `singa-dask shard {kind} --source {what} --out FOLDER` writes shards of it."
-        yield CONTENTS[kind](what)
+    elif (kind := format_of(path, "describe")).contents:
+        yield f"{what}: {kind.name}. `singa-dask shard {kind.name} --source {what} --out FOLDER` writes shards of it."
+        yield kind.listing(what)
     else:
-        raise DataError(f"{what}: a folder of {kind} has no columns. Describe the shards that are made of it.")
+        raise DataError(f"{what}: a folder of {kind.name} has no columns. Describe the shards that are made of it.")
 
 
 def _is_run(path: Path) -> bool:

@@ -68,11 +68,8 @@ def writing(path: Path, outputs: Sequence[Output], grid: Grid | None = None) -> 
 
     Raises ConfigError if the format is unknown or the file cannot be written.
     """
-    opened = FORMATS.get(path.suffix.lower())
-    if opened is None:
-        raise ConfigError(
-            Problem("--out", "must end in " + ", ".join(FORMATS), str(path), "The suffix is the format.")
-        )
+    check_format(path)
+    opened = FORMATS[path.suffix.lower()]
     columns = 1 + sum(len(output.names) for output in outputs)
     if opened in (_csv, _parquet) and columns > MAX_COLUMNS:
         hint = "Write an HDF5 file: --out predictions.h5."
@@ -217,13 +214,9 @@ def _hdf5(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
                     add(f"{output.name}/prediction", rows)
                 if answers is not None:
                     add(f"{output.name}/{'label' if output.classifies else 'target'}", answers)
-            if raw.fault is not None:
-                raise raw.fault
+            raw.check()
 
         yield write
-        file.close()
-        if raw.fault is not None:
-            raise raw.fault
 
 
 FORMATS: dict[str, Any] = {".csv": _csv, ".parquet": _parquet, ".h5": _hdf5, ".hdf5": _hdf5, ".nc": netcdf}

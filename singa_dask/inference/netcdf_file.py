@@ -31,13 +31,9 @@ def netcdf(path: Path, outputs: Sequence[Output], grid: Grid | None) -> Iterator
 
         def write(predicted: Predicted) -> None:
             written.add(predicted)
-            if raw.fault is not None:
-                raise raw.fault
+            raw.check()
 
         yield write
-        file.close()
-        if raw.fault is not None:
-            raise raw.fault
 
 
 class _Written:

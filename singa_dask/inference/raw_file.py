@@ -8,27 +8,26 @@ from pathlib import Path
 
 
 class RawFile(io.RawIOBase):
-    """A new file. fault: the first error of writing; what is written from then on stays in memory.
-
-    The writer must look at `fault` and stop soon. HDF5 then finds what it needs to close the file.
+    """A new file. What is written after the first error of writing stays in memory, where HDF5 finds what it needs to
+    close the file. The error is raised by `check`, which the writer must call soon, and when the file is closed.
     """
 
     def __init__(self, path: Path) -> None:
-        self.fault: OSError | None = None
+        self._fault: OSError | None = None
         self._file = io.FileIO(path, "w+")
         self._kept: list[tuple[int, bytes]] = []
         self._place = 0
 
     def write(self, data) -> int:
         view = memoryview(data).cast("B")
-        if self.fault is None:
+        if self._fault is None:
             try:
                 done = 0
                 while done < len(view):
                     done += os.pwrite(self._file.fileno(), view[done:], self._place + done)
             except OSError as error:
-                self.fault = error
-        if self.fault is not None:
+                self._fault = error
+        if self._fault is not None:
             self._kept.append((self._place, bytes(view)))
         self._place += len(view)
         return len(view)
@@ -54,11 +53,11 @@ class RawFile(io.RawIOBase):
 
     def truncate(self, size: int | None = None) -> int:
         size = self._place if size is None else size
-        if self.fault is None:
+        if self._fault is None:
             try:
                 self._file.truncate(size)
             except OSError as error:
-                self.fault = error
+                self._fault = error
         return size
 
     def readable(self) -> bool:
@@ -70,7 +69,17 @@ class RawFile(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
+    def check(self) -> None:
+        """Raise the first error of writing."""
+        if self._fault is not None:
+            raise self._fault
+
     def close(self) -> None:
         if not self.closed:
             self._file.close()
         super().close()
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        self.close()
+        if kind is None:
+            self.check()

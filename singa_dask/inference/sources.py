@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Column, Role, X, Y
+from singa_dask.data.convert import FORMATS
 from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.data.resolve import resolve
 from singa_dask.data.schema import Reading, check_courses
 from singa_dask.data.sources import netcdf
 from singa_dask.data.sources.arrays import NoDataset
 from singa_dask.data.sources.files import RowsBlock
+from singa_dask.data.sources.formats import TABLE, Format
 from singa_dask.data.sources.source import Block as RawBlock
 from singa_dask.data.sources.source import Source, spans_of
 from singa_dask.errors import ConfigError, DataError, Problem
@@ -25,10 +26,6 @@ from singa_dask.files import FILE, FOLDER, kind_of
 from singa_dask.inference.blocks import Block, Samples, channels_last, check_described, shard_blocks
 from singa_dask.inference.described import Described, numbers, raw_name
 from singa_dask.inference.model import Model
-
-TABLES = ("csv", "parquet")
-ARRAYS = ("hdf5", "npz", "zarr", "netcdf")
-IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 
 
 def blocks_of(
@@ -130,7 +127,7 @@ class FileBlock:
 def grid_of(blocks: Sequence[Block]) -> netcdf.Grid | None:
     """The grid of the samples of netCDF files, None of others. Raises DataError."""
     own = [block.block for block in blocks if isinstance(block, FileBlock) and isinstance(block.block, RowsBlock)]
-    if not own or own[0].rows[0].path.suffix.lower() not in netcdf.SUFFIXES:
+    if not own or own[0].rows[0].path.suffix.lower() not in netcdf.FORMAT.suffixes:
         return None
     names = [
         own[0].columns[name] for block in blocks[:1] if isinstance(block, FileBlock) for name in (*block.y, *block.x)
@@ -138,24 +135,20 @@ def grid_of(blocks: Sequence[Block]) -> netcdf.Grid | None:
     return netcdf.grid_of([*dict.fromkeys(rows.path for block in own for rows in block.rows)], names)
 
 
-def format_of(path: Path, option: str = "--data") -> str:
-    """The module that reads a file, a folder or a pattern, which `option` names. Raises ConfigError."""
-    suffixes = {suffix: name for name in (*TABLES, *ARRAYS) for suffix in _suffixes(name)}
+def format_of(path: Path, option: str = "--data") -> Format:
+    """The format of a file, a folder or a pattern, which `option` names. Raises ConfigError."""
+    known = [each for each in FORMATS.values() if each.columns]
+    suffixes = {suffix: each for each in known for suffix in each.suffixes}
+    images = FORMATS["images"]
     if path.suffix.lower() in suffixes:
         return suffixes[path.suffix.lower()]
     if path.is_dir():
         inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in suffixes)
-        return suffixes[inside[0].suffix.lower()] if inside else "images"
-    if path.suffix.lower() in IMAGES:
-        return "images"
-    hint = f"Known: {', '.join((*suffixes, *IMAGES))}; a folder of shards, or of images."
+        return suffixes[inside[0].suffix.lower()] if inside else images
+    if path.suffix.lower() in images.suffixes:
+        return images
+    hint = f"Known: {', '.join((*suffixes, *images.suffixes))}; a folder of shards, or of images."
     raise ConfigError(Problem(option, "has a suffix of no known format", str(path), hint))
-
-
-def _suffixes(name: str) -> Sequence[str]:
-    if name == "zarr":
-        return (".zarr",)
-    return importlib.import_module(f"singa_dask.data.sources.{name}").SUFFIXES
 
 
 def _readable(model: Model, folder: Path) -> list[str]:
@@ -165,19 +158,19 @@ def _readable(model: Model, folder: Path) -> list[str]:
 
 
 def _source(
-    model: Model, data: str, kind: str, x: Sequence[str], y: Sequence[str], reading: Mapping[str, Any]
+    model: Model, data: str, kind: Format, x: Sequence[str], y: Sequence[str], reading: Mapping[str, Any]
 ) -> Source:
-    load = importlib.import_module(f"singa_dask.data.sources.{kind}").load
+    load = kind.load
     given = {key: value for key, value in reading.items() if value is not None and value != ()}
-    if given and kind != "csv":
+    if given and kind.name != "csv":
         key, value = next(iter(given.items()))
-        raise ConfigError(Problem(f"--{key}", "is for CSV files", str(value), f"Leave it out for {kind}."))
-    if kind == "images":
+        raise ConfigError(Problem(f"--{key}", "is for CSV files", str(value), f"Leave it out for {kind.name}."))
+    if kind.name == "images":
         first = model.known.inputs.get(model.known.needed[0])
         shape = first.column.net_shape if first else ()
         splits = load(data, form=shape if len(shape) == 3 else None)
-    elif kind in TABLES:
-        given = _read_as_before(model, given) if kind == "csv" else {}
+    elif kind.columns == TABLE:
+        given = _read_as_before(model, given) if kind.name == "csv" else {}
         splits = _table(model, data, load, tuple(x), tuple(y), given)
     else:
         splits = _arrays(model, data, load, tuple(x), tuple(y))
@@ -187,7 +180,7 @@ def _source(
     return next(iter(splits.values()))
 
 
-def _arrays(model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str, ...]) -> Mapping[str, Source]:
+def _arrays(model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str, ...]) -> dict[str, Source]:
     """Features by the names that they had in training, and others in their order; by the usual names where nothing is
     known."""
     known, described = model.known, model.known.inputs
@@ -242,7 +235,7 @@ def _read_as_before(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _table(
     model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str, ...], options: Mapping[str, Any]
-) -> Mapping[str, Source]:
+) -> dict[str, Source]:
     known, described = model.known, model.known.inputs
     if not x:
         needed = [described[layer] for layer in known.needed if layer in described]

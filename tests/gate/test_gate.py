@@ -10,7 +10,7 @@ from gate.cells import CANNOT, DIFFERS, OUTCOMES, TRACEBACK
 from gate.containers import CONTAINERS
 from gate.page import PAGE, page
 from gate.samples import SITUATIONS
-from singa_dask.data.convert import READERS
+from singa_dask.data.convert import FORMATS
 
 KNOWN = json.loads(OUTCOMES.read_text(encoding="utf-8"))
 
@@ -36,7 +36,7 @@ def test_nothing_is_wrong_in_silence():
 
 
 def test_every_format_has_a_column_and_most_cells_can_exist():
-    assert {container.format for container in CONTAINERS if container.format} == READERS.keys()
+    assert {container.format for container in CONTAINERS if container.format} == FORMATS.keys()
     assert len(CONTAINERS) >= 15 and len(SITUATIONS) >= 25
     assert {situation.entry for situation in SITUATIONS} == set(cells.ENTRIES)
     counts = Counter(outcome.startswith(CANNOT) for of in KNOWN.values() for outcome in of.values())

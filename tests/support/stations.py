@@ -18,7 +18,6 @@ from singa_dask import autograd, layers, opt, updaters
 from singa_dask.algorithms import metrics
 from singa_dask.data import convert
 from singa_dask.export import onnx
-from singa_dask.inference import sources
 from singa_dask.job import evaluations
 from singa_dask.job.job_pb2 import ActivationProto, LayerType, UpdaterProto
 from singa_dask.layers import activation
@@ -40,12 +39,6 @@ EXEMPT: dict[str, dict[str, set[str]]] = {
     },
     # SINGA's functions, and GELU
     "activation": {"singa_dask/autograd/__init__.py": {"STanh", "LeakyReLU", "ELU", "SiLU"}},
-    "data format": {
-        # nothing to choose in them
-        "singa_dask/data/convert.py: CONTENTS": {"images", "kvfile"},
-        # images have a way of their own; SINGA's files hold training data
-        "singa_dask/inference/sources.py: TABLES, ARRAYS": {"images", "kvfile"},
-    },
 }
 # Metrics of which more is better.
 MAXIMISED = {"accuracy", "auc", "dice", "f1", "iou", "precision", "r2", "recall"}
@@ -118,9 +111,7 @@ STATIONS: dict[str, dict[str, Known]] = {
         "docs/job.md": _in_text("docs/job.md"),
     },
     "data format": {
-        "singa_dask/data/convert.py: READERS": _as(str, lambda: convert.READERS),
-        "singa_dask/data/convert.py: CONTENTS": _as(str, lambda: convert.CONTENTS),
-        "singa_dask/inference/sources.py: TABLES, ARRAYS": _as(str, lambda: {*sources.TABLES, *sources.ARRAYS}),
+        "singa_dask/data/convert.py: FORMATS": _as(str, lambda: convert.FORMATS),
         "singa_dask/cli/data.py": _in_text("singa_dask/cli/data.py"),
         "docs/data.md": _in_text("docs/data.md"),
     },
@@ -133,7 +124,7 @@ def names_of(kind: str) -> set[str]:
         "updater": lambda: [each.__name__ for each in updaters.BY_TYPE.values()],
         "activation": lambda: [each.__name__ for each in activation._KINDS.values()],
         "metric": lambda: set().union(*metrics.METRICS.values()),
-        "data format": lambda: convert.READERS,
+        "data format": lambda: convert.FORMATS,
     }
     return set(found[kind]())
 

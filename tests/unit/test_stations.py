@@ -46,8 +46,7 @@ class Planted:
         ("activation", "Planted", [(activation._KINDS, "PLANTED")], "layers/activation.py: _KINDS"),
         ("activation", "Planted", [(onnx._CONVERTERS, Planted)], "export/onnx.py: _CONVERTERS"),
         ("metric", "hinge", [(metrics.METRICS["values"], "hinge")], "algorithms/metrics.py: METRICS"),
-        ("data format", "xlsx", [(convert.READERS, "xlsx")], "data/convert.py: READERS"),
-        ("data format", "xlsx", [(convert.CONTENTS, "xlsx")], "data/convert.py: CONTENTS"),
+        ("data format", "xlsx", [(convert.FORMATS, "xlsx")], "data/convert.py: FORMATS"),
     ],
 )
 def test_what_is_planted_in_one_registry_is_missed_in_all_others(kind, name, registries, known, monkeypatch):

@@ -7,12 +7,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from singa_dask.data.columns import MAX_RANK, Channels, X, Y
 from singa_dask.data.schema import Reading, check_courses
-from singa_dask.data.sources.files import Rows, RowsBlock, check_sample, cut_rows
+from singa_dask.data.sources.files import Rows, RowsBlock, check_sample, cut_rows, find_files
+from singa_dask.data.sources.formats import ARRAYS, Format
 from singa_dask.data.sources.patches import Cutting, blocks_of
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.wanted import Wanted
@@ -73,22 +75,43 @@ def array_sources(
     files: Sequence[Path],
     wanted: Wanted,
     list_datasets: Callable[[Path], Layout],
-    find: Callable[[Path, str], Dataset | None],
     read_rows: ReadRows,
+    find: Callable[[Path, str], Dataset | None] | None = None,
 ) -> dict[str, Source]:
     """The source of each split of these files, "" for a single split.
 
-    list_datasets: all datasets of a file. find: one of them, or None. Raises DataError that names file and dataset.
+    list_datasets: all datasets of a file. find: one of them, or None, if that is faster than to list all. Raises
+    DataError that names file and dataset.
     """
+    wanted = wanted.renamed(lambda name: name.strip("/"))
     splits = {"": wanted} if wanted.names else guess(files[0], list_datasets(files[0]))
     if not wanted.x and wanted.names:
         raise DataError(f"{files[0]}: say which datasets are the features (--x).\n{listing(list_datasets(files[0]))}")
     return {
         split: _source(
-            f"{source}", files, replace(columns, split=wanted.split, cut=wanted.cut), list_datasets, find, read_rows
+            f"{source}", files, replace(columns, split=wanted.split, cut=wanted.cut), list_datasets, read_rows, find
         )
         for split, columns in splits.items()
     }
+
+
+def arrays_format(
+    name: str,
+    suffixes: Sequence[str],
+    list_datasets: Callable[[Path], Layout],
+    read_rows: ReadRows,
+    files_of: Callable[[str | Path, Sequence[str]], list[Path]] = find_files,
+    **installed: Any,
+) -> Format:
+    """The record of a format whose files hold arrays. files_of: of a source. installed: extra and modules."""
+
+    def read(source: str | Path, wanted: Wanted) -> dict[str, Source]:
+        return array_sources(source, files_of(source, suffixes), wanted, list_datasets, read_rows)
+
+    def contents(source: str | Path) -> str:
+        return listing(list_datasets(files_of(source, suffixes)[0]))
+
+    return Format(name, ARRAYS, suffixes, read, contents, **installed)
 
 
 def guess(path: Path, layout: Layout) -> dict[str, Wanted]:
@@ -150,8 +173,8 @@ def _source(
     files: Sequence[Path],
     wanted: Wanted,
     list_datasets: Callable[[Path], Layout],
-    find: Callable[[Path, str], Dataset | None],
     read_rows: ReadRows,
+    find: Callable[[Path, str], Dataset | None] | None,
 ) -> Source:
     split = {at: at or _date(files[0], list_datasets(files[0])) for at in wanted.split}
     names = tuple(dict.fromkeys((*wanted.names, *split.values())))
@@ -159,7 +182,7 @@ def _source(
     for path in files:
         layout = {}
         for column in names:
-            dataset = find(path, column)
+            dataset = list_datasets(path).get(column) if find is None else find(path, column)
             if dataset is None:
                 known = list_datasets(path)
                 raise NoDataset(f"{path}: has no dataset {column!r}. {_close(column, known)}{listing(known)}")

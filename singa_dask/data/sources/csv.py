@@ -16,6 +16,7 @@ from singa_dask.data.columns import Role
 from singa_dask.data.encoders import DATES
 from singa_dask.data.schema import Reading
 from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, need, reading, stamp_of
+from singa_dask.data.sources.formats import TABLE, Format
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.tables import TableColumn, check_distinct, choose, column_named, is_number, listing
 from singa_dask.data.sources.wanted import Names, Wanted
@@ -30,38 +31,27 @@ _BOM = b"\xef\xbb\xbf"
 _PACKED = {b"\x1f\x8b": "gunzip", b"BZ": "bunzip2", b"\xfd7": "unxz", b"(\xb5": "unzstd", b"PK": "unzip"}
 
 
-def load(
+def read(
     source: str | Path,
-    x: Names = None,
-    y: Names = None,
-    label: Names = None,
-    target: Names = None,
-    weight: str | int | None = None,
-    mask: str | int | None = None,
+    wanted: Wanted,
     drop: Names = None,
-    split: Names = None,
     category: Names = None,
     date: Names = None,
     types: Mapping[str, str] | None = None,
     header: bool | None = None,
     separator: str = ",",
 ) -> dict[str, Source]:
-    """The columns of a CSV file, of all files of a folder, or of those that match a pattern.
+    """The label "none" stands for none; by default it is the column named label, class, target or y, or the first one
+    if the file has no header, as in SINGA.
 
-    x: feature columns, by name or number (0 is the first, -1 the last); by default all others. They become one vector.
-    y, label, target: columns to predict; label and target are said to be classes or numbers; label "none" for none. By
-        default the column named label, class, target or y, or the first one if the file has no header, as in SINGA.
     drop: columns that are not read. category: columns that hold categories or the names of classes, even if they look
         like numbers. date: columns of dates that are not ISO 8601, as "column=%d.%m.%Y"; those with %z, or that end
         with Z or an offset, have a time zone. types: of columns, of `schema.TYPES`; by default the first lines tell.
-    split: columns that say which split a sample is in.
     header: whether the first line names the columns. By default it does if it holds one of the given names, or if one
         of its cells is text where the cell below is not.
     Raises DataError that names the line and the column.
     """
-    need("pyarrow.csv", "tables", "csv")
-    files = find_files(source, SUFFIXES)
-    wanted, categories = Wanted.of(x, y, label, target, weight, mask, split=split), Wanted.of(category).x
+    files, categories = find_files(source, SUFFIXES), Wanted.of(category).x
     dates = dict(entry.partition("=")[::2] for entry in Wanted.of(date).x)
     dialect = _dialect(files, header, separator, {*wanted.names, *categories, *dates})
     with _asking_for_separator(dialect):
@@ -131,13 +121,15 @@ def _source(
 
 def contents(source: str | Path, separator: str = ",", header: bool | None = None) -> str:
     """The columns of the first file, one a line. separator, header: as of `load`. Raises DataError."""
-    need("pyarrow.csv", "tables", "csv")
     path = find_files(source, SUFFIXES)[0]
     dialect = _dialect([path], header, separator, set())
     with _asking_for_separator(dialect):
         ranges = _ranges(path, dialect.has_header)
         listed = listing(CsvBlock(path, *next(ranges, (0, 0, 1)), dialect, {}, "").schema())
     return f"{listed}\n{dialect.question}".rstrip()
+
+
+FORMAT = Format("csv", TABLE, SUFFIXES, read, contents, "tables", ("pyarrow.csv",))
 
 
 @dataclass(frozen=True)

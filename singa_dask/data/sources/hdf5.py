@@ -17,48 +17,28 @@ import numpy as np
 from singa_dask.data.sources.arrays import Dataset, array_sources, listing, unwritten
 from singa_dask.data.sources.conventions import decoded, decoded_type, packing
 from singa_dask.data.sources.files import Rows, find_files, reading
-from singa_dask.data.sources.patches import Patches
+from singa_dask.data.sources.formats import ARRAYS, Format
 from singa_dask.data.sources.source import Source
-from singa_dask.data.sources.wanted import Names, Wanted
+from singa_dask.data.sources.wanted import Wanted
 from singa_dask.errors import DataError
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5", ".nxs")
 _REMEDY = "Is it a whole HDF5 file that no program is writing? Copy it again, or leave it out of --source."
 
 
-def load(
-    source: str | Path,
-    x: Names = None,
-    y: Names = None,
-    label: Names = None,
-    target: Names = None,
-    weight: str | None = None,
-    mask: str | None = None,
-    channels: str | None = None,
-    split: Names = None,
-    cut: Patches | None = None,
-    allow_virtual: bool = False,
-) -> dict[str, Source]:
-    """The datasets `x`, `y`, ... of an HDF5 file, of all files of a folder, or of those that match a pattern.
-
-    x, y, label, target, weight, mask: paths of datasets, such as "data/X"; a field of a compound dataset is
-        "table/field". label and target are y that is said to be classes or numbers. By default the datasets named x
-        and y, data and labels, and the like are read, and those of train/ and test/ as splits.
-    channels: of a sample of the features: "first", "last" or "none".
-    split: datasets that say which split a sample is in. cut: the samples are patches of the datasets.
-    allow_virtual: also read virtual datasets, external storage and external links, which can name any other file.
-    Several files are concatenated in the order of their names. Values are read later, block by block.
-    Raises DataError that names file and dataset.
-    """
-    wanted = Wanted.of(x, y, label, target, weight, mask, channels, split, cut).renamed(lambda name: name.strip("/"))
-    files = find_files(source, SUFFIXES)
+def read(source: str | Path, wanted: Wanted, allow_virtual: bool = False) -> dict[str, Source]:
+    """A field of a compound dataset is "table/field". allow_virtual: also read virtual datasets, external storage and
+    external links, which can name any other file."""
     find = partial(_find, allow_virtual=allow_virtual)
-    return array_sources(source, files, wanted, _list, find, _read)
+    return array_sources(source, find_files(source, SUFFIXES), wanted, _list, _read, find)
 
 
 def contents(source: str | Path) -> str:
     """The datasets of the first file, one a line. Raises DataError."""
     return listing(_list(find_files(source, SUFFIXES)[0]))
+
+
+FORMAT = Format("hdf5", ARRAYS, SUFFIXES, read, contents)
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from singa_dask.data.columns import Channels, Role
-from singa_dask.data.sources.files import BLOCK_NBYTES, check_sample, need, only_files, reading, stamp_of
+from singa_dask.data.sources.files import BLOCK_NBYTES, check_sample, only_files, reading, stamp_of
+from singa_dask.data.sources.formats import Format
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import DataError
 from singa_dask.files import FOLDER, kind_of
@@ -18,12 +19,13 @@ from singa_dask.files import FOLDER, kind_of
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 SPLITS = ("train", "validation", "test")
 _GREY = ("1", "L", "LA")
 _COLOUR = ("RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV")
 
 
-def load(
+def read(
     source: str | Path,
     resize: tuple[int, int] | int | str | None = None,
     *,
@@ -38,7 +40,6 @@ def load(
         image: new images to predict.
     Raises DataError that names the file.
     """
-    need("PIL.Image", "datasets", "images")
     folder = Path(source).expanduser().absolute()
     if form is not None and (folder.is_file() or not any(entry.is_dir() for entry in _entries(folder))):
         paths = [folder] if folder.is_file() else _images(folder)
@@ -58,6 +59,9 @@ def load(
         _, paths, labels = _members(folder / split, classes)
         found[split] = _source(folder / split, paths, labels, classes, all_of, bool(form or size))
     return found
+
+
+FORMAT = Format("images", (), SUFFIXES, read, extra="datasets", modules=("PIL.Image",))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from singa_dask.data.columns import Channels, Role
 from singa_dask.data.sources import kvfile_pb2 as messages
 from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, reading, stamp_of
+from singa_dask.data.sources.formats import Format
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import DataError
 
@@ -30,7 +31,7 @@ SPLIT_FILES = {"train": "train_data.bin", "test": "test_data.bin"}  # as SINGA's
 _SIZE = struct.Struct("<Q")
 
 
-def load(source: str | Path) -> dict[str, Source]:
+def read(source: str | Path) -> dict[str, Source]:
     """Images (uint8 or float32, channels first) and labels of kvfiles.
 
     source: a file, a pattern, or a folder with train_data.bin and test_data.bin, with shard.dat, or of such files.
@@ -42,6 +43,9 @@ def load(source: str | Path) -> dict[str, Source]:
     if any((folder / name).is_file() for name in SPLIT_FILES.values()):
         return {s: _load([folder / name]) for s, name in SPLIT_FILES.items() if (folder / name).is_file()}
     return {"": _load(find_files(source, SUFFIXES))}
+
+
+FORMAT = Format("kvfile", (), SUFFIXES, read)
 
 
 @dataclass(frozen=True)

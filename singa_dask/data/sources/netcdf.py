@@ -14,45 +14,15 @@ import numpy as np
 
 from singa_dask.data.origins import file_names
 from singa_dask.data.schema import course_of
-from singa_dask.data.sources.arrays import Dataset, array_sources, channels_by_dimensions, listing, plain_texts
+from singa_dask.data.sources.arrays import Dataset, arrays_format, channels_by_dimensions, plain_texts
 from singa_dask.data.sources.conventions import as_first, decoded, decoded_type, packing, valid_range
-from singa_dask.data.sources.files import Rows, find_files, need, reading
-from singa_dask.data.sources.patches import Patches
-from singa_dask.data.sources.source import Source
-from singa_dask.data.sources.wanted import Names, Wanted
+from singa_dask.data.sources.files import Rows, reading
 from singa_dask.errors import DataError
 
 logger = logging.getLogger(__name__)
 
 SUFFIXES = (".nc", ".nc4", ".cdf", ".netcdf")
 _REMEDY = "Is it a whole netCDF 4 file? Copy it again, or leave it out of --source."
-
-
-def load(
-    source: str | Path,
-    x: Names = None,
-    y: Names = None,
-    label: Names = None,
-    target: Names = None,
-    weight: str | None = None,
-    mask: str | None = None,
-    channels: str | None = None,
-    split: Names = None,
-    cut: Patches | None = None,
-) -> dict[str, Source]:
-    """The variables `x`, `y`, ... of netCDF files; options as of `hdf5.load`. The first dimension is the samples, and
-    the names of the others tell where the channels are. Raises DataError."""
-    need("xarray", "fields", "netcdf")
-    need("h5netcdf", "fields", "netcdf")
-    wanted = Wanted.of(x, y, label, target, weight, mask, channels, split, cut).renamed(lambda name: name.strip("/"))
-    return array_sources(source, find_files(source, SUFFIXES), wanted, _list, lambda p, n: _list(p).get(n), _read)
-
-
-def contents(source: str | Path) -> str:
-    """The datasets of the first file, one a line. Raises DataError."""
-    need("xarray", "fields", "netcdf")
-    need("h5netcdf", "fields", "netcdf")
-    return listing(_list(find_files(source, SUFFIXES)[0]))
 
 
 @dataclass(frozen=True)
@@ -205,3 +175,7 @@ def _packing(variable: Any) -> dict[str, Any]:
         ends = (limits + np.array([-0.5, 0.5])) * how["scale_factor"] + how.get("add_offset", 0.0)
         attributes["valid_range"] = np.sort(ends)
     return packing(attributes, variable.dtype)
+
+
+# The first dimension is the samples, and the names of the others tell where the channels are.
+FORMAT = arrays_format("netcdf", SUFFIXES, _list, _read, extra="fields", modules=("xarray", "h5netcdf"))

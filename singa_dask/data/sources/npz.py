@@ -12,39 +12,13 @@ from typing import IO
 
 import numpy as np
 
-from singa_dask.data.sources.arrays import Dataset, array_sources, listing
-from singa_dask.data.sources.files import MAX_BLOCK_NBYTES, Rows, find_files, reading
-from singa_dask.data.sources.patches import Patches
-from singa_dask.data.sources.source import Source
-from singa_dask.data.sources.wanted import Names, Wanted
+from singa_dask.data.sources.arrays import Dataset, arrays_format
+from singa_dask.data.sources.files import MAX_BLOCK_NBYTES, Rows, reading
 from singa_dask.errors import DataError
 
-SUFFIXES = (".npz",)
 _REMEDY = "Write it with numpy.savez, or copy it again."
 _SUFFIX = ".npy"
 _LOCAL_HEADER_NBYTES = 30
-
-
-def load(
-    source: str | Path,
-    x: Names = None,
-    y: Names = None,
-    label: Names = None,
-    target: Names = None,
-    weight: str | None = None,
-    mask: str | None = None,
-    channels: str | None = None,
-    split: Names = None,
-    cut: Patches | None = None,
-) -> dict[str, Source]:
-    """The arrays `x`, `y`, ... of .npz files; options as of `hdf5.load`. Nothing is unpickled. Raises DataError."""
-    wanted = Wanted.of(x, y, label, target, weight, mask, channels, split, cut)
-    return array_sources(source, find_files(source, SUFFIXES), wanted, _list, lambda p, n: _list(p).get(n), _read)
-
-
-def contents(source: str | Path) -> str:
-    """The datasets of the first file, one a line. Raises DataError."""
-    return listing(_list(find_files(source, SUFFIXES)[0]))
 
 
 @contextmanager
@@ -126,3 +100,6 @@ def _stored(path: Path, info: zipfile.ZipInfo, place: int, nbytes: int) -> bytes
         name, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
         file.seek(name + extra + place, io.SEEK_CUR)
         return file.read(nbytes)
+
+
+FORMAT = arrays_format("npz", (".npz",), _list, _read)

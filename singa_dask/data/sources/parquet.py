@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from singa_dask.data.sources.files import BLOCK_NBYTES, MAX_BLOCK_NBYTES, find_files, need, reading, stamp_of
+from singa_dask.data.sources.formats import TABLE, Format
 from singa_dask.data.sources.source import Source
 from singa_dask.data.sources.tables import TableColumn, choose, listing
 from singa_dask.data.sources.wanted import Names, Wanted
@@ -21,27 +22,9 @@ _REMEDY = "Is it a whole Parquet file? Copy it again, or leave it out of --sourc
 _BATCH_ROWS = 1 << 16
 
 
-def load(
-    source: str | Path,
-    x: Names = None,
-    y: Names = None,
-    label: Names = None,
-    target: Names = None,
-    weight: str | None = None,
-    mask: str | None = None,
-    drop: Names = None,
-    split: Names = None,
-) -> dict[str, Source]:
-    """The columns of a Parquet file, of all files of a folder, or of those that match a pattern.
-
-    x: feature columns; by default all others. They become one vector, or are one column of lists of equal length.
-    y, label, target: columns to predict; label and target are said to be classes or numbers. By default the column
-        named label, class, target or y. drop: columns that are not read.
-    split: columns that say which split a sample is in.
-    Folders such as kind=a are a column, as in Hive. The index of pandas is not a column.
-    Raises DataError that names file and column.
-    """
-    need("pyarrow.parquet", "tables", "parquet")
+def read(source: str | Path, wanted: Wanted, drop: Names = None) -> dict[str, Source]:
+    """The features may be one column of lists of equal length. drop: columns that are not read. Folders such as kind=a
+    are a column, as in Hive. The index of pandas is not a column."""
     files = find_files(source, SUFFIXES)
     root = Path(source).expanduser().absolute()
     hive = [_hive(path, root) for path in files]
@@ -52,7 +35,7 @@ def load(
             raise DataError(f"{path}: its folders name the columns {[*keys]}, but those of {files[0]} {[*hive[0]]}.")
     columns = {name: _describe(kind) for name, kind in schemas[0].items()}
     columns |= dict.fromkeys(hive[0], TableColumn("text"))
-    chosen = choose(str(source), columns, Wanted.of(x, y, label, target, weight, mask, split=split), drop)
+    chosen = choose(str(source), columns, wanted, drop)
     vectors = [name for name in chosen.x if columns[name].kind.startswith("vector")]
     if vectors and len(chosen.x) > 1:
         raise DataError(
@@ -86,9 +69,11 @@ def load(
 
 def contents(source: str | Path) -> str:
     """The columns of the first file, one a line. Raises DataError."""
-    need("pyarrow.parquet", "tables", "parquet")
     schema = _schema(find_files(source, SUFFIXES)[0])
     return listing({name: _describe(kind) for name, kind in schema.items()})
+
+
+FORMAT = Format("parquet", TABLE, SUFFIXES, read, contents, "tables", ("pyarrow.parquet",))
 
 
 @dataclass(frozen=True)

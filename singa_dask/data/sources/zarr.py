@@ -15,17 +15,13 @@ import numpy as np
 from singa_dask.data.schema import course_of
 from singa_dask.data.sources.arrays import (
     Dataset,
-    array_sources,
+    arrays_format,
     channels_by_dimensions,
-    listing,
     plain_texts,
     unwritten,
 )
 from singa_dask.data.sources.conventions import KEYS, decoded, decoded_type, packing
-from singa_dask.data.sources.files import Rows, need, reading
-from singa_dask.data.sources.patches import Patches
-from singa_dask.data.sources.source import Source
-from singa_dask.data.sources.wanted import Names, Wanted
+from singa_dask.data.sources.files import Rows, reading
 from singa_dask.errors import DataError
 from singa_dask.files import FOLDER, check_regular, kind_of, read_text
 
@@ -43,36 +39,11 @@ MOST_LISTED = 4096
 _REMEDY = "Is it a whole Zarr store? Copy it again, or leave it out of --source."
 
 
-def load(
-    source: str | Path,
-    x: Names = None,
-    y: Names = None,
-    label: Names = None,
-    target: Names = None,
-    weight: str | None = None,
-    mask: str | None = None,
-    channels: str | None = None,
-    split: Names = None,
-    cut: Patches | None = None,
-) -> dict[str, Source]:
-    """The arrays `x`, `y`, ... of a Zarr store; options as of `hdf5.load`. Names of dimensions tell where the channels
-    are. Raises DataError."""
-    need("zarr", "fields", "zarr")
-    wanted = Wanted.of(x, y, label, target, weight, mask, channels, split, cut).renamed(lambda name: name.strip("/"))
-    return array_sources(source, _find_stores(source), wanted, _list, lambda p, n: _list(p).get(n), _read)
-
-
-def contents(source: str | Path) -> str:
-    """The datasets of the first file, one a line. Raises DataError."""
-    need("zarr", "fields", "zarr")
-    return listing(_list(_find_stores(source)[0]))
-
-
 def _is_store(path: Path) -> bool:
     return path.is_dir() and any((path / mark).exists() for mark in _MARKS)
 
 
-def _find_stores(source: str | Path) -> list[Path]:
+def _find_stores(source: str | Path, _: Sequence[str]) -> list[Path]:
     path = Path(source).expanduser().absolute()
     if (kind := kind_of(path)) not in (None, FOLDER):
         raise DataError(f"{path}: is {kind}, not a Zarr store, which is a folder. Check --source.")
@@ -232,3 +203,6 @@ def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
 def _values(array: Any, index: tuple[slice, ...]) -> np.ndarray:
     values = np.asarray(array[index])
     return plain_texts(values) if values.dtype.kind in "SUTO" else decoded(values, _packing(array))
+
+
+FORMAT = arrays_format("zarr", (".zarr",), _list, _read, _find_stores, extra="fields", modules=("zarr",))

@@ -76,7 +76,7 @@ def test_arrays_that_need_no_conversion(tmp_path):
 def test_hdf5_files_converted_and_in_place(tmp_path):
     with h5py.File(tmp_path / "seg.h5", "w") as file:
         file["images"], file["masks"] = X, Y
-    source = hdf5.load(tmp_path / "seg.h5", x="images", y="masks")[""]
+    source = hdf5.FORMAT.load(tmp_path / "seg.h5", x="images", y="masks")[""]
     assert column(write(source, tmp_path / "s")).classes == 3
     found = index(source, tmp_path / "p").column("y")
     assert (found.role, found.shape, found.classes) == (Role.LABEL, (6, 5), 3)

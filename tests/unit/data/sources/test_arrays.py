@@ -41,7 +41,7 @@ def store(path: Path, version: int, names: tuple[str, ...] = ()) -> Path:
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("names", [("time", "band", "lat", "lon"), ()])
 def test_dimensions_of_zarr_arrays_tell_the_channels(tmp_path, version, names):
-    source = zarr_source.load(store(tmp_path / "a.zarr", version, names))[""]
+    source = zarr_source.FORMAT.load(store(tmp_path / "a.zarr", version, names))[""]
     assert (source.x, source.y) == (("X",), ("y",))
     assert source.channels == ({"X": Channels.FIRST} if names else {})
 
@@ -49,7 +49,7 @@ def test_dimensions_of_zarr_arrays_tell_the_channels(tmp_path, version, names):
 def test_zarr_stores_are_concatenated_and_texts_are_labels(tmp_path):
     for name in ("b", "a"):
         store(tmp_path / name, 3)
-    source = zarr_source.load(tmp_path, x="data/X", label="kinds")[""]
+    source = zarr_source.FORMAT.load(tmp_path, x="data/X", label="kinds")[""]
     assert source.roles == {"kinds": Role.LABEL}
     assert read_all(source)["kinds"].tolist() == ["u", "v"] * 30
 
@@ -89,7 +89,7 @@ def test_zarr_codecs_that_may_run_code_are_refused_by_name(tmp_path, monkeypatch
         (path / ".zmetadata").write_text(json.dumps(whole))
     message = rf"a\.zarr: kinds is stored with the codec '{codec}', .*one of .*blosc, .*vlen-utf8"
     rows = files.Rows(path, 0, 30, "")
-    for call in (zarr_source.load, zarr_source.contents, lambda path: zarr_source._read(rows, ["kinds"])):
+    for call in (zarr_source.FORMAT.load, zarr_source.FORMAT.listing, lambda path: zarr_source._read(rows, ["kinds"])):
         with pytest.raises(DataError, match=message):
             call(path)
     assert not (tmp_path / "ran").exists()
@@ -105,14 +105,14 @@ def test_zarr_codecs_in_shards_are_known_too(tmp_path, consolidated):
     assert '"zstd"' in path.read_text()
     path.write_text(path.read_text().replace('"zstd"', '"numcodecs.pickle"'))
     with pytest.raises(DataError, match=r"a\.zarr: x is stored with the codec 'numcodecs.pickle'"):
-        zarr_source.load(store)
+        zarr_source.FORMAT.load(store)
 
 
 @pytest.mark.timeout(20, method="signal", func_only=True)
 @pytest.mark.parametrize("name", [".zgroup", ".zattrs", "kinds/.zarray", "kinds/.zattrs"])
 def test_a_pipe_among_the_metadata_of_a_zarr_store_is_refused(tmp_path, name):
     put("fifo", store(tmp_path / "a.zarr", 2) / name)
-    for call in (zarr_source.load, zarr_source.contents):
+    for call in (zarr_source.FORMAT.load, zarr_source.FORMAT.listing):
         with pytest.raises(DataError, match=r"a\.zarr: .*it is a pipe, not a file"):
             call(tmp_path / "a.zarr")
 
@@ -131,7 +131,7 @@ def test_a_pipe_among_the_metadata_of_a_zarr_store_is_refused(tmp_path, name):
 def test_zarr_arrays_of_every_usual_codec_are_read(tmp_path, version, x, y):
     path = write_file("zarr", tmp_path / "a.zarr", {"x": {"data": X, **x}, "y": {"data": Y, **y}}, version=version)
     zarr.open_group(str(path)).attrs["codecs"] = [{"id": "pickle"}]  # of the user's, and no codec
-    for values, expected in zip(read_all(zarr_source.load(path)[""]).values(), (X, Y), strict=True):
+    for values, expected in zip(read_all(zarr_source.FORMAT.load(path)[""]).values(), (X, Y), strict=True):
         np.testing.assert_array_equal(values, expected)
 
 
@@ -157,10 +157,10 @@ def nc(tmp_path: Path) -> Path:
 
 
 def test_netcdf_variables_are_decoded_and_dimensions_tell_the_channels(nc):
-    source = netcdf.load(nc)[""]
+    source = netcdf.FORMAT.load(nc)[""]
     assert (source.x, source.y, source.channels) == (("x",), ("y",), {"x": Channels.FIRST})
     np.testing.assert_array_equal(read_all(source)["x"], X)
-    source = netcdf.load(nc, x=["x", "z"], y="name", channels="last")[""]
+    source = netcdf.FORMAT.load(nc, x=["x", "z"], y="name", channels="last")[""]
     assert source.channels == {"x": Channels.LAST, "z": Channels.LAST}
     found = read_all(source)
     assert found["name"].tolist() == ["a", "bc"] * 15
@@ -170,13 +170,13 @@ def test_netcdf_variables_are_decoded_and_dimensions_tell_the_channels(nc):
 
 def test_netcdf_variables_along_other_dimensions_do_not_fit(nc):
     with pytest.raises(DataError, match="samples of x are along 'time', but those of other along 'station'"):
-        netcdf.load(nc, x="x", y="other")
+        netcdf.FORMAT.load(nc, x="x", y="other")
 
 
 def test_netcdf_3_is_refused(tmp_path):
     (tmp_path / "f.nc").write_bytes(b"CDF\x01" + bytes(40))
     with pytest.raises(DataError, match="nccopy -k nc4"):
-        netcdf.load(tmp_path / "f.nc", x="x")
+        netcdf.FORMAT.load(tmp_path / "f.nc", x="x")
 
 
 @pytest.mark.parametrize(
@@ -200,9 +200,9 @@ def test_names_of_dimensions_tell_the_channels(names, channels):
 def test_pickled_objects_are_not_read(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.array([{}, {}]), y=np.ones(2))
     with pytest.raises(DataError, match="x holds pickled objects"):
-        npz.load(tmp_path / "a.npz", x="x")
+        npz.FORMAT.load(tmp_path / "a.npz", x="x")
 
 
 def test_test_samples_of_an_archive_may_have_texts(tmp_path):
     np.savez(tmp_path / "a.npz", x_train=X, y_train=Y, x_test=X[:3], y_test=np.array(["a", "b", "a"]))
-    assert read_all(npz.load(tmp_path / "a.npz")["test"])["y_test"].tolist() == ["a", "b", "a"]
+    assert read_all(npz.FORMAT.load(tmp_path / "a.npz")["test"])["y_test"].tolist() == ["a", "b", "a"]

@@ -19,7 +19,7 @@ from singa_dask.errors import DataError
 
 
 def loaded(tmp_path: Path, text: str, **options) -> Source:
-    return csv.load(write_file("csv", tmp_path / "t.csv", text), **options)[""]
+    return csv.FORMAT.load(write_file("csv", tmp_path / "t.csv", text), **options)[""]
 
 
 DAY, NOON = datetime(1970, 1, 3), datetime(1970, 1, 1, 12)
@@ -159,8 +159,13 @@ def test_another_separator_is_asked_for(tmp_path, separator, written, options, f
         with pytest.raises(DataError, match=rf"line 2 has 2 columns.*{asked}"):
             loaded(tmp_path, text.replace(".", ","), **options)
     write_file("csv", tmp_path / "t.csv", text)
-    assert re.search(asked, csv.contents(tmp_path / "t.csv", wrong))
-    assert csv.contents(tmp_path / "t.csv", separator).split()[2:] == ["age", "number", "sick", "integer"]
+    assert re.search(asked, csv.FORMAT.listing(tmp_path / "t.csv", separator=wrong))
+    assert csv.FORMAT.listing(tmp_path / "t.csv", separator=separator).split()[2:] == [
+        "age",
+        "number",
+        "sick",
+        "integer",
+    ]
 
 
 def test_a_given_name_in_the_first_line_makes_it_a_header(tmp_path):
@@ -172,10 +177,10 @@ def test_a_given_name_in_the_first_line_makes_it_a_header(tmp_path):
 def test_several_files_have_the_same_header(tmp_path):
     for name, text in (("b.csv", "a,y\n3,4\n"), ("a.csv", "a,y\n1,2\n")):
         (tmp_path / name).write_text(text)
-    assert read_all(csv.load(tmp_path / "*.csv")[""])["a"].tolist() == [1, 3]
+    assert read_all(csv.FORMAT.load(tmp_path / "*.csv")[""])["a"].tolist() == [1, 3]
     (tmp_path / "c.csv").write_text("y,a\n1,2\n")
     with pytest.raises(DataError, match=r"c\.csv: its first line does not name the same columns as that of .*a\.csv"):
-        csv.load(tmp_path)
+        csv.FORMAT.load(tmp_path)
 
 
 WIDE = [f"c{i}" for i in range(3_000)]
@@ -223,7 +228,7 @@ def test_faults_of_csv_files_name_the_line(tmp_path, monkeypatch, text, options,
     path = write_file("csv", tmp_path / "t.csv", text)
     monkeypatch.setattr(csv, "BLOCK_NBYTES", block_nbytes)
     with pytest.raises(DataError, match=fault) as refused:
-        read_all(csv.load(path, **options)[""])
+        read_all(csv.FORMAT.load(path, **options)[""])
     assert len(str(refused.value)) < 1500
 
 

@@ -9,7 +9,7 @@ import pytest
 import zarr
 from support.sources import CONTENT, read_all, record_proto, write_file
 
-from singa_dask.data.convert import CONTENTS, READERS, shard_files
+from singa_dask.data.convert import FORMATS, shard_files
 from singa_dask.data.sources import files, hdf5, images, kvfile, npz, parquet
 from singa_dask.errors import ConfigError, DataError
 
@@ -43,13 +43,13 @@ RECORD = record_proto(PIXELS[0], 1)
 )  # fmt: skip
 def test_blocks_have_a_limited_size_and_whole_chunks(tmp_path, monkeypatch, kind, content, options, limits, sizes):
     path = write_file(kind, tmp_path / f"f.{kind}", content, **options)
-    expected = read_all(READERS[kind](path)[""])
+    expected = read_all(FORMATS[kind].load(path)[""])
     for module in (files, parquet, images, kvfile):
         monkeypatch.setattr(module, "BLOCK_NBYTES", limits[0])
     for module in (files, parquet, npz):
         monkeypatch.setattr(module, "MAX_BLOCK_NBYTES", limits[1])
     monkeypatch.setattr(parquet, "_BATCH_ROWS", 3)
-    source = READERS[kind](path)[""]
+    source = FORMATS[kind].load(path)[""]
     assert [len(next(iter(block.read().values()))) for block in source.blocks] == sizes
     for name, values in read_all(source).items():
         np.testing.assert_array_equal(values, expected[name])
@@ -71,7 +71,7 @@ def test_blocks_have_a_limited_size_and_whole_chunks(tmp_path, monkeypatch, kind
 )
 def test_usual_names_need_no_options(tmp_path, kind, names, found):
     content = {name: np.zeros((4, 2) if name.lower().split("/")[-1][0] != "y" else 4) for name in names}
-    made = READERS[kind](write_file(kind, tmp_path / "f", content))
+    made = FORMATS[kind].load(write_file(kind, tmp_path / "f", content))
     assert {split: (source.x, source.y) for split, source in made.items()} == found
 
 
@@ -80,7 +80,7 @@ def test_other_names_are_listed_with_an_example(tmp_path, names):
     content = {name: np.zeros((4, 5 - place)) for place, name in enumerate(names)}
     path = write_file("hdf5", tmp_path / "f.h5", content)
     with pytest.raises(DataError, match=r"\(--x\)") as caught:
-        hdf5.load(path)
+        hdf5.FORMAT.load(path)
     assert all(f"  {name}" in str(caught.value) for name in names)
     assert f"--x {names[0]} --y {names[-1]}" in str(caught.value) and "float64 (4, 5)" in str(caught.value)
 
@@ -166,7 +166,7 @@ PACKED = {"x": {"data": EVEN, "chunks": (50, 180), "compression": "gzip"}}
 )
 def test_damaged_values_are_noticed(tmp_path, kind, content, options, says):
     path = write_file(kind, tmp_path / f"f.{kind}", content, **options)
-    source = READERS[kind](path)[""]
+    source = FORMATS[kind].load(path)[""]
     largest = max([path, *path.rglob("*")], key=lambda file: file.is_file() and file.stat().st_size)
     data = bytearray(largest.read_bytes())
     data[len(data) // 2 : len(data) // 2 + 64] = b"\xff" * 64
@@ -178,7 +178,7 @@ def test_damaged_values_are_noticed(tmp_path, kind, content, options, says):
 @pytest.mark.parametrize("kind", ["csv", "hdf5", "npz"])
 def test_files_that_shrink_or_vanish_are_noticed(tmp_path, kind):
     path = write_file(kind, tmp_path / "f", CONTENT[kind])
-    source = READERS[kind](path)[""]
+    source = FORMATS[kind].load(path)[""]
     write_file(kind, path, {name: values[:1] for name, values in CONTENT[kind].items()})
     with pytest.raises(DataError, match=r"has changed since|was truncated"):
         read_all(source)
@@ -187,17 +187,17 @@ def test_files_that_shrink_or_vanish_are_noticed(tmp_path, kind):
         read_all(source)
 
 
-@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize("kind", FORMATS)
 def test_keys_of_blocks_change_with_the_file(tmp_path, kind):
     path = write_file(kind, tmp_path / f"f.{kind}", CONTENT[kind])
-    before = [block.key for block in READERS[kind](path)[""].blocks]
-    assert before == [block.key for block in READERS[kind](path)[""].blocks]
+    before = [block.key for block in FORMATS[kind].load(path)[""].blocks]
+    assert before == [block.key for block in FORMATS[kind].load(path)[""].blocks]
     for file in (path, *path.rglob("*")):
         os.utime(file, (1, 1))
-    assert before != [block.key for block in READERS[kind](path)[""].blocks]
+    assert before != [block.key for block in FORMATS[kind].load(path)[""].blocks]
 
 
-@pytest.mark.parametrize("kind", [*READERS, "text"])
+@pytest.mark.parametrize("kind", [*FORMATS, "text"])
 def test_missing_files_are_refused(tmp_path, kind):
     with pytest.raises(DataError, match="nowhere"):
         shard_files(kind, tmp_path / "out", source=tmp_path / "nowhere")
@@ -209,12 +209,12 @@ def test_missing_files_are_refused(tmp_path, kind):
 def test_missing_files_are_told_apart(tmp_path, monkeypatch, source, says):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=says):
-        hdf5.load(source, x="x")
+        hdf5.FORMAT.load(source, x="x")
 
 
-@pytest.mark.parametrize("kind", CONTENTS)
+@pytest.mark.parametrize("kind", [name for name, each in FORMATS.items() if each.contents])
 def test_contents_are_listed(tmp_path, kind):
-    listed = CONTENTS[kind](write_file(kind, tmp_path / f"f.{kind}", CONTENT[kind]))
+    listed = FORMATS[kind].listing(write_file(kind, tmp_path / f"f.{kind}", CONTENT[kind]))
     assert all(f"  {name} " in listed for name in CONTENT[kind])
 
 
@@ -231,4 +231,4 @@ def test_contents_are_listed(tmp_path, kind):
 def test_a_missing_library_names_the_extra(tmp_path, monkeypatch, kind, module, extra):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(DataError, match=rf"{module} is not installed.*pip install '\.\[{extra}\]'"):
-        READERS[kind](tmp_path)
+        FORMATS[kind].load(tmp_path)

@@ -65,7 +65,7 @@ def path(tmp_path: Path) -> Path:
     ],
 )
 def test_datasets_are_read_as_they_lie(path, name, values):
-    source = hdf5.load(path, x=name)[""]
+    source = hdf5.FORMAT.load(path, x=name)[""]
     assert source.x == (name.rsplit("/", 1)[-1],) and source.y == ()
     np.testing.assert_array_equal(read_all(source)[source.x[0]], values)
 
@@ -74,7 +74,7 @@ def test_datasets_are_read_as_they_lie(path, name, values):
     ("name", "labels"), [("names", ["kæt", "dog"] * 25), ("codes", ["a", "bc"] * 25), ("kinds", [1, 0] * 25)]
 )
 def test_texts_and_enumerations_are_labels(path, name, labels):
-    source = hdf5.load(path, x="data/X", label=name)[""]
+    source = hdf5.FORMAT.load(path, x="data/X", label=name)[""]
     assert read_all(source)[name].tolist() == labels
     assert source.roles == {name: Role.LABEL}
     assert source.classes == ({"kinds": ("ant", "dog")} if name == "kinds" else {})
@@ -98,7 +98,7 @@ def test_small_files_share_a_block_in_the_order_of_their_names(tmp_path, monkeyp
         write_file("hdf5", tmp_path / f"run-{number:02d}.h5", content)
     monkeypatch.setattr(files, "BLOCK_NBYTES", 8 * 24)
     for where in (tmp_path, tmp_path / "run-*.h5"):
-        source = hdf5.load(where)[""]
+        source = hdf5.FORMAT.load(where)[""]
         assert [len(block.rows) for block in source.blocks] == [2, 1]
         assert read_all(source)["x"][:, 0].tolist() == [1] * 4 + [2] * 4 + [10] * 4
 
@@ -121,29 +121,29 @@ def test_small_files_share_a_block_in_the_order_of_their_names(tmp_path, monkeyp
 )
 def test_faults_name_the_dataset_and_the_way_out(path, options, fault):
     with pytest.raises(DataError, match=rf"f\.h5: .*{fault}"):
-        read_all(hdf5.load(path, **options)[""])
+        read_all(hdf5.FORMAT.load(path, **options)[""])
 
 
 @pytest.mark.parametrize("name", ["virtual", "elsewhere"])
 def test_virtual_datasets_are_read_if_allowed(path, name):
-    source = hdf5.load(path, x=name, allow_virtual=True)[""]
+    source = hdf5.FORMAT.load(path, x=name, allow_virtual=True)[""]
     np.testing.assert_array_equal(read_all(source)[name], NUMBERS)
     (path.parent / "g.h5").unlink()
     with pytest.raises(DataError, match=r"g\.h5 is missing|has no dataset 'elsewhere'"):
-        hdf5.load(path, x=name, allow_virtual=True)
+        hdf5.FORMAT.load(path, x=name, allow_virtual=True)
 
 
 @pytest.mark.parametrize(("values", "said"), [(FIELDS[:, :2], r"\(50, 2, 4, 5\)"), (FIELDS.astype("f8"), "float64")])
 def test_files_that_do_not_fit_name_file_and_dataset(path, tmp_path, values, said):
     write_file("hdf5", tmp_path / "h.h5", {"data/X": values})
     with pytest.raises(DataError, match=rf"h\.h5: data/X is .*{said}.*, but it is float32 \(50, .* in .*f"):
-        hdf5.load(tmp_path / "[fh].h5", x="data/X")
+        hdf5.FORMAT.load(tmp_path / "[fh].h5", x="data/X")
 
 
 def test_unknown_filters_name_the_plugin(path, monkeypatch):
     monkeypatch.setattr(h5py.h5z, "filter_avail", lambda code: False)
     with pytest.raises(DataError, match=r"data/X is compressed with .*pip install hdf5plugin"):
-        hdf5.load(path, x="data/X")
+        hdf5.FORMAT.load(path, x="data/X")
 
 
 # In place

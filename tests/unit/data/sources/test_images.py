@@ -63,14 +63,14 @@ def test_faults_of_image_folders_name_the_file(tmp_path, content, resize, fault)
 )
 def test_images_are_scaled(tmp_path, resize, shape):
     source = write_file("images", tmp_path / "f", {"ant/1.png": flat(7)})
-    found = read_all(images.load(source, resize=resize)[""])["x"]
+    found = read_all(images.FORMAT.load(source, resize=resize)[""])["x"]
     assert found.shape[1:] == shape and (found == 7).all()
 
 
 @pytest.mark.parametrize(("source", "rows"), [("new", 2), ("new/2.png", 1)])
 def test_new_images_need_no_classes_and_take_the_form_of_the_training_images(tmp_path, source, rows):
     write_file("images", tmp_path, {"new/1.png": flat(7, (8, 8)), "new/2.png": flat(9, (5, 5, 3))})
-    made = images.load(tmp_path / source, form=(4, 6, 3))[""]
+    made = images.FORMAT.load(tmp_path / source, form=(4, 6, 3))[""]
     found = read_all(made)
     assert (made.y, found["x"].shape, list(found)) == ((), (rows, 4, 6, 3), ["x"])
 
@@ -88,7 +88,7 @@ def records(values: np.ndarray = IMAGES) -> list[bytes]:
 
 @pytest.mark.parametrize("values", [IMAGES, IMAGES.astype("f4") / 7, IMAGES[:, 0], IMAGES[:, 0, 0]])
 def test_images_and_labels_are_read(tmp_path, values):
-    source = kvfile.load(write_kvfile(tmp_path / "train.bin", records(values)))[""]
+    source = kvfile.FORMAT.load(write_kvfile(tmp_path / "train.bin", records(values)))[""]
     found = read_all(source)
     np.testing.assert_array_equal(found["x"], values)
     assert found["x"].dtype == values.dtype
@@ -103,7 +103,7 @@ def test_records_may_be_flat_unpacked_wrapped_and_without_label(tmp_path):
     packed_shape = field(1, varint(2) + varint(1)) + floats
     wrapped = field(1, 0) + field(2, b"user") + field(5, record_proto(IMAGES[0], 3))
     for record, values in ((flat, IMAGES[0].ravel()), (packed_shape, [[0.5], [-2]]), (wrapped, IMAGES[0])):
-        found = read_all(kvfile.load(write_kvfile(tmp_path / "a.bin", [record]))[""])
+        found = read_all(kvfile.FORMAT.load(write_kvfile(tmp_path / "a.bin", [record]))[""])
         np.testing.assert_array_equal(found["x"][0], values)
         assert ("y" in found) == (record is wrapped)
 
@@ -119,7 +119,7 @@ def test_records_may_be_flat_unpacked_wrapped_and_without_label(tmp_path):
 def test_folders_are_read_as_singa_writes_them(tmp_path, names, splits):
     for name in names:
         write_kvfile(tmp_path / name, records())
-    assert {s: len(read_all(source)["x"]) for s, source in kvfile.load(tmp_path).items()} == splits
+    assert {s: len(read_all(source)["x"]) for s, source in kvfile.FORMAT.load(tmp_path).items()} == splits
 
 
 GOOD = record_proto(IMAGES[0], 1)
@@ -143,6 +143,6 @@ GOOD = record_proto(IMAGES[0], 1)
     ],
 )
 def test_damaged_records_are_named(tmp_path, others, fault):
-    source = kvfile.load(write_kvfile(tmp_path / "a.bin", [GOOD, *others]))[""]
+    source = kvfile.FORMAT.load(write_kvfile(tmp_path / "a.bin", [GOOD, *others]))[""]
     with pytest.raises(DataError, match=rf"a\.bin: {fault}"):
         read_all(source)

@@ -31,7 +31,7 @@ LISTS = pd.DataFrame({"target": [0.5, 1.5]})
 
 
 def test_columns_are_series_without_the_index(tmp_path):
-    source = parquet.load(write_file("parquet", tmp_path / "t.parquet", FRAME))[""]
+    source = parquet.FORMAT.load(write_file("parquet", tmp_path / "t.parquet", FRAME))[""]
     assert source.table and source.x == ("f", "i", "kind", "text", "when", "price") and source.y == ("label",)
     found = source.blocks[0].read()
     assert set(found) == {*FRAME}
@@ -52,7 +52,7 @@ def test_columns_are_series_without_the_index(tmp_path):
     ],
 )
 def test_columns_are_chosen_by_name_or_number(tmp_path, options, x, y, roles):
-    source = parquet.load(write_file("parquet", tmp_path / "t.parquet", FRAME), **options)[""]
+    source = parquet.FORMAT.load(write_file("parquet", tmp_path / "t.parquet", FRAME), **options)[""]
     assert (source.x, source.y, source.roles) == (x, y, roles)
     assert set(source.blocks[0].read()) == {*x, *y}
 
@@ -61,14 +61,14 @@ def test_columns_are_chosen_by_name_or_number(tmp_path, options, x, y, roles):
 def test_lists_of_one_length_are_vectors(tmp_path, kind):
     rows = [[1, 2, 3], [4, 5, 6]]
     pq.write_table(pa.table({"v": pa.array(rows, kind), "target": [0.5, 1.5]}), tmp_path / "t.parquet")
-    source = parquet.load(tmp_path / "t.parquet")[""]
+    source = parquet.FORMAT.load(tmp_path / "t.parquet")[""]
     assert not source.table
     np.testing.assert_array_equal(source.blocks[0].read()["v"], rows)
 
 
 def test_folders_may_name_a_column(tmp_path):
     FRAME[["f", "kind", "label"]].to_parquet(tmp_path / "t", partition_cols=["kind"])
-    source = parquet.load(tmp_path / "t")[""]
+    source = parquet.FORMAT.load(tmp_path / "t")[""]
     assert source.x == ("f", "kind")
     found = read_all(source)
     assert found["kind"].tolist() == ["u"] * 20 + ["v"] * 20
@@ -89,7 +89,7 @@ def test_folders_may_name_a_column(tmp_path):
 )
 def test_faults_name_the_column_and_the_way_out(tmp_path, frame, fault):
     with pytest.raises(DataError, match=fault):
-        read_all(parquet.load(write_file("parquet", tmp_path / "t.parquet", frame))[""])
+        read_all(parquet.FORMAT.load(write_file("parquet", tmp_path / "t.parquet", frame))[""])
 
 
 @pytest.mark.parametrize(
@@ -103,4 +103,4 @@ def test_files_that_do_not_fit_are_named(tmp_path, frame, fault):
     write_file("parquet", tmp_path / "a.parquet", FRAME[["f", "label"]])
     write_file("parquet", tmp_path / "b.parquet", frame)
     with pytest.raises(DataError, match=rf"b\.parquet: {fault}"):
-        parquet.load(tmp_path)
+        parquet.FORMAT.load(tmp_path)
