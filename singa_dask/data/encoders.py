@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.ingest.facts import Facts, Kind
-from singa_dask.data.ingest.series import as_texts, encode_series
+from singa_dask.data.ingest.values import as_texts, encode_series
 from singa_dask.errors import DataError, nearest
 
 KINDS = ("number", "onehot", "ordinal", "date", "zoned date", "timedelta")

@@ -13,6 +13,7 @@ import numpy as np
 from singa_dask.data.columns import MASK, WEIGHT, Column, Role, stored_dtype
 from singa_dask.data.flat_hdf5 import contiguous_range
 from singa_dask.data.folders import replace_folder
+from singa_dask.data.ingest.assemble import Measured, Written, batch_rows, finish
 from singa_dask.data.ingest.facts import Summary
 from singa_dask.data.ingest.layout import Layout, make_layout
 from singa_dask.data.ingest.options import Encoding, Splits
@@ -25,7 +26,6 @@ from singa_dask.data.shards import open_untrusted
 from singa_dask.data.sources.conventions import packing
 from singa_dask.data.sources.files import RowsBlock
 from singa_dask.data.sources.source import Source
-from singa_dask.data.writer import Measured, Written, batch_rows, finish
 from singa_dask.errors import DataError, NotFinite
 
 _CONVERT = "Leave out --in-place: the samples are then copied into shards."

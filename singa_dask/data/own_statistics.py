@@ -12,9 +12,8 @@ from singa_dask.data.columns import Column, Role
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.plan import StreamConf, own_windows
 from singa_dask.data.shards import ShardFolder
-from singa_dask.data.statistics import Statistics
+from singa_dask.data.statistics import Statistics, mask_of
 from singa_dask.data.windows import own_spans
-from singa_dask.data.writer import mask_of
 
 _NBYTES = 16 << 20  # read at a time
 
@@ -43,11 +42,6 @@ def with_statistics(column: Column, manifest: Manifest, conf: StreamConf, length
 
 def _read(shards: ShardFolder, names: list[str], spans: list[tuple[int, int]], at_a_time: int) -> Iterator[list[Any]]:
     """Rows of these columns, and None in place of those without a name."""
-    starts = shards.manifest.shard_starts
     for begin, end in spans:
-        while begin < end:
-            shard = int(np.searchsorted(starts, begin, side="right")) - 1
-            stop = min(end, begin + at_a_time, int(starts[shard + 1]))
-            rows = slice(begin - int(starts[shard]), stop - int(starts[shard]))
-            yield [shards.reader(shard).column(name)[rows] if name else None for name in names]
-            begin = stop
+        for reader, rows in shards.rows(begin, end, at_a_time):
+            yield [reader.column(name)[rows] if name else None for name in names]

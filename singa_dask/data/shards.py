@@ -6,7 +6,7 @@ import hashlib
 import math
 import mmap
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import h5py
@@ -108,6 +108,15 @@ class ShardFolder:
             if reader is None:
                 reader = self._readers[index] = ShardReader(self.manifest, index)
             return reader
+
+    def rows(self, first: int, last: int, most: int = 1 << 62) -> Iterator[tuple[ShardReader, slice]]:
+        """Where the samples [first, last) are: the shards and the places in them, at most so many at a time."""
+        starts = self.manifest.shard_starts
+        while first < last:
+            shard = int(np.searchsorted(starts, first, side="right")) - 1
+            stop = min(last, first + most, int(starts[shard + 1]))
+            yield self.reader(shard), slice(first - int(starts[shard]), stop - int(starts[shard]))
+            first = stop
 
     def check(self) -> None:
         """Open every shard, to find bad files before the first step. Raises DataError."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from singa_dask.data.columns import Column
+from singa_dask.data.columns import Channels, Column, Role
 
 # N samples, D values of a sample
 
@@ -88,3 +89,15 @@ class Statistics:
         with h5py.File(path, "w") as file:
             file.create_dataset("mean", data=self.mean.astype("<f4").reshape(shape))
             file.create_dataset("std", data=np.where(std > 0, std, 1).astype("<f4").reshape(shape))
+
+
+def mask_of(column: Column, columns: Sequence[Column], arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """What the mask among the arrays of these columns says of each value of a target: (n, values); None if there is no
+    mask, or none that fits."""
+    mask = next((other for other in columns if other.role is Role.MASK), None)
+    if mask is None or column.role is not Role.TARGET or column.values % mask.values:
+        return None
+    own, channels = arrays[mask.name].reshape(-1, mask.values), column.values // mask.values
+    if column.channels is Channels.FIRST:
+        return np.tile(own, (1, channels))
+    return np.repeat(own, channels, axis=1)

@@ -311,14 +311,10 @@ def _blocks(ranges: Sequence[tuple[int, int]], rows: int) -> Iterator[list[tuple
 
 
 def _read(shards: ShardFolder, column: Column, first: int, last: int) -> Iterator[np.ndarray]:
-    starts, window = shards.manifest.shard_starts, shards.manifest.window
-    while first < last:
-        shard = int(np.searchsorted(starts, first, side="right")) - 1
-        start, stop = first - int(starts[shard]), min(last, int(starts[shard + 1])) - int(starts[shard])
-        reader = shards.reader(shard)
-        reader.check_windows(np.arange(start // window, -(-stop // window)))
-        yield reader.column(column.name)[start:stop]
-        first += stop - start
+    window = shards.manifest.window
+    for reader, rows in shards.rows(first, last):
+        reader.check_windows(np.arange(rows.start // window, -(-rows.stop // window)))
+        yield reader.column(column.name)[rows]
 
 
 def channels_last(values: np.ndarray, column: Column) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.columns import Column, Role, X, Y
+from singa_dask.data.columns import Column, Role
 from singa_dask.data.convert import FORMATS
 from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.data.resolve import resolve
@@ -52,9 +52,7 @@ def blocks_of(
             f"Name a dataset for each of the input layers {', '.join(layers)}: {' '.join('--x NAME' for _ in layers)}."
         )
         raise ConfigError(Problem("--x", f"the net has {len(layers)} input layers", ", ".join(source.x), hint))
-    own = {name: X if len(source.x) == 1 else name for name in source.x}
-    own |= {name: Y if len(source.y) == 1 else name for name in source.y}
-    dimensions = {name: source.reading.dimensions.get(column, "") for name, column in own.items()}
+    dimensions = {name: source.reading.dimensions.get(column, "") for name, column in source.stored.items()}
     named = replace(source.reading, dimensions=dimensions)
     return [FileBlock(block, source.x, source.y, source.table, source.classes, named) for block in source.blocks]
 

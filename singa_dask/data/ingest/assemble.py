@@ -1,24 +1,37 @@
-"""The second pass: one task takes its rows of every part, encodes them, and writes a shard."""
+"""The second pass: one task takes its rows of every part, encodes them, and writes a shard; then the manifest."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 
-from singa_dask.data.columns import IDENTITY
-from singa_dask.data.flat_hdf5 import read_at
+from singa_dask.data.columns import IDENTITY, NUMBERED, Column, Role
+from singa_dask.data.flat_hdf5 import create, read_at, write_at
+from singa_dask.data.folders import sync
 from singa_dask.data.ingest.facts import Kind
 from singa_dask.data.ingest.layout import Layout, Part
-from singa_dask.data.ingest.shuffle import permutation
+from singa_dask.data.ingest.shuffle import batches, permutation
 from singa_dask.data.ingest.stage import TABLE_DTYPES, unwritable
-from singa_dask.data.manifest import Shard
-from singa_dask.data.statistics import Statistics
-from singa_dask.data.writer import Written, shard_name, write_shard
+from singa_dask.data.manifest import MANIFEST_FILE, STATISTICS_FILE, Manifest, Shard
+from singa_dask.data.schema import Schema
+from singa_dask.data.shards import window_hash
+from singa_dask.data.statistics import Statistics, mask_of
 from singa_dask.errors import DataError, reason
 
+logger = logging.getLogger(__name__)
+
+BATCH_NBYTES = 1 << 20
+MAX_NAMES_SHOWN = 5
+# A shard and the statistics of its columns.
+Written = tuple[Shard, dict[str, Statistics]]
 # Of a key of permutation, next to those of stage.py.
 ASSEMBLY = 2
 
@@ -149,3 +162,158 @@ def _read_table(layout: Layout, part: Part, descriptor: int, row: int, target: n
 def _read_into(descriptor: int, part: Part, name: str, row: int, target: np.ndarray) -> None:
     if target.size:
         read_at(descriptor, part.pieces[name].offset + row * (target.nbytes // len(target)), target)
+
+
+def shard_name(index: int) -> str:
+    """The file of a shard."""
+    return f"shard-{index:05d}.h5"
+
+
+def batch_rows(columns: Sequence[Column], window: int) -> int:
+    """How many samples are worked on at a time: whole windows."""
+    return window * max(1, BATCH_NBYTES // (window * sum(column.nbytes for column in columns)))
+
+
+class Measured:
+    """The hashes of the windows, and the statistics of the columns, of samples that come one after the other."""
+
+    def __init__(self, columns: Sequence[Column], window: int) -> None:
+        self.hashes: list[str] = []
+        self.statistics = {column.name: Statistics.none(column.values) for column in columns}
+        self._columns, self._window = columns, window
+
+    def add(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """The next samples, which are whole windows but for the last ones: (n, *shape) by column."""
+        weight = next((arrays[of.name].reshape(-1) for of in self._columns if of.role is Role.WEIGHT), None)
+        for column in self._columns:
+            if column.role not in NUMBERED:
+                of_samples = None if column.role is Role.WEIGHT else weight
+                own = Statistics.of(arrays[column.name], of_samples, mask_of(column, self._columns, arrays))
+                self.statistics[column.name] = self.statistics[column.name].merge(own)
+        for start in range(0, len(arrays[self._columns[0].name]), self._window):
+            rows = slice(start, start + self._window)
+            self.hashes.append(window_hash(arrays[column.name][rows] for column in self._columns))
+
+
+def write_shard(
+    path: Path,
+    columns: Sequence[Column],
+    arrays: Mapping[str, np.ndarray],
+    order: np.ndarray | None,
+    window: int,
+    *,
+    durable: bool = True,
+) -> Written:
+    """Write one shard, and return it with the statistics of its columns.
+
+    arrays: (samples, *shape) of the column's type, by column. order: in which the shard has the samples; None for as
+        they are.
+    Raises DataError if the disk is full.
+    """
+    samples, nbytes = len(arrays[columns[0].name]), sum(column.nbytes for column in columns)
+    free = shutil.disk_usage(path.parent).free
+    if free < samples * nbytes:
+        needed = f"needs {samples * nbytes:,} bytes, but only {free:,} are free on its disk"
+        raise DataError(f"{path}: {needed}. Make room.")
+    measured = Measured(columns, window)
+    with h5py.File(path, "w", alignment_threshold=1, alignment_interval=64) as hdf5:
+        kinds = {column.name: np.dtype(column.dtype).newbyteorder("<") for column in columns}
+        places = {of.name: create(hdf5, of.name, (samples, *of.shape), kinds[of.name]) for of in columns}
+    step = batch_rows(columns, window)
+    streams = [batches(arrays[column.name], order, step) for column in columns]
+    try:
+        with open(path, "r+b", buffering=0) as file:
+            for number, rows in enumerate(zip(*streams, strict=True)):
+                measured.add({column.name: own for column, own in zip(columns, rows, strict=True)})
+                for column, own in zip(columns, rows, strict=True):
+                    write_at(file.fileno(), places[column.name] + number * step * column.nbytes, own)
+            if durable:
+                os.fsync(file.fileno())
+    except OSError as error:
+        raise DataError(f"{path}: could not be written ({error.strerror}). Is the disk full?") from error
+    return Shard(path.name, samples, tuple(measured.hashes)), measured.statistics
+
+
+def finish(
+    folder: Path,
+    schema: Schema,
+    window: int,
+    shards: Sequence[Written],
+    *,
+    order: str,
+    notes: Sequence[str] = (),
+    trains: bool = True,
+    in_place: bool = False,
+    durable: bool = True,
+) -> None:
+    """Write statistics and manifest of shards that lie in `folder`. schema: without statistics. trains: whether the
+    samples are for training.
+
+    Raises DataError if all weights are 0.
+    """
+    statistics = shards[0][1]
+    for _, other in shards[1:]:
+        statistics = {name: found.merge(other[name]) for name, found in statistics.items()}
+    described = [
+        column if column.role in NUMBERED else statistics[column.name].in_column(column) for column in schema.columns
+    ]
+    for column in described:
+        if column.role is Role.WEIGHT and not any(column.mean):
+            raise DataError(f"column {column.name!r}: the weights of all samples are 0. At least one must count.")
+    total = sum(shard.samples for shard, _ in shards)
+    fitted = "; ".join([f"mean and deviation: the {total:,} samples of these shards", *filter(None, [schema.fitted])])
+    manifest = Manifest(
+        total,
+        replace(schema, columns=tuple(described), fitted=fitted),
+        window,
+        tuple(shard for shard, _ in shards),
+        order,
+        in_place,
+        (
+            *notes,
+            *(_constant(described) if trains and total > 1 else ()),
+            *(_loses_digits(column) for column in described if _is_far_from_zero(column)),
+        ),
+        folder,
+    )
+    features = manifest.features
+    statistics[features.name].write(folder / STATISTICS_FILE, features.shape)
+    (folder / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
+    if durable:
+        sync(folder / STATISTICS_FILE)
+        sync(folder / MANIFEST_FILE)
+
+
+def _constant(columns: Sequence[Column]) -> list[str]:
+    """What to say of features and targets that have the same value in all samples."""
+    notes = []
+    for column in columns:
+        same = [place for place, std in enumerate(column.std) if std == 0]
+        if column.role not in (Role.FEATURE, Role.TARGET) or not same:
+            continue
+        names = [column.names[place] if column.names else str(place) for place in same[:MAX_NAMES_SHOWN]]
+        shown = ", ".join(names) + (", ..." if len(same) > MAX_NAMES_SHOWN else "")
+        whole = column.num_statistics == 1
+        which = "" if whole else f": {len(same)} of {column.num_statistics} values ({shown})"
+        notes.append(f"column {column.name!r} is constant in the training samples{which}")
+        logger.warning("%s. Leave it out unless new samples differ.", notes[-1])
+    return notes
+
+
+def _is_far_from_zero(column: Column) -> bool:
+    """Whether float32, in which nets compute, cannot tell the values of a column apart. Columns of a table are float32
+    already."""
+    wide = column.dtype in ("float64", "int64") or bool(column.names)
+    return wide and column.role in (Role.FEATURE, Role.TARGET) and any(map(_is_far, column.mean, column.std))
+
+
+def _is_far(mean: float, std: float) -> bool:
+    return 0 < std < abs(mean) * 2.0**-20
+
+
+def _loses_digits(column: Column) -> str:
+    far = [name for name, *moments in zip(column.names, column.mean, column.std, strict=False) if _is_far(*moments)]
+    return (
+        f"column {', '.join(far) or column.name!r} has values far from 0 that differ little, such as times. Nets "
+        "compute in float32, which cannot tell them apart: subtract their mean before"
+    )

@@ -23,8 +23,7 @@ from singa_dask.data.labelled import courses_of, in_order, is_labelled, variable
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.schema import Reading
 from singa_dask.data.sources.patches import NUMBER, Cutting, Patches, Tile
-from singa_dask.data.sources.source import Source
-from singa_dask.data.sources.wanted import THE_DATE
+from singa_dask.data.sources.source import THE_DATE, Source
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
 logger = logging.getLogger(__name__)

@@ -138,14 +138,16 @@ class ColumnFacts:
     @property
     def first_missing(self) -> int:
         """The number of the first sample whose value is missing."""
-        pairs = zip(self.starts, self.blocks, strict=True)
-        return next(start + facts.first_missing for start, facts in pairs if facts.missing)
+        return self._first("missing")
 
     @property
     def first_infinite(self) -> int:
         """The number of the first sample whose value is infinite."""
+        return self._first("infinite")
+
+    def _first(self, what: str) -> int:
         pairs = zip(self.starts, self.blocks, strict=True)
-        return next(start + facts.first_infinite for start, facts in pairs if facts.infinite)
+        return next(start + getattr(facts, f"first_{what}") for start, facts in pairs if getattr(facts, what))
 
     def counts(self) -> Counter | None:
         """How often each value is in the training rows, 0 included; None if they are too many."""

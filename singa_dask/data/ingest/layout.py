@@ -11,21 +11,23 @@ from pathlib import Path
 
 import numpy as np
 
-from singa_dask.data.columns import MASK, WEIGHT, Column, Role, X, Y
+from singa_dask.data.columns import IDENTITY, MASK, WEIGHT, Column, Role, X
 from singa_dask.data.encoders import Encoders
 from singa_dask.data.ingest.arrays import answers_column, factor_column, features_column
 from singa_dask.data.ingest.facts import ColumnFacts, Kind, Piece, Summary
 from singa_dask.data.ingest.fit import check_encoders, fit_encoders
-from singa_dask.data.ingest.like import columns_like
+from singa_dask.data.ingest.options import Encoding
 from singa_dask.data.ingest.stage import StagePlan
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.origins import Origin, Origins
-from singa_dask.data.schema import Schema
+from singa_dask.data.schema import Schema, check_courses
 from singa_dask.data.sources.source import Source
-from singa_dask.data.writer import choose_window
-from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
 MAX_SHARDS = 100_000
+MAX_WINDOW_SAMPLES = 256
+MAX_WINDOW_NBYTES = 4 << 20
+WINDOWS_WANTED = 64
 SHARD_NBYTES = 64 << 20
 FEW_SHARDS = 1000
 SPLITS = ("train", "validation", "test")
@@ -130,14 +132,14 @@ def make_layout(
                 codes[encoder.column] = [encoder.recode(known.values or []) for known in facts[encoder.column].blocks]
     else:
         for name in source.x:
-            own = X if len(source.x) == 1 else name
+            own = source.stored[name]
             known = None if like is None else like.column(own)
             how = plan.encoding.fill_of(name)
             column = features_column(own, facts[name], source.channels.get(name), how, known)
             columns.append(replace(column, classes=source.classes.get(name)))
             pieces[own] = f"x/{name}"
     for name in source.y:
-        own = Y if len(source.y) == 1 else name
+        own = source.stored[name]
         column, recoded = answers_column(own, facts[f"y/{name}"], source, ordered=not plan.shuffle, notes=notes)
         if source.table and column.shape == ():
             column = replace(column, names=(name,))
@@ -199,6 +201,12 @@ def _part(
     )
 
 
+def choose_window(total: int, sample_nbytes: int) -> int:
+    """Samples per window, a power of two: at most 256 and 4 MiB, and small enough for 64 windows."""
+    most = min(MAX_WINDOW_SAMPLES, MAX_WINDOW_NBYTES // sample_nbytes, total // WINDOWS_WANTED)
+    return 1 << (max(1, most).bit_length() - 1)
+
+
 def _checked_window(window: int | None, total: int, nbytes: int) -> int:
     if window is not None and window < 1:
         raise ConfigError(Problem("window", "must be at least 1 sample", str(window)))
@@ -231,3 +239,50 @@ def _sample(plan: StagePlan, summaries: Sequence[Summary], column: ColumnFacts) 
         rows = np.linspace(0, summary.rows[0], count, endpoint=False).astype(np.int64)
         found.append(values[rows, facts.place].astype(np.float64))
     return np.concatenate(found)
+
+
+def prepared_like(source: Source, like: Manifest) -> tuple[Source, Encoding]:
+    """The source with the columns, roles and classes of a folder. Raises DataError for absent columns, and for samples
+    along other dimensions or coordinates."""
+    encoders, reading = like.encoders, like.schema.reading
+    for name, own in source.reading.dimensions.items():
+        if (trained := reading.dimensions.get(name)) and own != trained:
+            told = f"has samples along {own}, but in {_named(like)} along {trained}"
+            raise DataError(f"{source.name}: {name!r} {told}. Rename or transpose the dimensions.")
+    check_courses(reading.coordinates, source.reading.coordinates, source.name)
+    for encoder in encoders:
+        if encoder.column not in source.x:
+            hint = nearest(encoder.column, source.x)
+            raise DataError(f"column {encoder.column!r}: is not there, but {_named(like)} has it. {hint}")
+    classes, roles = dict(source.classes), dict(source.roles)
+    answers = [column for column in like.columns if column.role in (Role.LABEL, Role.TARGET)]
+    for name in source.y:
+        for column in answers:
+            if column.name == source.stored[name]:
+                roles[name] = column.role
+                if column.role is Role.LABEL and column.classes is not None:
+                    given = column.classes
+                    classes[name] = given if isinstance(given, tuple) else tuple(map(str, range(given)))
+    x = tuple(encoder.column for encoder in encoders) if encoders else source.x
+    encode = {encoder.column: encoder.kind for encoder in encoders if encoder.categorical}
+    return replace(source, x=x, classes=classes, roles=roles), Encoding(encode=encode)
+
+
+def columns_like(columns: Sequence[Column], like: Manifest) -> tuple[Column, ...]:
+    """The columns with the classes of the folder. Raises DataError if they differ in more than type and values."""
+    made = []
+    for column in columns:
+        if column.role in IDENTITY:
+            made.append(column)
+            continue
+        before = like.column(column.name)
+        for what in ("role", "shape", "channels", "names"):
+            ours, theirs = getattr(column, what), getattr(before, what)
+            if ours != theirs:
+                raise DataError(f"column {column.name!r}: has the {what} {ours}, but in {_named(like)} {theirs}.")
+        made.append(replace(column, classes=before.classes))
+    return tuple(made)
+
+
+def _named(like: Manifest) -> str:
+    return str(like.folder or "the training data")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from singa_dask.data.sources.wanted import THE_DATE
+from singa_dask.data.sources.source import THE_DATE
 from singa_dask.errors import ConfigError, Problem, nearest
 
 SHARES = ("validation", "test")

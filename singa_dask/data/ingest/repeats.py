@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 
 from singa_dask.data.columns import Role
 from singa_dask.data.folders import sync
-from singa_dask.data.ingest.run import Report, gather, run_here
+from singa_dask.data.ingest.run import Report, run_all
 from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.data.shards import ShardFolder
 
@@ -36,15 +35,8 @@ def note_repeats(folders: Mapping[str, Path], client: Any, report: Report, *, du
     if sum(manifest.total for manifest in manifests.values()) > MAX_SAMPLES:
         return
     shards = [(split, index) for split, manifest in manifests.items() for index in range(len(manifest.shards))]
-    calls = {place: partial(shard_hashes, folders[split], index) for place, (split, index) in enumerate(shards)}
-    if client is None:
-        found = run_here(calls, report)
-    else:
-
-        def submit(places: Sequence[int]) -> list[Any]:
-            return [client.submit(calls[place], pure=False) for place in places]
-
-        found = gather(client, submit, report, {place: f"shard {index}" for place, (_, index) in enumerate(shards)})
+    told = {place: f"shard {index}" for place, (_, index) in enumerate(shards)}
+    found = run_all(shard_hashes, folders, dict(enumerate(shards)), client, report, told)
     hashes = {
         split: np.sort(np.concatenate([found[place] for place, (own, _) in enumerate(shards) if own == split]))
         for split in folders
@@ -62,9 +54,9 @@ def note_repeats(folders: Mapping[str, Path], client: Any, report: Report, *, du
                 sync(folders[split] / MANIFEST_FILE)
 
 
-def shard_hashes(folder: Path, index: int) -> np.ndarray:
+def shard_hashes(folders: Mapping[str, Path], split: str, index: int) -> np.ndarray:
     """A hash of the features, labels and targets of each sample of a shard: (samples,) uint64."""
-    manifest = Manifest.load(folder)
+    manifest = Manifest.load(folders[split])
     reader = ShardFolder(manifest).reader(index)
     hashes = np.zeros(reader.shard.samples, np.uint64)
     for place, column in enumerate(column for column in manifest.columns if column.role in COMPARED):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import queue
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -119,24 +119,36 @@ def run_here(tasks: Mapping[int, Callable[[], Any]], report: Report) -> dict[int
             done[index] = task()
             report(index, done[index])
         return done
-    left = iter(tasks.items())
-    running: dict[Future, int] = {}
     with ThreadPoolExecutor(threads()) as pool:
+        running = {pool.submit(task): index for index, task in tasks.items()}
         try:
-            while True:
-                for index, task in left:
-                    running[pool.submit(task)] = index
-                    if len(running) > threads():
-                        break
-                if not running:
-                    return done
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    index = running.pop(future)
-                    done[index] = future.result()
-                    report(index, done[index])
+            for future in as_completed(running):
+                index = running[future]
+                done[index] = future.result()
+                report(index, done[index])
         finally:
             for future in running:
                 future.cancel()
+    return done
+
+
+def run_all(
+    function: Callable[..., Any],
+    shared: Any,
+    tasks: Mapping[int, tuple],
+    client: Any,
+    report: Report,
+    names: Mapping[int, str],
+) -> dict[int, Any]:
+    """The results of function(shared, *task) by index, from threads of this process or from a cluster."""
+    if client is None:
+        return run_here({index: partial(function, shared, *task) for index, task in tasks.items()}, report)
+    (sent,) = client.scatter([shared], broadcast=True, hash=False)
+
+    def submit(indices: Sequence[int]) -> list[Any]:
+        return [client.submit(function, sent, *tasks[index], pure=False) for index in indices]
+
+    return gather(client, submit, report, names)
 
 
 def gather(

@@ -13,11 +13,10 @@ import numpy as np
 
 from singa_dask.data.ingest.facts import Kind
 from singa_dask.data.ingest.options import GROUPS, SHARES, Splits
-from singa_dask.data.ingest.series import DAY, decoded, encode_series
 from singa_dask.data.ingest.shuffle import share_rows
+from singa_dask.data.ingest.values import DAY, decoded, encode_series
 from singa_dask.data.sources.arrays import SPLITS
-from singa_dask.data.sources.source import Source
-from singa_dask.data.sources.wanted import THE_DATE
+from singa_dask.data.sources.source import THE_DATE, Source
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
 TRAIN, VALIDATION, TEST = range(3)

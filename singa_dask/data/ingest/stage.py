@@ -23,11 +23,10 @@ from singa_dask.data.containers import dense
 from singa_dask.data.flat_hdf5 import write_at
 from singa_dask.data.ingest.arrays import channels_of
 from singa_dask.data.ingest.facts import Facts, Kind, Piece, Summary
-from singa_dask.data.ingest.labels import encode_answers, encode_array
 from singa_dask.data.ingest.options import Encoding
-from singa_dask.data.ingest.series import CHECKED_NBYTES, as_texts, encode_series
 from singa_dask.data.ingest.shuffle import batches, permutation
 from singa_dask.data.ingest.splits import Rules
+from singa_dask.data.ingest.values import CHECKED_NBYTES, as_texts, encode_answers, encode_array, encode_series
 from singa_dask.data.sources.patches import NUMBER
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import DataError, disk_full, no_room

@@ -18,21 +18,19 @@ from typing import Any
 from singa_dask.data.columns import NAME_RULE, Role, is_name
 from singa_dask.data.dask_client import check_client
 from singa_dask.data.folders import check_free, remove_leftovers, replace_folder, sync
-from singa_dask.data.ingest.assemble import assemble, assembled
+from singa_dask.data.ingest.assemble import Written, assemble, finish
 from singa_dask.data.ingest.facts import Summary
-from singa_dask.data.ingest.layout import SPLITS, Layout, make_layout
-from singa_dask.data.ingest.like import prepared_like
+from singa_dask.data.ingest.layout import SPLITS, Layout, make_layout, prepared_like
 from singa_dask.data.ingest.options import MAX_CATEGORIES, Encoding, Splits
 from singa_dask.data.ingest.progress import Bar
 from singa_dask.data.ingest.repeats import note_repeats
-from singa_dask.data.ingest.run import Function, call_all, gather, run_here
+from singa_dask.data.ingest.run import Function, call_all, run_all
 from singa_dask.data.ingest.splits import Rules, check_columns, limited
 from singa_dask.data.ingest.stage import StagePlan, stage, unwritable
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.origins import Origins, write_files
 from singa_dask.data.shared_files import SharedFiles, check_shared
 from singa_dask.data.sources.source import Source, files_of
-from singa_dask.data.writer import Written, finish, shard_name
 from singa_dask.errors import ConfigError, DataError, NotFinite, Problem
 from singa_dask.temporary import in_use
 
@@ -276,36 +274,19 @@ class _Work:
         )
         digest = hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
         folders = {split: self.path / f"shards-{digest}" / SPLITS[split] for split in splits}
-        tasks = [(split, index) for split in splits for index in range(layout.nshards[split])]
+        tasks = [(folders[split], split, index) for split in splits for index in range(layout.nshards[split])]
         bar.begin("writing", len(tasks))
-        results: dict[int, Written] = {}
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
 
-        def report(place: int, result: Written, new: bool = True) -> None:
-            bar.advance(result[0].samples, result[0].samples * nbytes, new=new)
+        def report(_: int, written: Written) -> None:
+            bar.advance(written[0].samples, written[0].samples * nbytes)
 
-        for place, (split, index) in enumerate(tasks):
-            if (result := assembled(folders[split] / shard_name(index))) is not None:
-                results[place] = result
-                report(place, result, False)
-        left = {place: task for place, task in enumerate(tasks) if place not in results}
-        if client is None:
-            calls = {
-                place: partial(assemble, layout, folders[split], split, index, durable)
-                for place, (split, index) in left.items()
-            }
-            results |= run_here(calls, report)
-        elif left:
-            shared = client.scatter(layout, broadcast=True, hash=False)
-
-            def submit(places: Sequence[int]) -> list[Any]:
-                wanted = [tasks[place] for place in places]
-                return [client.submit(assemble, shared, folders[s], s, i, durable, pure=False) for s, i in wanted]
-
-            results |= gather(client, submit, report, {place: f"shard {index}" for place, (_, index) in left.items()})
+        calls = {place: (*task, durable) for place, task in enumerate(tasks)}
+        names = {place: f"shard {index}" for place, (_, _, index) in enumerate(tasks)}
+        results = run_all(assemble, layout, calls, client, report, names)
         for split, folder in folders.items():
-            found = [results[place] for place, (own, _) in enumerate(tasks) if own == split]
+            found = [results[place] for place, (_, own, _) in enumerate(tasks) if own == split]
             for path in (*folder.glob("shard-*.json"), *folder.glob("shard-*.moments")):
                 path.unlink()
             order = layout.order if split == 0 else f"{layout.order}, {SPLITS[split]}"

@@ -16,8 +16,7 @@ from singa_dask.data.schema import Reading, check_courses
 from singa_dask.data.sources.files import Rows, RowsBlock, check_sample, cut_rows, find_files
 from singa_dask.data.sources.formats import ARRAYS, Format
 from singa_dask.data.sources.patches import Cutting, blocks_of
-from singa_dask.data.sources.source import Source
-from singa_dask.data.sources.wanted import Wanted
+from singa_dask.data.sources.source import Source, Wanted
 from singa_dask.errors import DataError, nearest
 
 logger = logging.getLogger(__name__)

@@ -17,9 +17,8 @@ from singa_dask.data.encoders import DATES
 from singa_dask.data.schema import Reading
 from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, need, reading, stamp_of
 from singa_dask.data.sources.formats import TABLE, Format
-from singa_dask.data.sources.source import Source
+from singa_dask.data.sources.source import Names, Source, Wanted
 from singa_dask.data.sources.tables import TableColumn, check_distinct, choose, column_named, is_number, listing
-from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
 
 SUFFIXES = (".csv", ".tsv", ".txt")
@@ -323,12 +322,14 @@ class CsvBlock:
                 return self._mixes_zones(name)
         return DataError(f"{self.path}: the lines from {self.line} on cannot be read ({error}). Correct the file.")
 
+    def _cells(self, name: str) -> Iterator[tuple[int, str]]:
+        """The cells of a column as they are written, with the numbers of their lines."""
+        place, text = self.dialect.names.index(name), self._bytes(self.stop).decode(errors="replace")
+        return ((line, cells[place]) for line, cells in _rows(text, self.dialect.separator, self.line))
+
     def _not_a(self, name: str) -> DataError:
         """The error for the first text in a column of numbers."""
-        place = self.dialect.names.index(name)
-        text = self._bytes(self.stop).decode(errors="replace")
-        rows = _rows(text, self.dialect.separator, self.line)
-        line, cell = next((line, cells[place]) for line, cells in rows if not _is_value(cells[place]))
+        line, cell = next((line, cell) for line, cell in self._cells(name) if not _is_value(cell))
         return DataError(
             f"{self.path}: line {line}, column {name!r}: {cell!r} is not a number. Correct it, say --category {name} "
             f"if the column holds categories, or --drop {name}."
@@ -336,9 +337,7 @@ class CsvBlock:
 
     def _mixes_zones(self, name: str) -> DataError:
         """The error for the first date that has a time zone where others have none, or the reverse."""
-        place = self.dialect.names.index(name)
-        rows = _rows(self._bytes(self.stop).decode(errors="replace"), self.dialect.separator, self.line)
-        found = [(line, cells[place], _is_zoned(cells[place])) for line, cells in rows]
+        found = [(line, cell, _is_zoned(cell)) for line, cell in self._cells(name)]
         dates = [date for date in found if date[2] is not None]
         expected = {"date": False, "zoned date": True}.get(self.types.get(name, ""), dates[0][2])
         line, cell, zoned = next(date for date in dates if date[2] is not expected)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from singa_dask.data.sources.files import need
-from singa_dask.data.sources.source import Source
-from singa_dask.data.sources.wanted import Wanted
+from singa_dask.data.sources.source import Source, Wanted
 
 # What can be chosen of a table, and of arrays.
 TABLE = ("x", "y", "label", "target", "weight", "mask", "split")

@@ -18,8 +18,7 @@ from singa_dask.data.sources.arrays import Dataset, array_sources, listing, unwr
 from singa_dask.data.sources.conventions import decoded, decoded_type, packing
 from singa_dask.data.sources.files import Rows, find_files, reading
 from singa_dask.data.sources.formats import ARRAYS, Format
-from singa_dask.data.sources.source import Source
-from singa_dask.data.sources.wanted import Wanted
+from singa_dask.data.sources.source import Source, Wanted
 from singa_dask.errors import DataError
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5", ".nxs")

@@ -12,9 +12,8 @@ from typing import Any
 
 from singa_dask.data.sources.files import BLOCK_NBYTES, MAX_BLOCK_NBYTES, find_files, need, reading, stamp_of
 from singa_dask.data.sources.formats import TABLE, Format
-from singa_dask.data.sources.source import Source
+from singa_dask.data.sources.source import Names, Source, Wanted
 from singa_dask.data.sources.tables import TableColumn, choose, listing
-from singa_dask.data.sources.wanted import Names, Wanted
 from singa_dask.errors import DataError
 
 SUFFIXES = (".parquet", ".parq", ".pq")

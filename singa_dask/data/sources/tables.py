@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from singa_dask.data.columns import Role
-from singa_dask.data.sources.wanted import Names, Wanted
+from singa_dask.data.sources.source import Names, Wanted
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
 LABEL_NAMES = ("label", "labels", "class", "target", "y")

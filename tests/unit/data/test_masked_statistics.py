@@ -13,8 +13,7 @@ from singa_dask.cli import main
 from singa_dask.data.columns import Channels, Column, Role
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.plan import StreamConf, own_windows
-from singa_dask.data.statistics import Statistics
-from singa_dask.data.writer import mask_of
+from singa_dask.data.statistics import Statistics, mask_of
 from singa_dask.estimators.new import write_job
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.driver import train

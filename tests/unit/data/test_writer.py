@@ -12,7 +12,7 @@ from support.shards import write_shards
 from singa_dask import load, shard
 from singa_dask.data import Manifest, ShardFolder, shard_files
 from singa_dask.data.ingest import collections
-from singa_dask.data.writer import choose_window
+from singa_dask.data.ingest.layout import choose_window
 from singa_dask.errors import ConfigError, DataError
 
 
