@@ -34,15 +34,20 @@ def frame(graph: Graph, layer: Layer, x: str) -> str:
 
 def last_step(graph: Graph, layer: Layer, x: str, lengths: str | None = None) -> str:
     """(T B, ...) -> (B, ...)."""
-    if lengths is not None:
-        hint = "Build the net without store_conf.lengths, for sequences of one length."
-        raise layer.problem("reads the last steps of sequences of different lengths, which is not exported", hint=hint)
+    _refuse_lengths(layer, lengths)
     steps = graph.by_step(x, as_onnx(graph.net.shapes[layer.name]))
     return graph.add("Gather", [steps, graph.constant("last", np.int64(-1))], axis=0)
 
 
-def reverse(graph: Graph, layer: Layer, x: str) -> str:
+def _refuse_lengths(layer: Layer, lengths: str | None) -> None:
+    if lengths is not None:
+        hint = "Build the net without store_conf.lengths, for sequences of one length."
+        raise layer.problem("reads the last steps of sequences of different lengths, which is not exported", hint=hint)
+
+
+def reverse(graph: Graph, layer: Layer, x: str, lengths: str | None = None) -> str:
     """(T B, ...), the last step first."""
+    _refuse_lengths(layer, lengths)
     shape = as_onnx(graph.net.shapes[layer.name])
     bounds = {"from_last": -1, "to_first": np.iinfo(np.int64).min, "along_steps": 0, "backwards": -1}
     names = [graph.constant(name, np.array([value], np.int64)) for name, value in bounds.items()]

@@ -48,9 +48,9 @@ _FIELDS: dict[Range, str] = {
         weight_decay delta base_lr gamma step_lr LinearProto.final_lr CosineProto.final_lr random_skip sequence
         lookahead horizon series_start cropsize pad pad_x pad_y pad_z output_pad workspace_byte_limit knorm
         concate_dim slice_dim min_delta
-        min_lr class_weight clip_norm pos_weight
+        min_lr class_weight clip_norm pos_weight num_kv_heads
     """,
-    ABOVE_ZERO: "InverseTProto.final_lr div_factor final_div_factor epsilon max_value",
+    ABOVE_ZERO: "InverseTProto.final_lr div_factor final_div_factor epsilon max_value rotary_base",
     NOT_ZERO: "std_value RGBImageProto.scale",
     FRACTION: """
         rho beta1 beta2 momentum dropout_ratio validation_share ReduceOnPlateauProto.factor warmup_factor rise

@@ -73,6 +73,8 @@ class LayerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     kPositionalEmbedding: _ClassVar[LayerType]
     kTransposedConvolution: _ClassVar[LayerType]
     kUpsampling: _ClassVar[LayerType]
+    kClassToken: _ClassVar[LayerType]
+    kSelect: _ClassVar[LayerType]
     kCudnnConv: _ClassVar[LayerType]
     kCudnnPool: _ClassVar[LayerType]
     kCudnnLRN: _ClassVar[LayerType]
@@ -166,6 +168,8 @@ kAttention: LayerType
 kPositionalEmbedding: LayerType
 kTransposedConvolution: LayerType
 kUpsampling: LayerType
+kClassToken: LayerType
+kSelect: LayerType
 kCudnnConv: LayerType
 kCudnnPool: LayerType
 kCudnnLRN: LayerType
@@ -383,7 +387,7 @@ class ClusterProto(_message.Message):
     def __init__(self, nworker_groups: _Optional[int] = ..., nserver_groups: _Optional[int] = ..., nworkers_per_group: _Optional[int] = ..., nservers_per_group: _Optional[int] = ..., nworkers_per_procs: _Optional[int] = ..., nservers_per_procs: _Optional[int] = ..., workspace: _Optional[str] = ..., server_worker_separate: bool = ..., sync_freq: _Optional[int] = ..., max_staleness: _Optional[int] = ..., one_behind: bool = ..., bucket_size: _Optional[int] = ..., codec: _Optional[_Union[ClusterProto.Codec, str]] = ..., sparsity: _Optional[float] = ..., min_workers: _Optional[int] = ..., server_replicas: _Optional[int] = ..., start_port: _Optional[int] = ..., share_memory: bool = ..., poll_time: _Optional[int] = ...) -> None: ...
 
 class LayerProto(_message.Message):
-    __slots__ = ("name", "type", "user_type", "srclayers", "include", "exclude", "share_src_blobs", "unroll_len", "unroll_index", "unroll_conn_type", "shift", "unroll_source", "num_instances", "share_params", "partition_dim", "partition_id", "num_partitions", "store_conf", "lmdbdata_conf", "mnist_conf", "rgbimage_conf", "sharddata_conf", "char_rnn_conf", "onehot_conf", "activation_conf", "convolution_conf", "dropout_conf", "dummy_conf", "innerproduct_conf", "lrn_conf", "pooling_conf", "rbm_conf", "relu_conf", "softmax_conf", "gru_conf", "embedding_conf", "bm_conf", "softmaxloss_conf", "argsort_conf", "concate_conf", "slice_conf", "split_conf", "rnn_dummy_conf", "rnn_conf", "lstm_conf", "leakyrelu_conf", "elu_conf", "globalpooling_conf", "layernorm_conf", "groupnorm_conf", "attention_conf", "positionalembedding_conf", "upsampling_conf", "reshape_conf", "gelu_conf", "mseloss_conf", "maeloss_conf", "huberloss_conf", "bceloss_conf", "user_conf", "param")
+    __slots__ = ("name", "type", "user_type", "srclayers", "include", "exclude", "share_src_blobs", "unroll_len", "unroll_index", "unroll_conn_type", "shift", "unroll_source", "num_instances", "share_params", "partition_dim", "partition_id", "num_partitions", "store_conf", "lmdbdata_conf", "mnist_conf", "rgbimage_conf", "sharddata_conf", "char_rnn_conf", "onehot_conf", "activation_conf", "convolution_conf", "dropout_conf", "dummy_conf", "innerproduct_conf", "lrn_conf", "pooling_conf", "rbm_conf", "relu_conf", "softmax_conf", "gru_conf", "embedding_conf", "bm_conf", "softmaxloss_conf", "argsort_conf", "concate_conf", "slice_conf", "split_conf", "rnn_dummy_conf", "rnn_conf", "lstm_conf", "leakyrelu_conf", "elu_conf", "globalpooling_conf", "layernorm_conf", "groupnorm_conf", "attention_conf", "positionalembedding_conf", "upsampling_conf", "reshape_conf", "gelu_conf", "select_conf", "mseloss_conf", "maeloss_conf", "huberloss_conf", "bceloss_conf", "user_conf", "param")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     USER_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -439,6 +443,7 @@ class LayerProto(_message.Message):
     UPSAMPLING_CONF_FIELD_NUMBER: _ClassVar[int]
     RESHAPE_CONF_FIELD_NUMBER: _ClassVar[int]
     GELU_CONF_FIELD_NUMBER: _ClassVar[int]
+    SELECT_CONF_FIELD_NUMBER: _ClassVar[int]
     MSELOSS_CONF_FIELD_NUMBER: _ClassVar[int]
     MAELOSS_CONF_FIELD_NUMBER: _ClassVar[int]
     HUBERLOSS_CONF_FIELD_NUMBER: _ClassVar[int]
@@ -500,13 +505,14 @@ class LayerProto(_message.Message):
     upsampling_conf: UpsamplingProto
     reshape_conf: ReshapeProto
     gelu_conf: GELUProto
+    select_conf: SelectProto
     mseloss_conf: ErrorLossProto
     maeloss_conf: ErrorLossProto
     huberloss_conf: HuberLossProto
     bceloss_conf: BCELossProto
     user_conf: str
     param: _containers.RepeatedCompositeFieldContainer[ParamProto]
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[LayerType, str]] = ..., user_type: _Optional[str] = ..., srclayers: _Optional[_Iterable[str]] = ..., include: _Optional[_Iterable[_Union[Phase, str]]] = ..., exclude: _Optional[_Iterable[_Union[Phase, str]]] = ..., share_src_blobs: bool = ..., unroll_len: _Optional[int] = ..., unroll_index: _Optional[int] = ..., unroll_conn_type: _Optional[_Iterable[_Union[UnrollConnType, str]]] = ..., shift: _Optional[_Iterable[int]] = ..., unroll_source: _Optional[_Iterable[int]] = ..., num_instances: _Optional[int] = ..., share_params: _Optional[str] = ..., partition_dim: _Optional[int] = ..., partition_id: _Optional[int] = ..., num_partitions: _Optional[int] = ..., store_conf: _Optional[_Union[StoreProto, _Mapping]] = ..., lmdbdata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., mnist_conf: _Optional[_Union[MnistProto, _Mapping]] = ..., rgbimage_conf: _Optional[_Union[RGBImageProto, _Mapping]] = ..., sharddata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., char_rnn_conf: _Optional[_Union[CharRNNProto, _Mapping]] = ..., onehot_conf: _Optional[_Union[OneHotProto, _Mapping]] = ..., activation_conf: _Optional[_Union[ActivationProto, _Mapping]] = ..., convolution_conf: _Optional[_Union[ConvolutionProto, _Mapping]] = ..., dropout_conf: _Optional[_Union[DropoutProto, _Mapping]] = ..., dummy_conf: _Optional[_Union[DummyProto, _Mapping]] = ..., innerproduct_conf: _Optional[_Union[InnerProductProto, _Mapping]] = ..., lrn_conf: _Optional[_Union[LRNProto, _Mapping]] = ..., pooling_conf: _Optional[_Union[PoolingProto, _Mapping]] = ..., rbm_conf: _Optional[_Union[RBMProto, _Mapping]] = ..., relu_conf: _Optional[_Union[ReLUProto, _Mapping]] = ..., softmax_conf: _Optional[_Union[SoftmaxProto, _Mapping]] = ..., gru_conf: _Optional[_Union[GRUProto, _Mapping]] = ..., embedding_conf: _Optional[_Union[EmbeddingProto, _Mapping]] = ..., bm_conf: _Optional[_Union[BMProto, _Mapping]] = ..., softmaxloss_conf: _Optional[_Union[SoftmaxLossProto, _Mapping]] = ..., argsort_conf: _Optional[_Union[ArgSortProto, _Mapping]] = ..., concate_conf: _Optional[_Union[ConcateProto, _Mapping]] = ..., slice_conf: _Optional[_Union[SliceProto, _Mapping]] = ..., split_conf: _Optional[_Union[SplitProto, _Mapping]] = ..., rnn_dummy_conf: _Optional[_Union[RNNDummyProto, _Mapping]] = ..., rnn_conf: _Optional[_Union[RNNProto, _Mapping]] = ..., lstm_conf: _Optional[_Union[LSTMProto, _Mapping]] = ..., leakyrelu_conf: _Optional[_Union[LeakyReLUProto, _Mapping]] = ..., elu_conf: _Optional[_Union[ELUProto, _Mapping]] = ..., globalpooling_conf: _Optional[_Union[GlobalPoolingProto, _Mapping]] = ..., layernorm_conf: _Optional[_Union[LayerNormProto, _Mapping]] = ..., groupnorm_conf: _Optional[_Union[GroupNormProto, _Mapping]] = ..., attention_conf: _Optional[_Union[AttentionProto, _Mapping]] = ..., positionalembedding_conf: _Optional[_Union[PositionalEmbeddingProto, _Mapping]] = ..., upsampling_conf: _Optional[_Union[UpsamplingProto, _Mapping]] = ..., reshape_conf: _Optional[_Union[ReshapeProto, _Mapping]] = ..., gelu_conf: _Optional[_Union[GELUProto, _Mapping]] = ..., mseloss_conf: _Optional[_Union[ErrorLossProto, _Mapping]] = ..., maeloss_conf: _Optional[_Union[ErrorLossProto, _Mapping]] = ..., huberloss_conf: _Optional[_Union[HuberLossProto, _Mapping]] = ..., bceloss_conf: _Optional[_Union[BCELossProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., param: _Optional[_Iterable[_Union[ParamProto, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[LayerType, str]] = ..., user_type: _Optional[str] = ..., srclayers: _Optional[_Iterable[str]] = ..., include: _Optional[_Iterable[_Union[Phase, str]]] = ..., exclude: _Optional[_Iterable[_Union[Phase, str]]] = ..., share_src_blobs: bool = ..., unroll_len: _Optional[int] = ..., unroll_index: _Optional[int] = ..., unroll_conn_type: _Optional[_Iterable[_Union[UnrollConnType, str]]] = ..., shift: _Optional[_Iterable[int]] = ..., unroll_source: _Optional[_Iterable[int]] = ..., num_instances: _Optional[int] = ..., share_params: _Optional[str] = ..., partition_dim: _Optional[int] = ..., partition_id: _Optional[int] = ..., num_partitions: _Optional[int] = ..., store_conf: _Optional[_Union[StoreProto, _Mapping]] = ..., lmdbdata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., mnist_conf: _Optional[_Union[MnistProto, _Mapping]] = ..., rgbimage_conf: _Optional[_Union[RGBImageProto, _Mapping]] = ..., sharddata_conf: _Optional[_Union[DataProto, _Mapping]] = ..., char_rnn_conf: _Optional[_Union[CharRNNProto, _Mapping]] = ..., onehot_conf: _Optional[_Union[OneHotProto, _Mapping]] = ..., activation_conf: _Optional[_Union[ActivationProto, _Mapping]] = ..., convolution_conf: _Optional[_Union[ConvolutionProto, _Mapping]] = ..., dropout_conf: _Optional[_Union[DropoutProto, _Mapping]] = ..., dummy_conf: _Optional[_Union[DummyProto, _Mapping]] = ..., innerproduct_conf: _Optional[_Union[InnerProductProto, _Mapping]] = ..., lrn_conf: _Optional[_Union[LRNProto, _Mapping]] = ..., pooling_conf: _Optional[_Union[PoolingProto, _Mapping]] = ..., rbm_conf: _Optional[_Union[RBMProto, _Mapping]] = ..., relu_conf: _Optional[_Union[ReLUProto, _Mapping]] = ..., softmax_conf: _Optional[_Union[SoftmaxProto, _Mapping]] = ..., gru_conf: _Optional[_Union[GRUProto, _Mapping]] = ..., embedding_conf: _Optional[_Union[EmbeddingProto, _Mapping]] = ..., bm_conf: _Optional[_Union[BMProto, _Mapping]] = ..., softmaxloss_conf: _Optional[_Union[SoftmaxLossProto, _Mapping]] = ..., argsort_conf: _Optional[_Union[ArgSortProto, _Mapping]] = ..., concate_conf: _Optional[_Union[ConcateProto, _Mapping]] = ..., slice_conf: _Optional[_Union[SliceProto, _Mapping]] = ..., split_conf: _Optional[_Union[SplitProto, _Mapping]] = ..., rnn_dummy_conf: _Optional[_Union[RNNDummyProto, _Mapping]] = ..., rnn_conf: _Optional[_Union[RNNProto, _Mapping]] = ..., lstm_conf: _Optional[_Union[LSTMProto, _Mapping]] = ..., leakyrelu_conf: _Optional[_Union[LeakyReLUProto, _Mapping]] = ..., elu_conf: _Optional[_Union[ELUProto, _Mapping]] = ..., globalpooling_conf: _Optional[_Union[GlobalPoolingProto, _Mapping]] = ..., layernorm_conf: _Optional[_Union[LayerNormProto, _Mapping]] = ..., groupnorm_conf: _Optional[_Union[GroupNormProto, _Mapping]] = ..., attention_conf: _Optional[_Union[AttentionProto, _Mapping]] = ..., positionalembedding_conf: _Optional[_Union[PositionalEmbeddingProto, _Mapping]] = ..., upsampling_conf: _Optional[_Union[UpsamplingProto, _Mapping]] = ..., reshape_conf: _Optional[_Union[ReshapeProto, _Mapping]] = ..., gelu_conf: _Optional[_Union[GELUProto, _Mapping]] = ..., select_conf: _Optional[_Union[SelectProto, _Mapping]] = ..., mseloss_conf: _Optional[_Union[ErrorLossProto, _Mapping]] = ..., maeloss_conf: _Optional[_Union[ErrorLossProto, _Mapping]] = ..., huberloss_conf: _Optional[_Union[HuberLossProto, _Mapping]] = ..., bceloss_conf: _Optional[_Union[BCELossProto, _Mapping]] = ..., user_conf: _Optional[str] = ..., param: _Optional[_Iterable[_Union[ParamProto, _Mapping]]] = ...) -> None: ...
 
 class ParamProto(_message.Message):
     __slots__ = ("name", "init", "lr_scale", "wd_scale", "share_from", "partition_dim", "shape")
@@ -1211,14 +1217,20 @@ class EmbeddingProto(_message.Message):
     def __init__(self, vocab_size: _Optional[int] = ..., feature_dim: _Optional[int] = ...) -> None: ...
 
 class AttentionProto(_message.Message):
-    __slots__ = ("num_heads", "causal", "bias_term")
+    __slots__ = ("num_heads", "causal", "bias_term", "num_kv_heads", "rotary", "rotary_base")
     NUM_HEADS_FIELD_NUMBER: _ClassVar[int]
     CAUSAL_FIELD_NUMBER: _ClassVar[int]
     BIAS_TERM_FIELD_NUMBER: _ClassVar[int]
+    NUM_KV_HEADS_FIELD_NUMBER: _ClassVar[int]
+    ROTARY_FIELD_NUMBER: _ClassVar[int]
+    ROTARY_BASE_FIELD_NUMBER: _ClassVar[int]
     num_heads: int
     causal: bool
     bias_term: bool
-    def __init__(self, num_heads: _Optional[int] = ..., causal: bool = ..., bias_term: bool = ...) -> None: ...
+    num_kv_heads: int
+    rotary: bool
+    rotary_base: float
+    def __init__(self, num_heads: _Optional[int] = ..., causal: bool = ..., bias_term: bool = ..., num_kv_heads: _Optional[int] = ..., rotary: bool = ..., rotary_base: _Optional[float] = ...) -> None: ...
 
 class PositionalEmbeddingProto(_message.Message):
     __slots__ = ("kind",)
@@ -1231,6 +1243,12 @@ class PositionalEmbeddingProto(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     kind: PositionalEmbeddingProto.Kind
     def __init__(self, kind: _Optional[_Union[PositionalEmbeddingProto.Kind, str]] = ...) -> None: ...
+
+class SelectProto(_message.Message):
+    __slots__ = ("index",)
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    def __init__(self, index: _Optional[int] = ...) -> None: ...
 
 class BMProto(_message.Message):
     __slots__ = ("factor", "epsilon")

@@ -82,6 +82,7 @@ LOSSES = frozenset(
 # Type -> the axis of its weight (or table) that `partition_dim: 1` splits, and what lies along it.
 _SPLIT_WEIGHTS: dict[str, tuple[int, str]] = {
     "kBM": (0, "channels"),
+    "kClassToken": (0, "features"),
     "kConvolution": (3, "filters"),
     "kEmbedding": (1, "features"),
     "kGroupNorm": (0, "channels"),
@@ -118,6 +119,8 @@ def parameter_roles(layer: LayerProto) -> tuple[str, ...] | None:
     if name == "kPositionalEmbedding":
         learned = layer.positionalembedding_conf.kind == PositionalEmbeddingProto.LEARNED
         return ("table",) * learned
+    if name == "kClassToken":
+        return ("token",)
     if name == "kAttention":
         biased = layer.attention_conf.bias_term
         return ("weight", "bias", "output_weight", "output_bias") if biased else ("weight", "output_weight")
@@ -145,10 +148,10 @@ def split_axes(layer: LayerProto) -> tuple[dict[int, str], ...] | None:
         if layer.innerproduct_conf.transpose:
             weight = {0: "output features", 1: "input features"}
         return (weight, {0: "output features"})[: len(roles)]
-    if kind == "kAttention":
+    if kind == "kAttention" and layer.attention_conf.num_kv_heads in (0, layer.attention_conf.num_heads):
         axes = {"weight": {2: "heads"}, "bias": {1: "heads"}, "output_weight": {0: "heads"}}
         return tuple(axes.get(role, {}) for role in roles)
-    if kind in _WHOLE or (kind in _CONVOLUTIONS and layer.convolution_conf.groups > 1):
+    if kind in _WHOLE or kind == "kAttention" or (kind in _CONVOLUTIONS and layer.convolution_conf.groups > 1):
         return ({},) * len(roles)
     axis, name = _SPLIT_WEIGHTS.get(kind, (0, "units"))
     if kind == "kRBMVis":

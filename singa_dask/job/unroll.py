@@ -11,7 +11,9 @@ Instances share the parameters of the first. SINGA's rules for which instances o
 
 The instances of a data layer whose rows are sequences (kCharRNN, kRecordInput with `sequence`) are its records, and
 with kUnrollOneToAll instance j reads record j. A recurrent layer always reads its previous instance, also if the job
-does not list the layer among its own sources.
+does not list the layer among its own sources. Unless the job says otherwise, another second source of a recurrent
+layer is connected by kUnrollFirstToLast, and further sources of attention by kUnrollOneToAll; of their records, all
+are read.
 """
 
 from __future__ import annotations
@@ -111,14 +113,20 @@ def _set_steps(layers: Sequence[LayerProto]) -> None:
     after = _reached(rows, layers)
     over_time = {layer.name for layer in layers if layer.type in _ACROSS_STEPS or layer.unroll_len > 1}
     with_steps = after & (over_time | _reached(over_time, layers, back=True))
+    lengths = dict(rows)
+    for _ in with_steps:  # layers may be in any order
+        for layer in layers:
+            first = next(iter(layer.srclayers), "")
+            if layer.name in with_steps and layer.name not in lengths and first in lengths:
+                lengths[layer.name] = layer.unroll_len if layer.HasField("unroll_len") else lengths[first]
     for layer in layers:
         timed = layer.name in with_steps
         if timed and not layer.HasField("unroll_len"):
-            layer.unroll_len = max(rows.values())
+            layer.unroll_len = lengths.get(layer.name, max(rows.values()))
         if layer.name not in after or layer.unroll_conn_type:
             continue
         for position, source in enumerate(layer.srclayers):
-            kind = UnrollConnType.kUnrollOneToOne
+            kind = connection_type(layer, position)
             if timed and source in rows:
                 kind = UnrollConnType.kUnrollOneToAll
             elif source in with_steps if not timed else (source not in with_steps and position > 0):
@@ -156,8 +164,7 @@ def connections(layer: LayerProto, times: Times) -> list[Connection]:
     customized = iter(layer.unroll_source)
     found = []
     for i, source in enumerate(layer.srclayers):
-        given = i < len(layer.unroll_conn_type)
-        kind = layer.unroll_conn_type[i] if given else UnrollConnType.kUnrollOneToOne
+        kind = connection_type(layer, i)
         shift = layer.shift[i] if i < len(layer.shift) else 0
         sequence = source in times.sequences
         if sequence and layer.unroll_len == 1 and kind == UnrollConnType.kUnrollOneToOne:
@@ -167,7 +174,7 @@ def connections(layer: LayerProto, times: Times) -> list[Connection]:
         read: list[Sequence[int]] = []
         for j in range(layer.unroll_len):
             if kind == UnrollConnType.kUnrollOneToAll:
-                read.append((j,) if sequence else range(last + 1))
+                read.append((j,) if sequence and not attended(layer, i) else range(last + 1))
             elif kind == UnrollConnType.kUnrollFirstToLast:
                 read.append((last,) if j == 0 else ())
             else:
@@ -175,6 +182,20 @@ def connections(layer: LayerProto, times: Times) -> list[Connection]:
                 read.append((k,) if k >= 0 else ())
         found.append(Connection(source, kind, shift, tuple(read), sequence))
     return found
+
+
+def connection_type(layer: LayerProto, position: int) -> int:
+    """How a layer's instances read the source at this position."""
+    if position < len(layer.unroll_conn_type):
+        return layer.unroll_conn_type[position]
+    if layer.type in _RECURRENT and position > 0 and layer.srclayers[position] != layer.name:
+        return UnrollConnType.kUnrollFirstToLast  # its initial state
+    return UnrollConnType.kUnrollOneToAll if attended(layer, position) else UnrollConnType.kUnrollOneToOne
+
+
+def attended(layer: LayerProto, position: int) -> bool:
+    """Whether the layer attends to all time steps of the source at this position."""
+    return layer.type == LayerType.kAttention and position > 0
 
 
 def faults(layer: LayerProto, times: Times) -> Iterator[Fault]:
@@ -227,7 +248,7 @@ def faults(layer: LayerProto, times: Times) -> Iterator[Fault]:
 def _wrong_connection(layer: LayerProto, position: int, connection: Connection, times: Times) -> Iterator[Fault]:
     source, length = connection.source, times.lengths[connection.source]
     own = connection.kind in (UnrollConnType.kUnrollOneToOne, UnrollConnType.kUnrollOneToAll)
-    if connection.frames and own and layer.unroll_len != length:
+    if connection.frames and own and layer.unroll_len != length and not attended(layer, position):
         message = f"its rows are sequences of {length}, but {layer.name!r} has {layer.unroll_len} time steps"
         hint = f"Write neuralnet {{ unroll_len: {length} }}, or use kUnrollFirstToLast to read only the last record."
         yield Fault("srclayers", message, source, hint)

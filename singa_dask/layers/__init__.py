@@ -23,6 +23,7 @@ from singa_dask.layers.output import CSVOutput, RecordOutput
 from singa_dask.layers.param import Param
 from singa_dask.layers.partition import Form
 from singa_dask.layers.pooling import GlobalPooling, Pooling
+from singa_dask.layers.positions import ClassToken, Select
 from singa_dask.layers.preprocess import ImagePreprocess
 from singa_dask.layers.ranking import Accuracy, ArgSort
 from singa_dask.layers.rbm import RBMHid, RBMVis
@@ -56,6 +57,7 @@ __all__ = [
     "CSVOutput",
     "CharRNN",
     "CharRNNOutput",
+    "ClassToken",
     "Concate",
     "Context",
     "Convolution",
@@ -102,6 +104,7 @@ __all__ = [
     "Reshape",
     "Reverse",
     "STanh",
+    "Select",
     "SiLU",
     "Sigmoid",
     "Slice",

@@ -127,6 +127,12 @@ class Layer(Node):
         return self._positions((*self.label_sources, *self.target_sources))
 
     @property
+    def counted_positions(self) -> set[int]:
+        """The positions among the actual srclayers from which it reads which positions of a sample count: the number
+        of the first ones, or 0 or 1 for each."""
+        return set()
+
+    @property
     def output_positions(self) -> set[int]:
         """The positions among the actual srclayers of those that its output depends on."""
         if self.output_sources is not None:

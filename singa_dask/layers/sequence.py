@@ -15,6 +15,7 @@ from singa_dask.layers.connection import Concate
 from singa_dask.layers.context import Context
 from singa_dask.layers.input import InputLayer
 from singa_dask.layers.labels import looks_at_values
+from singa_dask.layers.lengths import lengths_from
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
@@ -99,12 +100,15 @@ class LastStep(Layer):
     def output_steps(self) -> int:
         return 1
 
+    @property
+    def counted_positions(self) -> set[int]:
+        return self._positions((1,))
+
     takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
 
     def setup(self, *src: Shape) -> Shape:
         shape, *lengths = self.sources(src)
-        if lengths and prod(lengths[0]) != 1:
-            raise self.problem("the second source must have one length per sequence", f"samples of shape {lengths[0]}")
+        _check_lengths(self, lengths)
         return shape
 
     def forward(self, ctx: Context, *x: Array) -> Array:
@@ -112,13 +116,7 @@ class LastStep(Layer):
         if len(x) == 1:
             ctx.ends = slice(len(x[0]) - rows, None)
             return x[0][ctx.ends]
-        given = x[1].reshape(-1)
-        lengths = given.astype("int64")
-        if rows and ((lengths != given).any() or int(lengths.min()) < 1 or int(lengths.max()) > self.steps):
-            raise DataError(
-                f"layer {self.proto.srclayers[1]!r}: lengths must be integers from 1 to {self.steps}, the time "
-                f"steps of the net, and not normalised. Received: {float(given.min()):g} to {float(given.max()):g}."
-            )
+        lengths = lengths_from(self.proto.srclayers[1], x[1], self.steps)
         ctx.ends = (lengths - 1) * rows + ctx.ops.xp.arange(rows)
         return x[0][ctx.ends]
 
@@ -133,7 +131,9 @@ class Reverse(Layer):
     """y_t = x_(T + 1 - t): the time steps in reverse order, for recurrent layers that read sequences backwards.
     x: (T B, ...) -> y: (T B, ...).
 
-    Two of them around a recurrent layer, and a Concate, make a bidirectional layer (see `bidirectional`).
+    A second source has the length of each sequence, n: (B, 1); then y_t = x_(n + 1 - t), and steps after n stay where
+    they are. Two of these layers around a recurrent layer, and a Concate, make a bidirectional layer (see
+    `bidirectional`).
     """
 
     type: ClassVar[str] = "kReverse"
@@ -141,21 +141,41 @@ class Reverse(Layer):
     step_axes: ClassVar[int] = 2
     across_steps: ClassVar[bool] = True
     takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+    num_sources: ClassVar[tuple[int, int | None]] = (1, 2)
+    undivided_sources: ClassVar[tuple[int, ...]] = (1,)
+    same_rows = False
+
+    @property
+    def counted_positions(self) -> set[int]:
+        return self._positions((1,))
 
     def setup(self, *src: Shape) -> Shape:
-        return self.sources(src)[0]
+        shape, *lengths = self.sources(src)
+        _check_lengths(self, lengths)
+        return shape
 
     def forward(self, ctx: Context, *x: Array) -> Array:
+        xp, samples = ctx.ops.xp, len(x[0]) // self.steps
+        ctx.order = slice(None, None, -1)
+        if len(x) > 1:
+            lengths, steps = lengths_from(self.proto.srclayers[1], x[1], self.steps), xp.arange(self.steps)[:, None]
+            ctx.order = xp.where(steps < lengths, lengths - 1 - steps, steps), xp.arange(samples)
         return self._reversed(ctx, "y", x[0])
 
-    def backward(self, ctx: Context, dy: Array) -> Array:
-        return self._reversed(ctx, "dx", dy)
+    def backward(self, ctx: Context, dy: Array) -> Any:
+        dx = self._reversed(ctx, "dx", dy)
+        return dx if len(self.proto.srclayers) == 1 else (dx, None)
 
     def _reversed(self, ctx: Context, key: str, rows: Array) -> Array:
         by_step = self.steps, len(rows) // self.steps, *rows.shape[1:]
         result = ctx.buffer(key, rows.shape)
-        result.reshape(by_step)[...] = rows.reshape(by_step)[::-1]
+        result.reshape(by_step)[...] = rows.reshape(by_step)[ctx.order]
         return result
+
+
+def _check_lengths(layer: Layer, lengths: Sequence[Shape]) -> None:
+    if lengths and prod(lengths[0]) != 1:
+        raise layer.problem("the second source must have one length per sequence", f"samples of shape {lengths[0]}")
 
 
 def bidirectional(source: Layer, onwards: Layer, back: Layer, name: str | None = None) -> Layer:

@@ -73,7 +73,8 @@ class _Checked:
         self.total_rows = 3 * rows + 1 if isinstance(made, LossLayer) else rows
         self.rows = rows
         self.ctx = Context(ops, step=Step(total_rows=self.total_rows))
-        self.trains = [i for i in sorted(made.output_positions) if numbers[i]] if not made.stops_gradient else []
+        learns = set() if made.stops_gradient else made.output_positions - made.counted_positions
+        self.trains = [i for i in sorted(learns) if numbers[i]]
         self.dy = [self.rng.standard_normal(y.shape).astype(dtype) for y in self.forward(self.x)]
 
     def forward(self, x: Sequence[np.ndarray]) -> list[np.ndarray]:

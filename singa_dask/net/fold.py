@@ -11,9 +11,21 @@ from collections.abc import Mapping, Sequence
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType, UnrollConnType
 from singa_dask.job.stores import answers_rows, records_of
-from singa_dask.job.unroll import Connection, Times, check_connections, connections, frame, reads_frames, unrolled
+from singa_dask.job.unroll import (
+    Connection,
+    Times,
+    attended,
+    check_connections,
+    connections,
+    frame,
+    reads_frames,
+    unrolled,
+)
 from singa_dask.layers import layer_class
 from singa_dask.net.lengths import lengths_of
+
+# Layers that read the lengths of sequences of different lengths.
+_COUNTING = frozenset({LayerType.kAttention, LayerType.kReverse})
 
 
 def in_time(layers: Sequence[LayerProto], *, fold: bool = True) -> list[LayerProto]:
@@ -73,7 +85,7 @@ def _reads_single_samples(layer: LayerProto, named: Mapping[str, LayerProto]) ->
 def _looks_ahead(layer: LayerProto) -> bool:
     """Whether a layer reads later time steps than its own."""
     kind = layer_class(layer)
-    return kind.across_steps and not (kind.recurrent or layer.attention_conf.causal)
+    return kind.across_steps and not (kind.recurrent or layer.type in _COUNTING)
 
 
 class _NotFolded(Exception):
@@ -91,8 +103,6 @@ def _folded(layers: Sequence[LayerProto], ends: Mapping[str, str], *, fold: bool
     times = Times.of(layers)
     if not fold:
         raise _NotFolded("folding is switched off")
-    if len(lengths := {layer.unroll_len for layer in layers if layer.unroll_len > 1}) > 1:
-        raise _NotFolded(f"layers have {' and '.join(map(str, sorted(lengths)))} time steps")
     result: list[LayerProto] = []
     for layer in layers:
         if layer.unroll_len > 1 and not layer_class(layer).from_proto(layer).rowwise:
@@ -114,8 +124,21 @@ def _folded(layers: Sequence[LayerProto], ends: Mapping[str, str], *, fold: bool
                 folded.srclayers.append(source)
             if connection.frames and source == connection.source:
                 folded.unroll_index = connection.instances[0][0]
+        counted = _lengths_for(layer, ends, times)
+        if counted is not None and counted not in folded.srclayers:
+            folded.srclayers.append(counted)
         result.append(folded)
     return result
+
+
+def _lengths_for(layer: LayerProto, ends: Mapping[str, str], times: Times) -> str | None:
+    """The layer with the lengths of the sequences of which `layer` reads all steps in one call."""
+    if layer.type == LayerType.kReverse:
+        return ends.get(layer.srclayers[0])
+    if layer.type != LayerType.kAttention or layer.attention_conf.causal:
+        return None
+    memory = layer.srclayers[min(1, len(layer.srclayers) - 1)]
+    return ends.get(memory if times.lengths[memory] > 1 else layer.srclayers[0])
 
 
 def _source(layer: LayerProto, position: int, connection: Connection, times: Times) -> str | LayerProto | None:
@@ -123,7 +146,11 @@ def _source(layer: LayerProto, position: int, connection: Connection, times: Tim
     folding."""
     source, length = connection.source, times.lengths[connection.source]
     kind, recurrent = connection.kind, layer_class(layer).recurrent
-    last = kind == UnrollConnType.kUnrollFirstToLast and (layer.unroll_len == 1 or (recurrent and position > 0))
+    given = position > 0 and (recurrent or attended(layer, position))
+    last = kind == UnrollConnType.kUnrollFirstToLast and (layer.unroll_len == 1 or given)
+    if attended(layer, position) and kind == UnrollConnType.kUnrollOneToAll:
+        sequence = times.sequences.get(source)
+        return source if sequence is None else frame(layer, sequence, 0, length)
     if source in times.sequences:
         own = kind in (UnrollConnType.kUnrollOneToOne, UnrollConnType.kUnrollOneToAll) and connection.shift == 0
         if not (own or last):

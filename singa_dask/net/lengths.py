@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.job.job_pb2 import LayerProto, LayerType
+from singa_dask.job.job_pb2 import LayerProto
 from singa_dask.job.layer_types import LOSSES, type_name
+
+# Layers whose output has the time steps of their first source.
+_ACROSS_STEPS = frozenset({"kAttention", "kGRU", "kLSTM", "kRNN", "kReverse"})
 
 
 def lengths_of(layers: Sequence[LayerProto], looks_ahead: Callable[[LayerProto], bool]) -> dict[str, str]:
@@ -22,7 +25,8 @@ def lengths_of(layers: Sequence[LayerProto], looks_ahead: Callable[[LayerProto],
     while grown:  # layers may be in any order
         grown = False
         for layer in layers:
-            read = {found[source] for source in layer.srclayers if source in found}
+            own = layer.srclayers[:1] if type_name(layer) in _ACROSS_STEPS else layer.srclayers
+            read = {found[source] for source in own if source in found}
             if layer.name in found or layer.unroll_len == 1 or not read:
                 continue
             if len(read) > 1:
@@ -56,10 +60,8 @@ def _check(
         answers = position == 1 and type_name(layer) in LOSSES
         if source in sequences and layer.unroll_len == 1 and not answers:
             problem = "reads whole sequences, of which the last steps may only fill them up"
-            hint = "Put a recurrent layer or causal attention between them."
+            hint = "Put a recurrent layer or attention between them."
     if layer.name in found and layer.name not in sequences and looks_ahead(layer):
         problem = "reads later steps, which may only fill up a sequence"
-        if layer.type == LayerType.kAttention:
-            hint = "Set attention_conf { causal: true }."
     if problem:
         raise ConfigError(Problem(f"layer {layer.name!r}", problem, hint=hint))

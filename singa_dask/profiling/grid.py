@@ -39,6 +39,7 @@ def grid_jobs() -> Iterator[JobProto]:
     for units, steps in TRANSFORMER[0]:
         for batch in TRANSFORMER[1]:
             yield _job(_transformer(units, steps, batch), unroll_len=steps)
+    yield _job(_patches(IMAGE_ROWS[1]))
 
 
 def _job(chain: Sequence[Layer], **fields: Any) -> JobProto:
@@ -151,4 +152,17 @@ def _transformer(units: int, steps: int, batch: int) -> list[Layer]:
         layers.GELU("gelu", "wide"),
         layers.InnerProduct("scores", "gelu", num_output=SYMBOLS),
         layers.SoftmaxLoss("loss", ["scores", "label"]),
+    ]
+
+
+def _patches(batch: int) -> list[Layer]:
+    """Attention between the patches of images and a token, of which heads share keys."""
+    return [
+        layers.RecordInput("data", batchsize=batch, shape=[3, 32, 32]),
+        layers.Convolution("patches", "data", num_filters=64, kernel=4, stride=4),
+        layers.ClassToken("positions", "patches"),
+        layers.Attention("attention", "positions", num_heads=4, num_kv_heads=2, rotary=True),
+        layers.Select("first", "attention"),
+        layers.InnerProduct("scores", "first", num_output=10),
+        layers.SoftmaxLoss("loss", ["scores", "data"]),
     ]

@@ -277,10 +277,13 @@ class Trial:
 
 
 def random_batch(net: Net, name: str, rows: int) -> Batch:
-    """Random samples for an input layer: symbols where layers look them up, else numbers in [0, 1); labels or targets
-    if any layer reads them."""
+    """Random samples for an input layer: symbols where layers look them up, 1 where they tell which positions of
+    others count, else numbers in [0, 1); labels or targets if any layer reads them."""
     draw, layer = np.random.default_rng(0), net.input_layer(name)
     shape = rows, *layer.sample_shape
+    counted = {each.proto.srclayers[i].split("@")[0] for each in net.layers.values() for i in each.counted_positions}
+    if name in counted:
+        return Batch(np.ones(shape, np.float32))
     symbols = _least(getattr(each.conf, "vocab_size", 0) for each in net.layers.values() if each.conf_field)
     features = draw.integers(0, symbols, shape).astype(np.float32) if symbols else draw.random(shape, np.float32)
     readers = [n for n, each in net.layers.items() if layer in net.labels_from(n) and not each.passes_labels]

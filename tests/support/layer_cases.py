@@ -31,6 +31,7 @@ from singa_dask.layers import (
     BCELoss,
     BridgeDst,
     BridgeSrc,
+    ClassToken,
     Concate,
     Context,
     Convolution,
@@ -56,6 +57,7 @@ from singa_dask.layers import (
     ReLU,
     Reshape,
     Reverse,
+    Select,
     Sigmoid,
     SiLU,
     Slice,
@@ -84,6 +86,14 @@ class Shares(tuple):
     """The sample shape of a source that gives numbers from 0 to 1."""
 
 
+class Counts(tuple):
+    """(n,): a source that gives one number from 1 to n."""
+
+
+class Marks(tuple):
+    """(n,): a source that gives n numbers, 0 or 1, of which the first is 1."""
+
+
 class Twins(Group):
     """Two workers with the same rows."""
 
@@ -108,6 +118,11 @@ class Case:
     differentiable: bool = True
 
 
+def sample_shapes(sources: tuple[Any, ...]) -> list[tuple[int, ...]]:
+    """Of the sources of a case."""
+    return [(1,) if source is LABELS or isinstance(source, Counts) else source for source in sources]
+
+
 @dataclass
 class Bench:
     """A layer of its own, set up on `ops`, with parameters and sources drawn in float64 from `seed`.
@@ -126,7 +141,7 @@ class Bench:
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
         self.layer = type(self.layer).from_proto(self.layer.proto)
-        self.shape = self.layer.setup(*[(1,) if source is LABELS else source for source in self.sources])
+        self.shape = self.layer.setup(*sample_shapes(self.sources))
         for param in self.layer.params:
             value = self.ops.asarray(rng.standard_normal(param.shape), self.ops.dtype)
             param.bind(value, self.ops.zeros(param.shape))
@@ -137,6 +152,14 @@ class Bench:
                 self.inputs.append(self.ops.asarray(rng.integers(0, self.classes(), self.rows)))
             elif isinstance(source, Shares):
                 self.inputs.append(self.ops.asarray(rng.random((self.rows, *source)), self.ops.dtype))
+            elif isinstance(source, Counts):
+                self.inputs.append(
+                    self.ops.asarray(rng.integers(1, *source, (self.rows, 1), endpoint=True), self.ops.dtype)
+                )
+            elif isinstance(source, Marks):
+                marks = rng.integers(0, 2, (self.rows, *source))
+                marks[:, 0] = 1
+                self.inputs.append(self.ops.asarray(marks, self.ops.dtype))
             elif isinstance(source, Weights):
                 weights = rng.random((self.rows, *source)) + 0.5
                 weights.reshape(-1)[0] = 0
@@ -567,6 +590,58 @@ CASES: dict[str, Case] = {
         'name: "a" type: kAttention srclayers: "x" attention_conf { num_heads: 1 bias_term: false }',
         ((5, 1, 2),),
         lambda x, w, wo: formulas.attention(False)(x.reshape(B, 5, 2), w, np.zeros((3, 1, 2)), wo, 0).reshape(x.shape),
+    ),
+    "Attention to a memory": Case(
+        Attention("a", ["x", "m"], num_heads=2),
+        'name: "a" type: kAttention srclayers: "x" srclayers: "m" attention_conf { num_heads: 2 }',
+        ((4, 6), (3, 6)),
+        lambda x, m, *p: formulas.attention()(x, *p, memory=m),
+    ),
+    "Attention to the first positions of a memory": Case(
+        Attention("a", ["x", "m", "n"], num_heads=2, num_kv_heads=1, rotary=True, rotary_base=50),
+        'name: "a" type: kAttention srclayers: "x" srclayers: "m" srclayers: "n" '
+        "attention_conf { num_heads: 2 num_kv_heads: 1 rotary: true rotary_base: 50 }",
+        ((2, 2, 4), (5, 4), Counts((5,))),
+        lambda x, m, n, *p: formulas.attention(rotary=50)(
+            x.reshape(B, 4, 4), *p, memory=m, seen=np.arange(5) < n
+        ).reshape(x.shape),
+    ),
+    "Attention to marked positions": Case(
+        Attention("a", ["x", "m"], num_heads=2, causal=True),
+        'name: "a" type: kAttention srclayers: "x" srclayers: "m" attention_conf { num_heads: 2 causal: true }',
+        ((5, 6), Marks((5,))),
+        lambda x, m, *p: formulas.attention(True)(x, *p, seen=m > 0),
+    ),
+    "Attention with shared keys": Case(
+        Attention("a", "x", num_heads=6, num_kv_heads=2, rotary=True),
+        'name: "a" type: kAttention srclayers: "x" attention_conf { num_heads: 6 num_kv_heads: 2 rotary: true }',
+        ((4, 12),),
+        formulas.attention(rotary=10000),
+    ),
+    "Attention over time to a memory": Case(
+        Attention("a", ["x", "m", "n"], num_heads=2, unroll_len=3),
+        'name: "a" type: kAttention srclayers: "x" srclayers: "m" srclayers: "n" attention_conf { num_heads: 2 } '
+        "unroll_len: 3",
+        ((4,), (4,), Marks((1,))),
+        lambda x, m, n, *p: formulas.attention()(x[None], *p, memory=m[None], seen=n.T > 0)[0],
+    ),
+    "ClassToken": Case(
+        ClassToken("c", "x"),
+        'name: "c" type: kClassToken srclayers: "x"',
+        ((2, 3, 4),),
+        lambda x, token: np.concatenate([np.tile(token, (B, 1, 1)), x.reshape(B, 6, 4)], axis=1),
+    ),
+    "Select": Case(
+        Select("s", "x", index=-2),
+        'name: "s" type: kSelect srclayers: "x" select_conf { index: -2 }',
+        ((2, 3, 4),),
+        lambda x: x[:, 1, 1],
+    ),
+    "Select the last that counts": Case(
+        Select("s", ["x", "n"], index=-1),
+        'name: "s" type: kSelect srclayers: "x" srclayers: "n" select_conf { index: -1 }',
+        ((5, 2), Counts((5,))),
+        lambda x, n: x[np.arange(B), n[:, 0].astype(int) - 1],
     ),
     "PositionalEmbedding": Case(
         PositionalEmbedding("p", "x", unroll_len=3),

@@ -151,17 +151,39 @@ def lstm(ax: Any, ah: Any, h: np.ndarray, cell: np.ndarray) -> Any:
     return o * np.tanh(cell), cell
 
 
-def attention(causal: bool) -> Callable[..., np.ndarray]:
-    """Of x (B, T, C)."""
+def attention(causal: bool = False, rotary: float = 0) -> Callable[..., np.ndarray]:
+    """Of x (B, T, C), to itself or a memory (B, S, C), of which some positions are `seen` (B, S)."""
 
-    def formula(x: np.ndarray, w: np.ndarray, b: np.ndarray, wo: np.ndarray, bo: np.ndarray) -> np.ndarray:
-        q, k, v = (np.einsum("btc,cnd->bntd", x, w[:, i]) + b[i][:, None] for i in range(3))
+    def formula(
+        x: np.ndarray, w: np.ndarray, b: np.ndarray, wo: np.ndarray, bo: Any, memory: Any = None, seen: Any = None
+    ) -> np.ndarray:
+        heads, read = len(wo), x if memory is None else memory
+        w, b = w.reshape(x.shape[-1], -1, w.shape[-1]), b.reshape(-1, b.shape[-1])
+        share = (w.shape[1] - heads) // 2  # of k and v
+        own = np.split(np.arange(w.shape[1]), (heads, heads + share))
+        q, k, v = (
+            np.einsum("btc,cnd->bntd", rows, w[:, i]) + b[i][:, None]
+            for rows, i in zip((x, read, read), own, strict=True)
+        )
+        if rotary:
+            q, k = turned(q, rotary), turned(k, rotary)
+        k, v = (each.repeat(heads // share, axis=1) for each in (k, v))
         scores = np.einsum("bntd,bnsd->bnts", q, k) / np.sqrt(w.shape[-1])
         if causal:
             scores = np.where(np.tri(x.shape[1], dtype=bool), scores, -np.inf)
+        if seen is not None:
+            scores = np.where(seen[:, None, None], scores, -np.inf)
         return np.einsum("bnts,bnsd,ndc->btc", softmax(scores), v, wo) + bo
 
     return formula
+
+
+def turned(x: np.ndarray, base: float) -> np.ndarray:
+    """Features i and i + D / 2 as complex numbers, times exp(i t base^(-2 i / D)).   x: (B, N, T, D)."""
+    half = x.shape[-1] // 2
+    turns = np.exp(1j * np.arange(x.shape[2])[:, None] * base ** (-2 * np.arange(half) / x.shape[-1]))
+    y = (x[..., :half] + 1j * x[..., half:]) * turns
+    return np.concatenate([y.real, y.imag], axis=-1)
 
 
 def dropout(x: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from singa_dask.layers import (
     LSTM,
     RNN,
     BatchNorm,
+    ClassToken,
     Context,
     Dropout,
     Embedding,
@@ -26,6 +27,7 @@ from singa_dask.layers import (
     LossLayer,
     PositionalEmbedding,
     Reverse,
+    Select,
     Softmax,
     SoftmaxLoss,
     Step,
@@ -194,6 +196,8 @@ CASES = {
     "SoftmaxLoss, weighted": lambda: weighted_loss(5),
     "BatchNorm": lambda: images(BatchNorm("n", "x"), 2, 2, 5, rows=3),
     "GroupNorm": lambda: images(GroupNorm("n", "x", num_groups=6), 2, 2, 12, rows=3),
+    "ClassToken": lambda: images(ClassToken("c", "x"), 2, 2, 5, rows=3),
+    "Select": lambda: images(Select("s", "x", index=-1), 4, 5, rows=3),
     "PositionalEmbedding": lambda: images(PositionalEmbedding("p", "x"), 2, 2, 5, rows=3),
     "PositionalEmbedding by waves": lambda: SplitLayer(
         PositionalEmbedding("p", "x", kind="SINUSOIDAL", unroll_len=3), ((5,),), [normal(6, 5)], 2

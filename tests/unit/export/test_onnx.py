@@ -15,6 +15,7 @@ from singa_dask.inference.model import Model
 from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import (
+    Attention,
     BatchNorm,
     BCELoss,
     Concate,
@@ -209,6 +210,28 @@ def user(cls):
 def test_both_give_the_same(text, outputs, folder):
     for ours, theirs in compared(made(text, folder), folder, *outputs):
         np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-4)  # onnxruntime before 1.30 rounds more
+
+
+@pytest.mark.parametrize("counted", ["lengths", "marks"])
+def test_attention_to_what_counts_of_a_memory(counted):
+    """With queries that share keys, and rotary positions."""
+    marks = np.arange(5) < [[2], [5], [1]] if counted == "lengths" else np.eye(5)[:3] + np.eye(5)[4]
+    given = {
+        "x": np.random.default_rng(0).normal(size=(3, 24)),
+        "m": np.random.default_rng(1).normal(size=(3, 30)),
+        "n": marks.sum(axis=1, keepdims=True) if counted == "lengths" else marks,
+    }
+    inputs = [RecordInput(name, shape=[array.shape[1]], has_label=False) for name, array in given.items()]
+    x, memory = Reshape("four", "x", shape=[6, 4]), Reshape("five", "m", shape=[6, 5])
+    heads = {"num_heads": 3, "num_kv_heads": 1, "rotary": True, "rotary_base": 30}
+    attention = Attention("a", ["four", "five", "n"], **heads)
+    net = Net(NetProto(layer=assemble([*inputs, x, memory, attention])), Phase.kTest, get_ops("cpu"))
+    net.initialise(1)
+    assert net.shapes["a"] == (4, 6)
+    fed = {name: np.asarray(array, np.float32) for name, array in given.items()}
+    net.forward({name: Batch(array) for name, array in fed.items()}, Step(Phase.kTest, total_rows=3))
+    session = onnxruntime.InferenceSession(export(net, ["a"]).SerializeToString())
+    np.testing.assert_allclose(session.run(None, fed)[0], net.output("a"), rtol=1e-4, atol=1e-6)
 
 
 def test_what_cannot_be_exported_is_named(folder):

@@ -190,6 +190,21 @@ def test_any_batch_and_any_number_of_steps(symbols):
         state = carried(running, results)
 
 
+def test_attention_to_the_steps_before_the_end(symbols):
+    """Marked by a column beside the symbols; it is an input of the model."""
+    marks = (
+        'layer { name: "marks" type: kRecordInput store_conf { path: "%(folder)s" batchsize: 3 shape: 1 sequence: 4 '
+    )
+    text = TEXT + marks + "lookahead: 1 has_label: false } }" + transformer("LEARNED", "false")
+    net = made(text.replace('srclayers: "norm"', 'srclayers: "norm" srclayers: "marks"'), symbols)
+    rows, seen = rows_of(), np.arange(STEPS) < [[2], [4], [1]]
+    whole = np.concatenate([seen, seen[:, :1]], axis=1).astype(np.float32)
+    net.forward({"data": Batch(rows.astype(np.float32)), "marks": Batch(whole)}, Step(Phase.kTest, total_rows=ROWS))
+    fed = {"data": rows[:, :STEPS], "marks": whole[:, :STEPS]}
+    (found,) = session(net, "loss").run(None, fed)
+    np.testing.assert_allclose(found, by_step(net.output("loss"), ROWS), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["LEARNED", "SINUSOIDAL"])
 @pytest.mark.parametrize("causal", ["true", "false"])
 def test_attention_over_any_number_of_steps(symbols, kind, causal):

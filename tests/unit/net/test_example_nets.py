@@ -20,6 +20,7 @@ from singa_dask.layers import (
     Attention,
     BatchNorm,
     CharRNN,
+    ClassToken,
     Concate,
     Convolution,
     Embedding,
@@ -33,8 +34,10 @@ from singa_dask.layers import (
     RecordInput,
     ReLU,
     RNNLabel,
+    Select,
     Sigmoid,
     SoftmaxLoss,
+    Tanh,
     TransposedConvolution,
     Upsampling,
     bidirectional,
@@ -124,6 +127,33 @@ def vision_transformer():
     ]
 
 
+def vision_transformer_with_a_token():
+    """Whose heads share keys."""
+    return [
+        RecordInput("data", shape=[3, 6, 6]),
+        Convolution("patches", "data", num_filters=8, kernel=2, stride=2),
+        PositionalEmbedding("in", "patches"),
+        ClassToken("token", "in"),
+        Attention("attention", "token", num_heads=4, num_kv_heads=2, rotary=True),
+        Add("sum", ["attention", "token"]),
+        Select("first", "sum"),
+        InnerProduct("scores", "first", num_output=5),
+        SoftmaxLoss("loss", ["scores", "data"]),
+    ]
+
+
+def translator():
+    """Reads sequences of 4 to 7 steps, and with these in mind others of 6, which it classifies."""
+    read = Tanh("read")(RecordInput("given", shape=[3], time_steps=7, lengths="n", has_label=False))
+    written = RecordInput("data", shape=[4], time_steps=6)
+    encoded = bidirectional(read, LSTM("there", dim_hidden=2), LSTM("back", dim_hidden=2), "encoded")
+    decoded = GRU("decoded", [Tanh("before")(written), encoded], dim_hidden=4)
+    memory = Attention("memory", [decoded, encoded], num_heads=2)
+    scores = InnerProduct("scores", num_output=5)(Add("sum")(decoded, memory))
+    count = RecordInput("n", column="n", shape=[1], has_label=False)
+    return [count, SoftmaxLoss("loss")(scores, written)]
+
+
 def u_net():
     """Down, up by a transposed convolution and between pixels, and across."""
     return [
@@ -167,6 +197,11 @@ def tagger(cell, classes=5):
 DRAW = np.random.default_rng(0)
 IMAGES = batches((6, 6, 3), 5, count=1)
 SEQUENCES = {"data": (DRAW.standard_normal((7, 9, 3)), None), "target": (DRAW.standard_normal((7, 5)), None)}
+TRANSLATED = {
+    "given": (DRAW.standard_normal((ROWS, 7, 3)), None),
+    "n": (np.array([[7.0], [4], [6], [5]]), None),
+    "data": (DRAW.standard_normal((ROWS, 6, 4)), DRAW.integers(0, 5, ROWS)),
+}
 TAGGED = {"data": (DRAW.standard_normal((ROWS, STEPS, 3)), DRAW.integers(0, 5, (ROWS, STEPS)))}
 SEQUENCE_NET = [
     RecordInput("target", shape=[5], has_label=False),
@@ -181,6 +216,8 @@ NETS = {
     "transformer": (transformer(), text(), 0.97),
     "transformer with waves": (transformer(kind="SINUSOIDAL"), text(), 0.97),
     "vision transformer": (vision_transformer(), IMAGES, 0.98),
+    "vision transformer with a token": (vision_transformer_with_a_token(), IMAGES, 0.98),
+    "translator": (translator(), [TRANSLATED], 0.99),
     "U-Net": (u_net(), batches((8, 8, 3), 5, count=1), 0.97),
     "volumes": (
         [*windows([2, 3, 5, 4]), SoftmaxLoss("loss", ["scores", "data"])],

@@ -11,7 +11,7 @@ from support.wired import wired
 from singa_dask.algorithms import BP, BPTT
 from singa_dask.errors import ConfigError
 from singa_dask.job.assemble import assemble
-from singa_dask.job.job_pb2 import NetProto, Phase
+from singa_dask.job.job_pb2 import NetProto, Phase, UnrollConnType
 from singa_dask.layers import (
     GRU,
     LSTM,
@@ -202,6 +202,11 @@ def test_running_statistics_move_by_their_factor_however_many_steps_there_are():
         np.testing.assert_allclose(param.value - param.grad, 0.75 * before[name] + 0.25 * batch, rtol=1e-6)
 
 
+def step_by_step(layer, source):
+    layer.srclayers.append(source)
+    layer.unroll_conn_type.extend([UnrollConnType.kUnrollOneToOne] * 2)
+
+
 def renamed(layers, name):
     """The label layer has another name."""
     layers[2].name = layers[-1].srclayers[1] = name
@@ -217,7 +222,7 @@ def renamed(layers, name):
         (lambda p: setattr(p, "unroll_len", 1), ["sequences of 3", "neuralnet { unroll_len: 3 }"]),
         (lambda p: setattr(p.layer[0], "unroll_len", 3), ["cannot be unrolled", "Leave it out"]),
         (lambda p: p.layer[-1].srclayers.__setitem__(1, "data"), ["a text has no labels", "kRNNLabel"]),
-        (lambda p: p.layer[3].srclayers.append("in"), ["cannot be its state at every step", "shift: 1"]),
+        (lambda p: step_by_step(p.layer[3], "in"), ["cannot be its state at every step", "shift: 1"]),
         (lambda p: renamed(p.layer, "data@in"), ["reserved for the time steps", "data@in"]),
         (lambda p: renamed(p.layer, "1#in"), ["reserved for the time steps", "1#in"]),
     ],

@@ -18,6 +18,7 @@ from singa_dask.layers import (
     InnerProduct,
     RecordInput,
     Tanh,
+    bidirectional,
 )
 from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
@@ -52,11 +53,35 @@ neuralnet {
 OF_DATA = 'srclayers: "data"'
 GRU_OF_DATA = f"kGRU {OF_DATA} gru_conf {{ dim_hidden: 5 }}"
 
+
+class Onwards(Tanh):
+    """Reads later steps than its own."""
+
+    across_steps = True
+    rowwise = True
+
+
 NETS = {
     "lstm": lambda: [LSTM("a", dim_hidden=3)],
     "stacked": lambda: [InnerProduct("in", num_output=3), GRU("a", dim_hidden=3), Tanh("t"), LSTM("b", dim_hidden=2)],
     "attention": lambda: [InnerProduct("in", num_output=4), Attention("a", num_heads=2, causal=True)],
+    "attention to all steps": lambda: [InnerProduct("in", num_output=4), Attention("a", num_heads=2)],
+    "decoder": lambda: decoder(),
+    "both directions": lambda: both(),
 }
+
+
+def decoder():
+    """Starts from what was read, and attends to it."""
+    read = InnerProduct("in", num_output=4)("data")
+    encoded, turned = LSTM("encoder", dim_hidden=4)(read), Tanh("turned")(read)
+    start = LSTM("decoder", [turned, encoded], dim_hidden=4)
+    return [read, encoded, turned, start, Attention("memory", [start, encoded], num_heads=2)]
+
+
+def both():
+    read = Tanh("in")("data")
+    return [read, bidirectional(read, GRU("there", dim_hidden=3), LSTM("back", dim_hidden=2))]
 
 
 def build(*between, lengths="length", steps=STEPS):
@@ -154,8 +179,7 @@ def test_a_model_takes_the_lengths_beside_the_sequences(folder, arrays, tmp_path
         (('column: "length"', 'column: "row"'), "lengths: no layer reads this column. Received: length"),
         (('lengths: "length"', 'lengths: "x"'), r"lengths: .* has no such column of one number"),
         (('column: "length"', 'column: "length" normalise: true'), "lengths must be integers"),
-        ((GRU_OF_DATA, f"kReverse {OF_DATA}"), "reads later steps, which may only fill up a sequence"),
-        ((GRU_OF_DATA, f"kAttention {OF_DATA} attention_conf {{ num_heads: 2 }}"), "reads later steps.*causal: true"),
+        ((GRU_OF_DATA, f'kUserLayer {OF_DATA} user_type: "{__name__}:Onwards" unroll_len: 6'), "reads later steps"),
         ((GRU_OF_DATA, f"kReLU {OF_DATA}"), "reads whole sequences, of which the last steps"),
     ],
 )  # fmt: skip
