@@ -25,6 +25,8 @@ from singa_dask.job.check_fields import check_numbers
 from singa_dask.job.code_bundle import CodeBundle, pack, unpacked
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import NetProto, Phase
+from singa_dask.layers.base import Layer
+from singa_dask.layers.computing import belong, bind
 from singa_dask.layers.context import Step
 from singa_dask.layers.group import Group
 from singa_dask.net import Batch, Net, inputs_of
@@ -50,6 +52,9 @@ class Model:
 
     Several threads may predict and evaluate at the same time. A model can be pickled unless it is partitioned.
 
+    A layer or a Module that is called outside of its model computes with the parameters of the model, and one that was
+    called before brings its own. Of several models it is the last one.
+
     layers: may be a NetProto too. partition_dim: of layers without one of their own: a DistOpt divides the rows of
     mini-batches (0) or the features (1) among its ranks. seed: of the initial parameters and of random layers. device,
     dtype, device_id: see get_ops. ranks: those of DistOpt; training calls are then collective.
@@ -72,10 +77,13 @@ class Model:
         device_id: int = 0,
     ) -> None:
         self._proto = NetProto()
+        self._objects: list[tuple[Layer, str]] = []  # layers that compute with the model's parameters
         if isinstance(layers, NetProto):
             self._proto.CopyFrom(layers)
         else:
-            self._proto.layer.extend(assemble(layers))
+            named: dict[Any, str] = {}
+            self._proto.layer.extend(assemble(layers, named))
+            self._objects = [(layer, name) for layer, name in named.items() if isinstance(layer, Layer)]
         if partition_dim is not None:
             assign(self._proto, "partition_dim", partition_dim, "partition_dim")
             check_numbers(NetProto(partition_dim=self._proto.partition_dim), "Model")
@@ -91,6 +99,8 @@ class Model:
         self._allocating = threading.Lock()
         self._adopt(self._training_net(self.ranks))
         self._net.check_initial_values(seed)
+        for layer, _ in self._objects:
+            belong(layer, self)
         check_normalisation(self._net)
 
     @property
@@ -101,6 +111,8 @@ class Model:
                 self._net.allocate()
                 self._net.initialise(self.seed)
                 self._used = True
+                for layer, name in () if self._net.partitioned else self._objects:
+                    bind(layer, self._net.layers[name].params, self.ops)
         return self._net
 
     @property

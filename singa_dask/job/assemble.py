@@ -13,8 +13,10 @@ from singa_dask.job.layer_types import parameter_roles
 from singa_dask.job.phases import runs_in
 
 
-def assemble(layers: Iterable[Any]) -> list[LayerProto]:
+def assemble(layers: Iterable[Any], named: dict[Any, str] | None = None) -> list[LayerProto]:
     """The messages of these layers and of all their sources, sources first.
+
+    named: gets the name of each layer object, of several nodes of one layer the first one's.
 
     layers: messages, or descriptions with `.proto`. A description may have `.inputs`, its sources as layers or names,
     and `.follow(before)`, which chooses the sources from the layers listed before it. An object with
@@ -39,6 +41,8 @@ def assemble(layers: Iterable[Any]) -> list[LayerProto]:
         first.setdefault(_template(layer), layer)
     names = _names(order, reads, first)
     messages = [_message(layer, reads[id(layer)], names) for layer in order]
+    if named is not None:
+        named |= {getattr(layer, "template", None) or layer: names[id(layer)] for layer in reversed(order)}
     for layer, message in zip(order, messages, strict=True):
         if (owner := first[_template(layer)]) is not layer:
             _share(message, names[id(owner)])

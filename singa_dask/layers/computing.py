@@ -6,6 +6,7 @@ net. Where a layer reads single steps, a tensor (B, T, features) is a mini-batch
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -33,16 +34,17 @@ _LAYOUT = "Tensors of images are (B, channels, height, width), arrays (B, height
 @dataclass
 class Kept:
     """What is kept of a layer between calls: its parameters, their device, the number of its calls, and the layer as
-    set up for each shape."""
+    set up for each shape. model: a weak reference to the Model that has its parameters."""
 
     name: str
     device: Device
     parameters: list[Parameter] = field(default_factory=list)
     calls: int = 0
     made: dict[Any, _Made] = field(default_factory=dict)
+    model: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"made": {}}
+        return vars(self) | {"made": {}, "model": None}
 
 
 class _Made(NamedTuple):
@@ -102,6 +104,25 @@ def computed(layer: Any, sources: Sequence[Any]) -> Any:
     return type(y)(map(_host, y))
 
 
+def belong(layer: Any, model: Any) -> None:
+    """Let a layer compute with the parameters of a Model, which calls `bind` when it has some."""
+    if layer.kept is None or layer.kept.model is not None:
+        layer.kept = Kept(layer.name, get_default_device())
+    layer.kept.model = weakref.ref(model)
+
+
+def bind(layer: Any, params: Sequence[Param], ops: Any) -> None:
+    """Let a layer compute with the parameters of its Model, which get the values of those that it has already."""
+    kept, device = layer.kept, Device(ops.device, ops.device_id, ops.dtype)
+    device.ops = ops
+    kept.device, kept.made = device, {}
+    for own, param in zip(kept.parameters, params, strict=False):
+        param.value[...] = ops.asarray(own.to_numpy(), ops.dtype)
+        own.param, own.device = param.owner, device
+    if not kept.parameters:
+        kept.parameters = [Parameter(param.owner, device) for param in params]
+
+
 def _host(tensor: Tensor) -> np.ndarray:
     """The array as layers lay it out."""
     return np.array(tensor.device.ops.to_host(channels_last(tensor.array)), order="C")
@@ -125,6 +146,8 @@ def _tensors(layer: Any, sources: Sequence[Any]) -> tuple[list[Tensor], Device]:
         if not isinstance(source, Tensor) and not np.ndim(source):
             raise layer.problem("sources must be layers, names of layers, tensors or arrays of rows", repr(source))
     devices = list(dict.fromkeys(each.device for each in sources if isinstance(each, Tensor)))
+    if layer.kept is not None and layer.kept.model is not None:
+        _take_part(layer, layer.kept.model())
     if layer.kept is not None and layer.kept.parameters:
         devices = list(dict.fromkeys([layer.kept.device, *devices]))
     if len(devices) > 1:
@@ -132,6 +155,16 @@ def _tensors(layer: Any, sources: Sequence[Any]) -> tuple[list[Tensor], Device]:
         raise layer.problem("parameters and sources must be on one device", received, "Copy the tensors to it.")
     device = devices[0] if devices else get_default_device()
     return [each if isinstance(each, Tensor) else _of_array(each, device) for each in sources], device
+
+
+def _take_part(layer: Any, model: Any) -> None:
+    """Let the model of the layer bind it. Raises ConfigError if it is partitioned over ranks."""
+    if model is None:
+        return
+    if model.partitioned:
+        hint = "Call model.predict, on all ranks."
+        raise layer.problem("is a part of a Model that is partitioned over ranks", hint=hint)
+    model.net  # noqa: B018  allocates
 
 
 def _of_array(array: Any, device: Device) -> Tensor:

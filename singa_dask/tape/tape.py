@@ -144,7 +144,7 @@ class Tape:
         if key not in kept:
             return self._gradients.pop(key, None)
         found = self._gradients.get(key)
-        return found.copy() if isinstance(found, np.ndarray) else found  # a call may overwrite it
+        return found.copy("K") if isinstance(found, np.ndarray) else found  # a call may overwrite it
 
     def _add(self, tensors: Sequence[Tensor], gradients: Sequence[Any]) -> None:
         """Add to the gradients of tensors. No two then share memory, as calls may overwrite theirs."""
@@ -161,7 +161,7 @@ class Tape:
             if tensor.param is None:
                 address = address_of(gradient)
                 shared = address in seen or not getattr(gradient.flags, "writeable", True)
-                self._sum(_key(tensor), gradient.copy() if shared else gradient)
+                self._sum(_key(tensor), gradient.copy("K") if shared else gradient)
                 seen.add(address)
             elif tensor.param.claim():
                 tensor.param.grad += gradient

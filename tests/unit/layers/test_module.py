@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from singa_dask import Job, Model, Module, autograd
+from singa_dask.distopt import DistOpt
 from singa_dask.errors import ConfigError
 from singa_dask.job.assemble import assemble
 from singa_dask.layers import (
@@ -287,3 +288,32 @@ def test_sources_of_other_dimensions_are_told_to_be_reshaped():
     joined = Concate("both", concate_dim=1)(InnerProduct(num_output=2)(source), Dropout("image")(source))
     with pytest.raises(ConfigError, match=r"put Reshape\(shape=\[60\]\) behind 'image'"):
         Model([SoftmaxLoss()(InnerProduct(num_output=2)(joined), source)])
+
+
+def test_a_module_has_one_set_of_parameters_in_a_model_and_outside():
+    x, y, net = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32), np.arange(6) % 3, Stacked()
+    model = Model([RecordInput("data", shape=4), net, SoftmaxLoss()])
+    trained = DistOpt(SGD(lr=0.5), model)
+    for _ in range(3):
+        trained.backward_and_update(model(x, y))
+        scores = net(x)
+        softmax = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(softmax, model.predict(x), rtol=1e-5)
+    for name, value in net.state_dict().items():
+        np.testing.assert_array_equal(value, model.state_dict()[name])
+    again = Model([RecordInput("data", shape=4), net, SoftmaxLoss()])
+    weight = again.state_dict()["layers.0_weight"]
+    assert (weight != model.state_dict()["layers.0_weight"]).any()
+    net(x)
+    np.testing.assert_array_equal(net.state_dict()["layers.0_weight"], weight)
+
+
+def test_a_model_takes_the_parameters_of_a_module_that_was_called_before():
+    x, net = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32), Stacked()
+    scores = net(x)
+    weight = net.parameters()[0]
+    weight.copy_from_numpy(weight.to_numpy() + 1)
+    expected = net(x)
+    model = Model([RecordInput("data", shape=4), net])
+    np.testing.assert_allclose(model.predict(x), expected, rtol=1e-5)
+    assert (net(x) != scores).any() and (net(x) == expected).all() and net.parameters()[0] is weight
