@@ -98,8 +98,8 @@ def bare(kind: str, path: Path, out: Path, part: int, parts: int) -> None:
 
 def source_of(kind: str, path: Path) -> Any:
     if kind == "hdf5":
-        return hdf5.load(path, x="data/X", y="data/y")[""]
-    return parquet.load(path, target="y")[""]
+        return hdf5.FORMAT.load(path, x="data/X", y="data/y")[""]
+    return parquet.FORMAT.load(path, target="y")[""]
 
 
 def measure(kind: str, path: Path, out: Path, rounds: int) -> list[dict[str, Any]]:

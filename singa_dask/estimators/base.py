@@ -347,6 +347,7 @@ class Estimator(BaseEstimator):
                 )
             return Arrays({"x": x.x, LENGTH: x.lengths}, answers, weight, self._options())
         options = {"channels": feature_column(x).channels, "durable": self.workspace is not None}
+        options |= {"progress": None if self.verbose else False}
         return Arrays(x, answers, weight, {**options, **self._options(), **(filling or {})})
 
     @property

@@ -91,7 +91,8 @@ def write(
     if source.ordered and shuffle:
         hint = "Set shuffle to False."
         raise ConfigError(Problem("shuffle", f"the order of the samples of {source.name} matters", "true", hint))
-    source, encode = _labels_among(replace(source, outputs=outputs, places=places), encode or {})
+    source = replace(source, outputs=outputs, places=places or source.places)
+    source, encode = _labels_among(source, encode or {})
     encoding = Encoding(missing, dict(encode), unknown, max_categories)
     if like is None:
         encoding.check(source.x, table=source.table)

@@ -269,6 +269,15 @@ def test_workers_that_do_not_share_the_folder_are_named_before_the_work(tmp_path
     assert not staged
 
 
+def test_numbers_of_classes_are_not_taken_for_their_names_if_that_is_said(tmp_path, where):
+    y = da.from_array(1 + np.arange(ROWS) % 2, chunks=40)
+    for places, expected in ((False, [0, 1]), (True, [1, 2])):
+        options = {"classes": ["1", "2", "3"], "places": places, "overwrite": True, "client": where}
+        got, manifest = written(tmp_path, samples(2), y, **options)
+        assert manifest.column("y").classes == ("1", "2", "3")
+        np.testing.assert_array_equal(np.unique(got["y"]), expected)
+
+
 @pytest.mark.parametrize(
     ("y", "options", "columns"),
     [
