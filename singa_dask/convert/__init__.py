@@ -22,7 +22,7 @@ def from_onnx(model: Any, *, shapes: Mapping[str, Sequence[int]] | None = None) 
     Raises ConfigError, which names the node, for what has no counterpart here.
     """
     try:
-        from singa_dask.convert.onnx_net import net_of
+        from singa_dask.convert.onnx_ops import net_of
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "onnx":
             raise

@@ -5,23 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from singa_dask import functions as F
 from singa_dask import layers as kinds
-from singa_dask.convert.onnx_file import ROWS
-from singa_dask.convert.onnx_layers import ProductWithTable
-from singa_dask.convert.onnx_values import Place, Value, grouped
+from singa_dask.convert.onnx_file import ROWS, OnnxFile
+from singa_dask.convert.onnx_net import ImportedNet, Place, ProductWithTable
+from singa_dask.convert.onnx_reader import Reader, Value, grouped
 from singa_dask.layers import Layer
 
 Attributes = dict[str, Any]
-Converter = Callable[[Any, Any, Attributes], Any]
+Converter = Callable[[Reader, Any, Attributes], Any]
 
 
-def _window(reader: Any, node: Any, a: Attributes, kernel: Sequence[int]) -> tuple[Value, dict[str, Any]]:
+def _window(reader: Reader, node: Any, a: Attributes, kernel: Sequence[int]) -> tuple[Value, dict[str, Any]]:
     """What a sliding window reads, padded where its sides differ, and the settings of the window."""
     x, axes = reader.value(node), len(kernel)
     pads = [*a.get("pads", [0] * 2 * axes)]
@@ -40,7 +40,7 @@ def _window(reader: Any, node: Any, a: Attributes, kernel: Sequence[int]) -> tup
     return x, {f"{key}{end}": size for key, of in sizes.items() for end, size in zip(ends, of, strict=True)}
 
 
-def _conv(reader: Any, node: Any, a: Attributes) -> Value:
+def _conv(reader: Reader, node: Any, a: Attributes) -> Value:
     weight, bias, groups = reader.weight(node, 1), reader.constant(node, 2), a.get("group", 1)
     x, settings = _window(reader, node, a, weight.shape[2:])
     settings |= {"groups": groups, "bias_term": bias is not None}
@@ -53,7 +53,7 @@ def _conv(reader: Any, node: Any, a: Attributes) -> Value:
     return reader.layer_of(node, kinds.Convolution(num_filters=len(weight), **settings), x, weight=weight, bias=bias)
 
 
-def _pool(reader: Any, node: Any, a: Attributes) -> Value:
+def _pool(reader: Reader, node: Any, a: Attributes) -> Value:
     if {*a.get("dilations", [1])} != {1}:
         reader.refuse(node, "dilations", a["dilations"])
     if node.op_type == "AveragePool" and any(a.get("pads", ())) and not a.get("count_include_pad"):
@@ -63,17 +63,17 @@ def _pool(reader: Any, node: Any, a: Attributes) -> Value:
     return reader.layer_of(node, kinds.Pooling(**settings), x)
 
 
-def _global_pool(reader: Any, node: Any, a: Attributes) -> Value:
+def _global_pool(reader: Reader, node: Any, a: Attributes) -> Value:
     return reader.layer_of(node, kinds.GlobalPooling(pool=_POOLS[node.op_type[6:]]), reader.value(node))
 
 
-def _batch_norm(reader: Any, node: Any, a: Attributes) -> Value:
+def _batch_norm(reader: Reader, node: Any, a: Attributes) -> Value:
     weight, bias, mean, var = (reader.weight(node, i) for i in (1, 2, 3, 4))
     layer, x = kinds.BatchNorm(factor=a.get("momentum", 0.9), epsilon=a.get("epsilon", 1e-5)), reader.value(node)
     return reader.layer_of(node, layer, x, weight=weight, bias=bias, running_mean=mean, running_var=var)
 
 
-def _gemm(reader: Any, node: Any, a: Attributes) -> Value:
+def _gemm(reader: Reader, node: Any, a: Attributes) -> Value:
     weight, bias = reader.weight(node, 1) * np.float32(a.get("alpha", 1)), reader.constant(node, 2)
     if a.get("transA"):
         reader.refuse(node, "transA", 1)
@@ -83,7 +83,7 @@ def _gemm(reader: Any, node: Any, a: Attributes) -> Value:
     return _linear(reader, node, weight, bias)
 
 
-def _linear(reader: Any, node: Any, weight: np.ndarray, bias: np.ndarray | None) -> Value:
+def _linear(reader: Reader, node: Any, weight: np.ndarray, bias: np.ndarray | None) -> Value:
     """x W + b along the last axis of x. weight: (O, I)."""
     x, settings = reader.value(node), dict[str, Any](num_output=len(weight), bias_term=bias is not None)
     if table := reader.tables.get(reader.file.origins.get(node.input[1], "")):
@@ -109,7 +109,7 @@ def _by_position(reader: Any, name: str, layer: Layer, x: Value, units: int, **w
     return Value(y, (*x.sizes[:-1], units), x.axes)
 
 
-def _matmul(reader: Any, node: Any, a: Attributes) -> Value:
+def _matmul(reader: Reader, node: Any, a: Attributes) -> Value:
     weight = reader.constant(node, 1)
     if weight is not None and weight.ndim == 2:
         return _linear(reader, node, weight.T, reader.bias_after(node, weight.shape[1]))
@@ -119,7 +119,7 @@ def _matmul(reader: Any, node: Any, a: Attributes) -> Value:
     return Value(reader.call(F.matmul, *arrays), (*made.sizes, *ends), (*made.axes, (size,), (size + 1,)))
 
 
-def _layer_norm(reader: Any, node: Any, a: Attributes) -> Value:
+def _layer_norm(reader: Reader, node: Any, a: Attributes) -> Value:
     weight, bias, x = reader.weight(node, 1), reader.constant(node, 2), reader.value(node)
     if a.get("axis", -1) not in (-1, len(x.axes) - 1):
         reader.refuse(node, "axis", a["axis"])
@@ -127,7 +127,7 @@ def _layer_norm(reader: Any, node: Any, a: Attributes) -> Value:
     return _by_position(reader, reader.name(node, 1), layer, x, len(weight), weight=weight, bias=bias)
 
 
-def _instance_norm(reader: Any, node: Any, a: Attributes) -> Value:
+def _instance_norm(reader: Reader, node: Any, a: Attributes) -> Value:
     weight, bias, x = reader.weight(node, 1), reader.weight(node, 2), reader.value(node)
     layer = kinds.GroupNorm(num_groups=len(weight), epsilon=a.get("epsilon", 1e-5))
     image = reader.reshaped(x, (*x.shape, *[1] * (4 - len(x.shape))))
@@ -135,12 +135,12 @@ def _instance_norm(reader: Any, node: Any, a: Attributes) -> Value:
     return reader.reshaped(reader.same(name, reader.plain(image)), x.shape)
 
 
-def _lrn(reader: Any, node: Any, a: Attributes) -> Value:
+def _lrn(reader: Reader, node: Any, a: Attributes) -> Value:
     more = {"alpha": a.get("alpha", 1e-4), "beta": a.get("beta", 0.75), "knorm": a.get("bias", 1.0)}
     return reader.layer_of(node, kinds.LRN(local_size=a["size"], **more), reader.value(node))
 
 
-def _resize(reader: Any, node: Any, a: Attributes) -> Value:
+def _resize(reader: Reader, node: Any, a: Attributes) -> Value:
     x, shape = reader.value(node), reader.shape(node)
     how = (a.get("mode", b"nearest").decode(), a.get("coordinate_transformation_mode", b"half_pixel").decode())
     factors = {after / before for before, after in zip(x.shape[2:], shape[2:], strict=True)}
@@ -149,7 +149,7 @@ def _resize(reader: Any, node: Any, a: Attributes) -> Value:
     return reader.layer_of(node, kinds.Upsampling(factor=int(factors.pop()), method=_RESIZING[how]), x)
 
 
-def _gather(reader: Any, node: Any, a: Attributes) -> Value:
+def _gather(reader: Reader, node: Any, a: Attributes) -> Value:
     table, index = reader.constant(node, 0), reader.constant(node, 1)
     if table is not None and table.ndim == 2 and not a.get("axis"):
         x, name = reader.tidy(reader.value(node, 1)), reader.name(node, 0)
@@ -162,7 +162,7 @@ def _gather(reader: Any, node: Any, a: Attributes) -> Value:
     return reader.taken(node, reader.value(node), a.get("axis", 0), index.tolist())
 
 
-def _slice(reader: Any, node: Any, a: Attributes) -> Value:
+def _slice(reader: Reader, node: Any, a: Attributes) -> Value:
     starts, ends, axes, steps = (reader.numbers(node, a, key, i) for i, key in enumerate(_SLICE, 1))
     x = reader.value(node)
     for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
@@ -173,32 +173,32 @@ def _slice(reader: Any, node: Any, a: Attributes) -> Value:
     return x
 
 
-def _split(reader: Any, node: Any, a: Attributes) -> list[Value]:
+def _split(reader: Reader, node: Any, a: Attributes) -> list[Value]:
     x, axis = reader.value(node), a.get("axis", 0)
     ends = np.cumsum([reader.file.shapes[name][axis] for name in node.output]).tolist()
     return [reader.taken(node, x, axis, range(low, high)) for low, high in zip([0, *ends], ends, strict=False)]
 
 
-def _concat(reader: Any, node: Any, a: Attributes) -> Value:
+def _concat(reader: Reader, node: Any, a: Attributes) -> Value:
     every = [reader.axis_of(node, reader.value(node, i), a["axis"]) for i in range(len(node.input))]
     (x, at), *rest = every
     if any(other.axes != x.axes for other, _ in rest):
         reader.refuse(node, "inputs", "tensors whose rows lie along different axes")
-    place = reader.call(F.cat, *(Place(each.place) for each, _ in every), listed=True, axis=at)
+    place = reader.call(F.cat, [Place(each.place) for each, _ in every], axis=at)
     sizes = (*x.sizes[:at], sum(each.sizes[at] for each, _ in every), *x.sizes[at + 1 :])
     return Value(place, sizes, x.axes)
 
 
-def _transpose(reader: Any, node: Any, a: Attributes) -> Value:
+def _transpose(reader: Reader, node: Any, a: Attributes) -> Value:
     x = reader.value(node)
     return x._replace(axes=tuple(x.axes[i] for i in a.get("perm", reversed(range(len(x.axes))))))
 
 
-def _reshape(reader: Any, node: Any, a: Attributes) -> Value:
+def _reshape(reader: Reader, node: Any, a: Attributes) -> Value:
     return reader.reshaped(reader.value(node), reader.shape(node))
 
 
-def _expand(reader: Any, node: Any, a: Attributes) -> Value:
+def _expand(reader: Reader, node: Any, a: Attributes) -> Value:
     shape, given = reader.shape(node), reader.constant(node, 0)
     ones = [1 if size == ROWS else size for size in shape]
     if given is None:
@@ -209,7 +209,7 @@ def _expand(reader: Any, node: Any, a: Attributes) -> Value:
 
 
 def _reduce(of: Callable[..., Any]) -> Converter:
-    def convert(reader: Any, node: Any, a: Attributes) -> Value:
+    def convert(reader: Reader, node: Any, a: Attributes) -> Value:
         x = reader.value(node)
         rank, kept = len(x.axes), a.get("keepdims", 1)
         axes = sorted((i % rank for i in reader.numbers(node, a, "axes", 1) or range(rank)), reverse=True)
@@ -229,7 +229,7 @@ def _reduce(of: Callable[..., Any]) -> Converter:
 def _along(of: Callable[..., Any]) -> Converter:
     """A function along an axis."""
 
-    def convert(reader: Any, node: Any, a: Attributes) -> Value:
+    def convert(reader: Reader, node: Any, a: Attributes) -> Value:
         x, at = reader.axis_of(node, reader.value(node), a.get("axis", -1))
         return reader.same(of, x, axis=at)
 
@@ -248,7 +248,7 @@ def _aligned(of: Callable[..., Any], reader: Any, node: Any, operands: list[Any]
     return made._replace(place=reader.call(of, *arrays))
 
 
-def _clip(reader: Any, node: Any, a: Attributes) -> Value:
+def _clip(reader: Reader, node: Any, a: Attributes) -> Value:
     given = [reader.constant(node, i) if len(node.input) > 1 else a.get(key) for i, key in ((1, "min"), (2, "max"))]
     bounds = [edge if bound is None else float(bound) for bound, edge in zip(given, (-np.inf, np.inf), strict=True)]
     if bounds[0] == 0:
@@ -259,19 +259,19 @@ def _clip(reader: Any, node: Any, a: Attributes) -> Value:
 def _activation(kind: type[Layer], **names: tuple[str, float]) -> Converter:
     """names: of settings, and for each its attribute and default."""
 
-    def convert(reader: Any, node: Any, a: Attributes) -> Value:
+    def convert(reader: Reader, node: Any, a: Attributes) -> Value:
         layer = kind(**{key: a.get(*of) for key, of in names.items()})
         return reader.same(reader.layer(reader.unique(node.op_type.lower()), layer), reader.value(node))
 
     return convert
 
 
-def _gelu(reader: Any, node: Any, a: Attributes) -> Value:
+def _gelu(reader: Reader, node: Any, a: Attributes) -> Value:
     layer = kinds.GELU(approximate=a.get("approximate", b"none").decode().upper())
     return reader.same(reader.layer(reader.unique("gelu"), layer), reader.value(node))
 
 
-def _identity(reader: Any, node: Any, a: Attributes) -> Value:
+def _identity(reader: Reader, node: Any, a: Attributes) -> Value:
     return reader.value(node)
 
 
@@ -315,3 +315,10 @@ CONVERTERS: dict[str, Converter] = {
     "Tanh": _activation(kinds.Tanh),
     "Transpose": _transpose,
 }
+
+
+def net_of(model: Any, shapes: Mapping[str, Sequence[int]]) -> ImportedNet:
+    """See `convert.from_onnx`."""
+    reader = Reader(OnnxFile(model, shapes), CONVERTERS)
+    outputs = [reader.plain(reader.values[name]).place for name in reader.file.outputs]
+    return ImportedNet(reader.steps, outputs, reader.layers, reader.weights)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import signature
 from itertools import islice
 from math import prod
@@ -19,20 +20,35 @@ from singa_dask.layers import (
     ELU,
     GELU,
     Activation,
+    Attention,
+    BatchNorm,
+    ClassToken,
+    Convolution,
     Dropout,
+    Embedding,
+    GroupNorm,
+    Lambda,
+    LayerNorm,
     LeakyReLU,
+    Pooling,
+    PositionalEmbedding,
     RecordInput,
+    RecurrentLayer,
     ReLU,
     Reshape,
     Sigmoid,
     SiLU,
     STanh,
     Tanh,
+    TransposedConvolution,
+    Upsampling,
 )
 from singa_dask.layers.base import Layer
+from singa_dask.layers.computing import Kept
 from singa_dask.layers.inner_product import InnerProduct
 from singa_dask.layers.module import Module
 from singa_dask.layers.param import Param, Shape
+from singa_dask.layers.recurrent import Recurrent
 from singa_dask.net import Net
 from singa_dask.tensor import Tensor
 
@@ -41,6 +57,10 @@ Shapes = Mapping[str, Shape]
 # What a recurrent module calls its layers and directions.
 _LAYER_THERE = re.compile(r"(?:(.*)\.)?(l\d+(?:_reverse)?)")
 _SHOWN = 4
+_FUNCTIONS = ("abs", "clip", "cos", "exp", "log", "negative", "relu", "sigmoid", "sin", "softplus", "sqrt", "tanh")
+# What has sequences as (B, C, T) in PyTorch, and what as (B, T, C).
+_OF_CHANNELS = BatchNorm | Convolution | GroupNorm | Pooling | TransposedConvolution | Upsampling
+_OF_TOKENS = Attention | ClassToken | Embedding | LayerNorm | PositionalEmbedding | RecurrentLayer | Recurrent
 _ELEMENTWISE = (Activation, Dropout, ELU, GELU, LeakyReLU, ReLU, Sigmoid, SiLU, STanh, Tanh)
 
 
@@ -51,7 +71,7 @@ class Part:
 
     name: str
     layer: Layer
-    shape: Shape
+    shape: Callable[[], Shape]
     dtype: Any
     module: str = ""
     form: Form = ()
@@ -114,12 +134,12 @@ class Part:
             yield from zip(self._names(row), (np.ascontiguousarray(array), np.zeros_like(array)), strict=False)
 
     def _turn(self, row: Row) -> Turn:
-        shape, sizes = self.params[row.roles[0]].whole_shape, {"g": len(row.roles)}
+        whole, shape, sizes = self.params[row.roles[0]].whole_shape, self.shape(), {"g": len(row.roles)}
         if isinstance(self.layer, InnerProduct):
-            sizes |= {"C": self.shape[-1], **{f"*{i}": size for i, size in enumerate(self.shape[:-1])}}
+            sizes |= {"C": shape[-1], **{f"*{i}": size for i, size in enumerate(shape[:-1])}}
         if self.layer.units:  # heads
             sizes["N"] = self.layer.units
-        return Turn.of(row.axes, (len(row.roles), *shape) if row.gates else shape, sizes, len(self.shape) - 1)
+        return Turn.of(row.axes, (len(row.roles), *whole) if row.gates else whole, sizes, len(shape) - 1)
 
     def _names(self, row: Row) -> list[str]:
         """Of the tensors of a row; "rnn.l1" and "rnn.l0_reverse" are a layer and a direction of a recurrent module."""
@@ -132,22 +152,33 @@ class Part:
 
 def parts_of(net: Net | Module) -> list[Part]:
     """The layers that have parameters, in order; an unrolled one once. Of a Module those called on arrays."""
-    found = []
     if isinstance(net, Module):
         every = {key: (name, layer.kept) for key, (name, layer) in net.named_layers().items()}
         called = {key: (name, kept) for key, (name, kept) in every.items() if kept is not None and kept.made}
-        images = {key: next(iter(kept.made.values())).shape for key, (_, kept) in called.items()}
+        outputs = {key: next(iter(kept.made.values())).shape for key, (_, kept) in called.items()}
+        parts = []
         for key, (name, kept) in called.items():
-            (_, shape, *_), of = next(iter(kept.made.items()))
-            if isinstance(of.layer, InnerProduct) and len(shape) == 1 and not getattr(net, "channels_first", False):
-                shape = _flattened(net, key, {k: image for k, image in images.items() if len(image) > 1}, of.layer)
-            found += [Part(name, of.layer, shape, kept.device.ops.dtype)] if of.layer.params else []
-        return found
-    for name, layer in net.layers.items():
-        if layer.params and not layer.proto.unroll_index:
-            shape = layer.partition.sources[0] if layer.partition.sources else net.source_shape(name, 0)
-            found.append(Part(origin(layer.proto), layer, shape, net.ops.dtype))
-    return found
+            layer = next(iter(kept.made.values())).layer
+            parts += [Part(name, layer, partial(_read, net, key, kept, outputs), kept.device.ops.dtype)]
+        return [part for part in parts if part.layer.params]
+    layers = {name: layer for name, layer in net.layers.items() if layer.params and not layer.proto.unroll_index}
+    return [Part(origin(of.proto), of, partial(_source, net, name), net.ops.dtype) for name, of in layers.items()]
+
+
+def _source(net: Net, name: str) -> Shape:
+    """The shape of the samples that a layer reads in PyTorch, with the channels last: sequences that are flattened are
+    features there if they are (B, T, C), not (B, C, T); the nearest layer that knows says so. Raises ConfigError if
+    there is none."""
+    layer = below = net.layers[name]
+    shape: Shape = layer.partition.sources[0] if layer.partition.sources else net.source_shape(name, 0)
+    if not isinstance(layer, InnerProduct) or len(shape) != 2 or min(shape) == 1:
+        return shape
+    while below.proto.srclayers:
+        below = net.layers[below.proto.srclayers[0]]
+        if isinstance(below, _OF_CHANNELS | _OF_TOKENS):
+            return (prod(shape),) if isinstance(below, _OF_TOKENS) else shape
+    hint = f"names={{{name!r}: None}} leaves the layer out."
+    raise layer.problem("flattens sequences, and PyTorch may have their channels first or last", hint=hint)
 
 
 def own_tensors(net: Net | Module) -> dict[str, Tensor]:
@@ -156,12 +187,14 @@ def own_tensors(net: Net | Module) -> dict[str, Tensor]:
     return {name: part for name, part in parts if isinstance(part, Tensor)}
 
 
-def _flattened(module: Module, key: int, images: Mapping[int, Shape], layer: Layer) -> Shape:
-    """The shape of the samples that an InnerProduct of a module reads as features, if they are flattened images; the
-    module as a net tells. Raises ConfigError if it does not."""
-    features = layer.params[0].fan_in
-    if not any(prod(image) == features and prod(image[:-1]) > 1 for image in images.values()):
-        return (features,)
+def _read(module: Module, key: int, kept: Kept, outputs: Mapping[int, Shape]) -> Shape:
+    """The shape of the samples that a layer of a module reads; of an InnerProduct that reads images as features, that
+    of the images, which the module as a net tells. Raises ConfigError if it does not."""
+    (_, shape, *_), (layer, _) = next(iter(kept.made.items()))
+    like = [o for o in outputs.values() if prod(o) == prod(shape) and prod(o[:-1]) > 1 and o[-1] > 1]
+    known = not isinstance(layer, InnerProduct) or getattr(module, "channels_first", False)
+    if known or len(shape) > 1 or not like:
+        return shape
     hint = f"Let it read the images, without flatten or reshape, or leave it out: names={{{layer.name!r}: None}}."
     problem = layer.problem("reads features that may be images, whose order cannot be seen", hint=hint)
     try:
@@ -171,14 +204,23 @@ def _flattened(module: Module, key: int, images: Mapping[int, Shape], layer: Lay
     nodes: list[Any] = [*made] if isinstance(made, tuple | list) else [made]
     for node in nodes:
         nodes += [source for source in node.inputs if all(source is not other for other in nodes)]
-    source = next((node.inputs[0] for node in nodes if id(node.template) == key), None)
-    while isinstance(source, _ELEMENTWISE) and id(source.template) not in images:
+    source: Any = next((node.inputs[0] for node in nodes if id(node.template) == key), None)
+    while _is_elementwise(source) and id(source.template) not in outputs:
         source = source.inputs[0]
-    if isinstance(source, Reshape):
-        return (features,)
-    if source is None or id(source.template) not in images:
+    if isinstance(source, Reshape) or _function(source) == "reshape":
+        return shape
+    if source is None or len(outputs.get(id(source.template), ())) < 3:
         raise problem
-    return images[id(source.template)]
+    return outputs[id(source.template)]
+
+
+def _is_elementwise(layer: Any) -> bool:
+    return isinstance(layer, _ELEMENTWISE) or (_function(layer) in _FUNCTIONS and len(layer.inputs) == 1)
+
+
+def _function(layer: Any) -> str:
+    """The name of the function that a layer computes."""
+    return str(layer.user_conf["function"]).rpartition(":")[2] if isinstance(layer, Lambda) else ""
 
 
 def matched(parts: Sequence[Part], shapes: Shapes, *, in_order: bool) -> list[Part]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from singa_dask.layers.attention import Attention
 from singa_dask.layers.base import Layer
 from singa_dask.layers.inner_product import InnerProduct
 from singa_dask.layers.partition import Shape
@@ -76,6 +77,10 @@ TABLE: dict[str, tuple[str, tuple[Form, ...]]] = {
             (Row(("table",), "", "T C -> T C"),),
         ),
     ),
+    "kClassToken": (
+        "Parameter",
+        tuple((Row(("token",), "", axes),) for axes in ("1 01 C -> (1 01 C)", "1 C -> (1 C)", "C -> C")),
+    ),
     "kRNN": ("RNN", _recurrent("")),
     "kGRU": ("GRU", _recurrent("r", "z", "c", apart="c_b")),
     "kLSTM": ("LSTM", _recurrent("i", "f", "g", "o")),
@@ -92,6 +97,8 @@ TABLE: dict[str, tuple[str, tuple[Form, ...]]] = {
     ),
 }
 _TRANSPOSED = _affine("O (C *) -> O (* C)")  # the weight of an InnerProduct that is stored as (O, I)
+# Of attention with num_kv_heads: the heads of q, then those of k, then those of v.
+_SHARED = tuple(row._replace(axes=row.axes.replace("3 N", "H")) for row in TABLE["kAttention"][1][0])
 # Beside parameters, tensors that PyTorch counts with and no layer needs.
 COUNTERS = ("num_batches_tracked",)
 
@@ -109,6 +116,8 @@ def forms_of(layer: Layer) -> tuple[Form, ...]:
     kind = next((kind for kind in kinds if kind in TABLE), None)
     if kind is None:
         return ()
+    if isinstance(layer, Attention) and layer.conf.num_kv_heads not in (0, layer.conf.num_heads):
+        return (_SHARED,)
     return _TRANSPOSED if isinstance(layer, InnerProduct) and layer.conf.transpose else TABLE[kind][1]
 
 

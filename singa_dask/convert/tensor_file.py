@@ -40,7 +40,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
     try:
         with replacing(path) as temporary:
-            temporary.write_bytes(save(dict(tensors), {"format": "pt"}))
+            temporary.write_bytes(save({k: np.ascontiguousarray(a) for k, a in tensors.items()}, {"format": "pt"}))
     except OSError as error:
         if no_room(error):
             raise DataError(disk_full(path, error)) from error

@@ -249,8 +249,7 @@ def test_a_net_computes_what_onnxruntime_does(name):
 
 
 CLASSES = 10
-# Those whose program has a counterpart in nets for every step.
-IN_NETS = ("resnet18", "resnet50", "mobilenet")
+IN_NETS = ("resnet18", "resnet50", "mobilenet", "vit", "vit of opset 13")
 
 
 def layers_of(net, model, **data):
@@ -282,11 +281,14 @@ STRATEGIES = {
 }
 
 
+@pytest.mark.parametrize("name", ["mobilenet", "vit"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_net_trains_on_as_a_job(strategy, tmp_path):
-    model, draw = MODELS["mobilenet"](), np.random.default_rng(0)
+def test_a_net_trains_on_as_a_job(strategy, name, tmp_path):
+    model, draw = MODELS[name](), np.random.default_rng(0)
+    (given,) = model.graph.input
+    channels, *size = (dim.dim_value for dim in given.type.tensor_type.shape.dim[1:])
     net, labels = convert.from_onnx(model), np.arange(16) % CLASSES
-    images = draw.normal(size=(16, 32, 32, 3)).astype(F32)
+    images = draw.normal(size=(16, *size, channels)).astype(F32)
     write_shards(tmp_path / "train", images, labels)
     save_file(net.weights, tmp_path / "w.safetensors")
     job = Job(

@@ -25,8 +25,10 @@ from singa_dask.layers import (
     GRU,
     LSTM,
     RNN,
+    Add,
     Attention,
     BatchNorm,
+    ClassToken,
     Convolution,
     Embedding,
     GroupNorm,
@@ -36,6 +38,7 @@ from singa_dask.layers import (
     PositionalEmbedding,
     RecordInput,
     ReLU,
+    Reshape,
     TransposedConvolution,
 )
 from singa_dask.tensor import Tensor
@@ -75,7 +78,9 @@ def image_net(seed=0, dtype=np.float32):
         BatchNorm("norm"),
         TransposedConvolution("up", num_filters=4, kernel=2, groups=2),
         GroupNorm("group", num_groups=2),
+        ClassToken("token"),
         Attention("mix", num_heads=2),
+        Attention("shared", num_heads=4, num_kv_heads=2),
         InnerProduct("hidden", num_output=7),
         LayerNorm("layer"),
         InnerProduct("out", num_output=3, transpose=True, bias_term=False),
@@ -113,9 +118,15 @@ PLACES = {
     "mix_weight": lambda s, c, i, n, d: s["mix.in_proj_weight"][i * 4 + n * 2 + d, c],
     "mix_bias": lambda s, i, n, d: s["mix.in_proj_bias"][i * 4 + n * 2 + d],
     "mix_output_weight": lambda s, n, d, c: s["mix.out_proj.weight"][c, n * 2 + d],
-    # Images of 4 x 4 positions: (h, w, c) is (c, h, w) there.
-    "hidden_weight": lambda s, i, o: s["hidden.weight"][o, i % 4 * 16 + i // 4],
+    "shared_weight": lambda s, c, h, d: s["shared.in_proj_weight"][h + d, c],
+    "token_token": lambda s, c: s["token"][0, 0, c],
+    "hidden_weight": lambda s, i, o: s["hidden.weight"][o, i],  # of positions, then features
     "out_weight": lambda s, o, i: s["out.weight"][o, i],
+}
+# Flattened images of 4 x 5 positions, and sequences: what is (h, w, c) is (c, h, w) there.
+FLATTENED = {
+    "out_weight": lambda s, i, o: s["out.weight"][o, i % 3 * 20 + i // 3],
+    "last_weight": lambda s, i, o: s["last.weight"][o, i % 3 * 4 + i // 3],
 }
 TIMED = {
     "positions_table": lambda s, t, c: s["positions.weight"][t, c],
@@ -130,7 +141,18 @@ TIMED = {
 }
 
 
-@pytest.mark.parametrize(("make", "places"), [(image_net, PLACES), (recurrent_net, TIMED)])
+def flattening_net(seed=0):
+    source = RecordInput("data", shape=[2, 5, 6])
+    image = Convolution("image", num_filters=3, kernel=2)(source)
+    sequence = Convolution("sequence", num_filters=3, kernel=2)(Reshape(shape=[12, 5])(source))
+    outputs = [InnerProduct("out", num_output=2)(image), InnerProduct("last", num_output=2)(ReLU()(sequence))]
+    return Model([*outputs, Add("sum")(*outputs)], seed=seed)
+
+
+CASES = [(image_net, PLACES), (recurrent_net, TIMED), (flattening_net, FLATTENED)]
+
+
+@pytest.mark.parametrize(("make", "places"), CASES)
 def test_every_number_has_its_place(make, places):
     model = drawn(make())
     state, ours = convert.to_torch(model), model.state_dict()
@@ -312,6 +334,7 @@ class Flat(Module):
 
 FLAT = {
     "flatten": lambda y: autograd.dropout(autograd.flatten(y), 0.0),
+    "flatten behind a function": lambda y: autograd.flatten(autograd.exp(y)),
     "reshape": lambda y: autograd.reshape(y, (-1, 3 * 4 * 2)),
     "the layer": lambda y: y,
 }
@@ -351,8 +374,15 @@ def test_tensors_that_are_parameters_are_so_in_pytorch():
             convert.from_torch(module, wrong, names={"gain": "scale"})
 
 
+def test_sequences_whose_channels_may_be_first_are_refused():
+    layers = [RecordInput("data", shape=[12]), Reshape(shape=[3, 4]), InnerProduct("fc", num_output=2)]
+    with pytest.raises(ConfigError, match=r"layer 'fc': flattens sequences, and PyTorch may have.*'fc': None"):
+        convert.to_torch(Model(layers))
+    assert convert.to_torch(Model(layers), names={"fc": None}) == {}
+
+
 def test_features_whose_order_cannot_be_seen_are_refused():
-    module = Flat(lambda y: autograd.flatten(autograd.sqrt(autograd.abs(y))))
+    module = Flat(lambda y: autograd.flatten(autograd.swapaxes(y, 2, 3)))
     module(Tensor.of(np.ones((2, 2, 5, 3), np.float32)))
     state = convert.to_torch(Model([RecordInput("data", shape=[2, 5, 3]), Flat(FLAT["flatten"])]))
     with pytest.raises(ConfigError, match=r"layer 'fc': .* order cannot be seen.*names={'fc': None}"):
