@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from inspect import getfullargspec
-from typing import Any
+from typing import Any, ClassVar
 
 from singa_dask.ops.arrays import Array
+
+Where = tuple[Array, int]
+"""The kind of each element, (n,) of uint8, and the one that is chosen."""
 
 
 def sgd(xp: Any, w: Array, g: Array, v: Array, *, lr: float, momentum: float) -> None:
@@ -124,6 +127,7 @@ _BLOCK = 1 << 16
 class UpdateOps:
     """Update rules over `self.xp`."""
 
+    merges_runs: ClassVar[bool] = False  # whether `update_where` is faster than several calls of `update`
     xp: Any
 
     def update(self, rule: str, w: Array, g: Array, states: Sequence[Array], **given: float) -> None:
@@ -137,6 +141,22 @@ class UpdateOps:
         *own, weight_decay, clip_low, clip_high = hyperparameters(rule, given)
         g = self.xp.clip(g, clip_low, clip_high) + weight_decay * w
         RULES[rule](self.xp, w, g, *states, **dict(zip(_HYPERPARAMETERS[rule], own, strict=False)))
+
+    def update_where(
+        self, where: Where, rule: str, w: Array, g: Array, states: Sequence[Array], **given: float
+    ) -> None:
+        """`update` of the elements that `where` chooses."""
+        kinds, kind = where
+        chosen = kinds == kind
+        parts = [array[chosen] for array in (w, *states)]
+        self.update(rule, parts[0], g[chosen], parts[1:], **given)
+        for array, part in zip((w, *states), parts, strict=True):
+            array[chosen] = part
+
+    def subtract_where(self, where: Where, w: Array, g: Array) -> None:
+        """w -= g for the elements that `where` chooses."""
+        kinds, kind = where
+        w[kinds == kind] -= g[kinds == kind]
 
     def moving_average(self, average: Array, w: Array, decay: float) -> None:
         """average = decay average + (1 - decay) w, in place."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from singa_dask.job.description import Description
 from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.net.flat import Entry
 from singa_dask.ops.arrays import Array
+from singa_dask.ops.update import Where
 from singa_dask.updaters.fields import as_written, numbers
 from singa_dask.updaters.groups import check_groups, scaled
 from singa_dask.updaters.mixing import Changes, Mixing
@@ -35,12 +36,14 @@ if TYPE_CHECKING:
 
 EMA = "ema"
 """The state that holds the moving average of the parameters."""
+_NO_KIND = 255
 
 
 class Segment(NamedTuple):
     """A run of the slice whose parameters share their scales, of learning rate and weight decay; None: statistics.
 
-    start, stop: within the slice. states: views. average: of the parameters, a view; None where none is kept.
+    start, stop: within the slice. states: views. average: of the parameters, a view; None where none is kept. where:
+    its elements in the run, None for all.
     """
 
     start: int
@@ -48,6 +51,13 @@ class Segment(NamedTuple):
     scales: tuple[float, float] | None
     states: tuple[Array, ...]
     average: Array | None
+    where: Where | None = None
+
+
+def by_rule(apply: Callable[..., None]) -> Callable[..., None]:
+    """Marks an `apply` that only calls `_run`, so that all runs of equal scales can be updated at once."""
+    apply.by_rule = True  # type: ignore[attr-defined]
+    return apply
 
 
 class Updater(Description, ABC):
@@ -91,6 +101,7 @@ class Updater(Description, ABC):
         self._check_fields("updater")
         self._state: dict[str, Array] = {}
         self._segments: list[Segment] = []
+        self._where: Where | None = None
         self.prepare()
 
     def prepare(self) -> None:
@@ -129,6 +140,16 @@ class Updater(Description, ABC):
         """Take charge of the flat range [start, stop) of parameters laid out as `entries`; all states become zero."""
         self._state = {name: self.ops.zeros((stop - start,)) for name in state_names(type(self), self.proto)}
         scaled_entries = [scaled(entry, self.proto) for entry in entries]
+        runs = segments(scaled_entries, start, stop, apart=self.whole_parameters)
+        different = list(dict.fromkeys(scales for _, _, scales in runs))
+        merges = self.ops.merges_runs and not self.ema_decay and getattr(type(self).apply, "by_rule", False)
+        if merges and len(different) < min(len(runs), _NO_KIND):
+            kinds = np.full(stop - start, _NO_KIND, np.uint8)
+            for a, b, scales in runs:
+                kinds[a:b] = different.index(scales)
+            of, states = self.ops.asarray(kinds), tuple(self._state[name] for name in self.states)
+            self._segments = [Segment(0, len(of), scales, states, None, (of, k)) for k, scales in enumerate(different)]
+            return
         self._segments = [
             Segment(
                 a,
@@ -137,7 +158,7 @@ class Updater(Description, ABC):
                 tuple(self._state[name][a:b] for name in self.states),
                 self._state[EMA][a:b] if self.ema_decay else None,
             )
-            for a, b, scales in segments(scaled_entries, start, stop, apart=self.whole_parameters)
+            for a, b, scales in runs
         ]
 
     def start(self, w: Array) -> None:
@@ -171,9 +192,11 @@ class Updater(Description, ABC):
         """
         lr = self.schedule.rate(step, reductions) * self.stale_factor(staleness)
         made = step if made is None else made
-        for start, stop, scales, states, average in self._segments:
-            values = w[start:stop]
-            if scales is None:
+        for start, stop, scales, states, average, where in self._segments:
+            values, self._where = w[start:stop], where
+            if scales is None and where is not None:
+                self.ops.subtract_where(where, values, g[start:stop])
+            elif scales is None:
                 values -= g[start:stop]
             else:
                 rates = lr * scales[0], self.weight_decay * scales[1]
@@ -194,7 +217,11 @@ class Updater(Description, ABC):
     ) -> None:
         """Run a rule of singa_dask.ops.update with this updater's clipping."""
         clip = {"clip_low": self.clip_low, "clip_high": self.clip_high}
-        self.ops.update(rule, w, g, states, weight_decay=weight_decay, **clip, **hyperparameters)
+        given = {"weight_decay": weight_decay, **clip, **hyperparameters}
+        if self._where is None:
+            self.ops.update(rule, w, g, states, **given)
+        else:
+            self.ops.update_where(self._where, rule, w, g, states, **given)
 
     @property
     def state(self) -> dict[str, Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from singa_dask.ops.arrays import Array
-from singa_dask.updaters.base import Updater
+from singa_dask.updaters.base import Updater, by_rule
 
 
 class SGD(Updater):
@@ -14,6 +14,7 @@ class SGD(Updater):
     type: ClassVar[str] = "kSGD"
     states: ClassVar[tuple[str, ...]] = ("velocity",)
 
+    @by_rule
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
         self._run("sgd", w, g, states, weight_decay, lr=lr, momentum=self.momentum)
 
@@ -27,6 +28,7 @@ class Nesterov(Updater):
     type: ClassVar[str] = "kNesterov"
     states: ClassVar[tuple[str, ...]] = ("velocity",)
 
+    @by_rule
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
         self._run("nesterov", w, g, states, weight_decay, lr=lr, momentum=self.momentum)
 
@@ -46,6 +48,7 @@ class AdaGrad(_Dividing):
     type: ClassVar[str] = "kAdaGrad"
     states: ClassVar[tuple[str, ...]] = ("squares",)
 
+    @by_rule
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
         self._run("adagrad", w, g, states, weight_decay, lr=lr, delta=self.delta)
 
@@ -62,6 +65,7 @@ class RMSProp(_Dividing):
         if not self.conf.HasField("rho"):
             raise self.problem("rmsprop_conf.rho", "RMSProp needs it", "nothing", "Usual values are 0.9 to 0.99.")
 
+    @by_rule
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
         self._run("rmsprop", w, g, states, weight_decay, lr=lr, rho=self.numbers.rho, delta=self.delta)
 
@@ -76,6 +80,7 @@ class AdaDelta(_Dividing):
     conf_field: ClassVar[str | None] = "adadelta_conf"
     states: ClassVar[tuple[str, ...]] = ("squares", "squared_updates")
 
+    @by_rule
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
         self._run("adadelta", w, g, states, weight_decay, lr=lr, rho=self.numbers.rho, delta=self.delta)
 
@@ -91,6 +96,7 @@ class Adam(_Dividing):
     conf_field: ClassVar[str | None] = "adam_conf"
     states: ClassVar[tuple[str, ...]] = ("mean", "squares")
 
+    @by_rule
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
         self._run(
             "adam", w, g, states, weight_decay, lr=lr, **vars(self.numbers), delta=self.delta,
@@ -108,6 +114,7 @@ class AdamW(_Dividing):
     conf_field: ClassVar[str | None] = "adamw_conf"
     states: ClassVar[tuple[str, ...]] = ("mean", "squares")
 
+    @by_rule
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
         self._run(
             "adamw", w, g, states, 0.0, lr=lr, shrinkage=lr * weight_decay, **vars(self.numbers), delta=self.delta,
@@ -147,6 +154,7 @@ class AdamMax(_Dividing):
     conf_field: ClassVar[str | None] = "adammax_conf"
     states: ClassVar[tuple[str, ...]] = ("mean", "largest")
 
+    @by_rule
     def apply(self, step: int, lr: float, weight_decay: float, w: Array, g: Array, *states: Array) -> None:
         self._run(
             "adamax", w, g, states, weight_decay, lr=lr, **vars(self.numbers), delta=self.delta,

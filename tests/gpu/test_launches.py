@@ -19,7 +19,7 @@ ROWS = 2  # launches do not depend on them
 BUDGETS = {
     "mnist-cnn": 42,
     "cifar10-cnn": 60,
-    "resnet20-64": 420,
+    "resnet20-64": 320,
     "transformer-12": 250,
     "gru-512": 6 * 50,
     "conv3d-8": 42,

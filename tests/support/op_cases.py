@@ -373,7 +373,11 @@ def _update(rule: str) -> Case:
         for size, limit in ((1, np.inf), (50, np.inf), (50, 0.4)):
             w, g = draw(ops, rng, size), draw(ops, rng, size)
             states = [ops.asarray(rng.random(size) + 0.1, ops.dtype) for _ in range(count)]
-            ops.update(rule, w, g, states, weight_decay=0.01, clip_low=-limit, clip_high=limit, **hyperparameters)
+            given = {"weight_decay": 0.01, "clip_low": -limit, "clip_high": limit, **hyperparameters}
+            ops.update(rule, w, g, states, **given)
+            kinds = ops.asarray(rng.integers(0, 3, size), np.uint8)
+            ops.update_where((kinds, 1), rule, w, g, states, **given)
+            ops.subtract_where((kinds, 2), w, g)
             results += [w, g, *states]
         return results
 

@@ -13,6 +13,7 @@ from singa_dask.ops.gpu import column_kernels, recurrent_kernels, row_kernels, w
 from singa_dask.ops.gpu.recurrent_kernels import sigmoid
 from singa_dask.ops.gpu.warps import LANE, PREAMBLE
 from singa_dask.ops.random import GAMMA, MIX1, MIX2
+from singa_dask.ops.update import RULES
 
 # Update rules; singa_dask.ops.update has the formulas, `update_numbers` the numbers.
 _REGULARISED = "const T r = (g < low ? low : g > high ? high : g) + decay * w;"
@@ -192,6 +193,11 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         "m = first; u = largest; w -= rate * first / (largest + delta);",
     ),
 }
+
+for _rule in RULES:
+    _inputs, _outputs, _body = KERNELS[_rule]
+    KERNELS[f"{_rule}_where"] = f"uint8 kind, uint8 own, {_inputs}", _outputs, f"if (kind == own) {{ {_body} }}"
+KERNELS["subtract_where"] = "uint8 kind, uint8 own, T g", "T w", "if (kind == own) w -= g;"
 
 
 def update_numbers(rule: str, *given: float) -> tuple[float, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from math import inf
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from singa_dask.ops.gpu.attention_ops import GpuAttentionOps
 from singa_dask.ops.gpu.normalisation_ops import GpuNormalisationOps
 from singa_dask.ops.gpu.recurrent_ops import GpuRecurrentOps
 from singa_dask.ops.random import Columns, drop_threshold
-from singa_dask.ops.update import hyperparameters
+from singa_dask.ops.update import Where, hyperparameters
 from singa_dask.ops.window import Window
 
 _WITHOUT = 'To compute on the CPU: device "cpu", in a job no `gpu`.'
@@ -37,7 +37,7 @@ def _geometry(window: Window, image: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=512)
-def _volume(groups: int, window: Window, image: tuple[int, ...]) -> tuple[int, ...]:
+def _volume(window: Window, image: tuple[int, ...], groups: int) -> tuple[int, ...]:
     """The same of volumes; an image is one of depth 1. `image`: shape (B, [D,] H, W, C)."""
     size, missing = image[1:-1], 4 - len(image[1:])
     lengths = (size, window.output_size(*size), window.kernel, window.stride, window.pad, window.dilation)
@@ -54,6 +54,7 @@ class GpuOps(GpuAttentionOps, GpuRecurrentOps, GpuNormalisationOps):
 
     device: ClassVar[str] = "gpu"
     sees_values: ClassVar[bool] = False
+    merges_runs: ClassVar[bool] = True
 
     def __init__(self, dtype: Any = np.float32, device_id: int = 0):
         super().__init__(dtype)
@@ -97,16 +98,16 @@ class GpuOps(GpuAttentionOps, GpuRecurrentOps, GpuNormalisationOps):
         return self.xp.dot(a, b, out=out)
 
     def im2col(self, x: Array, window: Window, columns: Array, groups: int = 1) -> None:
-        kernel, sizes = self._kernels.im2col, _geometry
-        if groups > 1 or not window.plain:
-            kernel, sizes = self._kernels.im2col_volume, partial(_volume, groups)
-        kernel(x, *sizes(window, x.shape), columns)
+        if groups == 1 and window.plain:
+            self._kernels.im2col(x, *_geometry(window, x.shape), columns)
+        else:
+            self._kernels.im2col_volume(x, *_volume(window, x.shape, groups), columns)
 
     def col2im(self, columns: Array, window: Window, x: Array, groups: int = 1) -> None:
-        kernel, sizes = self._kernels.col2im, _geometry
-        if groups > 1 or not window.plain:
-            kernel, sizes = self._kernels.col2im_volume, partial(_volume, groups)
-        kernel(columns, *sizes(window, x.shape), x)
+        if groups == 1 and window.plain:
+            self._kernels.col2im(columns, *_geometry(window, x.shape), x)
+        else:
+            self._kernels.col2im_volume(columns, *_volume(window, x.shape, groups), x)
 
     def max_pool(self, x: Array, window: Window, out: Array, argmax: Array) -> Array:
         self._kernels.max_pool(x, *_geometry(window, x.shape), out, argmax)
@@ -192,6 +193,15 @@ class GpuOps(GpuAttentionOps, GpuRecurrentOps, GpuNormalisationOps):
     def update(self, rule: str, w: Array, g: Array, states: Sequence[Array], **given: float) -> None:
         numbers = gpu_kernels.update_numbers(rule, *hyperparameters(rule, given))
         getattr(self._kernels, rule)(g, *numbers, w, *states)
+
+    def update_where(
+        self, where: Where, rule: str, w: Array, g: Array, states: Sequence[Array], **given: float
+    ) -> None:
+        numbers = gpu_kernels.update_numbers(rule, *hyperparameters(rule, given))
+        getattr(self._kernels, f"{rule}_where")(*where, g, *numbers, w, *states)
+
+    def subtract_where(self, where: Where, w: Array, g: Array) -> None:
+        self._kernels.subtract_where(*where, g, w)
 
     def moving_average(self, average: Array, w: Array, decay: float) -> None:
         self._kernels.moving_average(w, decay, 1 - decay, average)
