@@ -16,7 +16,6 @@ def from_onnx(model: Any, *, shapes: Mapping[str, Sequence[int]] | None = None) 
 
         net = convert.from_onnx("resnet18.onnx")
         model = Model([RecordInput(shape=[3, 224, 224]), net, SoftmaxLoss()])
-        convert.from_torch(model, net.weights)
 
     model: a path, or a ModelProto. shapes: of samples, by input, where the model leaves sizes free.
     Raises ConfigError, which names the node, for what has no counterpart here.

@@ -27,7 +27,8 @@ _GELU = {
 
 class OnnxFile:
     """The graph of a model: nodes, the constants that they read, the shapes of tensors, and for each constant that was
-    computed from a single initialiser the name of that.
+    computed from a single initialiser the name of that;
+    types of the inputs.
 
     shapes: of samples, by input; by default as the model has them.
     Raises ConfigError if the model cannot be read, or the shape of a sample is not known.
@@ -43,6 +44,8 @@ class OnnxFile:
         self.origins = {name: name for name in self.constants}
         self.inputs = {each.name: each for each in graph.input if each.name not in self.constants}
         self.inputs = {name: _with_rows(info, shapes.get(name)) for name, info in self.inputs.items()}
+        types = {name: info.type.tensor_type.elem_type for name, info in self.inputs.items()}
+        self.dtypes = {name: helper.tensor_dtype_to_np_dtype(of) for name, of in types.items()}
         self.outputs, self.nodes = [each.name for each in graph.output], list(graph.node)
         before = -1
         while before != len(self.nodes):

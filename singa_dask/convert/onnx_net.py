@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
 from singa_dask.layers import Context, InnerProduct, Layer
 from singa_dask.layers.module import Module
 from singa_dask.layers.param import Shape
@@ -21,7 +19,7 @@ class Place(int):
 
 
 class ImportedNet(Module):
-    """The net of an ONNX model. weights: of its layers, as `convert.from_torch` takes them.
+    """The net of an ONNX model.
 
     It reads the inputs of the model in their order: images (B, channels, height, width), as tensors are.
     channels_first: so are flattened images.
@@ -29,14 +27,8 @@ class ImportedNet(Module):
 
     channels_first = True
 
-    def __init__(
-        self,
-        steps: Sequence[Step],
-        outputs: Sequence[int],
-        layers: Mapping[str, Layer],
-        weights: Mapping[str, np.ndarray],
-    ) -> None:
-        self.weights, self._steps, self._outputs = dict(weights), list(steps), list(outputs)
+    def __init__(self, steps: Sequence[Step], outputs: Sequence[int], layers: Mapping[str, Layer]) -> None:
+        self._steps, self._outputs = list(steps), list(outputs)
         vars(self).update(layers)
 
     def forward(self, *x: Any) -> Any:

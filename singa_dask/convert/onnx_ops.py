@@ -15,7 +15,10 @@ from singa_dask import layers as kinds
 from singa_dask.convert.onnx_file import ROWS, OnnxFile
 from singa_dask.convert.onnx_net import ImportedNet, Place, ProductWithTable
 from singa_dask.convert.onnx_reader import Reader, Value, grouped
+from singa_dask.convert.torch_state import from_torch
 from singa_dask.layers import Layer
+from singa_dask.tape.state import no_grad
+from singa_dask.tensor import Tensor
 
 Attributes = dict[str, Any]
 Converter = Callable[[Reader, Any, Attributes], Any]
@@ -319,6 +322,12 @@ CONVERTERS: dict[str, Converter] = {
 
 def net_of(model: Any, shapes: Mapping[str, Sequence[int]]) -> ImportedNet:
     """See `convert.from_onnx`."""
-    reader = Reader(OnnxFile(model, shapes), CONVERTERS)
-    outputs = [reader.plain(reader.values[name]).place for name in reader.file.outputs]
-    return ImportedNet(reader.steps, outputs, reader.layers, reader.weights)
+    file = OnnxFile(model, shapes)
+    reader = Reader(file, CONVERTERS)
+    outputs = [reader.plain(reader.values[name]).place for name in file.outputs]
+    net = ImportedNet(reader.steps, outputs, reader.layers)
+    with no_grad(), np.errstate(all="ignore"):
+        net(*(Tensor.of(np.zeros((1, *file.shapes[name][1:]), file.dtypes[name])) for name in file.inputs))
+    if reader.weights:
+        from_torch(net, reader.weights)
+    return net
