@@ -33,7 +33,7 @@ def test_running_statistics_follow_the_batches_whatever_the_updater(updater):
     train, draw = net(), np.random.default_rng(0)
     updater = make_updater(updater.proto, train.ops)
     updater.bind(train.flat.entries, 0, train.flat.size)
-    mean, var, kept = np.zeros(3), np.ones(3), float(np.float32(0.8))  # as the message holds it
+    mean, var, kept = np.zeros(3), np.ones(3), 0.8
     for number in range(5):
         x = draw.normal(2, 3, (8, 3))
         BP().train_one_batch(train, {"data": Batch(x)}, Step(number=number, total_rows=8))
