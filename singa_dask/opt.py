@@ -9,6 +9,7 @@ The rules and their settings are those of singa_dask.updaters.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -55,6 +56,14 @@ class Optimizer:
         self.alone.backward_and_update(loss)
 
     __call__ = backward_and_update
+
+    def state_dict(self) -> dict[str, Any]:
+        """The step and the state of the rule, by parameter name; see DistOpt.state_dict."""
+        return self.alone.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from this state; see DistOpt.load_state_dict."""
+        self.alone.load_state_dict(state)
 
 
 class SGD(Optimizer):

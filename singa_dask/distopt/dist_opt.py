@@ -99,6 +99,7 @@ class DistOpt:
         self.step = 0
         self.model: Any = None  # a Model, or Recorded
         self._formed: RankState | None = None
+        self._loaded: Mapping[str, Any] | None = None  # the state of a model that is not known yet
         self._proto = updater_message(updater)
         self._apart = UpdatesApart(self._proto)
         self._one_machine = self.comm.size > 1 and self.comm.one_machine()
@@ -126,6 +127,9 @@ class DistOpt:
         step = np.array([self.step])
         self._executor.run(self.comm.broadcast, step)
         self.step = model.number = int(step[0])
+        if self._loaded is not None:
+            loaded, self._loaded = self._loaded, None
+            self.load_state_dict(loaded)
 
     def all_reduce(self, array: Any) -> Any:
         """The sum over all ranks of their arrays or tensors, of one shape and dtype, in place; also returned.
@@ -256,8 +260,12 @@ class DistOpt:
         """Continue from this state, which may be of another partition; without residuals also of another number of
         ranks. Collective where the model is partitioned.
 
-        Raises CheckpointError where it is of another model or updater.
+        In a loop over tensors, which makes its model with the first loss, it takes effect then. Raises CheckpointError
+        where it is of another model or updater.
         """
+        if self._formed is None:
+            self._loaded = state
+            return
         self._state.load(state)
         self._in_use = None
         self.step = self.model.number = int(state["step"])

@@ -24,7 +24,8 @@ from singa_dask.job.assemble import assemble
 from singa_dask.job.check_fields import check_numbers
 from singa_dask.job.code_bundle import CodeBundle, pack, unpacked
 from singa_dask.job.fields import assign
-from singa_dask.job.job_pb2 import NetProto, Phase
+from singa_dask.job.job_pb2 import JobProto, NetProto, Phase
+from singa_dask.job.spec import Job
 from singa_dask.layers.base import Layer
 from singa_dask.layers.computing import belong, bind
 from singa_dask.layers.context import Step
@@ -32,6 +33,8 @@ from singa_dask.layers.group import Group
 from singa_dask.net import Batch, Net, inputs_of
 from singa_dask.net.net import told_apart
 from singa_dask.ops import get_ops
+from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.checkpoint import Checkpoint
 
 # Rows of a pass that predicts: the output of the widest layer then has PASS_ELEMENTS, and stays in a cache.
 PASS_ELEMENTS = 1 << 18
@@ -245,6 +248,19 @@ class Model:
         own = own_arrays(self.net.params, state)
         for param in self.net.params:
             param.value[...] = self.ops.asarray(own[param.name], self.ops.dtype)
+
+    def save(self, path: str | Path) -> None:
+        """Write the net with its parameters to a checkpoint file, for `load_model`. Of a partitioned model collective;
+        rank 0 writes.
+
+        Raises CheckpointError where the file cannot be written.
+        """
+        state, code = self.state_dict(), self.code or pack(self._proto)
+        if self.ranks.rank == 0:
+            text = Job.from_proto(JobProto(name="model", neuralnet=self._proto)).to_text()
+            kept = None if code is None else code.signed()
+            checkpoint = Checkpoint(self.number, self.seed, text, state, described=self.described, code=kept)
+            checkpoints.save(checkpoint, Path(path))
 
     def to_onnx(self, path: str | Path, outputs: Sequence[str] = ()) -> None:
         """Write the net with its parameters as an ONNX model, as `singa-dask export` does.

@@ -33,7 +33,7 @@ UNMET: dict[str, Unmet] = {
     "gpt": STEPS,
     "gpt_tied": STEPS,
     "rotary": STEPS,
-    "cross_attention": {"job": "cross-attention in jobs"},
+    "cross_attention": _in_nets("cross-attention, mean"),
     "padding_mask": _everywhere("padding masks, comparisons, where, sum"),
     "encoder_cls": _everywhere("padding masks, expand, indices, parameters of a Module's own"),
     "embedding_bag": _everywhere("embeddings of several indices, comparisons, where, sum"),

@@ -203,3 +203,19 @@ def test_running_statistics_of_two_calls_follow_each_other():
     var = 0.9 * (0.9 + 0.1 * a.var(axis=0, ddof=1)) + 0.1 * b.var(axis=0, ddof=1)
     np.testing.assert_allclose(net.state_dict()["norm_mean"], mean, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(net.state_dict()["norm_var"], var, rtol=1e-4)
+
+
+def test_a_loop_continues_from_the_states_of_module_and_optimiser():
+    def trained(net, adam, steps):
+        for _ in range(steps):
+            adam(loss_of(net))
+        return net.state_dict(), adam.state_dict()
+
+    whole, _ = trained(Net(), opt.Adam(0.1), 4)
+    state, rule = trained(Net(), opt.Adam(0.1), 2)
+    net, adam = Net(), opt.Adam(0.1)
+    net(of())
+    net.load_state_dict(state)
+    adam.load_state_dict(rule)
+    for name, value in trained(net, adam, 2)[0].items():
+        np.testing.assert_array_equal(value, whole[name])

@@ -5,7 +5,7 @@ import pytest
 from support import formulas
 from support.partitioned import assert_equal_to_serial, batches, net_of
 
-from singa_dask import Job, Model, Module, autograd, check_layer, device, layers, opt, tensor
+from singa_dask import Job, Model, Module, autograd, check_layer, device, layers, load_model, opt, tensor
 from singa_dask.algorithms import BP
 from singa_dask.distopt import DistOpt
 from singa_dask.errors import ConfigError, DataError
@@ -149,3 +149,9 @@ def enclosed(factor):
 def test_errors(build, words):
     with pytest.raises((ConfigError, DataError), match=words):
         build()
+
+
+def test_a_model_is_saved_with_its_functions(tmp_path):
+    x, model = RNG.normal(size=(5, 64)).astype(np.float32), Model([RecordInput("data", shape=64), Net2()], seed=3)
+    model.save(tmp_path / "model.h5")
+    np.testing.assert_array_equal(load_model(tmp_path / "model.h5").predict(x), model.predict(x))
