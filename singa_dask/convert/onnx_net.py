@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from singa_dask.layers import Context, InnerProduct, Layer
+from singa_dask.layers import Context, Embedding, InnerProduct, Layer
 from singa_dask.layers.module import Module
 from singa_dask.layers.param import Shape
 from singa_dask.ops.arrays import Array
@@ -82,10 +82,29 @@ class Constant(Layer):
         return ctx.ops.zeros(ctx.x.shape) if ctx.needs_input_grad else None
 
 
+class TableOfSymbols(Embedding):
+    """y = W[x] at every position.   x: (B, ...) symbols in [0, V), W: (V, D) -> y: (B, ..., D)."""
+
+    type: ClassVar[str] = "kUserLayer"
+    step_axes: ClassVar[int] = 0
+
+    def setup(self, *src: Shape) -> Shape:
+        (shape,) = self.sources(src)
+        return *shape, *super().setup((1,))
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        y = super().forward(ctx, x[0].reshape(-1, 1))
+        return y.reshape(*x[0].shape, y.shape[-1])
+
+    def backward(self, ctx: Context, dy: Array) -> Any:
+        return super().backward(ctx, dy.reshape(-1, dy.shape[-1]))
+
+
 class ProductWithTable(InnerProduct):
     """y = x W^T + b along the last axis, W the table of an Embedding.   x: (B, ..., I) -> y: (B, ..., O)."""
 
     type: ClassVar[str] = "kUserLayer"
+    torch_axes: ClassVar[Mapping[str, str]] = {"weight": "O I -> O I", "bias": "O -> O"}
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)

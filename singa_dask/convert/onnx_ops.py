@@ -13,7 +13,7 @@ import numpy as np
 from singa_dask import functions as F
 from singa_dask import layers as kinds
 from singa_dask.convert.onnx_file import ROWS, OnnxFile
-from singa_dask.convert.onnx_net import ImportedNet, Place, ProductWithTable
+from singa_dask.convert.onnx_net import ImportedNet, Place, ProductWithTable, TableOfSymbols
 from singa_dask.convert.onnx_reader import Reader, Value, grouped
 from singa_dask.convert.torch_state import from_torch
 from singa_dask.layers import Layer
@@ -156,8 +156,8 @@ def _gather(reader: Reader, node: Any, a: Attributes) -> Value:
     table, index = reader.constant(node, 0), reader.constant(node, 1)
     if table is not None and table.ndim == 2 and not a.get("axis"):
         x, name = reader.tidy(reader.value(node, 1)), reader.name(node, 0)
-        reader.tables[reader.file.origins.get(node.input[0], "")] = f"{name}_table"
-        layer = kinds.Embedding(vocab_size=len(table), feature_dim=table.shape[1])
+        shared = reader.tables[reader.file.origins.get(node.input[0], "")] = f"{name}_table"
+        layer = TableOfSymbols(vocab_size=len(table), feature_dim=table.shape[1], param={"name": shared})
         place = reader.call(reader.layer(name, layer, weight=table), Place(x.place))
         return Value(place, (*x.sizes, table.shape[1]), (*x.axes, (len(x.sizes),)))
     if index is None or index.ndim > 1:

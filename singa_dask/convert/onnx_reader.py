@@ -277,11 +277,14 @@ class Reader:
         """The bias that is added to a product next, if that is all that reads it; the product then makes the sum."""
         output = node.output[0]
         users = [other for other in self.file.nodes if output in other.input and other.op_type == "Add"]
-        added = [self.file.constants.get(name) for other in users for name in other.input if name != output]
-        if self._uses[output] != 1 or not added or added[0] is None or added[0].shape != (size,):
+        names = [name for other in users for name in other.input if name != output]
+        bias = self.file.constants.get(names[0]) if names and self._uses[output] == 1 else None
+        if bias is None or bias.shape != (size,):
             return None
         self._sums[output] = users[0].output[0]
-        return added[0]
+        if "::" in node.input[1]:  # the exporter has turned the weight
+            self.file.origins[node.input[1]] = names[0]
+        return bias
 
     def refuse(self, node: Any, key: str, value: Any) -> NoReturn:
         """Raise ConfigError for a setting without a counterpart."""

@@ -135,7 +135,7 @@ class Part:
 
     def _turn(self, row: Row) -> Turn:
         whole, shape, sizes = self.params[row.roles[0]].whole_shape, self.shape(), {"g": len(row.roles)}
-        if isinstance(self.layer, InnerProduct):
+        if _flattens(self.layer):
             sizes |= {"C": shape[-1], **{f"*{i}": size for i, size in enumerate(shape[:-1])}}
         if self.layer.units:  # heads
             sizes["N"] = self.layer.units
@@ -148,6 +148,10 @@ class Part:
             module, where = found[1] or "", found[2]
         names = [name.replace("{l}", where) for name in (row.tensor, row.added)[: 1 + bool(row.added)]]
         return [".".join(filter(None, (module, name))) for name in names]
+
+
+def _flattens(layer: Layer) -> bool:
+    return isinstance(layer, InnerProduct) and not hasattr(layer, "torch_axes")
 
 
 def parts_of(net: Net | Module) -> list[Part]:
@@ -171,7 +175,7 @@ def _source(net: Net, name: str) -> Shape:
     there is none."""
     layer = below = net.layers[name]
     shape: Shape = layer.partition.sources[0] if layer.partition.sources else net.source_shape(name, 0)
-    if not isinstance(layer, InnerProduct) or len(shape) != 2 or min(shape) == 1:
+    if not _flattens(layer) or len(shape) != 2 or min(shape) == 1:
         return shape
     while below.proto.srclayers:
         below = net.layers[below.proto.srclayers[0]]
@@ -192,7 +196,7 @@ def _read(module: Module, key: int, kept: Kept, outputs: Mapping[int, Shape]) ->
     of the images, which the module as a net tells. Raises ConfigError if it does not."""
     (_, shape, *_), (layer, _) = next(iter(kept.made.items()))
     like = [o for o in outputs.values() if prod(o) == prod(shape) and prod(o[:-1]) > 1 and o[-1] > 1]
-    known = not isinstance(layer, InnerProduct) or getattr(module, "channels_first", False)
+    known = not _flattens(layer) or getattr(module, "channels_first", False)
     if known or len(shape) > 1 or not like:
         return shape
     hint = f"Let it read the images, without flatten or reshape, or leave it out: names={{{layer.name!r}: None}}."

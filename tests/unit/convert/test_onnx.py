@@ -6,11 +6,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from support.onnx_models import MODELS, Builder
+from support.onnx_models import MODELS, Builder, gpt, mobilenet, vit
 from support.shards import write_shards
 from support.topologies import run_topology
 
-from singa_dask import ClusterTopology, Job, Model, convert
+from singa_dask import ClusterTopology, Job, Model, Module, autograd, convert
 from singa_dask.errors import ConfigError
 from singa_dask.layers import (
     GELU,
@@ -210,8 +210,8 @@ def expected(model, x):
     return session.run(None, {session.get_inputs()[0].name: x})[0]
 
 
-def drawn(shape, seed=0):
-    return np.random.default_rng(seed).normal(size=(ROWS, *shape)).astype(F32)
+def drawn(shape, rows=ROWS):
+    return np.random.default_rng(0).normal(size=(rows, *shape)).astype(F32)
 
 
 def in_a_loop(net, x):
@@ -228,13 +228,13 @@ def test_an_operator_computes_what_onnxruntime_does(name):
     np.testing.assert_allclose(in_a_loop(convert.from_onnx(model), x), expected(model, x), atol=1e-5, rtol=1e-5)
 
 
-def sample_of(model, seed=0):
-    """Rows of the model's input."""
+def sample_of(model, rows=ROWS):
+    """Rows of the model's input; symbols all occur."""
     (given,) = model.graph.input
     shape = [dim.dim_value for dim in given.type.tensor_type.shape.dim][1:]
     if given.type.tensor_type.elem_type == onnx.TensorProto.INT64:
-        return np.random.default_rng(seed).integers(0, 11, (ROWS, *shape))
-    return drawn(shape, seed)
+        return np.random.default_rng(0).permutation(np.arange(rows * shape[0]) % 11).reshape(rows, *shape)
+    return drawn(shape, rows)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -246,27 +246,51 @@ def test_a_net_computes_what_onnxruntime_does(name):
 
 
 CLASSES = 10
-IN_NETS = ("resnet18", "resnet50", "mobilenet", "vit", "vit of opset 13")
+
+
+class OfPositions(Module):
+    """Scores (B, T, V) as those of images of width 1, whose labels are maps."""
+
+    def __init__(self, net):
+        self.net = net
+
+    def forward(self, x):
+        return autograd.expand_dims(autograd.swapaxes(self.net(x), 1, 2), 3)
 
 
 def layers_of(net, model, **data):
-    (given,) = model.graph.input
-    shape = [dim.dim_value for dim in given.type.tensor_type.shape.dim][1:]
-    return [RecordInput("data", shape=shape, **data), net, SoftmaxLoss("loss")]
+    """A net with a loss: over classes, or for symbols over the next symbol at each step."""
+    shape = list(sample_of(model).shape[1:])
+    if len(shape) > 1:
+        return [RecordInput("data", shape=shape, **data), net, SoftmaxLoss("loss")]
+    return [RecordInput("data", shape=shape, label_shape=[*shape, 1], **data), OfPositions(net), SoftmaxLoss("loss")]
 
 
 def probabilities(scores):
-    exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return exponentials / exponentials.sum(axis=1, keepdims=True)
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
-@pytest.mark.parametrize("name", IN_NETS)
+def for_nets(x):
+    """Samples as nets take them, with labels: images have their channels last."""
+    if x.ndim > 2:
+        return np.moveaxis(x, 1, -1), np.arange(len(x)) % CLASSES
+    return x, np.roll(x, -1, axis=1)
+
+
+def mapped(labels):
+    return labels if labels.ndim == 1 else labels[:, :, None]
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_a_net_predicts_in_a_model_what_it_does_in_onnxruntime(name):
     model = MODELS[name]()
     net, x = convert.from_onnx(model), sample_of(model)
-    ours = Model(layers_of(net, model))
-    wanted = probabilities(expected(model, x))
-    np.testing.assert_allclose(ours.predict(np.moveaxis(x, 1, -1)), wanted, atol=1e-5)
+    ours, wanted = Model(layers_of(net, model)), probabilities(expected(model, x))
+    samples, labels = for_nets(x)
+    np.testing.assert_allclose(ours.predict(samples).reshape(wanted.shape), wanted, atol=1e-5)
+    of_labels = np.take_along_axis(wanted, labels[..., None], axis=-1)
+    np.testing.assert_allclose(ours.evaluate(samples, mapped(labels))["loss"], -np.log(of_labels).mean(), rtol=1e-4)
 
 
 STRATEGIES = {
@@ -274,24 +298,27 @@ STRATEGIES = {
     "Sandblaster": ClusterTopology.sandblaster(2, nservers=2),
     "Downpour": ClusterTopology.downpour(2, nservers=2),
     "Hogwild": ClusterTopology.hogwild(2),
+    "hybrid": ClusterTopology.hybrid(2, nworkers_per_group=2),
 }
 
 
-@pytest.mark.parametrize("name", ["mobilenet", "vit"])
+TRAINED = {"mobilenet": mobilenet, "vit": lambda: vit(depth=1), "gpt": lambda: gpt(depth=1)}
+
+
+@pytest.mark.parametrize("name", TRAINED)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_net_trains_on_as_a_job(strategy, name, tmp_path):
-    model, draw = MODELS[name](), np.random.default_rng(0)
-    (given,) = model.graph.input
-    channels, *size = (dim.dim_value for dim in given.type.tensor_type.shape.dim[1:])
-    net, labels = convert.from_onnx(model), np.arange(16) % CLASSES
-    images = draw.normal(size=(16, *size, channels)).astype(F32)
-    write_shards(tmp_path / "train", images, labels)
-    convert.to_torch(net, tmp_path / "w.safetensors")
+    model = TRAINED[name]()
+    samples, labels = for_nets(sample_of(model, rows=16))
+    labels = mapped(labels)
+    write_shards(tmp_path / "train", samples, labels)
+    inside = {"": "net"} if name == "gpt" else None
+    convert.to_torch(convert.from_onnx(model), tmp_path / "w.safetensors", names=inside)
     job = Job(
         name="onward",
-        layers=layers_of(net, model, path=str(tmp_path / "train"), batchsize=16),
+        layers=layers_of(convert.from_onnx(model), model, path=str(tmp_path / "train"), batchsize=16),
         updater=SGD(lr=0.01),
-        train_steps=4,
+        train_steps=3,
         disp_freq=1,
         cluster=STRATEGIES[strategy],
         checkpoint_path=tmp_path / "w.safetensors",
@@ -300,10 +327,11 @@ def test_a_net_trains_on_as_a_job(strategy, name, tmp_path):
     assert check_given(prepared)[0].startswith(f"{len(prepared.shapes)} of {len(prepared.shapes)} initial parameters")
     ran = run_topology(prepared, tmp_path / "run")
     first, *_, last = [event["metrics"]["loss"] for event in ran.events if event["kind"] == "metrics"]
-    ours = Model(layers_of(net, model))
     if strategy in ("AllReduce", "Sandblaster"):
-        np.testing.assert_allclose(first, ours(images, labels).metrics["loss"], rtol=1e-4)
-    assert np.isfinite(last) and last < first
+        ours = Model(layers_of(convert.from_onnx(model), model))
+        np.testing.assert_allclose(first, ours(samples, labels).metrics["loss"], rtol=1e-4)
+        assert last < first
+    assert np.isfinite(last)
 
 
 def fixed(op, *inputs, shape=(5, 4), **attributes):
