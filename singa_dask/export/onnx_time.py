@@ -12,6 +12,7 @@ import numpy as np
 
 from singa_dask import layers as kinds
 from singa_dask.export.onnx_graph import Carried, Graph, as_onnx
+from singa_dask.job.job_pb2 import EmbeddingProto
 from singa_dask.layers import Layer
 
 # The ONNX operator and its order of gates.
@@ -62,19 +63,39 @@ def one_hot(graph: Graph, layer: Any, x: str) -> str:
 
 
 def embedding(graph: Graph, layer: Any, x: str) -> str:
-    """(T B, 1) symbols -> (T B, D)."""
-    return graph.add("Gather", [*graph.parameter(layer.table), _symbols(graph, x)], axis=0)
+    """(T B, 1) symbols -> (T B, D); of several symbols of a sample a sequence, or its sum or mean."""
+    count, conf, kept = prod(graph.net.source_shape(layer.name, 0)), layer.conf, None
+    symbols, (table,) = _symbols(graph, x, (count,) * (count > 1)), graph.parameter(layer.table)
+    if conf.HasField("padding_idx"):
+        kept = np.arange(conf.vocab_size)[:, None] != conf.padding_idx
+        table = graph.constant(
+            f"{layer.name}.table", graph.net.ops.to_host(layer.table.value) * kept.astype("float32")
+        )
+    y = graph.add("Gather", [table, symbols], axis=0)
+    if not conf.pool or count == 1:
+        return y
+    total = graph.add("ReduceSum", [y, graph.constant("symbols_axis", np.array([1], np.int64))], keepdims=0)
+    if conf.pool == EmbeddingProto.SUM:
+        return total
+    number = graph.constant(f"of_{count}", np.float32(count))
+    if kept is not None:
+        marks = graph.add("Gather", [graph.constant(f"{layer.name}.kept", kept.astype(np.float32)), symbols], axis=0)
+        number = graph.add("ReduceSum", [marks, graph.constant("symbols_axis", np.array([1], np.int64))], keepdims=0)
+        number = graph.add("Max", [number, graph.constant("of_1", np.float32(1))])
+    return graph.add("Div", [total, number])
 
 
-def _symbols(graph: Graph, x: str) -> str:
+def _symbols(graph: Graph, x: str, shape: tuple[int, ...] = ()) -> str:
     from onnx import TensorProto
 
-    return graph.add("Cast", [graph.reshape(x, ())], to=TensorProto.INT64)
+    return graph.add("Cast", [graph.reshape(x, shape)], to=TensorProto.INT64)
 
 
 def recurrent(graph: Graph, layer: Any, x: str, given: str | None = None) -> str:
     """(T B, ...) -> (T B, H). given: the initial state (B, H); otherwise it is an input and output of the model."""
     op, order = _CELLS[type(layer)]
+    if layer.returned > 1:
+        raise layer.problem("gives its cell at every time step, which ONNX has no operator for", "return_cell: true")
     shape, name, units = graph.net.source_shape(layer.name, 0), layer.name, layer.conf.dim_hidden
     places = [layer.gates.index(gate) for gate in order]
 
@@ -91,7 +112,9 @@ def recurrent(graph: Graph, layer: Any, x: str, given: str | None = None) -> str
     carried = layer.carried if given is None else ()
     before = [_before(graph, f"{name}.{array}", units) for array in carried]
     if given is not None:
-        before = [graph.add("Unsqueeze", [given, _first_axis(graph)])]
+        parts = graph.net.source_shape(layer.name, 1)[0] // units
+        arrays = graph.add_several("Split", [given], parts, axis=1) if parts > 1 else [given]
+        before = [graph.add("Unsqueeze", [array, _first_axis(graph)]) for array in arrays]
     options = {"linear_before_reset": 1} if op == "GRU" else {}
     y, *after = graph.add_several(op, [*inputs, *before], 1 + len(layer.carried), hidden_size=units, **options)
     for array, tensor in zip(carried, after, strict=False):

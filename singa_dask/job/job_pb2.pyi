@@ -543,6 +543,7 @@ class ParamGenProto(_message.Message):
         kGaussianSqrtFanIn: _ClassVar[ParamGenProto.InitType]
         kUniformSqrtFanIn: _ClassVar[ParamGenProto.InitType]
         kUniformSqrtFanInOut: _ClassVar[ParamGenProto.InitType]
+        kOrthogonal: _ClassVar[ParamGenProto.InitType]
     kUserInit: ParamGenProto.InitType
     kConstant: ParamGenProto.InitType
     kGaussian: ParamGenProto.InitType
@@ -550,6 +551,7 @@ class ParamGenProto(_message.Message):
     kGaussianSqrtFanIn: ParamGenProto.InitType
     kUniformSqrtFanIn: ParamGenProto.InitType
     kUniformSqrtFanInOut: ParamGenProto.InitType
+    kOrthogonal: ParamGenProto.InitType
     TYPE_FIELD_NUMBER: _ClassVar[int]
     USER_TYPE_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -1201,20 +1203,34 @@ class RNNProto(_message.Message):
     def __init__(self, dim_hidden: _Optional[int] = ..., bias_term: bool = ...) -> None: ...
 
 class LSTMProto(_message.Message):
-    __slots__ = ("dim_hidden", "bias_term")
+    __slots__ = ("dim_hidden", "bias_term", "return_cell")
     DIM_HIDDEN_FIELD_NUMBER: _ClassVar[int]
     BIAS_TERM_FIELD_NUMBER: _ClassVar[int]
+    RETURN_CELL_FIELD_NUMBER: _ClassVar[int]
     dim_hidden: int
     bias_term: bool
-    def __init__(self, dim_hidden: _Optional[int] = ..., bias_term: bool = ...) -> None: ...
+    return_cell: bool
+    def __init__(self, dim_hidden: _Optional[int] = ..., bias_term: bool = ..., return_cell: bool = ...) -> None: ...
 
 class EmbeddingProto(_message.Message):
-    __slots__ = ("vocab_size", "feature_dim")
+    __slots__ = ("vocab_size", "feature_dim", "pool", "padding_idx")
+    class Pool(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        NONE: _ClassVar[EmbeddingProto.Pool]
+        SUM: _ClassVar[EmbeddingProto.Pool]
+        MEAN: _ClassVar[EmbeddingProto.Pool]
+    NONE: EmbeddingProto.Pool
+    SUM: EmbeddingProto.Pool
+    MEAN: EmbeddingProto.Pool
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     FEATURE_DIM_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    PADDING_IDX_FIELD_NUMBER: _ClassVar[int]
     vocab_size: int
     feature_dim: int
-    def __init__(self, vocab_size: _Optional[int] = ..., feature_dim: _Optional[int] = ...) -> None: ...
+    pool: EmbeddingProto.Pool
+    padding_idx: int
+    def __init__(self, vocab_size: _Optional[int] = ..., feature_dim: _Optional[int] = ..., pool: _Optional[_Union[EmbeddingProto.Pool, str]] = ..., padding_idx: _Optional[int] = ...) -> None: ...
 
 class AttentionProto(_message.Message):
     __slots__ = ("num_heads", "causal", "bias_term", "num_kv_heads", "rotary", "rotary_base")

@@ -286,10 +286,12 @@ class LossLayer(Layer):
     then the gradient of the group's mean loss, for any division of the mini-batch. On WHOLE every worker would compute
     the gradient of all rows, and their sum would be too large.
 
-    compares: "classes" or "values" if metrics by name can be computed from `compared`, else "".
+    compares: "classes" or "values" if metrics by name can be computed from `compared`, else "". takes_shares: whether
+    one that compares classes takes targets of the shape of its scores, the share of each class.
     """
 
     compares: ClassVar[str] = ""
+    takes_shares: ClassVar[bool] = False
     is_loss: ClassVar[bool] = True
     takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
 

@@ -213,16 +213,27 @@ def _layout(layer: Any, source: Tensor) -> _Layout:
 
 def _labels(layer: Any, scores: Any, labels: Any) -> tuple[Any, dict[int, Shape]]:
     """The classes of rows, or of positions, and then the shape of the positions. Of one-hot rows the class; 0 of rows
-    of zeros, with which SINGA's tutorial synchronises the parameters."""
+    of zeros, with which SINGA's tutorial synchronises the parameters. Of others the shares of classes, and their
+    shape."""
     if labels.shape == scores.shape[:-1] and labels.ndim > 1:
         return labels, {1: labels.shape[1:]}
     if labels.ndim == 1 or labels.size == len(labels):
         return labels, {}
     rows = labels.reshape(len(labels), -1)
-    if not ((rows != 0).sum(axis=1) <= 1).all() or not ((rows == 0) | (rows == 1)).all():
-        hint = "Give classes (B,), or rows of zeros with a single 1. BCELoss takes several classes and probabilities."
-        raise layer.problem("labels must be class numbers or one-hot", f"other rows of {rows.shape[1]} values", hint)
+    if layer.takes_shares and labels.shape == scores.shape and not _one_hot(rows):
+        return labels, {1: labels.shape[1:]}
+    if not _one_hot(rows):
+        hint = "Give classes (B,), or rows of zeros with a single 1. BCELoss takes several classes."
+        raise layer.problem(
+            "labels must be class numbers, one-hot or shares of the classes",
+            f"other rows of {rows.shape[1]} values",
+            hint,
+        )
     return rows.argmax(axis=1), {}
+
+
+def _one_hot(rows: Any) -> bool:
+    return bool(((rows != 0).sum(axis=1) <= 1).all() and ((rows == 0) | (rows == 1)).all())
 
 
 def _made(layer: Any, device: Device, shapes: list[Shape], steps: int, targets: dict[int, Shape]) -> _Made:

@@ -35,11 +35,14 @@ def initial_value(param: Param, seed: int, out: np.ndarray | None = None) -> np.
     kGaussianSqrtFanIn: value N(mean, std^2) / sqrt(fan_in).
     kUniformSqrtFanIn: value U(low, high) sqrt(3 / fan_in).
     kUniformSqrtFanInOut: value U(low, high) sqrt(6 / (fan_in + fan_out))   (Glorot & Bengio 2010 with the defaults).
+    kOrthogonal: value Q, of which either the rows or the columns are orthonormal; its columns lie along the last axis
+    (Saxe, McClelland & Ganguli 2014).
     kUserInit: function(param, rng), where `user_type` names the function. It returns the whole array.
     Without `init`: kUniformSqrtFanIn for arrays of two or more dimensions, zero for vectors (biases).
 
     `value` is 1 unless the job sets it. The rules are SINGA 0.3's, except that SINGA omits the 6.
-    A parameter with a `portion` gets that portion of the whole array. Only kUserInit needs memory for more than `out`.
+    A parameter with a `portion` gets that portion of the whole array. Only kUserInit and kOrthogonal need memory for
+    more than `out`.
     Raises ConfigError if kUserInit names no function, or one that returns another shape.
     """
     rng = generator(seed, param.name)
@@ -65,6 +68,8 @@ def initial_value(param: Param, seed: int, out: np.ndarray | None = None) -> np.
         case ParamGenProto.kUniformSqrtFanInOut:
             fans = param.fan_in + param.fan_out
             _uniform(param, out, rng, init.value, init.low, init.high, _scale(param, 6, fans))
+        case ParamGenProto.kOrthogonal:
+            out[...] = _orthogonal(param, init, rng)
         case _:
             out[...] = _user_value(param, init, rng)
     return out
@@ -126,6 +131,20 @@ def _scale(param: Param, numerator: int, fan: int) -> float:
         received, hint = f"fan_in={param.fan_in}, fan_out={param.fan_out}", "Use kConstant, kGaussian or kUniform."
         raise ConfigError(Problem(f"param {param.name!r}.init", message, received, hint))
     return math.sqrt(numerator / fan)
+
+
+def _orthogonal(param: Param, init: ParamGenProto, rng: np.random.Generator) -> np.ndarray:
+    shape = param.whole_shape
+    if len(shape) < 2:
+        hint = "Use kConstant, kGaussian or kUniform for a vector."
+        raise ConfigError(
+            Problem(f"param {param.name!r}.init", "kOrthogonal needs two axes or more", str(shape), hint)
+        )
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
+    q *= np.sign(np.diag(r))  # so that all orthogonal matrices are equally probable
+    value = init.value * (q if rows >= columns else q.T).reshape(shape)
+    return value if param.portion is None else param.portion.of_whole(value)
 
 
 def _user_value(param: Param, init: ParamGenProto, rng: np.random.Generator) -> np.ndarray:

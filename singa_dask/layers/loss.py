@@ -7,14 +7,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from singa_dask.errors import DataError
 from singa_dask.layers.base import LossLayer
 from singa_dask.layers.context import Context, Metric
-from singa_dask.layers.labels import check_classes, class_labels, looks_at_values, without_ignored
+from singa_dask.layers.labels import check_classes, class_labels, looks_at_values, target_rows, without_ignored
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.layers.softmax import softmax_of_columns
 from singa_dask.layers.weights import check_weights, sample_weights
 from singa_dask.ops.arrays import Array
+
+# By how much the sum of shares may miss 1.
+_ADD_UP = 1e-3
 
 
 class SoftmaxLoss(LossLayer):
@@ -24,19 +28,23 @@ class SoftmaxLoss(LossLayer):
     Labels of positions, such as the pixels of an image: x: (B, ..., N), labels (B, ...) -> (B, ..., N). The loss of a
     row is the mean over its P positions; below, each position is then a row, and T counts P times as many.
 
+    If the source has targets of the shape of x in place of labels, these are q, the share of each class, before
+    label_smoothing. The class with the largest share is the label that accuracy compares.
+
     Sources: x, the layer with the labels, and optionally one with a weight per row, (B,) or (B, 1), or per position.
     A row's loss is multiplied by its weight and by the class_weight of its label; both are 1 if not given. The weight
     is 0 where the label is ignore_label, which may be any number.
-    Gradient for x: scale weight (softmax(x) - q) / T; the weights get none.
+    Gradient for x: scale weight (softmax(x) sum_j q_j - q) / T; the weights and q get none.
     Metrics: loss, the sum of the weighted losses divided by the number of rows; accuracy, the fraction of rows, which
     count by their weights, whose label is among the topk largest outputs.
     softmaxloss_conf: topk, scale, class_weight, label_smoothing, ignore_label. Raises DataError if a weight is
-    negative or not finite, or a label no class.
+    negative or not finite, a label no class, or shares negative or of another sum than 1.
     """
 
     type: ClassVar[str] = "kSoftmaxLoss"
     conf_field: ClassVar[str | None] = "softmaxloss_conf"
     compares: ClassVar[str] = "classes"
+    takes_shares: ClassVar[bool] = True
     label_sources: ClassVar[tuple[int, ...]] = (1,)
     num_sources: ClassVar[tuple[int, int | None]] = (2, 3)
     output_sources: ClassVar[tuple[int, ...] | None] = (0,)
@@ -46,7 +54,7 @@ class SoftmaxLoss(LossLayer):
     @property
     def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
         # The columns of images are channels, which are not consecutive classes.
-        vectors = self.partition.sources and len(self.partition.sources[0]) == 1
+        vectors = self.partition.sources and len(self.partition.sources[0]) == 1 and not self.targets
         return (Form.ROWS, Form.COLUMNS) if vectors else (Form.ROWS,)
 
     @property
@@ -57,8 +65,13 @@ class SoftmaxLoss(LossLayer):
     def setup(self, *src: Shape) -> Shape:
         scores, positions = self.sources(src)[0], self.targets.get(1)
         shape: Shape = (prod(scores),)
-        self._places = 1
-        if positions is not None:
+        self._places, self._reads_shares = 1, positions == scores
+        if self._reads_shares:
+            shape, self._places, positions = scores, prod(scores[:-1]), scores[:-1] or None
+            if self.conf.class_weight or self.conf.HasField("ignore_label"):
+                hint = "Give weights as a third source in place of class_weight and ignore_label."
+                raise self.problem("its source has a share of each class, and no labels", hint=hint)
+        elif positions is not None:
             if positions not in (scores[:-1], (*scores[:-1], 1)):
                 message = "needs the scores of each class at each position of the labels"
                 hint = "Let a Convolution with kernel: 1 make them, with as many filters as there are classes."
@@ -82,6 +95,10 @@ class SoftmaxLoss(LossLayer):
         logits = x[0].reshape(len(x[0]) * self._places, self._width)
         ctx.x_shape = x[0].shape
         labels, counts = x[1], None
+        if self._reads_shares:
+            target_rows(self, x[0], labels)
+            ctx.shares = ctx.ops.asarray(labels, ctx.ops.dtype).reshape(logits.shape)
+            labels = ctx.shares.argmax(axis=1)
         if self.conf.HasField("ignore_label") and labels is not None:
             labels, counts = without_ignored(ctx, labels, self.conf.ignore_label)
         weighted = counts is not None or len(x) > 2 or self._factors is not None
@@ -94,6 +111,8 @@ class SoftmaxLoss(LossLayer):
         ctx.weights = self._weights(ctx)
         if self.partition.splits:
             ctx.numbers = self._of_columns(ctx, logits)
+        elif self._reads_shares:
+            ctx.numbers = self._of_shares(ctx, logits)
         else:
             ctx.numbers = ctx.ops.softmax_cross_entropy(logits, ctx.targets, self.conf.topk, ctx.y, self._smoothing)
             if ctx.weights is not None:
@@ -135,6 +154,31 @@ class SoftmaxLoss(LossLayer):
         """sum_j q_j x_j of each row, from x[label] and the mean of x."""
         return value + self._smoothing * (mean - value) if self._smoothing else value
 
+    def _of_shares(self, ctx: Context, x: Array) -> tuple[Array, Array]:
+        """The weighted loss and the number of correct rows; NaN for shares that are none."""
+        xp, q = ctx.ops.xp, ctx.shares
+        ctx.total = q.sum(axis=1, keepdims=True)
+        if looks_at_values(ctx):
+            self._check_shares(q)
+        else:
+            right = (q >= 0) & (abs(ctx.total - 1) <= _ADD_UP)
+            q = xp.where(right, q, xp.asarray(np.nan, x.dtype))
+        ctx.q = self._smoothed(q, ctx.total / self._classes)
+        ctx.ops.softmax(x, ctx.y)
+        # As in _losses: the largest output is exp(0) / sum.
+        logs = x - x.max(axis=1, keepdims=True) + xp.log(ctx.y.max(axis=1, keepdims=True))
+        losses = _summed(-(ctx.q * logs).sum(axis=1), ctx.weights)
+        return losses, _summed(self._hits(ctx, x), ctx.sample_weights)
+
+    def _check_shares(self, shares: Array) -> None:
+        sums = shares.sum(axis=1)
+        if not ((shares >= 0).all() and (abs(sums - 1) <= _ADD_UP).all()):
+            raise DataError(
+                f"layer {self.proto.srclayers[1]!r}: the shares of classes must add up to 1, and none be negative. "
+                f"Received: {float(shares.min()):g} to {float(shares.max()):g}, sums up to {float(sums.max()):g}. "
+                "Leave normalise_target out. For several classes of a sample, use BCELoss."
+            )
+
     def _of_columns(self, ctx: Context, x: Array) -> tuple[Array, Array]:
         """The weighted loss and the number of correct rows, from the logits of all workers. x: (B, own columns)."""
         xp, group, labels = ctx.ops.xp, ctx.group, ctx.targets.astype("int64")
@@ -157,6 +201,9 @@ class SoftmaxLoss(LossLayer):
             dx[ctx.ops.xp.arange(len(dx)), ctx.columns] -= scale * (1 - self._smoothing) * ctx.own
             if self._smoothing:
                 dx -= scale * self._smoothing / self._classes
+        elif self._reads_shares:
+            ctx.ops.xp.subtract(ctx.y * ctx.total, ctx.q, out=dx)
+            dx *= scale
         else:
             ctx.ops.softmax_cross_entropy_backward(ctx.y, ctx.targets, scale, dx, self._smoothing)
         if ctx.weights is not None:
@@ -172,6 +219,8 @@ class SoftmaxLoss(LossLayer):
         }
 
     def check(self, ctx: Context) -> None:
+        if self._reads_shares:
+            self._check_shares(ctx.shares)
         check_classes(self, ctx.targets, self._classes)
 
     def compared(self, ctx: Context) -> tuple[Array, Array, Array]:

@@ -27,7 +27,7 @@ class Recurrent(Layer):
     """Base of recurrent layers: parameters, time loop, gradients of the weights.
 
     gates: their names, in the order of the parameters and of the kernel. carried: names of the state arrays (B, H),
-    output first.
+    output first. returned: how many of these the output has, side by side. An initial state has the first one, or all.
 
     Split by features, a worker computes its share of the units, for which it has rows of every parameter.
     """
@@ -38,15 +38,28 @@ class Recurrent(Layer):
     rowwise: ClassVar[bool] = True
     step_axes: ClassVar[int] = 2
     recurrent: ClassVar[bool] = True
-    splits_features: ClassVar[bool] = True
+    _given = 0
+
+    @property
+    def splits_features(self) -> bool:  # type: ignore[override]
+        return self.returned == 1 and self._given < 2
+
+    @property
+    def returned(self) -> int:
+        """How many of the state arrays the output has."""
+        return 1
 
     def setup(self, *src: Shape) -> Shape:
         shape, *context = self.sources(src)
         inputs, size = self._inputs, self._size = prod(shape), self.conf.dim_hidden
         if size < 1:
             raise self.problem("dim_hidden must be at least 1", size)
-        if context and context[0] != (size,):
-            raise self.problem("the second source, the initial state, must have dim_hidden units", context[0])
+        if context and context[0] not in ((size,), (size * len(self.carried),)):
+            expected = (
+                "dim_hidden units" if len(self.carried) == 1 else "dim_hidden units, or twice as many with the cell"
+            )
+            raise self.problem(f"the second source, the initial state, must have {expected}", context[0])
+        self._given = context[0][0] // size if context else 0
         self._split = self.partition.splits and self.partition.size > 1
         self._axis = 0 if self._split else None
         weights = [(self._role(gate, "hx"), (size, inputs), inputs, size) for gate in self.gates]
@@ -55,7 +68,7 @@ class Recurrent(Layer):
         self.input_weights, self.state_weights = declared[: len(self.gates)], declared[len(self.gates) :]
         self.biases = [self._bias(gate) for gate in self.gates] if self._has_biases() else []
         self._units = declared[0].shape[0]
-        return (self._units,)
+        return (self._units * self.returned,)
 
     @property
     def sent(self) -> tuple[float, float]:
@@ -101,7 +114,10 @@ class Recurrent(Layer):
         else:
             self._steps(ctx, gates, w)
         ctx.memory.state = [state[rows:] for state in states]
-        return states[0][batch:]
+        if self.returned == 1:
+            return states[0][batch:]
+        y = ctx.buffer("y", (rows, units * self.returned))
+        return ops.xp.concatenate([state[batch:] for state in states], axis=1, out=y)
 
     def _packed_shape(self, ctx: Context, length: int, columns: int) -> Shape:
         """The layout of weights for products: rows, for a product of its own at every step of a split layer."""
@@ -124,12 +140,14 @@ class Recurrent(Layer):
 
     def _begin(self, ctx: Context, states: list[Array], given: Array | None) -> None:
         """Write the state before the first step into the first block."""
-        memory, batch, whole = ctx.memory, ctx.rows, given
+        memory, batch, whole, units = ctx.memory, ctx.rows, given, self._units
         if self._split:
             ctx.split = SplitSteps(ctx, self.partition.bounds(self._size), batch, len(ctx.x_RI))
             given = whole if whole is None else whole[:, ctx.split.own]
         before = [None] * len(states) if memory.state is None else memory.state
-        if given is not None:
+        if given is not None and self._given > 1:
+            before = [given[:, :units], given[:, units:]]
+        elif given is not None:
             # An unrolled instance reads the previous one; the other state arrays come through the context.
             before = [given, *(before[1:] if self.proto.unroll_index else [None] * (len(states) - 1))]
         for state, value in zip(states, before, strict=True):
@@ -142,6 +160,8 @@ class Recurrent(Layer):
 
     def backward(self, ctx: Context, dy: Array) -> Any:
         ops, batch, rows = ctx.ops, ctx.rows, ctx.x_RI.shape[0]
+        if self.returned > 1:
+            dy, ctx.dcells = (ops.xp.ascontiguousarray(part) for part in (dy[:, : self._units], dy[:, self._units :]))
         width = len(self.gates) * self._units
         da, dbefore = ctx.buffer("gates", (rows, width)), ctx.buffer("dbefore", (batch, self._size))
         dbefore[...] = 0
@@ -164,6 +184,8 @@ class Recurrent(Layer):
             if not ctx.given:
                 ctx.send_gradient(dx)
         self._learn(ctx, da)
+        if self._given > 1:
+            dbefore = ops.xp.concatenate((dbefore, ctx.dcell), axis=1)
         return (dx, dbefore) if ctx.given else dx
 
     def _learn(self, ctx: Context, da: Array) -> None:
@@ -293,16 +315,22 @@ class GRU(Recurrent):
 
 class LSTM(Recurrent):
     """i, f, o = sigmoid(W_hx x_t + W_hh h_(t-1) + b), g = tanh(W_hx x_t + W_hh h_(t-1) + b),
-    c_t = f c_(t-1) + i g, h_t = o tanh(c_t)   (Gers, Schmidhuber & Cummins 2000).   lstm_conf: dim_hidden, bias_term.
+    c_t = f c_(t-1) + i g, h_t = o tanh(c_t)   (Gers, Schmidhuber & Cummins 2000).   lstm_conf: dim_hidden, bias_term,
+    return_cell.
 
     Parameters: i_hx, f_hx, o_hx, g_hx, i_hh, ..., i_b, ...; f_b starts at 1 unless the job sets `init`
-    (Jozefowicz, Zaremba & Sutskever 2015). A second source provides h; the cell then starts at zero.
+    (Jozefowicz, Zaremba & Sutskever 2015). With return_cell the output is (T B, 2 H), h and c side by side. A second
+    source of 2 H units provides both; one of H units h, and the cell then starts at zero.
     """
 
     type: ClassVar[str] = "kLSTM"
     conf_field: ClassVar[str | None] = "lstm_conf"
     gates: ClassVar[tuple[str, ...]] = ("i", "f", "o", "g")
     carried: ClassVar[tuple[str, ...]] = ("h", "cell")
+
+    @property
+    def returned(self) -> int:
+        return 1 + self.conf.return_cell
 
     def _bias(self, gate: str, value: float | None = None) -> Param:
         return super()._bias(gate, 1.0 if gate == "f" else None)
@@ -314,12 +342,13 @@ class LSTM(Recurrent):
 
     def _steps_backward(self, ctx: Context, dy: Array, w: list[Array], da: Array, dbefore: Array) -> None:
         (packed,) = w
-        ctx.ops.lstm_steps_backward(dy, packed, ctx.given, ctx.dcell, da, ctx.states[1], dbefore)
+        dcells = ctx.dcells if self.conf.return_cell else None
+        ctx.ops.lstm_steps_backward(dy, packed, ctx.given, ctx.dcell, da, ctx.states[1], dbefore, dcells)
 
     def _begin_backward(self, ctx: Context) -> None:
         dcell = ctx.dcell = ctx.buffer("dcell", (ctx.rows, self._units))
         dcell[...] = 0 if ctx.memory.gradients is None else ctx.memory.gradients
-        if self.proto.unroll_index:
+        if self.proto.unroll_index and self._given < 2:
             ctx.memory.gradients = dcell  # for the previous instance, once the steps have changed it
 
     def _cell(self, ctx: Context, gates: Array, now: slice, after: slice) -> None:

@@ -10,6 +10,7 @@ from math import prod
 from typing import Any, ClassVar
 
 from singa_dask.errors import DataError
+from singa_dask.job.job_pb2 import EmbeddingProto
 from singa_dask.layers.base import Layer
 from singa_dask.layers.connection import Concate
 from singa_dask.layers.context import Context
@@ -197,7 +198,11 @@ class OneHot(Layer):
     rowwise: ClassVar[bool] = True
 
     def setup(self, *src: Shape) -> Shape:
-        self._size = symbols_of(self, self.sources(src)[0])
+        (shape,) = self.sources(src)
+        self._size = _vocabulary(self)
+        if prod(shape) != 1:
+            hint = "Read sequences step by step: unroll_conn_type: kUnrollOneToAll."
+            raise self.problem("the source must have one symbol per row", f"samples of shape {shape}", hint)
         return (self._size,)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
@@ -212,45 +217,73 @@ class OneHot(Layer):
 
 
 class Embedding(Layer):
-    """y = W[x].   x: (B, 1) symbols in [0, V), W: (V, D) -> y: (B, D).
+    """y = W[x].   x: (B, K) symbols in [0, V), W: (V, D) -> y: (B, D) for K = 1, else a sequence (B, K, D), or with
+    pool SUM or MEAN the sum or mean over the K symbols, (B, D).
 
-    embedding_conf: vocab_size (V), feature_dim (D).
+    Symbols that are padding_idx give zeros, do not count in a mean, and get no gradient.
+    embedding_conf: vocab_size (V), feature_dim (D), pool, padding_idx.
     """
 
     type: ClassVar[str] = "kEmbedding"
     conf_field: ClassVar[str | None] = "embedding_conf"
     rowwise: ClassVar[bool] = True
-    step_axes: ClassVar[int] = 1
     splits_features: ClassVar[bool] = True
 
+    @property
+    def step_axes(self) -> int:  # type: ignore[override]
+        return 0 if self.conf.pool else 1
+
     def setup(self, *src: Shape) -> Shape:
-        self._size = symbols_of(self, self.sources(src)[0])
-        features = self.conf.feature_dim
+        (shape,) = self.sources(src)
+        self._size, self._count, features = _vocabulary(self), prod(shape), self.conf.feature_dim
+        if self.conf.HasField("padding_idx") and not 0 <= self.conf.padding_idx < self._size:
+            raise self.problem(f"padding_idx must lie in [0, {self._size}), its vocab_size", self.conf.padding_idx)
         axis = 1 if self.partition.splits else None
         self.table = self.declare("table", (self._size, features), features, features, axis=axis)
-        return (self.table.shape[1],)
+        own = self.table.shape[1]
+        return (own,) if self._count == 1 or self.conf.pool else (self._count, own)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ctx.rows = symbols(self, ctx, x[0], self._size)
-        y = ctx.buffer("y", (ctx.rows.shape[0], self.table.shape[1]))
-        return ctx.ops.embed(self.table.value, ctx.rows, y)
+        y = ctx.buffer("y", (len(ctx.rows), self.table.shape[1]))
+        ctx.ops.embed(self.table.value, ctx.rows, y)
+        ctx.kept = None
+        if self.conf.HasField("padding_idx"):
+            ctx.kept = ctx.rows != self.conf.padding_idx
+            y *= ctx.kept[:, None]
+        by_sample = y.reshape(len(x[0]), self._count, -1)
+        if not self.conf.pool:
+            return by_sample if self._count > 1 else y
+        ctx.share = self._share(ctx, len(x[0]))
+        return by_sample.sum(axis=1) * ctx.share
+
+    def _share(self, ctx: Context, samples: int) -> Any:
+        """What each symbol of a sample counts for."""
+        if self.conf.pool == EmbeddingProto.SUM:
+            return 1
+        if ctx.kept is None:
+            return 1 / self._count
+        counts = ctx.kept.reshape(samples, -1).sum(axis=1, keepdims=True).astype(ctx.ops.dtype)
+        return 1 / ctx.ops.xp.maximum(counts, 1)
 
     def check(self, ctx: Context) -> None:
         check_symbols(self, ctx.symbols, self._size)
 
     def backward(self, ctx: Context, dy: Array) -> Any:
+        if self.conf.pool:
+            dy = (dy * ctx.share).repeat(self._count, axis=0)
+        dy = dy.reshape(len(ctx.rows), -1)
+        if ctx.kept is not None:
+            dy *= ctx.kept[:, None]
         if not self.table.claim():
             self.table.grad[...] = 0
         ctx.ops.embed_backward(dy, ctx.rows, self.table.grad)
 
 
-def symbols_of(layer: Layer, shape: Shape) -> int:
-    """The layer's vocab_size. Raises ConfigError unless its source has one symbol per row."""
+def _vocabulary(layer: Layer) -> int:
+    """The layer's vocab_size. Raises ConfigError if it is not given."""
     if layer.conf.vocab_size < 1:
         raise layer.problem("vocab_size must be at least 1", layer.conf.vocab_size)
-    if prod(shape) != 1:
-        hint = "Read sequences step by step: unroll_conn_type: kUnrollOneToAll."
-        raise layer.problem("the source must have one symbol per row", f"samples of shape {shape}", hint)
     return layer.conf.vocab_size
 
 

@@ -344,8 +344,8 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
         read = {position: targets[layer.proto.srclayers[position]] for position in layer.target_positions}
         layer.targets = {position: shape for position, shape in read.items() if shape is not None}
         targets[name] = _target(layer, targets)
-        _check_kind(layer, layers)
         sources = [_source_shape(layers, graph, shapes, name, i) for i in range(len(layer.proto.srclayers))]
+        _check_kind(layer, layers, sources)
         layer.sources(tuple(sources))
         try:
             shapes[name] = layer.setup(*sources)
@@ -367,16 +367,21 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
     return shapes
 
 
-def _check_kind(layer: Layer, layers: Mapping[str, Layer]) -> None:
-    """Check that a loss that compares classes gets labels, and one that compares values targets."""
+def _check_kind(layer: Layer, layers: Mapping[str, Layer], shapes: Sequence[Any]) -> None:
+    """Check that a loss that compares classes gets labels, or the share of each class, and one that compares values
+    targets. shapes: of its sources."""
     if isinstance(layer, Loss):
         layer.check_sources([layers[source] for source in layer.proto.srclayers])
     compares = layer.compares if isinstance(layer, LossLayer) else ""
     for position in layer.targets if compares else ():
         source = layer.proto.srclayers[position]
         first = labels_from(layers, source)
-        if not isinstance(first, InputLayer) or first.labels_positions == (compares == "classes"):
+        shares = isinstance(layer, LossLayer) and layer.takes_shares and layer.targets[position] == shapes[0]
+        if not isinstance(first, InputLayer) or first.labels_positions == (compares == "classes" and not shares):
             continue
+        if shares:
+            received = f"scores {shapes[0]}, labels {layer.targets[position]}"
+            raise layer.problem("needs the scores of each class at each position of the labels", received)
         if compares == "classes":
             refuse_targets(layer)
         message = "compares numbers, but its source has labels of positions, which are classes"

@@ -109,10 +109,21 @@ class RecurrentOps:
             self.lstm_cell(gates[now], cell[now], cell[after], h[after])
 
     def lstm_steps_backward(
-        self, dh: Array, w: Array, given: bool, dcell: Array, gates: Array, cell: Array, dbefore: Array
+        self,
+        dh: Array,
+        w: Array,
+        given: bool,
+        dcell: Array,
+        gates: Array,
+        cell: Array,
+        dbefore: Array,
+        dcells: Array | None = None,
     ) -> None:
-        """`lstm_cell_backward` T times. dcell: (B, H), which becomes the gradient for the first cell."""
+        """`lstm_cell_backward` T times. dcell: (B, H), which becomes the gradient for the first cell. dcells:
+        (T B, H), further gradients for the cells after each step."""
         for now, after, before in _steps_back(dh, dbefore):
+            if dcells is not None:
+                dcell += dcells[now]
             self.lstm_cell_backward(dh[now], dcell, gates[now], cell[now], cell[after])
             if now.start or given:
                 self.gemm(gates[now], w, out=before, accumulate=True)

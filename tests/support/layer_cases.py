@@ -38,6 +38,7 @@ from singa_dask.layers import (
     Div,
     Dropout,
     Dummy,
+    Embedding,
     EuclideanLoss,
     GlobalPooling,
     GroupNorm,
@@ -94,6 +95,10 @@ class Marks(tuple):
     """(n,): a source that gives n numbers, 0 or 1, of which the first is 1."""
 
 
+class Symbols(tuple):
+    """(n, size): a source that gives n integers in [0, size)."""
+
+
 class Twins(Group):
     """Two workers with the same rows."""
 
@@ -120,7 +125,8 @@ class Case:
 
 def sample_shapes(sources: tuple[Any, ...]) -> list[tuple[int, ...]]:
     """Of the sources of a case."""
-    return [(1,) if source is LABELS or isinstance(source, Counts) else source for source in sources]
+    ones = [(1,) if source is LABELS or isinstance(source, Counts) else source for source in sources]
+    return [source[:1] if isinstance(source, Symbols) else source for source in ones]
 
 
 @dataclass
@@ -152,6 +158,8 @@ class Bench:
                 self.inputs.append(self.ops.asarray(rng.integers(0, self.classes(), self.rows)))
             elif isinstance(source, Shares):
                 self.inputs.append(self.ops.asarray(rng.random((self.rows, *source)), self.ops.dtype))
+            elif isinstance(source, Symbols):
+                self.inputs.append(self.ops.asarray(rng.integers(0, source[1], (self.rows, source[0]))))
             elif isinstance(source, Counts):
                 self.inputs.append(
                     self.ops.asarray(rng.integers(1, *source, (self.rows, 1), endpoint=True), self.ops.dtype)
@@ -686,11 +694,44 @@ CASES: dict[str, Case] = {
         ((5,),),
         formulas.over_time(formulas.lstm, 4, 2),
     ),
+    "LSTM with its cell": Case(
+        LSTM("l", "x", dim_hidden=3, return_cell=True, unroll_len=3),
+        'name: "l" type: kLSTM srclayers: "x" lstm_conf { dim_hidden: 3 return_cell: true } unroll_len: 3',
+        ((5,),),
+        formulas.over_time(formulas.lstm, 4, 2, whole=True),
+    ),
+    "LSTM from a state and a cell": Case(
+        LSTM("l", ["x", "before"], dim_hidden=3, return_cell=True),
+        'name: "l" type: kLSTM srclayers: ["x", "before"] lstm_conf { dim_hidden: 3 return_cell: true }',
+        ((5,), (6,)),
+        formulas.over_time(formulas.lstm, 4, 2, whole=True),
+    ),
     "LastStep": Case(
         LastStep("last", "x", unroll_len=3),
         'name: "last" type: kLastStep srclayers: "x" unroll_len: 3',
         ((4,),),
         lambda x: x[-1:],
+    ),
+    "Embedding of several symbols": Case(
+        Embedding("e", "x", vocab_size=5, feature_dim=3, padding_idx=2),
+        'name: "e" type: kEmbedding srclayers: "x" embedding_conf { vocab_size: 5 feature_dim: 3 padding_idx: 2 }',
+        (Symbols((4, 5)),),
+        lambda x, w: w[x.astype(int)] * (x != 2)[..., None],
+    ),
+    "Embedding, the sum": Case(
+        Embedding("e", "x", vocab_size=5, feature_dim=3, pool="SUM"),
+        'name: "e" type: kEmbedding srclayers: "x" embedding_conf { vocab_size: 5 feature_dim: 3 pool: SUM }',
+        (Symbols((4, 5)),),
+        lambda x, w: w[x.astype(int)].sum(axis=1),
+    ),
+    "Embedding, the mean of those that count": Case(
+        Embedding("e", "x", vocab_size=3, feature_dim=3, pool="MEAN", padding_idx=0),
+        'name: "e" type: kEmbedding srclayers: "x" '
+        "embedding_conf { vocab_size: 3 feature_dim: 3 pool: MEAN padding_idx: 0 }",
+        (Symbols((4, 3)),),
+        lambda x, w: (
+            (w[x.astype(int)] * (x != 0)[..., None]).sum(axis=1) / np.maximum((x != 0).sum(axis=1), 1)[:, None]
+        ),
     ),
     "Reverse": Case(
         Reverse("back", "x", unroll_len=3),

@@ -121,20 +121,26 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
-def over_time(cell: Callable[..., Any], gates: int, carried: int = 1) -> Callable[..., np.ndarray]:
-    """Every row a time step of its own: cell(a step's input sums, its state sums, the state) -> the state after."""
+def over_time(
+    cell: Callable[..., Any], gates: int, carried: int = 1, *, whole: bool = False
+) -> Callable[..., np.ndarray]:
+    """Every row a time step of its own: cell(a step's input sums, its state sums, the state) -> the state after.
+
+    whole: whether all of the state is the output."""
 
     def formula(x: np.ndarray, *rest: np.ndarray) -> np.ndarray:
         given, params = (rest[:1], rest[1:]) if len(rest) not in (2 * gates, 3 * gates) else ((), rest)
         input_weights, state_weights, biases = params[:gates], params[gates : 2 * gates], params[2 * gates :]
         units, h = len(state_weights[0]), []
         state = [given[0] if given else np.zeros((1, units)), *[np.zeros((1, units))] * (carried - 1)]
+        if given and given[0].shape[1] > units:
+            state = np.split(given[0], carried, axis=1)
         steps = x[:, None] if not given else x[None]
         for row in steps:
             ax = [row.reshape(len(row), -1) @ w.T + (biases[k] if biases else 0) for k, w in enumerate(input_weights)]
             ah = [state[0] @ w.T for w in state_weights]
             state = list(cell(ax, ah, *state))
-            h.append(state[0])
+            h.append(np.concatenate(state, axis=1) if whole else state[0])
         return np.concatenate(h)
 
     return formula

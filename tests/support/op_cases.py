@@ -303,7 +303,8 @@ def _over_time(begun: bool, given: bool, batch: int, units: int, symbols: int = 
                 results += [sums, ahc]
             else:
                 ops.lstm_steps(sums, *w, begun, cell, h, chosen)
-                ops.lstm_steps_backward(dh, *back, given, dcell, sums, cell, dbefore)
+                dcells = draw(ops, rng, *dh.shape) if given else None
+                ops.lstm_steps_backward(dh, *back, given, dcell, sums, cell, dbefore, dcells)
                 results += [sums, cell, dcell]
             results += [h, *([dbefore] if given else [])]
         return results

@@ -207,6 +207,9 @@ CASES = {
     "LRN with neighbours of neighbours": lambda: images(LRN("n", "x", local_size=7, alpha=2, knorm=2), 1, 2, 5),
     "LRN of another power": lambda: images(LRN("n", "x", beta=0.5), 2, 1, 4),
     "Embedding": lambda: SplitLayer(Embedding("e", "x", vocab_size=6, feature_dim=5), ((1,),), [integers(6, 9, 1)], 9),
+    "Embedding of several symbols": lambda: SplitLayer(
+        Embedding("e", "x", vocab_size=6, feature_dim=5, pool="MEAN", padding_idx=1), ((4,),), [integers(6, 9, 4)], 9
+    ),
     "Reverse": lambda: SplitLayer(Reverse("back", "x", unroll_len=3), ((5,),), [normal(6, 5)], 2),
     "LastStep": lambda: SplitLayer(LastStep("last", "x", unroll_len=3), ((5,),), [normal(6, 5)], 2),
     **{name: lambda cls=cls: recurrent(cls, normal(6, 4)) for name, cls in CELLS.items()},

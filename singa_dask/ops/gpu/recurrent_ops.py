@@ -105,11 +105,22 @@ class GpuRecurrentOps(Ops):
         self._back(dh, self.xp.concatenate((w, wc)), given, dbefore, step)
 
     def lstm_steps_backward(
-        self, dh: Array, w: Array, given: bool, dcell: Array, gates: Array, cell: Array, dbefore: Array
+        self,
+        dh: Array,
+        w: Array,
+        given: bool,
+        dcell: Array,
+        gates: Array,
+        cell: Array,
+        dbefore: Array,
+        dcells: Array | None = None,
     ) -> None:
         batch, units = dbefore.shape
 
         def step(products: Array, columns: int, first: int) -> Array:
+            nonlocal dcell
+            if dcells is not None:
+                dcell += dcells[first : first + batch]
             sizes = columns, units, first, first + batch
             self._kernels.lstm_cell_backward(dh, cell, cell, products, *sizes, gates, dcell, size=dbefore.size)
             return gates[first : first + batch]

@@ -126,7 +126,7 @@ class BagOfWords(Module):
     """The mean of several words, of which 0 does not count."""
 
     def __init__(self) -> None:
-        self.embed = Embedding(vocab_size=50, feature_dim=6, padding_idx=0)  # needs: several indices, padding_idx
+        self.embed = Embedding(vocab_size=50, feature_dim=6, padding_idx=0)
         self.scores, self.loss = dense(5), SoftmaxLoss()
 
     def forward(self, x: Any, y: Any) -> Any:

@@ -178,7 +178,7 @@ class Inception(Module):
         self.pool, self.scores, self.loss = GlobalPooling(), InnerProduct(num_output=5), SoftmaxLoss()
 
     def forward(self, x: Any, y: Any) -> Any:
-        x = pooled(autograd.relu(self.stem(x)), 3, ceil_mode=True)  # needs: ceil_mode
+        x = pooled(autograd.relu(self.stem(x)), 3, ceil_mode=True)
         x = pooled(self.first(x), 3, ceil_mode=True)
         return self.loss(self.scores(self.pool(self.second(x))), y)
 
@@ -215,7 +215,7 @@ class SqueezeNet(Module):
     def forward(self, x: Any, y: Any) -> Any:
         x = autograd.relu(self.conv(x))
         for fire in self.fires:
-            x = fire(pooled(x, 3, ceil_mode=True))  # needs: ceil_mode
+            x = fire(pooled(x, 3, ceil_mode=True))
         return self.loss(self.pool(autograd.relu(self.scores(x))), y)
 
 
@@ -258,8 +258,7 @@ class Encoder(Module):
         self.wide, self.narrow = of(2 * width), of(width)
 
     def forward(self, x: Any, *real: Any) -> Any:
-        mask = {"mask": real[0]} if real else {}  # needs: padding masks
-        x = x + self.attention(self.norm1(x), **mask)
+        x = x + self.attention(self.norm1(x), *real)
         return x + self.narrow(autograd.gelu(self.wide(self.norm2(x))))
 
 

@@ -105,7 +105,7 @@ class TiedGPT(GPT):
 class Rotary(Module):
     def __init__(self) -> None:
         self.embed, self.norm = symbols(11, 12), LayerNorm()
-        self.attention = Attention(num_heads=3, causal=True, rotary=True)  # needs: rotary positions
+        self.attention = Attention(num_heads=3, causal=True, rotary=True)
         self.scores, self.loss = InnerProduct(num_output=11), SoftmaxLoss()
 
     def forward(self, x: Any, y: Any) -> Any:
@@ -118,7 +118,7 @@ class CrossAttention(Module):
         self.attention, self.scores, self.loss = Attention(num_heads=2), InnerProduct(num_output=5), SoftmaxLoss()
 
     def forward(self, x: Any, memory: Any, y: Any) -> Any:
-        x = x + self.attention(x, memory)  # needs: cross-attention
+        x = x + self.attention(x, memory)
         return self.loss(self.scores(autograd.mean(x, axis=1)), y)
 
 
@@ -131,7 +131,7 @@ class PaddingMask(Module):
     def forward(self, x: Any, lengths: Any, y: Any) -> Any:
         lengths = autograd.reshape(lengths, (-1, 1))
         real = autograd.arange(6) < lengths
-        x = x + self.attention(x, mask=real)  # needs: padding masks
+        x = x + self.attention(x, real)
         mean = autograd.sum(autograd.where(autograd.reshape(real, (-1, 6, 1)), x, 0), axis=1) / lengths
         return self.loss(self.scores(mean), y)
 

@@ -232,7 +232,16 @@ def test_whole_numbers_do_not_overflow_in_operators():
     assert (small.item(), large.item()) == (-1, 2**31)
 
 
-@pytest.mark.parametrize("row", [[0.5, 0.5, 0], [1, 1, 0], [0, 2, 0]])
-def test_rows_of_labels_that_are_not_one_hot_are_refused(row):
-    with pytest.raises(ConfigError, match=r"labels must be class numbers or one-hot"):
+@pytest.mark.parametrize("row", [[0.5, 0.6, 0], [1, 1, 0], [0, 2, 0]])
+def test_rows_of_labels_that_are_no_shares_of_classes_are_refused(row):
+    with pytest.raises(DataError, match=r"shares of classes must add up to 1.*use BCELoss"):
         autograd.softmax_cross_entropy(of(drawn(2, 3)), of(np.array([[0, 0, 1], row], np.float32)))
+    with pytest.raises(ConfigError, match=r"labels must be class numbers, one-hot or shares of the classes"):
+        autograd.softmax_cross_entropy(of(drawn(2, 3)), of(np.array([[0, 1], row[:2]], np.float32)))
+
+
+def test_labels_may_be_shares_of_classes():
+    scores, shares = drawn(2, 3), np.array([[0.2, 0.3, 0.5], [0, 0.9, 0.1]], np.float32)
+    logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    loss = autograd.softmax_cross_entropy(of(scores), of(shares))
+    assert float(loss) == pytest.approx(-(shares * logs).sum() / 2, rel=1e-5)

@@ -20,6 +20,7 @@ from singa_dask.layers import (
     BCELoss,
     Concate,
     Convolution,
+    Embedding,
     EuclideanLoss,
     GlobalPooling,
     HuberLoss,
@@ -210,6 +211,18 @@ def user(cls):
 def test_both_give_the_same(text, outputs, folder):
     for ours, theirs in compared(made(text, folder), folder, *outputs):
         np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-4)  # onnxruntime before 1.30 rounds more
+
+
+@pytest.mark.parametrize("pool", ["NONE", "SUM", "MEAN"])
+@pytest.mark.parametrize("conf", [{}, {"padding_idx": 1}])
+def test_several_symbols_of_a_sample(pool, conf):
+    data, x = RecordInput("x", shape=[3], has_label=False), np.array([[1, 1, 1], [0, 1, 3], [2, 3, 0]])
+    embedding = Embedding("e", "x", vocab_size=4, feature_dim=2, pool=pool, **conf)
+    net = Net(NetProto(layer=assemble([data, embedding])), Phase.kTest, get_ops("cpu"))
+    net.initialise(1)
+    net.forward({"x": Batch(x.astype(np.float32))}, Step(Phase.kTest, total_rows=3))
+    session = onnxruntime.InferenceSession(export(net, ["e"]).SerializeToString())
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], net.output("e"), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("counted", ["lengths", "marks"])

@@ -62,6 +62,17 @@ def test_value_scales_what_is_drawn(name):
     np.testing.assert_array_equal(draw(type=kind, value=0.5), 0.5 * draw(type=kind))
 
 
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (2, 3, 4), (5, 5)])
+def test_orthogonal_rows_or_columns(shape):
+    given = draw(shape=shape, type=ParamGenProto.kOrthogonal, value=2)
+    portion = Portion(shape, 1, even_bounds(shape[1], 2), 1)
+    proto = ParamProto(init=ParamGenProto(type=ParamGenProto.kOrthogonal, value=2))
+    np.testing.assert_array_equal(initial_value(Param(proto, "w", shape, 1, 1, portion), 1), portion.of_whole(given))
+    whole = given.reshape(-1, shape[-1])
+    product = whole.T @ whole if len(whole) >= shape[-1] else whole @ whole.T
+    np.testing.assert_allclose(product, 4 * np.eye(len(product)), atol=1e-12)
+
+
 def test_vectors_without_init_are_zero():
     np.testing.assert_array_equal(draw(shape=(7,), fans=(FAN_IN, 7)), np.zeros(7))
 
@@ -96,6 +107,7 @@ def test_user_initialiser_by_name():
         ({"user_type": f"{__name__}:vectro"}, ["Did you mean vector?"]),
         ({"user_type": "vector"}, ["module:Class", "'vector'"]),
         ({"shape": (5,), "fans": (0, 5), "type": ParamGenProto.kUniformSqrtFanIn}, ["fan_in=0"]),
+        ({"shape": (5,), "type": ParamGenProto.kOrthogonal}, ["kOrthogonal needs two axes", "(5,)"]),
         ({"user_type": "singa_dask.layers:ReLU"}, ["param 'w'.init.user_type", "must name a function"]),
     ],
 )

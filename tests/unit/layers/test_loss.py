@@ -5,6 +5,8 @@ import pytest
 from sklearn.metrics import log_loss
 from support.gradients import loss_of
 
+from singa_dask.errors import ConfigError, DataError
+from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import (
     BCELoss,
@@ -27,9 +29,10 @@ LOGITS, LABELS = DRAW.standard_normal((B, N)), np.array([0, 1, 2, 3, 1, 0])
 WEIGHTS = np.array([1.0, 0.5, 0, 2, 3, 1])
 
 
-def run(layer, *x, ops=None):
+def run(layer, *x, ops=None, shares=False):
     ops = ops or Ops(np.float64)
     ctx = Context(ops, Step(total_rows=len(x[0])))
+    layer.targets = {1: x[1].shape[1:]} if shares else {}
     layer.setup(*[each.shape[1:] for each in x])
     layer.forward(ctx, *x)
     dx, *others = layer.backward(ctx, None)
@@ -56,6 +59,48 @@ def test_weights_of_one_change_nothing_even_for_extreme_outputs(dtype):
     weighted, dx1 = run(SoftmaxLoss("loss", ["x", "data", "w"]), logits, labels, np.ones((3, 1), dtype), ops=ops)
     assert weighted == pytest.approx(plain, rel=1e-6)
     np.testing.assert_array_equal(dx1, dx)
+
+
+@pytest.mark.parametrize("shape", [(), (2, 3)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.25])
+def test_shares_of_classes(shape, smoothing):
+    """Of samples and of positions. Of one class they are labels; of others, the gradient is the numeric one."""
+    x, layer = DRAW.standard_normal((B, *shape, N)), SoftmaxLoss("loss", ["x", "q", "w"], label_smoothing=smoothing)
+    labels, weights = DRAW.integers(0, N, (B, *shape)), DRAW.random((B, 1))
+    maps = SoftmaxLoss("loss", ["x", "data", "w"], label_smoothing=smoothing)
+    given = run(layer, x, np.eye(N)[labels], weights, shares=True)
+    expected = run(maps, x, labels, weights, shares=bool(shape))
+    assert given[0] == pytest.approx(expected[0])
+    np.testing.assert_allclose(given[1], expected[1], atol=1e-14)
+    q = DRAW.dirichlet(np.ones(N), (B, *shape))
+    dx, direction = run(layer, x, q, weights, shares=True)[1], DRAW.standard_normal(x.shape)
+    up, down = (run(layer, x + step * direction, q, weights, shares=True)[0]["loss"] for step in (1e-5, -1e-5))
+    assert (up - down) / 2e-5 == pytest.approx(float((dx * direction).sum()), rel=1e-6)
+    mixed = 0.7 * np.eye(N)[labels] + 0.3 * np.eye(N)[labels[::-1]]
+    parts = [run(maps, x, each, weights, shares=bool(shape)) for each in (labels, labels[::-1])]
+    np.testing.assert_allclose(
+        run(layer, x, mixed, weights, shares=True)[1], 0.7 * parts[0][1] + 0.3 * parts[1][1], atol=1e-14
+    )
+    for wrong in (2 * q, q + np.array([-2, 2, 0, 0]), q * np.nan):
+        with pytest.raises(DataError, match=r"shares of classes must add up to 1, and none be negative\. Received: "):
+            run(layer, x, wrong, weights, shares=True)
+
+
+def test_a_net_takes_shares_of_classes_as_a_target():
+    data = RecordInput("data", shape=[3], target_shape=[N])
+    net = Net(
+        NetProto(layer=assemble([data, InnerProduct("x", num_output=N), SoftmaxLoss("loss", ["x", "data"])])),
+        Phase.kTrain,
+        Ops(np.float64),
+    )
+    assert net.shapes["loss"] == (N,)
+    data = RecordInput("data", shape=[3], label_shape=[N])
+    with pytest.raises(ConfigError, match="scores of each class at each position of the labels"):
+        Net(
+            NetProto(layer=assemble([data, InnerProduct("x", num_output=N), SoftmaxLoss("loss", ["x", "data"])])),
+            Phase.kTrain,
+            Ops(np.float64),
+        )
 
 
 def test_masked_targets_are_not_read():

@@ -214,10 +214,19 @@ def gru_steps_backward(dh, panels, panels_c, given, gates, ahc, h, dbefore, firs
 
 
 @kernel
-def lstm_steps_backward(dh, panels, given, dcell, gates, cell, dbefore, first, last):
+def _add(source, target):
+    for i in range(source.shape[0]):
+        for j in range(source.shape[1]):
+            target[i, j] += source[i, j]
+
+
+@kernel
+def lstm_steps_backward(dh, panels, given, dcell, gates, cell, dbefore, dcells, first, last):
     batch = dbefore.shape[0]
     for t in range(dh.shape[0] // batch - 1, -1, -1):
         a, b, before = t * batch + first, t * batch + last, _before(dh, dbefore, t, first, last)
+        if dcells.size > 0:
+            _add(dcells[a:b], dcell[first:last])
         lstm_cell_backward(dh[a:b], dcell[first:last], gates[a:b], cell[a:b], cell[a + batch : b + batch])
         if t > 0 or given:
             product(gates[a:b], panels, before, True)

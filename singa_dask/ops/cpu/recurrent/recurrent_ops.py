@@ -93,12 +93,21 @@ class CpuRecurrentOps(ThreadedOps):
         return self._share_steps(len(h) - len(gates), recurrent_kernels.lstm_steps, *arguments)
 
     def lstm_steps_backward(
-        self, dh: Array, w: Array, given: bool, dcell: Array, gates: Array, cell: Array, dbefore: Array
+        self,
+        dh: Array,
+        w: Array,
+        given: bool,
+        dcell: Array,
+        gates: Array,
+        cell: Array,
+        dbefore: Array,
+        dcells: Array | None = None,
     ) -> None:
         arguments = dh, w, given, dcell, gates, cell, dbefore
         if w.ndim == 2:
-            return super().lstm_steps_backward(*arguments)
-        return self._share_steps(len(dbefore), recurrent_kernels.lstm_steps_backward, *arguments)
+            return super().lstm_steps_backward(*arguments, dcells)
+        more = np.empty((0, 0), self.dtype) if dcells is None else dcells
+        return self._share_steps(len(dbefore), recurrent_kernels.lstm_steps_backward, *arguments, more)
 
     def one_hot_columns(self, x: Array) -> Array:
         columns = np.empty(x.shape[0], np.int64)
