@@ -65,7 +65,10 @@ class OnnxFile:
         infos = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in [*given, *node.output]]
         graph = helper.make_graph([node], "constant", infos[: len(given)], infos[len(given) :])
         run: Any = ReferenceEvaluator(helper.make_model(graph, opset_imports=self.model.opset_import)).run
-        self.constants |= zip(node.output, run(None, given), strict=True)
+        made = dict(zip(node.output, run(None, given), strict=True))
+        if any(ROWS in array.shape for array in made.values()):
+            return False
+        self.constants |= made
         roots = {self.origins.get(name, "") for name in given if given[name].dtype.kind == "f"}
         self.origins |= dict.fromkeys(node.output, roots.pop()) if len(roots) == 1 else {}
         return True

@@ -77,12 +77,14 @@ def _batch_norm(reader: Reader, node: Any, a: Attributes) -> Value:
 
 
 def _gemm(reader: Reader, node: Any, a: Attributes) -> Value:
-    weight, bias = reader.weight(node, 1) * np.float32(a.get("alpha", 1)), reader.constant(node, 2)
+    weight, bias = reader.weight(node, 1), reader.constant(node, 2)
+    weight = weight if a.get("alpha", 1) == 1 else weight * np.float32(a["alpha"])
     if a.get("transA"):
         reader.refuse(node, "transA", 1)
     weight = weight if a.get("transB") else weight.T
     if bias is not None:
-        bias = np.broadcast_to(bias * np.float32(a.get("beta", 1)), (1, len(weight)))[0]
+        scaled = bias if a.get("beta", 1) == 1 else bias * np.float32(a["beta"])
+        bias = np.broadcast_to(scaled, (1, len(weight)))[0]
     return _linear(reader, node, weight, bias)
 
 

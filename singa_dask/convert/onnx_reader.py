@@ -92,6 +92,7 @@ class Reader:
         self.file, self.tables = file, dict[str, str]()  # initialiser -> the parameter of an Embedding that has it
         self.values = {name: grouped(i, [[n] for n in file.shapes[name]]) for i, name in enumerate(file.inputs)}
         self.first = next(iter(self.values.values()))
+        self._same, self._weights = dict[Any, str](), list[np.ndarray]()  # which keep their places in memory
         self._names, self._sums = Counter[str](), dict[str, str]()
         self._uses = Counter([name for node in file.nodes for name in node.input] + file.outputs)
         for node in (node for node in file.nodes if node.output[0] not in self._sums.values()):
@@ -112,9 +113,13 @@ class Reader:
         return x._replace(place=self.call(of, Place(x.place), *numbers, **settings))
 
     def layer(self, name: str, layer: Layer, **weights: np.ndarray | None) -> str:
-        """Have a layer with these weights. Returns its name."""
-        self.layers[name] = layer
+        """Have a layer with these weights. Returns its name, or that of one that has them already."""
         given = {f"{name}.{key}": array for key, array in weights.items() if array is not None}
+        places = tuple((array.ctypes.data, array.strides) for array in given.values())
+        if given and (found := self._same.setdefault((layer.proto.SerializePartialToString(), *places), name)) != name:
+            return found
+        self.layers[name] = layer
+        self._weights += given.values()
         self.weights |= {
             key: np.ascontiguousarray(array) for key, array in given.items()
         }  # as safetensors writes them

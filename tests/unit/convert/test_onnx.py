@@ -414,6 +414,20 @@ def test_a_table_that_is_the_last_weight_too_stays_one_parameter():
     convert.from_torch(convert.from_onnx(MODELS["gpt"]()), {key: state[key] for key in state if key != "head.weight"})
 
 
+def test_a_layer_that_is_called_twice_stays_one():
+    b = Builder()
+    x = b.take("x", 3, 4)
+    weights = b.weight("turned", 4, 4), b.weight("f.bias", 4), b.positive("n.weight", 4), b.weight("n.bias", 4)
+    for _ in range(2):
+        x = b("LayerNormalization", b("Add", b("MatMul", x, weights[0]), weights[1]), *weights[2:], axis=-1)
+    x = b("Flatten", x, axis=1)
+    x = b("Gemm", b("Gemm", x, b.weight("g.weight", 12, 12), transB=1), "g.weight", transB=1)
+    model, samples = b.model(x), drawn((3, 4))
+    net = convert.from_onnx(model)
+    assert [name for name, _ in net.named_layers().values()] == ["turned", "n", "g"]
+    np.testing.assert_allclose(in_a_loop(net, samples), expected(model, samples), atol=1e-5)
+
+
 def test_what_this_project_writes_is_read(tmp_path):
     layers = [
         RecordInput("data", shape=[3, 8, 6]),
