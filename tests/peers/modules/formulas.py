@@ -225,8 +225,8 @@ def focal(x: Any, y: Any) -> Any:
 
 class Mixup(MLP):
     def forward(self, x: Any, y: Any, other: Any, share: Any) -> Any:
-        target = share * autograd.onehot(y, 5) + (1 - share) * autograd.onehot(other, 5)  # needs: one-hot
-        return self.loss(self.scores(x), target)  # needs: soft labels
+        target = share * autograd.one_hot(y, 5) + (1 - share) * autograd.one_hot(other, 5)
+        return self.loss(self.scores(x), target)
 
 
 NETS: dict[str, Callable[[], Module]] = {

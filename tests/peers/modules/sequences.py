@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
 from peers.modules.images import Encoder
 from peers.modules.parameters import parameter
 
@@ -74,12 +75,12 @@ class LuongAttention(Module):
 class EncoderDecoder(Module):
     def __init__(self) -> None:
         self.source, self.target = symbols(11, 6), symbols(9, 6)
-        self.encoder = LSTM(dim_hidden=5, return_cell=True)  # needs: the cell of an LSTM
+        self.encoder = LSTM(dim_hidden=5, return_cell=True)
         self.decoder, self.scores, self.loss = LSTM(dim_hidden=5), InnerProduct(num_output=9), SoftmaxLoss()
 
     def forward(self, x: Any, before: Any, y: Any) -> Any:
-        states, cells = self.encoder(self.source(x))
-        return self.loss(self.scores(self.decoder(self.target(before), states[:, -1], cells[:, -1])), y)
+        states = self.encoder(self.source(x))
+        return self.loss(self.scores(self.decoder(self.target(before), states[:, -1])), y)
 
 
 class GPT(Module):
@@ -130,9 +131,9 @@ class PaddingMask(Module):
 
     def forward(self, x: Any, lengths: Any, y: Any) -> Any:
         lengths = autograd.reshape(lengths, (-1, 1))
-        real = autograd.arange(6) < lengths
-        x = x + self.attention(x, real)
-        mean = autograd.sum(autograd.where(autograd.reshape(real, (-1, 6, 1)), x, 0), axis=1) / lengths
+        x = x + self.attention(x, lengths)
+        real = autograd.reshape(lengths, (-1, 1, 1)) > np.arange(6)[:, None]
+        mean = autograd.sum(autograd.where(real, x, 0), axis=1) / lengths
         return self.loss(self.scores(mean), y)
 
 
@@ -144,10 +145,10 @@ class Classifier(Module):
 
     def forward(self, x: Any, lengths: Any, y: Any) -> Any:
         x = self.embed(x)
-        token = autograd.expand(self.token, (len(x), 1, 8))  # needs: expand, parameters of a Module's own
+        token = autograd.broadcast_to(self.token, (len(x), 1, 8))  # needs: parameters of a Module's own, in nets
         x = self.positions(autograd.cat([token, x], axis=1))
-        real = autograd.arange(7) < autograd.reshape(lengths, (-1, 1)) + 1
-        return self.loss(self.scores(self.norm(self.block(x, real))[:, 0]), y)
+        lengths = autograd.reshape(lengths, (-1, 1)) + 1
+        return self.loss(self.scores(self.norm(self.block(x, lengths))[:, 0]), y)
 
 
 def ctc(scores: Any, y: Any) -> Any:
