@@ -218,10 +218,6 @@ def _reduce(of: Callable[..., Any]) -> Converter:
         x = reader.value(node)
         rank, kept = len(x.axes), a.get("keepdims", 1)
         axes = sorted((i % rank for i in reader.numbers(node, a, "axes", 1) or range(rank)), reverse=True)
-        if of is F.mean and axes == [3, 2] and rank == 4 and x.rows_axis == 0:
-            name = reader.layer(reader.unique("mean"), kinds.GlobalPooling())
-            x = reader.reshaped(reader.same(name, reader.plain(x))._replace(sizes=(*x.shape[:2], 1, 1)), x.shape[:2])
-            return x._replace(axes=(*x.axes, (), ())) if kept else x
         for axis in axes:
             x, at = reader.axis_of(node, x, axis)
             x = reader.without(x, axis, reader.call(of, Place(x.place), axis=at))

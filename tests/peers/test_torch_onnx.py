@@ -29,7 +29,7 @@ class ViT(nn.Module):
 
     def forward(self, x: Any) -> Any:
         y = self.patches(x).flatten(2).transpose(1, 2)
-        y = torch.cat([self.token.expand(len(x), -1, -1), y], 1) + self.pos
+        y = torch.cat([self.token.expand(x.shape[0], -1, -1), y], 1) + self.pos
         return self.head(self.encoder(y)[:, 0])
 
 
@@ -61,7 +61,7 @@ class Convolutions(nn.Module):
     def forward(self, x: Any) -> Any:
         y = F.relu6(self.norm(self.first(x)))
         y = F.silu(self.groups(self.up(y + F.hardtanh(self.deep(y)))))
-        y = torch.cat([F.interpolate(F.max_pool2d(y, 3, 2, 1, ceil_mode=True), scale_factor=2), y], 1)
+        y = torch.cat([F.interpolate(F.max_pool2d(y, 2, 2, ceil_mode=True), scale_factor=2), y], 1)
         return self.head(F.avg_pool2d(y, 2).flatten(1)).log_softmax(-1)
 
 
