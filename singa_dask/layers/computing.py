@@ -180,11 +180,11 @@ def _called(layer: Any, device: Device, sources: list[Tensor], listed: int) -> A
     layouts = [_layout(layer, source) for source in sources]
     if (
         layer.recurrent
-        and len(getattr(layer, "carried", ())) > 1
+        and len(getattr(layer, "carried", ())) > getattr(layer, "returned", 1)
         and len(sources) > 1
         and not (listed or layouts[0].lead)
     ):
-        hint = "Call it on all time steps, a tensor (B, T, features) or a list."
+        hint = "Call it on all time steps, a tensor (B, T, features) or a list, or set return_cell=True."
         raise layer.problem(f"{type(layer).__name__} forgets its cell between calls for one time step each", hint=hint)
     steps, xp = listed or (layouts[0].lead[1] if layouts[0].timed else 1), device.ops.xp
     x = [layout.rows(source.array, xp) for layout, source in zip(layouts, sources, strict=True)]

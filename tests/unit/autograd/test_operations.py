@@ -245,3 +245,11 @@ def test_labels_may_be_shares_of_classes():
     logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
     loss = autograd.softmax_cross_entropy(of(scores), of(shares))
     assert float(loss) == pytest.approx(-(shares * logs).sum() / 2, rel=1e-5)
+
+
+def test_an_lstm_that_returns_its_cell_goes_step_by_step():
+    layer, x = layers.LSTM(dim_hidden=3, return_cell=True), drawn(2, 4, 5)
+    whole, state = layer(of(x)), None
+    for step in range(4):
+        state = layer(of(x[:, step]), *([] if state is None else [state]))
+        np.testing.assert_allclose(state.to_numpy(), whole.to_numpy()[:, step], rtol=1e-5, atol=1e-6)
