@@ -26,6 +26,7 @@ from singa_dask.job.code_bundle import CodeBundle, pack, unpacked
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import JobProto, NetProto, Phase
 from singa_dask.job.spec import Job
+from singa_dask.job.unroll import origin
 from singa_dask.layers.base import Layer
 from singa_dask.layers.computing import belong, bind
 from singa_dask.layers.context import Step
@@ -114,8 +115,9 @@ class Model:
                 self._net.allocate()
                 self._net.initialise(self.seed)
                 self._used = True
+                first = {origin(made.proto): made for made in reversed(self._net.layers.values())}  # of its instances
                 for layer, name in () if self._net.partitioned else self._objects:
-                    bind(layer, self._net.layers[name].params, self.ops)
+                    bind(layer, first[name].params, self.ops)
         return self._net
 
     @property
