@@ -28,6 +28,12 @@ def test_convolution_and_pooling_by_definition(window, height, width):
     np.testing.assert_allclose(ops.average_pool(x, window, ops.empty(average.shape)), average, atol=1e-15)
 
 
+@pytest.mark.parametrize(("size", "count"), [(4, 2), (5, 2), (6, 3), (7, 3)])
+def test_a_window_that_overhangs_begins_on_the_image_or_the_padding_before_it(size, count):
+    """As PyTorch's ceil_mode counts."""
+    assert Window((2, 2), (3, 3), (1, 1), up=True).output_size(size, size) == (count, count)
+
+
 def test_the_largest_of_what_holds_nan_is_nan():
     ops, window = get_ops(), Window((2, 2), (2, 2))
     x = ops.zeros((1, 2, 4, 1))
