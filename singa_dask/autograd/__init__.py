@@ -31,7 +31,6 @@ from singa_dask import functions, layers
 from singa_dask.errors import DataError
 from singa_dask.functions import *  # noqa: F403
 from singa_dask.functions import broadcast_to as expand
-from singa_dask.functions import shapes
 from singa_dask.functions.primitive import function
 from singa_dask.layers.computing import computed, parameters_of
 from singa_dask.layers.module import Module
@@ -57,7 +56,6 @@ __all__ = [
     "computed",
     "dropout",
     "expand",
-    "flatten",
     "gelu",
     "grad",
     "mean_square_error",
@@ -226,12 +224,6 @@ def add_bias(x: Any, b: Any, axis: int = 0) -> Any:
         message = f"add_bias takes x (M, N) and b {'(M,)' if axis else '(N,)'}"
         raise DataError(f"{message} with axis={axis}. Received: {tuple(x.shape)} and {tuple(b.shape)}.")
     return x + (functions.expand_dims(b, 1) if axis else b)
-
-
-def flatten(x: Any) -> Any:
-    """x as rows of features; see functions.shapes.flatten. Of a layer it is the layer itself: fully connected layers
-    flatten their source."""
-    return x if isinstance(x, layers.Layer | str) else shapes.flatten(x)
 
 
 def softmax_cross_entropy(x: Any, t: Any) -> Any:

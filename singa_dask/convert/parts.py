@@ -175,8 +175,17 @@ def _source(net: Net, name: str) -> Shape:
     there is none."""
     layer = below = net.layers[name]
     shape: Shape = layer.partition.sources[0] if layer.partition.sources else net.source_shape(name, 0)
+    if _flattens(layer):
+        at: Any = net.layers[layer.proto.srclayers[0]]
+        while at.proto.srclayers and _passes(at):
+            source = at.proto.srclayers[0]
+            if _function(at) == "flatten":
+                shape = net.shapes[source]
+            at = net.layers[source]
     if not _flattens(layer) or len(shape) != 2 or min(shape) == 1:
         return shape
+    if layer.lead(shape) and shape == net.source_shape(name, 0):
+        return shape[-1:]
     while below.proto.srclayers:
         below = net.layers[below.proto.srclayers[0]]
         if isinstance(below, _OF_CHANNELS | _OF_TOKENS):
@@ -198,7 +207,7 @@ def _read(module: Module, key: int, kept: Kept, outputs: Mapping[int, Shape]) ->
     like = [o for o in outputs.values() if prod(o) == prod(shape) and prod(o[:-1]) > 1 and o[-1] > 1]
     known = not _flattens(layer) or getattr(module, "channels_first", False)
     if known or len(shape) > 1 or not like:
-        return shape
+        return shape[-1:] if isinstance(layer, InnerProduct) and layer.lead(shape) else shape
     hint = f"Let it read the images, without flatten or reshape, or leave it out: names={{{layer.name!r}: None}}."
     problem = layer.problem("reads features that may be images, whose order cannot be seen", hint=hint)
     try:
@@ -219,7 +228,12 @@ def _read(module: Module, key: int, kept: Kept, outputs: Mapping[int, Shape]) ->
 
 
 def _is_elementwise(layer: Any) -> bool:
-    return isinstance(layer, _ELEMENTWISE) or (_function(layer) in _FUNCTIONS and len(layer.inputs) == 1)
+    return _passes(layer) and len(layer.inputs) == 1
+
+
+def _passes(layer: Any) -> bool:
+    """Whether a layer keeps the order of the elements."""
+    return isinstance(layer, _ELEMENTWISE) or _function(layer) in {*_FUNCTIONS, "flatten"}
 
 
 def _function(layer: Any) -> str:

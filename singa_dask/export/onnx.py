@@ -26,6 +26,7 @@ import numpy as np
 from singa_dask import layers as kinds
 from singa_dask.errors import ConfigError, DataError, Problem, disk_full, nearest, no_room
 from singa_dask.export import onnx_attention, onnx_images, onnx_time
+from singa_dask.export.onnx_functions import function_node
 from singa_dask.export.onnx_graph import Graph, as_onnx, source_shape
 from singa_dask.files import replacing
 from singa_dask.job.job_pb2 import GELUProto
@@ -222,8 +223,14 @@ def _same(graph: Graph, layer: Layer, x: str) -> str:
 
 
 def _inner_product(graph: Graph, layer: Any, x: str) -> str:
-    flat = graph.flat(x, source_shape(graph, layer))
+    shape = source_shape(graph, layer)
     weight, bias = graph.parameter(layer.weight), graph.parameter(layer.bias)
+    if layer.lead(shape):
+        if layer.conf.transpose:
+            weight = [graph.add("Transpose", weight, perm=[1, 0])]
+        y = graph.add("MatMul", [x, *weight])
+        return graph.add("Add", [y, *bias]) if bias else y
+    flat = graph.flat(x, shape)
     return graph.add("Gemm", [flat, *weight, *bias], transB=int(layer.conf.transpose))
 
 
@@ -267,6 +274,8 @@ def _activation(graph: Graph, layer: Any, x: str) -> str:
 
 def _softmax(graph: Graph, layer: Any, x: str) -> str:
     shape = source_shape(graph, layer)
+    if layer.lead(shape):
+        return graph.add("Softmax", [x], axis=-1)
     flat, size = graph.flat(x, shape), prod(shape)
     parts = layer.conf.num_softmax_per_instance
     y = graph.add("Softmax", [graph.reshape(flat, (size // parts,)) if parts > 1 else flat], axis=-1)
@@ -333,6 +342,8 @@ _CONVERTERS: dict[type[Layer], Callable[..., Any]] = {
     kinds.GlobalPooling: onnx_images.global_pooling,
     kinds.GroupNorm: onnx_images.group_norm,
     kinds.ImagePreprocess: onnx_images.preprocess,
+    kinds.Lambda: function_node,
+    kinds.Loss: _same,
     kinds.InnerProduct: _inner_product,
     kinds.LRN: onnx_images.lrn,
     kinds.LSTM: onnx_time.recurrent,

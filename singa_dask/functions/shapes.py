@@ -119,6 +119,7 @@ def reshape(x: Any, shape: Any) -> Any:
     return _reshape(x, shape=tuple(int(size) for size in shape))
 
 
+@function
 def flatten(x: Any) -> Any:
     """x as rows of features; of tensors of images, (B, C, H, W), the channels of each position follow each other."""
     if hasattr(x, "_recorded") and len(x.shape) in IMAGES:

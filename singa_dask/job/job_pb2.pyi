@@ -1129,14 +1129,16 @@ class DummyProto(_message.Message):
     def __init__(self, input: bool = ..., output: bool = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class InnerProductProto(_message.Message):
-    __slots__ = ("num_output", "bias_term", "transpose")
+    __slots__ = ("num_output", "bias_term", "transpose", "each_step")
     NUM_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     BIAS_TERM_FIELD_NUMBER: _ClassVar[int]
     TRANSPOSE_FIELD_NUMBER: _ClassVar[int]
+    EACH_STEP_FIELD_NUMBER: _ClassVar[int]
     num_output: int
     bias_term: bool
     transpose: bool
-    def __init__(self, num_output: _Optional[int] = ..., bias_term: bool = ..., transpose: bool = ...) -> None: ...
+    each_step: bool
+    def __init__(self, num_output: _Optional[int] = ..., bias_term: bool = ..., transpose: bool = ..., each_step: bool = ...) -> None: ...
 
 class RBMProto(_message.Message):
     __slots__ = ("hdim", "bias_term", "gaussian")
@@ -1181,10 +1183,12 @@ class ELUProto(_message.Message):
     def __init__(self, alpha: _Optional[float] = ...) -> None: ...
 
 class SoftmaxProto(_message.Message):
-    __slots__ = ("num_softmax_per_instance",)
+    __slots__ = ("num_softmax_per_instance", "each_step")
     NUM_SOFTMAX_PER_INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    EACH_STEP_FIELD_NUMBER: _ClassVar[int]
     num_softmax_per_instance: int
-    def __init__(self, num_softmax_per_instance: _Optional[int] = ...) -> None: ...
+    each_step: bool
+    def __init__(self, num_softmax_per_instance: _Optional[int] = ..., each_step: bool = ...) -> None: ...
 
 class GRUProto(_message.Message):
     __slots__ = ("dim_hidden", "bias_term")

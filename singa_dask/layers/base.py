@@ -8,7 +8,7 @@ Shapes omit the batch: (features,), or (height, width, channels) for images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -100,6 +100,19 @@ class Layer(Node):
             hint = "Derive it from Layer and let it read a kRecordInput; `singa-dask shard` converts other data."
             raise self.problem("cannot derive from a layer that the loader recognises by type", proto.user_type, hint)
         self.params: list[Param] = []
+
+    def _in_module(self) -> None:
+        if self.step_axes == 2 and "each_step" in self._own_fields:
+            self.conf.each_step = True
+
+    @property
+    def _own_fields(self) -> Collection[str]:
+        own = self._own(self.proto)
+        return () if own is None else own.DESCRIPTOR.fields_by_name
+
+    def lead(self, shape: Shape) -> Shape:
+        """Of samples of this shape, the axes of which a layer with `each_step` computes each place by itself."""
+        return shape[:-1] if len(shape) == 2 and self.conf.each_step else ()
 
     @property
     def steps(self) -> int:

@@ -88,6 +88,10 @@ def computed(layer: Any, sources: Sequence[Any]) -> Any:
     true, the call is remembered. A loss gives the mean loss of the rows, shape (1,).
     Raises ConfigError for a layer that cannot be called on arrays, and where the shapes do not fit.
     """
+    if any(hasattr(each, "_recorded") and not isinstance(each, Tensor) for each in sources):  # one that is traced
+        if layer.formula is None:
+            raise layer.problem(f"{type(layer).__name__} is no function, and cannot be called in one that is exported")
+        return layer.formula(*sources)
     steps = sources[0] if isinstance(sources[0], list | tuple) else []
     if any(isinstance(each, list | tuple) for each in sources):
         _check_list(layer, sources)
@@ -205,7 +209,7 @@ def _called(layer: Any, device: Device, sources: list[Tensor], listed: int) -> A
 
 def _layout(layer: Any, source: Tensor) -> _Layout:
     shape = source.shape
-    axes = layer.step_axes
+    axes = layer.step_axes if layer.recurrent or layer.across_steps or layer.step_axes == 1 else 0
     if axes and len(shape) == axes + 1 and (axes > 1 or shape[1] > 1):  # (B, 1) is a symbol in each row
         return _Layout(shape[:2], timed=layer.recurrent or layer.across_steps)
     return _Layout()
@@ -246,6 +250,7 @@ def _made(layer: Any, device: Device, shapes: list[Shape], steps: int, targets: 
     proto.name, proto.unroll_len = kept.name, steps
     proto.srclayers[:] = [f"source{i}" for i in range(len(shapes))]
     made = type(layer).from_proto(proto)
+    made._in_module()
     classes = layer.is_loss and layer.compares == "classes"
     made.targets = targets if classes else {i: shapes[i] for i in made.target_positions}
     _check_size(layer, shapes)

@@ -52,9 +52,9 @@ class _Function(Layer):
         super().__init__(name, srclayers, **conf, **wiring)
 
     def _computed(self, sources: tuple[Any, ...]) -> Any:
-        return self._result_of(sources)
+        return self.result_of(sources)
 
-    def _result_of(self, sources: Sequence[Any]) -> Any:
+    def result_of(self, sources: Sequence[Any]) -> Any:
         """What the function gives for these sources."""
         conf = self.user_conf
         arguments = decoded(conf["arguments"], sources) if "arguments" in conf else sources
@@ -91,7 +91,7 @@ class _Function(Layer):
         for rows in (slice(0, 2), slice(0, 1), slice(1, 2)):
             arrays = [np.ascontiguousarray(each[:, rows]).reshape(-1, *each.shape[2:]) for each in x]
             with as_function(remembers=False):
-                y = self._result_of(self._tensors(Ops(np.float64), arrays, ()))
+                y = self.result_of(self._tensors(Ops(np.float64), arrays, ()))
             if not isinstance(y, Tensor):
                 raise self.problem("the function must return one tensor", repr(y))
             yield y.array
@@ -101,7 +101,7 @@ class _Function(Layer):
         wanted = trains if ctx.needs_input_grad else []
         ctx.sources = self._tensors(ctx.ops, x, wanted)
         with as_function(remembers=bool(wanted)):
-            ctx.result = self._result_of(ctx.sources)
+            ctx.result = self.result_of(ctx.sources)
         return self._output(ctx, x)
 
     def _output(self, ctx: Context, x: Sequence[Array]) -> Array:
@@ -136,6 +136,7 @@ class Lambda(_Function):
 
     def setup(self, *src: Shape) -> Shape:
         both, *each = self._tried(self.sources(src))
+        self.shapes = src
         lead = (2,) if self.steps == 1 else (2, self.steps)
         if both.shape[: len(lead)] != lead:
             message = f"the function must keep the rows{' and the time steps' * (self.steps > 1)} of its sources"
@@ -162,6 +163,7 @@ class Loss(_Function, LossLayer):
     row depends on other rows, every worker computes it for the rows of all.
     """
 
+    output_sources: ClassVar[tuple[int, ...] | None] = (0,)
     rowwise: ClassVar[bool] = True
 
     def __init__(

@@ -50,12 +50,13 @@ class InnerProduct(Layer):
         (local,) = self.sources(src)
         partition = self.partition
         shape = partition.sources[0] if partition.sources else local
-        inputs, outputs = prod(shape), self.conf.num_output
+        self._lead = self.lead(shape)
+        inputs, outputs = shape[-1] if self._lead else prod(shape), self.conf.num_output
         if outputs < 1:
             raise self.problem("innerproduct_conf.num_output must be at least 1", outputs)
         splits_inputs, splits_outputs = partition.makes is Form.PARTIAL, partition.makes is Form.COLUMNS
         axis = 1 - self.output_axis if splits_inputs else self.output_axis if splits_outputs else None
-        outer = prod(shape[:-1]) if splits_inputs else 1
+        outer = prod(shape[:-1]) if splits_inputs and not self._lead else 1
         weight_shape = (outputs, inputs) if self.conf.transpose else (inputs, outputs)
         self.weight = self.declare("weight", weight_shape, inputs, outputs, axis=axis, outer=outer)
         own = 0 if splits_outputs else None
@@ -63,7 +64,7 @@ class InnerProduct(Layer):
         # Partial sums of the workers are added: one of them adds the bias.
         self._adds_bias = self.bias is not None and not (splits_inputs and partition.rank > 0)
         self._outputs = self.weight.shape[self.output_axis]
-        return (self._outputs,)
+        return (*self._lead, self._outputs)
 
     def _weight(self) -> Array:
         return self.weight.value.T if self.conf.transpose else self.weight.value
@@ -74,12 +75,14 @@ class InnerProduct(Layer):
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ctx.x_shape, rows = x[0].shape, x[0].shape[0]
-        ctx.x_BI = x[0].reshape(rows, prod(x[0].shape[1:]))  # a slice of the mini-batch may have no rows here
+        places = prod(self._lead)
+        ctx.x_BI = x[0].reshape(rows * places, prod(x[0].shape[1:]) // places)  # there may be no rows here
         bias = self.bias.value if self.bias is not None and self._adds_bias else None
-        return ctx.ops.affine(ctx.x_BI, self._weight(), bias, out=ctx.buffer("y", (rows, self._outputs)))
+        y = ctx.ops.affine(ctx.x_BI, self._weight(), bias, out=ctx.buffer("y", (rows * places, self._outputs)))
+        return y.reshape(rows, *self._lead, self._outputs)
 
     def backward(self, ctx: Context, dy: Array) -> Array:
-        dx = None
+        dx, dy = None, dy.reshape(len(ctx.x_BI), self._outputs)
         if self.partition.splits and ctx.needs_input_grad:  # other workers wait for it
             dx = self._input_gradient(ctx, dy)
             ctx.send_gradient(dx)

@@ -89,6 +89,8 @@ class Node(Operators, Description):
         again = self._called or called_module() is not None
         node = self._node(node_name(self)) if again else self
         node._called = True
+        if called_module() is not None:
+            node._in_module()
         node._read(sources)
         return node
 
@@ -102,6 +104,9 @@ class Node(Operators, Description):
         node.template = self if self.template is None else self.template
         node.module, node.kept = called_module(), None
         return node
+
+    def _in_module(self) -> None:
+        """Read samples as tensors are read in a training loop."""
 
     def _computed(self, sources: tuple[Any, ...]) -> Any:
         """The output for arrays or tensors."""

@@ -39,7 +39,7 @@ class Softmax(Layer):
         parts = self.conf.num_softmax_per_instance
         if parts < 1 or prod(shape) % parts:
             raise self.problem(f"num_softmax_per_instance must divide a sample's {prod(shape)} elements", parts)
-        self._width = prod(shape) // parts
+        self._width = shape[-1] if self.lead(shape) else prod(shape) // parts
         return shape
 
     def forward(self, ctx: Context, *x: Array) -> Array:

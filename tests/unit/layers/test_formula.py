@@ -155,3 +155,38 @@ def test_a_model_is_saved_with_its_functions(tmp_path):
     x, model = RNG.normal(size=(5, 64)).astype(np.float32), Model([RecordInput("data", shape=64), Net2()], seed=3)
     model.save(tmp_path / "model.h5")
     np.testing.assert_array_equal(load_model(tmp_path / "model.h5").predict(x), model.predict(x))
+
+
+class Steps(Module):
+    """InnerProduct and Softmax of sequences (T, F), and of what is flattened."""
+
+    def __init__(self):
+        self.each, self.softmax = InnerProduct(num_output=4), layers.Softmax()
+        self.scores, self.loss = InnerProduct(num_output=3), Loss(formulas.cross_entropy, labels=1)
+
+    def forward(self, x, y):
+        x = autograd.reshape(x, (-1, 6, 2))
+        return self.loss(self.scores(autograd.flatten(self.softmax(autograd.tanh(self.each(x))))), y)
+
+
+def test_samples_of_steps_are_sequences_in_a_module(in_float64):
+    x, y = RNG.normal(size=(5, 12)), RNG.integers(0, 3, 5)
+    model, net = Model([RecordInput("data", shape=12), Steps()], dtype=np.float64), Steps()
+    eager, given = net(tensor.from_numpy(x), tensor.from_numpy(y)), model(x, y)
+    assert eager.item() == pytest.approx(float(given), rel=1e-12)
+    assert {name: value.shape for name, value in net.state_dict().items()} == {
+        "each_weight": (2, 4),
+        "each_bias": (4,),
+        "scores_weight": (24, 3),
+        "scores_bias": (3,),
+    }
+    model.net.backward()
+    for parameter, gradient in autograd.backward(eager):
+        np.testing.assert_allclose(gradient.to_numpy(), model.net.named_params[parameter.name].grad, rtol=1e-9)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_workers_share_the_steps_of_sequences(dim):
+    data = RecordInput("data", shape=12)
+    net = net_of([Steps()(data, data)], partition_dim=dim)
+    assert_equal_to_serial(net, BP(), batches((12,), 3), (2, 3), rtol=1e-7, atol=1e-9)
