@@ -24,6 +24,7 @@ from singa_dask.layers.init import initial_value
 from singa_dask.layers.naming import check_attribute, layers_around, node_name
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.sharing import resolve_sharing
+from singa_dask.tape.memory import keep_memory
 from singa_dask.tape.state import in_function, name_by_number, rank, remembers, state
 from singa_dask.tape.tape import Call, Tape
 from singa_dask.tensor import Parameter, Tensor, as_images, channels_last
@@ -349,6 +350,8 @@ class LayerCall(Call):
         del self._y
         learns = (bool(layer.params) or bool(self.wanted)) and not layer.stops_gradient
         call = self if learns and remembers() else None
+        if call is not None:
+            keep_memory()
         tensors = [Tensor.made(each, self._device, call, requires_grad=learns, place=i) for i, each in enumerate(y)]
         return tuple(tensors) if layer.multiple_outputs else tensors[0]
 

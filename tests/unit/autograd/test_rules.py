@@ -1,5 +1,8 @@
 """What a loop over tensors must not do in silence, and what losses can do."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -219,3 +222,19 @@ def test_a_loop_continues_from_the_states_of_module_and_optimiser():
     adam.load_state_dict(rule)
     for name, value in trained(net, adam, 2)[0].items():
         np.testing.assert_array_equal(value, whole[name])
+
+
+def test_a_graph_lives_as_long_as_its_loss():
+    """Without the garbage collector, so that the memory of a loop stays the same."""
+    net, sgd, calls = Net(), opt.SGD(0.1), []
+    gc.disable()
+    try:
+        for _ in range(3):
+            loss = loss_of(net) + autograd.mean(net(of()) ** 2)
+            calls.append(weakref.ref(loss.call.sources[0].call))
+            sgd(loss)
+        del loss
+        sgd(loss_of(net))
+        assert [call() for call in calls] == [None] * 3
+    finally:
+        gc.enable()
