@@ -36,8 +36,19 @@ class Device:
     def __reduce__(self) -> tuple[Any, ...]:
         return (_cpu, (self.dtype,)) if self.kind == "cpu" else (create_cuda_gpu_on, (self.id,))
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and self._place == other._place
+
+    def __hash__(self) -> int:
+        return hash(self._place)
+
+    @property
+    def _place(self) -> tuple[str, int, np.dtype]:
+        return self.kind, self.id if self.kind == "gpu" else 0, self.dtype
+
     def __repr__(self) -> str:
-        return self.kind if self.kind == "cpu" else f"gpu:{self.id}"
+        place = self.kind if self.kind == "cpu" else f"gpu:{self.id}"
+        return place if self.dtype == np.float32 else f"{place} ({self.dtype})"
 
 
 def get_default_device() -> Device:

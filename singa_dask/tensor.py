@@ -219,7 +219,7 @@ class Tensor(Operators):
         """The function of these operands, of which one is a tensor. Raises DataError if their shapes do not fit."""
         sources = [each for each in operands if isinstance(each, Tensor)]
         device = sources[0].device
-        if any(each.device is not device for each in sources):
+        if any(each.device != device for each in sources):
             found = ", ".join(dict.fromkeys(repr(each.device) for each in sources))
             raise DataError(f"{primitive}: the tensors must be on one device. Received: {found}.")
         arrays = [_array_of(each, device, real=primitive.real) for each in operands]

@@ -104,9 +104,7 @@ def computed(layer: Any, sources: Sequence[Any]) -> Any:
         y = list(split(y, 0, len(steps)))
     if any(isinstance(each, Tensor) for each in [*steps, *sources]):
         return y
-    if isinstance(y, Tensor):
-        return _host(y)
-    return type(y)(map(_host, y))
+    return on_host(y)
 
 
 def belong(layer: Any, model: Any) -> None:
@@ -128,8 +126,14 @@ def bind(layer: Any, params: Sequence[Param], ops: Any) -> None:
         kept.parameters = [Parameter(param.owner, device) for param in params]
 
 
+def on_host(y: Any) -> Any:
+    """Tensors as the arrays of layers, images with their channels last; so are those of a list or tuple."""
+    if isinstance(y, list | tuple):
+        return type(y)(map(on_host, y))
+    return _host(y) if isinstance(y, Tensor) else y
+
+
 def _host(tensor: Tensor) -> np.ndarray:
-    """The array as layers lay it out."""
     return np.array(tensor.device.ops.to_host(channels_last(tensor.array)), order="C")
 
 
@@ -151,10 +155,7 @@ def _tensors(layer: Any, sources: Sequence[Any]) -> tuple[list[Tensor], Device]:
         if not isinstance(source, Tensor) and not np.ndim(source):
             raise layer.problem("sources must be layers, names of layers, tensors or arrays of rows", repr(source))
     devices = list(dict.fromkeys(each.device for each in sources if isinstance(each, Tensor)))
-    if layer.kept is not None and layer.kept.model is not None:
-        _take_part(layer, layer.kept.model())
-    if layer.kept is not None and layer.kept.parameters:
-        devices = list(dict.fromkeys([layer.kept.device, *devices]))
+    devices = list(dict.fromkeys([*_devices(layer), *devices]))
     if len(devices) > 1:
         received = ", ".join(map(repr, devices))
         raise layer.problem("parameters and sources must be on one device", received, "Copy the tensors to it.")
@@ -170,6 +171,19 @@ def _take_part(layer: Any, model: Any) -> None:
         hint = "Call model.predict, on all ranks."
         raise layer.problem("is a part of a Model that is partitioned over ranks", hint=hint)
     model.net  # noqa: B018  allocates
+
+
+def _devices(layer: Any) -> list[Device]:
+    """The device of the parameters of a layer, if it has some."""
+    if layer.kept is not None and layer.kept.model is not None:
+        _take_part(layer, layer.kept.model())
+    return [layer.kept.device] if layer.kept is not None and layer.kept.parameters else []
+
+
+def as_tensors(sources: Sequence[Any], layers: Iterable[Any]) -> list[Any]:
+    """Arrays as tensors on the device of these layers, all else as it is."""
+    device = next((device for layer in layers for device in _devices(layer)), get_default_device())
+    return [_of_array(each, device) if isinstance(each, np.ndarray) and each.ndim else each for each in sources]
 
 
 def _of_array(array: Any, device: Device) -> Tensor:

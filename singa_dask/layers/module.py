@@ -12,7 +12,7 @@ import numpy as np
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.layer_types import parameter_roles
 from singa_dask.layers.base import Layer, data_before, labels_before
-from singa_dask.layers.computing import parameters_of
+from singa_dask.layers.computing import as_tensors, on_host, parameters_of
 from singa_dask.layers.naming import calling
 from singa_dask.tape.state import state
 from singa_dask.tensor import Parameter, Tensor
@@ -48,7 +48,12 @@ class Module:
     def __call__(self, *x: Any) -> Any:
         """The outputs of `forward`. Raises ConfigError if it returns anything but layers when called on layers."""
         with calling(self) as outermost:
-            y = self.forward(*x)
+            arrays = outermost and any(isinstance(each, np.ndarray) for each in x)
+            if arrays and not any(isinstance(each, Tensor | Layer | str) for each in x):
+                layers = (layer for _, layer in self.named_layers().values())
+                y = on_host(self.forward(*as_tensors(x, layers)))
+            else:
+                y = self.forward(*x)
         if outermost and x and all(isinstance(source, Layer | str) for source in x):
             outputs = y if isinstance(y, tuple | list) else (y,)
             if not outputs or not all(isinstance(output, Layer) for output in outputs):

@@ -151,9 +151,9 @@ def test_parameters_are_saved_and_loaded_and_fit_the_model_of_the_same_module():
             r"two layers have parameters of one name.*net\.name = 'left'",
         ),
         (
-            lambda net: loss_of(net) and net(tensor.Tensor(X.shape, device.Device("cpu"))),
+            lambda net: loss_of(net) and net(tensor.Tensor(X.shape, device.Device("cpu", dtype=np.float64))),
             ConfigError,
-            "parameters and sources must be on one device",
+            r"parameters and sources must be on one device.*cpu, cpu .float64.",
         ),
     ],
 )

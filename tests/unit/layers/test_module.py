@@ -12,12 +12,14 @@ from singa_dask.job.assemble import assemble
 from singa_dask.layers import (
     Accuracy,
     Concate,
+    Convolution,
     Dropout,
     InnerProduct,
     RecordInput,
     ReLU,
     SoftmaxLoss,
 )
+from singa_dask.tensor import Tensor
 from singa_dask.updaters import SGD
 
 DATA = {"path": "dataset:digits/train", "batchsize": 4, "shape": 64}
@@ -317,3 +319,20 @@ def test_a_model_takes_the_parameters_of_a_module_that_was_called_before():
     model = Model([RecordInput("data", shape=4), net])
     np.testing.assert_allclose(model.predict(x), expected, rtol=1e-5)
     assert (net(x) != scores).any() and (net(x) == expected).all() and net.parameters()[0] is weight
+
+
+def test_a_module_means_the_same_for_arrays_tensors_and_in_a_model():
+    class Flat(Module):
+        def __init__(self):
+            self.conv = Convolution(num_filters=3, kernel=3)
+            self.fc = InnerProduct(num_output=2)
+
+        def forward(self, x):
+            return self.fc(autograd.reshape(self.conv(x), (-1, 3 * 4 * 5)))
+
+    x, net = np.random.default_rng(0).normal(size=(5, 6, 7, 2)).astype("f4"), Flat()
+    computed = net(Tensor(data=x.transpose(0, 3, 1, 2))).to_numpy()
+    np.testing.assert_array_equal(net(x), computed)
+    model = Model([RecordInput(shape=[2, 6, 7]), net])
+    np.testing.assert_array_equal(model.predict(x), computed)
+    np.testing.assert_array_equal(net(Tensor(data=x.transpose(0, 3, 1, 2))).to_numpy(), computed)
