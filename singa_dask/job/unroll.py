@@ -111,8 +111,13 @@ def _set_steps(layers: Sequence[LayerProto]) -> None:
     if not rows:
         return
     after = _reached(rows, layers)
-    over_time = {layer.name for layer in layers if layer.type in _ACROSS_STEPS or layer.unroll_len > 1}
+    over_time = {
+        layer.name
+        for layer in layers
+        if layer.unroll_len > 1 or (layer.type in _ACROSS_STEPS and not layer.HasField("unroll_len"))
+    }
     with_steps = after & (over_time | _reached(over_time, layers, back=True))
+    later = _reached(over_time, layers)
     lengths = dict(rows)
     for _ in with_steps:  # layers may be in any order
         for layer in layers:
@@ -127,8 +132,8 @@ def _set_steps(layers: Sequence[LayerProto]) -> None:
             continue
         for position, source in enumerate(layer.srclayers):
             kind = connection_type(layer, position)
-            if timed and source in rows:
-                kind = UnrollConnType.kUnrollOneToAll
+            if source in rows and (timed or layer.name not in later):
+                kind = UnrollConnType.kUnrollOneToAll if timed else UnrollConnType.kUnrollOneToOne
             elif source in with_steps if not timed else (source not in with_steps and position > 0):
                 kind = UnrollConnType.kUnrollFirstToLast
             layer.unroll_conn_type.append(kind)

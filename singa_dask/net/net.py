@@ -27,6 +27,7 @@ from singa_dask.layers.sharing import resolve_sharing
 from singa_dask.layers.transition import Transition
 from singa_dask.net.flat import FlatParams
 from singa_dask.net.graph import Graph, build_graph
+from singa_dask.net.last_steps import Last, last_step
 from singa_dask.net.partition import partition_net
 from singa_dask.net.passes import Passes, failure
 from singa_dask.net.plan import make_plan
@@ -340,6 +341,7 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
     """Call every layer's setup with its sources' shapes. Returns all shapes."""
     shapes: dict[str, Any] = {}
     targets: dict[str, Shape | None] = {}  # the targets that layers bring or pass on
+    last: dict[str, Last] = {}
     for name, layer in layers.items():
         read = {position: targets[layer.proto.srclayers[position]] for position in layer.target_positions}
         layer.targets = {position: shape for position, shape in read.items() if shape is not None}
@@ -353,6 +355,8 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
             raise
         except Exception as error:
             raise failure(layer, phase, "setup", sources, error) from error
+        if (of := last_step(layer, last, layers, sources)) is not None:
+            last[name] = of
         for position in layer.label_positions:
             source = layer.proto.srclayers[position]
             first = labels_from(layers, source)

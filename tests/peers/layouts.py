@@ -52,6 +52,7 @@ LAYOUTS: Mapping[str, Mapping[str, Layout]] = {
     "kGroupNorm": _SCALED,
     "kEmbedding": {"table": Layout("weight")},
     "kPositionalEmbedding": {"table": Layout("weight")},
+    "kClassToken": {"token": Layout("")},  # a tensor that is a parameter itself
     "kAttention": {
         "weight": Layout("in_proj_weight", (3, 0, 1, 2), (3, 1)),  # (in, 3, heads, d)
         "bias": Layout("in_proj_bias", (0, 1, 2), (3,)),
@@ -107,11 +108,13 @@ def places(named: Iterable[tuple[str, Any]], shapes: Mapping[str, Shape], images
         for role, layout in LAYOUTS.get(part.type, {"factor": Layout("factor")}).items():
             if (ours := f"{name}_{role}") not in shapes:
                 continue
-            own, theirs = shapes[ours], f"{name}.{layout.theirs}"
+            own, theirs = shapes[ours], f"{name}.{layout.theirs}".rstrip(".")
             if name.endswith("_reverse"):
                 theirs = f"{name.removesuffix('_reverse')}.{layout.theirs}_reverse"
             if role == "weight" and name in images:
                 own, layout = (*images[name], own[-1]), _OF_IMAGES
+            if role == "token":
+                own = (1, *own)
             found.append(Place(ours, theirs, layout, own))
     return found
 

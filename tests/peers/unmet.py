@@ -18,7 +18,6 @@ STEPS = {"model": "labels of each time step"}
 LOSS = "losses as formulas"
 
 UNMET: dict[str, Unmet] = {
-    "vit_cls": _everywhere("expand, indices, parameters of a Module's own"),
     "gan": {**_in_nets("a refusal of alternating optimizers")},
     "siamese": {
         "model": "losses that say what they read of an input layer",
@@ -33,9 +32,6 @@ UNMET: dict[str, Unmet] = {
     "gpt": STEPS,
     "gpt_tied": STEPS,
     "rotary": STEPS,
-    "cross_attention": _in_nets("the output of attention at all time steps, and their mean"),
-    "padding_mask": _in_nets("the output of attention at all time steps, and their mean"),
-    "encoder_cls": _in_nets("parameters of a Module's own"),
     "embedding_bag": _in_nets("comparisons, where, sum"),
     "pinn": _everywhere(f"gradients for inputs, second derivatives, {LOSS}"),
     "gradient_penalty": _everywhere(f"gradients for inputs, {LOSS}"),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from peers.modules.parameters import parameter
-
 from singa_dask import Module, autograd, layers
 from singa_dask.layers import (
     Attention,
     BatchNorm,
     BCELoss,
+    ClassToken,
     Convolution,
     GlobalPooling,
     InnerProduct,
@@ -18,7 +17,6 @@ from singa_dask.layers import (
     MSELoss,
     Pooling,
     PositionalEmbedding,
-    Reshape,
     SoftmaxLoss,
     TransposedConvolution,
     Upsampling,
@@ -276,19 +274,18 @@ class ViT(Module):
         return self.loss(self.scores(self.pool(self.norm(x))), y)
 
 
-class ViTWithToken(Module):
+class ViTWithToken(ViT):
+    there: ClassVar = {"token": "token"}
+
     def __init__(self) -> None:
-        self.patches, self.positions = conv(12, 4, 4, pad=0), PositionalEmbedding()
-        self.token = parameter(1, 12)
-        self.blocks = [Encoder(12, 2) for _ in range(2)]
-        self.norm, self.scores, self.loss = LayerNorm(), InnerProduct(num_output=5), SoftmaxLoss()
+        super().__init__()
+        self.token, self.blocks = ClassToken(), [Encoder(12, 2) for _ in range(2)]
 
     def forward(self, x: Any, y: Any) -> Any:
-        x = Reshape(shape=[16, 12])(self.patches(x))
-        x = self.positions(autograd.cat([autograd.expand(self.token, (len(x), 1, 12)), x]))  # needs: expand
+        x = self.positions(self.token(self.patches(x)))
         for block in self.blocks:
             x = block(x)
-        return self.loss(self.scores(self.norm(x)[:, 0]), y)  # needs: indices
+        return self.loss(self.scores(self.norm(x)[:, 0]), y)
 
 
 class Autoencoder(Module):

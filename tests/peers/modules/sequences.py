@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 from peers.modules.images import Encoder
-from peers.modules.parameters import parameter
 
 from singa_dask import Module, autograd, layers
 from singa_dask.layers import (
     GRU,
     LSTM,
     Attention,
+    ClassToken,
     Embedding,
     InnerProduct,
     LayerNorm,
@@ -116,7 +116,11 @@ class Rotary(Module):
 
 class CrossAttention(Module):
     def __init__(self) -> None:
-        self.attention, self.scores, self.loss = Attention(num_heads=2), InnerProduct(num_output=5), SoftmaxLoss()
+        self.attention, self.scores, self.loss = (
+            Attention(num_heads=2, unroll_len=1),
+            InnerProduct(num_output=5),
+            SoftmaxLoss(),
+        )
 
     def forward(self, x: Any, memory: Any, y: Any) -> Any:
         x = x + self.attention(x, memory)
@@ -127,7 +131,11 @@ class PaddingMask(Module):
     """The mean is that of the positions before the end of each sequence."""
 
     def __init__(self) -> None:
-        self.attention, self.scores, self.loss = Attention(num_heads=2), InnerProduct(num_output=5), SoftmaxLoss()
+        self.attention, self.scores, self.loss = (
+            Attention(num_heads=2, unroll_len=1),
+            InnerProduct(num_output=5),
+            SoftmaxLoss(),
+        )
 
     def forward(self, x: Any, lengths: Any, y: Any) -> Any:
         lengths = autograd.reshape(lengths, (-1, 1))
@@ -138,15 +146,15 @@ class PaddingMask(Module):
 
 
 class Classifier(Module):
+    there: ClassVar = {"token": "token"}
+
     def __init__(self) -> None:
-        self.embed, self.positions, self.token = symbols(11, 8), PositionalEmbedding(), parameter(1, 8)
-        self.block, self.norm, self.scores = Encoder(8, 2), LayerNorm(), InnerProduct(num_output=5)
+        self.embed, self.positions, self.token = symbols(11, 8), PositionalEmbedding(), ClassToken()
+        self.block, self.norm, self.scores = Encoder(8, 2, unroll_len=1), LayerNorm(), InnerProduct(num_output=5)
         self.loss = SoftmaxLoss()
 
     def forward(self, x: Any, lengths: Any, y: Any) -> Any:
-        x = self.embed(x)
-        token = autograd.broadcast_to(self.token, (len(x), 1, 8))  # needs: parameters of a Module's own, in nets
-        x = self.positions(autograd.cat([token, x], axis=1))
+        x = self.positions(self.token(self.embed(x)))
         lengths = autograd.reshape(lengths, (-1, 1)) + 1
         return self.loss(self.scores(self.norm(self.block(x, lengths))[:, 0]), y)
 
