@@ -61,7 +61,7 @@ def grad(
     (InnerProduct and activations). Raises DataError for an input on which the outputs do not depend, otherwise as
     `backward`.
     """
-    every = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+    every = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
     wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     if any(not isinstance(each, Tensor) or each.call is None for each in every):
         hint = "Compute it from tensors with requires_grad=True, with autograd.training = True."

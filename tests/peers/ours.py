@@ -24,6 +24,7 @@ from singa_dask.training.prepare import prepare
 
 MADE = {**images.NETS, **sequences.NETS, **formulas.NETS, **training.NETS}
 ANSWERS = ("y", "t")  # data that only losses read
+DIFFERENTIATED = ("pinn", "gradient_penalty")  # gradients for inputs, also before training
 RULES = {"SGD": "SGD", "Adam": "Adam", "AdamW": "AdamW", "Adagrad": "AdaGrad", "Adamax": "AdamMax"}
 Arrays = Mapping[str, np.ndarray]
 
@@ -40,7 +41,7 @@ class Trained(NamedTuple):
 def loop(name: str) -> Trained:
     """A loop over tensors, in the type of the default device."""
     entry, net, data = NETS[name], MADE[name](), batches(name)
-    autograd.training = False
+    autograd.training = name in DIFFERENTIATED
     net(*tensors(data, 0))  # makes the parameters
     shapes = {key: value.shape for key, value in net.state_dict().items()}
     places = layouts.places(net.named().values(), shapes, getattr(net, "images", {}))

@@ -86,9 +86,8 @@ def triplet(a: Any, p: Any, n: Any) -> Any:
 
 def in_batch(a: Any, b: Any) -> Any:
     """The other rows of the whole mini-batch are the negatives."""
-    scores = (a / autograd.sqrt(squares(a))) @ autograd.transpose(b / autograd.sqrt(squares(b))) / 0.5
-    own = autograd.sum(scores * autograd.eye(len(scores)), axis=1)
-    return autograd.logsumexp(scores, axis=1) - own
+    a, b = (x / autograd.sqrt(squares(x)) for x in (a, b))
+    return autograd.logsumexp(a @ autograd.transpose(b) / 0.5, axis=1) - autograd.sum(a * b, axis=1) / 0.5
 
 
 class DLRM(Module):
@@ -183,8 +182,9 @@ class PINN(Module):
         return self.last(autograd.tanh(self.second(autograd.tanh(self.first(x)))))
 
     def forward(self, x: Any, edge: Any) -> Any:
-        slope = autograd.grad(self.u, x)  # needs: gradients for inputs, second derivatives
-        curve = autograd.grad(lambda x: autograd.grad(self.u, x)[:, :1], x)
+        x.requires_grad = True
+        slope = autograd.grad(self.u(x), x, create_graph=True)
+        curve = autograd.grad(slope[:, 0], x, create_graph=True)
         start = self.u(autograd.cat([edge, edge * 0]))
         return self.inside(slope[:, 1] - 0.1 * curve[:, 0]), self.start(start, autograd.sin(math.pi * edge))
 
@@ -201,7 +201,10 @@ class GradientPenalty(Module):
         return self.second(autograd.tanh(self.first(x)))
 
     def forward(self, x: Any, fake: Any, share: Any) -> Any:
-        slope = autograd.grad(self.critic, share * x + (1 - share) * fake)  # needs: gradients for inputs
+        share = autograd.reshape(share, (-1, 1))
+        between = share * x + (1 - share) * fake
+        between.requires_grad = True
+        slope = autograd.grad(self.critic(between), between, create_graph=True)
         return self.distance(self.critic(fake), self.critic(x)), self.penalty(slope)
 
 

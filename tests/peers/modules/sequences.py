@@ -17,6 +17,7 @@ from singa_dask.layers import (
     InnerProduct,
     LayerNorm,
     PositionalEmbedding,
+    Reverse,
     SoftmaxLoss,
     bidirectional,
 )
@@ -49,13 +50,15 @@ class TaggerOfBoth(Tagger):
 class TaggerOfLengths(TaggerOfBoth):
     """The steps after the end of a sequence count in neither direction, nor in the loss."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = Reverse()
+
     def forward(self, x: Any, lengths: Any, y: Any) -> Any:
         x, lengths = self.embed(x), autograd.reshape(lengths, (-1, 1))
-        step = autograd.arange(6)  # needs: comparisons, where, gather
-        turned = autograd.where(step < lengths, lengths - 1 - step, step)
-        back = autograd.gather(self.lstm_reverse(autograd.gather(x, turned, axis=1)), turned, axis=1)
+        back = self.turn(self.lstm_reverse(self.turn(x, lengths)), lengths)
         scores = self.scores(autograd.cat([self.lstm(x), back], axis=2))
-        return self.loss(scores, y, step < lengths)
+        return self.loss(scores, y, np.arange(6) < lengths)
 
 
 class LuongAttention(Module):
@@ -163,18 +166,19 @@ def ctc(scores: Any, y: Any) -> Any:
     """The negative log likelihood of each sample's labels (B, L); class 0 is blank. scores: (B, T, C).
 
     Forward over the labels with a blank before, between and after them (Graves et al. 2006)."""
-    log_p = scores - autograd.logsumexp(scores, axis=2, keepdims=True)  # needs: logsumexp, gather, where, stack
-    rows, count = y.shape
-    blank = autograd.reshape(y * 0, (rows, count, 1))
-    labels = autograd.cat([blank, autograd.reshape(y, (rows, count, 1))], axis=2)
-    labels = autograd.cat([autograd.reshape(labels, (rows, 2 * count)), blank[:, 0]], axis=1)
-    never = autograd.zeros_like(log_p[:, 0, :1]) - 1e30
-    skips = (labels[:, 2:] != labels[:, :-2]) & (labels[:, 2:] != 0)
-    log_p = [autograd.gather(log_p[:, step], labels, axis=1) for step in range(scores.shape[1])]
+    log_p = autograd.log_softmax(scores, axis=2)
+    count = y.shape[1]
+    labels = autograd.pad(y[:, :, None], ((0, 0), (0, 0), (1, 0)))
+    labels = autograd.pad(autograd.reshape(labels, (-1, 2 * count)), ((0, 0), (0, 1)))
+    never = log_p[:, 0, :1] * 0 - 1e30
+    real = autograd.not_equal(labels[:, 2:], 0)
+    other = autograd.not_equal(labels[:, 2:], labels[:, :-2])
+    log_p = [autograd.take_along_axis(log_p[:, step], labels, axis=1) for step in range(scores.shape[1])]
     reached = autograd.cat([log_p[0][:, :2], *[never] * (2 * count - 1)], axis=1)
     for now in log_p[1:]:
         one = autograd.cat([never, reached[:, :-1]], axis=1)
-        two = autograd.cat([never, never, autograd.where(skips, reached[:, :-2], never)], axis=1)
+        skipped = autograd.where(other, autograd.where(real, reached[:, :-2], never), never)
+        two = autograd.cat([never, never, skipped], axis=1)
         reached = autograd.logsumexp(autograd.stack([reached, one, two], axis=2), axis=2) + now
     return -autograd.logsumexp(reached[:, -2:], axis=1)
 
@@ -182,7 +186,7 @@ def ctc(scores: Any, y: Any) -> Any:
 class CTC(Module):
     def __init__(self) -> None:
         self.hidden, self.scores = InnerProduct(num_output=8), InnerProduct(num_output=6)
-        self.loss = layers.Loss(ctc)  # needs: losses as formulas
+        self.loss = layers.Loss(ctc, labels=1)
 
     def forward(self, x: Any, y: Any) -> Any:
         return self.loss(self.scores(autograd.tanh(self.hidden(x))), y)
