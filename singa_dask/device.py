@@ -8,17 +8,26 @@ from typing import Any
 
 import numpy as np
 
+from singa_dask.errors import ConfigError, Problem
 from singa_dask.ops import get_ops
 from singa_dask.tape.state import state
 
 log = logging.getLogger(__name__)
 
 
+def float_type(dtype: Any) -> np.dtype:
+    """This type. Raises ConfigError for 16 bits."""
+    if dtype != "bfloat16" and (found := np.dtype(dtype)).name not in ("float16", "bfloat16"):
+        return found
+    hint = "Use float32 or float64. Between workers, gradients travel in 16 bits with codec: kHalf or kBFloat16."
+    raise ConfigError(Problem("dtype", "16-bit computing is not offered", str(dtype), hint))
+
+
 class Device:
     """kind: "cpu" or "gpu". id: of the GPU. dtype: in which it computes. ops: what computes there."""
 
     def __init__(self, kind: str, device_id: int = 0, dtype: Any = np.float32) -> None:
-        self.kind, self.id, self.dtype = kind, device_id, np.dtype(dtype)
+        self.kind, self.id, self.dtype = kind, device_id, float_type(dtype)
 
     @cached_property
     def ops(self) -> Any:
@@ -58,7 +67,7 @@ def get_default_device() -> Device:
 
 def set_default_dtype(dtype: Any) -> None:
     """Let the default device compute in float32 or float64 from now on."""
-    state.dtype = np.dtype(dtype)
+    state.dtype = float_type(dtype)
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from singa_dask.device import Device, get_default_device
+from singa_dask.device import Device, float_type, get_default_device
 from singa_dask.errors import DataError
 from singa_dask.functions import detach, equal, not_equal, transpose
 from singa_dask.functions.operators import Operators, is_operand
@@ -54,7 +54,7 @@ class Tensor(Operators):
         self.requires_grad = requires_grad
         self._versions = [0]
         last = (shape[0], *shape[2:], shape[1]) if len(shape) in IMAGES else shape
-        self._array = as_images(self.device.ops.zeros(last, dtype))
+        self._array = as_images(self.device.ops.zeros(last, None if dtype is None else float_type(dtype)))
         if given is not None:
             self.copy_from_numpy(given)
         self.stores_grad = stores_grad

@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any
 
 from singa_dask import functions, layers
-from singa_dask.errors import DataError
+from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.functions import *  # noqa: F403
 from singa_dask.functions import broadcast_to as expand
 from singa_dask.functions.primitive import function
@@ -53,6 +53,7 @@ __all__ = [
     "SeparableConv2d",
     "add_bias",
     "backward",
+    "checkpoint",
     "computed",
     "dropout",
     "expand",
@@ -224,6 +225,14 @@ def add_bias(x: Any, b: Any, axis: int = 0) -> Any:
         message = f"add_bias takes x (M, N) and b {'(M,)' if axis else '(N,)'}"
         raise DataError(f"{message} with axis={axis}. Received: {tuple(x.shape)} and {tuple(b.shape)}.")
     return x + (functions.expand_dims(b, 1) if axis else b)
+
+
+def checkpoint(function: Any, *x: Any) -> Any:
+    """Raises ConfigError: PyTorch's function of this name computes a part of the net again in the backward pass."""
+    message = "activation checkpointing is not offered"
+    raise ConfigError(
+        Problem("checkpoint", message, repr(function), "Call the function, with fewer rows or more workers.")
+    )
 
 
 def softmax_cross_entropy(x: Any, t: Any) -> Any:

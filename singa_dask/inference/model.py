@@ -13,6 +13,7 @@ import numpy as np
 
 from singa_dask.algorithms import BP
 from singa_dask.algorithms.evaluation import Evaluator
+from singa_dask.device import float_type
 from singa_dask.errors import CommTimeout, ConfigError, Problem, nearest
 from singa_dask.exchange.ranks import Ranks, own_arrays
 from singa_dask.inference.described import KnownData
@@ -92,7 +93,7 @@ class Model:
             assign(self._proto, "partition_dim", partition_dim, "partition_dim")
             check_numbers(NetProto(partition_dim=self._proto.partition_dim), "Model")
         read_files(self._proto)
-        self.ops = get_ops(device, dtype, device_id=device_id)
+        self.ops = get_ops(device, float_type(dtype), device_id=device_id)
         self.seed = seed
         self.number = 0
         self.last: Loss | None = None

@@ -69,7 +69,10 @@ def encoded(value: Any) -> Any:
             return {"array": value.tolist(), "dtype": value.dtype.str}
         if value is None or isinstance(value, str | bool | Real):
             return value.item() if isinstance(value, np.generic) else value
-        hint = "Give numbers, text, arrays and layers. Parameters belong in layers: InnerProduct, or one of your own."
+        hint = (
+            "Give numbers, text, arrays and layers. Parameters belong in layers: InnerProduct, or one of your own. "
+            "The state of a layer of one's own is kept in loops over tensors alone."
+        )
         raise ConfigError(
             Problem("Lambda", "an argument of a function cannot be written into a job", repr(value), hint)
         )

@@ -27,6 +27,18 @@ from singa_dask.job.unroll import plain
 _ALGORITHMS = [value.name for value in AlgProto.AlgType.DESCRIPTOR.values]
 _KEYWORDS = {field.name for field in JobProto.DESCRIPTOR.fields if field.message_type is None}
 _OF_THE_NET = {field.name for field in NetProto.DESCRIPTOR.fields if field.message_type is None}
+# What users of PyTorch's trainers write for what is not offered, and what to do.
+_ABSENT = {
+    **dict.fromkeys(
+        ("accumulate", "accumulate_grad_batches", "gradient_accumulation_steps"),
+        ("gradient accumulation is not offered", "Use a larger batchsize, which the workers of a group share."),
+    ),
+    **dict.fromkeys(
+        ("dtype", "precision", "amp", "fp16", "bf16"),
+        ("16-bit computing is not offered", "Jobs compute in float32; gradients travel in 16 bits with codec: kHalf."),
+    ),
+    "gradient_checkpointing": ("activation checkpointing is not offered", "Use a smaller batchsize, or more workers."),
+}
 _BLOCKS = {"neuralnet": "layers=[...]", "train_one_batch": "alg=", "layer": "layers=[...]"}
 
 
@@ -151,6 +163,9 @@ class Job:
 def _set_field(job: JobProto, key: str, value: Any) -> None:
     if key == "early_stopping":
         return _set_early_stopping(job, value)
+    if key in _ABSENT:
+        message, hint = _ABSENT[key]
+        raise ConfigError(Problem(key, message, f"{key}={value!r}", hint))
     if key not in _KEYWORDS and key not in _OF_THE_NET:
         valid = {*_KEYWORDS, *_OF_THE_NET, "layers", "updater", "cluster", "alg", "early_stopping"}
         hint = f"Use {_BLOCKS[key]}." if key in _BLOCKS else nearest(key, valid)
@@ -185,6 +200,9 @@ def _algorithm(alg: Any) -> AlgProto:
 def _message(value: Any, kind: Any, key: str, example: str) -> Any:
     """The message of a description, an object with `.proto`."""
     message = getattr(value, "proto", value)
+    if key == "updater" and isinstance(value, list | tuple):
+        hint = "Give groups of parameters rates of their own by `group`, or write a training loop of your own."
+        raise ConfigError(Problem(key, "alternating optimizers are not offered in jobs", repr(value), hint))
     if not isinstance(message, kind):
         hint = f"For example {example}, or a {kind.DESCRIPTOR.name}."
         raise ConfigError(Problem(key, "has the wrong type", repr(value), hint))

@@ -119,6 +119,11 @@ class Node(Operators, Description):
             raise self.problem("has no value in forward, which runs once to build the net", repr(self), hint)
         return True
 
+    def to_numpy(self) -> Any:
+        """Raises ConfigError: what `forward` computes from numbers it would compute once."""
+        hint = "Write it with functions of layers; state of a layer of one's own is kept in loops over tensors alone."
+        raise self.problem("has no numbers in forward, which runs once to build the net", repr(self), hint)
+
     __iter__ = None  # a layer has indices, and no length
 
     def _node_of(self, function: Callable[..., Any], operands: Sequence[Any], settings: Mapping[str, Any]) -> Node:

@@ -14,7 +14,11 @@ def tape_of(loss: Any) -> Tape:
     """The calls from which a loss was computed. Raises ConfigError if it is no tensor of one element that remembers
     them, TrainingError if it depends on no parameter."""
     if not isinstance(loss, Tensor) or loss.call is None:
-        hint = "Give it what a loss or a function returns, with autograd.training = True before the forward pass."
+        hint = (
+            "Give it what a loss or a function returns for tensors, with autograd.training = True before the forward "
+            "pass. A Model goes backward in DistOpt alone: gradient accumulation and alternating optimizers are for "
+            "loops over tensors."
+        )
         raise ConfigError(Problem("loss", "has nothing to go backward over", repr(loss), hint))
     if loss.array.size != 1:
         hint = "Take its mean: autograd.mean(loss)."
@@ -61,7 +65,7 @@ def grad(
     (InnerProduct and activations). Raises DataError for an input on which the outputs do not depend, otherwise as
     `backward`.
     """
-    every = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+    every: list[Any] = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
     wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     if any(not isinstance(each, Tensor) or each.call is None for each in every):
         hint = "Compute it from tensors with requires_grad=True, with autograd.training = True."

@@ -6,10 +6,6 @@ MODES = ("loop", "model", "job")
 Unmet = dict[str, str]
 
 
-def _everywhere(missing: str) -> Unmet:
-    return dict.fromkeys(MODES, missing)
-
-
 def _in_nets(missing: str) -> Unmet:
     return {"model": missing, "job": missing}
 
@@ -17,7 +13,6 @@ def _in_nets(missing: str) -> Unmet:
 STEPS = {"model": "labels of each time step"}
 
 UNMET: dict[str, Unmet] = {
-    "gan": {**_in_nets("a refusal of alternating optimizers")},
     "siamese": {
         "model": "losses that say what they read of an input layer",
         "job": "rounding of a formula as PyTorch rounds",
@@ -36,11 +31,5 @@ UNMET: dict[str, Unmet] = {
     "graph_net": _in_nets("matmul of batches, mean"),
     "ctc": _in_nets("several labels of a sample"),
     "mixup": _in_nets("shares of classes that are computed"),
-    "accumulation": _in_nets("a refusal of gradient accumulation"),
-    "bfloat16": _everywhere("a refusal of 16-bit computing"),
-    "float16": _everywhere("a refusal of 16-bit computing"),
-    "activation_checkpointing": _everywhere("a refusal of activation checkpointing"),
     "weight_norm": _in_nets("sqrt, power, sum, transpose, parameters of a Module's own"),
-    "spectral_norm": {**_in_nets("a refusal of such state")},
-    "codebook": {**_in_nets("a refusal of such state")},
 }

@@ -135,7 +135,8 @@ def test_a_parameter_that_is_trained_does_not_move():
     ("call", "error", "words"),
     [
         (lambda: Tensor((3,), dtype=tensor.int32, stores_grad=True), DataError, r"float32\. Received: int32"),
-        (lambda: setattr(Tensor((3,), dtype=np.float16), "stores_grad", True), DataError, "float32"),
+        (lambda: setattr(Tensor((3,), dtype=np.int64), "stores_grad", True), DataError, "float32"),
+        (lambda: Tensor((3,), dtype="half"), ConfigError, "16-bit computing is not offered"),
         (lambda: opt.SGD(0.1).update(Tensor((3,)), Tensor((3,))), ConfigError, "is not a parameter.*stores_grad=True"),
         (lambda: Tensor((3,), dtype=tensor.int32).set_value(0.5), DataError, r"0\.5"),
     ],
