@@ -15,7 +15,7 @@ STEPS, ROWS = 5, 8
 class Data:
     """Numbers for each row of each mini-batch. kind: normal, uniform, binary (0.0 or 1.0), integers (from `low`, below
     `high`). shape: of a row. image: whether the shape is (channels, height, width); steps: whether its first axis is
-    time."""
+    time, or that of nodes."""
 
     kind: str
     shape: tuple[int, ...] = ()

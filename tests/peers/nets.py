@@ -9,7 +9,7 @@ with this reason. No other net is refused, and at most four have a backward pass
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from peers.drawn import Data, binary, image, integers, mask, normal, sequence, uniform
@@ -108,7 +108,7 @@ NETS: dict[str, Net] = {
     "flow": _net("normalising flow", x=_FEATURES),
     "pinn": _net("PINN, gradient penalty", x=uniform(2), edge=uniform(1)),
     "gradient_penalty": _net("PINN, gradient penalty", x=_FEATURES, fake=_FEATURES, share=uniform(1)),
-    "graph_net": _net("graph net, A X W", adjacency=uniform(6, 6), x=normal(6, 4), y=_LABEL),
+    "graph_net": _net("graph net, A X W", adjacency=replace(uniform(6, 6), steps=True), x=sequence(6, 4), y=_LABEL),
     "focal": _net("focal, dice, CTC", x=_FEATURES, y=binary(3)),
     "dice": _net("focal, dice, CTC", x=image(2, 8, 8), y=mask(1, 8, 8)),
     "ctc": _net("focal, dice, CTC", x=sequence(8, 5), y=integers(6, 3, low=1)),

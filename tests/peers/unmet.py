@@ -13,10 +13,7 @@ def _in_nets(missing: str) -> Unmet:
 STEPS = {"model": "labels of each time step"}
 
 UNMET: dict[str, Unmet] = {
-    "siamese": {
-        "model": "losses that say what they read of an input layer",
-        "job": "rounding of a formula as PyTorch rounds",
-    },
+    "siamese": {"job": "rounding of a formula as PyTorch rounds"},
     "lstm_tagger": STEPS,
     "bilstm_tagger": STEPS,
     "bilstm_lengths": STEPS | {"job": "lengths beside labels of each time step"},
@@ -25,11 +22,8 @@ UNMET: dict[str, Unmet] = {
     "gpt": STEPS,
     "gpt_tied": STEPS,
     "rotary": STEPS,
-    "embedding_bag": _in_nets("comparisons, where, sum"),
     "pinn": _in_nets("gradients for inputs"),
     "gradient_penalty": _in_nets("gradients for inputs"),
-    "graph_net": _in_nets("matmul of batches, mean"),
     "ctc": _in_nets("several labels of a sample"),
-    "mixup": _in_nets("shares of classes that are computed"),
     "weight_norm": _in_nets("sqrt, power, sum, transpose, parameters of a Module's own"),
 }

@@ -64,7 +64,7 @@ class Towers(Module):
 
     def __init__(self, loss: Callable[..., Any], codes: int, shared: bool) -> None:
         self.towers = [Tower() for _ in range(1 if shared else codes)]
-        self.loss, self.codes = layers.Loss(loss), codes
+        self.loss, self.codes = layers.Loss(loss, labels=()), codes
 
     def forward(self, *x: Any) -> Any:
         codes = [self.towers[i % len(self.towers)](x[i]) for i in range(self.codes)]
@@ -121,17 +121,12 @@ class Words(Module):
         return self.loss(self.scores(autograd.tanh(self.embed(x))), y)
 
 
-class BagOfWords(Module):
+class BagOfWords(Words):
     """The mean of several words, of which 0 does not count."""
 
     def __init__(self) -> None:
-        self.embed = Embedding(vocab_size=50, feature_dim=6, padding_idx=0)
-        self.scores, self.loss = dense(5), SoftmaxLoss()
-
-    def forward(self, x: Any, y: Any) -> Any:
-        real = autograd.reshape(x != 0, (-1, 4, 1))
-        mean = autograd.sum(autograd.where(real, self.embed(x), 0), axis=1) / autograd.sum(real, axis=1)
-        return self.loss(self.scores(autograd.tanh(mean)), y)
+        super().__init__()
+        self.embed = Embedding(vocab_size=50, feature_dim=6, pool="MEAN", padding_idx=0)
 
 
 class MultiTask(Module):
@@ -226,10 +221,11 @@ def focal(x: Any, y: Any) -> Any:
     return autograd.mean(weight * autograd.sigmoid(-signed) ** 2 * autograd.softplus(-signed), axis=1)
 
 
-class Mixup(MLP):
-    def forward(self, x: Any, y: Any, other: Any, share: Any) -> Any:
-        target = share * autograd.one_hot(y, 5) + (1 - share) * autograd.one_hot(other, 5)
-        return self.loss(self.scores(x), target)
+def mixed(x: Any, y: Any, other: Any, share: Any) -> Any:
+    """The cross-entropy with two labels that share the probability."""
+    one, two = (autograd.one_hot(autograd.reshape(label, (-1,)), 5) for label in (y, other))
+    share = autograd.reshape(share, (-1, 1))
+    return -autograd.sum((share * one + (1 - share) * two) * autograd.log_softmax(x, axis=1), axis=1)
 
 
 NETS: dict[str, Callable[[], Module]] = {
@@ -256,5 +252,5 @@ NETS: dict[str, Callable[[], Module]] = {
     "mae_sum": lambda: MLP(3, lambda: MAELoss(reduction="SUM")),
     "huber": lambda: MLP(3, lambda: HuberLoss(delta=0.5)),
     "huber_sum": lambda: MLP(3, lambda: HuberLoss(delta=0.5, reduction="SUM")),
-    "mixup": lambda: Mixup(5, SoftmaxLoss),
+    "mixup": lambda: MLP(5, lambda: layers.Loss(mixed, labels=1)),
 }
