@@ -18,7 +18,7 @@ def assemble(layers: Iterable[Any], named: dict[Any, str] | None = None) -> list
 
     named: gets the name of each layer object, of several nodes of one layer the first one's.
 
-    layers: messages, or descriptions with `.proto`. A description may have `.inputs`, its sources as layers or names,
+    layers: messages, or descriptions with `.proto`; or a single one, the last layer. A description may have `.inputs`, its sources as layers or names,
     and `.follow(before)`, which chooses the sources from the layers listed before it. An object with
     `.placed(before)`, a Module, stands for the layers that this returns. Descriptions of one `.template` share its
     parameters. If layers of two modules, `.module`, have the same names, those of the second get a prefix: "block2.".
@@ -29,7 +29,7 @@ def assemble(layers: Iterable[Any], named: dict[Any, str] | None = None) -> list
     order: list[Any] = []
     reads: dict[int, tuple[Any, ...]] = {}
     listed: set[int] = set()
-    for i, layer in enumerate(layers):
+    for i, layer in enumerate([layers] if hasattr(layers, "proto") or hasattr(layers, "placed") else layers):
         if id(layer) in listed:
             hint = "Create a second layer; share_params=NAME shares the weights."
             raise ConfigError(Problem(f"layers[{i}]", "this layer is listed twice", repr(layer), hint))

@@ -175,6 +175,12 @@ def test_called_layers_are_found_from_the_last_ones():
     assert graph([x, h, scores, loss, accuracy]) == graph([loss, accuracy])
 
 
+def test_the_last_layer_is_a_net():
+    x = data("x")
+    last = SoftmaxLoss("loss")(ip("ip")(x), x)
+    assert assemble(last) == assemble([last])
+
+
 def test_a_deep_net_is_no_deep_recursion():
     x = data()
     for _ in range(3000):
