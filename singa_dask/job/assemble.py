@@ -18,10 +18,11 @@ def assemble(layers: Iterable[Any], named: dict[Any, str] | None = None) -> list
 
     named: gets the name of each layer object, of several nodes of one layer the first one's.
 
-    layers: messages, or descriptions with `.proto`; or a single one, the last layer. A description may have `.inputs`, its sources as layers or names,
-    and `.follow(before)`, which chooses the sources from the layers listed before it. An object with
-    `.placed(before)`, a Module, stands for the layers that this returns. Descriptions of one `.template` share its
-    parameters. If layers of two modules, `.module`, have the same names, those of the second get a prefix: "block2.".
+    layers: messages, or descriptions with `.proto`; or a single one, the last layer. A description may have `.inputs`,
+    its sources as layers or names, and `.follow(before)`, which chooses the sources from the layers listed before it.
+    An object with `.placed(before)`, a Module, stands for the layers that this returns. Descriptions of one
+    `.template` share its parameters. If layers of two modules, `.module`, have the same names, those of the second get
+    a prefix: "block2.".
     A layer without a name is named after its class in lower case, numbered from 1. Adjacent input layers of different
     phases share a name.
     Raises ConfigError if a layer is listed twice, or has no sources and cannot follow the layers before it.
