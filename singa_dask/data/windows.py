@@ -119,12 +119,12 @@ def _check_times(manifest: Manifest, starts: Sequence[int]) -> None:
         if not (falls := steps < 0).any():
             gaps = int((steps > LONG_GAP * np.median(steps)).sum()) if len(steps) else 0
             if gaps:
-                message = "%s: %s has %s gaps, which windows cross. Number the parts between them in a column: series"
-                logger.warning(message, manifest.folder, name, f"{gaps:,}")
+                message = "%s: %s has %s, which windows cross. Number the parts between gaps in a column for series."
+                logger.warning(message, manifest.folder, name, f"{gaps:,} gap{'s' * (gaps > 1)}")
             return
         late[name] = int(falls.sum())
     if late:
-        told = ", ".join(f"{name} falls {count:,} times" for name, count in late.items())
+        told = ", ".join(f"{name} falls {count:,} time{'s' * (count > 1)}" for name, count in late.items())
         message = f"reads windows of records in the order of time, and those of {manifest.folder} are not: {told}"
         hint = "Sort the source by time, or by series and time, with a column of numbers for series."
         raise ConfigError(Problem("store_conf.sequence", message, hint=hint))

@@ -35,8 +35,8 @@ def check_order(index: Any) -> None:
     if index.dtype.kind in "iufM":
         steps = np.diff(index.to_numpy())
         if gaps := int((steps > LONG_GAP * np.median(steps)).sum()):
-            message = "X: its index has %s gaps, which windows cross. TimeSeriesSplit leaves none."
-            logger.warning(message, f"{gaps:,}")
+            message = "X: its index has %s, which windows cross. TimeSeriesSplit leaves none."
+            logger.warning(message, f"{gaps:,} gap{'s' * (gaps > 1)}")
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import glob
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,8 @@ def _list(path: Path) -> dict[str, Dataset]:
     with _opened(path) as root:
         members = {path.stem: root} if isinstance(root, zarr.Array) else dict(root.members(max_depth=None))
         arrays = {name: array for name, array in members.items() if isinstance(array, zarr.Array)}
-        return {name: _describe(array, name, arrays) for name, array in arrays.items()}
+        course = cache(lambda path: course_of(arrays[path][...]))  # many arrays lie along one dimension
+        return {name: _describe(array, _courses(array, name, arrays, course)) for name, array in arrays.items()}
 
 
 def _dimensions(array: Any) -> list[str]:
@@ -126,14 +128,14 @@ def _dimensions(array: Any) -> list[str]:
     return [str(name or "") for name in names]
 
 
-def _courses(array: Any, name: str, arrays: Mapping[str, Any]) -> dict[str, str]:
+def _courses(array: Any, name: str, arrays: Mapping[str, Any], course: Callable[[str], str]) -> dict[str, str]:
     """How the coordinates of its dimensions run, which are arrays of its group."""
     folder = name.rpartition("/")[0]
     paths = {dim: f"{folder}/{dim}".strip("/") for dim in _dimensions(array)[1:]}
-    return {dim: course_of(arrays[path][...]) for dim, path in paths.items() if path in arrays and path != name}
+    return {dim: course(path) for dim, path in paths.items() if path in arrays and path != name}
 
 
-def _describe(array: Any, name: str, arrays: Mapping[str, Any]) -> Dataset:
+def _describe(array: Any, courses: Mapping[str, str]) -> Dataset:
     dimensions = _dimensions(array)
     dtype = array.dtype
     text = dtype.kind in "SUTO"
@@ -153,7 +155,7 @@ def _describe(array: Any, name: str, arrays: Mapping[str, Any]) -> Dataset:
         channels=channels_by_dimensions(dimensions[1:]),
         dimensions=tuple(dimensions),
         note=_unwritten(array),
-        coordinates=_courses(array, name, arrays),
+        coordinates=courses,
     )
 
 

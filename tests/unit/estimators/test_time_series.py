@@ -159,7 +159,7 @@ def test_folds_of_a_table_keep_the_order_of_its_index(caplog):
         forecast.predict(table[::-1])
     middle = np.r_[:300, 600:CUT]
     forecast.fit(table.iloc[middle], Y[middle])
-    assert "X: its index has 1 gaps, which windows cross" in caplog.text
+    assert "X: its index has 1 gap, which windows cross" in caplog.text
 
 
 def ragged(rows, seed=0):
