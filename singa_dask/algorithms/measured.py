@@ -15,6 +15,7 @@ from singa_dask.job.job_pb2 import LayerProto, LayerType
 from singa_dask.job.unroll import origin
 from singa_dask.layers.base import LossLayer
 from singa_dask.layers.context import Context, Metric, Step
+from singa_dask.layers.input import InputLayer
 from singa_dask.layers.normalisation import Normalisation
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form, LayerPartition
@@ -94,7 +95,7 @@ class LossMetrics:
     def __init__(self, net: Net, layers: Sequence[str]) -> None:
         self._net, self._layers = net, layers  # the time steps of an unrolled net are several layers
         self.name, self._layer = origin(net.layers[layers[0]].proto), _loss(net, layers[0])
-        self.kind = self._layer.compares
+        self.kind = compares(net, layers[0])
         self.metrics: dict[str, SetMetric] = {}
         self.source = next((source.name for source in net.labels_from(layers[0])), "")
         if self.kind == "classes":
@@ -124,8 +125,9 @@ class LossMetrics:
 
     def _rows(self, name: str, start: int, rows: int) -> Rows:
         net, layer = self._net, _loss(self._net, name)
-        prediction, target, weight = layer.compared(net.contexts[name])
-        shape, makes = net.whole_shapes[name], layer.partition.makes
+        own = not layer.compares
+        prediction, target, weight = (*net.sources_of(name), None) if own else layer.compared(net.contexts[name])
+        shape, makes = net.source_shape(name, 0) if own else net.whole_shapes[name], layer.partition.makes
         rest = Form.WHOLE if makes is Form.COLUMNS else makes  # labels and weights are not divided
         host = net.ops.to_host
         prediction = np.asarray(host(own_rows(net, name, prediction, makes, shape)), np.float64)
@@ -144,6 +146,17 @@ class LossMetrics:
         return Rows(prediction, target, weight.reshape(-1, self.size), number.reshape(-1))
 
 
+def compares(net: Net, name: str) -> str:
+    """What metrics by name compare of a loss: "classes", "values" or nothing. One that does not say compares its first
+    source with the targets that the second one brings, where both are of one size and there is no third one."""
+    layer = _loss(net, name)
+    if layer.compares or layer.targets.keys() != {1} or len(layer.proto.srclayers) != 2:
+        return layer.compares
+    (first,) = net.labels_from(name)
+    positions = isinstance(first, InputLayer) and first.labels_positions
+    return "values" if not positions and prod(net.source_shape(name, 0)) == prod(layer.targets[1]) else ""
+
+
 def loss_metrics(net: Net, names: Sequence[str] = (), *, rows: int = 0) -> list[LossMetrics]:
     """The metrics of these names of a net's losses, and samples for parity plots if the number of rows is given.
 
@@ -151,7 +164,7 @@ def loss_metrics(net: Net, names: Sequence[str] = (), *, rows: int = 0) -> list[
     """
     instances: dict[str, list[str]] = {}
     for name, layer in net.layers.items():
-        if isinstance(layer, LossLayer) and layer.compares:
+        if isinstance(layer, LossLayer) and compares(net, name):
             instances.setdefault(origin(layer.proto), []).append(name)
     losses = [LossMetrics(net, layers) for layers in instances.values()]
     for name in dict.fromkeys(names):
@@ -194,8 +207,10 @@ def _loss(net: Net, name: str) -> LossLayer:
 
 def _misfit(name: str, losses: Sequence[LossMetrics]) -> Problem:
     kind = kind_of(name)
-    loss, compares = {"classes": ("kSoftmaxLoss", "classes"), "values": ("kEuclideanLoss", "numbers")}[kind]
-    message = f"{name} compares {compares}: it needs a {loss}, and the net has none"
+    message = {
+        "classes": f"{name} compares classes: it needs a kSoftmaxLoss, and the net has none",
+        "values": f"{name} compares numbers: it needs a loss of one prediction for each value of a target",
+    }[kind]
     known = [other for each in dict.fromkeys(loss.kind for loss in losses) for other in METRICS[each]]
     hint = f"This net can have: {', '.join(known)}." if known else "Leave it out."
     return Problem("metric", message, name, hint)

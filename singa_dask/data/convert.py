@@ -129,6 +129,11 @@ def _divided(what: str, options: Mapping[str, Any], in_place: bool) -> tuple[dic
         hint = "Leave it out, or in_place (--in-place)."
         raise ConfigError(Problem(key, "needs the samples in shards of their own", repr(value), hint))
     left = {key: value for key, value in options.items() if key not in PATCH_OPTIONS}
+    if in_place and (key := next((key for key in left if key in _WRITING), "")):
+        hint = "Leave it out, or in_place (--in-place): the samples are then copied into shards."
+        raise ConfigError(
+            Problem(key, "is of samples that are written, and in_place reads them as they lie", hint=hint)
+        )
     _check_options(what, left, own if in_place else (*own, *_WRITING))
     reading = {key: value for key, value in left.items() if key not in _WRITING}
     reading |= ({"split": rules.columns} if rules.columns else {}) | ({"cut": cut} if cut else {})

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 
 from singa_dask.data.columns import as_map
 from singa_dask.data.containers import is_lazy, is_table
+from singa_dask.errors import ConfigError, Problem
 from singa_dask.estimators.arrays import codes, unique
 from singa_dask.estimators.base import Estimator
 from singa_dask.job.job_pb2 import JobProto, LayerType
@@ -174,9 +175,12 @@ class Classifier(ClassifierMixin, Estimator):
         present = np.isin(self.classes_, y)
         factors = np.ones(len(self.classes_))
         factors[present] = compute_class_weight(self.class_weight, classes=self.classes_[present], y=y)
-        for layer in proto.neuralnet.layer:
-            if layer.type == LayerType.kSoftmaxLoss:
-                layer.softmaxloss_conf.class_weight[:] = factors
+        losses = [layer for layer in proto.neuralnet.layer if layer.type == LayerType.kSoftmaxLoss]
+        if not losses:
+            hint = "Leave it out, or let your loss count classes."
+            raise ConfigError(Problem("class_weight", "is of a SoftmaxLoss, and the net has none", hint=hint))
+        for layer in losses:
+            layer.softmaxloss_conf.class_weight[:] = factors
 
 
 def _best(scores: np.ndarray, classes: np.ndarray) -> np.ndarray:

@@ -239,6 +239,10 @@ class Net:
         value = self._passes.values[self._outputs[name]]
         return self.layers[name].forward(Context(self.ops), value) if name in self.pooled_first else value
 
+    def sources_of(self, name: str) -> list[Array]:
+        """What layer `name` read from its sources at the last forward call; valid until the next one."""
+        return self._passes.read_by(name)
+
     def predictions(self) -> dict[str, bool]:
         """The layers whose outputs are predictions: the losses, or else the last layer. For each, whether it outputs
         class probabilities. Raises ConfigError if the net has only input layers."""

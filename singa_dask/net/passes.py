@@ -116,6 +116,11 @@ class Passes:
         for owner in self._plan.idle:
             _complete(owner, on_gradient)
 
+    def read_by(self, name: str) -> list[Any]:
+        """The arrays that a layer read in the last forward pass."""
+        plan = next(plan for plan in self._plan.forward if plan.layer.name == name)
+        return [self.values[slot] for slot in plan.arguments]
+
     def start(self) -> None:
         """Forget all gradients; the results of the forward pass are consumed."""
         self._to_go_back = False

@@ -17,11 +17,11 @@ from singa_dask.data.ingest.collections import shard
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import Job, runs_in
 from singa_dask.job.job_pb2 import LayerProto, LayerType, Phase
-from singa_dask.job.layer_types import LOSSES, type_name
 from singa_dask.job.outputs import outputs_for_classes
 from singa_dask.job.stores import reads_windows
 from singa_dask.job.text_paths import text_of
-from singa_dask.job.user_code import code_name
+from singa_dask.job.user_code import code_name, searching
+from singa_dask.layers import layer_class
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -79,7 +79,8 @@ def with_data(job: Job, data: Any, validation: Any, folder: Callable[[], Path], 
         message = f"has the weights {weight!r}, which count single records, and the job reads sequences of these"
         raise ConfigError(Problem("data", message, hint="Leave the weights out."))
     if weight:
-        layers = weighed(layers, weight)
+        with searching(job.folder):
+            layers = weighed(layers, weight)
     given = Job.from_proto(job.proto)
     given.folder = job.folder
     del given.proto.neuralnet.layer[:]
@@ -210,12 +211,16 @@ def _steps_per_epoch(layers: Iterable[LayerProto]) -> int:
 
 
 def weighed(layers: list[LayerProto], column: str) -> list[LayerProto]:
-    """The layers, whose losses read the weights of the samples from input layers beside the first ones."""
+    """The layers, whose losses read the weights of the samples from input layers beside the first ones.
+
+    Raises ConfigError for a loss of the user's own that would not count them.
+    """
     first = next(layer.name for layer in layers if layer.type == LayerType.kRecordInput)
     found: list[LayerProto] = []
     for layer in layers:
         found.append(layer)
-        if type_name(layer) in LOSSES and len(layer.srclayers) == 2:
+        if len(layer.srclayers) < 3 and layer_class(layer).is_loss:
+            _check_weighs(layer)
             layer.srclayers.append(WEIGHTS)
         if layer.name == first:
             weights = LayerProto(name=WEIGHTS, type=layer.type, include=layer.include, exclude=layer.exclude)
@@ -226,3 +231,11 @@ def weighed(layers: list[LayerProto], column: str) -> list[LayerProto]:
             weights.store_conf.column, weights.store_conf.has_label = column, False
             found.append(weights)
     return found
+
+
+def _check_weighs(layer: LayerProto) -> None:
+    """Raise ConfigError if a loss of two sources does not read weights from a third one."""
+    if len(layer.srclayers) < 2 or layer_class(layer).num_sources != (2, 3):
+        message = "is a loss of your own that reads no weights, and the samples have weights or a mask"
+        hint = "Let it read them from a third source, num_sources = (2, 3), or leave them out."
+        raise ConfigError(Problem(f"layer {layer.name!r}", message, layer_class(layer).__name__, hint))

@@ -265,7 +265,11 @@ def test_several_losses_of_one_kind():
     ("layers", "name", "words"),
     [
         (CLASSIFIER, "f2", "metric: is not the name of a metric. Received: f2. Choose from accuracy, auc,"),
-        (CLASSIFIER, "r2", "r2 compares numbers: it needs a kEuclideanLoss, and the net has none. Received: r2. This"),
+        (
+            CLASSIFIER,
+            "r2",
+            "r2 compares numbers: it needs a loss of one prediction for each value of a target. Received: r2. This",
+        ),
         (REGRESSION, "f1", "f1 compares classes: it needs a kSoftmaxLoss, .* This net can have: mae, mse, r2, rmse."),
         (CLASSIFIER, "top7", "metric: top7 needs at least 7 classes. Received: 6 classes."),
     ],

@@ -125,6 +125,13 @@ SPLITS = {"x_train": ONES, "x_test": ONES}
             ConfigError,
             "test: needs the samples in shards of their own",
         ),
+        (
+            "hdf5",
+            SPLITS,
+            {"in_place": True, "missing": "mean"},
+            ConfigError,
+            "missing: is of samples that are written, and in_place reads them as they lie",
+        ),
         ("hdf5", SPLITS, {"in_place": True}, ConfigError, "in_place: needs one split, but .* train, test"),
         ("npz", SPLITS, {"validation": 0.5}, ConfigError, r"validation: .* train, test already.*validation_share"),
         (

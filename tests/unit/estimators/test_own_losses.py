@@ -1,0 +1,115 @@
+"""Losses of a user's own: what is measured, and what they must count."""
+
+import re
+
+import numpy as np
+import pytest
+
+from singa_dask import Classifier, Job, Model, Module, Regressor, updaters
+from singa_dask.errors import ConfigError
+from singa_dask.layers import (
+    EuclideanLoss,
+    InnerProduct,
+    Loss,
+    LossLayer,
+    Metric,
+    MSELoss,
+    RecordInput,
+    SoftmaxLoss,
+)
+
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=(60, 3))
+Y = X @ [1, 2, -1.0] * 10 + 5
+WEIGHTS = (X[:, 0] > 0).astype(float)
+
+
+class Absolute(LossLayer):
+    num_sources, target_sources = (2, 2), (1,)
+
+    def setup(self, *src):
+        return self.sources(src)[0]
+
+    def forward(self, ctx, *x):
+        ctx.error = x[0] - x[1].reshape(x[0].shape)
+        return x[0]
+
+    def backward(self, ctx, dy):
+        return ctx.ops.xp.sign(ctx.error) / ctx.step.total_rows, None
+
+    def metrics(self, ctx):
+        return {"loss": Metric(float(abs(ctx.error).sum()), len(ctx.error))}
+
+
+class Halved(EuclideanLoss):
+    type = "kUserLayer"
+
+
+class OwnSoftmax(SoftmaxLoss):
+    type = "kUserLayer"
+
+
+def squared(x, t):
+    return (x - t) * (x - t)
+
+
+class Net(Module):
+    def __init__(self, loss, outputs=1):
+        self.output, self.loss = InnerProduct(num_output=outputs), loss
+
+    def forward(self, x, y):
+        return self.loss(self.output(x), y)
+
+
+def data(**store):
+    return RecordInput("data", shape=[3], target_shape=[1], target_mean=[5.0], target_std=[2.0], **store)
+
+
+@pytest.mark.parametrize("loss", [Absolute, Halved, lambda: Loss(squared)], ids=["layer", "derived", "function"])
+def test_metrics_of_targets_are_those_of_built_in_losses(loss):
+    models = [Model([data(), Net(made())], seed=0) for made in (MSELoss, loss)]
+    expected, found = (model.evaluate(X, Y, metrics=["mae", "r2"], batchsize=7) for model in models)
+    assert {name: found[name] for name in ("mae", "r2")} == {name: expected[name] for name in ("mae", "r2")}
+    assert found["mae"] == pytest.approx(np.abs(models[1].predict(X)[:, 0] - Y).mean(), rel=1e-5)
+
+
+def test_a_run_measures_and_watches_them():
+    net = [RecordInput("data"), Net(Absolute())]
+    job = Job(name="own", layers=net, updater=updaters.Adam(lr=0.01), train_steps=6, validate_freq=2, metric=["mae"])
+    job.proto.keep_best = "validate.mae"
+    fitted = Regressor(job, validation=0.2, batch_size=8, random_state=0).fit(X, Y)
+    rows = fitted.history_[fitted.history_.phase == "validate"]
+    assert len(rows) == 3 and np.isfinite(rows.mae).all()
+
+
+def test_a_loss_of_other_predictions_has_none():
+    with pytest.raises(
+        ConfigError, match="mae compares numbers: it needs a loss of one prediction for each value of a"
+    ):
+        Model([data(), Net(Loss(lambda x, t: (x[:, :1] - t) ** 2), outputs=2)]).evaluate(X, Y, metrics=["mae"])
+
+
+@pytest.mark.parametrize("loss", [Absolute(), Loss(squared)], ids=["layer", "function"])
+def test_weights_that_a_loss_would_not_count_are_refused(loss):
+    words = "is a loss of your own that reads no weights, and the samples have weights or a mask."
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        Regressor(Net(loss), epochs=1).fit(X, Y, WEIGHTS)
+
+
+@pytest.mark.parametrize(("make", "own"), [(Regressor, Halved), (Classifier, OwnSoftmax)])
+def test_a_loss_that_derives_from_one_with_weights_counts_them(make, own):
+    answers, spoilt = (Y, 500.0) if make is Regressor else ((Y > 5).astype(int), 0)
+    given = np.where(WEIGHTS > 0, answers, spoilt)
+    built_in = EuclideanLoss if make is Regressor else SoftmaxLoss
+    states = []
+    for loss in (built_in(), own()):
+        net = [InnerProduct("output", num_output=1 if make is Regressor else 2), loss]
+        states.append(make(net, epochs=2, random_state=0).fit(X, given, WEIGHTS).model_.state_dict())
+    for name, value in states[0].items():
+        np.testing.assert_array_equal(states[1][name], value)
+
+
+def test_class_weights_that_no_loss_would_count_are_refused():
+    net = [InnerProduct(num_output=2), OwnSoftmax()]
+    with pytest.raises(ConfigError, match="class_weight: is of a SoftmaxLoss, and the net has none"):
+        Classifier(net, class_weight="balanced", epochs=1).fit(X, Y > 5)
