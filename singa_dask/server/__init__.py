@@ -4,7 +4,6 @@ from singa_dask.server.actor import ServerActor
 from singa_dask.server.kept import Keeper, KeptServer, ServerShadow
 from singa_dask.server.link import ActorLink, Address, Link, LocalLink
 from singa_dask.server.server import Server, ServerPlan
-from singa_dask.server.shadow import Shadow, ShadowAddress, SliceShadow
 from singa_dask.server.slices import Partition, Slice, partition
 from singa_dask.server.stub import ServerTraffic, Stub
 
@@ -21,10 +20,7 @@ __all__ = [
     "ServerPlan",
     "ServerShadow",
     "ServerTraffic",
-    "Shadow",
-    "ShadowAddress",
     "Slice",
-    "SliceShadow",
     "Stub",
     "partition",
 ]

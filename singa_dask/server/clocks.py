@@ -1,4 +1,4 @@
-"""How far each worker group is for one slice, and what a copy of the slice says of it."""
+"""How far each worker group is for one slice, and what an image of the slice says of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GroupClock:
 class Note:
     """What a server knows of a slice besides its values and its updater's state.
 
-    members, reductions, untold, heard: as in SliceProtocol. accounts: numbers of the copies of its accounts, by side.
+    members, reductions, untold, heard: as in SliceProtocol. accounts: numbers of the images of its accounts, by side.
     """
 
     ledger: Ledger

@@ -106,7 +106,7 @@ class Leave:
 
 @dataclass(frozen=True)
 class GoBack:
-    """Go back to the state before the only worker group's step `step`, if there is a copy of it. Answered by Fresh,
+    """Go back to the state before the only worker group's step `step`, if there is an image of it. Answered by Fresh,
     whose `next_step` says where the slice is now."""
 
     slice: int

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from singa_dask.memory.region import VALUES
 from singa_dask.ops import Ops
 from singa_dask.server.clocks import GroupClock
 from singa_dask.server.kept import Keeper, KeptSlice
@@ -215,8 +216,8 @@ class SliceProtocol:
 
     def _take(self, left: KeptSlice) -> None:
         note = left.note
-        self.values = self.ops.asarray(left.values).copy()
-        self.updater.load_state(left.states)
+        self.values = self.ops.asarray(left.arrays[VALUES]).copy()
+        self.updater.load_state({name: array for name, array in left.arrays.items() if name != VALUES})
         self.version, self.ledger, self.members = left.version, note.ledger, note.members
         self.reductions, self.untold, self.heard = note.reductions, note.untold, note.heard
         self.accounts = {side: Account.restored(self.index, *account) for side, account in left.accounts.items()}

@@ -1,7 +1,7 @@
 """A second place for what a server saves, on another machine, and the replies that wait for it. No IO.
 
-A reply is given once the replica has the copy that was saved before it. So if the server is lost with its host, the
-replica has everything that was acknowledged. One message brings the newest copies of all slices that have changed
+A reply is given once the replica has the image that was saved before it. So if the server is lost with its host, the
+replica has everything that was acknowledged. One message brings the newest images of all slices that have changed
 meanwhile, so a server whose replica is slow sends fewer of them.
 
 A server may stop waiting for its replica only once its driver knows: a successor would go on from an outdated one.
@@ -16,78 +16,63 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from singa_dask.comm.shared_memory import Memory
-from singa_dask.server.kept import SIDES, KeptServer, ServerShadow, account_of
-from singa_dask.server.shadow import Copy, Shadow, ShadowAddress
-from singa_dask.server.slices import Slice
+from singa_dask.memory.region import Image, Key, Regions
+from singa_dask.server.kept import SIDES, SLICE, KeptServer, ServerShadow, slices_of
 
 T = TypeVar("T")
 Array = np.ndarray
-_SLICES, _ACCOUNTS = 0, 1
 # Bytes of a message: they are copied while the server waits.
 MESSAGE_NBYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A copy of a slice or of an account, on its way to the replica. part: of which of the two shadows; number: of the
-    copy at its server, growing; the rest: as in Copy."""
+    """An image of a slice or of an account, on its way to the replica. key: of its region; the rest: as in Image."""
 
-    part: int
-    index: int
+    key: Key
     number: int
     version: int
-    values: Array
-    states: Mapping[str, Array]
+    arrays: Mapping[str, Array]
     note: bytes
 
     @classmethod
-    def of(cls, part: int, index: int, copy: Copy) -> Piece:
-        """A copy, whose memory may be written to afterwards."""
-        states = {name: array.copy() for name, array in copy.states.items()}
-        return cls(part, index, copy.number, copy.version, copy.values.copy(), states, copy.note)
+    def of(cls, key: Key, image: Image) -> Piece:
+        """A copy of an image, whose memory may be written to afterwards."""
+        arrays = {name: array.copy() for name, array in image.arrays.items()}
+        return cls(key, image.number, image.version, arrays, image.note)
 
     @property
     def nbytes(self) -> int:
         """Bytes of its arrays."""
-        return int(self.values.nbytes + sum(array.nbytes for array in self.states.values()))
+        return sum(array.nbytes for array in self.arrays.values())
 
 
 class Replica:
-    """The shadows that a server's copies are written to, in the process that keeps them."""
+    """The regions that a server's images are written to, in the process that keeps them."""
 
-    def __init__(self, shadows: Sequence[Shadow]) -> None:
-        self.shadows = tuple(shadows)
-        self._written: dict[tuple[int, int], int] = {}
+    def __init__(self, regions: Regions) -> None:
+        self.regions, self._written = regions, dict[Key, int]()
 
     @property
     def memories(self) -> tuple[Memory, ...]:
         """All memory that it takes."""
-        return tuple(shadow.memory for shadow in self.shadows)
+        return (self.regions.memory,)
 
     @classmethod
     def create(cls, described: KeptServer, room: Callable[[int], bool]) -> Replica | None:
-        """One without copies, of the shape of a server's shadows; None if there is no memory for it. room: as in
-        Shadow.create."""
-        shadows = []
-        for address in (described.slices, described.accounts):
-            if address is not None:
-                shadow = _alike(address, room)
-                if shadow is None:
-                    return None
-                shadows.append(shadow)
-        return cls(shadows)
+        """One without images, with regions as a server's; None if there is no memory for it. room: as in
+        Regions.create."""
+        regions = Regions.create(described.regions.layouts, room)
+        return None if regions is None else cls(regions)
 
     def write(self, pieces: Sequence[Piece]) -> bool:
-        """Take copies, unless a later one is here: messages may be late. False if a successor goes on from here."""
-        if any(of.fenced for shadow in self.shadows for of in shadow.slices.values()):
+        """Take images, unless a later one is here: messages may be late. False if a successor goes on from here."""
+        if any(region.fenced for region in self.regions.values()):
             return False
         for piece in pieces:
-            place = piece.part, piece.index
-            if piece.number > self._written.get(place, -1):
-                self._written[place] = piece.number
-                self.shadows[piece.part].slices[piece.index].save(
-                    piece.version, piece.values, piece.states, piece.note
-                )
+            if piece.number > self._written.get(piece.key, -1):
+                self._written[piece.key] = piece.number
+                self.regions[piece.key].save(piece.version, piece.arrays, piece.note)
         return True
 
 
@@ -98,10 +83,9 @@ class Replication(Generic[T]):
     """
 
     def __init__(self, shadow: ServerShadow) -> None:
-        self._shadows = [each for each in (shadow.slices, shadow.accounts) if each is not None]
-        self.number, self.waits = 0, False
-        self._has: dict[tuple[int, int], int] = {}
-        self._waiting: list[tuple[int, int, Sequence[T]]] = []  # slice, number of its copy, replies
+        self._regions, self.number, self.waits = shadow.regions, 0, False
+        self._has: dict[Key, int] = {}
+        self._waiting: list[tuple[int, int, Sequence[T]]] = []  # slice, number of its image, replies
         self._last = -1  # slice that was sent
 
     def begin(self) -> int:
@@ -111,7 +95,7 @@ class Replication(Generic[T]):
         return self.number
 
     def lacking(self) -> list[Piece]:
-        """What is sent next: with a slice come its accounts, before it. Of a slice that it has never had, both copies
+        """What is sent next: with a slice come its accounts, before it. Of a slice that it has never had, both images
         are sent: its worker group may go back a step."""
         pieces: list[Piece] = []
         for index in self._in_turn():
@@ -125,17 +109,16 @@ class Replication(Generic[T]):
     def sent(self, pieces: Sequence[Piece]) -> list[T]:
         """The replica has these; returns the replies that may be given now."""
         for piece in pieces:
-            place = piece.part, piece.index
-            self._has[place] = max(piece.number, self._has.get(place, -1))
-        ready = [self._has.get((_SLICES, index), -1) >= number for index, number, _ in self._waiting]
+            self._has[piece.key] = max(piece.number, self._has.get(piece.key, -1))
+        ready = [self._has.get((index, SLICE), -1) >= number for index, number, _ in self._waiting]
         given = [reply for go, (_, _, of) in zip(ready, self._waiting, strict=True) if go for reply in of]
         self._waiting = [each for go, each in zip(ready, self._waiting, strict=True) if not go]
         return given
 
     def after(self, index: int, replies: Sequence[T]) -> Sequence[T]:
         """These replies, if the replica has the slice as it is; none if they wait."""
-        number = self._number(_SLICES, index)
-        if not self.waits or self._has.get((_SLICES, index), -1) >= number:
+        number = self._regions[index, SLICE].number
+        if not self.waits or self._has.get((index, SLICE), -1) >= number:
             return replies
         self._waiting.append((index, number, replies))
         return ()
@@ -146,25 +129,16 @@ class Replication(Generic[T]):
         return [reply for _, _, of in waiting for reply in of]
 
     def _in_turn(self) -> Sequence[int]:
-        indices = list(self._shadows[_SLICES].slices)
+        indices = list(slices_of(self._regions))
         later = [index for index in indices if index > self._last]
         return later + [index for index in indices if index <= self._last]
 
     def _of_slice(self, index: int) -> Iterator[Piece]:
-        of_accounts = [(_ACCOUNTS, account_of(index, side)) for side in SIDES] if len(self._shadows) > 1 else []
-        for part, i in (*of_accounts, (_SLICES, index)):
-            if i in self._shadows[part].slices and self._number(part, i) > self._has.get((part, i), -1):
-                copies = self._shadows[part].slices[i].copies
-                for copy in copies if (part, i) not in self._has else copies[-1:]:
-                    yield Piece.of(part, i, copy)
-
-    def _number(self, part: int, index: int) -> int:
-        return self._shadows[part].slices[index].number
-
-
-def _alike(address: ShadowAddress, room: Callable[[int], bool]) -> Shadow | None:
-    slices = [Slice(index, start, stop, 0, 0) for index, start, stop in address.slices]
-    return Shadow.create(slices, address.states, np.dtype(address.dtype), room)
+        for key in ((index, part) for part in (*SIDES, SLICE) if (index, part) in self._regions):
+            if self._regions[key].number > self._has.get(key, -1):
+                images = self._regions[key].images
+                for image in images if key not in self._has else images[-1:]:
+                    yield Piece.of(key, image)
 
 
 def nbytes_of(pieces: Sequence[Piece]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
-from singa_dask.server.kept import ServerShadow
+from singa_dask.server.kept import SLICE, ServerShadow, slices_of
 from singa_dask.server.replica import Piece, nbytes_of
 from singa_dask.server.server import LEAST_RATE, Server
 
@@ -35,10 +35,10 @@ class Target(Protocol):
     """Where the replica is. Raises OSError where the connection breaks."""
 
     async def open(self, number: int) -> bool:
-        """Make the replica with this number, without copies; whether there is memory for it."""
+        """Make the replica with this number, without images; whether there is memory for it."""
 
     async def write(self, pieces: Sequence[Piece], *, whole: bool) -> Kept:
-        """Have it take copies. whole: from now on it has everything that its server has acknowledged."""
+        """Have it take images. whole: from now on it has everything that its server has acknowledged."""
 
 
 class Replicator:
@@ -114,7 +114,7 @@ class Replicator:
                 return Kept.GONE
         except (OSError, TimeoutError):
             return Kept.GONE
-        slices, wait = len(self._shadow.slices.slices), False
+        slices, wait = len(slices_of(self._shadow.regions)), False
         while True:
             pieces = await self._lacking(wait=wait)
             if pieces is None:  # it must not seem to be whole
@@ -123,7 +123,7 @@ class Replicator:
             kept = await self._send(target, pieces, whole=whole)
             if whole or kept is not Kept.KEPT:
                 return kept
-            slices -= sum(piece.part == 0 for piece in pieces)
+            slices -= sum(piece.key[1] == SLICE for piece in pieces)
             wait = wait or slices <= 0 or not pieces
 
     async def _send(self, target: Target, pieces: Sequence[Piece], *, whole: bool) -> Kept:

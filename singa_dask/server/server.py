@@ -15,6 +15,7 @@ import numpy as np
 
 from singa_dask.job.code_bundle import CodeBundle, unpacked
 from singa_dask.job.job_pb2 import UpdaterProto
+from singa_dask.memory.region import Superseded
 from singa_dask.net.flat import ALIGNMENT, Entry
 from singa_dask.ops import Ops, get_ops
 from singa_dask.ops.arrays import Array
@@ -23,7 +24,6 @@ from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Done, Fresh, Moved, Reply, Request, State, Sync, Update
 from singa_dask.server.protocol import ServerProtocol, SliceProtocol
 from singa_dask.server.replica import Piece, Replication
-from singa_dask.server.shadow import Superseded
 from singa_dask.server.slices import Slice
 from singa_dask.updaters import Updater, make_updater
 

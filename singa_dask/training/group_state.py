@@ -16,6 +16,7 @@ from singa_dask.exchange.portions import Gathered, Holding, holdings, read_all, 
 from singa_dask.exchange.residuals import ResidualState, gather_residuals, share_residuals
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.layers.init import initial_value
+from singa_dask.memory.region import VALUES
 from singa_dask.net import Net
 from singa_dask.ops import Ops
 from singa_dask.server import Stub
@@ -157,26 +158,26 @@ class GroupState:
             return None
         steps = [found.step for found in mine.values() if found.step is not None]
         step = int(comm.all_gather_number(min(steps, default=LATEST)).min())
-        copies = [(s, found.slices.slices[index].at(step)) for found in mine.values() for index, *s in found.pieces]
+        images = [(of, found.slices[of.key].at(step)) for found in mine.values() for of in found.layouts]
         self.outdated = step < least
-        if self.outdated or comm.all_gather_number(sum(copy is None for _, copy in copies)).any():
+        if self.outdated or comm.all_gather_number(sum(image is None for _, image in images)).any():
             return None
         values, own = self._zeros(self._net.flat.size), self._own_on_host()
         states = {name: self._zeros(self._size) for name in self._updater_state}
-        for (start, stop), copy in copies:
-            assert copy is not None
-            if start >= values.size:
-                own[start - values.size : stop - values.size] = copy.values
+        for of, image in images:
+            assert image is not None
+            if of.start >= values.size:
+                own[of.start - values.size : of.stop - values.size] = image.arrays[VALUES]
             else:
-                values[start:stop] = copy.values
+                values[of.start : of.stop] = image.arrays[VALUES]
             for name, state in states.items():
-                state[start:stop] = copy.states[name]
+                state[of.start : of.stop] = image.arrays[name]
         for array in (values, *(state[: values.size] for state in states.values())):
             comm.all_reduce(array)  # what a rank does not bring is zero there
         moving = all_gather_objects(comm, {lost: found.moving(step) for lost, found in mine.items()})
         told = dict(item for each in moving for item in each.items())
         ranks = [told[lost] or {} for lost in range(len(addresses))]
-        own_ledgers = [Note.decode(copy.note).ledger for _, copy in copies if copy is not None]
+        own_ledgers = [Note.decode(image.note).ledger for _, image in images if image is not None]
         ledgers = [ledger for each in all_gather_objects(comm, own_ledgers) for ledger in each]
         self._put(values, own, states, step, reductions_in(ranks[0].get("decisions") or {}), Ledger.joint(ledgers))
         self._restored_step = step

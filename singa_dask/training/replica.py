@@ -18,10 +18,12 @@ from singa_dask.exchange.staging import make_staging
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.context import Metric, Step
+from singa_dask.memory.region import Regions
 from singa_dask.net import Batch, Net
 from singa_dask.net.flat import Entry, GroupLayout
 from singa_dask.ops import Ops
-from singa_dask.server import Keeper, Link, LocalLink, Server, Shadow, Slice, Stub
+from singa_dask.server import Keeper, Link, LocalLink, Server, Slice, Stub
+from singa_dask.server.kept import SLICE, layout_of
 from singa_dask.training.group_state import GroupState
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import form_shared_parameters, parameter_partition, server_plan, suits_sharing
@@ -56,7 +58,7 @@ class Replica:
         *,
         threaded: bool,
         in_process_servers: bool,
-        shadow: Shadow | None = None,
+        regions: Regions | None = None,
         holder: Holder | None = None,
         data: Mapping[str, str] | None = None,
     ) -> None:
@@ -85,9 +87,9 @@ class Replica:
         carries = self.algorithm.carries
         self.group_state = GroupState(job, comm, self.net, self.stages, carries=carries, data=data or {})
         self.shadow: RankShadow | None = None
-        if shadow is not None and holder is not None:
+        if regions is not None and holder is not None:
             self.shadow = RankShadow(
-                comm, shadow, holder, self.group_state.fingerprint, every_step=self.group_state.moves
+                comm, regions, holder, self.group_state.fingerprint, every_step=self.group_state.moves
             )
         entries, ahead = self.net.flat.entries, exchange.comm.goes_on
         self.pipeline = GradientPipeline(self.executor, exchange.buckets, entries, ahead=ahead)
@@ -136,9 +138,10 @@ class Replica:
                 frozen=flat.places(lambda entry: scaled(entry, job.updater).lr_scale == 0 and not entry.statistic),
             )
         states = states_of(job.updater)
-        shadow = None
+        regions = None
         if holder is not None and links is None and ops.device == "cpu":
-            shadow = Shadow.create(slices, states, flat.values.dtype, room)
+            of_slices = [layout_of((s.index, SLICE), s.start, s.stop, states, flat.values.dtype) for s in slices]
+            regions = Regions.create(of_slices, room)
         stub = {"behind": int(topology.one_behind), "codec": codec, "exactly": _exactly(slices, entries), **stub}
         return cls(
             job,
@@ -146,10 +149,10 @@ class Replica:
             device_comm,
             nets,
             exchange,
-            Stub(slices, _in_process(job, ops, entries, slices, shadow) if links is None else links, **stub),
+            Stub(slices, _in_process(job, ops, entries, slices, regions) if links is None else links, **stub),
             threaded=comm.size > 1 and not one_machine and (len(cut.buckets) > 1 or nets[Phase.kTrain].partitioned),
             in_process_servers=links is None,
-            shadow=shadow,
+            regions=regions,
             holder=holder,
             data=data,
         )
@@ -208,12 +211,12 @@ class Replica:
 
 
 def _in_process(
-    job: JobProto, ops: Ops, entries: tuple[Entry, ...], slices: tuple[Slice, ...], shadow: Shadow | None
+    job: JobProto, ops: Ops, entries: tuple[Entry, ...], slices: tuple[Slice, ...], regions: Regions | None
 ) -> dict[int, Link]:
     """Links to a server in this process, which works on the worker's parameters in place. It is all servers whose
     slices the worker has."""
     plan = server_plan(job, entries, slices)
-    keepers = {} if shadow is None else {index: Keeper(of) for index, of in shadow.slices.items()}
+    keepers = {} if regions is None else Keeper.all_of(regions)
     link = LocalLink(Server(plan.protocol(ops, copy=False, keepers=keepers), live=True))
     return {s.server: link for s in slices}
 

@@ -1,6 +1,6 @@
 """What a rank leaves in memory that outlives its process, for the ranks that go on from there.
 
-Besides the shadows of its slices this is its *moving state*: what recurrent layers carry, residuals of codecs, and
+Besides the regions of its slices this is its *moving state*: what recurrent layers carry, residuals of codecs, and
 what evaluations have decided.
 """
 
@@ -16,9 +16,10 @@ import numpy as np
 
 from singa_dask.comm.communicator import Communicator, part_of
 from singa_dask.comm.shared_memory import MemoryAddress
-from singa_dask.server import Shadow, ShadowAddress, Slice
+from singa_dask.memory.region import ImageLayout, Regions, RegionsAddress
 
 LATEST = 1 << 62  # more than any number of steps
+_MOVING, _BYTES = (0, "moving"), "bytes"
 _SPARE = 1 << 16  # bytes
 
 
@@ -33,9 +34,9 @@ class RankAddress:
     net: int
     rank: int
     size: int
-    slices: ShadowAddress
+    slices: RegionsAddress
     every_step: bool
-    moving: ShadowAddress | None = None
+    moving: RegionsAddress | None = None
 
     @property
     def memories(self) -> tuple[MemoryAddress, ...]:
@@ -60,9 +61,9 @@ class Holder(Protocol):
 class RankShadow:
     """The shadow of a rank. net, every_step: see RankAddress."""
 
-    def __init__(self, comm: Communicator, slices: Shadow, holder: Holder, net: int, *, every_step: bool) -> None:
+    def __init__(self, comm: Communicator, slices: Regions, holder: Holder, net: int, *, every_step: bool) -> None:
         self._comm, self.slices, self._holder, self._net, self._every_step = comm, slices, holder, net, every_step
-        self._moving: Shadow | None = None
+        self._moving: Regions | None = None
         self._also: str | None = None  # once it is held
 
     @property
@@ -92,8 +93,8 @@ class RankShadow:
         self.slices.pace.seconds += time.perf_counter() - began
 
     def _save_moving(self, step: int, data: np.ndarray) -> None:
-        if self._moving is None or data.size > self._moving.address.slices[0][2]:
-            moving = Shadow.create([Slice(0, 0, 2 * data.size + _SPARE, 0, 0)], (), np.uint8)
+        if self._moving is None or data.size > self._moving.address.layouts[0].size:
+            moving = Regions.create([ImageLayout(_MOVING, 0, 2 * data.size + _SPARE, (_BYTES,), "uint8")])
             if moving is None:
                 return
             self._moving = moving
@@ -105,34 +106,34 @@ class RankShadow:
 
     def _save(self, step: int, data: np.ndarray) -> None:
         assert self._moving is not None
-        self._moving.slices[0].save(step, data, {}, data.size.to_bytes(8, "little"))
+        self._moving[_MOVING].save(step, {_BYTES: data}, data.size.to_bytes(8, "little"))
 
 
 class LeftBehind:
     """The shadow of a lost rank, as a successor sees it."""
 
-    def __init__(self, address: RankAddress, slices: Shadow, moving: Shadow | None) -> None:
+    def __init__(self, address: RankAddress, slices: Regions, moving: Regions | None) -> None:
         self.address, self.slices, self._moving = address, slices, moving
 
     @classmethod
     def open(cls, address: RankAddress) -> LeftBehind | None:
         """None if the shadow is on another machine, or gone."""
-        slices = Shadow.open(address.slices)
-        moving = None if address.moving is None else Shadow.open(address.moving)
+        slices = Regions.open(address.slices)
+        moving = None if address.moving is None else Regions.open(address.moving)
         if slices is None or (moving is None and address.moving is not None):
             return None
         return cls(address, slices, moving)
 
     @property
-    def pieces(self) -> tuple[tuple[int, int, int], ...]:
-        """Its slices: (index, start, stop), as the lost rank counted elements."""
-        return self.address.slices.slices
+    def layouts(self) -> tuple[ImageLayout, ...]:
+        """Of the images of its slices."""
+        return self.address.slices.layouts
 
     @property
     def step(self) -> int | None:
         """The newest step after which everything is here; None if something was never saved, LATEST if there is
         nothing: the rank had no slice."""
-        steps = [self.slices.version] if self.pieces else []
+        steps = [self.slices.version] if self.layouts else []
         if self.address.every_step:
             steps.append(None if self._moving is None else self._moving.version)
         return None if None in steps else min((step for step in steps if step is not None), default=LATEST)
@@ -141,11 +142,11 @@ class LeftBehind:
         """The moving state after `step` steps; None if there is none."""
         if self._moving is None:
             return None
-        saved = self._moving.slices[0]
-        copy = saved.at(step) if self.address.every_step else saved.newest
-        if copy is None:
+        saved = self._moving[_MOVING]
+        image = saved.at(step) if self.address.every_step else saved.newest
+        if image is None:
             return None
-        return pickle.loads(copy.values[: int.from_bytes(copy.note, "little")].tobytes())
+        return pickle.loads(image.arrays[_BYTES][: int.from_bytes(image.note, "little")].tobytes())
 
 
 def all_gather_objects(comm: Communicator, own: Any) -> list[Any]:

@@ -21,11 +21,11 @@ from singa_dask.job import active_phases
 from singa_dask.job.code_bundle import CodeBundle, unpacked
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.context import Metric
+from singa_dask.memory.region import Pace
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
 from singa_dask.ops.blas import blas_threads
 from singa_dask.server import Link
-from singa_dask.server.shadow import Pace
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.decisions import Decisions, Verdict
 from singa_dask.training.feed import Feed, data_key

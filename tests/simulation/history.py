@@ -20,8 +20,9 @@ from simulation.network import Network
 from simulation.run import Run
 from singa_dask.cluster import deposits, exits, formation, group, held, leases, rank, remote, replicas, workers
 from singa_dask.job import ClusterTopology
+from singa_dask.memory import region
 from singa_dask.ops import Ops
-from singa_dask.server import actor, link, protocol, server, shadow, stub
+from singa_dask.server import actor, link, protocol, server, stub
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch, servers, supervisor
 from singa_dask.training import memory_checkpoints, shadows
@@ -241,7 +242,7 @@ class History:
                     "this_node": lambda: self.cluster.here.host,
                 },
             ),
-            (shadow, {"Memory": SimulatedMemory, "_NOTE": 4096}),
+            (region, {"Memory": SimulatedMemory, "_NOTE": 4096}),
             (deposits, {"Memory": SimulatedMemory}),
             (replicas, {"asyncio": SIMULATED_ASYNCIO, "time": self.clock, "check_listening": _nothing}),
             (memory_checkpoints, {"time": self.clock}),

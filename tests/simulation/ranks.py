@@ -16,6 +16,7 @@ from singa_dask.cluster import leases
 from singa_dask.cluster.bootstrap import MpiReport
 from singa_dask.cluster.rank import RankTask
 from singa_dask.errors import ClusterError
+from singa_dask.memory.region import VALUES
 from singa_dask.training.shadows import RankShadow
 from singa_dask.training.worker import WorkerPlan
 
@@ -77,10 +78,10 @@ class Rank:
 
 
 def _tear(shadow: RankShadow) -> None:
-    """The process dies while it writes the older of two copies."""
-    for of_slice in shadow.slices.slices.values():
-        older = min(of_slice._copies, key=lambda copy: copy.number)
-        older.head[0], older.values[...] = -1, np.nan
+    """The process dies while it writes the older of two images."""
+    for region in shadow.slices.values():
+        older = min(region._images, key=lambda image: image.number)
+        older.head[0], older.arrays[VALUES][...] = -1, np.nan
 
 
 @dataclass(eq=False)

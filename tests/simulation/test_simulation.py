@@ -15,12 +15,12 @@ from simulation.batch import failed, seed_of_tree
 from simulation.faults import KNOWN, TOPOLOGIES, Fault, Scenario, scenario
 from simulation.shrink import broken, play, shrunk
 from singa_dask.cluster import held, replicas
+from singa_dask.memory.region import Region
 from singa_dask.server import Keeper, Partition, Stub
 from singa_dask.server.messages import State
 from singa_dask.server.neighbours import Account
 from singa_dask.server.protocol import SliceProtocol
 from singa_dask.server.replica import Replication
-from singa_dask.server.shadow import SliceShadow
 from singa_dask.supervision.events import Inherited
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members
@@ -202,7 +202,7 @@ REPLACED = {
     "the_last_exchange_is_left_out": (Servers, "flush", lambda self: None),
     "processes_in_use_are_free": (Processes, "free", lambda self, there, members: list(there)),
     "nobody_has_the_slices_of_workers_that_are_missing": (Partition, "dealt_to", lambda self, workers: self),
-    "memory_is_of_different_steps": (SliceShadow, "at", lambda self, version: self.newest),
+    "memory_is_of_different_steps": (Region, "at", lambda self, version: self.newest),
     "nobody_waits_for_nannies": (Processes, "coming", lambda *_: set()),
     "updates_are_acknowledged_before_the_replica_has_them": (
         Replication,

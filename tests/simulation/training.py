@@ -23,9 +23,11 @@ from singa_dask.cluster.deposits import Deposit, Depositor
 from singa_dask.cluster.group import REGROUP
 from singa_dask.cluster.held import CHECKPOINT, NannyHolder
 from singa_dask.errors import ClusterError, CommTimeout
+from singa_dask.memory.region import VALUES, Regions
 from singa_dask.ops import Ops
-from singa_dask.server import ActorLink, Address, Keeper, Link, LocalLink, Server, Shadow, Slice, Stub
+from singa_dask.server import ActorLink, Address, Keeper, Link, LocalLink, Server, Slice, Stub
 from singa_dask.server.clocks import Note
+from singa_dask.server.kept import SLICE, layout_of
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Fresh, Reply, Request, Update
 from singa_dask.training.dask_task import BACK, SERVERS_S
@@ -162,13 +164,14 @@ class Training:
         self.cluster.here = process
         owner = self.meeting.topic, f"worker group {self.plan.number}", self.plan.generation
         holder = NannyHolder.of(process, *owner, orphan_s=ORPHAN_S)
-        shadow = None if holder is None else Shadow.create(slices, (), np.float32)
-        if holder is not None and shadow is not None:
+        of_slices = [layout_of((s.index, SLICE), s.start, s.stop, (), np.float32) for s in slices]
+        regions = None if holder is None else Regions.create(of_slices)
+        if holder is not None and regions is not None:
             comm: Any = SimpleNamespace(rank=rank.task.rank, size=self.meeting.size, places=self._places)
-            rank.shadow = RankShadow(comm, shadow, holder, 0, every_step=False)
+            rank.shadow = RankShadow(comm, regions, holder, 0, every_step=False)
         run.history.making = process, lambda: Counting(self.lineage, key)
         plan = server_plan(run.prepared.job, run.prepared.layout.entries, tuple(slices))
-        keepers = {} if shadow is None else {index: Keeper(of) for index, of in shadow.slices.items()}
+        keepers = {} if regions is None else Keeper.all_of(regions)
         server = Server(plan.protocol(Ops(), copy=False, keepers=keepers), live=True)
         return {s.server: _Watched(LocalLink(server), self.lineage, lambda: key, self.cut.slices) for s in slices}
 
@@ -187,13 +190,13 @@ class Training:
         if not found or len(found) < len(addresses):
             return False
         step = min(left.step for left in found if left.step is not None)
-        copies = [(piece, left.slices.slices[piece[0]].at(step)) for left in found for piece in left.pieces]
-        if step < self.plan.first or any(copy is None for _, copy in copies):
+        images = [(of, left.slices[of.key].at(step)) for left in found for of in left.layouts]
+        if step < self.plan.first or any(image is None for _, image in images):
             return False
         ledgers = []
-        for (_, start, stop), copy in copies:
-            self.values[start:stop] = copy.values
-            ledgers.append(Note.decode(copy.note).ledger)
+        for of, image in images:
+            self.values[of.start : of.stop] = image.arrays[VALUES]
+            ledgers.append(Note.decode(image.note).ledger)
         self.ledger, self.first = Ledger.joint(ledgers), step
         return True
 

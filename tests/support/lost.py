@@ -63,7 +63,7 @@ class Replicated(Lost):
 
     def successor(self) -> Replicated:
         """One that goes on from the replica, after the loss of the server and of its memory."""
-        memories, before, after = [of.memory.address for of in self.replica.shadows], self.shadow.described, copy(self)
+        memories, before, after = [of.address for of in self.replica.memories], self.shadow.described, copy(self)
         after.make(before.opened, before.moved(memories, "another nanny"))
         return after
 

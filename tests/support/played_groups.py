@@ -10,7 +10,8 @@ from singa_dask.cluster import GroupFailed, RankFailure, WorkerInfo
 from singa_dask.cluster.deposits import Deposit
 from singa_dask.comm.shared_memory import MemoryAddress
 from singa_dask.errors import ClusterError
-from singa_dask.server import KeptServer, ShadowAddress
+from singa_dask.memory.region import RegionsAddress
+from singa_dask.server import KeptServer
 from singa_dask.training.checkpoint import Found
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def found(step: int, *deposits: Deposit) -> Found:
 
 def left_by(group: int, generation: int, *replicas: int) -> dict[str, tuple[KeptServer, ...]]:
     """What the servers of a group have left, each in its own memory (0) or in this replica."""
-    address = ShadowAddress(MemoryAddress(0, 0, 0, 0), (), (), "")
+    address = RegionsAddress(MemoryAddress(0, 0, 0, 0), ())
     size = len(replicas)
     kept = (KeptServer(rank, size, generation, address, replica=of) for rank, of in enumerate(replicas))
     return {f"server group {group}": tuple(kept)}

@@ -25,6 +25,7 @@ ROOMS = [
     ["algorithms"],
     ["updaters"],
     ["comm"],
+    ["memory"],
     ["exchange"],
     ["server"],
     ["data"],

@@ -16,7 +16,8 @@ from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.held import CHECKPOINT, let_go, memory_of
 from singa_dask.cluster.replicas import NannyReplica
 from singa_dask.comm.shared_memory import Memory
-from singa_dask.server import KeptServer, ShadowAddress
+from singa_dask.memory.region import RegionsAddress
+from singa_dask.server import KeptServer
 from singa_dask.server.kept import read_kept
 from singa_dask.server.messages import Put
 from singa_dask.server.replicator import Kept
@@ -34,7 +35,7 @@ class Machines:
     def hold(self, run, generation=1, group=0, ranks=(0, 1), *, settled=True, also="", orphan_s=60.0):
         for rank in ranks:
             memory = Memory.create(64)
-            described = KeptServer(rank, 2, generation, ShadowAddress(memory.address, (), (), ""))
+            described = KeptServer(rank, 2, generation, RegionsAddress(memory.address, ()))
             holder = self.nannies.holder(self.places[rank], run, f"server group {group}", generation, orphan_s)
             assert holder.hold(described, only=settled, also=also)
 
@@ -125,7 +126,7 @@ def test_former_generations_stay_until_all_processes_of_the_group_have_theirs(ma
 
 def test_memory_that_is_gone_is_not_held(machines):
     memory = Memory.create(64)
-    described = KeptServer(0, 1, 1, ShadowAddress(memory.address, (), (), ""))
+    described = KeptServer(0, 1, 1, RegionsAddress(memory.address, ()))
     del memory
     assert not machines.nannies.holder(machines.places[0], FIRST, "server group 0").hold(described)
     assert machines.held() == []
@@ -166,8 +167,8 @@ def test_a_replica_is_found_once_it_is_whole(nannies, far):
     assert nannies.found(REPLICATED).groups == {}
     assert target.write() is Kept.KEPT
     (kept,) = nannies.found(REPLICATED).groups[GROUP]
-    assert kept == replace(target.made.shadow.described, slices=kept.slices, holder=far, replica=1)
-    assert (read_kept(kept)[0].values == -1).all()
+    assert kept == replace(target.made.shadow.described, regions=kept.regions, holder=far, replica=1)
+    assert (read_kept(kept)[0].arrays[""] == -1).all()
     assert target.write() is Kept.SUPERSEDED
 
 

@@ -174,7 +174,7 @@ def test_a_server_that_dies_while_it_saves_an_account_leaves_the_one_before(monk
     left.ask(update(0, 0))
     exchange(left, right, ())
     left.ask(update(0, 1))
-    shadow = left.protocol.slices[0].keeper._values
+    shadow = left.protocol.slices[0].keeper._slice
     monkeypatch.setattr(shadow, "save", lambda *args: 1 / 0)  # the account is saved, the slice is not
     with pytest.raises(ZeroDivisionError):
         left.server.begin_sync(0, force=True)

@@ -148,7 +148,7 @@ async def test_a_replica_is_filled_while_updates_go_on(server, sender, place, lo
     other.held.set()
     await filling
     assert other.whole and other.number == 2
-    assert (other.replica.shadows[0].slices[0].newest.values == -2).all()
+    assert (other.replica.regions[0, ""].newest.arrays[""] == -2).all()
 
 
 @played
@@ -177,7 +177,7 @@ async def test_a_server_that_is_closed_leaves_no_replica_that_seems_to_be_whole(
 
 @played
 async def test_a_fault_of_a_message_is_a_loss(server, sender, place, lost):
-    place.replica.shadows = ()
+    place.replica.regions = {}
     reply = server.server.call(update(0, 0))
     await until(lambda: lost)
     assert lost[0] == (1, True) and not reply.done()

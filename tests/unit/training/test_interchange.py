@@ -267,8 +267,8 @@ def test_split_layers_cannot_be_divided_anew():
 
 def forget(replica, version):
     """The rank was killed before, or while, it made this version: no copy of it is whole."""
-    for slice_shadow in replica.shadow.slices.slices.values():
-        for copy in slice_shadow._copies:
+    for region in replica.shadow.slices.values():
+        for copy in region._images:
             if copy.version == version:
                 copy.head[0] = -1
 
@@ -283,7 +283,7 @@ def test_ranks_that_were_lost_in_the_midst_of_a_step_go_back_to_its_start(late):
 
 def test_a_rank_without_slices_leaves_nothing_and_lacks_nothing():
     replicas, left = left_by(job_of("rows", servers=1), "rows")
-    assert left[0].slices.slices and not left[1].slices.slices
+    assert left[0].slices.layouts and not left[1].slices.layouts
     assert_alike(ended("rows", left, servers=1), saved_after("rows", STEPS), **CLOSE)
     assert replicas
 

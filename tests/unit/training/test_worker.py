@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 from support import nccl_on_cpu
 from support.topologies import run_topology
@@ -16,8 +15,7 @@ from support.trained import assert_alike, saved_at, train_group, write_points
 from singa_dask.comm.threads import run_threads
 from singa_dask.errors import ClusterError, DataError, SingaError, TrainingError
 from singa_dask.job import Job
-from singa_dask.server import Shadow, Slice
-from singa_dask.server.shadow import Pace
+from singa_dask.memory.region import ImageLayout, Pace, Regions
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import worker
 from singa_dask.training.group_state import GroupState
@@ -71,7 +69,7 @@ def test_a_group_leaves_to_grow_after_a_step_that_is_in_memory(prepared, tmp_pat
 
 
 def test_memory_that_cannot_be_read_is_named(prepared, tmp_path):
-    of_another_net = Shadow.create([Slice(0, 0, 8, 0, 0)], (), np.float32)
+    of_another_net = Regions.create([ImageLayout((0, ""), 0, 8)])
     left = (RankAddress(7, 0, 1, of_another_net.address, every_step=False, moving=None),)
     _, events = run(prepared("train_steps=1"), tmp_path / "run", left=left)
     (said,) = [event for event in events if event["kind"] == "unsaved"]
@@ -272,5 +270,5 @@ def test_copies_of_the_state_take_a_small_share_of_the_time(prepared, tmp_path, 
 
     with ThreadPoolExecutor(3) as pool:
         run_threads(3, rank, pool)
-    steps = {found.step for found in left.values() if found.pieces}
+    steps = {found.step for found in left.values() if found.layouts}
     assert len(steps) == 1 and (steps.pop() < 40) == late

@@ -1,0 +1,219 @@
+"""Regions: memory that outlives a process, to which images of its state are written.
+
+A region has two images, which are written in turns. So whenever the process is killed, one of them is whole: the state
+after the last update, or after the one before.
+
+A successor fences the regions before it reads them. A process that lives all the same then saves nothing any more, and
+so acknowledges nothing that its successor does not know.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from singa_dask.comm.shared_memory import Memory, MemoryAddress
+from singa_dask.errors import ClusterError
+
+Array = np.ndarray
+Key: TypeAlias = tuple[int, str]  # of an image among those of its process: the index of a slice, and what of it
+VALUES = ""  # the name of the parameters among the arrays of an image; all other names are the updater's
+_LINE = 64  # bytes of a cache line
+_NOTE = 1 << 16  # bytes, with their number in front
+_NEVER = -1
+
+
+class Superseded(ClusterError):
+    """Another process continues from what this one has saved."""
+
+
+@dataclass(frozen=True)
+class ImageLayout:
+    """The arrays of an image, by name: elements [start, stop) of each, as its process counts them."""
+
+    key: Key
+    start: int
+    stop: int
+    arrays: tuple[str, ...] = (VALUES,)
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        """Elements of an array."""
+        return self.stop - self.start
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return _LINE + _NOTE + len(self.arrays) * _lines(self.size * np.dtype(self.dtype).itemsize)
+
+
+@dataclass
+class Image:
+    """State after `version` updates, and a note. number: of the image in its region, growing; _NEVER while it is being
+    written."""
+
+    head: Array  # number, version, whether a successor has fenced it
+    note_memory: Array
+    arrays: dict[str, Array]
+
+    @classmethod
+    def at(cls, memory: Memory, offset: int, layout: ImageLayout) -> Image:
+        """The image of this layout that begins at a byte of a memory."""
+        head = memory.array(np.int64, 3, offset)
+        note_memory = memory.array(np.uint8, _NOTE, offset + _LINE)
+        dtype, offset = np.dtype(layout.dtype), offset + _LINE + _NOTE
+        each = _lines(layout.size * dtype.itemsize)
+        arrays = {name: memory.array(dtype, layout.size, offset + i * each) for i, name in enumerate(layout.arrays)}
+        return cls(head, note_memory, arrays)
+
+    @property
+    def number(self) -> int:
+        return int(self.head[0])
+
+    @property
+    def version(self) -> int:
+        return int(self.head[1])
+
+    @property
+    def note(self) -> bytes:
+        size = int(self.note_memory[:8].view(np.int64)[0])
+        return self.note_memory[8 : 8 + size].tobytes()
+
+
+@dataclass
+class Pace:
+    """How often a process saves. every: updates from one image to the next; seconds: of copying so far."""
+
+    every: int = 1
+    seconds: float = 0.0
+
+
+class Region:
+    """Two images of the same state, as its process and a successor of it see them."""
+
+    def __init__(self, images: Sequence[Image], pace: Pace) -> None:
+        self._images, self._pace = tuple(images), pace
+
+    def save(self, version: int, arrays: Mapping[str, Array], note: bytes = b"") -> None:
+        """Save the state after `version` updates, if an image is due.
+
+        arrays: the first elements of each, if not all. note: what a successor must know besides, at most 65,528 bytes.
+        Raises Superseded if a successor reads the region.
+        """
+        if not self.due(version):
+            return
+        began = time.perf_counter()
+        older, newer = sorted(self._images, key=lambda image: image.number)
+        if len(note) > _NOTE - 8:
+            raise ValueError(f"a note has at most {_NOTE - 8} bytes. Received: {len(note)}.")
+        older.head[0] = _NEVER
+        for name, array in arrays.items():
+            older.arrays[name][: array.size] = array
+        older.note_memory[:8].view(np.int64)[0] = len(note)
+        older.note_memory[8 : 8 + len(note)] = np.frombuffer(note, np.uint8)
+        older.head[1] = version
+        older.head[0] = newer.number + 1
+        self._pace.seconds += time.perf_counter() - began
+        if self.fenced:
+            raise Superseded("a successor of this process continues from what it has saved")
+
+    def due(self, version: int) -> bool:
+        """Whether an image is made after so many updates."""
+        return version % self._pace.every == 0
+
+    def fence(self) -> None:
+        """Have the process that saves here be superseded."""
+        for image in self._images:
+            image.head[2] = 1
+
+    @property
+    def fenced(self) -> bool:
+        """Whether a successor reads the region."""
+        return any(image.head[2] for image in self._images)
+
+    @property
+    def number(self) -> int:
+        """Of the image that was made last; -1 before the first."""
+        return max(image.number for image in self._images)
+
+    @property
+    def images(self) -> list[Image]:
+        """The images that are whole, the older one first."""
+        return sorted((image for image in self._images if image.number > _NEVER), key=lambda image: image.number)
+
+    @property
+    def newest(self) -> Image | None:
+        """The image that was made last, once there is one."""
+        return next(reversed(self.images), None)
+
+    def at(self, version: int) -> Image | None:
+        """The state after `version` updates, if it is still here."""
+        return next((image for image in reversed(self.images) if image.version == version), None)
+
+
+@dataclass(frozen=True)
+class RegionsAddress:
+    """Where other processes find the regions of a process, in their order in memory."""
+
+    memory: MemoryAddress
+    layouts: tuple[ImageLayout, ...]
+
+
+class Regions(Mapping[Key, Region]):
+    """The regions of a process in one Memory, by the key of their images."""
+
+    def __init__(self, memory: Memory, address: RegionsAddress) -> None:
+        self.memory, self.address, self.pace = memory, address, Pace()
+        self._regions, offset = dict[Key, Region](), 0
+        for layout in address.layouts:
+            places = offset, offset + layout.nbytes
+            self._regions[layout.key] = Region([Image.at(memory, place, layout) for place in places], self.pace)
+            offset += 2 * layout.nbytes
+
+    @classmethod
+    def create(
+        cls, layouts: Sequence[ImageLayout], room: Callable[[int], bool] = lambda nbytes: True
+    ) -> Regions | None:
+        """Regions without images; None where the system has no memory for them.
+
+        room: whether there is memory for so many bytes.
+        """
+        nbytes = 2 * sum(layout.nbytes for layout in layouts)
+        memory = Memory.create(nbytes) if room(nbytes) else None
+        if memory is None:
+            return None
+        made = cls(memory, RegionsAddress(memory.address, tuple(layouts)))
+        for region in made.values():
+            for image in region._images:
+                image.head[:2] = _NEVER
+        return made
+
+    @classmethod
+    def open(cls, address: RegionsAddress) -> Regions | None:
+        """The regions of another process; None if they are on another machine, or gone."""
+        memory = Memory.open(address.memory)
+        return None if memory is None else cls(memory, address)
+
+    def __getitem__(self, key: Key) -> Region:
+        return self._regions[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._regions)
+
+    def __len__(self) -> int:
+        return len(self._regions)
+
+    @property
+    def version(self) -> int | None:
+        """The number of updates after which every region has an image; None if one has none."""
+        newest = [region.newest for region in self.values()]
+        return None if None in newest else min((image.version for image in newest if image is not None), default=None)
+
+
+def _lines(size: int) -> int:
+    return -(-size // _LINE) * _LINE
