@@ -78,8 +78,9 @@ def stacked(x: Any, what: str, names: Sequence[str] = ()) -> Any:
     return x[list(arrays)].to_dataarray(VARIABLE).transpose(*first, VARIABLE)
 
 
-def labels_of(array: Any, variables: Sequence[str] = ()) -> Labels:
-    """Those of a DataArray."""
+def labels_of(array: Any) -> Labels:
+    """Those of a DataArray, which may be a Dataset that was `stacked`."""
+    variables = array[VARIABLE].values.tolist() if VARIABLE in array.coords else ()
     coords = {name: array.coords[name] for name in array.dims[1:] if name in array.coords}
     name = None if array.name is None else str(array.name)
     return Labels(tuple(array.dims), coords, name, tuple(variables))

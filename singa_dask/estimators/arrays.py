@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import _check_sample_weight
 
 from singa_dask.data.columns import Channels, Column, Role, guess_channels
-from singa_dask.data.containers import is_lazy, is_table
+from singa_dask.data.containers import dense, is_lazy, is_table, native
+
+MISSING = "Input y has missing labels. Leave out these samples."
 
 
 def rows_of(x: Any) -> int:
@@ -25,6 +28,31 @@ def _length(block: np.ndarray) -> np.ndarray:
     return np.array([len(block)])
 
 
+def check_numbers(values: Any, what: str) -> None:
+    """Raise ValueError that names the first text or date in an array, or in nested lists."""
+    array = values if hasattr(values, "dtype") else np.asarray(values)
+    kind, hint = array.dtype.kind, "Convert it to numbers."
+    if what == "X":
+        hint = "Give a DataFrame: its columns of texts become categories, and those of dates days."
+    if kind in "mM":
+        raise ValueError(f"{what} holds {array.dtype}, and must hold numbers. {hint}")
+    for place, value in np.ndenumerate(np.asarray(array)) if kind in "OUST" else ():
+        if isinstance(value, str | bytes):
+            raise ValueError(f"{what}{list(place)} is the text {str(value)!r}, and must be a number. {hint}")
+
+
+def weights_of(weight: Any, answers: Any, *, scaled: bool) -> Any:
+    """The weights of samples with these answers. scaled: so that their mean is 1. Raises ValueError."""
+    weight = dense(native(weight))
+    if not is_lazy(answers):
+        weight = _check_sample_weight(weight, answers, ensure_non_negative=True)
+    mean: Any = weight.mean() if scaled else 1.0
+    mean = float(mean.compute() if is_lazy(mean) else mean)
+    if not mean:
+        raise ValueError("sample_weight must have at least one non-zero number.")
+    return weight / mean
+
+
 def unique(y: Any) -> np.ndarray:
     """The different values of y, sorted. Raises ValueError if labels are missing."""
     if not is_lazy(y):
@@ -38,7 +66,7 @@ def unique(y: Any) -> np.ndarray:
         found = np.asarray(array.unique(y).compute())
         missing = found.dtype.kind == "f" and bool(np.isnan(found).any())
     if missing:
-        raise ValueError("Input y has missing labels. Leave out these samples.")
+        raise ValueError(MISSING)
     return np.unique(found)
 
 

@@ -6,20 +6,19 @@ import math
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import Tags, check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from singa_dask.data.columns import Column, stored_dtype
 from singa_dask.data.containers import dense, is_lazy, is_table, native
 from singa_dask.data.labelled import (
-    VARIABLE,
     Labels,
     as_table,
     dims_of,
@@ -32,18 +31,18 @@ from singa_dask.data.labelled import (
 )
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.manifest_reader import read_description
-from singa_dask.errors import ConfigError, Problem, nearest
-from singa_dask.estimators.arrays import feature_column, rows_of
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.estimators.arrays import check_numbers, feature_column, rows_of, weights_of
 from singa_dask.estimators.nets import layers_for
 from singa_dask.estimators.sequences import LENGTH, Padded, is_ragged
 from singa_dask.estimators.windows import Windows, check_order, index_of
 from singa_dask.inference.evaluate import load_model
 from singa_dask.inference.model import Model
+from singa_dask.inference.predicting import arrays_of
 from singa_dask.job import Job, runs_in
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase, StoreProto
 from singa_dask.job.layer_types import SOURCES, type_name
-from singa_dask.job.outputs import outputs_for_classes
 from singa_dask.job.topology import cluster_message
 from singa_dask.layers import EuclideanLoss, LossLayer, RecordInput, SoftmaxLoss, layer_class
 from singa_dask.layers.module import Module
@@ -83,67 +82,34 @@ class Examples:
         return feature_column(self.x)
 
 
+@dataclass(eq=False, repr=False)
 class Estimator(BaseEstimator):
     """A net with the interface of scikit-learn. Subclasses say what y is.
 
     Parameters: see Classifier.
     """
 
-    model_: Model
-    _windows: Windows | None
-    _index: Any
-    _labels: tuple[Labels | None, ...]
-    _ragged: bool = False
-    _dtype: Any = np.float32
-    """In which the model predicts."""
+    net: Any = None
+    _: KW_ONLY
+    epochs: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    updater: Any = None
+    validation: Any = None
+    transform: Any = None
+    patience: int | None = None
+    normalise: bool = True
+    missing: Any = "error"
+    random_state: Any = None
+    workspace: str | Path | None = None
+    callbacks: Any = ()
+    client: Any = None
+    cluster: Any = None
+    verbose: bool = False
 
-    def __init__(
-        self,
-        net: Any = None,
-        *,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        updater: Any = None,
-        validation: Any = None,
-        transform: Any = None,
-        patience: int | None = None,
-        normalise: bool = True,
-        missing: Any = "error",
-        random_state: Any = None,
-        workspace: str | Path | None = None,
-        callbacks: Any = (),
-        client: Any = None,
-        cluster: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.net = net
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.updater = updater
-        self.validation = validation
-        self.transform = transform
-        self.patience = patience
-        self.normalise = normalise
-        self.missing = missing
-        self.random_state = random_state
-        self.workspace = workspace
-        self.callbacks = callbacks
-        self.client = client
-        self.cluster = cluster
-        self.verbose = verbose
-
-    @property
-    def transform(self) -> Any:
-        """As given. Without one there is no such attribute: scikit-learn takes what has one for a transformer."""
-        if (given := vars(self)["transform"]) is None:
-            raise AttributeError("transform is not given")
-        return given
-
-    @transform.setter
-    def transform(self, given: Any) -> None:
-        self.__dict__["transform"] = given
+    classifies: ClassVar[bool]
+    in_float64: ClassVar[bool] = False
+    """Whether the model predicts in float64."""
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters by name. deep: also those of parameters that have some, such as an updater's."""
@@ -161,16 +127,20 @@ class Estimator(BaseEstimator):
 
     # What subclasses implement
 
-    def _checked_answers(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
-        """NumPy arrays of features and of labels or targets, checked as scikit-learn does."""
+    def _checked_answers(self, y: Any) -> Any:
+        """A NumPy array of labels or targets that are not those of Dask, checked as scikit-learn does."""
+        raise NotImplementedError
+
+    def _describe_answers(self, y: Any, classes: Any) -> None:
+        """Keep what later calls need to know of y, and of the `classes` of partial_fit."""
         raise NotImplementedError
 
     def _answers(self, y: Any) -> Any:
         """What the shards hold of y: class numbers or targets."""
-        raise NotImplementedError
+        return y
 
-    def _outputs(self, y: Any) -> tuple[int, bool]:
-        """Outputs of the net, and whether they are classes."""
+    def _outputs(self) -> int:
+        """Outputs of a net for y."""
         raise NotImplementedError
 
     def _set_loss(self, proto: JobProto, y: Any) -> None:
@@ -182,8 +152,15 @@ class Estimator(BaseEstimator):
 
     # Training
 
-    def _train(self, examples: Examples, validation: Any, *, epochs: int | None = None, goes_on: bool = False) -> Self:
-        """Fit to these examples. epochs: instead of the parameter's. goes_on: from the parameters of the model."""
+    def _fit(
+        self, x: Any, y: Any, weight: Any, *, epochs: int | None = None, goes_on: bool = False, classes: Any = None
+    ) -> Self:
+        """Train. epochs: of one call of several, in place of the parameter; it counts weights as they are and has no
+        validation. goes_on: from the parameters of the model. classes: all of them, if they are told."""
+        x, y = self._taken(x, y, first=not goes_on)
+        if not goes_on:
+            self._describe_answers(y, classes)
+        examples = self._examples(x, y, weight, goes_on=goes_on, scaled=epochs is None)
         with self._folder() as folder, ExitStack() as stack:
             job, batch, samples = self._job(examples, epochs)
             if goes_on:
@@ -195,7 +172,7 @@ class Estimator(BaseEstimator):
                 job,
                 self.client,
                 data=examples.data,
-                validation=validation,
+                validation=self._validation_set() if epochs is None else None,
                 transform=vars(self)["transform"],
                 processes=self.client is not None,
                 workspace=folder,
@@ -205,9 +182,9 @@ class Estimator(BaseEstimator):
             )
             self.history_ = self.result_.history
             best = folder / "checkpoint" / checkpoints.BEST
-            self.model_ = load_model(best if best.exists() else folder, dtype=self._dtype)
-            net = self.model_.net
-            store = net.layers[net.input_layers[0]].proto.store_conf
+            dtype = np.float64 if self.in_float64 else np.float32
+            self.model_: Model = load_model(best if best.exists() else folder, dtype=dtype)
+            store = self.model_.known.store(self.model_.net.input_layers[0])
             self._scale = {name: list(getattr(store, name)) for name in _SCALE if getattr(store, name)}
         self.n_iter_ = max(1, self.result_.summary["step"] * batch // samples)
         return self
@@ -225,16 +202,12 @@ class Estimator(BaseEstimator):
 
     def _job(self, examples: Examples, epochs: int | None) -> tuple[Job, int, int]:
         """The job without its data, its mini-batch, and the samples of an epoch."""
-        given = Job.from_file(self.net) if isinstance(self.net, str | Path) else self.net
-        own = isinstance(given, Job)
+        given = self._given_job(examples)
+        own = given is self.net or isinstance(self.net, str | Path)
         proto = JobProto()
-        if own:
-            proto.CopyFrom(given.proto)
-            if self.updater is not None or self.learning_rate is not None:
-                proto.updater.CopyFrom(self._updater().proto)
-        else:
-            layers, updater = self._layers(examples), self._updater()
-            proto.CopyFrom(Job(name=type(self).__name__.lower(), layers=layers, updater=updater, train_steps=1).proto)
+        proto.CopyFrom(given.proto)
+        if not own or self.updater is not None or self.learning_rate is not None:
+            proto.updater.CopyFrom(self._updater().proto)
         _keep_inputs_of_training(proto)
         _set_time_steps(proto, examples.column.shape)
         self._windows = next((w for layer in _inputs(proto) if (w := Windows.of(layer.store_conf))), None)
@@ -249,7 +222,13 @@ class Estimator(BaseEstimator):
         if isinstance(examples.x, Padded):
             _read_lengths(proto)
         self._set_loss(proto, examples.y)
-        self._set_stopping(proto)
+        if self.patience is not None:
+            if self.validation is None and not proto.early_stopping.metric:
+                hint = "Give validation=0.1, or a set: validation=(X, y)."
+                message = "is of a validation, and there is none"
+                raise ConfigError(Problem("patience", message, str(self.patience), hint))
+            proto.early_stopping.patience = self.patience
+            proto.keep_best = proto.keep_best or "validate.loss"
         proto.seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         if self.cluster is not None:
             proto.cluster.CopyFrom(cluster_message(self.cluster))
@@ -268,27 +247,18 @@ class Estimator(BaseEstimator):
             raise ConfigError(Problem("learning_rate", "is given, and an updater too", str(self.learning_rate), hint))
         return self.updater
 
-    def _layers(self, examples: Examples) -> list[Any]:
-        """All layers, from the input to the loss."""
-        outputs, classify = self._outputs(examples.y)
-        layers: list[Any] = []
-        if self.net is None:
+    def _given_job(self, examples: Examples | None = None) -> Job:
+        """The job that is given, or one of the layers. examples: for which a net is made if none is given."""
+        if isinstance(self.net, Job | str | Path):
+            return self.net if isinstance(self.net, Job) else Job.from_file(self.net)
+        if examples is not None and self.net is None:
             target = feature_column(examples.y).net_shape
-            layers = layers_for(examples.column.net_shape, outputs, classify=classify, target=target)
+            shape, outputs = examples.column.net_shape, self._outputs()
+            layers: list[Any] = list(layers_for(shape, outputs, classify=self.classifies, target=target))
         else:
             layers = [self.net] if isinstance(self.net, Module) else list(self.net)
-        return _from_input_to_loss(layers, classify=classify)
-
-    def _outputs_for_classes(self) -> int | None:
-        """The outputs of a given net for classes, if it says their number."""
-        if self.net is None:
-            return None
-        given = Job.from_file(self.net) if isinstance(self.net, str | Path) else self.net
-        if not isinstance(given, Job):
-            layers = [self.net] if isinstance(self.net, Module) else list(self.net)
-            placed = _from_input_to_loss(layers, classify=True)
-            given = Job(name="net", layers=placed, updater=Adam(lr=LEARNING_RATE), train_steps=1)
-        return outputs_for_classes(given.proto.neuralnet.layer)
+        placed = _from_input_to_loss(layers, classify=self.classifies)
+        return Job(name=type(self).__name__.lower(), layers=placed, updater=Adam(lr=LEARNING_RATE), train_steps=1)
 
     def _read(self, store: StoreProto, examples: Examples) -> int:
         """Let an input layer read these examples. Returns the mini-batch."""
@@ -303,61 +273,36 @@ class Estimator(BaseEstimator):
                 assign(store, name, value, f"store_conf.{name}")
         return store.batchsize[0]
 
-    def _set_stopping(self, proto: JobProto) -> None:
-        if self.patience is None:
-            return
-        if self.validation is None and not proto.early_stopping.metric:
-            hint = "Give validation=0.1, or a set: validation=(X, y)."
-            raise ConfigError(Problem("patience", "is of a validation, and there is none", str(self.patience), hint))
-        proto.early_stopping.patience = self.patience
-        proto.keep_best = proto.keep_best or "validate.loss"
-
     # Data
 
-    def _examples(self, x: Any, y: Any, weight: Any, *, goes_on: bool = False) -> Examples:
-        """The samples as `train` takes them. goes_on: normalised as those before."""
+    def _examples(self, x: Any, y: Any, weight: Any, *, goes_on: bool, scaled: bool) -> Examples:
+        """The samples as `train` takes them. goes_on: described and normalised as those before. scaled: let the
+        weights have the mean 1."""
         answers = self._answers(y)
-        scale: Mapping[str, Any] = {"normalise": True, "normalise_target": True}
-        known = self._known() if goes_on else None
-        fills = self._fills or (known is not None and known.features.fill is not None)
-        filling = {} if not fills else {"missing": self.missing} if known is None else {"like": known}
-        if is_lazy(x):
-            options = self._options() | ({"like": known} if known and known.encoders else filling)
-            if known and not known.encoders and is_table(x):  # it was an array before
-                x = x.to_dask_array()
-            data: Any = Arrays(x, answers, weight, options)
-        else:
-            if weight is not None:
-                weight = _check_sample_weight(weight, answers, ensure_non_negative=True)
-                if not weight.any():
-                    raise ValueError("sample_weight must have at least one non-zero number.")
-                weight = weight / weight.mean()
-            data = self._arrays(x, answers, weight, filling)
-        return Examples(data, x, y, self._scale if goes_on else scale)
+        if weight is not None:
+            weight = weights_of(weight, answers, scaled=scaled)
+        if goes_on and is_table(x) and not self._tabular:
+            x = x.to_dask_array()
+        like = {"like": self._known()} if goes_on and not isinstance(x, Padded) else {"missing": self.missing}
+        scale = self._scale if goes_on else {"normalise": True, "normalise_target": True}
+        return Examples(self._arrays(x, answers, weight, **like), x, y, scale)
 
-    def _arrays(
-        self, x: Any, answers: np.ndarray, weight: np.ndarray | None = None, filling: Mapping[str, Any] | None = None
-    ) -> Arrays:
-        """filling: what says how missing values are filled; None for a validation set, which is filled likewise."""
+    def _arrays(self, x: Any, answers: Any, weight: Any = None, **how: Any) -> Arrays:
+        """how: what says how missing values are filled; nothing for a validation set, which is filled likewise."""
+        options = {"durable": self.workspace is not None, "progress": None if self.verbose else False}
+        options |= self._options() | how
         if isinstance(x, Padded):
             if self._fills:
-                hint = "Fill them before."
-                raise ConfigError(
-                    Problem("missing", "is not for sequences of different lengths", repr(self.missing), hint)
-                )
-            return Arrays({"x": x.x, LENGTH: x.lengths}, answers, weight, self._options())
-        options = {"channels": feature_column(x).channels, "durable": self.workspace is not None}
-        options |= {"progress": None if self.verbose else False}
-        return Arrays(x, answers, weight, {**options, **self._options(), **(filling or {})})
+                message, hint = "is not for sequences of different lengths", "Fill them before."
+                raise ConfigError(Problem("missing", message, repr(self.missing), hint))
+            return Arrays({"x": x.x, LENGTH: x.lengths}, answers, weight, options)
+        return Arrays(
+            x, answers, weight, options if is_table(x) else options | {"channels": feature_column(x).channels}
+        )
 
     @property
     def _fills(self) -> bool:
         return self.missing != "error"
-
-    @property
-    def _finite(self) -> bool | str:
-        """What scikit-learn asks of X."""
-        return "allow-nan" if self._fills else True
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -368,32 +313,64 @@ class Estimator(BaseEstimator):
         if not isinstance(self.validation, tuple):
             return self.validation
         x, y = self._taken(*self.validation, first=False)
-        if is_lazy(x):
-            return Arrays(x, self._answers(y), options=self._options())
         return self._arrays(x, self._answers(y))
 
     def _taken(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
-        """Features and labels or targets: NumPy arrays, checked as scikit-learn does, or Dask collections."""
+        """Features and labels or targets: see `_features`; y of NumPy arrays is one too."""
         self._index = index_of(x)
         x, y = self._without_labels(x, y, first=first)
-        x, y = _known_container(x), _known_container(y)
+        x, y = self._features(x, first=first), _known_container(y)
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         if is_lazy(y) and is_table(y):
             y = y[y.columns[0]] if len(y.columns) == 1 else y.to_dask_array()
+        if not (is_lazy(x) and is_lazy(y)):
+            y = self._checked_answers(y)
         if not is_lazy(x):
-            x, lengths = self._padded(x, first=first)
-            x, y = self._checked_answers(x, y, first=first)
-            if stored_dtype(x.dtype) is None:
-                x = x.astype(np.float64)
-            x = x if lengths is None else Padded(x, lengths)
-        elif first:
-            self.n_features_in_ = int(x.shape[1])
-            if is_table(x):
-                self.feature_names_in_ = np.asarray(x.columns, dtype=object)
-        else:
-            x = self._by_name(x)
-        if first:
-            self._sample_shape = tuple(map(int, x.shape[1:]))
+            check_consistent_length(x.x if isinstance(x, Padded) else x, y)
         return x, y
+
+    def _features(self, x: Any, *, first: bool = False) -> Any:
+        """X as shards and the model take it: a table, whose columns have encoders, a Dask collection, or an array that
+        is checked as scikit-learn does. Raises ValueError."""
+        x, lengths = _known_container(x), None
+        if first:
+            self._tabular, self._ragged = is_table(x), is_ragged(x)
+        if is_lazy(x):
+            if x.ndim < 2:
+                raise ValueError(f"X must have samples of features, (N, D). Received: the shape {x.shape}.")
+            if first:
+                self.__dict__.pop("feature_names_in_", None)
+                self.n_features_in_ = int(x.shape[1])
+                if self._tabular and all(isinstance(name, str) for name in x.columns):
+                    self.feature_names_in_ = np.asarray(x.columns, dtype=object)
+        elif is_table(x) and self._tabular:
+            validate_data(self, x, reset=first, skip_check_array=True)
+        else:
+            if self._ragged:
+                padded = Padded.of(x, None if first else self._sample_shape[0])
+                x, lengths = padded.x, padded.lengths
+            check_numbers(x, "X")
+            x = validate_data(
+                self, x, reset=first, allow_nd=True, ensure_all_finite="allow-nan" if self._fills else True
+            )
+            x = x if stored_dtype(x.dtype) else x.astype(np.float64)
+        if first:
+            self._sample_shape: tuple[int, ...] = tuple(map(int, x.shape[1:]))
+        elif not is_table(x):
+            self._check_samples(x)
+        return x if lengths is None else Padded(x, lengths)
+
+    def _check_samples(self, x: Any) -> None:
+        """Raise ValueError if an array has other samples than those of `fit`."""
+        shape = tuple(x.shape[1:])
+        if len(shape) != len(self._sample_shape) or (shape != self._sample_shape and not is_lazy(x)):
+            raise ValueError(f"X has samples of shape {shape}, but it was fitted to {self._sample_shape}.")
+        if self._tabular and hasattr(self, "model_"):
+            others = [each.column for each in self._known().encoders if each.kind != "number"]
+            if others:
+                told = f"texts or dates in {others[0]!r}, which an array does not tell"
+                raise ValueError(f"X must be a DataFrame, as in fit: it was fitted to {told}.")
 
     def _without_labels(self, x: Any, y: Any, *, first: bool = False) -> tuple[Any, Any]:
         """The values of DataArrays, and of Datasets with their variables as channels; all else as it is."""
@@ -406,11 +383,8 @@ class Estimator(BaseEstimator):
         if is_labelled(x) and is_labelled(y):
             x, y = paired(x, y)
         if first:
-            self._labels = tuple(
-                labels_of(each, each[VARIABLE].values.tolist() if VARIABLE in each.coords else ())
-                if is_labelled(each)
-                else None
-                for each in (x, y)
+            self._labels: tuple[Labels | None, ...] = tuple(
+                labels_of(each) if is_labelled(each) else None for each in (x, y)
             )
         else:
             x, y = (
@@ -425,61 +399,38 @@ class Estimator(BaseEstimator):
         if not is_labelled(x) or of is None or self._windows is not None:
             return predicted
         x = ordered(stacked(x, "X", of.variables), of, "X")
-        rank = predicted.ndim - 1 - (classes is not None)
-        if answers is not None and len(answers.dims) - 1 == rank:
-            dims, coords, name = (
-                (*answers.dims[1:], *([last] if classes is not None else [])),
-                answers.coords,
-                answers.name,
-            )
-        else:
-            dims, coords, name = dims_of(x, predicted.shape[1:], last), {}, None
-        return labelled(predicted, x, dims, coords if classes is None else {**coords, last: classes}, name)
-
-    def _padded(self, x: Any, *, first: bool) -> tuple[Any, np.ndarray | None]:
-        """Sequences of different lengths as one array, and their lengths; other x as they are."""
-        if first:
-            self._ragged = is_ragged(x)
-        if not self._ragged:
-            return x, None
-        padded = Padded.of(x, None if first else self._sample_shape[0])
-        return padded.x, padded.lengths
+        own = {} if classes is None else {last: classes}
+        if answers is not None and len(answers.dims) + len(own) == predicted.ndim:
+            return labelled(predicted, x, (*answers.dims[1:], *own), {**answers.coords, **own}, answers.name)
+        return labelled(predicted, x, dims_of(x, predicted.shape[1:], last), own)
 
     def _known(self) -> Manifest:
         """The description of the data so far."""
         schema = read_description(self.model_.described[self.model_.net.input_layers[0]])
         return Manifest(0, schema, 1, ())
 
-    def _by_name(self, x: Any) -> Any:
-        """The columns of a DataFrame as in `fit`, whatever their order. Raises ValueError if one is missing."""
-        names = getattr(self, "feature_names_in_", None)
-        if names is None or not is_table(x):
-            return x
-        missing = [str(name) for name in names if name not in x.columns]
-        if missing:
-            hint = nearest(missing[0], map(str, x.columns))
-            raise ValueError(f"X lacks the columns {', '.join(missing)}, to which it was fitted. {hint}")
-        return x[list(names)]
-
-    def _checked(self, x: Any) -> Any:
-        """x to predict for. A Dask collection stays lazy."""
-        check_is_fitted(self, "model_")
-        x = _known_container(self._without_labels(x, None)[0])
-        if is_lazy(x):
-            return self._by_name(x)
-        x, lengths = self._padded(x, first=False)
-        x = validate_data(self, x, reset=False, allow_nd=True, dtype="numeric", ensure_all_finite=self._finite)
-        if x.shape[1:] != self._sample_shape:
-            raise ValueError(f"X has samples of shape {x.shape[1:]}, but it was fitted to {self._sample_shape}.")
-        return x if lengths is None else {self.model_.net.input_layers[0]: x, LENGTH: lengths[:, np.newaxis]}
-
     def _output(self, x: Any) -> Any:
         """The net's output for every row, lazily for a Dask collection; for every window if the net reads these."""
-        checked = self._checked(x)
-        if self._windows is None:
-            return self.model_.predict(checked)
-        check_order(index_of(x))
-        return self.model_.predict(self._windows.features(checked))
+        check_is_fitted(self, "model_")
+        given, first = self._features(self._without_labels(x, None)[0]), self.model_.net.input_layers[0]
+        if isinstance(given, Padded):
+            given = {first: given.x, LENGTH: given.lengths[:, np.newaxis]}
+        if self._windows is not None:
+            check_order(index_of(x))
+            given = arrays_of(self.model_, given)
+            given = self._windows.features(given[first] if isinstance(given, dict) else given)
+        found = self.model_.predict(given)
+        return found.to_numpy() if is_table(found) and not is_lazy(found) else found
+
+
+def _transform(self: Estimator) -> Any:
+    """As given. Without one there is no such attribute: scikit-learn takes what has one for a transformer."""
+    if (given := vars(self)["transform"]) is None:
+        raise AttributeError("transform is not given")
+    return given
+
+
+Estimator.transform = property(_transform, lambda self, given: vars(self).update(transform=given))
 
 
 def _set_time_steps(proto: JobProto, shape: tuple[int, ...]) -> None:
@@ -529,18 +480,13 @@ def _inputs(proto: JobProto) -> list[LayerProto]:
 
 def _keep_inputs_of_training(proto: JobProto) -> None:
     """Remove the input layers of other phases, and the evaluations that read them: the data are given."""
-    kept = [
-        layer
-        for layer in proto.neuralnet.layer
-        if layer.type != LayerType.kRecordInput or runs_in(layer, Phase.kTrain)
-    ]
-    layers = [LayerProto.FromString(layer.SerializeToString()) for layer in kept]
-    for layer in layers:
-        if layer.type == LayerType.kRecordInput:
-            layer.ClearField("include")
-            layer.ClearField("exclude")
-    del proto.neuralnet.layer[:]
-    proto.neuralnet.layer.extend(layers)
+    layers = proto.neuralnet.layer
+    for place in reversed(range(len(layers))):
+        if layers[place].type == LayerType.kRecordInput and not runs_in(layers[place], Phase.kTrain):
+            del layers[place]
+    for layer in _inputs(proto):
+        layer.ClearField("include")
+        layer.ClearField("exclude")
     for field in ("test_freq", "test_steps", "validate_freq", "validate_steps", "checkpoint_path", "resume"):
         proto.ClearField(field)
 

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, validate_data
+from sklearn.utils.validation import _check_y
 
 from singa_dask.data.columns import as_map
 from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.estimators.arrays import codes, unique
+from singa_dask.estimators.arrays import MISSING, codes, unique
 from singa_dask.estimators.base import Estimator
 from singa_dask.job.job_pb2 import JobProto, LayerType
-from singa_dask.job.outputs import keep_their_numbers
+from singa_dask.job.outputs import keep_their_numbers, outputs_for_classes
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class Classifier(ClassifierMixin, Estimator):
     """A net that predicts classes, with scikit-learn's interface.
 
@@ -41,73 +42,37 @@ class Classifier(ClassifierMixin, Estimator):
     `train`. client: trains on its Dask workers as the cluster block says; without, in this process. verbose: show the
     progress.
 
-    X: (N, D), images (N, H, W, C) or any array (N, ...) of up to four further dimensions; y: (N,) of any type, or maps
-    (N, H, W) with the class of each pixel. Both may be Dask collections: predictions of these are lazy. Nets with
-    recurrent layers read X (N, T, ...) as sequences of T time steps, and so do nets with attention if X is (N, T, D);
-    the layers after these read the last step. For such nets X may be a list of arrays (T_i, ...) of different lengths.
-    With RecordInput(sequence=T, horizon=1) as the first layer, X and y are records in the order of time, and the class
-    follows a window of T records.
+    X: (N, D), images (N, H, W, C) or any array (N, ...) of up to four further dimensions, or a DataFrame, of which
+    texts, categories and dates are encoded as `shard` does; y: (N,) of any type, or maps (N, H, W) with the class of
+    each pixel. Both may be Dask collections: predictions of these are lazy. Nets with recurrent layers read X (N, T,
+    ...) as sequences of T time steps, and so do nets with attention if X is (N, T, D); the layers after these read the
+    last step. For such nets X may be a list of arrays (T_i, ...) of different lengths. With RecordInput(sequence=T,
+    horizon=1) as the first layer, X and y are records in the order of time, and the class follows a window of T
+    records.
 
     classes_, n_features_in_, feature_names_in_, n_iter_ (epochs), history_ (metrics over the steps), model_ (the
     Model), result_ (of `train`).
     """
 
-    def __init__(
-        self,
-        net: Any = None,
-        *,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        updater: Any = None,
-        validation: Any = None,
-        transform: Any = None,
-        patience: int | None = None,
-        class_weight: Any = None,
-        normalise: bool = True,
-        missing: Any = "error",
-        random_state: Any = None,
-        workspace: str | Path | None = None,
-        callbacks: Any = (),
-        client: Any = None,
-        cluster: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            net,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            updater=updater,
-            validation=validation,
-            transform=transform,
-            patience=patience,
-            normalise=normalise,
-            missing=missing,
-            random_state=random_state,
-            workspace=workspace,
-            callbacks=callbacks,
-            client=client,
-            cluster=cluster,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
+    class_weight: Any = field(default=None, kw_only=True)
+
+    classifies: ClassVar[bool] = True
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train from new parameters. sample_weight: (N,), how much each sample counts."""
-        X, y = self._taken(X, y, first=True)
-        self.classes_, self._positions = self._classes(unique(y)), tuple(map(int, y.shape[1:]))
-        return self._train(self._examples(X, y, sample_weight), self._validation_set())
+        return self._fit(X, y, sample_weight)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train for one more epoch, on these samples. classes: all of them, for the first call."""
         goes_on = hasattr(self, "model_")
         if not goes_on and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit.")
-        X, y = self._taken(X, y, first=not goes_on)
-        if not goes_on:
-            self.classes_, self._positions = self._classes(np.unique(classes)), tuple(map(int, y.shape[1:]))
-        return self._train(self._examples(X, y, sample_weight, goes_on=goes_on), None, epochs=1, goes_on=goes_on)
+        if self.class_weight == "balanced":
+            hint = "Give them: class_weight={class: factor}, as sklearn.utils.class_weight computes of all samples."
+            raise ValueError(
+                f'class_weight="balanced" is not for partial_fit, which sees some samples at a time. {hint}'
+            )
+        return self._fit(X, y, sample_weight, epochs=1, goes_on=goes_on, classes=classes)
 
     def predict_proba(self, X: Any) -> Any:
         """The probability of each class.   (N, ...) -> (N, classes) or (N, H, W, classes), in the order
@@ -139,21 +104,26 @@ class Classifier(ClassifierMixin, Estimator):
         predicted, true = self._windows.pair(self.predict(X), y, sample_weight)
         return float(np.mean(predicted == true.reshape(-1)))
 
-    def _checked_answers(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
-        if (np.ndim(y) if isinstance(y, list) else getattr(y, "ndim", 1)) <= 2:
-            x, y = validate_data(self, x, y, reset=first, allow_nd=True, ensure_all_finite=self._finite)
+    def _checked_answers(self, y: Any) -> Any:
+        if (array := np.asarray(y)).ndim <= 2:
+            if array.dtype == object and any(map(_is_missing, array.flat)):
+                raise ValueError(MISSING)
+            y = _check_y(y, estimator=self)
             check_classification_targets(y)
-            return x, y
-        x = validate_data(self, x, reset=first, allow_nd=True, ensure_all_finite=self._finite)
-        y = as_map(np.asarray(y))
-        check_consistent_length(x, y)
+            return y
+        y = as_map(array)
         if y.dtype.kind == "f" and not (y == np.floor(y)).all():
             raise ValueError("y must be classes, but holds numbers with fractions. Use a Regressor for numbers.")
-        return x, y
+        return y
+
+    def _describe_answers(self, y: Any, classes: Any) -> None:
+        self.classes_ = self._classes(unique(y) if classes is None else np.unique(classes))
+        self._positions = tuple(map(int, y.shape[1:]))
 
     def _classes(self, found: np.ndarray) -> np.ndarray:
         """The classes; all outputs of a given net, if the classes are integers among their numbers."""
-        outputs = self._outputs_for_classes() if found.dtype.kind in "iu" else None
+        told = self.net is not None and found.dtype.kind in "iu"
+        outputs = outputs_for_classes(self._given_job().proto.neuralnet.layer) if told else None
         if outputs is None or not len(found) < outputs or found[0] < 0 or found[-1] >= outputs:
             return found
         logger.warning("y: %s.", keep_their_numbers(found.tolist(), outputs))
@@ -162,8 +132,8 @@ class Classifier(ClassifierMixin, Estimator):
     def _answers(self, y: Any) -> Any:
         return codes(y, self.classes_)
 
-    def _outputs(self, y: Any) -> tuple[int, bool]:
-        return len(self.classes_), True
+    def _outputs(self) -> int:
+        return len(self.classes_)
 
     def _options(self) -> dict[str, Any]:
         return {"labels": True, "classes": [str(name) for name in self.classes_], "places": True}
@@ -181,6 +151,11 @@ class Classifier(ClassifierMixin, Estimator):
             raise ConfigError(Problem("class_weight", "is of a SoftmaxLoss, and the net has none", hint=hint))
         for layer in losses:
             layer.softmaxloss_conf.class_weight[:] = factors
+
+
+def _is_missing(label: Any) -> bool:
+    same = label == label  # NaN is not, and pandas.NA does not tell
+    return label is None or not isinstance(same, bool | np.bool) or not same
 
 
 def _best(scores: np.ndarray, classes: np.ndarray) -> np.ndarray:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 from math import prod
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
-from sklearn.utils import Tags
-from sklearn.utils.validation import assert_all_finite, check_consistent_length, validate_data
+from sklearn.utils import Tags, check_array
 
 from singa_dask.data.columns import Channels
 from singa_dask.data.containers import is_lazy, is_table
+from singa_dask.estimators.arrays import check_numbers
 from singa_dask.estimators.base import Estimator
 
 
@@ -29,23 +29,17 @@ class Regressor(RegressorMixin, Estimator):
     predict_proba.
     """
 
+    classifies: ClassVar[bool] = False
     # As scikit-learn's regressors do: the same prediction for a row, whatever rows are beside it.
-    _dtype = np.float64
+    in_float64: ClassVar[bool] = True
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train from new parameters. sample_weight: (N,), how much each sample counts."""
-        X, y = self._taken(X, y, first=True)
-        self._target_shape = tuple(map(int, y.shape[1:]))
-        return self._train(self._examples(X, y, sample_weight), self._validation_set())
+        return self._fit(X, y, sample_weight)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train for one more epoch, on these samples."""
-        goes_on = hasattr(self, "model_")
-        X, y = self._taken(X, y, first=not goes_on)
-        if not goes_on:
-            self._target_shape = tuple(map(int, y.shape[1:]))
-        examples = self._examples(X, y, sample_weight, goes_on=goes_on)
-        return self._train(examples, None, epochs=1, goes_on=goes_on)
+        return self._fit(X, y, sample_weight, epochs=1, goes_on=hasattr(self, "model_"))
 
     def predict(self, X: Any) -> Any:
         """The predicted targets, shaped as those in `fit`.   (N, ...) -> (N,), (N, outputs) or (N, ...)
@@ -90,24 +84,19 @@ class Regressor(RegressorMixin, Estimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def _checked_answers(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
-        if getattr(y, "ndim", 1) <= 2:
-            checks = {"multi_output": True, "y_numeric": True, "ensure_all_finite": self._finite}
-            x, y = validate_data(self, x, y, reset=first, allow_nd=True, **checks)
-        else:
-            x, y = validate_data(self, x, reset=first, allow_nd=True, ensure_all_finite=self._finite), np.asarray(y)
-            check_consistent_length(x, y)
-            assert_all_finite(y, input_name="y")
-        return x, y if y.dtype in (np.float32, np.float64) else y.astype(np.float64)
+    def _checked_answers(self, y: Any) -> Any:
+        check_numbers(y, "y")
+        y = check_array(y, ensure_2d=False, allow_nd=True, input_name="y", estimator=self)
+        return y if y.dtype in (np.float32, np.float64) else y.astype(np.float64)
 
-    def _answers(self, y: Any) -> Any:
-        return y
+    def _describe_answers(self, y: Any, classes: Any) -> None:
+        self._target_shape = tuple(map(int, y.shape[1:]))
 
     def _options(self) -> dict[str, Any]:
         return {"targets": True}
 
-    def _outputs(self, y: Any) -> tuple[int, bool]:
-        return prod(self._target_shape), False
+    def _outputs(self) -> int:
+        return prod(self._target_shape)
 
     @property
     def _shape_of_answers(self) -> tuple[int, ...]:

@@ -272,7 +272,7 @@ def columns_like(columns: Sequence[Column], like: Manifest) -> tuple[Column, ...
     """The columns with the classes of the folder. Raises DataError if they differ in more than type and values."""
     made = []
     for column in columns:
-        if column.role in IDENTITY:
+        if column.role in (*IDENTITY, Role.WEIGHT, Role.MASK):
             made.append(column)
             continue
         before = like.column(column.name)

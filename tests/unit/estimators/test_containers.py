@@ -13,7 +13,6 @@ from singa_dask import Classifier, Regressor, updaters
 from singa_dask.errors import DataError
 from singa_dask.layers import InnerProduct
 
-pytestmark = pytest.mark.xfail(reason="to be cured")
 N = 40
 DRAW = np.random.default_rng(3)
 X = DRAW.normal(size=(N, 3))
