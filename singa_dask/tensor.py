@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from singa_dask.device import Device, float_type, get_default_device
-from singa_dask.errors import DataError
+from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.functions import detach, equal, not_equal, transpose
 from singa_dask.functions.operators import Operators, is_operand
 from singa_dask.functions.primitive import Primitive
 from singa_dask.functions.shapes import IMAGES
-from singa_dask.tape.state import remembers, state
+from singa_dask.tape.state import builds_net, remembers, state
 from singa_dask.tape.tape import Call
 
 if TYPE_CHECKING:
     from singa_dask.layers.param import Param
 
+NO_NUMBERS = "has no numbers in forward, which runs once to build the net"
+WRITE_FUNCTIONS = (
+    "Write it with functions of layers; state of a layer of one's own is kept in loops over tensors alone."
+)
 float32, float64, int32 = np.float32, np.float64, np.int32
 
 
@@ -169,11 +173,18 @@ class Tensor(Operators):
 
     def to_numpy(self) -> np.ndarray:
         """A copy on the host."""
+        self._check_values()
         return np.array(self.device.ops.to_host(self.array), order="C")
 
     def item(self) -> float:
         """The value of a tensor of one element."""
+        self._check_values()
         return float(self.device.ops.to_host(self.array).reshape(-1)[0])
+
+    def _check_values(self) -> None:
+        """Raise ConfigError where a net is built."""
+        if builds_net():
+            raise ConfigError(Problem("tensor", NO_NUMBERS, repr(self), WRITE_FUNCTIONS))
 
     def __float__(self) -> float:
         return self.item()
@@ -213,6 +224,7 @@ class Tensor(Operators):
             raise DataError(
                 f"a tensor of shape {self.shape} is neither true nor false. Take any() or all() of its to_numpy()."
             )
+        self._check_values()
         return bool(self.device.ops.to_host(self.array).reshape(-1)[0])
 
     def _recorded(self, primitive: Primitive, operands: Sequence[Any], settings: dict[str, Any]) -> Tensor:
@@ -228,7 +240,8 @@ class Tensor(Operators):
         if not hasattr(y, "base"):
             y = np.asarray(y)
         learns = any(each.requires_grad for each in sources) and primitive.differentiable
-        call = FunctionCall(primitive, operands, arrays, settings, y) if learns and remembers() else None
+        traced = learns or (builds_net() and any(each.requires_grad or each.call is not None for each in sources))
+        call = FunctionCall(primitive, operands, arrays, settings, y) if traced and remembers() else None
         made = Tensor.made(y, device, call, requires_grad=learns)
         if y.base is not None or y is arrays[0]:  # a view
             made._versions = sources[0].versions
@@ -273,7 +286,7 @@ class FunctionCall(Call):
     ) -> None:
         self._places = [i for i, each in enumerate(operands) if isinstance(each, Tensor)]
         super().__init__([operands[i] for i in self._places], [y.shape])
-        self._primitive, self._operands, self._arrays, self._settings = primitive, operands, arrays, settings
+        self.primitive, self.operands, self._arrays, self.settings = primitive, operands, arrays, settings
         self._y = y
 
     def backward(self, dy: Sequence[Any]) -> Sequence[Any]:
@@ -282,17 +295,17 @@ class FunctionCall(Call):
 
     def backward_in_functions(self, dy: Sequence[Any]) -> Sequence[Any]:
         y = Tensor.made(self._y, self.sources[0].device, self, requires_grad=True)
-        return self._gradients(dy[0], y, self._operands)
+        return self._gradients(dy[0], y, self.operands)
 
     def _gradients(self, dy: Any, y: Any, x: Sequence[Any]) -> list[Any]:
         found = []
         for i, source in zip(self._places, self.sources, strict=True):
-            vjp = self._primitive.vjp(i) if source.requires_grad else None
-            found.append(None if vjp is None else vjp(dy, y, *x, **self._settings))
+            vjp = self.primitive.vjp(i) if source.requires_grad else None
+            found.append(None if vjp is None else vjp(dy, y, *x, **self.settings))
         return found
 
     def __repr__(self) -> str:
-        return repr(self._primitive)
+        return repr(self.primitive)
 
 
 def from_numpy(array: Any) -> Tensor:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.convert.table import Form, Row, Turn, forms_of
+from singa_dask.device import Device
 from singa_dask.errors import ConfigError, Problem, SingaError
 from singa_dask.job.unroll import origin
 from singa_dask.layers import (
@@ -30,6 +31,7 @@ from singa_dask.layers import (
     Lambda,
     LayerNorm,
     LeakyReLU,
+    Loss,
     Pooling,
     PositionalEmbedding,
     RecordInput,
@@ -50,7 +52,7 @@ from singa_dask.layers.module import Module
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.recurrent import Recurrent
 from singa_dask.net import Net
-from singa_dask.tensor import Tensor
+from singa_dask.tensor import Parameter, Tensor
 
 State = Mapping[str, np.ndarray]
 Shapes = Mapping[str, Shape]
@@ -165,7 +167,8 @@ def parts_of(net: Net | Module) -> list[Part]:
             layer = next(iter(kept.made.values())).layer
             parts += [Part(name, layer, partial(_read, net, key, kept, outputs), kept.device.ops.dtype)]
         return [part for part in parts if part.layer.params]
-    layers = {name: layer for name, layer in net.layers.items() if layer.params and not layer.proto.unroll_index}
+    own = {name: layer for name, layer in net.layers.items() if layer.params and not isinstance(layer, Lambda | Loss)}
+    layers = {name: layer for name, layer in own.items() if not layer.proto.unroll_index}
     return [Part(origin(of.proto), of, partial(_source, net, name), net.ops.dtype) for name, of in layers.items()]
 
 
@@ -195,9 +198,11 @@ def _source(net: Net, name: str) -> Shape:
 
 
 def own_tensors(net: Net | Module) -> dict[str, Tensor]:
-    """The tensors of a Module that are parameters themselves, by name."""
-    parts = net.named().values() if isinstance(net, Module) else ()
-    return {name: part for name, part in parts if isinstance(part, Tensor)}
+    """The tensors of a Module that are parameters themselves, by name; of a net, those that its functions read."""
+    if isinstance(net, Module):
+        return {name: part for name, part in net.named().values() if isinstance(part, Tensor)}
+    params = {param for layer in net.layers.values() for param in layer.params if isinstance(layer, Lambda | Loss)}
+    return {param.name: Parameter(param, Device(net.ops.device)) for param in params if param.given is not None}
 
 
 def _read(module: Module, key: int, kept: Kept, outputs: Mapping[int, Shape]) -> Shape:
@@ -238,7 +243,7 @@ def _passes(layer: Any) -> bool:
 
 def _function(layer: Any) -> str:
     """The name of the function that a layer computes."""
-    return str(layer.user_conf["function"]).rpartition(":")[2] if isinstance(layer, Lambda) else ""
+    return str(layer.user_conf.get("function", "")).rpartition(":")[2] if isinstance(layer, Lambda) else ""
 
 
 def matched(parts: Sequence[Part], shapes: Shapes, *, in_order: bool) -> list[Part]:

@@ -103,7 +103,8 @@ def function_node(graph: Graph, layer: Lambda, *names: str) -> str:
         Traced(layer, graph, name, draw.uniform(0.25, 0.75, (ROWS, *as_onnx(shape))).astype(np.float32))
         for name, shape in zip(names, shapes, strict=True)
     ]
-    return layer.result_of(sources).name
+    own = [Traced(layer, graph, graph.parameter(param)[0], param.value) for param in layer.params]
+    return layer.formula(*sources, *own).name
 
 
 def _constant(graph: Graph, array: Any) -> str:

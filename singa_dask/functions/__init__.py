@@ -21,6 +21,7 @@ from singa_dask.functions.elementwise import (
     mul,
     negative,
     not_equal,
+    ones_like,
     power,
     sign,
     sin,
@@ -28,6 +29,7 @@ from singa_dask.functions.elementwise import (
     sqrt,
     sub,
     where,
+    zeros_like,
 )
 from singa_dask.functions.elementwise import (
     relu as relu,
@@ -93,6 +95,7 @@ __all__ = [
     "negative",
     "not_equal",
     "one_hot",
+    "ones_like",
     "pad",
     "piece",
     "power",
@@ -113,4 +116,5 @@ __all__ = [
     "transpose",
     "var",
     "where",
+    "zeros_like",
 ]

@@ -83,6 +83,8 @@ where: Primitive = Primitive(
     lambda dy, y, condition, a, b: where(condition, 0, dy),
     real=False,
 )
+ones_like: Primitive = Primitive("ones_like", "Ones of the shape of x.", lambda xp, x: xp.ones_like(x))
+zeros_like: Primitive = Primitive("zeros_like", "Zeros of the shape of x.", lambda xp, x: xp.zeros_like(x))
 detach: Primitive = Primitive("detach", "x, through which no gradient goes.", lambda xp, x: x, real=False)
 greater: Primitive = Primitive("greater", "Whether a > b.", lambda xp, a, b: a > b, real=False)
 greater_equal: Primitive = Primitive("greater_equal", "Whether a >= b.", lambda xp, a, b: a >= b, real=False)

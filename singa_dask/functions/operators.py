@@ -35,7 +35,7 @@ def _back(of: Any) -> Any:
 
 
 class Operators:
-    """a + b, a - b, a * b, a / b, a ** b, a @ b, -a, a[index], and comparisons but == and !=, which stay Python's."""
+    """a + b, a - b, a * b, a / b, a ** b, a @ b, -a, a[index], and comparisons; == and != are those of the class."""
 
     __array_ufunc__ = None  # so that NumPy's numbers leave a + b to this class
 

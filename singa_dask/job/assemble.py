@@ -43,10 +43,17 @@ def assemble(layers: Iterable[Any], named: dict[Any, str] | None = None) -> list
     names = _names(order, reads, first)
     messages = [_message(layer, reads[id(layer)], names) for layer in order]
     if named is not None:
-        named |= {getattr(layer, "template", None) or layer: names[id(layer)] for layer in reversed(order)}
+        named |= {_holder(layer): names[id(layer)] for layer in reversed(order)}
+    held: set[int] = set()  # parameters that are of a Module itself
     for layer, message in zip(order, messages, strict=True):
         if (owner := first[_template(layer)]) is not layer:
             _share(message, names[id(owner)])
+            continue
+        for tensor, param in zip(getattr(layer, "tensors", ()), message.param, strict=False):
+            if id(tensor) in held:
+                param.share_from = param.name
+                param.ClearField("name")
+            held.add(id(tensor))
     return messages
 
 
@@ -127,6 +134,11 @@ def _apart(one: Any, other: Any) -> bool:
 
 def _template(layer: Any) -> int:
     return id(getattr(layer, "template", None) or layer)
+
+
+def _holder(layer: Any) -> Any:
+    """The layer object that has the parameters of a node."""
+    return layer if getattr(layer, "tensors", ()) else getattr(layer, "template", None) or layer
 
 
 def _share(message: LayerProto, owner: str) -> None:

@@ -1,13 +1,10 @@
-"""Functions in a job: their names, and their arguments as JSON."""
+"""Functions in a job, and their names."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from numbers import Real
+from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from singa_dask import functions
 from singa_dask.errors import ConfigError, Problem
@@ -48,50 +45,3 @@ def check_travels(name: str, key: str) -> None:
         message = "is a function inside another one or a lambda, which a job cannot name"
         hint = f"Write def {function}(x): ... at the top level of a module, and give layers.Lambda({function})."
         raise ConfigError(Problem(f"{key}.function", message, repr(name), hint))
-
-
-def encoded(value: Any) -> Any:
-    """An argument as JSON. Layers become {"source": their number}, in order."""
-    numbers = iter(range(1 << 30))
-
-    def of(value: Any) -> Any:
-        if hasattr(value, "_node_of"):
-            return {"source": next(numbers)}
-        if isinstance(value, slice):
-            return {"slice": [value.start, value.stop, value.step]}
-        if value is Ellipsis:
-            return {"ellipsis": True}
-        if isinstance(value, tuple):
-            return {"tuple": [of(each) for each in value]}
-        if isinstance(value, list):
-            return [of(each) for each in value]
-        if isinstance(value, np.ndarray):
-            return {"array": value.tolist(), "dtype": value.dtype.str}
-        if value is None or isinstance(value, str | bool | Real):
-            return value.item() if isinstance(value, np.generic) else value
-        hint = (
-            "Give numbers, text, arrays and layers. Parameters belong in layers: InnerProduct, or one of your own. "
-            "The state of a layer of one's own is kept in loops over tensors alone."
-        )
-        raise ConfigError(
-            Problem("Lambda", "an argument of a function cannot be written into a job", repr(value), hint)
-        )
-
-    return of(value)
-
-
-def decoded(value: Any, sources: Sequence[Any]) -> Any:
-    """The inverse of `encoded`."""
-    if isinstance(value, list):
-        return [decoded(each, sources) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if "source" in value:
-        return sources[value["source"]]
-    if "slice" in value:
-        return slice(*value["slice"])
-    if "ellipsis" in value:
-        return Ellipsis
-    if "array" in value:
-        return np.array(value["array"], value["dtype"])
-    return tuple(decoded(each, sources) for each in value["tuple"])

@@ -14,6 +14,7 @@ from singa_dask.layers.dummy import Dummy
 from singa_dask.layers.elementwise import Add, Div, Max, Mul, Sub
 from singa_dask.layers.formula import Lambda, Loss
 from singa_dask.layers.generated import GeneratedInput
+from singa_dask.layers.gradient import Gradient as Gradient
 from singa_dask.layers.group_norm import GroupNorm, LayerNorm
 from singa_dask.layers.inner_product import InnerProduct
 from singa_dask.layers.input import CharRNN, CSVInput, InputLayer, RecordInput

@@ -33,6 +33,7 @@ class Layer(Node):
     stops_gradient: whether no gradient flows through the layer; parameters below it then cannot be trained.
     multiple_outputs: whether forward returns a tuple with one array per destination (Slice, Split). Backward then gets
     a tuple, and setup may return a tuple of shapes.
+    cut_off: set by `setup`: positions of sources that get no gradient, as what is detached.
     output_sources: positions of the sources that its output depends on; None for all but labels and targets.
     rowwise: whether each output row depends only on the same input row (for `recurrent` layers also on its earlier
     time steps, for layers `across_steps` on all of them). The time steps of an unrolled net can then be rows of one
@@ -68,6 +69,7 @@ class Layer(Node):
     makes_labels: ClassVar[bool] = False
     stops_gradient: ClassVar[bool] = False
     is_loss: ClassVar[bool] = False
+    cut_off: frozenset[int] = frozenset()
     formula: ClassVar[Callable[..., Any] | None] = None
     same_rows: bool = True
     step_axes: ClassVar[int] = 0

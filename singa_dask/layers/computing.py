@@ -25,8 +25,8 @@ from singa_dask.layers.naming import check_attribute, layers_around, node_name
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.sharing import resolve_sharing
 from singa_dask.tape.memory import keep_memory
-from singa_dask.tape.state import in_function, name_by_number, rank, remembers, state
-from singa_dask.tape.tape import Call, Tape
+from singa_dask.tape.state import in_net, name_by_number, rank, remembers, state
+from singa_dask.tape.tape import Call, gradients_in_functions
 from singa_dask.tensor import Parameter, Tensor, as_images, channels_last
 
 _LAYOUT = "Tensors of images are (B, channels, height, width), arrays (B, height, width, channels)."
@@ -110,7 +110,7 @@ def computed(layer: Any, sources: Sequence[Any]) -> Any:
 def belong(layer: Any, model: Any) -> None:
     """Let a layer compute with the parameters of a Model, which calls `bind` when it has some."""
     if layer.kept is None or layer.kept.model is not None:
-        layer.kept = Kept(layer.name, get_default_device())
+        layer.kept = Kept(layer.name, get_default_device(), list(layer.tensors))
     layer.kept.model = weakref.ref(model)
 
 
@@ -216,9 +216,9 @@ def _called(layer: Any, device: Device, sources: list[Tensor], listed: int) -> A
     if layer.is_loss and layer.compares == "classes":
         x[1], targets = _labels(layer, *x[:2])
     made = _made(layer, device, [each.shape[1:] for each in x], steps, targets)
-    if in_function() and (made.layer.params or layer.type == "kDropout"):
-        hint = "Call the layer in `forward`, and the function on its output."
-        raise layer.problem("is called in a function of a net, where its parameters would not be trained", hint=hint)
+    if in_net() and (made.layer.params or layer.type == "kDropout"):
+        hint = "Call the layer in `forward`, on layers, and the function on its output."
+        raise layer.problem("is called on a tensor in a net, where its parameters would not be trained", hint=hint)
     return LayerCall(layer, made, device, sources, x, layouts, rows).outputs()
 
 
@@ -403,17 +403,16 @@ class LayerCall(Call):
         return [*back, *(None for _ in self.sources[self._count :])]
 
     def backward_in_functions(self, dy: Sequence[Any]) -> Sequence[Any]:
-        """By the formula of the layer, if it has one. Raises TrainingError."""
+        return gradients_in_functions(self.by_formula(), dy[0], self.sources)
+
+    def by_formula(self) -> Tensor:
+        """The output as the formula of the layer gives it. Raises TrainingError for a layer without one."""
         if self._layer.formula is None:
             raise TrainingError(
                 f"{self!r}, of {type(self._layer).__name__}, gives no second derivatives. InnerProduct, activations "
                 "and the functions of singa_dask.autograd give them."
             )
-        y = self._layer.formula(*self.sources)
-        tape = Tape([y], until=self.sources)
-        for _ in tape.backward(dy, keep=self.sources, in_functions=True):
-            pass
-        return [tape.gradient_of(source) for source in self.sources]
+        return self._layer.formula(*self.sources)
 
     def _given(self, dy: Any, place: int) -> Any:
         """The gradient of an output as the layer reads it; the layer may overwrite it."""

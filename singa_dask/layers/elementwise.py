@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from functools import reduce
+from typing import Any, ClassVar
 
+from singa_dask import functions
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
+
+_FUNCTIONS = {
+    "kAdd": functions.add,
+    "kMul": functions.mul,
+    "kMax": functions.maximum,
+    "kSub": functions.sub,
+    "kDiv": functions.div,
+}
 
 
 class _Combination(Layer):
@@ -24,7 +34,7 @@ class _Combination(Layer):
     @property
     def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
         # An axis that is repeated cannot be divided over workers.
-        same = len({shape[-1] for shape in self.partition.sources}) <= 1
+        same = all(self.partition.sources) and len({shape[-1] for shape in self.partition.sources}) <= 1
         return (Form.ROWS, Form.WHOLE, Form.COLUMNS) if same else (Form.ROWS, Form.WHOLE)
 
     def setup(self, *src: Shape) -> Shape:
@@ -61,6 +71,9 @@ class _Combination(Layer):
         """The sum over the axes along which a source of `shape` was repeated."""
         repeated = [axis for axis, size in enumerate(shape, 1) if size != self._shape[axis - 1]]
         return dx.sum(axis=tuple(repeated), keepdims=True) if repeated else dx
+
+    def formula(self, *x: Any) -> Any:
+        return reduce(_FUNCTIONS[self.type], x)
 
     # What a subclass implements:
 

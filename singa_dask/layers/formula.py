@@ -6,6 +6,7 @@ features), images (B, C, H, W). It needs no backward pass, since it consists of 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, ClassVar
@@ -14,7 +15,9 @@ import numpy as np
 
 from singa_dask import functions
 from singa_dask.device import Device
-from singa_dask.job.formulas import decoded, encoded, function_name, function_of
+from singa_dask.job.formulas import function_name, function_of
+from singa_dask.job.job_pb2 import LayerProto, ParamProto
+from singa_dask.layers.arguments import Arguments, called, read
 from singa_dask.layers.base import Layer, LossLayer
 from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.elementwise import Add, Div, Max, Mul, Sub
@@ -23,7 +26,7 @@ from singa_dask.layers.node import WIRING, Node
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
-from singa_dask.tape.state import as_function
+from singa_dask.tape.state import in_function
 from singa_dask.tape.tape import Tape
 from singa_dask.tensor import Tensor, as_images, channels_last
 
@@ -32,41 +35,76 @@ class _Function(Layer):
     """Base of functions as layers.
 
     user_conf: function, "module:function"; settings, its keyword arguments; arguments, the positional ones if they are
-    more than the sources.
+    more than the sources; calls and parameters, what is computed from parameters of a Module itself, and their initial
+    values. tensors: these parameters. classes: set before `setup`: positions of sources with several labels a sample.
     """
 
     num_sources: ClassVar[tuple[int, int | None]] = (1, None)
     across_steps: ClassVar[bool] = True
+    classes: frozenset[int] = frozenset()
     _mixes: bool = False
 
     def __init__(self, function: Any, name: str | None = None, srclayers: Any = (), **settings: Any) -> None:
-        arguments, labels = settings.pop("_arguments", None), settings.pop("_labels", None)
+        labels = settings.pop("_labels", None)
         wiring = {key: settings.pop(key) for key in WIRING & settings.keys()}
         conf: dict[str, Any] = {"function": function_name(function)}
         if labels is not None:
             conf["labels"] = labels
-        if arguments is not None:
-            conf["arguments"] = encoded(arguments)
         if settings:
-            conf["settings"] = {key: encoded(value) for key, value in settings.items()}
+            conf["settings"] = {key: Arguments().written(value) for key, value in settings.items()}
         super().__init__(name, srclayers, **conf, **wiring)
 
+    def _adopt(self, proto: LayerProto) -> None:
+        super()._adopt(proto)
+        self._given: dict[str, Any] | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """user_conf."""
+        if self._given is None:
+            self._given = self.user_conf
+        return self._given
+
+    def __call__(self, *sources: Any) -> Any:
+        """As of every layer; beside layers, the arguments may be lists of them, numbers, arrays, and tensors that are
+        parameters of the Module that is called."""
+        if not any(map(_has_node, sources)) or all(isinstance(each, str | Node) for each in sources):
+            return super().__call__(*sources)
+        found = Arguments()
+        more: dict[str, Any] = {"arguments": [found.written(each) for each in sources]}
+        node = super().__call__(*found.nodes)
+        if found.parameters:
+            more |= {"calls": found.calls, "parameters": [*map(_initial, found.parameters.values())]}
+            node.tensors = tuple(found.parameters.values())
+            node.proto.param.extend(ParamProto(name=name) for name in found.parameters)
+        if labels := self.given.get("labels"):
+            more["labels"] = [more["arguments"][i]["source"] for i in labels]
+        node.proto.user_conf, node._given = json.dumps(self.given | more), None
+        return node
+
     def _computed(self, sources: tuple[Any, ...]) -> Any:
-        return self.result_of(sources)
+        return self.formula(*sources)
 
-    def result_of(self, sources: Sequence[Any]) -> Any:
-        """What the function gives for these sources."""
-        conf = self.user_conf
-        arguments = decoded(conf["arguments"], sources) if "arguments" in conf else sources
-        settings = {key: decoded(value, sources) for key, value in conf.get("settings", {}).items()}
-        return function_of(conf["function"])(*arguments, **settings)
+    def formula(self, *tensors: Any) -> Any:
+        """What the function gives for these sources and parameters."""
+        given, count = self.given, len(tensors) - len(self.params)
+        sources, own = tensors[:count], tensors[count:]
+        calls = called(given.get("calls", ()), own)
+        arguments = read(given["arguments"], sources, own, calls) if "arguments" in given else sources
+        settings = {key: read(value) for key, value in given.get("settings", {}).items()}
+        return function_of(given["function"])(*arguments, **settings)
 
-    def _tensors(self, ops: Any, x: Sequence[Array], wanted: Sequence[int]) -> list[Tensor]:
-        """The sources as tensors of a training loop; gradients are wanted for some."""
+    def _declare_own(self) -> None:
+        for i, written in enumerate(self.given.get("parameters", ())):
+            value = read(written)
+            self.declare(f"parameter{i}", value.shape, 1, 1).given = value
+
+    def _tensors(self, ops: Any, x: Sequence[Array], own: Sequence[Array], wanted: Sequence[int]) -> list[Tensor]:
+        """The sources as tensors of a training loop, and the parameters; gradients are wanted for some."""
         device = Device(ops.device, ops.device_id, ops.dtype)
         device.ops = ops
-        made = [Tensor.made(self._turned(each), device, None, requires_grad=i in wanted) for i, each in enumerate(x)]
-        return made
+        arrays = [*map(self._turned, x), *own]
+        return [Tensor.made(each, device, None, requires_grad=i in wanted) for i, each in enumerate(arrays)]
 
     def _turned(self, rows: Array) -> Array:
         """Rows as the function sees them: (B, ...), in a net over time (B, T, ...)."""
@@ -85,36 +123,49 @@ class _Function(Layer):
         from singa_dask.ops import Ops  # the reference, for shapes
 
         draw = np.random.default_rng(0)
+        own = [draw.uniform(0.25, 0.75, param.shape) for param in self.params]
         x: list[Any] = [draw.uniform(0.25, 0.75, (self.steps, 2, *shape)) for shape in src]
         for i in {*self.label_sources} & {*range(len(x))}:
             x[i] = x[i].astype(np.int64)
         for rows in (slice(0, 2), slice(0, 1), slice(1, 2)):
             arrays = [np.ascontiguousarray(each[:, rows]).reshape(-1, *each.shape[2:]) for each in x]
-            with as_function(remembers=False):
-                y = self.result_of(self._tensors(Ops(np.float64), arrays, ()))
+            tensors = self._tensors(Ops(np.float64), arrays, own, self._learning(arrays))
+            with in_function(remembers=True):
+                y = self.formula(*tensors)
             if not isinstance(y, Tensor):
                 raise self.problem("the function must return one tensor", repr(y))
+            reached = Tape([y]).sources | {id(y)}  # it may be a source
+            self.cut_off = frozenset(i for i in range(len(src)) if id(tensors[i]) not in reached)
             yield y.array
 
+    def _learning(self, x: Sequence[Array]) -> list[int]:
+        """The numbers of the sources and parameters that may get gradients."""
+        sources = [i for i in range(len(x)) if x[i].dtype.kind == "f" and i not in self.label_positions]
+        return [*sources, *range(len(x), len(x) + len(self.params))]
+
     def forward(self, ctx: Context, *x: Array) -> Array:
-        trains = [i for i in range(len(x)) if x[i].dtype.kind == "f" and i not in self.label_positions]
-        wanted = trains if ctx.needs_input_grad else []
-        ctx.sources = self._tensors(ctx.ops, x, wanted)
-        with as_function(remembers=bool(wanted)):
-            ctx.result = self.result_of(ctx.sources)
+        x = tuple(each.astype(np.int64) if i in self.classes else each for i, each in enumerate(x))
+        wanted = [i for i in self._learning(x) if i >= len(x) or ctx.needs_input_grad]
+        ctx.tensors = self._tensors(ctx.ops, x, [param.value for param in self.params], wanted)
+        with in_function(remembers=bool(wanted)):
+            ctx.result = self.formula(*ctx.tensors)
         return self._output(ctx, x)
 
     def _output(self, ctx: Context, x: Sequence[Array]) -> Array:
         raise NotImplementedError
 
     def _gradients(self, ctx: Context, dy: Array) -> tuple[Array, ...]:
-        """Of the sources, from that of the result."""
-        tape, sources = Tape([ctx.result]), ctx.sources
-        for _ in tape.backward([dy], keep=sources):
+        """Of the sources, from that of the result; parameters get theirs."""
+        tape, tensors = Tape([ctx.result]), ctx.tensors
+        for _ in tape.backward([dy], keep=tensors):
             pass
-        found = [tape.gradient_of(source) for source in sources]
-        ctx.sources = ctx.result = None
-        return tuple(None if each is None else self._rows(each, ctx.ops.xp) for each in found)
+        found = [tape.gradient_of(each) for each in tensors]
+        count = len(found) - len(self.params)
+        for param, gradient in zip(self.params, found[count:], strict=True):
+            if gradient is not None:
+                param.grad[...] = gradient + (param.grad if param.claim() else 0)
+        ctx.tensors = ctx.result = None
+        return tuple(None if each is None else self._rows(each, ctx.ops.xp) for each in found[:count])
 
 
 class Lambda(_Function):
@@ -135,6 +186,7 @@ class Lambda(_Function):
         return (Form.WHOLE,) if self._mixes else (Form.ROWS, Form.WHOLE)
 
     def setup(self, *src: Shape) -> Shape:
+        self._declare_own()
         both, *each = self._tried(self.sources(src))
         self.shapes = src
         lead = (2,) if self.steps == 1 else (2, self.steps)
@@ -152,12 +204,13 @@ class Lambda(_Function):
         draw, rows = np.random.default_rng(0), 3 if 2 in steps.values() else 2
         x = [draw.uniform(0.25, 0.75, (rows, *[steps[i]] * (i in steps), *shape)) for i, shape in enumerate(src)]
         last = [each[:, -1] if i in steps else each for i, each in enumerate(x)]
-        with as_function(remembers=False):
+        own = [draw.uniform(0.25, 0.75, param.shape) for param in self.params]
+        with in_function(remembers=False):
             try:
-                every = self.result_of(self._tensors(Ops(np.float64), x, ()))
+                every = self.formula(*self._tensors(Ops(np.float64), x, own, ()))
             except Exception:
                 return False  # a training loop would not compute it either
-            alone = self.result_of(self._tensors(Ops(np.float64), last, ()))
+            alone = self.formula(*self._tensors(Ops(np.float64), last, own, ()))
         same = every.shape == (rows, max(steps.values()), *alone.shape[1:])
         return not (same and np.allclose(every.array[:, -1], alone.array, rtol=1e-4, equal_nan=True))
 
@@ -165,8 +218,8 @@ class Lambda(_Function):
         return self._rows(ctx.result.array.astype(ctx.ops.dtype, copy=False), ctx.ops.xp)
 
     def backward(self, ctx: Context, dy: Array) -> Any:
-        if ctx.result.call is None:
-            return (None,) * len(ctx.sources)
+        if not ctx.result.requires_grad:
+            return (None,) * len(self.proto.srclayers)
         return self._gradients(ctx, self._turned(dy))
 
 
@@ -216,10 +269,11 @@ class Loss(_Function, LossLayer):
         return functions.mean(super()._computed(sources))
 
     def setup(self, *src: Shape) -> Shape:
-        read = [
+        self._declare_own()
+        every = [
             () if i in self.label_sources and i not in self.targets else s for i, s in enumerate(self.sources(src))
         ]
-        both, *each = self._tried(read)
+        both, *each = self._tried(every)
         if both.ndim and len(both) != 2:
             raise self.problem("the function must give a number, or one for each row", f"{both.shape} for 2 rows")
         self._mixes = not np.allclose(both.mean(), (each[0].mean() + each[1].mean()) / 2, equal_nan=True)
@@ -234,8 +288,8 @@ class Loss(_Function, LossLayer):
 
     def backward(self, ctx: Context, dy: Any) -> Any:
         y = ctx.result.array
-        if ctx.result.call is None or not ctx.rows:
-            return (None,) * len(ctx.sources)
+        if not ctx.result.requires_grad or not ctx.rows:
+            return (None,) * len(self.proto.srclayers)
         each = ctx.part * ctx.rows / (ctx.step.total_rows * prod(y.shape))
         return self._gradients(ctx, ctx.ops.zeros(y.shape) + ctx.ops.dtype.type(each))
 
@@ -260,16 +314,15 @@ def node_of(self: Node, function: Callable[..., Any], operands: Sequence[Any], s
         x, axis, parts = operands
         count = parts if isinstance(parts, int) else len(parts)
         return tuple(node_of(self, functions.piece, (x, axis, parts, i), {}) for i in range(count))
-    sources: list[Node] = []
+    return Lambda(function, **settings)(*operands)
 
-    def placed(value: Any) -> Any:
-        if isinstance(value, Node):
-            sources.append(value)
-            return value
-        return type(value)(map(placed, value)) if isinstance(value, list | tuple) else value
 
-    arguments = placed(list(operands))
-    return Lambda(function, _arguments=arguments, **settings)(*sources)
+def _has_node(value: Any) -> bool:
+    return isinstance(value, Node) or (isinstance(value, list | tuple) and any(map(_has_node, value)))
+
+
+def _initial(tensor: Tensor) -> Any:
+    return Arguments().written(tensor.device.ops.to_host(tensor.array))
 
 
 Node._node_of = node_of  # type: ignore[method-assign]

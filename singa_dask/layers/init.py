@@ -47,6 +47,9 @@ def initial_value(param: Param, seed: int, out: np.ndarray | None = None) -> np.
     """
     rng = generator(seed, param.name)
     out = np.empty(param.shape) if out is None else out
+    if param.given is not None:
+        out[...] = param.given
+        return out
     if not param.proto.HasField("init"):
         if len(param.shape) < 2:
             out[...] = 0

@@ -54,6 +54,12 @@ def check_attribute(layer: Any, params: Collection[Any]) -> None:
         raise layer.problem(message, repr(layer), hint)
 
 
+def tensor_name(tensor: Tensor) -> str:
+    """The name of a tensor in the outermost module that is being called; "" if it is none of its parameters."""
+    _, names = _called.get() or (None, {})
+    return names[id(tensor)][0] if id(tensor) in names else ""
+
+
 def node_name(layer: Any) -> str:
     """The name of a layer in the outermost module that is being called, or else its own."""
     _, names = _called.get() or (None, {})

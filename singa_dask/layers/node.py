@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any, ClassVar, Self
 
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.functions.operators import Operators
+from singa_dask.functions import equal, not_equal
+from singa_dask.functions.operators import Operators, is_operand
 from singa_dask.job.description import Description
 from singa_dask.job.job_pb2 import LayerProto, ParamProto
 from singa_dask.job.layer_types import parameter_roles
 from singa_dask.layers.computing import Kept, computed
 from singa_dask.layers.naming import called_module, check_attribute, node_name
 from singa_dask.layers.param import param_message
+from singa_dask.tensor import NO_NUMBERS, WRITE_FUNCTIONS
 
 # Keyword arguments of every layer that set fields of LayerProto itself.
 WIRING = (
     *("include", "exclude", "partition_dim", "share_params"),
     *("unroll_len", "unroll_conn_type", "shift", "unroll_source", "share_src_blobs"),
 )
+_numbers = count(1)
 
 
 class Node(Operators, Description):
@@ -34,6 +38,8 @@ class Node(Operators, Description):
     the net is assembled. param: messages or mappings of their fields, where `init` may be a user function(param, rng).
     template: the layer that was called, if not this one; module: the Module in whose `forward` that was. source_size:
     how many "channels" or "features" arrays of the first source must have. kept: of a layer that was called on arrays.
+    tensors: the parameters of a Module itself that a function reads. number: grows from call
+    to call; 0 without sources.
     """
 
     type: ClassVar[str] = "kUserLayer"
@@ -44,6 +50,8 @@ class Node(Operators, Description):
     module: Any = None
     source_size: tuple[int, str] | None = None
     kept: Kept | None = None
+    tensors: Sequence[Any] = ()
+    number = 0
     _called = False
 
     def __init__(
@@ -121,8 +129,7 @@ class Node(Operators, Description):
 
     def to_numpy(self) -> Any:
         """Raises ConfigError: what `forward` computes from numbers it would compute once."""
-        hint = "Write it with functions of layers; state of a layer of one's own is kept in loops over tensors alone."
-        raise self.problem("has no numbers in forward, which runs once to build the net", repr(self), hint)
+        raise self.problem(NO_NUMBERS, repr(self), WRITE_FUNCTIONS)
 
     __iter__ = None  # a layer has indices, and no length
 
@@ -130,11 +137,30 @@ class Node(Operators, Description):
         """The node that computes a function of layers; see layers/formula.py."""
         raise NotImplementedError
 
+    def _grad_nodes(self, outputs: Any, inputs: Any, factors: Any, *, create_graph: bool) -> list[Node]:
+        """The nodes that compute gradients of layers; see layers/gradient.py."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> Any:
+        return self._compared(equal, other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compared(not_equal, other)
+
+    __hash__ = object.__hash__
+
+    def _compared(self, function: Callable[..., Any], other: Any) -> Any:
+        """Whether its elements are equal to numbers, and in `forward` to those of another layer."""
+        if not is_operand(other) or (isinstance(other, Node) and called_module() is None):
+            return NotImplemented
+        return function(self, other)
+
     def _read(self, sources: tuple[str | Node, ...]) -> None:
         for source in sources:
             if not isinstance(source, str | Node):
                 raise self.problem("sources must be layers or names of layers", repr(source))
         self.inputs = sources
+        self.number = next(_numbers) if sources else 0
         names = [s.name if isinstance(s, Node) else s for s in sources]
         if all(names):  # unnamed layers get a name when the net is assembled
             self.proto.srclayers[:] = names

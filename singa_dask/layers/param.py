@@ -21,8 +21,8 @@ class Param:
 
     name: unique in the net; role: in its layer. shape: of the worker's array; portion: which portion of the whole
     array that is, None if the worker has all of it; whole_shape: of the whole array. fan_in, fan_out: for initialisers
-    that scale by them. frozen: the value stays. statistic: the gradient is subtracted as it is, without an
-    updater. touched: whether this step read `grad`.
+    that scale by them. given: the initial value, where `init` does not say it. frozen: the value stays. statistic: the
+    gradient is subtracted as it is, without an updater. touched: whether this step read `grad`.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Param:
         self.fan_in = fan_in
         self.fan_out = fan_out
         self.owner: Param = self
+        self.given: Any = None
         self.frozen = False
         self.statistic = False
         self._value: Array = None

@@ -379,7 +379,10 @@ def _check_kind(layer: Layer, layers: Mapping[str, Layer], shapes: Sequence[Any]
     """Check that a loss that compares classes gets labels, or the share of each class, and one that compares values
     targets. shapes: of its sources."""
     if isinstance(layer, Loss):
-        layer.check_sources([layers[source] for source in layer.proto.srclayers])
+        named = layer.proto.srclayers
+        layer.check_sources([layers[source] for source in named])
+        labels = {i: labels_from(layers, named[i]) for i in layer.targets.keys() & {*layer.label_sources}}
+        layer.classes = frozenset(i for i, of in labels.items() if isinstance(of, InputLayer) and of.labels_positions)
     compares = layer.compares if isinstance(layer, LossLayer) else ""
     for position in layer.targets if compares else ():
         source = layer.proto.srclayers[position]

@@ -96,7 +96,7 @@ def make_plan(
             label_source=slots.labels[sources[0]] if layer.passes_labels and sources else -1,
             step_source=slots.output[sources[0]] if sources else -1,
             dx=tuple(
-                slots.gradient(name, i) if trains[source] and i not in labelled else -1
+                slots.gradient(name, i) if trains[source] and i not in labelled | layer.cut_off else -1
                 for i, source in enumerate(sources)
             ),
         )

@@ -66,20 +66,24 @@ def grad(
     `backward`.
     """
     every: list[Any] = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
-    wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    alone = not isinstance(inputs, list | tuple)
+    wanted: list[Any] = [inputs] if alone else list(inputs)
+    factors = list(grad_outputs) if isinstance(grad_outputs, list | tuple) else [grad_outputs] * len(every)
+    for node in (each for each in [*every, *wanted] if hasattr(each, "_grad_nodes")):
+        found = node._grad_nodes(every, wanted, factors, create_graph=create_graph)
+        return found[0] if alone else found
     if any(not isinstance(each, Tensor) or each.call is None for each in every):
         hint = "Compute it from tensors with requires_grad=True, with autograd.training = True."
         raise ConfigError(Problem("grad", "an output has nothing to go backward over", repr(every), hint))
-    given = [grad_outputs] if isinstance(grad_outputs, Tensor) else grad_outputs or [None] * len(every)
     start = [Tensor.made(ones(each), each.device, None, requires_grad=False) for each in every]
-    start = [one if factor is None else one * factor for one, factor in zip(start, given, strict=True)]
+    start = [one if factor is None else one * factor for one, factor in zip(start, factors, strict=True)]
     tape = Tape(every)
     for _ in tape.backward(
         start if create_graph else [each.array for each in start], keep=wanted, in_functions=create_graph
     ):
         pass
     found = [_found(tape, each, i) for i, each in enumerate(wanted)]
-    return found[0] if isinstance(inputs, Tensor) else found
+    return found[0] if alone else found
 
 
 def _found(tape: Tape, tensor: Tensor, number: int) -> Tensor:

@@ -33,7 +33,8 @@ state = State()
 rank: ContextVar[int] = ContextVar("rank", default=0)
 # None: as long as they are those of training.
 _remembering: ContextVar[bool | None] = ContextVar("remembering", default=None)
-_in_function: ContextVar[bool] = ContextVar("in_function", default=False)
+# What calls functions of tensors: "" for a training loop, "function" for a net, "forward" where one is built.
+_inside: ContextVar[str] = ContextVar("inside", default="")
 
 
 def remembers() -> bool:
@@ -42,20 +43,38 @@ def remembers() -> bool:
     return state.training if given is None else given
 
 
-def in_function() -> bool:
-    """Whether a net is calling a function, which has no parameters."""
-    return _in_function.get()
+def in_net() -> bool:
+    """Whether a net calls a function of tensors, or is built."""
+    return bool(_inside.get())
+
+
+def builds_net() -> bool:
+    """Whether the `forward` of a Module is called on layers."""
+    return _inside.get() == "forward"
 
 
 @contextmanager
-def as_function(*, remembers: bool) -> Iterator[None]:
+def in_function(*, remembers: bool) -> Iterator[None]:
     """Inside, a net calls a function."""
-    tokens = _remembering.set(remembers), _in_function.set(True)
+    with _called_by("function", remembers=remembers):
+        yield
+
+
+@contextmanager
+def in_forward() -> Iterator[None]:
+    """Inside, a Module is called on layers: what its `forward` computes from its own parameters is remembered."""
+    with _called_by("forward", remembers=True):
+        yield
+
+
+@contextmanager
+def _called_by(caller: str, *, remembers: bool) -> Iterator[None]:
+    tokens = _remembering.set(remembers), _inside.set(caller)
     try:
         yield
     finally:
         _remembering.reset(tokens[0])
-        _in_function.reset(tokens[1])
+        _inside.reset(tokens[1])
 
 
 @contextmanager

@@ -90,6 +90,11 @@ class Tape:
         self._in_functions = False
 
     @property
+    def sources(self) -> set[int]:
+        """The ids of the tensors that the calls read, as far as gradients go back to them."""
+        return {id(source) for call in self.calls for source in call.sources if source.requires_grad}
+
+    @property
     def rows(self) -> int:
         """Of the mini-batch: those of the last call that knows them, or else of the first input."""
         known = [call.rows for call in reversed(self.calls) if call.rows is not None]
@@ -171,6 +176,15 @@ class Tape:
     def _sum(self, key: Key, gradient: Any) -> None:
         before = self._gradients.get(key)
         self._gradients[key] = gradient if before is None else add(before, gradient)
+
+
+def gradients_in_functions(y: Tensor, dy: Any, sources: Sequence[Tensor]) -> list[Any]:
+    """The gradients of the sources from which y was computed by functions: tensors, remembered for further gradients;
+    None for one that gets none."""
+    tape = Tape([y], until=sources)
+    for _ in tape.backward([dy], keep=sources, in_functions=True):
+        pass
+    return [tape.gradient_of(source) for source in sources]
 
 
 def _key(tensor: Tensor) -> Key:

@@ -13,7 +13,6 @@ def _in_nets(missing: str) -> Unmet:
 STEPS = {"model": "labels of each time step"}
 
 UNMET: dict[str, Unmet] = {
-    "siamese": {"job": "rounding of a formula as PyTorch rounds"},
     "lstm_tagger": STEPS,
     "bilstm_tagger": STEPS,
     "bilstm_lengths": STEPS | {"job": "lengths beside labels of each time step"},
@@ -22,8 +21,5 @@ UNMET: dict[str, Unmet] = {
     "gpt": STEPS,
     "gpt_tied": STEPS,
     "rotary": STEPS,
-    "pinn": _in_nets("gradients for inputs"),
-    "gradient_penalty": _in_nets("gradients for inputs"),
-    "ctc": _in_nets("several labels of a sample"),
-    "weight_norm": _in_nets("sqrt, power, sum, transpose, parameters of a Module's own"),
+    "ctc": {"job": "several labels of a sample"},
 }

@@ -166,12 +166,20 @@ class Flow(Module):
         return self.loss(a, b, s, s2)
 
 
+def square(r: Any) -> Any:
+    return r**2
+
+
+def distance(u: Any, x: Any) -> Any:
+    return squares(u - x)[:, 0]
+
+
 class PINN(Module):
     """The heat equation u_t = 0.1 u_xx with u(x, 0) = sin(pi x)."""
 
     def __init__(self) -> None:
         self.first, self.second, self.last = dense(8), dense(8), dense(1)
-        self.inside, self.start = layers.Loss(lambda r: r**2), layers.Loss(lambda u, x: (u - x)[:, 0] ** 2)
+        self.inside, self.start = layers.Loss(square), layers.Loss(distance)
 
     def u(self, x: Any) -> Any:
         return self.last(autograd.tanh(self.second(autograd.tanh(self.first(x)))))
@@ -184,13 +192,20 @@ class PINN(Module):
         return self.inside(slope[:, 1] - 0.1 * curve[:, 0]), self.start(start, autograd.sin(math.pi * edge))
 
 
+def difference(fake: Any, real: Any) -> Any:
+    return (fake - real)[:, 0]
+
+
+def penalty(slope: Any) -> Any:
+    return 10 * (autograd.sqrt(squares(slope))[:, 0] - 1) ** 2
+
+
 class GradientPenalty(Module):
     """The critic of a WGAN-GP."""
 
     def __init__(self) -> None:
         self.first, self.second = dense(8), dense(1)
-        self.distance = layers.Loss(lambda fake, real: (fake - real)[:, 0])
-        self.penalty = layers.Loss(lambda slope: 10 * (autograd.sqrt(squares(slope))[:, 0] - 1) ** 2)
+        self.distance, self.penalty = layers.Loss(difference), layers.Loss(penalty)
 
     def critic(self, x: Any) -> Any:
         return self.second(autograd.tanh(self.first(x)))

@@ -141,9 +141,12 @@ def enclosed(factor):
             lambda: Model([Loss(formulas.cross_entropy)(FC(DATA), DATA)]),
             r"Write labels=1 in Loss\(\.\.\.\) .* or labels=\(\)",
         ),
-        (lambda: Model([Lambda(lambda x: InnerProduct(num_output=2)(x))(FC(DATA))]), "called in a function of a net"),
+        (lambda: Model([Lambda(lambda x: InnerProduct(num_output=2)(x))(FC(DATA))]), "called on a tensor in a net"),
         (lambda: Model([Lambda(lambda x: x + np.ones(7))(FC(DATA))]), r"add of \(2, 3\) and \(7,\).*test_formula\.py"),
-        (lambda: FC(DATA) * tensor.Tensor((3,), stores_grad=True), "cannot be written into a job.*Parameters belong"),
+        (
+            lambda: FC(DATA) * tensor.Tensor((3,), stores_grad=True),
+            "is a parameter, but no attribute of the Module.*Make it in __init__",
+        ),
     ],
 )
 def test_errors(build, words):
