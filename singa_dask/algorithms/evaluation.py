@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from singa_dask.algorithms.base import TrainOneBatch
 from singa_dask.algorithms.measured import Measured, loss_metrics, own_rows
 from singa_dask.errors import DataError
 from singa_dask.layers.context import Step
-from singa_dask.net import Batch, Net, in_units, inputs_of
+from singa_dask.net import Batch, Net, inputs_of, undone, units
 
 
 class Evaluator:
@@ -22,6 +24,15 @@ class Evaluator:
 
     def __init__(self, net: Net, how: TrainOneBatch, metrics: Sequence[str] = (), *, rows: int = 0) -> None:
         self._net, self._how, self._metrics, self._rows = net, how, metrics, rows
+
+    @cached_property
+    def _needed(self) -> dict[str, list[str]]:
+        """The input layers of each output."""
+        return {name: inputs_of(self._net, name) for name in self._net.predictions()}
+
+    @cached_property
+    def _units(self) -> dict[str, Any]:
+        return {name: units(self._net, name) for name in self._needed}
 
     def measure(self, mini_batches: Iterable[tuple[Mapping[str, Batch], Step]]) -> Measured:
         """What is measured of these mini-batches. Raises ConfigError if a metric does not exist or fit the net."""
@@ -39,10 +50,9 @@ class Evaluator:
 
         Raises ConfigError where the net has nothing to predict with, DataError if no output has all its inputs.
         """
-        needed = {name: inputs_of(self._net, name) for name in self._net.predictions()}
-        names = [name for name, inputs in needed.items() if feed.keys() >= set(inputs)]
+        names = [name for name, inputs in self._needed.items() if feed.keys() >= set(inputs)]
         if not names:
-            wanted = "; ".join(f"{name!r} needs {', '.join(inputs)}" for name, inputs in needed.items())
+            wanted = "; ".join(f"{name!r} needs {', '.join(inputs)}" for name, inputs in self._needed.items())
             raise DataError(f"input layers are not fed: {wanted}. Fed: {', '.join(feed) or 'none'}.")
         rows = len(next(iter(feed.values())).features)
         self._net.forward({key: self._completed(key, feed.get(key), rows) for key in self._net.input_layers}, step)
@@ -51,7 +61,7 @@ class Evaluator:
     def _output(self, name: str, rows: int) -> np.ndarray:
         y, makes = self._net.output(name), self._net.layers[name].partition.makes
         whole = own_rows(self._net, name, y, makes, self._net.whole_shapes[name])
-        output = self._net.ops.to_host(in_units(self._net, name, whole))
+        output = self._net.ops.to_host(undone(self._net, self._units[name], whole))
         if len(output) == rows:
             return output
         return output.reshape(-1, rows, *output.shape[1:]).swapaxes(0, 1)  # a folded layer: step after step

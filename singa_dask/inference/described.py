@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -23,6 +23,8 @@ from singa_dask.job.job_pb2 import StoreProto
 from singa_dask.job.stores import records_of, row_shape
 from singa_dask.layers.input import InputLayer, arrange
 from singa_dask.net import Net, inputs_of
+
+_NUMBERS = set("?bBhHiIlLqQefd")
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class KnownData:
     net: Net
     texts: Mapping[str, str]
 
-    @property
+    @cached_property
     def inputs(self) -> dict[str, Described]:
         """The data of the input layers that are described, by layer."""
         return {
@@ -128,7 +130,7 @@ class KnownData:
             if name in self.texts
         }
 
-    @property
+    @cached_property
     def needed(self) -> list[str]:
         """The input layers whose samples the predictions depend on."""
         names = {name for output in self.net.predictions() for name in inputs_of(self.net, output)}
@@ -216,6 +218,9 @@ def value_names(column: Column | None, width: int, *, classifies: bool, horizon:
 
 def numbers(table: Any, names: Sequence[Any]) -> np.ndarray:
     """Columns of numbers, side by side: (rows, columns) float32. Raises DataError."""
+    if hasattr(table, "dtypes") and all(getattr(dtype, "char", "") in _NUMBERS for dtype in table.dtypes):
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(table[list(names)], np.float32)
     columns = [np.asarray(table[name]) for name in names]
     wrong = [str(name) for name, values in zip(names, columns, strict=True) if values.dtype.kind not in "biuf"]
     if wrong:

@@ -32,7 +32,7 @@ from singa_dask.layers.base import Layer
 from singa_dask.layers.computing import belong, bind
 from singa_dask.layers.context import Step
 from singa_dask.layers.group import Group
-from singa_dask.net import Batch, Net, inputs_of
+from singa_dask.net import Batch, Net
 from singa_dask.net.net import told_apart
 from singa_dask.ops import get_ops
 from singa_dask.training import checkpoint as checkpoints
@@ -100,6 +100,7 @@ class Model:
         self.ranks = Ranks()
         self.code: CodeBundle | None = None  # of the user's own layers
         self.described: Mapping[str, str] = {}  # the data of the input layers, as `Checkpoint` has it
+        self._known: KnownData | None = None
         self._used = False  # whether the parameters have memory
         self._allocating = threading.Lock()
         self._adopt(self._training_net(self.ranks))
@@ -161,7 +162,9 @@ class Model:
     @property
     def known(self) -> KnownData:
         """What is known of the data: names of classes, targets and columns."""
-        return KnownData(self._test_net, self.described)
+        if self._known is None or self._known.net is not self._test_net or self._known.texts is not self.described:
+            self._known = KnownData(self._test_net, self.described)
+        return self._known
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -217,10 +220,9 @@ class Model:
             return {name: array[:0] for name, array in self.predict_all(self._row_of_zeros()).items()}
         feed, rows = feed_of(self._test_net, x, output=output or self.outputs[0])
         found: dict[str, np.ndarray] = {}
-        done = 0
+        done, evaluator = 0, self._evaluator()
         for part, step in self._mini_batches(feed, rows, self._rows_of_a_pass if batchsize is None else batchsize):
-            outputs = self._evaluator().predict(part, step)
-            for name, y in outputs.items():
+            for name, y in evaluator.predict(part, step).items():
                 if name not in found:
                     found[name] = np.empty((rows, *y.shape[1:]), y.dtype)
                 found[name][done : done + len(y)] = y
@@ -324,10 +326,11 @@ class Model:
         net = self.net
         if self.partitioned:
             return Evaluator(self._test_net, BP(), metrics)
-        if not hasattr(self._own_net, "of_thread"):
+        if not hasattr(self._own, "evaluator"):
             self.ops.use()
-            self._own_net.of_thread = self._make_test_net(net)
-        return Evaluator(self._own_net.of_thread, BP(), metrics)
+            self._own.net = self._make_test_net(net)
+            self._own.evaluator = Evaluator(self._own.net, BP())
+        return Evaluator(self._own.net, BP(), metrics) if metrics else self._own.evaluator
 
     @property
     def _rows_of_a_pass(self) -> int:
@@ -355,7 +358,7 @@ class Model:
         """Use this training net, whose parameters have no memory yet."""
         self._net, self._used = net, False
         self._test_net = self._make_test_net(net)
-        self._own_net = threading.local()
+        self._own = threading.local()
 
     def _make_test_net(self, net: Net) -> Net:
         rank, size = (self.ranks.rank, self.ranks.size) if net.partitioned else (0, 1)
@@ -382,8 +385,7 @@ class Model:
         ones maybe without rows."""
         if batchsize < 1:
             raise ConfigError(Problem("batchsize", "must be at least 1", str(batchsize)))
-        net = self._test_net
-        needed = {source for output in net.predictions() for source in inputs_of(net, output)}
+        net, known = self._test_net, self.known
         for call, step in enumerate(self._test_steps(rows, batchsize)):
             some = slice(call * batchsize, (call + 1) * batchsize)
             part = {
@@ -391,10 +393,10 @@ class Model:
                 for name, batch in feed.items()
             }
             with np.errstate(over="ignore"):
-                ready = normalised(self.known, part)
-            for name in needed & ready.keys():
+                ready = normalised(known, part)
+            for name in ready.keys() & set(known.needed):
                 if not is_finite(net, ready[name]):
-                    raise not_finite(self.known, name, feed[name].features, ready[name].features, some.start)
+                    raise not_finite(known, name, feed[name].features, ready[name].features, some.start)
             yield ready, step
 
     def _test_steps(self, rows: int, batchsize: int) -> Iterator[Step]:

@@ -75,7 +75,11 @@ def units(net: Net, name: str) -> tuple[Normalisation, Shape] | None:
 def in_units(net: Net, name: str, y: Array) -> Array:
     """The output of layer `name`, or the target that it is compared with, in the units of the data.   y: (B, ...), on
     the host or the device. Returned as it is where `units` finds nothing."""
-    found = units(net, name)
+    return undone(net, units(net, name), y)
+
+
+def undone(net: Net, found: tuple[Normalisation, Shape] | None, y: Array) -> Array:
+    """The same where `units` are found already."""
     if found is None:
         return y
     normalisation, shape = found
