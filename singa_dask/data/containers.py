@@ -48,6 +48,8 @@ def is_sparse(values: Any) -> bool:
 
 def dense(values: Any) -> Any:
     """The array of a sparse one, and of a masked one, with what is masked as a missing value; all else as it is."""
+    if type(values) is np.ndarray:
+        return values
     if is_sparse(values):
         return values.toarray()
     if not isinstance(values, np.ma.MaskedArray):

@@ -6,6 +6,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,7 @@ def shard_recipe(
 
 def _divided(what: str, options: Mapping[str, Any], in_place: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options that read files of a format, and those that write shards. Raises ConfigError."""
-    rules, cut = Splits(**{key: options[key] for key in SPLIT_OPTIONS if key in options}), Patches.of(options)
-    rules.check()
+    rules, cut = Splits.of({key: options[key] for key in SPLIT_OPTIONS if key in options}), Patches.of(options)
     own = FORMATS[what].options
     if rules.columns and "split" not in own:
         key, value = next((key, value) for key, value in rules.given.items() if key not in SHARES)
@@ -164,16 +164,17 @@ def _write_sources(
             message = f"divides all samples, but the source has the splits {', '.join(sources)} already"
             hint = "Leave it out, name one split with --x and --y, or set store_conf.validation_share in the job."
             raise ConfigError(Problem(share, message, str(writing[share]), hint))
+    written: dict[str, Manifest] = {}
     with replace_folder(out, overwrite) as folder:
         for split, source in sources.items():  # "train" is the first
             mixed = split == "train" and not source.ordered if shuffle is None else shuffle
             (made,) = write(source, folder / split, nshards=nshards, shuffle=mixed, **writing).values()
             if "like" not in writing:  # the other splits have its encoders and classes
                 writing = {key: writing[key] for key in writing if key not in ENCODING_OPTIONS} | {"like": made}
-        folders = {split: folder / split for split in sources}
+            written[split] = made
         if not any(source.ordered for source in sources.values()):  # the records of a series are not samples
-            note_repeats(folders, writing.get("client"), lambda *_: None, durable=True)
-    return {split: Manifest.load(out / split) for split in sources}
+            written = note_repeats(written, writing.get("client"), lambda *_: None, durable=True)
+    return {split: replace(manifest, folder=out / split) for split, manifest in written.items()}
 
 
 def _index(sources: Mapping[str, Source], out: Path, window: int | None, overwrite: bool) -> dict[str, Manifest]:

@@ -19,10 +19,8 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def replace_folder(out: Path, overwrite: bool = False, *, durable: bool = True) -> Iterator[Path]:
+def replace_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
     """A temporary folder next to `out` that is renamed to `out` when the block ends, and removed if it fails.
-
-    durable: flush the folders to the disk.
 
     Raises DataError if `out` exists, unless it is a folder of shards and overwrite is True.
     """
@@ -37,24 +35,30 @@ def replace_folder(out: Path, overwrite: bool = False, *, durable: bool = True) 
         with in_use(temporary):
             yield temporary
         temporary.chmod(0o755)
-        if durable:
-            sync(temporary)
+        sync(temporary)
         check_free(out, overwrite)
-        if out.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old-", dir=out.parent))
-            with in_use(old):
-                out.rename(old / out.name)
-                temporary.rename(out)
-                shutil.rmtree(old, ignore_errors=True)
-        else:
-            temporary.rename(out)
-        if durable:
-            sync(out.parent)
+        put_folder(temporary, out)
+        sync(out.parent)
     except OSError as error:
         said = disk_full(out, error) if no_room(error) else f"{out}: could not be written ({error})."
         raise DataError(said) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def put_folder(folder: Path, out: Path) -> None:
+    """Rename a finished folder beside or below `out`, whose place it takes. Raises DataError."""
+    try:
+        if not out.exists():
+            folder.rename(out)
+            return
+        old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old-", dir=out.parent))
+        with in_use(old):
+            out.rename(old / out.name)
+            folder.rename(out)
+            shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise DataError(f"{out}: could not be written ({error}).") from error
 
 
 def remove_leftovers(out: Path, more: Iterable[Path] = ()) -> None:

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from singa_dask.data.columns import MASK, WEIGHT, Column, Role, stored_dtype
-from singa_dask.data.flat_hdf5 import contiguous_range
 from singa_dask.data.folders import replace_folder
 from singa_dask.data.ingest.assemble import Measured, Written, batch_rows, finish
-from singa_dask.data.ingest.facts import Summary
+from singa_dask.data.ingest.facts import Part
 from singa_dask.data.ingest.layout import Layout, make_layout
 from singa_dask.data.ingest.options import Encoding, Splits
-from singa_dask.data.ingest.run import call_all
+from singa_dask.data.ingest.run import run_all
 from singa_dask.data.ingest.splits import Rules
-from singa_dask.data.ingest.stage import StagePlan, read
+from singa_dask.data.ingest.stage import StagePlan, encoded
 from singa_dask.data.manifest import WAY_OUT, Manifest, Shard
 from singa_dask.data.origins import Origins
-from singa_dask.data.shards import open_untrusted
+from singa_dask.data.shards import contiguous_range, open_untrusted
 from singa_dask.data.sources.conventions import packing
 from singa_dask.data.sources.files import RowsBlock
-from singa_dask.data.sources.source import Source
+from singa_dask.data.sources.source import Block, Source
 from singa_dask.errors import DataError, NotFinite
 
 _CONVERT = "Leave out --in-place: the samples are then copied into shards."
@@ -43,10 +40,11 @@ def index(source: Source, out: Path, window: int | None = None, overwrite: bool 
     stored = {name: _stored(paths[0], dataset) for name, dataset in blocks[0].columns.items()}
     source = replace(source, table=False)
     plan = StagePlan(out, replace(source, blocks=()), Encoding(), 0, False, Rules(Splits()))
-    found = call_all(partial(_facts, plan), dict(enumerate(source.blocks)), None, lambda *_: None)
-    summaries = [found[place] for place in range(len(found))]
+    tasks = dict(enumerate(enumerate(source.blocks)))
+    found = run_all(partial(_facts, plan), tasks, None, lambda *_: None, {})
+    parts = [found[place] for place in tasks]
     try:
-        layout = make_layout(plan, _numbered(source, summaries), summaries, None, window, Origins([]))
+        layout = make_layout(plan, _numbered(source, parts), parts, None, window, Origins([]))
     except NotFinite as error:
         column, what, count, first, _ = error.args
         hint = "Remove or fill them; without --in-place, --missing fills them."
@@ -57,17 +55,17 @@ def index(source: Source, out: Path, window: int | None = None, overwrite: bool 
     shards = [_measured(path, columns, layout.window) for path in paths]
     with replace_folder(out, overwrite) as folder:
         schema = replace(layout.schema, columns=tuple(columns))
-        finish(folder, schema, layout.window, shards, order="source", in_place=True, notes=layout.notes)
-    return Manifest.load(out)
+        made = finish(folder, schema, layout.window, shards, order="source", in_place=True, notes=layout.notes)
+    return replace(made, folder=out)
 
 
-def _facts(plan: StagePlan, number: int, key: str, raw: Mapping[str, Any]) -> Summary:
-    return read(plan, number, key, raw)[0]
+def _facts(plan: StagePlan, index: int, block: Block) -> Part:
+    return replace(encoded(plan, index, block), held=None)
 
 
-def _numbered(source: Source, summaries: list[Summary]) -> Source:
+def _numbered(source: Source, parts: list[Part]) -> Source:
     """The source with labels that keep their numbers."""
-    high = max((facts.high for summary in summaries for facts in summary.facts.values()), default=0)
+    high = max((facts.high for part in parts for facts in part.facts.values()), default=0)
     return replace(source, outputs=int(high) + 1, places=True)
 
 
@@ -93,7 +91,7 @@ def _as_stored(column: Column, stored: Column, layout: Layout) -> Column:
     ):
         message = "labels must be one whole number per sample, or per position of images (H, W)"
         raise DataError(f"{stored.dataset!r}: {message}. {_CONVERT}")
-    if layout.pieces[column.name] in layout.parts[0].codes:
+    if layout.pieces[column.name] in layout.codes:
         raise DataError(f"{stored.dataset!r}: labels must be at least 0. {_CONVERT}")
     return replace(column, dtype=stored.dtype, shape=stored.shape, dataset=stored.dataset)
 

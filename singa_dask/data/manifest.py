@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -107,11 +108,11 @@ class Manifest:
         names = [column.name for column in self.columns]
         raise DataError(f"{self.folder}: has no column {name!r}. It has: {', '.join(names)}. {nearest(name, names)}")
 
-    def path_of(self, shard: Shard) -> Path:
-        """The file of a shard."""
+    def path_in(self, file: str) -> Path:
+        """A file of the folder, such as that of a shard."""
         if self.folder is None:
             raise DataError("the manifest was not read from a folder. Use Manifest.load.")
-        return self.folder / shard.file
+        return self.folder / file
 
     @property
     def sample_nbytes(self) -> int:
@@ -144,9 +145,10 @@ class Manifest:
     @cached_property
     def digest(self) -> str:
         """A hash of the manifest, and so of all data. Equal for every copy of the data set."""
-        return hashlib.blake2b(self.to_json().encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(self.text.encode(), digest_size=16).hexdigest()
 
-    def to_json(self) -> str:
+    @property
+    def text(self) -> str:
         """The text of manifest.json, which is deterministic."""
         fields = {
             "format": FORMAT,
@@ -161,6 +163,14 @@ class Manifest:
             "shards": [{"file": s.file, "samples": s.samples, "windows": list(s.windows)} for s in self.shards],
         }
         return json.dumps(fields, indent=1) + "\n"
+
+    def write(self, *, durable: bool = True) -> None:
+        """Write manifest.json into `folder`. durable: flush it to the disk."""
+        with open(self.path_in(MANIFEST_FILE), "w", encoding="utf-8") as file:
+            file.write(self.text)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
 
     @classmethod
     def load(cls, folder: str | Path) -> Manifest:

@@ -7,13 +7,11 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from singa_dask.data.columns import Column, Role
+from singa_dask.data.columns import Role
 from singa_dask.data.manifest import FILES_FILE, WAY_OUT
-from singa_dask.data.sources.source import spans_of
 from singa_dask.errors import DataError
 from singa_dask.files import read_text
 
@@ -36,39 +34,34 @@ class Origin:
 
 
 class Origins:
-    """Numbers the rows of the blocks of a source, which come in order. files: see `file_names`."""
+    """Numbers the rows of the blocks of a source, which come in order. files: see `file_names`.
 
-    def __init__(self, blocks: Sequence[Any]) -> None:
-        spans = [span for block in blocks for span in spans_of(block)]
-        numbers = dict.fromkeys(path for path, _ in spans)
-        self.files = file_names([*numbers])
+    spans: `Block.spans` of all blocks. numbered: whether the blocks give the numbers of their rows.
+    """
+
+    def __init__(self, spans: Sequence[Sequence[tuple[Path, int | None]]], *, numbered: bool = False) -> None:
+        every = [span for of in spans for span in of]
+        numbers = dict.fromkeys(path for path, _ in every)
+        self.files = file_names([*numbers]) if len(numbers) > 1 else []
+        self.numbered = numbered
         # Images are counted, since each is the only row of its file.
-        self._single = len(spans) > 1 and all(rows == 1 for _, rows in spans) and len(numbers) == len(spans)
+        self._single = len(every) > 1 and all(rows == 1 for _, rows in every) and len(numbers) == len(every)
         self._numbers = {path: number for number, path in enumerate(numbers)}
         self._rows = [0] * max(1, len(numbers))
-        self._numbered = any(getattr(block, "numbered", False) for block in blocks)
 
-    def next(self, block: Any, rows: int) -> Origin:
+    def next(self, spans: Sequence[tuple[Path, int | None]], rows: int) -> Origin:
         """The origin of the next block, which has so many rows."""
         firsts, files, offsets = [], [], []
         first = 0
-        for path, count in spans_of(block) or [(Path(), None)]:
+        for path, count in spans or [(Path(), None)]:
             number = self._numbers.get(path, 0)
             firsts.append(first)
             files.append(number)
-            known = getattr(block, "numbered", False)
-            offsets.append(0 if known else (number if self._single else self._rows[number]) - first)
+            offsets.append(0 if self.numbered else (number if self._single else self._rows[number]) - first)
             count = rows - first if count is None else count
             self._rows[number] += count
             first += count
         return Origin(np.array(firsts), np.array(files, np.int32), np.array(offsets))
-
-    def columns(self, taken: Collection[str], *, moved: bool) -> list[Column]:
-        """The columns that keep the origin in shards, none if the place of a sample tells it. taken: names of other
-        columns. moved: whether samples are in another order than in their source."""
-        roles = ((Role.ROW, "int64"), (Role.FILE, "int32"))
-        count = 2 if self.files else int(moved or self._numbered)
-        return [Column(free_name(role, taken), role, dtype, ()) for role, dtype in roles[:count]]
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
@@ -76,10 +69,9 @@ def free_name(name: str, taken: Collection[str]) -> str:
     return name if name not in taken else free_name(f"{name}_", taken)
 
 
-def write_files(folder: Path, names: Sequence[str]) -> None:
-    """Write the names of the files beside the shards, if there are several."""
-    if names:
-        (folder / FILES_FILE).write_text(json.dumps(names, indent=0), encoding="utf-8")
+def write_files(path: Path, names: Sequence[str]) -> None:
+    """Write the names of several files beside the shards."""
+    path.write_text(json.dumps(names, indent=0), encoding="utf-8")
 
 
 def read_files(folder: Path) -> np.ndarray:

@@ -8,12 +8,12 @@ import mmap
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 
 from singa_dask.data.columns import Column, Role
-from singa_dask.data.flat_hdf5 import contiguous_range
 from singa_dask.data.manifest import MANIFEST_FILE, WAY_OUT, Manifest, Shard
 from singa_dask.errors import DataError, reason, way_out
 from singa_dask.files import FILE, kind_of
@@ -28,7 +28,7 @@ class ShardReader:
     def __init__(self, manifest: Manifest, index: int):
         self.manifest = manifest
         self.shard: Shard = manifest.shards[index]
-        self.path = manifest.path_of(self.shard)
+        self.path = manifest.path_in(self.shard.file)
         with open_untrusted(self.path) as file:
             offsets = [self._offset(file, column) for column in manifest.columns]
         self._mapped = self._map()
@@ -168,3 +168,54 @@ def read_small(path: Path, name: str, max_nbytes: int) -> np.ndarray:
         raise DataError(f"{path}: {name!r} is larger than {max_nbytes:,} bytes. {WAY_OUT}")
     array = np.fromfile(path, dtype, math.prod(shape), offset=offset)
     return array.reshape(shape)
+
+
+def contiguous_range(
+    file: h5py.File, path: Path, name: str, shape: tuple[int, ...] | None, dtype: np.dtype | None
+) -> int:
+    """The offset in bytes of a dataset that is stored contiguously in this file.
+
+    shape, dtype: the expected ones; None accepts any that the file can hold.
+    Raises DataError for links, external storage, virtual datasets, chunks, filters, other types, other shapes and
+    sizes that the file cannot hold.
+    """
+    dataset = _own_dataset(file, path, name)
+    plist = dataset.get_create_plist()
+    if plist.get_layout() == h5py.h5d.VIRTUAL:
+        raise DataError(f"{path}: {name!r} is a virtual dataset, which may read other files. {WAY_OUT}")
+    if plist.get_layout() == h5py.h5d.CONTIGUOUS and plist.get_external_count():
+        raise DataError(f"{path}: {name!r} is stored in another file (external storage). {WAY_OUT}")
+    if plist.get_layout() != h5py.h5d.CONTIGUOUS or plist.get_nfilters():
+        raise DataError(f"{path}: {name!r} is chunked, compact or filtered; it must be contiguous. {WAY_OUT}")
+    kind = dataset.get_type()
+    if not isinstance(kind, h5py.h5t.TypeIntegerID | h5py.h5t.TypeFloatID):
+        raise DataError(f"{path}: {name!r} holds {type(kind).__name__}; only plain numbers are allowed. {WAY_OUT}")
+    if dtype is not None and kind.dtype != dtype:
+        raise DataError(f"{path}: {name!r} holds {kind.dtype}, but must hold {dtype}. {WAY_OUT}")
+    if shape is not None and dataset.shape != shape:
+        raise DataError(f"{path}: {name!r} has the shape {dataset.shape}, but must have {shape}. {WAY_OUT}")
+    nbytes = math.prod(dataset.shape) * kind.get_size()
+    size = path.stat().st_size
+    offset = dataset.get_offset()
+    if offset is None or offset + nbytes > size:
+        raise DataError(
+            f"{path}: {name!r} ({nbytes:,} bytes) ends beyond the file ({size:,} bytes): it is truncated. {WAY_OUT}"
+        )
+    return offset
+
+
+def _own_dataset(file: h5py.File, path: Path, name: str) -> h5py.h5d.DatasetID:
+    # The low-level calls inspect each link of the path itself; `name in file` would follow them.
+    place: Any = file.id
+    for part in name.split("/"):
+        if not isinstance(place, h5py.h5g.GroupID | h5py.h5f.FileID) or not place.links.exists(part.encode()):
+            raise DataError(f"{path}: has no dataset {name!r}. {WAY_OUT}")
+        if place.links.get_info(part.encode()).type != h5py.h5l.TYPE_HARD:
+            raise DataError(f"{path}: {name!r} is a soft or external link, which may lead to other files. {WAY_OUT}")
+        try:
+            place = h5py.h5o.open(place, part.encode())
+        except (KeyError, OSError, RuntimeError, ValueError) as error:
+            raise DataError(f"{path}: {name!r} cannot be read ({reason(error)}). {way_out(error, WAY_OUT)}") from error
+    if not isinstance(place, h5py.h5d.DatasetID):
+        raise DataError(f"{path}: {name!r} is not a dataset. {WAY_OUT}")
+    return place

@@ -108,7 +108,7 @@ def in_words(views: Mapping[str, View]) -> str:
 def in_place_files(folder: Path) -> list[Path]:
     """The files outside of a folder of shards that hold its samples."""
     manifest = Manifest.load(folder)
-    return [manifest.path_of(shard) for shard in manifest.shards] if manifest.in_place else []
+    return [manifest.path_in(shard.file) for shard in manifest.shards] if manifest.in_place else []
 
 
 def _look(files: Mapping[str, str], probe: str) -> View | None:

@@ -46,7 +46,7 @@ def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Cli
         check_client(client)
         check_shared(client, SharedFiles(files_of(blocks)))
     outputs = _outputs(model)
-    written, origins = 0, Origins(blocks)
+    written, origins = 0, Origins([block.spans for block in blocks])
     found = NotANumber(model)
     grid = grid_of(blocks) if out.suffix.lower() == ".nc" else None
     with writing(out, outputs, grid) as write, _submitting(model, client) as (submit, ahead):
@@ -54,7 +54,7 @@ def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Cli
             for block, predicted in zip(blocks, _in_order(submit, blocks, ahead, client), strict=True):
                 rows = len(predicted.values[outputs[0].name])
                 if predicted.numbers is None:
-                    predicted = _numbered(predicted, origins, origins.next(block, rows), rows)
+                    predicted = _numbered(predicted, origins, origins.next(block.spans, rows), rows)
                 write(predicted)
                 found.count(predicted.values)
                 written += rows

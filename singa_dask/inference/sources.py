@@ -20,7 +20,7 @@ from singa_dask.data.sources.arrays import NoDataset
 from singa_dask.data.sources.files import RowsBlock
 from singa_dask.data.sources.formats import TABLE, Format
 from singa_dask.data.sources.source import Block as RawBlock
-from singa_dask.data.sources.source import Source, spans_of
+from singa_dask.data.sources.source import Source
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.files import FILE, FOLDER, kind_of
 from singa_dask.inference.blocks import Block, Samples, channels_last, check_described, shard_blocks
@@ -71,11 +71,11 @@ class FileBlock:
 
     @property
     def files(self) -> Sequence[Path]:
-        return getattr(self.block, "files", ())
+        return self.block.files
 
     @property
     def spans(self) -> Sequence[tuple[Path, int | None]]:
-        return spans_of(self.block)
+        return self.block.spans
 
     def read(self, model: Model) -> Samples:
         raw, known = self.block.read(), model.known

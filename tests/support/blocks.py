@@ -12,11 +12,11 @@ import numpy as np
 
 from singa_dask.data import Manifest, ShardFolder
 from singa_dask.data.ingest.write import write
-from singa_dask.data.sources.source import Source
+from singa_dask.data.sources.source import Block, Source
 
 
 @dataclass(frozen=True)
-class ArrayBlock:
+class ArrayBlock(Block):
     """Columns of some rows. It appends its key to the file `log` when it is read."""
 
     key: str

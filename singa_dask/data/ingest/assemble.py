@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -9,18 +10,22 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
 
 import h5py
 import numpy as np
 
 from singa_dask.data.columns import IDENTITY, NUMBERED, Column, Role
-from singa_dask.data.flat_hdf5 import create, read_at, write_at
+from singa_dask.data.flat_hdf5 import create, write_at
 from singa_dask.data.folders import sync
 from singa_dask.data.ingest.facts import Kind
-from singa_dask.data.ingest.layout import Layout, Part
+from singa_dask.data.ingest.layout import SPLITS, Layout
+from singa_dask.data.ingest.progress import Bar
+from singa_dask.data.ingest.run import run_all
 from singa_dask.data.ingest.shuffle import batches, permutation
 from singa_dask.data.ingest.stage import TABLE_DTYPES, unwritable
-from singa_dask.data.manifest import MANIFEST_FILE, STATISTICS_FILE, Manifest, Shard
+from singa_dask.data.manifest import STATISTICS_FILE, Manifest, Shard
 from singa_dask.data.schema import Schema
 from singa_dask.data.shards import window_hash
 from singa_dask.data.statistics import Statistics, mask_of
@@ -36,91 +41,114 @@ Written = tuple[Shard, dict[str, Statistics]]
 ASSEMBLY = 2
 
 
-def assemble(layout: Layout, folder: Path, split: int, index: int, durable: bool) -> Written:
+def assemble(layout: Layout, path: Path, client: Any, bar: Bar, *, trains: bool, durable: bool) -> dict[str, Manifest]:
+    """The second pass: the manifest of each split, in a folder of its own below `path`; the only one is named "".
+
+    trains: whether the first split is for training. Raises DataError, ClusterError.
+    """
+    splits = {split: name for split, name in enumerate(SPLITS) if layout.nshards[split]}
+    told = [layout.window, layout.nshards, layout.schema.columns, layout.schema.encoders.to_json()]
+    digest = hashlib.blake2b(json.dumps(told, default=repr).encode(), digest_size=8).hexdigest()
+    folders = {split: path / f"shards-{digest}" / name for split, name in splits.items()}
+    tasks = [(folders[split], split, index, durable) for split in splits for index in range(layout.nshards[split])]
+    bar.begin("writing", len(tasks))
+    for folder in folders.values():
+        folder.mkdir(parents=True, exist_ok=True)
+    nbytes = sum(column.nbytes for column in layout.schema.columns)
+    results = run_all(
+        assemble_shard,
+        dict(enumerate(tasks)),
+        client,
+        lambda _, written: bar.advance(written[0].samples, written[0].samples * nbytes),
+        {place: f"shard {index}" for place, (_, _, index, _) in enumerate(tasks)},
+        [layout],
+    )
+    manifests = {}
+    for split, name in splits.items():
+        folder = folders[split]
+        for made in folder.glob("shard-*.npz"):
+            made.unlink()
+        manifests[name if len(splits) > 1 else ""] = finish(
+            folder,
+            layout.schema,
+            layout.window,
+            [results[place] for place, task in enumerate(tasks) if task[1] == split],
+            order=layout.order if split == 0 else f"{layout.order}, {name}",
+            notes=layout.notes,
+            trains=trains and split == 0,
+            durable=durable,
+        )
+    return manifests
+
+
+def assemble_shard(layout: Layout, folder: Path, split: int, index: int, durable: bool) -> Written:
     """Write a shard, unless it is there from an earlier attempt. Raises DataError."""
-    path = folder / shard_name(index)
-    done = assembled(path)
-    if done is not None:
+    path = folder / f"shard-{index:05d}.h5"
+    if (done := _noted(path, layout)) is not None:
         return done
     first, counts = layout.shard_rows(split, index)
     samples = int(counts.sum())
     arrays = {column.name: np.empty((samples, *column.shape), column.dtype) for column in layout.schema.columns}
     position = 0
-    for part, row, count in zip(layout.parts, first.tolist(), counts.tolist(), strict=True):
+    for part, (row, count) in enumerate(zip(first.tolist(), counts.tolist(), strict=True)):
         if count:
             _read(layout, part, row, {name: array[position : position + count] for name, array in arrays.items()})
             position += count
     order = permutation((layout.seed, index, ASSEMBLY + split), samples) if layout.shuffle else None
-    shard, statistics = write_shard(path, layout.schema.columns, arrays, order, layout.window, durable=durable)
-    _note(path, shard, statistics)
-    return shard, statistics
+    written = write_shard(path, layout.schema.columns, arrays, order, layout.window, durable=durable)
+    _note(path, *written)
+    return written
 
 
-def assembled(path: Path) -> Written | None:
+def _noted(path: Path, layout: Layout) -> Written | None:
     """A shard that is there and complete, with its statistics."""
     try:
-        told = json.loads(path.with_suffix(".json").read_text())
-        counts, means, squares = np.fromfile(path.with_suffix(".moments")).reshape(3, -1)
-        statistics, start = {}, 0
-        for name, (count, values) in told["statistics"].items():
-            place = slice(start, start + values)
-            statistics[name] = Statistics(counts[place] if count is None else count, means[place], squares[place])
-            start += values
-        shard = Shard(told["file"], told["samples"], tuple(told["windows"]))
-        return (shard, statistics) if path.stat().st_size == told["nbytes"] else None
-    except (OSError, ValueError, KeyError, TypeError):
+        with np.load(path.with_suffix(".npz")) as told:
+            names = [column.name for column in layout.schema.columns if column.role not in NUMBERED]
+            moments = [[told[f"{place} {of}"] for of in ("count", "mean", "squares")] for place in range(len(names))]
+            samples, nbytes = told["size"].tolist()
+            shard = Shard(path.name, samples, tuple(told["windows"].tolist()))
+        found = {
+            name: Statistics(count if count.ndim else count.item(), *of)
+            for name, (count, *of) in zip(names, moments, strict=True)
+        }
+        return (shard, found) if path.stat().st_size == nbytes else None
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
         return None
 
 
-def _note(path: Path, shard: Shard, statistics: dict[str, Statistics]) -> None:
-    told = {
-        "file": shard.file,
-        "samples": shard.samples,
-        "windows": shard.windows,
-        "nbytes": path.stat().st_size,
-        "statistics": {
-            name: (None if isinstance(found.count, np.ndarray) else found.count, found.mean.size)
-            for name, found in statistics.items()
-        },
-    }
-    moments = [
-        np.concatenate([np.broadcast_to(getattr(found, of), found.mean.shape) for found in statistics.values()])
-        for of in ("count", "mean", "squares")
-    ]
+def _note(path: Path, shard: Shard, statistics: Mapping[str, Statistics]) -> None:
+    moments = {f"{i} {of}": value for i, found in enumerate(statistics.values()) for of, value in vars(found).items()}
+    temporary = path.with_suffix(f".{os.getpid()}.npz")
     try:
-        np.concatenate(moments).tofile(path.with_suffix(".moments"))
-        temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(told))
-        os.replace(temporary, path.with_suffix(".json"))
+        np.savez(temporary, windows=shard.windows, size=[shard.samples, path.stat().st_size], **moments)
+        os.replace(temporary, path.with_suffix(".npz"))
     except OSError as error:
         raise unwritable(path.parent, error) from error
 
 
-def _read(layout: Layout, part: Part, row: int, out: dict[str, np.ndarray]) -> None:
+def _read(layout: Layout, number: int, row: int, out: dict[str, np.ndarray]) -> None:
     """Rows of a part, from `row` on, into arrays of the columns."""
+    part = layout.parts[number]
     try:
-        with open(part.path, "rb", buffering=0) as file:
-            for column in layout.schema.columns:
-                target = out[column.name]
-                if column.name not in layout.pieces:
-                    _read_table(layout, part, file.fileno(), row, target)
-                    continue
-                name = layout.pieces[column.name]
-                piece = part.pieces[name]
-                plain = column.role not in IDENTITY and name not in part.codes and column.fill is None
-                if plain and np.dtype(piece.dtype) == target.dtype:
-                    _read_into(file.fileno(), part, name, row, target)
-                    continue
-                values = np.empty((len(target), *piece.shape), piece.dtype)
-                _read_into(file.fileno(), part, name, row, values)
-                if column.role in IDENTITY:
-                    target[...] = part.origin.of(column.role, values)
-                else:
-                    target[...] = (
-                        column.filled(values.astype(target.dtype, copy=False))
-                        if name not in part.codes
-                        else _recoded(values, part.codes[name])
-                    )
+        for column in layout.schema.columns:
+            name, target = layout.pieces.get(column.name), out[column.name]
+            if name is None:
+                _read_table(layout, number, row, target)
+                continue
+            piece = part.pieces[name]
+            plain = column.role not in IDENTITY and name not in layout.codes and column.fill is None
+            if plain and np.dtype(piece.dtype) == target.dtype:
+                part.read(name, row, target)
+                continue
+            values = np.empty((len(target), *piece.shape), piece.dtype)
+            part.read(name, row, values)
+            if column.role in IDENTITY:
+                target[...] = layout.origins[number].of(column.role, values)
+            elif name in layout.codes:
+                target[...] = _recoded(values, layout.codes[name][number])
+            else:
+                target[...] = column.filled(values.astype(target.dtype, copy=False))
     except FileNotFoundError:
         raise DataError(
             f"{part.path}: is not there. All workers must share the folder of the shards; "
@@ -135,14 +163,15 @@ def _recoded(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
     return codes[values] if values.dtype == TABLE_DTYPES[Kind.TEXT] else np.searchsorted(codes, values)
 
 
-def _read_table(layout: Layout, part: Part, descriptor: int, row: int, target: np.ndarray) -> None:
+def _read_table(layout: Layout, number: int, row: int, target: np.ndarray) -> None:
+    part = layout.parts[number]
     blocks: dict[Kind, np.ndarray] = {}
     for kind, dtype in TABLE_DTYPES.items():
         if kind.value in part.pieces:
             piece = part.pieces[kind.value]
             plain = kind is Kind.NUMBER and piece.shape == target.shape[1:]
             blocks[kind] = target if plain else np.empty((len(target), *piece.shape), dtype)
-            _read_into(descriptor, part, kind.value, row, blocks[kind])
+            part.read(kind.value, row, blocks[kind])
     start = 0
     for encoder in layout.schema.encoders:
         stop = start + len(encoder.names)
@@ -153,20 +182,10 @@ def _read_table(layout: Layout, part: Part, descriptor: int, row: int, target: n
         else:
             values = blocks[kind][:, place]
         if encoder.categorical:
-            values = part.codes[encoder.column][values]
+            values = layout.codes[encoder.column][number][values]
         if blocks.get(kind) is not target or encoder.fill is not None:
             encoder.features(values, target[:, start:stop])
         start = stop
-
-
-def _read_into(descriptor: int, part: Part, name: str, row: int, target: np.ndarray) -> None:
-    if target.size:
-        read_at(descriptor, part.pieces[name].offset + row * (target.nbytes // len(target)), target)
-
-
-def shard_name(index: int) -> str:
-    """The file of a shard."""
-    return f"shard-{index:05d}.h5"
 
 
 def batch_rows(columns: Sequence[Column], window: int) -> int:
@@ -245,7 +264,7 @@ def finish(
     trains: bool = True,
     in_place: bool = False,
     durable: bool = True,
-) -> None:
+) -> Manifest:
     """Write statistics and manifest of shards that lie in `folder`. schema: without statistics. trains: whether the
     samples are for training.
 
@@ -278,10 +297,10 @@ def finish(
     )
     features = manifest.features
     statistics[features.name].write(folder / STATISTICS_FILE, features.shape)
-    (folder / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
+    manifest.write(durable=durable)
     if durable:
         sync(folder / STATISTICS_FILE)
-        sync(folder / MANIFEST_FILE)
+    return manifest
 
 
 def _constant(columns: Sequence[Column]) -> list[str]:

@@ -23,7 +23,7 @@ from singa_dask.data.labelled import courses_of, in_order, is_labelled, variable
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.schema import Reading
 from singa_dask.data.sources.patches import NUMBER, Cutting, Patches, Tile
-from singa_dask.data.sources.source import THE_DATE, Source
+from singa_dask.data.sources.source import THE_DATE, Block, Source
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
 logger = logging.getLogger(__name__)
@@ -74,8 +74,7 @@ def shard(
     """
     if not out:
         raise ConfigError(Problem("out", "is missing: the folder for the shards", "nothing"))
-    splits = Splits(**{key: options[key] for key in SPLIT_OPTIONS if key in options})
-    splits.check()
+    splits = Splits.of({key: options[key] for key in SPLIT_OPTIONS if key in options})
     cut = Patches.of({"patch": patch, "stride": stride, "nan": nan})
     if cut:
         X, y, mask = in_order(X, X, "X"), in_order(y, X, "y"), in_order(mask, X, "mask")
@@ -327,7 +326,7 @@ def _blocks(given: list[_Given]) -> Sequence[Any]:
 
 
 @dataclass(frozen=True)
-class MemoryBlock:
+class MemoryBlock(Block):
     """Rows of collections that lie in this process, or that it reads (h5py, zarr). local: it cannot travel."""
 
     key: str
@@ -379,7 +378,7 @@ def _cutting(
 
 
 @dataclass(frozen=True)
-class FieldsBlock:
+class FieldsBlock(Block):
     """Patches of arrays that lie in this process, or that it reads. beside: what has one value for each record."""
 
     key: str

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from singa_dask.data.flat_hdf5 import read_at
 
 
 class Kind(StrEnum):
@@ -63,7 +67,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Piece:
-    """A column, or several of one kind, in a part file. offset: in bytes; shape: of one row."""
+    """A column, or several of one kind, in a part. offset: in its file, in bytes; shape: of one row."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -71,18 +75,44 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """One block that has been staged. rows: of training, validation and test, in this order in the part file."""
+class Part:
+    """One block that has been staged.
+
+    rows: of training, validation and test, in this order; nbytes: of the pieces, one after the other. They are in the
+    file `path`, or held: by name, and the order of their rows, None for as they are. facts: by column. For the second
+    pass, only places are left of them: of the columns of a table among those of their kind, -1 if all are missing.
+    """
 
     key: str
     rows: tuple[int, ...]
     nbytes: int
-    pieces: dict[str, Piece]
-    facts: dict[str, Facts]
+    pieces: Mapping[str, Piece]
+    facts: Mapping[str, Facts]
+    path: Path = Path()
+    held: tuple[Mapping[str, np.ndarray], np.ndarray | None] | None = None
+    places: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
         return sum(self.rows)
+
+    def read(self, name: str, row: int, out: np.ndarray) -> None:
+        """Fill an array with the rows of a piece from `row` on. Raises OSError."""
+        if self.held is not None:
+            pieces, order = self.held
+            rows = slice(row, row + len(out))
+            if order is None:
+                out[...] = pieces[name][rows]
+            else:  # without "clip", take would write to a buffer of its own first
+                np.take(pieces[name], order[rows], axis=0, out=out, mode="clip")
+        elif out.size:
+            with open(self.path, "rb", buffering=0) as file:
+                read_at(file.fileno(), self.pieces[name].offset + row * (out.nbytes // len(out)), out)
+
+    @property
+    def without_facts(self) -> Part:
+        places = {name: -1 if known.kind is Kind.EMPTY else known.place for name, known in self.facts.items()}
+        return replace(self, facts={}, places=places)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -94,14 +124,16 @@ class Summary:
         }
 
     @classmethod
-    def from_json(cls, entries: dict[str, Any]) -> Summary:
-        return cls(
-            entries["key"],
-            tuple(entries["rows"]),
-            entries["nbytes"],
-            {n: Piece(p["dtype"], tuple(p["shape"]), p["offset"]) for n, p in entries["pieces"].items()},
-            {name: Facts.from_json(facts) for name, facts in entries["facts"].items()},
-        )
+    def load(cls, path: Path) -> Part | None:
+        """The part in a file, if it is complete."""
+        try:
+            told = json.loads(path.with_suffix(".json").read_text())
+            pieces = {n: Piece(p["dtype"], tuple(p["shape"]), p["offset"]) for n, p in told["pieces"].items()}
+            facts = {name: Facts.from_json(known) for name, known in told["facts"].items()}
+            part = cls(told["key"], tuple(told["rows"]), told["nbytes"], pieces, facts, path)
+            return part if path.stat().st_size == part.nbytes else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
 
 @dataclass(frozen=True)

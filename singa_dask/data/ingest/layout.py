@@ -6,20 +6,17 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
+from functools import cached_property
 
 import numpy as np
 
-from singa_dask.data.columns import IDENTITY, MASK, WEIGHT, Column, Role, X
-from singa_dask.data.encoders import Encoders
-from singa_dask.data.ingest.arrays import answers_column, factor_column, features_column
-from singa_dask.data.ingest.facts import ColumnFacts, Kind, Piece, Summary
-from singa_dask.data.ingest.fit import check_encoders, fit_encoders
-from singa_dask.data.ingest.options import Encoding
+from singa_dask.data.columns import IDENTITY, Column, Role
+from singa_dask.data.ingest.columns import decide
+from singa_dask.data.ingest.facts import Part
+from singa_dask.data.ingest.options import Encoding, Splits
 from singa_dask.data.ingest.stage import StagePlan
 from singa_dask.data.manifest import Manifest
-from singa_dask.data.origins import Origin, Origins
+from singa_dask.data.origins import Origin, Origins, free_name
 from singa_dask.data.schema import Schema, check_courses
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
@@ -31,30 +28,19 @@ WINDOWS_WANTED = 64
 SHARD_NBYTES = 64 << 20
 FEW_SHARDS = 1000
 SPLITS = ("train", "validation", "test")
-SAMPLE_ROWS = 1_000_000
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part file. places: of the columns of a table among those of their kind, -1 if all values are missing. codes:
-    by column of texts, what the codes of the part become. origin: of its rows."""
-
-    path: Path
-    rows: tuple[int, ...]
-    pieces: Mapping[str, Piece]
-    places: Mapping[str, int]
-    codes: Mapping[str, np.ndarray]
-    origin: Origin
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The second pass. schema: without statistics; pieces: the piece of each column, but for the features of a
-    table. nshards: by split, 0 where there is no such split. rules: those of the splits that are not shares."""
+    """The second pass. schema: without statistics; pieces: the piece of each column, but for the features of a table.
+    codes: by piece, or by column of texts, what the codes of each part become. origins: of the rows of each part.
+    nshards: by split, 0 where there is no such split. rules: those of the splits that are not shares."""
 
     parts: tuple[Part, ...]
     schema: Schema
     pieces: Mapping[str, str]
+    codes: Mapping[str, Sequence[np.ndarray]]
+    origins: tuple[Origin, ...]
     window: int
     nshards: tuple[int, ...]
     shuffle: bool
@@ -62,30 +48,27 @@ class Layout:
     notes: tuple[str, ...]
     rules: str = ""
 
-    def rows(self, split: int) -> np.ndarray:
-        """Rows of every part: (parts,)."""
-        return np.array([part.rows[split] for part in self.parts], np.int64)
-
-    def first_rows(self, split: int) -> np.ndarray:
-        """The first row of the split in every part: (parts,)."""
-        return np.array([sum(part.rows[:split]) for part in self.parts], np.int64)
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """Rows of every split in every part: (splits, parts)."""
+        return np.array([part.rows for part in self.parts], np.int64).T
 
     def shard_rows(self, split: int, shard: int) -> tuple[np.ndarray, np.ndarray]:
         """The first row and the number of rows that a shard takes of every part: (parts,) each.
 
         The numbers of samples of two shards differ by 1 at most.
         """
-        rows, count = self.rows(split), self.nshards[split]
+        rows, before, count = self.rows[split], self.rows[:split].sum(axis=0), self.nshards[split]
         ends = np.cumsum(rows)
         if not self.shuffle:
             start, stop = (int(ends[-1]) * index // count for index in (shard, shard + 1))
             first = np.clip(start - (ends - rows), 0, rows)
-            return self.first_rows(split) + first, np.clip(stop - (ends - rows), 0, rows) - first
+            return before + first, np.clip(stop - (ends - rows), 0, rows) - first
         # Each part is dealt evenly. Those shards get a row more that would be next if rows were dealt one by one.
         even, extra, following = rows // count, rows % count, (ends - rows) % count
         wrapped = np.maximum(following + extra - count, 0)
         more = np.clip(shard - following, 0, extra - wrapped) + np.minimum(shard, wrapped)
-        return self.first_rows(split) + shard * even + more, even + ((shard - following) % count < extra)
+        return before + shard * even + more, even + ((shard - following) % count < extra)
 
     @property
     def order(self) -> str:
@@ -100,105 +83,53 @@ class Layout:
 def make_layout(
     plan: StagePlan,
     source: Source,
-    summaries: Sequence[Summary],
+    parts: Sequence[Part],
     nshards: int | None,
     window: int | None,
     origins: Origins,
     like: Manifest | None = None,
 ) -> Layout:
-    """Decide from the summaries of all blocks. Raises ConfigError and DataError."""
-    starts = [0, *np.cumsum([summary.total for summary in summaries]).tolist()]
-    if not starts[-1]:
+    """Decide from all parts. Raises ConfigError and DataError."""
+    totals = tuple(np.sum([part.rows for part in parts], axis=0).tolist())
+    if not any(totals):
         raise DataError(f"{source.name}: holds no samples. Check what is read.")
-    facts = {
-        name: ColumnFacts(name.removeprefix("y/"), [summary.facts[name] for summary in summaries], starts[:-1])
-        for name in summaries[0].facts
-    }
-    notes = list(source.notes)
-    columns: list[Column] = []
-    pieces: dict[str, str] = {}
-    codes: dict[str, list[np.ndarray]] = {}
-    encoders = Encoders()
-    if source.table:
-        tables = [facts[name] for name in source.x]
-        if like is None:
-            encoders = fit_encoders(tables, plan.encoding, partial(_sample, plan, summaries), notes)
-        else:
-            encoders = like.encoders
-            check_encoders(tables, encoders)
-        columns.append(Column(X, Role.FEATURE, "float32", (encoders.width,), names=encoders.names))
-        for encoder in encoders:
-            if encoder.categorical:
-                codes[encoder.column] = [encoder.recode(known.values or []) for known in facts[encoder.column].blocks]
-    else:
-        for name in source.x:
-            own = source.stored[name]
-            known = None if like is None else like.column(own)
-            how = plan.encoding.fill_of(name)
-            column = features_column(own, facts[name], source.channels.get(name), how, known)
-            columns.append(replace(column, classes=source.classes.get(name)))
-            pieces[own] = f"x/{name}"
-    for name in source.y:
-        own = source.stored[name]
-        column, recoded = answers_column(own, facts[f"y/{name}"], source, ordered=not plan.shuffle, notes=notes)
-        if source.table and column.shape == ():
-            column = replace(column, names=(name,))
-        columns.append(column)
-        pieces[own] = f"y/{name}"
-        if recoded is not None:
-            codes[f"y/{name}"] = recoded
-    for own, given, role in ((WEIGHT, source.weight, Role.WEIGHT), (MASK, source.mask, Role.MASK)):
-        if given is not None:
-            columns.append(factor_column(own, role, facts[own], columns))
-            pieces[own] = own
-    names = [column.name for column in columns]
-    if len(set(names)) < len(names):
-        raise ConfigError(Problem("columns", "must have different names", ", ".join(names), "Rename one."))
-    totals = tuple(np.sum([summary.rows for summary in summaries], axis=0).tolist())
-    for column in origins.columns(names, moved=plan.shuffle or any(totals[1:])):
-        columns.append(column)
-        pieces[column.name] = Role.ROW
-    parts = tuple(
-        _part(plan, index, summary, codes, origins.next(source.blocks[index], summary.total))
-        for index, summary in enumerate(summaries)
-    )
-    for split, total in zip(SPLITS, totals, strict=True):
-        rules = {key: value for key, value in plan.rules.splits.given.items() if key.startswith(split)}
-        if (rules or split == "train") and not total:
-            key, value = next(iter(rules.items()), (split, ", ".join(map(str, plan.rules.splits.given.values()))))
-            hint = "Use a larger share." if key == split else "Choose another value."
-            hint = hint if split != "train" else "Use smaller shares, or other values."
-            raise ConfigError(Problem(key, f"gets none of {starts[-1]} samples", str(value), hint))
+    _check_splits(plan.rules.splits, totals)
+    decided = decide(source, plan.encoding, parts, like, shuffled=plan.shuffle)
+    columns, pieces = decided.columns, decided.pieces
+    moved = plan.shuffle or any(totals[1:]) or origins.numbered
+    for role, dtype in ((Role.ROW, "int64"), (Role.FILE, "int32"))[: 2 if origins.files else int(moved)]:
+        columns.append(Column(free_name(role, pieces), role, dtype, ()))
+        pieces[columns[-1].name] = Role.ROW
     nbytes = sum(column.nbytes for column in columns)
     made = tuple(columns) if like is None else columns_like(columns, like)
     fitted = "" if like is None else like.schema.fitted.partition("; ")[2]
-    if like is None and (encoders or any(column.fill for column in columns)):
+    if like is None and (decided.encoders or any(column.fill for column in columns)):
         fitted = f"replacements of missing values: the {totals[0]:,} training samples"
-        fitted += f"; categories: all {starts[-1]:,}" if encoders else ""
+        fitted += f"; categories: all {sum(totals):,}" if decided.encoders else ""
     return Layout(
-        parts,
-        Schema(made, encoders, source.reading, fitted),
+        tuple(part.without_facts for part in parts),
+        Schema(made, decided.encoders, source.reading, fitted),
         pieces,
+        decided.codes,
+        tuple(origins.next(block.spans, part.total) for block, part in zip(source.blocks, parts, strict=True)),
         _checked_window(window, totals[0], nbytes),
         tuple(_number_of_shards(nshards, total, totals, nbytes, like) for total in totals),
         plan.shuffle,
         plan.seed,
-        tuple(notes),
+        tuple(decided.notes),
         repr(plan.rules.splits.given) if plan.rules.splits.columns else "",
     )
 
 
-def _part(
-    plan: StagePlan, index: int, summary: Summary, codes: Mapping[str, list[np.ndarray]], origin: Origin
-) -> Part:
-    return Part(
-        plan.part(index),
-        summary.rows,
-        summary.pieces,
-        {name: -1 if known.kind is Kind.EMPTY else known.place for name, known in summary.facts.items()},
-        {name: by_part[index] for name, by_part in codes.items()},
-        origin,
-    )
+def _check_splits(splits: Splits, totals: Sequence[int]) -> None:
+    """Raises ConfigError if a split that was asked for gets no samples."""
+    for split, total in zip(SPLITS, totals, strict=True):
+        rules = {key: value for key, value in splits.given.items() if key.startswith(split)}
+        if (rules or split == "train") and not total:
+            key, value = next(iter(rules.items()), (split, ", ".join(map(str, splits.given.values()))))
+            hint = "Use a larger share." if key == split else "Choose another value."
+            hint = hint if split != "train" else "Use smaller shares, or other values."
+            raise ConfigError(Problem(key, f"gets none of {sum(totals)} samples", str(value), hint))
 
 
 def choose_window(total: int, sample_nbytes: int) -> int:
@@ -224,21 +155,6 @@ def _number_of_shards(
     if not 1 <= nshards <= most:
         raise ConfigError(Problem("nshards", f"must be from 1 to {most} for {totals[0]} samples", str(nshards)))
     return min(total, math.ceil(nshards * total / totals[0]))
-
-
-def _sample(plan: StagePlan, summaries: Sequence[Summary], column: ColumnFacts) -> np.ndarray:
-    """Values of training rows, as many of each block as belong to its share of SAMPLE_ROWS; all if there are fewer."""
-    total = sum(summary.rows[0] for summary in summaries)
-    found = [np.empty(0)]
-    for index, (summary, facts) in enumerate(zip(summaries, column.blocks, strict=True)):
-        if facts.kind is Kind.EMPTY:
-            continue
-        piece = summary.pieces[facts.kind.value]
-        values = np.memmap(plan.part(index), piece.dtype, "r", piece.offset, (summary.total, *piece.shape))
-        count = math.ceil(summary.rows[0] * min(1.0, SAMPLE_ROWS / total))
-        rows = np.linspace(0, summary.rows[0], count, endpoint=False).astype(np.int64)
-        found.append(values[rows, facts.place].astype(np.float64))
-    return np.concatenate(found)
 
 
 def prepared_like(source: Source, like: Manifest) -> tuple[Source, Encoding]:

@@ -141,8 +141,15 @@ class Splits:
             return str(column), share
         return ("", 0.0) if given is None else (str(given), GROUPS_SHARE)
 
-    def check(self) -> None:
-        """Raises ConfigError for values that cannot be, and for two options that make the same split."""
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Splits:
+        """From these options. Raises ConfigError for values that cannot be, and for two that make the same split."""
+        splits = cls(**options)
+        if splits.given:
+            splits._check()
+        return splits
+
+    def _check(self) -> None:
         for name in SHARES:
             if not 0 <= getattr(self, name) < 1:
                 message = "must be a share of the samples from 0 to below 1"

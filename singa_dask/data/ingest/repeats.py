@@ -6,15 +6,13 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from singa_dask.data.columns import Role
-from singa_dask.data.folders import sync
 from singa_dask.data.ingest.run import Report, run_all
-from singa_dask.data.manifest import MANIFEST_FILE, Manifest
+from singa_dask.data.manifest import Manifest
 from singa_dask.data.shards import ShardFolder
 
 logger = logging.getLogger(__name__)
@@ -26,37 +24,39 @@ NAMES = {"train": "training"}
 _A, _B, _C = (np.uint64(odd) for odd in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
-def note_repeats(folders: Mapping[str, Path], client: Any, report: Report, *, durable: bool) -> None:
-    """Count the samples of each split that an earlier one has too, and note it in the manifests.
+def note_repeats(
+    manifests: Mapping[str, Manifest], client: Any, report: Report, *, durable: bool
+) -> dict[str, Manifest]:
+    """The manifests with a note where samples of a split are also in an earlier one.
 
-    folders: finished ones, by split. client: of a cluster whose workers read the shards; by default threads do.
+    manifests: of finished folders, by split. client: of a cluster whose workers read the shards; by default,
+    threads do it.
     """
-    manifests = {split: Manifest.load(folder) for split, folder in folders.items()}
-    if sum(manifest.total for manifest in manifests.values()) > MAX_SAMPLES:
-        return
-    shards = [(split, index) for split, manifest in manifests.items() for index in range(len(manifest.shards))]
+    noted = dict(manifests)
+    if sum(manifest.total for manifest in noted.values()) > MAX_SAMPLES:
+        return noted
+    shards = [(split, index) for split, manifest in noted.items() for index in range(len(manifest.shards))]
     told = {place: f"shard {index}" for place, (_, index) in enumerate(shards)}
-    found = run_all(shard_hashes, folders, dict(enumerate(shards)), client, report, told)
+    found = run_all(shard_hashes, dict(enumerate(shards)), client, report, told, [noted])
     hashes = {
         split: np.sort(np.concatenate([found[place] for place, (own, _) in enumerate(shards) if own == split]))
-        for split in folders
+        for split in noted
     }
-    for before, split in combinations(folders, 2):
+    for before, split in combinations(manifests, 2):
         places = np.searchsorted(hashes[before], hashes[split])  # fast, since both are sorted
         count = int((hashes[before].take(places, mode="clip") == hashes[split]).sum())
         if count:
-            total, names = manifests[split].total, (NAMES.get(name, name) for name in (split, before))
+            total, names = noted[split].total, (NAMES.get(name, name) for name in (split, before))
             note = "{:,} of {:,} {} samples are also among the {} samples".format(count, total, *names)
             logger.warning("%s. Remove them, or keep equal ones in one split by groups (--test-groups).", note)
-            manifests[split] = replace(manifests[split], notes=(*manifests[split].notes, note))
-            (folders[split] / MANIFEST_FILE).write_text(manifests[split].to_json(), encoding="utf-8")
-            if durable:
-                sync(folders[split] / MANIFEST_FILE)
+            noted[split] = replace(noted[split], notes=(*noted[split].notes, note))
+            noted[split].write(durable=durable)
+    return noted
 
 
-def shard_hashes(folders: Mapping[str, Path], split: str, index: int) -> np.ndarray:
+def shard_hashes(manifests: Mapping[str, Manifest], split: str, index: int) -> np.ndarray:
     """A hash of the features, labels and targets of each sample of a shard: (samples,) uint64."""
-    manifest = Manifest.load(folders[split])
+    manifest = manifests[split]
     reader = ShardFolder(manifest).reader(index)
     hashes = np.zeros(reader.shard.samples, np.uint64)
     for place, column in enumerate(column for column in manifest.columns if column.role in COMPARED):

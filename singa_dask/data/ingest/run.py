@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from singa_dask.data.sources.source import Block
 from singa_dask.errors import ClusterError
 
 MAX_THREADS = 8
@@ -17,16 +18,23 @@ MAX_THREADS = 8
 SURVEY_SECONDS = 30.0
 
 Report = Callable[[int, Any], None]
-# Of the index, the key and the raw columns of a block.
-Function = Callable[[int, str, Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True)
-class DaskBlock:
+class ReadBlock(Block):
+    """A block whose columns have been read."""
+
+    key: str
+    columns: Mapping[str, Any]
+
+    def read(self) -> Mapping[str, Any]:
+        return self.columns
+
+
+@dataclass(frozen=True)
+class DaskBlock(Block):
     """Partitions of Dask collections that lie side by side. parts: Delayed objects; names: the raw column of each; of
     a DataFrame, its columns and their raw columns; of a tuple, those of all that it holds.
-
-    numbered: they give the numbers of their rows.
 
     Computed by the task that needs it, together with all others in one graph: what several blocks need is computed
     once.
@@ -42,30 +50,25 @@ class DaskBlock:
 
         return _columns(self.names, dask.compute(*self.parts, scheduler="threads"))
 
-    def task(self, function: Function, index: int, report: Report | None = None) -> Any:
+    def task(self, function: Callable[[ReadBlock], Any], report: Callable[[Any], None] | None = None) -> Any:
         """Calls a function of the block when it is computed."""
         import dask
 
-        call = partial(_call_computed, function, index, self.key, self.names, report)
+        call = partial(_call_computed, function, self.key, self.names, report)
         return dask.delayed(call, pure=False, traverse=False)(*self.parts)
 
 
 def _call_computed(
-    function: Function,
-    index: int,
+    function: Callable[[ReadBlock], Any],
     key: str,
     names: tuple[Any, ...],
-    report: Report | None,
+    report: Callable[[Any], None] | None,
     *computed: Any,
 ) -> Any:
-    result = function(index, key, _columns(names, computed))
+    result = function(ReadBlock(key, _columns(names, computed)))
     if report is not None:
-        report(index, result)
+        report(result)
     return result
-
-
-def _call(function: Function, index: int, block: Any) -> Any:
-    return function(index, block.key, block.read())
 
 
 def _columns(names: Sequence[Any], computed: Sequence[Any]) -> dict[str, Any]:
@@ -81,29 +84,37 @@ def _columns(names: Sequence[Any], computed: Sequence[Any]) -> dict[str, Any]:
     return raw
 
 
-def call_all(function: Function, blocks: Mapping[int, Any], client: Any, report: Report) -> dict[int, Any]:
-    """Call a function of these blocks, by index. Blocks that lie in the memory of this process are read here."""
-    lazy = {index: block for index, block in blocks.items() if isinstance(block, DaskBlock)}
-    here = {index: block for index, block in blocks.items() if index not in lazy}
+def run_all(
+    function: Callable[..., Any],
+    tasks: Mapping[int, tuple[Any, ...]],
+    client: Any,
+    report: Report,
+    names: Mapping[int, str],
+    shared: Sequence[Any] = (),
+) -> dict[int, Any]:
+    """The results of function(*shared, *task) by index, from threads of this process or from a cluster, whose workers
+    get what is shared once. A last argument that is a block of Dask is computed; one in the memory of this process
+    stays there."""
+    lazy = {index: task[-1] for index, task in tasks.items() if isinstance(task[-1], DaskBlock)}
+    near = [index for index, task in tasks.items() if client is None or getattr(task[-1], "local", False)]
+    here = {index: partial(function, *shared, *tasks[index]) for index in near if index not in lazy}
     done: dict[int, Any] = {}
     if client is not None:
-        there = {index: block for index, block in here.items() if not getattr(block, "local", False)}
-        here = {index: block for index, block in here.items() if index not in there}
+        sent = client.scatter([*shared], broadcast=True, hash=False) if shared else []
 
         def submit(indices: Sequence[int]) -> list[Any]:
-            tasks = [blocks[i].task(function, i) for i in indices if i in lazy]
-            computed = iter(client.compute(tasks))
-            own = (client.submit(_call, function, i, blocks[i], pure=False) for i in indices if i in there)
-            return [next(computed if i in lazy else own) for i in indices]
+            own = {i: lazy[i].task(partial(function, *tasks[i][:-1])) for i in indices if i in lazy}
+            computed = iter(client.compute([*own.values()]))
+            there = (client.submit(function, *sent, *tasks[i], pure=False) for i in indices if i not in lazy)
+            return [next(computed if i in lazy else there) for i in indices]
 
-        names = {index: block.key for index, block in blocks.items() if index not in here}
-        done |= gather(client, submit, report, names)
+        done |= gather(client, submit, report, {index: names[index] for index in tasks if index not in here})
     elif lazy:
         import dask
 
-        tasks = [block.task(function, index, report) for index, block in lazy.items()]
-        done |= dict(zip(lazy, dask.compute(*tasks, scheduler="threads", num_workers=threads()), strict=True))
-    return done | run_here({index: partial(_call, function, index, block) for index, block in here.items()}, report)
+        own = [block.task(partial(function, *tasks[i][:-1]), partial(report, i)) for i, block in lazy.items()]
+        done |= dict(zip(lazy, dask.compute(*own, scheduler="threads", num_workers=threads()), strict=True))
+    return done | run_here(here, report)
 
 
 def threads() -> int:
@@ -130,25 +141,6 @@ def run_here(tasks: Mapping[int, Callable[[], Any]], report: Report) -> dict[int
             for future in running:
                 future.cancel()
     return done
-
-
-def run_all(
-    function: Callable[..., Any],
-    shared: Any,
-    tasks: Mapping[int, tuple],
-    client: Any,
-    report: Report,
-    names: Mapping[int, str],
-) -> dict[int, Any]:
-    """The results of function(shared, *task) by index, from threads of this process or from a cluster."""
-    if client is None:
-        return run_here({index: partial(function, shared, *task) for index, task in tasks.items()}, report)
-    (sent,) = client.scatter([shared], broadcast=True, hash=False)
-
-    def submit(indices: Sequence[int]) -> list[Any]:
-        return [client.submit(function, sent, *tasks[index], pure=False) for index in indices]
-
-    return gather(client, submit, report, names)
 
 
 def gather(

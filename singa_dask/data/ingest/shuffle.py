@@ -1,4 +1,4 @@
-"""Random orders and shares of rows. They depend on their key only: not on the machine, nor on NumPy's version."""
+"""Random orders of rows. They depend on their key only: not on the machine, nor on NumPy's version."""
 
 from __future__ import annotations
 
@@ -12,17 +12,8 @@ def permutation(key: tuple[int, ...], size: int) -> np.ndarray:
     from singa_dask.data.ingest.numba_shuffle import shuffle  # imports Numba
 
     order = np.arange(size)
-    shuffle(order, _bits(key, size))
+    shuffle(order, np.random.PCG64(np.random.SeedSequence(key)).random_raw(size))
     return order
-
-
-def share_rows(key: tuple[int, ...], rows: int, shares: tuple[float, ...]) -> tuple[int, ...]:
-    """How many of `rows` go to each share: rows * share on average, and exactly if that is a whole number."""
-    counts: list[int] = []
-    for share, bits in zip(shares, _bits(key, len(shares)), strict=True):
-        # The small number keeps 0.1 * 30 from becoming 2.9999999999999996.
-        counts.append(min(int(rows * share + 1e-9 + int(bits) / 2**64 * (1 - 1e-8)), rows - sum(counts)))
-    return tuple(counts)
 
 
 def batches(values: np.ndarray, order: np.ndarray | None, step: int) -> Iterator[np.ndarray]:
@@ -36,7 +27,3 @@ def batches(values: np.ndarray, order: np.ndarray | None, step: int) -> Iterator
             rows = order[start : start + step]
             # Without "clip", take would write to a buffer of its own first.
             yield np.take(values, rows, axis=0, out=buffer[: rows.size], mode="clip")
-
-
-def _bits(key: tuple[int, ...], size: int) -> np.ndarray:
-    return np.random.PCG64(np.random.SeedSequence(key)).random_raw(size)

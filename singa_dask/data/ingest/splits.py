@@ -13,17 +13,16 @@ import numpy as np
 
 from singa_dask.data.ingest.facts import Kind
 from singa_dask.data.ingest.options import GROUPS, SHARES, Splits
-from singa_dask.data.ingest.shuffle import share_rows
 from singa_dask.data.ingest.values import DAY, decoded, encode_series
 from singa_dask.data.sources.arrays import SPLITS
-from singa_dask.data.sources.source import THE_DATE, Source
+from singa_dask.data.sources.source import THE_DATE, Block, Source
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
 TRAIN, VALIDATION, TEST = range(3)
 # Of a key of share_rows, next to those of stage.py.
 SHARE = 1
-# By a function of (index, key, raw), the results of blocks.
-Visit = Callable[[Callable[[int, str, Mapping[str, Any]], Any], Sequence[Any]], Mapping[int, Any]]
+# The results of a function of (index, block) for these blocks.
+Visit = Callable[[Callable[[int, Block], Any], Sequence[Block]], Mapping[int, Any]]
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,18 @@ class Rules:
         return values >= ends[key]
 
 
+def share_rows(key: tuple[int, ...], rows: int, shares: tuple[float, ...]) -> tuple[int, ...]:
+    """How many of `rows` go to each share: rows * share on average, and exactly if that is a whole number."""
+    counts: list[int] = []
+    draws = np.random.PCG64(np.random.SeedSequence(key)).random_raw(len(shares))
+    for share, bits in zip(shares, draws, strict=True):
+        # The small number keeps 0.1 * 30 from becoming 2.9999999999999996.
+        counts.append(min(int(rows * share + 1e-9 + int(bits) / 2**64 * (1 - 1e-8)), rows - sum(counts)))
+    return tuple(counts)
+
+
 def check_columns(splits: Splits, source: Source) -> None:
-    """Raises ConfigError for wrong options, and for columns that the source does not have."""
-    splits.check()
+    """Raises ConfigError for columns that the source does not have."""
     for name in splits.columns:
         if name not in source.split:
             hint = nearest(name, source.split) or "Splits by columns are for tables, and for datasets with names."
@@ -123,9 +131,8 @@ def _only(block: Any, columns: Mapping[str, str]) -> Any:
     return block.only([*dict.fromkeys(columns.values())]) if hasattr(block, "only") else block
 
 
-def _own_groups(
-    columns: Mapping[str, str], seed: int, index: int, key: str, raw: Mapping[str, Any]
-) -> dict[str, np.ndarray]:
+def _own_groups(columns: Mapping[str, str], seed: int, _: int, block: Block) -> dict[str, np.ndarray]:
+    raw = block.read()
     return {name: _hashes(seed, _groups(column, raw[column])[0]) for name, column in columns.items()}
 
 

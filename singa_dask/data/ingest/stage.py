@@ -18,17 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.columns import MASK, WEIGHT, Column, Role
+from singa_dask.data.columns import Column, Role
 from singa_dask.data.containers import dense
 from singa_dask.data.flat_hdf5 import write_at
-from singa_dask.data.ingest.arrays import channels_of
-from singa_dask.data.ingest.facts import Facts, Kind, Piece, Summary
+from singa_dask.data.ingest.columns import channels_of
+from singa_dask.data.ingest.facts import Facts, Kind, Part, Piece
 from singa_dask.data.ingest.options import Encoding
 from singa_dask.data.ingest.shuffle import batches, permutation
 from singa_dask.data.ingest.splits import Rules
-from singa_dask.data.ingest.values import CHECKED_NBYTES, as_texts, encode_answers, encode_array, encode_series
+from singa_dask.data.ingest.values import CHECKED_NBYTES, as_texts, encode, encode_series
 from singa_dask.data.sources.patches import NUMBER
-from singa_dask.data.sources.source import Source
+from singa_dask.data.sources.source import Block, Source
 from singa_dask.errors import DataError, disk_full, no_room
 
 WRITTEN_NBYTES = 1 << 20
@@ -44,9 +44,24 @@ TABLE_DTYPES: dict[Kind, np.dtype] = {
 NUMERIC = TABLE_DTYPES.keys() - {Kind.TEXT}
 
 
+class Memory:
+    """Room for parts of up to so many bytes together, which need no files."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._free, self._lock = nbytes, threading.Lock()
+
+    def take(self, nbytes: int) -> bool:
+        """Whether a part of this size may stay in memory."""
+        with self._lock:
+            fits = nbytes <= self._free
+            self._free -= nbytes * fits
+        return fits
+
+
 @dataclass(frozen=True)
 class StagePlan:
-    """What every task of the first pass has to know. source: without its blocks."""
+    """What every task of the first pass has to know. source: without its blocks. memory: None where other processes
+    read the parts."""
 
     folder: Path
     source: Source
@@ -54,43 +69,39 @@ class StagePlan:
     seed: int
     shuffle: bool
     rules: Rules
-
-    def part(self, index: int) -> Path:
-        return self.folder / f"{index:06d}.part"
-
-    def staged(self, index: int) -> Summary | None:
-        """The summary of a part that is there and complete."""
-        try:
-            summary = Summary.from_json(json.loads(self.part(index).with_suffix(".json").read_text()))
-            return summary if self.part(index).stat().st_size == summary.nbytes else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+    memory: Memory | None = None
 
 
-def stage(plan: StagePlan, index: int, key: str, raw: Mapping[str, Any]) -> Summary:
-    """Write the part of a block that has been read. Raises DataError."""
-    summary = _write(plan.part(index), *read(plan, index, key, raw))
+def stage(plan: StagePlan, index: int, block: Block) -> Part:
+    """The part of a block: in memory if there is room, else in a file. Raises DataError."""
+    part = encoded(plan, index, block)
+    if plan.memory is None or not plan.memory.take(part.nbytes):
+        part = _write(plan.folder / f"{index:06d}.part", part)
     if (arrow := sys.modules.get("pyarrow")) is not None:
         arrow.default_memory_pool().release_unused()  # else it keeps that of a block, which Dask counts
-    return summary
+    return part
 
 
-def read(
-    plan: StagePlan, index: int, key: str, raw: Mapping[str, Any]
-) -> tuple[Summary, dict[str, np.ndarray], np.ndarray | None]:
-    """What is known of a block, the pieces of its part, and their order. Raises DataError."""
-    raw = {name: dense(values) for name, values in raw.items()}
+def encoded(plan: StagePlan, index: int, block: Block) -> Part:
+    """The part of a block, in memory. Raises DataError."""
+    raw = {name: dense(values) for name, values in block.read().items()}
     try:
         rows = _rows(plan, raw)
         order, segments = _order(plan, index, raw, rows)
         train = np.arange(rows) if order is None else order[: segments[0]]
-        facts, pieces = _encoded(plan.source, plan.encoding, raw, train)
+        facts, found = _encoded(plan.source, plan.encoding, raw, train)
     except DataError as error:
-        raise DataError(f"{error} (In {key.partition('@')[0]}.)") from None  # without the file's size and time
-    pieces[Role.ROW] = raw.get(NUMBER, np.arange(rows))
+        raise DataError(f"{error} (In {block.key.partition('@')[0]}.)") from None  # without the file's size and time
+    found[Role.ROW] = raw.get(NUMBER, np.arange(rows))
     for known in facts.values():
         known.rows = rows
-    return Summary(key, segments, 0, {}, facts), pieces, order
+    held = {name: np.ascontiguousarray(values) for name, values in found.items()}
+    starts = np.cumsum([0, *(values.nbytes for values in held.values())]).tolist()
+    pieces = {
+        name: Piece(values.dtype.str, values.shape[1:], start)
+        for (name, values), start in zip(held.items(), starts, strict=False)
+    }
+    return Part(block.key, segments, starts[-1], pieces, facts, held=(held, order))
 
 
 def _encoded(
@@ -106,7 +117,7 @@ def _encoded(
         pieces |= _stage_table(source, encoding, raw, train, facts)
     else:
         for name in source.x:
-            values, facts[name] = encode_array(name, np.asarray(raw[name]))
+            values, facts[name] = encode(name, raw[name], Role.FEATURE)
             if len(values) and encoding.fill_of(name) in ("mean", "mask"):
                 where = channels_of(name, values.shape[1:], source.channels.get(name))
                 _add_up(facts[name], values, train, Column(name, Role.FEATURE, "", values.shape[1:], where))
@@ -114,10 +125,10 @@ def _encoded(
     mask = None if source.mask is None else np.asarray(raw[source.mask])
     for name in source.y:
         given = raw[name] if mask is None else _without_masked(raw[name], mask)
-        pieces[f"y/{name}"], facts[f"y/{name}"] = encode_answers(name, given, source.roles.get(name))
-    for what, factor in ((WEIGHT, source.weight), (MASK, source.mask)):
+        pieces[f"y/{name}"], facts[f"y/{name}"] = encode(name, given, source.roles.get(name))
+    for role, factor in ((Role.WEIGHT, source.weight), (Role.MASK, source.mask)):
         if factor is not None:
-            pieces[what], facts[what] = _factors(what, np.asarray(raw[factor]))
+            pieces[role], facts[role] = encode(role, raw[factor], role)
     return facts, pieces
 
 
@@ -139,8 +150,8 @@ def _order(
     plan: StagePlan, index: int, raw: Mapping[str, Any], rows: int
 ) -> tuple[np.ndarray | None, tuple[int, ...]]:
     """The rows of the block in the order of its part, None for as they are, and how many are of each split."""
-    if not plan.shuffle and not plan.rules.splits.given:
-        return None, (rows, 0, 0)
+    if not plan.rules.splits.given:
+        return (permutation((plan.seed, index, 0), rows) if plan.shuffle else None), (rows, 0, 0)
     order, segments = plan.rules.order(index, raw, permutation((plan.seed, index, 0), rows))
     if not plan.shuffle:
         for stop, count in zip(np.cumsum(segments), segments, strict=True):
@@ -199,21 +210,6 @@ def _without_masked(raw: Any, mask: np.ndarray) -> Any:
     return np.where(counts == 0, values.dtype.type(0), values)
 
 
-def _factors(what: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
-    if what == "weight":
-        if raw.ndim == 2 and raw.shape[1] == 1:
-            raw = raw[:, 0]
-        if raw.ndim != 1:
-            raise DataError(f"weight: must be one number for each sample, not {raw.shape[1:]}. Use mask for targets.")
-        if raw.dtype.kind in "biu":
-            raw = raw.astype(np.float32)
-    values, facts = encode_array(what, raw)
-    if len(values) and not facts.missing:
-        facts.low = float(values.min())
-        facts.first = int(values.reshape(len(values), -1).min(axis=1).argmin())
-    return values, facts
-
-
 def _table(columns: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
     """Columns side by side. Some rows at a time, since every column passes through all their memory."""
     values = np.empty((len(columns[0]), len(columns)), dtype)
@@ -224,24 +220,25 @@ def _table(columns: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
     return values
 
 
-def _write(path: Path, summary: Summary, pieces: Mapping[str, np.ndarray], order: np.ndarray | None) -> Summary:
+def _write(path: Path, part: Part) -> Part:
+    """The same part in a file."""
+    assert part.held is not None
+    held, order = part.held
     temporary = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-    position = 0
     try:
         with open(temporary, "wb", buffering=0) as file:
-            for name, values in pieces.items():
-                summary.pieces[name] = Piece(values.dtype.str, values.shape[1:], position)
+            for name, values in held.items():
+                position = part.pieces[name].offset
                 for batch in batches(values, order, max(1, WRITTEN_NBYTES // max(1, values[:1].nbytes))):
                     write_at(file.fileno(), position, batch)
                     position += batch.nbytes
-        summary = replace(summary, nbytes=position)
         os.replace(temporary, path)
-        temporary.write_text(json.dumps(summary.to_json()))
+        temporary.write_text(json.dumps(part.to_json()))
         os.replace(temporary, path.with_suffix(".json"))
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise unwritable(path.parent, error) from error
-    return summary
+    return replace(part, path=path, held=None)
 
 
 def unwritable(folder: Path, error: OSError) -> DataError:

@@ -200,6 +200,29 @@ def _encode_pandas(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
     return _encode_objects(name, raw.to_numpy(dtype=object))
 
 
+def encode(name: str, raw: Any, role: Role | None) -> tuple[np.ndarray, Facts]:
+    """An array of features, a column of y, weights or a mask as numbers (rows, ...), with what is known of them. role:
+    of a column of y, None if its values are to tell. Raises DataError."""
+    if role in (Role.WEIGHT, Role.MASK):
+        return _factors(name, np.asarray(raw))
+    return encode_array(name, np.asarray(raw)) if role is Role.FEATURE else _answers(name, raw, role)
+
+
+def _factors(what: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
+    if what == Role.WEIGHT:
+        if raw.ndim == 2 and raw.shape[1] == 1:
+            raw = raw[:, 0]
+        if raw.ndim != 1:
+            raise DataError(f"weight: must be one number for each sample, not {raw.shape[1:]}. Use mask for targets.")
+        if raw.dtype.kind in "biu":
+            raw = raw.astype(np.float32)
+    values, facts = encode_array(what, raw)
+    if len(values) and not facts.missing:
+        facts.low = float(values.min())
+        facts.first = int(values.reshape(len(values), -1).min(axis=1).argmin())
+    return values, facts
+
+
 def encode_array(name: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
     """An array in the type of the shards (rows, ...), with what is missing or infinite. Raises DataError."""
     dtype = stored_dtype(raw.dtype)
@@ -223,7 +246,7 @@ def encode_array(name: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
     return values, facts
 
 
-def encode_answers(name: str, raw: Any, role: Role | None) -> tuple[np.ndarray, Facts]:
+def _answers(name: str, raw: Any, role: Role | None) -> tuple[np.ndarray, Facts]:
     """A column of y: texts and truth values are labels, whole numbers (rows,) are labels, and so are those of maps
     (rows, H, W), one of each position; other numbers are targets. `role` overrules this for numbers.
 

@@ -6,9 +6,8 @@ import glob
 import hashlib
 import json
 import logging
-import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from functools import partial
@@ -17,27 +16,28 @@ from typing import Any
 
 from singa_dask.data.columns import NAME_RULE, Role, is_name
 from singa_dask.data.dask_client import check_client
-from singa_dask.data.folders import check_free, remove_leftovers, replace_folder, sync
-from singa_dask.data.ingest.assemble import Written, assemble, finish
-from singa_dask.data.ingest.facts import Summary
-from singa_dask.data.ingest.layout import SPLITS, Layout, make_layout, prepared_like
+from singa_dask.data.folders import check_free, put_folder, remove_leftovers, sync
+from singa_dask.data.ingest.assemble import assemble
+from singa_dask.data.ingest.facts import Part
+from singa_dask.data.ingest.layout import Layout, make_layout, prepared_like
 from singa_dask.data.ingest.options import MAX_CATEGORIES, Encoding, Splits
 from singa_dask.data.ingest.progress import Bar
 from singa_dask.data.ingest.repeats import note_repeats
-from singa_dask.data.ingest.run import Function, call_all, run_all
+from singa_dask.data.ingest.run import DaskBlock, Report, run_all
 from singa_dask.data.ingest.splits import Rules, check_columns, limited
-from singa_dask.data.ingest.stage import StagePlan, stage, unwritable
-from singa_dask.data.manifest import Manifest
+from singa_dask.data.ingest.stage import Memory, StagePlan, stage, unwritable
+from singa_dask.data.manifest import FILES_FILE, Manifest
 from singa_dask.data.origins import Origins, write_files
 from singa_dask.data.shared_files import SharedFiles, check_shared
-from singa_dask.data.sources.source import Source, files_of
+from singa_dask.data.sources.source import Block, Source, files_of
 from singa_dask.errors import ConfigError, DataError, NotFinite, Problem
 from singa_dask.temporary import in_use
 
 logger = logging.getLogger(__name__)
 
 # Of the parts: those of another version are not used again.
-PARTS_VERSION = 4
+PARTS_VERSION = 5
+HELD_NBYTES = 64 << 20  # of parts that stay in the memory of this process
 _SHARE = (
     "Write to a folder on a file system that all workers and this process share, or leave out client (--scheduler) "
     "to compute and write in this process."
@@ -99,10 +99,15 @@ def write(
     else:
         _check_no_encoding(encoding)
         source, encoding = prepared_like(source, like)
-    chosen = Splits(**splits)
+    chosen = Splits.of(splits)
     _check_options(source, seed)
-    check_columns(chosen, source)
-    work = _Work(source, out, encoding, seed, shuffle, chosen)
+    if chosen.given:
+        check_columns(chosen, source)
+    in_files = client is not None or any(isinstance(block, DaskBlock) for block in source.blocks)  # dear to compute
+    memory = None if in_files else Memory(HELD_NBYTES)
+    work = _Work(
+        source, out, StagePlan(Path(), source, encoding, seed, shuffle, Rules(chosen, source.split, seed=seed), memory)
+    )
     remove_leftovers(out, work.others())
     check_free(out, overwrite)
     if client is not None:
@@ -112,18 +117,19 @@ def write(
             with Bar(progress) as bar:
                 work.check_room(source.nbytes)
                 work.divide(source, client, bar)
-                summaries = work.stage(source, client, bar)
-                source = replace(source, notes=(*source.notes, *_of_patches(source, summaries, chosen)))
-                origins = Origins(source.blocks)
+                parts = work.stage(source, client, bar)
+                source = replace(source, notes=(*source.notes, *_of_patches(source, parts, chosen)))
+                origins = Origins([block.spans for block in source.blocks], numbered=source.blocks[0].numbered)
                 size = source.window if window is None else window
-                layout = _layout_of(work.plan, source, summaries, nshards, size, origins, like)
-                folders = work.assemble(layout, client, bar, durable, trains=like is None)
-                for folder in folders.values():
-                    write_files(folder, origins.files)
-                if len(folders) > 1:
+                layout = _layout_of(work.plan, source, parts, nshards, size, origins, like)
+                made = assemble(layout, work.path, client, bar, trains=like is None, durable=durable)
+                if origins.files:
+                    for manifest in made.values():
+                        write_files(manifest.path_in(FILES_FILE), origins.files)
+                if len(made) > 1:
                     bar.begin("comparing", sum(layout.nshards))
-                    note_repeats(folders, client, lambda *_: bar.advance(0, 0), durable=durable)
-                _put_in_place(folders, out, overwrite, durable)
+                    made = note_repeats(made, client, lambda *_: bar.advance(0, 0), durable=durable)
+                _put_in_place(made, out, overwrite, durable)
         except (DataError, ConfigError):
             work.remove()  # another call needs other samples or options
             raise
@@ -131,7 +137,7 @@ def write(
             work.leave()
             raise
         work.remove()
-    return {name: Manifest.load(out / name) for name in folders}
+    return {name: replace(manifest, folder=out / name) for name, manifest in made.items()}
 
 
 def _layout_of(plan: StagePlan, source: Source, *options: Any) -> Layout:
@@ -145,11 +151,11 @@ def _layout_of(plan: StagePlan, source: Source, *options: Any) -> Layout:
         raise NotFinite(column, what, count, first, hint) from None
 
 
-def _of_patches(source: Source, summaries: Sequence[Summary], splits: Splits) -> list[str]:
+def _of_patches(source: Source, parts: Sequence[Part], splits: Splits) -> list[str]:
     """What to say of samples that are patches. Raises DataError if none is left."""
     if not source.cuttings:
         return []
-    total, kept = (sum(each.total for each in all_of) for all_of in (source.cuttings, summaries))
+    total, kept = (sum(each.total for each in all_of) for all_of in (source.cuttings, parts))
     if not kept:
         raise DataError(f"{source.name}: each of {total:,} patches holds a missing value. Make patch smaller.")
     notes = source.cuttings[0].patches.notes(total, kept, splits.validation + splits.test)
@@ -195,29 +201,19 @@ def _check_options(source: Source, seed: int) -> None:
 class _Work:
     """A folder next to `out` with what is done already. Its name tells source and options."""
 
-    def __init__(
-        self,
-        source: Source,
-        out: Path,
-        encoding: Encoding,
-        seed: int,
-        shuffle: bool,
-        splits: Splits,
-    ) -> None:
+    def __init__(self, source: Source, out: Path, plan: StagePlan) -> None:
         told = [
             PARTS_VERSION,
             [block.key for block in source.blocks],
             [source.x, source.y, source.weight, source.mask, source.table],
             [sorted(source.roles.items()), sorted(source.channels.items())],
-            [encoding.missing, dict(encoding.encode), seed, shuffle, splits],
+            [plan.encoding.missing, dict(plan.encoding.encode), plan.seed, plan.shuffle, plan.rules.splits],
         ]
         digest = hashlib.blake2b(json.dumps(told, default=repr).encode(), digest_size=8).hexdigest()
         self.out = out
         self.path = out.parent / f".{out.name}.parts-{digest}"
-        self.blocks = len(source.blocks)
-        self.resumable = not any(getattr(block, "local", False) for block in source.blocks)
-        rules = Rules(splits, source.split, seed=seed)
-        self.plan = StagePlan(self.path, replace(source, blocks=()), encoding, seed, shuffle, rules)
+        self.resumable = not any(block.local for block in source.blocks)
+        self.plan = replace(plan, folder=self.path, source=replace(source, blocks=()))
 
     def others(self) -> list[Path]:
         """The folders of attempts with other samples or options."""
@@ -242,67 +238,41 @@ class _Work:
     def divide(self, source: Source, client: Any, bar: Bar) -> None:
         """Find out which groups are in which split, if some are to be."""
 
-        def visit(function: Function, blocks: Sequence[Any]) -> dict[int, Any]:
+        def visit(function: Callable[..., Any], blocks: Sequence[Block]) -> dict[int, Any]:
             bar.begin("finding groups", len(blocks))
-            return call_all(function, dict(enumerate(blocks)), client, lambda *_: bar.advance(0, 0))
+            return self._run(function, dict(enumerate(blocks)), client, lambda *_: bar.advance(0, 0))
 
-        self.plan = replace(self.plan, rules=limited(self.plan.rules, source, visit))
+        if self.plan.rules.splits.given:
+            self.plan = replace(self.plan, rules=limited(self.plan.rules, source, visit))
 
-    def stage(self, source: Source, client: Any, bar: Bar) -> list[Summary]:
+    def stage(self, source: Source, client: Any, bar: Bar) -> list[Part]:
         """The first pass."""
         bar.begin("reading", len(source.blocks))
-        done: dict[int, Summary] = {}
-        for index in range(len(source.blocks)):
-            summary = self.plan.staged(index)
-            if summary is not None:
-                done[index] = summary
-                bar.advance(summary.total, summary.nbytes, new=False)
+        done = self._staged()
+        for part in done.values():
+            bar.advance(part.total, part.nbytes, new=False)
         if done:
             logger.warning("%s: goes on where it was: %s of %s blocks.", self.path, len(done), len(source.blocks))
         left = {index: block for index, block in enumerate(source.blocks) if index not in done}
-        done |= call_all(
-            partial(stage, self.plan), left, client, lambda _, summary: bar.advance(summary.total, summary.nbytes)
+        done |= self._run(
+            partial(stage, self.plan), left, client, lambda _, part: bar.advance(part.total, part.nbytes)
         )
         return [done[index] for index in range(len(source.blocks))]
 
-    def assemble(self, layout: Layout, client: Any, bar: Bar, durable: bool, *, trains: bool) -> dict[str, Path]:
-        """The second pass. trains: whether the first split is for training. Returns the finished folder of each split;
-        the only one is named ""."""
-        splits = [split for split, count in enumerate(layout.nshards) if count]
-        nbytes = sum(column.nbytes for column in layout.schema.columns)
-        told = json.dumps(
-            [layout.window, layout.nshards, layout.schema.columns, layout.schema.encoders.to_json()], default=repr
-        )
-        digest = hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
-        folders = {split: self.path / f"shards-{digest}" / SPLITS[split] for split in splits}
-        tasks = [(folders[split], split, index) for split in splits for index in range(layout.nshards[split])]
-        bar.begin("writing", len(tasks))
-        for folder in folders.values():
-            folder.mkdir(parents=True, exist_ok=True)
+    def _run(
+        self, function: Callable[[int, Block], Any], blocks: Mapping[int, Block], client: Any, report: Report
+    ) -> dict[int, Any]:
+        names = {index: block.key for index, block in blocks.items()}
+        return run_all(function, {index: (index, block) for index, block in blocks.items()}, client, report, names)
 
-        def report(_: int, written: Written) -> None:
-            bar.advance(written[0].samples, written[0].samples * nbytes)
-
-        calls = {place: (*task, durable) for place, task in enumerate(tasks)}
-        names = {place: f"shard {index}" for place, (_, _, index) in enumerate(tasks)}
-        results = run_all(assemble, layout, calls, client, report, names)
-        for split, folder in folders.items():
-            found = [results[place] for place, (_, own, _) in enumerate(tasks) if own == split]
-            for path in (*folder.glob("shard-*.json"), *folder.glob("shard-*.moments")):
-                path.unlink()
-            order = layout.order if split == 0 else f"{layout.order}, {SPLITS[split]}"
-            how: dict[str, Any] = {
-                "order": order,
-                "notes": layout.notes,
-                "trains": trains and split == 0,
-                "durable": durable,
-            }
-            finish(folder, layout.schema, layout.window, found, **how)
-        return {SPLITS[split] if len(splits) > 1 else "": folder for split, folder in folders.items()}
+    def _staged(self) -> dict[int, Part]:
+        """The parts in files that are there and complete."""
+        found = {int(path.stem): Part.load(path) for path in self.path.glob("*.part")}
+        return {index: part for index, part in found.items() if part is not None}
 
     def leave(self) -> None:
         """Keep what the same call could go on from, and say so."""
-        if self.resumable and any(self.plan.staged(index) for index in range(self.blocks)):
+        if self.resumable and self._staged():
             logger.warning("%s: what is done is kept. The same command goes on from there.", self.path)
         else:
             self.remove()
@@ -311,14 +281,12 @@ class _Work:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def _put_in_place(folders: Mapping[str, Path], out: Path, overwrite: bool, durable: bool) -> None:
-    with replace_folder(out, overwrite, durable=durable) as temporary:
-        for name, folder in folders.items():
-            if name:
-                os.rename(folder, temporary / name)
-                continue
-            for path in folder.iterdir():
-                os.rename(path, temporary / path.name)
-        if durable:
-            for name in folders:
-                sync(temporary / name)
+def _put_in_place(made: Mapping[str, Manifest], out: Path, overwrite: bool, durable: bool) -> None:
+    folders = [manifest.path_in("") for manifest in made.values()]
+    whole = folders[0] if "" in made else folders[0].parent
+    for folder in {*folders, whole} if durable else ():
+        sync(folder)
+    check_free(out, overwrite)
+    put_folder(whole, out)
+    if durable:
+        sync(out.parent)

@@ -17,7 +17,7 @@ from singa_dask.data.encoders import DATES
 from singa_dask.data.schema import Reading
 from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, need, reading, stamp_of
 from singa_dask.data.sources.formats import TABLE, Format
-from singa_dask.data.sources.source import Names, Source, Wanted
+from singa_dask.data.sources.source import Block, Names, Source, Wanted
 from singa_dask.data.sources.tables import TableColumn, check_distinct, choose, column_named, is_number, listing
 from singa_dask.errors import DataError
 
@@ -176,7 +176,7 @@ def _asking_for_separator(dialect: Dialect) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class CsvBlock:
+class CsvBlock(Block):
     """The lines in bytes [start, stop) of a file. line: the number of the first one, from 1. types: of the columns to
     read, as `_type` names them. labels: those that hold labels."""
 

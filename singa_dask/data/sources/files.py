@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import MAX_SAMPLE_NBYTES
+from singa_dask.data.sources.source import Block
 from singa_dask.errors import DataError, SingaError, reason, way_out
 from singa_dask.files import FILE, FOLDER, kind_of
 
@@ -149,7 +150,7 @@ def cut_rows(files: Iterable[tuple[Path, int, int]], row_nbytes: int) -> list[tu
 
 
 @dataclass(frozen=True)
-class RowsBlock:
+class RowsBlock(Block):
     """A block of rows of one or several files.
 
     columns: where each raw column is in a file. read_rows(rows, where): reads the values of these places from one

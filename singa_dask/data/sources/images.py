@@ -12,7 +12,7 @@ import numpy as np
 from singa_dask.data.columns import Channels, Role
 from singa_dask.data.sources.files import BLOCK_NBYTES, check_sample, only_files, reading, stamp_of
 from singa_dask.data.sources.formats import Format
-from singa_dask.data.sources.source import Source
+from singa_dask.data.sources.source import Block, Source
 from singa_dask.errors import DataError
 from singa_dask.files import FOLDER, kind_of
 
@@ -65,7 +65,7 @@ FORMAT = Format("images", (), SUFFIXES, read, extra="datasets", modules=("PIL.Im
 
 
 @dataclass(frozen=True)
-class ImageBlock:
+class ImageBlock(Block):
     """Image files with their labels. form: (height, width, channels) of all of them."""
 
     paths: tuple[Path, ...]

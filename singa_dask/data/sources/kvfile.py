@@ -22,7 +22,7 @@ from singa_dask.data.columns import Channels, Role
 from singa_dask.data.sources import kvfile_pb2 as messages
 from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, reading, stamp_of
 from singa_dask.data.sources.formats import Format
-from singa_dask.data.sources.source import Source
+from singa_dask.data.sources.source import Block, Source
 from singa_dask.errors import DataError
 
 SUFFIXES = (".bin", ".dat", ".kvfile")
@@ -63,7 +63,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class KvfileBlock:
+class KvfileBlock(Block):
     """Records in bytes [start, stop) of a file. first: the number of the first one. form: that of every record."""
 
     path: Path

@@ -12,7 +12,7 @@ from typing import Any
 
 from singa_dask.data.sources.files import BLOCK_NBYTES, MAX_BLOCK_NBYTES, find_files, need, reading, stamp_of
 from singa_dask.data.sources.formats import TABLE, Format
-from singa_dask.data.sources.source import Names, Source, Wanted
+from singa_dask.data.sources.source import Block, Names, Source, Wanted
 from singa_dask.data.sources.tables import TableColumn, choose, listing
 from singa_dask.errors import DataError
 
@@ -76,7 +76,7 @@ FORMAT = Format("parquet", TABLE, SUFFIXES, read, contents, "tables", ("pyarrow.
 
 
 @dataclass(frozen=True)
-class ParquetBlock:
+class ParquetBlock(Block):
     """Whole row groups, or `rows` (start, stop) of a large one. hive: values of columns that folders name."""
 
     path: Path

@@ -2,45 +2,56 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from singa_dask.data.columns import Channels, Role, X, Y
 from singa_dask.data.schema import Reading
-from singa_dask.data.sources.patches import Cutting, Patches
 from singa_dask.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from singa_dask.data.sources.patches import Cutting, Patches
 
 THE_DATE = ""
 
 Names = str | int | Sequence[str | int] | None
 
 
-class Block(Protocol):
-    """Consecutive samples that one task reads. Can be pickled.
+class Block(ABC):
+    """Consecutive samples that one task reads. Can be pickled, unless it is local: in the memory of this process.
 
-    key: text that is equal for the same samples in every run. files: the first and the last of those
-    in which it lies, if it does. spans: see `spans_of`; by default all rows are of the first file. numbered: whether
-    it gives the numbers of its rows.
+    key: text that is equal for the same samples in every run. files: the first and the last of those in which it lies,
+    if it does. spans: the files of its rows, in order, each with their number; None for all that are left. numbered:
+    whether it gives the numbers of its rows.
     """
 
-    @property
-    def key(self) -> str: ...
+    local: bool = False
+    numbered: bool = False
 
+    if TYPE_CHECKING:  # a property here would be the default of fields
+
+        @property
+        def key(self) -> str: ...
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return ()
+
+    @property
+    def spans(self) -> Sequence[tuple[Path, int | None]]:
+        return [(file, None) for file in self.files[:1]]
+
+    @abstractmethod
     def read(self) -> Mapping[str, Any]:
         """By raw column: a NumPy array (rows, ...), or a pandas Series of a table. Raises DataError."""
-        ...
 
 
 def files_of(blocks: Sequence[Any]) -> list[Path]:
     """The files of the first and the last block, which stand for those of all."""
-    return list(dict.fromkeys(file for block in (*blocks[:1], *blocks[-1:]) for file in getattr(block, "files", ())))
-
-
-def spans_of(block: Any) -> Sequence[tuple[Path, int | None]]:
-    """The files of the rows of a block, in order, each with the number of its rows; None for all that are left."""
-    return getattr(block, "spans", [(file, None) for file in getattr(block, "files", ())[:1]])
+    return list(dict.fromkeys(file for block in (*blocks[:1], *blocks[-1:]) for file in block.files))
 
 
 @dataclass(frozen=True)

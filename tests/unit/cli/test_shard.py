@@ -14,7 +14,7 @@ from support.commands import command_undone
 
 from singa_dask.cli.data import shard
 from singa_dask.data import Manifest
-from singa_dask.data.ingest import write
+from singa_dask.data.ingest import assemble, write
 
 DRAW = np.random.default_rng(0)
 
@@ -143,7 +143,7 @@ def test_errors_tell_the_way_out(folder, arguments, code, fault):
 def test_a_signal_ends_the_command_in_order_and_the_next_one_goes_on(folder, monkeypatch, caplog, number):
     for name in "pqrs":
         pd.DataFrame({"a": DRAW.random(9), "b": DRAW.random(9)}).to_csv(f"{name}.csv", index=False)
-    arguments, finish = ("csv", "--source", "[p-s].csv", "--target", "b", "--out", "out"), write.finish
+    arguments, finish = ("csv", "--source", "[p-s].csv", "--target", "b", "--out", "out"), assemble.finish
 
     def signalled(*args, **options):
         signal.raise_signal(number)
@@ -155,11 +155,12 @@ def test_a_signal_ends_the_command_in_order_and_the_next_one_goes_on(folder, mon
     with command_undone():
         signal.signal(number, fatal)
         monkeypatch.setattr(signal, "SIG_DFL", fatal)
-        monkeypatch.setattr(write, "finish", signalled)
+        monkeypatch.setattr(write, "HELD_NBYTES", 0)
+        monkeypatch.setattr(assemble, "finish", signalled)
         said = ran(*arguments)
     assert said.exit_code == 130 and said.stderr.splitlines()[-1] == "interrupted"
     (kept,) = folder.glob(".out.parts-*")
     assert f"{kept}: what is done is kept. The same command goes on from there." in caplog.text
-    monkeypatch.setattr(write, "finish", finish)
+    monkeypatch.setattr(assemble, "finish", finish)
     said = ran(*arguments)
     assert said.exit_code == 0 and not list(folder.glob(".out.*"))

@@ -19,13 +19,41 @@ from support.blocks import stored, write_rows
 from singa_dask.data import Manifest
 from singa_dask.data.columns import DTYPES
 from singa_dask.data.ingest import assemble, run, stage, write
-from singa_dask.data.ingest.layout import Layout, Part
-from singa_dask.data.ingest.shuffle import permutation, share_rows
+from singa_dask.data.ingest.facts import Part
+from singa_dask.data.ingest.layout import Layout
+from singa_dask.data.ingest.shuffle import permutation
+from singa_dask.data.ingest.splits import share_rows
 from singa_dask.data.schema import Schema
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.temporary import in_use
 
 SHAPES = [(), (3,), (4, 6), (3, 2, 2)]
+
+
+@pytest.fixture(autouse=True)
+def _parts_in_files(request):
+    with pytest.MonkeyPatch.context() as patch:  # another one than the tests', which they undo
+        patch.setattr(write, "HELD_NBYTES", 0)
+        yield
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_shards_are_the_same_where_parts_stay_in_memory(tmp_path, monkeypatch, shuffle):
+    rng = np.random.default_rng(0)
+    columns = {"x": rng.random((90, 4, 2), np.float32)[:, ::-1], "y": rng.integers(5, 9, 90), "w": rng.random(90)}
+    columns["x"][7, 1, 1] = np.nan
+    table = {"a": rng.choice(["red", "blue"], 90), "b": rng.random(90), "c": np.full(90, np.nan)}
+    table["c"][3] = 1
+    settings = [(columns, {"y": ("y",), "weight": "w"}), (table, {"x": ("a", "b", "c"), "table": True})]
+    for each, options in settings:
+        options |= {"missing": "mean", "validation": 0.2, "nshards": 2, "cuts": (20, 50), "shuffle": shuffle}
+        digests = []
+        for nbytes in (0, 1500, 1 << 20):  # the second one is room for a part
+            monkeypatch.setattr(write, "HELD_NBYTES", nbytes)
+            made = write_rows(tmp_path / f"{min(each)}-{nbytes}", each, **options)
+            digests.append([(manifest.digest, Manifest.load(manifest.folder).digest) for manifest in made.values()])
+            assert len(made) == 2 and all(a == b for a, b in digests[-1])
+        assert digests[0] == digests[1] == digests[2]
 
 
 @settings(max_examples=16)
@@ -63,8 +91,8 @@ def test_shards_hold_every_sample_once(data):
 @settings(max_examples=60)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(1, 12), st.booleans())
 def test_shards_take_each_row_of_each_part_once(rows, count, shuffle):
-    parts = tuple(Part(Path(), (own, 2, 0), {}, {}, {}, None) for own in rows)
-    layout = Layout(parts, Schema(()), {}, 1, (count, 1, 0), shuffle, 0, ())
+    parts = tuple(Part("", (own, 2, 0), 0, {}, {}) for own in rows)
+    layout = Layout(parts, Schema(()), {}, {}, (), 1, (count, 1, 0), shuffle, 0, ())
     taken = [[] for _ in rows]
     sizes = []
     for shard in range(count):
@@ -100,7 +128,7 @@ def test_random_orders_are_the_same_everywhere():
 
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("point", [(stage, "_write"), (assemble, "write_shard"), (assemble, "_note"),
-                                   (write, "finish"), (write, "replace_folder"), (os, "rename")])  # fmt: skip
+                                   (assemble, "finish"), (write, "put_folder")])  # fmt: skip
 def test_a_crash_leaves_nothing_and_the_next_call_goes_on(tmp_path, monkeypatch, point, shuffle):
     columns = {"x": np.arange(600.0).reshape(200, 3), "y": np.arange(200) % 3}
     options = {"cuts": (50, 100, 150), "y": ("y",), "nshards": 3, "validation": 0.25, "shuffle": shuffle}
@@ -109,7 +137,7 @@ def test_a_crash_leaves_nothing_and_the_next_call_goes_on(tmp_path, monkeypatch,
     real, passed = getattr(module, name), itertools.count()
 
     def fails(*args, **kwargs):
-        if next(passed) or name in ("replace_folder", "finish"):
+        if next(passed) or name in ("put_folder", "finish"):
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 

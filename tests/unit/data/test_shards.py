@@ -26,7 +26,7 @@ ZEROS = np.zeros(SHAPE, "u1")
 
 
 def first(manifest: Manifest) -> Path:
-    return manifest.path_of(manifest.shards[0])
+    return manifest.path_in(manifest.shards[0].file)
 
 
 def write(path: Path, labels=None, **x) -> None:
@@ -53,7 +53,7 @@ def test_good_shards_are_read_as_they_were_written(images, image_arrays):
 
 @pytest.mark.parametrize("name", ["x", "y"])
 def test_a_flipped_bit_is_found_on_first_use_of_its_window(images, name):
-    path = images.path_of(images.shards[1])
+    path = images.path_in(images.shards[1].file)
     with h5py.File(path) as file:
         offset = file[name].id.get_offset() + 12 * file[name][0].nbytes  # sample 12: window 1
     data = bytearray(path.read_bytes())

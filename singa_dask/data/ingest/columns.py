@@ -1,26 +1,35 @@
-"""What only all blocks together know of arrays, labels and targets: the columns of the data set."""
+"""What only all blocks together know: the columns of the data set."""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from singa_dask.data.columns import (
     FEW_CLASSES,
+    MASK,
     MAX_RANK,
+    WEIGHT,
     Channels,
     Column,
     Fill,
     Role,
+    X,
     guess_channels,
     map_dtype,
     stored_dtype,
 )
-from singa_dask.data.ingest.facts import ColumnFacts, Kind
+from singa_dask.data.encoders import Encoders
+from singa_dask.data.ingest.facts import ColumnFacts, Kind, Part
+from singa_dask.data.ingest.fit import check_encoders, fit_encoders
+from singa_dask.data.ingest.options import Encoding
+from singa_dask.data.manifest import Manifest
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import ConfigError, DataError, NotFinite, Problem
 from singa_dask.job.outputs import keep_their_numbers
@@ -29,7 +38,92 @@ logger = logging.getLogger(__name__)
 
 # Numbers and texts with more distinct values, or fewer samples of each, are labels only if that is said.
 MAX_CLASSES = 1000
+SAMPLE_ROWS = 1_000_000
 SAMPLES_OF_CLASS = 5
+
+
+@dataclass
+class Decided:
+    """The columns. pieces: of parts, of each column but the features of a table. codes: by piece, or by column of
+    texts, what the codes of each part become. notes: what to warn of."""
+
+    notes: list[str]
+    columns: list[Column] = field(default_factory=list)
+    pieces: dict[str, str] = field(default_factory=dict)
+    codes: dict[str, Sequence[np.ndarray]] = field(default_factory=dict)
+    encoders: Encoders = field(default_factory=Encoders)
+
+
+def decide(
+    source: Source, encoding: Encoding, parts: Sequence[Part], like: Manifest | None, *, shuffled: bool
+) -> Decided:
+    """The columns of these parts. Raises ConfigError and DataError."""
+    starts = [0, *np.cumsum([part.total for part in parts]).tolist()]
+    facts = {
+        name: ColumnFacts(name.removeprefix("y/"), [part.facts[name] for part in parts], starts[:-1])
+        for name in parts[0].facts
+    }
+    decided = Decided([*source.notes])
+    if source.table:
+        _decide_table(decided, [facts[name] for name in source.x], encoding, parts, like)
+    for name in () if source.table else source.x:
+        own = source.stored[name]
+        known = None if like is None else like.column(own)
+        column = features_column(own, facts[name], source.channels.get(name), encoding.fill_of(name), known)
+        decided.columns.append(replace(column, classes=source.classes.get(name)))
+        decided.pieces[own] = f"x/{name}"
+    for name in source.y:
+        own, piece = source.stored[name], f"y/{name}"
+        column, recoded = answers_column(own, facts[piece], source, ordered=not shuffled, notes=decided.notes)
+        if source.table and column.shape == ():
+            column = replace(column, names=(name,))
+        decided.columns.append(column)
+        decided.pieces[own] = piece
+        decided.codes |= {} if recoded is None else {piece: recoded}
+    for own, given, role in ((WEIGHT, source.weight, Role.WEIGHT), (MASK, source.mask, Role.MASK)):
+        if given is not None:
+            decided.columns.append(factor_column(own, role, facts[own], decided.columns))
+            decided.pieces[own] = own
+    names = [column.name for column in decided.columns]
+    if len(set(names)) < len(names):
+        raise ConfigError(Problem("columns", "must have different names", ", ".join(names), "Rename one."))
+    return decided
+
+
+def _decide_table(
+    decided: Decided,
+    tables: Sequence[ColumnFacts],
+    encoding: Encoding,
+    parts: Sequence[Part],
+    like: Manifest | None,
+) -> None:
+    """The features of a table, as one column."""
+    if like is None:
+        encoders = fit_encoders(tables, encoding, partial(_sample, parts), decided.notes)
+    else:
+        encoders = like.encoders
+        check_encoders(tables, encoders)
+    decided.encoders = encoders
+    decided.columns.append(Column(X, Role.FEATURE, "float32", (encoders.width,), names=encoders.names))
+    for encoder, table in zip(encoders, tables, strict=True):
+        if encoder.categorical:
+            decided.codes[encoder.column] = [encoder.recode(known.values or []) for known in table.blocks]
+
+
+def _sample(parts: Sequence[Part], column: ColumnFacts) -> np.ndarray:
+    """Values of training rows, as many of each block as belong to its share of SAMPLE_ROWS; all if there are fewer."""
+    total = sum(part.rows[0] for part in parts)
+    found = [np.empty(0)]
+    for part, facts in zip(parts, column.blocks, strict=True):
+        if facts.kind is Kind.EMPTY or not part.rows[0]:
+            continue
+        piece = part.pieces[facts.kind.value]
+        values = np.empty((part.rows[0], *piece.shape), piece.dtype)
+        part.read(facts.kind.value, 0, values)
+        count = math.ceil(part.rows[0] * min(1.0, SAMPLE_ROWS / total))
+        rows = np.linspace(0, part.rows[0], count, endpoint=False).astype(np.int64)
+        found.append(values[rows, facts.place].astype(np.float64))
+    return np.concatenate(found)
 
 
 def array_column(
