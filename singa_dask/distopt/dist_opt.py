@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from singa_dask.layers.param import Param
 from singa_dask.net import Net
 from singa_dask.net.flat import FlatParams
 from singa_dask.tape.gradients import tape_of
-from singa_dask.tape.state import rank
+from singa_dask.tape.state import group_of, rank
 from singa_dask.tensor import Tensor
 
 
@@ -106,6 +107,9 @@ class DistOpt:
         self._executor = CollectiveExecutor(
             self.comm, threaded=self.comm.size > 1 and not self._one_machine, tuner=OverlapTuner()
         )
+        alone = self.world_size == 1
+        self._group_of: Any = (lambda ops: None) if alone else cache(partial(WorkerGroup, self._executor, self.comm))
+        group_of.set(self._group_of)
         self._shared: tuple[np.ndarray, list[np.ndarray]] | None = None  # the sum, and every rank's gradients
         self._in_use: tuple[Any, SumStages, GradientPipeline] | None = None  # with the settings it was made for
         if model is not None:
@@ -364,6 +368,7 @@ class DistOpt:
         if model is not self.model:
             raise ConfigError(Problem("loss", "is of a model that this DistOpt does not train", repr(loss)))
         net = model.net
+        group_of.set(self._group_of)
         if own_mean and not net.partitioned:
             net.divide_by(loss.rows)
         try:

@@ -44,7 +44,7 @@ class Recorded:
         self.number = 0
         self.ranks = Ranks()
         self.unused: frozenset[str] = frozenset()
-        self._tape, self._share = tape, 1.0
+        self._tape, self._share, self._statistics, self._total = tape, 1.0, 1.0, 1
 
     @property
     def net(self) -> Recorded:
@@ -92,13 +92,14 @@ class Recorded:
         self.unused = frozenset(param.name for param, count in zip(self.params, used, strict=True) if not count)
         return RecordedLoss(self, tape, tape.rows, sum(number // 2 for number in told))
 
-    def claim(self, tape: Tape) -> None:
-        """Go backward over this tape next."""
-        self._tape = tape
+    def claim(self, tape: Tape, total_rows: int) -> None:
+        """Go backward over this tape next. total_rows: of all ranks."""
+        self._tape, self._total = tape, total_rows
+        self.divide_by(total_rows)
 
     def divide_by(self, rows: int) -> None:
         """Let the next gradients be those of the loss, summed over its rows and divided by so many."""
-        self._share = self._tape.rows / rows
+        self._share, self._statistics = self._tape.rows / rows, self._total / rows
 
     def backward(self, on_gradient: Callable[[Param], None] | None = None) -> None:
         """See Net.backward."""
@@ -107,7 +108,7 @@ class Recorded:
                 param.grad[...] = 0
                 if on_gradient:
                     on_gradient(param)
-        for param in self._tape.backward([ones(self._tape.outputs[0]) * self._share], share=self._share):
+        for param in self._tape.backward([ones(self._tape.outputs[0]) * self._share], share=self._statistics):
             if on_gradient:
                 on_gradient(param)
 
@@ -127,6 +128,5 @@ class RecordedLoss:
 
     def claim(self) -> Any:
         """The model, for one backward pass."""
-        self.model.claim(self.tape)
-        self.model.divide_by(self.total_rows)
+        self.model.claim(self.tape, self.total_rows)
         return self.model

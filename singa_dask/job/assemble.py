@@ -18,6 +18,8 @@ def assemble(layers: Iterable[Any], named: dict[Any, str] | None = None) -> list
 
     named: gets the name of each layer object, of several nodes of one layer the first one's.
 
+    What the `forward` of a Module has called is in the order of these calls.
+
     layers: messages, or descriptions with `.proto`; or a single one, the last layer. A description may have `.inputs`,
     its sources as layers or names, and `.follow(before)`, which chooses the sources from the layers listed before it.
     An object with `.placed(before)`, a Module, stands for the layers that this returns. Descriptions of one
@@ -30,13 +32,16 @@ def assemble(layers: Iterable[Any], named: dict[Any, str] | None = None) -> list
     order: list[Any] = []
     reads: dict[int, tuple[Any, ...]] = {}
     listed: set[int] = set()
-    for i, layer in enumerate([layers] if hasattr(layers, "proto") or hasattr(layers, "placed") else layers):
+    every = [layers] if hasattr(layers, "proto") or hasattr(layers, "placed") else list(layers)
+    together = all(getattr(layer, "inputs", ()) for layer in every)
+    for i, layer in enumerate(every):
         if id(layer) in listed:
             hint = "Create a second layer; share_params=NAME shares the weights."
             raise ConfigError(Problem(f"layers[{i}]", "this layer is listed twice", repr(layer), hint))
         listed.add(id(layer))
-        for placed in layer.placed(order) if hasattr(layer, "placed") else (layer,):
-            _collect(placed, order, reads)
+        tops = layer.placed(order) if hasattr(layer, "placed") else (layer,)
+        for each in (*_called(every if together else tops), *tops):
+            _collect(each, order, reads)
     first: dict[int, Any] = {}  # of each template
     for layer in order:
         first.setdefault(_template(layer), layer)
@@ -55,6 +60,19 @@ def assemble(layers: Iterable[Any], named: dict[Any, str] | None = None) -> list
                 param.ClearField("name")
             held.add(id(tensor))
     return messages
+
+
+def _called(tops: Iterable[Any]) -> list[Any]:
+    """What the `forward` of a Module has called to compute these layers, in this order."""
+    found: dict[int, Any] = {}
+    left = list(tops)
+    while left:
+        layer = left.pop()
+        if not isinstance(layer, str) and id(layer) not in found:
+            found[id(layer)] = layer
+            left += getattr(layer, "inputs", ())
+    inside = (layer for layer in found.values() if getattr(layer, "module", None) is not None)
+    return sorted(inside, key=lambda layer: layer.number)
 
 
 def _collect(top: Any, order: list[Any], reads: dict[int, tuple[Any, ...]]) -> None:

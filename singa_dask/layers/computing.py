@@ -20,12 +20,13 @@ from singa_dask.functions import concatenate, split
 from singa_dask.job.job_pb2 import LayerProto, Phase
 from singa_dask.layers.checks import by_source, checked_gradient, checked_output, contiguous, failure
 from singa_dask.layers.context import Context, Step
+from singa_dask.layers.group import Group
 from singa_dask.layers.init import initial_value
 from singa_dask.layers.naming import check_attribute, layers_around, node_name
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.sharing import resolve_sharing
 from singa_dask.tape.memory import keep_memory
-from singa_dask.tape.state import in_net, name_by_number, rank, remembers, state
+from singa_dask.tape.state import group_of, in_net, name_by_number, rank, remembers, state
 from singa_dask.tape.tape import Call, gradients_in_functions
 from singa_dask.tensor import Parameter, Tensor, as_images, channels_last
 
@@ -336,7 +337,8 @@ class LayerCall(Call):
         self.wanted = [i for i, source in enumerate(sources) if source.requires_grad]
         phase = Phase.kTrain if state.training else Phase.kTest
         step = Step(phase, layer.kept.calls, state.seed, rank.get() * rows, rows)
-        self.ctx = Context(device.ops, step=step, needs_input_grad=bool(self.wanted))
+        group = group_of.get()(device.ops) or Group()
+        self.ctx = Context(device.ops, step=step, needs_input_grad=bool(self.wanted), group=group)
         layer.kept.calls += state.training
         try:
             y = self._layer.forward(self.ctx, *x)
@@ -376,6 +378,12 @@ class LayerCall(Call):
     def backward(self, dy: Sequence[Any]) -> Sequence[Any]:
         self.done = True
         ops, layer = self._device.ops, self._layer
+        size, self.ctx.group = self.ctx.group.size, group_of.get()(ops) or Group()
+        if size != self.ctx.group.size and any(param.statistic for param in layer.params):
+            raise TrainingError(
+                f"{self!r} has normalised the rows of {size} of {self.ctx.group.size} ranks. Make DistOpt before you "
+                "compute the loss."
+            )
         given: Any = [self._given(each, i) for i, each in enumerate(dy)]
         try:
             if layer.is_loss:

@@ -30,7 +30,7 @@ from singa_dask.net.graph import Graph, build_graph
 from singa_dask.net.last_steps import Last, last_step
 from singa_dask.net.partition import partition_net
 from singa_dask.net.passes import Passes, failure
-from singa_dask.net.plan import make_plan
+from singa_dask.net.plan import NetPlan, make_plan
 from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array
 
@@ -102,18 +102,18 @@ class Net:
         ]
         every = self._every_param()
         self.named_params: dict[str, Param] = {param.name: param for param in every}
-        _freeze(self.layers)
+        graph = self._graph
+        self._memories = {origin(layer.proto): Memory() for layer in self.layers.values() if layer.recurrent}
+        self._scratch = Scratch()
+        self.contexts = {name: self._context(layer) for name, layer in self.layers.items()}
+        self.routing = plan = make_plan(graph, self.layers, self.contexts, self.input_layers, self.params)
+        _freeze(self.layers, plan)
         self.flat: FlatParams
         self.own: FlatParams
         if share is None:
             self.flat, self.own = _flat_params(self.params, ops, allocate=allocate)
         else:
             self.flat, self.own = share.flat, share.own
-        graph = self._graph
-        self._memories = {origin(layer.proto): Memory() for layer in self.layers.values() if layer.recurrent}
-        self._scratch = Scratch()
-        self.contexts = {name: self._context(layer) for name, layer in self.layers.items()}
-        self.routing = plan = make_plan(graph, self.layers, self.contexts, self.input_layers, self.params)
         self._passes = Passes(plan, self.params, self.shapes, phase, ops, partitioned=self.partitioned)
         self._outputs = plan.outputs
         self.pooled_first = {name: step.layer.name for name, step in plan.pooled_first.items()}
@@ -333,12 +333,15 @@ def _last_output(net: Net | None, name: str) -> Array:
     return net._passes.values[net._outputs[name]] if net is not None and name in net._outputs else None
 
 
-def _freeze(layers: Mapping[str, Layer]) -> None:
-    """Freeze the layers below an RBM: they get no gradient, and weight decay must not change them."""
+def _freeze(layers: Mapping[str, Layer], plan: NetPlan) -> None:
+    """Freeze the layers below an RBM, or what no loss reaches: they get no gradient, and must not decay."""
     machines = {param.owner for layer in layers.values() if isinstance(layer, RBM) for param in layer.params}
     if machines:
         for param in (param for layer in layers.values() for param in layer.params):
             param.owner.frozen = param.owner not in machines
+    elif any(step.is_loss for step in plan.forward):
+        for param in plan.idle:
+            param.frozen = True
 
 
 def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, Any]:

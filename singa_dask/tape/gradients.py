@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from singa_dask.errors import ConfigError, DataError, Problem, TrainingError
+from singa_dask.tape.state import group_of
 from singa_dask.tape.tape import Tape
 from singa_dask.tensor import Tensor
 
@@ -45,8 +46,9 @@ def backward(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     backward pass. Raises ConfigError for what is no loss, TrainingError if it depends on no parameter, if a part of it
     has gone backward already, or if a tensor or a parameter has changed since it was read.
     """
-    tape = tape_of(loss)
-    for param in tape.backward([ones(loss)]):
+    tape, group = tape_of(loss), group_of.get()(loss.device.ops)
+    ranks = 1 if group is None else group.size  # each has a part of what running statistics change by
+    for param in tape.backward([ones(loss)], share=ranks):
         yield tape.tensors[param], Tensor.made(param.grad, loss.device, None, requires_grad=False)
 
 

@@ -31,6 +31,8 @@ state = State()
 
 # Which rows of the mini-batch are this process's: those of this rank, of ranks with equally many rows.
 rank: ContextVar[int] = ContextVar("rank", default=0)
+# Makes, from the Ops of a device, the group of ranks over which layers normalise; None of a rank on its own.
+group_of: ContextVar[Any] = ContextVar("group_of", default=lambda ops: None)
 # None: as long as they are those of training.
 _remembering: ContextVar[bool | None] = ContextVar("remembering", default=None)
 # What calls functions of tensors: "" for a training loop, "function" for a net, "forward" where one is built.

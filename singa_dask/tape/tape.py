@@ -109,8 +109,9 @@ class Tape:
         """Go backward from gradients of the outputs. Yields each parameter as soon as its gradient is complete: the
         last layer's first.
 
-        share: of the rows that running statistics change by. keep: tensors whose gradients are wanted. in_functions:
-        gradients are tensors, remembered for further gradients, those of parameters too; see `gradient_of`.
+        share: by which changes of running statistics are multiplied. keep: tensors whose gradients are wanted.
+        in_functions: gradients are tensors, remembered for further gradients, those of parameters too; see
+        `gradient_of`.
         Raises TrainingError if gradients have gone back over one of the calls, or a source of one has changed.
         """
         if any(call.done for call in self.calls):

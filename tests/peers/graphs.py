@@ -64,13 +64,6 @@ class Graph(Module):
             # Of the last three: most values are used.
             read = tuple(draw.choice(range(max(0, place - 3), place)) for _ in range(1 + (kind == "binary")))
             chosen = draw.randrange(len(self.parts)) if kind == "layer" else draw.choice([*globals()[kind.upper()]])
-            # Of several calls the running statistics depend on their order, which is another one in a net.
-            if (
-                isinstance(chosen, int)
-                and kinds[chosen] == "BatchNorm"
-                and chosen in [of for _, of, _ in self.program]
-            ):
-                chosen = 0
             self.program.append((kind, chosen, read))
 
     def forward(self, x: Any) -> Any:

@@ -94,19 +94,39 @@ def test_dropout_draws_anew_in_every_call():
     assert set(np.unique(first)) == {0.0, 2.0} and (first != second).any()
 
 
-def test_running_statistics_of_ranks_move_as_far_as_those_of_one():
-    """Each rank normalises by its own rows, and all have the mean of what their statistics change by."""
-    x = np.stack([RNG.normal(1 + rank, 2 + rank, size=(8, 3)) for rank in range(4)]).astype(np.float32)
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_ranks_normalise_as_one_does_the_whole_mini_batch(by_hand):
+    """One layer is called twice; gradients depend on the rows of others, and statistics are those of all."""
+    x = np.concatenate([RNG.normal(1 + rank, 2 + rank, size=(6, 3)) for rank in range(2)])
+    y, cpu = np.arange(12) % 3, device.Device("cpu", dtype=np.float64)
 
     def member(comm):
-        norm, sgd = layers.BatchNorm("norm", factor=0.9), opt.DistOpt(opt.SGD(lr=0.1), comm=comm)
-        y = norm(tensor.from_numpy(x[comm.rank]))
-        sgd.backward_and_update(autograd.softmax_cross_entropy(y, tensor.from_numpy(np.arange(8) % 3)))
-        return sgd.model.state_dict()
+        first, norm = layers.InnerProduct("first", num_output=3), layers.BatchNorm("norm", factor=0.9)
+        sgd = opt.DistOpt(opt.SGD(lr=0.1), comm=comm)
+        rows = slice(6 * comm.rank, 6 * comm.rank + 12 // comm.size)
+        for _ in range(3):
+            h = first(tensor.Tensor.of(x[rows], cpu))
+            scores = norm(autograd.tanh(norm(h)))
+            loss = autograd.softmax_cross_entropy(scores, tensor.Tensor.of(y[rows], cpu))
+            if not by_hand:
+                sgd.backward_and_update(loss)
+            for p, g in autograd.backward(loss) if by_hand else ():
+                sgd.update(p, sgd.all_reduce(g))
+        return {p.name: p.to_numpy() for p in autograd.parameters_of([first, norm])}
 
-    for state in run_threads(4, member):
-        np.testing.assert_allclose(state["norm_mean"], 0.1 * x.mean(axis=(0, 1)), rtol=1e-5)
-        np.testing.assert_allclose(state["norm_var"], 0.9 + 0.1 * x.var(axis=1, ddof=1).mean(axis=0), rtol=1e-5)
+    (serial,) = run_threads(1, member)
+    for state in run_threads(2, member):
+        for name, value in serial.items():
+            np.testing.assert_allclose(state[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+def test_a_loss_that_one_rank_has_normalised_alone_is_refused():
+    def member(comm):
+        y = layers.BatchNorm("norm")(tensor.from_numpy(X[:, 0, 0]))
+        opt.DistOpt(opt.SGD(lr=0.1), comm=comm).backward_and_update(autograd.mean(y * y))
+
+    with pytest.raises(TrainingError, match=r"'norm' has normalised the rows of 1 of 2 ranks\. Make DistOpt before"):
+        run_threads(2, member)
 
 
 def test_parameters_are_saved_and_loaded_and_fit_the_model_of_the_same_module():

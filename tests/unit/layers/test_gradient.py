@@ -6,7 +6,7 @@ import pytest
 from singa_dask import Job, Model, Module, autograd, device, load_model, opt
 from singa_dask.distopt import DistOpt
 from singa_dask.errors import ConfigError
-from singa_dask.layers import InnerProduct, Lambda, LayerNorm, Loss, RecordInput
+from singa_dask.layers import BatchNorm, InnerProduct, Lambda, LayerNorm, Loss, RecordInput
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
 from singa_dask.tensor import Tensor, from_numpy
@@ -39,7 +39,8 @@ class OwnParameters(Module):
     def forward(self, x, a):
         h = self.bent(autograd.tanh(self.first(x + a)), self.by)
         length = autograd.sqrt(autograd.sum(self.out**2, axis=0))
-        return self.loss(h @ (self.out / length) + autograd.tanh(self.by)[1], self.by)
+        more = autograd.where(self.by > 0, autograd.tanh(self.by), 2 * autograd.detach(self.by))
+        return self.loss(h @ (self.out / length) + more[1], self.by)
 
 
 class Curved(Module):
@@ -74,7 +75,8 @@ def in_float64(monkeypatch):
 def test_a_model_trains_as_a_loop(kind, in_float64):
     net = kind()
     net(from_numpy(X), from_numpy(A))
-    start, model = net.state_dict(), Model([net(*INPUTS)], dtype=np.float64)
+    model = Model([net(*INPUTS)], dtype=np.float64)
+    start = {name: -value for name, value in net.state_dict().items()}  # not those with which the net was built
     model.load_state_dict(start)
     of_model, losses = DistOpt(SGD(lr=0.1), model), []
     for _ in range(3):
@@ -153,3 +155,57 @@ class Wrong(Module):
 def test_what_a_net_cannot_hold_is_refused(of, words):
     with pytest.raises(ConfigError, match=words):
         Wrong(of)(*INPUTS)
+
+
+class TwoTowers(Module):
+    """Calls its normalisation in another order than its losses read the results; one layer trains nothing."""
+
+    def __init__(self):
+        self.norm, self.teacher, self.unused = (layer() for layer in (BatchNorm, dense, dense))
+        self.first, self.second, self.loss = Loss(squares), Loss(squares), Loss(imitated)
+
+    def forward(self, x, a):
+        late, early = self.norm(a), self.norm(autograd.sin(x))
+        self.unused(late)
+        soft = autograd.detach(self.teacher(late))
+        return self.first(early), self.second(late * 2), self.loss(early, self.teacher(x) + soft)
+
+
+def dense():
+    return InnerProduct(num_output=4)
+
+
+def imitated(x, y):
+    return squares(x - autograd.detach(y))
+
+
+def test_calls_have_their_order_and_what_no_loss_reaches_stays(in_float64):
+    net, rule = TwoTowers(), {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
+    net(from_numpy(X), from_numpy(A))
+    start = {name: value + 1 for name, value in net.state_dict().items()}
+    net.load_state_dict(start)
+    model, of_loop = Model(list(TwoTowers()(*INPUTS)), dtype=np.float64), opt.SGD(**rule)
+    names = model.state_dict()
+    model.load_state_dict({name: start[name] for name in names})
+    of_model = DistOpt(SGD(**rule), model)
+    for _ in range(3):
+        first, second, third = net(from_numpy(X), from_numpy(A))
+        of_loop(first + second + third)
+        of_model.backward_and_update(model({"x": X, "a": A}))
+    for name, value in model.state_dict().items():
+        np.testing.assert_allclose(value, net.state_dict()[name], 1e-12, 1e-12, err_msg=name)
+        assert name.startswith("norm") or (value == start[name]).all()
+    assert {name.partition("_")[0] for name in names} == {"norm", "teacher"}
+
+
+def test_comparisons_of_layers_are_functions():
+    class Compared(Module):
+        def forward(self, x, a):
+            return autograd.where(x != 0, 1 / x, 0) + (x == a) + (a[:, 0] == 2)[:, None]
+
+    x, a = np.array([[0, 1.0], [2, 4]]), np.array([[2.0, 1], [3, 4]])
+    model = Model([Compared()(*(RecordInput(name, shape=[2]) for name in "xa"))])
+    np.testing.assert_array_equal(model.predict({"x": x, "a": a}), [[1, 3], [0.5, 1.25]])
+    with pytest.raises(ConfigError, match="has no value in forward"):
+        Wrong(lambda net, x, a: x if x != 0 else a)(*INPUTS)
+    assert INPUTS[0] == INPUTS[0] and INPUTS[0] != INPUTS[1] and INPUTS[0] != "x" and INPUTS[0] in INPUTS

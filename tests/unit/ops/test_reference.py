@@ -203,3 +203,11 @@ def test_sigmoid_and_silu_of_what_is_no_number_and_of_infinities(kind, dtype):
         y = ops.silu(x, np.empty_like(x), np.empty_like(x))
     np.testing.assert_array_equal(ops.sigmoid(x, np.empty_like(x)), [np.nan, 1, 0, 0, 1] * 20)
     np.testing.assert_array_equal(y, np.array([np.nan, np.inf, 0, 0, 1e30] * 20, dtype))
+
+
+@pytest.mark.parametrize("ops", [Ops(), get_ops()], ids=repr)
+def test_sums_of_columns_that_are_opposite_cancel(ops):
+    """Those of two calls of a layer: each is a sum of its own first."""
+    x = np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32)
+    out = ops.column_sums(-x, np.empty(5, np.float32))
+    np.testing.assert_array_equal(ops.column_sums(x, out, accumulate=True), np.zeros(5))
