@@ -9,9 +9,10 @@ import numpy as np
 
 from singa_dask.data.columns import Channels, Column, Role
 from singa_dask.data.containers import dense, native
+from singa_dask.data.encoders import is_plain_number
 from singa_dask.data.normalise import resolve_normalisation
 from singa_dask.errors import DataError, NotFinite
-from singa_dask.inference.described import KnownData
+from singa_dask.inference.described import KnownData, class_names
 from singa_dask.job.job_pb2 import LayerProto, NetProto
 from singa_dask.job.stores import net_shape
 from singa_dask.net import Batch, Net, features_as_targets, inputs_of, labelled_inputs
@@ -35,24 +36,25 @@ def check_normalisation(net: Net) -> None:
         _ = layer.normalisation, layer.target_normalisation
 
 
-def feed_of(net: Net, x: Any, y: Any = None, *, output: str | None = None) -> tuple[dict[str, Batch], int]:
+def feed_of(known: KnownData, x: Any, y: Any = None, *, output: str | None = None) -> tuple[dict[str, Batch], int]:
     """The arrays by input layer, in the units of the data, and the number of rows.
 
-    x: one array, or arrays by input layer; y: labels or targets, likewise, or None. output: the layer that is to be
-    predicted: other inputs than it depends on may be missing. Of an input layer of which only the labels are read, x
-    may be the labels or targets.
+    known: of the net. x: one array, or arrays by input layer; y: labels or targets, likewise, or None. output: the
+    layer that is to be predicted: other inputs than it depends on may be missing. Of an input layer of which only the
+    labels are read, x may be the labels or targets.
     Raises DataError if the arrays are not those of the net, or differ in the number of rows.
     """
-    names = net.input_layers
-    answering = _answering(net)
+    net = known.net
+    names, answering = net.input_layers, _answering(net)
     needed = [name for name in names if name not in answering] if output is None else inputs_of(net, output)
     given = dict(x) if isinstance(x, Mapping) else dict.fromkeys(needed[:1], x)
     if not set(needed) <= set(given) <= set(names):
         raise DataError(
             f"x must be arrays for the input layers {', '.join(needed)}. Received: {', '.join(given) or 'none'}."
         )
-    labels = {name: _array(given.pop(name)) for name in answering & given.keys()}
-    labels |= {} if y is None else _labels(net, y, given)
+    answers = {name: given.pop(name) for name in answering & given.keys()}
+    answers |= {} if y is None else _labels(net, y, given)
+    labels = {name: _numbered(known, name, each) for name, each in answers.items()}
     if output is None and (missing := sorted(answering - labels.keys())):
         raise DataError(f"the input layers {', '.join(missing)} bring labels or targets: give y. Received: none.")
     features = {name: _array(array) for name, array in given.items()}
@@ -128,11 +130,34 @@ def _labels(net: Net, y: Any, given: Mapping[str, Any]) -> dict[str, Any]:
             "reproduce its input."
         )
     if not isinstance(y, Mapping):
-        return dict.fromkeys(read or given, _array(y))
+        return dict.fromkeys(read or given, y)
     if set(y) - set(read):
         readable = ", ".join(read) or "none"
         raise DataError(f"y must be labels or targets of input layers: {readable}. Received: {', '.join(y)}.")
-    return {name: _array(labels) for name, labels in y.items()}
+    return dict(y)
+
+
+def _numbered(known: KnownData, layer: str, answers: Any) -> Any:
+    """Labels or targets as an array of numbers: of classes that have names their places.
+
+    Raises DataError where a label is not one of the classes, or a target is missing that no mask leaves out.
+    """
+    described, given = known.inputs.get(layer), dense(native(answers))
+    classes = class_names(described.answers) if described is not None else None
+    if classes is not None and classes != tuple(map(str, range(len(classes)))):
+        values = np.asarray(given)
+        whole = values.dtype.kind in "iu" or (values.dtype.kind == "f" and (values == np.floor(values)).all())
+        if values.dtype.kind in "OUS" or (whole and all(map(is_plain_number, classes))):
+            found, places = np.unique((values.astype(np.int64) if whole else values).astype(str), return_inverse=True)
+            if unknown := [name for name in found.tolist() if name not in classes]:
+                raise DataError(f"y: {unknown[0]!r} is not one of the classes {', '.join(classes[:8])}.")
+            return np.array([classes.index(name) for name in found])[places].reshape(values.shape)
+    array = _array(given)
+    masked = any(each.is_loss and len(each.proto.srclayers) > 2 for each in known.net.layers.values())
+    if array.dtype.kind == "f" and not masked and (missing := array != array).any():
+        first = int(np.argwhere(np.asarray(missing))[0, 0])
+        raise DataError(f"y: a value is missing, the first in sample {first}. Leave out these samples.")
+    return array
 
 
 def _array(array: Any) -> Any:

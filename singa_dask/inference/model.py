@@ -132,22 +132,22 @@ class Model:
 
         Raises DataError where x and y do not fit the net or each other.
         """
-        feed, rows = feed_of(self.net, x, y)
+        known = KnownData(self.net, self.described)
+        feed, rows = feed_of(known, x, y)
         counts = self.ranks.numbers(rows)
-        self.net.forward(
-            normalised(KnownData(self.net, self.described), feed), self._step(Phase.kTrain, self.number, counts)
-        )
+        self.net.forward(normalised(known, feed), self._step(Phase.kTrain, self.number, counts))
         self.last = Loss(self, self.net.metrics(), rows, sum(counts))
         return self.last
 
     def evaluate(self, x: Any, y: Any = None, *, batchsize: int = 500, metrics: Sequence[str] = ()) -> dict[str, Any]:
         """The metrics of test data, `batchsize` rows at a time, on this rank alone.
 
+        y: labels as in the training data, if the net knows the names of its classes, else 0, 1, ...; or targets.
         metrics: names of further ones, as in JobProto.metric; "confusion" gives nested lists.
         Of a partitioned model collective: each rank calls it with rows of its own, as many as it likes, and gets the
         metrics of the rows of all ranks. Raises ConfigError if a metric does not exist or does not fit the net.
         """
-        feed = feed_of(self._test_net, arrays_of(self, x), y)
+        feed = feed_of(self.known, arrays_of(self, x), y)
         measured = self._evaluator(metrics).measure(self._mini_batches(*feed, batchsize))
         if self.partitioned:
             measured.share(self.ranks.rank, self.ranks.numbers)
@@ -218,7 +218,7 @@ class Model:
         default the first one; others are there if they need no more."""
         if not self.partitioned and is_empty(x):
             return {name: array[:0] for name, array in self.predict_all(self._row_of_zeros()).items()}
-        feed, rows = feed_of(self._test_net, x, output=output or self.outputs[0])
+        feed, rows = feed_of(self.known, x, output=output or self.outputs[0])
         found: dict[str, np.ndarray] = {}
         done, evaluator = 0, self._evaluator()
         for part, step in self._mini_batches(feed, rows, self._rows_of_a_pass if batchsize is None else batchsize):

@@ -67,9 +67,14 @@ def _ordered(model: Model, layer: str, array: Any) -> Any:
 
 
 def arrays_of(model: Model, x: Any) -> Any:
-    """The arrays that the input layers read of a table in memory; all else as it is."""
+    """The arrays that the input layers read of a table in memory; all else as it is. Raises ConfigError."""
     table = native(as_table(x) if is_labelled(x) else x)
-    return _features(table, model, model.outputs[0]) if is_table(table) and not is_lazy(table) else x
+    if not is_table(table):
+        return x
+    if is_lazy(table):
+        hint = "Give x.compute(), or a Dask array."
+        raise ConfigError(Problem("x", "is a Dask DataFrame, and tables are evaluated in memory", hint=hint))
+    return _features(table, model, model.outputs[0])
 
 
 def predicted(model: Model, x: Any, output: str, batchsize: int | None) -> np.ndarray:

@@ -21,7 +21,7 @@ from singa_dask.data.ingest.run import SURVEY_SECONDS, check_workers, waiting_fo
 from singa_dask.data.origins import Origin, Origins
 from singa_dask.data.shared_files import SharedFiles, check_shared
 from singa_dask.data.sources.source import files_of
-from singa_dask.errors import NotFinite
+from singa_dask.errors import ConfigError, NotFinite, Problem
 from singa_dask.inference.blocks import Block, close_shards
 from singa_dask.inference.files import Output, Predicted, writing
 from singa_dask.inference.model import Model
@@ -42,9 +42,12 @@ def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Cli
     client: of the Dask cluster whose workers read and predict; without one, threads of this process do.
     Raises ConfigError, DataError; ClusterError where workers do not see the files.
     """
+    files = files_of(blocks)
+    if out.resolve() in {file.resolve() for file in {*files, *(file for block in blocks for file, _ in block.spans)}}:
+        raise ConfigError(Problem("--out", "is a file that is predicted", str(out), "Name another file."))
     if client is not None:
         check_client(client)
-        check_shared(client, SharedFiles(files_of(blocks)))
+        check_shared(client, SharedFiles(files))
     outputs = _outputs(model)
     written, origins = 0, Origins([block.spans for block in blocks])
     found = NotANumber(model)

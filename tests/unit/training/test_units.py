@@ -61,7 +61,8 @@ def test_raw_arrays_become_what_the_loader_gives(case, tmp_path):
     with ThreadPoolExecutor(1) as pool, Feed.open(job, train, pool.submit, stop=1) as feed:
         loaded, step = feed.next(0)
         raw = x.reshape(ROWS, -1) if store else x
-        fed = normalised(KnownData(model.net, model.described), feed_of(model.net, raw, y)[0])
+        known = KnownData(model.net, model.described)
+        fed = normalised(known, feed_of(known, raw, y)[0])
         layer = train.layers["data"]
         assert isinstance(layer, InputLayer)
         ours = layer.labels(train.ops, loaded["data"].labels)
