@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-unit test-runs test-budget test-long test-slow test-slurm test-gpu test-isa test-peers test-openmpi test-lowest simulate simulate-ci mutants check format proto lock peers bench against storm faults clean
+.PHONY: help setup gpu train test test-unit test-runs test-budget test-long test-slow test-slurm test-gpu test-isa test-peers singa-examples test-openmpi test-lowest simulate simulate-ci mutants check format proto lock peers bench against storm faults clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -60,6 +60,9 @@ test-isa: setup  ## run the kernel tests with AVX-512, AVX2 and no vectors, as f
 
 test-peers: peers  ## run the tests that compare with PyTorch
 	$(BIN)/python -m pytest tests/peers $(ARGS)
+
+singa-examples: setup  ## run Apache SINGA's examples (SINGA=checkout ARGS="resnet")
+	PYTHONPATH=tests $(BIN)/python -m peers.singa_examples $(SINGA) $(ARGS)
 
 # Open MPI in place of MPICH: both bring an mpiexec, so they need an environment each.
 OPENMPI := .venv-openmpi

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from functools import cache, cached_property
 from typing import Any
 
@@ -42,6 +43,18 @@ class Device:
         if self.kind == "gpu":
             self.ops.xp.cuda.Device(self.id).synchronize()
 
+    def SetVerbosity(self, verbosity: int) -> None:
+        """Raises ConfigError for a number above 0, with which SINGA measures the time of each operation."""
+        if verbosity:
+            hint = "Set it to 0. `singa-dask profile --job JOB` measures the layers of a job."
+            raise ConfigError(Problem("verbosity", "times of operations are not measured", str(verbosity), hint))
+
+    def SetSkipIteration(self, iterations: int) -> None:
+        """Steps that are not measured; see SetVerbosity."""
+
+    def PrintTimeProfiling(self) -> None:
+        """Prints what was measured: nothing, see SetVerbosity."""
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (_cpu, (self.dtype,)) if self.kind == "cpu" else (create_cuda_gpu_on, (self.id,))
 
@@ -63,6 +76,9 @@ class Device:
 def get_default_device() -> Device:
     """The CPU, computing in the default type."""
     return _cpu(state.dtype)
+
+
+create_cpu_device = get_default_device
 
 
 def set_default_dtype(dtype: Any) -> None:
@@ -88,6 +104,16 @@ def create_cuda_gpu_on(device_id: int) -> Device:
         why = str(error)
     log.warning("this machine has no GPU that CuPy can use (%s): computing on the CPU", why)
     return get_default_device()
+
+
+def create_cuda_gpus_on(device_ids: Iterable[int]) -> list[Device]:
+    """These GPUs; see create_cuda_gpu_on."""
+    return [create_cuda_gpu_on(device_id) for device_id in device_ids]
+
+
+def create_cuda_gpus(num: int) -> list[Device]:
+    """The first GPUs; see create_cuda_gpu_on."""
+    return create_cuda_gpus_on(range(num))
 
 
 def create_cuda_gpu() -> Device:

@@ -15,6 +15,7 @@ from typing import Any
 
 from singa_dask import updaters
 from singa_dask.comm import SoloCommunicator
+from singa_dask.device import float_type
 from singa_dask.distopt import DistOpt, NcclIdHolder
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import UpdaterProto
@@ -29,12 +30,15 @@ _NAMES = {"beta_1": "beta1", "beta_2": "beta2", "epsilon": "delta"}
 class Optimizer:
     """An update rule that trains the layers of a loss in this process alone, or in all processes of a DistOpt.
 
-    lr: the learning rate, a number or a schedule. proto: the message of the updater, so that a Job takes it too.
+    lr: the learning rate, a number or a schedule. dtype: it computes in the type of the parameters; 16 bits are
+    refused. proto: the message of the updater, so that a Job takes it too.
     """
 
     rule: type[updaters.Updater]
 
-    def __init__(self, lr: float | updaters.Schedule | None = None, **settings: Any) -> None:
+    def __init__(self, lr: float | updaters.Schedule | None = None, *, dtype: Any = None, **settings: Any) -> None:
+        if dtype is not None:
+            float_type(dtype)
         named = {_NAMES.get(name, name): value for name, value in settings.items()}
         if len(named) < len(settings):
             raise ConfigError(Problem("updater", "one setting is given twice", ", ".join(settings)))
@@ -67,9 +71,9 @@ class Optimizer:
 
 
 class SGD(Optimizer):
-    """v = momentum v - lr g;  w += v, or with nesterov the rule of updaters.Nesterov.   lr [0.1].
+    """v = momentum v - lr (1 - dampening) g;  w += v, or with nesterov the rule of updaters.Nesterov.   lr [0.1].
 
-    Raises ConfigError for a dampening that is not 0, and for nesterov without momentum.
+    Raises ConfigError for a dampening with nesterov or a schedule, and for nesterov without momentum.
     """
 
     rule: type[updaters.Updater] = updaters.SGD
@@ -83,15 +87,19 @@ class SGD(Optimizer):
         nesterov: bool = False,
         **settings: Any,
     ) -> None:
-        if dampening:
-            hint = "Multiply lr by 1 - dampening instead."
-            raise ConfigError(Problem("updater.dampening", "is not available", str(dampening), hint))
         if nesterov and not momentum:
             raise ConfigError(Problem("updater.nesterov", "needs momentum", hint="For example momentum=0.9."))
         if nesterov:
             self.rule = updaters.Nesterov
         if lr is None and "learning_rate" not in settings:
             lr = 0.1
+        if dampening and momentum:
+            if nesterov or not isinstance(lr, float | int):
+                hint = "Multiply the rates of the schedule by 1 - dampening, and leave nesterov out."
+                raise ConfigError(
+                    Problem("updater.dampening", "needs a number as lr, and no nesterov", str(dampening), hint)
+                )
+            lr *= 1 - dampening
         settings |= {name: value for name, value in (("momentum", momentum), ("weight_decay", weight_decay)) if value}
         super().__init__(lr, **settings)
 

@@ -10,7 +10,24 @@ import numpy as np
 
 from singa_dask.device import Device, float_type, get_default_device
 from singa_dask.errors import ConfigError, DataError, Problem
-from singa_dask.functions import detach, equal, not_equal, transpose
+from singa_dask.functions import (
+    detach,
+    einsum,
+    equal,
+    exp,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    log,
+    not_equal,
+    sigmoid,
+    sign,
+    softmax,
+    sqrt,
+    tanh,
+    transpose,
+)
 from singa_dask.functions.operators import Operators, is_operand
 from singa_dask.functions.primitive import Primitive
 from singa_dask.functions.shapes import IMAGES
@@ -24,7 +41,35 @@ NO_NUMBERS = "has no numbers in forward, which runs once to build the net"
 WRITE_FUNCTIONS = (
     "Write it with functions of layers; state of a layer of one's own is kept in loops over tensors alone."
 )
-float32, float64, int32 = np.float32, np.float64, np.int32
+float16, float32, float64, int32 = np.float16, np.float32, np.float64, np.int32
+# Functions that SINGA has in this module too; others are in singa_dask.autograd.
+__all__ = [
+    "Parameter",
+    "Tensor",
+    "as_images",
+    "channels_last",
+    "einsum",
+    "eq",
+    "exp",
+    "float16",
+    "float32",
+    "float64",
+    "from_numpy",
+    "ge",
+    "gt",
+    "int32",
+    "le",
+    "log",
+    "lt",
+    "sigmoid",
+    "sign",
+    "softmax",
+    "sqrt",
+    "tanh",
+    "to_numpy",
+    "transpose",
+]
+eq, ge, gt, le, lt = equal, greater_equal, greater, less_equal, less
 
 
 class Tensor(Operators):
@@ -200,6 +245,10 @@ class Tensor(Operators):
             return self * number
         self.array *= number
         return self
+
+    def as_type(self, dtype: Any) -> Tensor:
+        """A tensor of the same values in another type. Raises DataError for values that it cannot hold."""
+        return Tensor(device=self.device, dtype=dtype, data=self.to_numpy())
 
     def detach(self) -> Tensor:
         """The same array, without what it was computed from."""

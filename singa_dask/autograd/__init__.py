@@ -56,10 +56,12 @@ __all__ = [
     "checkpoint",
     "computed",
     "dropout",
+    "embedding",
     "expand",
     "gelu",
     "grad",
     "mean_square_error",
+    "mse_loss",
     "no_grad",
     "parameters_of",
     "relu",
@@ -67,6 +69,7 @@ __all__ = [
     "sigmoid",
     "softmax_cross_entropy",
     "tanh",
+    "unsqueeze",
 ]
 
 Layer = Module  # SINGA's base class of layers that hold layers
@@ -95,7 +98,7 @@ sys.modules[__name__].__class__ = _Autograd
 
 
 def Conv2d(
-    in_channels: int,
+    in_channels: int | None,
     out_channels: int,
     kernel_size: int | tuple[int, int],
     stride: int | tuple[int, int] = 1,
@@ -134,7 +137,7 @@ class SeparableConv2d(Module):
     forward = __call__
 
 
-def Linear(in_features: int, out_features: int, bias: bool = True) -> layers.Layer:
+def Linear(in_features: int | None, out_features: int, bias: bool = True) -> layers.Layer:
     """y = x W + b."""
     return _for(layers.InnerProduct(num_output=out_features, bias_term=bias), in_features, "features")
 
@@ -149,7 +152,7 @@ def AvgPool2d(kernel_size: Any, stride: Any = None, padding: Any = 0) -> layers.
     return layers.Pooling(pool="AVG", **_window(kernel=kernel_size, stride=stride or kernel_size, pad=padding))
 
 
-def BatchNorm2d(num_features: int, momentum: float = 0.9) -> layers.Layer:
+def BatchNorm2d(num_features: int | None, momentum: float = 0.9) -> layers.Layer:
     """Batch normalisation; momentum: the share of the running statistics that stays."""
     return _for(layers.BatchNorm(factor=momentum), num_features, "channels")
 
@@ -175,13 +178,15 @@ def GRU(input_size: int, hidden_size: int, bias: bool = True) -> layers.Layer:
     return _for(layers.GRU(dim_hidden=hidden_size, bias_term=bias), input_size, "features")
 
 
-def LSTM(input_size: int, hidden_size: int, bias: bool = True) -> layers.Layer:
-    """Long short-term memory; called on a list of time steps as RNN is. The cell starts at zero."""
-    return _for(layers.LSTM(dim_hidden=hidden_size, bias_term=bias), input_size, "features")
+def LSTM(input_size: int, hidden_size: int, bias: bool = True, return_cell: bool = False) -> layers.Layer:
+    """Long short-term memory; called on a list of time steps as RNN is. The cell starts at zero, unless return_cell
+    lets states be h and c side by side."""
+    lstm = layers.LSTM(dim_hidden=hidden_size, bias_term=bias, return_cell=return_cell)
+    return _for(lstm, input_size, "features")
 
 
-def _for(layer: layers.Layer, size: int, unit: str) -> layers.Layer:
-    layer.source_size = size, unit
+def _for(layer: layers.Layer, size: int | None, unit: str) -> layers.Layer:
+    layer.source_size = None if size is None else (size, unit)
     return layer
 
 
@@ -243,6 +248,23 @@ def softmax_cross_entropy(x: Any, t: Any) -> Any:
 def mean_square_error(x: Any, t: Any) -> Any:
     """The mean over the rows of the mean squared difference."""
     return _applied(layers.MSELoss, x, t)
+
+
+mse_loss = mean_square_error
+
+
+def embedding(x: Any, w: Any) -> Any:
+    """The rows of a table w (V, D) at the symbols x (B, ...): (B, ..., D)."""
+    return functions.take(w, x)
+
+
+@function
+def unsqueeze(x: Any, axis: Any = -1) -> Any:
+    """x with an axis of size 1 at each of these places of the result."""
+    axes = axis if isinstance(axis, tuple | list) else (axis,)
+    for each in sorted(each % (len(x.shape) + len(axes)) for each in axes):
+        x = functions.expand_dims(x, each)
+    return x
 
 
 _functions: dict[Any, layers.Layer] = {}

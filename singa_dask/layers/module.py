@@ -5,6 +5,9 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -72,6 +75,15 @@ class Module:
         """Sets autograd.training to False."""
         self.train(mode=False)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Module:
+        """Raises ConfigError if a function has layers in its closure, which Python does not copy."""
+        made = memo[id(self)] = type(self).__new__(type(self))
+        vars(made).update(deepcopy(vars(self), memo))
+        if shared := made.named().keys() & self.named().keys():
+            names = ", ".join(self.named()[part][0] for part in shared)
+            raise self._problem("cannot be copied with layers in closures", names, "Hold them in a list or a Module.")
+        return made
+
     def named(self) -> Mapping[int, tuple[str, Layer | Tensor]]:
         """Name and object of every layer, and of every tensor that is a parameter itself, of this module and of those
         inside, by the object's id."""
@@ -138,8 +150,8 @@ class Module:
 def _walk(
     values: Mapping[str, Any], path: tuple[str, ...], inside: tuple[Any, ...]
 ) -> Iterator[tuple[tuple[str, ...], Layer | Tensor]]:
-    """The layers in these values, the tensors that are parameters, and their paths. inside: the modules and containers
-    around them."""
+    """The layers in these values, the tensors that are parameters, and their paths. inside: the modules, containers
+    and functions around them."""
     for name, value in values.items():
         here = *path, str(name)
         if isinstance(value, Layer):
@@ -147,10 +159,23 @@ def _walk(
         elif isinstance(value, Tensor):
             if value.stores_grad and not isinstance(value, Parameter):
                 yield here, value
-        elif isinstance(value, Module | Mapping | list | tuple) and all(value is not each for each in inside):
+        elif isinstance(value, Module | Mapping | list | tuple | FunctionType) and all(
+            value is not each for each in inside
+        ):
             held: Mapping[Any, Any]
             if isinstance(value, Module):
                 here, held = (*path, value.name or str(name)), vars(value)
+            elif isinstance(value, FunctionType):
+                held = _closed_over(value)
             else:
                 held = value if isinstance(value, Mapping) else dict(enumerate(value))
             yield from _walk(held, here, (*inside, value))
+
+
+def _closed_over(function: FunctionType) -> dict[str, Any]:
+    """The variables of other functions that it reads, as far as they have values."""
+    held = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):
+            held[name] = cell.cell_contents
+    return held

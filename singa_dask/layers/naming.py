@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from singa_dask.tensor import Tensor
 
 # The outermost module that is being called, and its layers.
-_called: ContextVar[tuple[Any, Mapping[int, tuple[str, Any]]] | None] = ContextVar("module", default=None)
+_called: ContextVar[tuple[Any, dict[int, tuple[str, Any]]] | None] = ContextVar("module", default=None)
 
 
 @contextmanager
@@ -20,16 +20,23 @@ def calling(module: Any) -> Iterator[bool]:
     outermost = _called.get() is None
     token = None
     if outermost:
-        names = module.named()
-        token = _called.set((module, names))
-        for name, part in names.values():
-            if isinstance(part, Tensor) and part.param is not None:
-                part.param.name = name
+        token = _called.set((module, {}))
+        name_again()
     try:
         yield outermost
     finally:
         if token is not None:
             _called.reset(token)
+
+
+def name_again() -> None:
+    """Name the parts that the outermost module that is being called has now."""
+    if called := _called.get():
+        module, names = called
+        names.update(module.named())
+        for name, part in names.values():
+            if isinstance(part, Tensor) and part.param is not None:
+                part.param.name = name
 
 
 def called_module() -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from peers import drawn, expected, layouts
+from peers import drawn, expected
 from peers.modules import formulas, images, sequences, training
 from peers.nets import NETS, Net
 from support.trained import saved_at, train_group
@@ -43,9 +43,7 @@ def loop(name: str) -> Trained:
     entry, net, data = NETS[name], MADE[name](), batches(name)
     autograd.training = name in DIFFERENTIATED
     net(*tensors(data, 0))  # makes the parameters
-    shapes = {key: value.shape for key, value in net.state_dict().items()}
-    places = layouts.places(net.named().values(), shapes, getattr(net, "images", {}))
-    net.load_state_dict(layouts.drawn(name, places, shapes))
+    draw(name, net, net)
     opt, losses = DistOpt(rule(entry)), []
     one_step = {"gan": adversarial, "accumulation": accumulated}.get(name, plainly)
     autograd.training = True
@@ -55,7 +53,7 @@ def loop(name: str) -> Trained:
     finally:
         autograd.training = False
     with opt.averaged() if "ema" in entry.update else nullcontext():
-        return Trained(losses, layouts.as_theirs(places, net.state_dict()), {})
+        return Trained(losses, as_theirs(net, net), {})
 
 
 def plainly(net: Any, batch: list[Tensor], opt: DistOpt) -> float:
@@ -191,16 +189,16 @@ def rule(entry: Net) -> updaters.Updater:
     return getattr(updaters, kind)(**settings)
 
 
-def draw(name: str, model: Model, net: Module) -> None:
-    """Give a model its initial parameters."""
+def draw(name: str, model: Model | Module, net: Module) -> None:
+    """Give a model, or the net itself, its initial parameters."""
     names, wanted = getattr(net, "there", {}), {each.name for each in expected.kept(name, "state")}
     shapes = {key: array.shape for key, array in convert.to_torch(model, names=names).items()}
     read = {key: shape for key, shape in shapes.items() if key in wanted or "bias_hh" in key}
     convert.from_torch(model, {key: drawn.initial(name, key, shape) for key, shape in read.items()}, names=names)
 
 
-def as_theirs(model: Model, net: Module, state: Mapping[str, Any] | None = None) -> Arrays:
-    """The parameters of a model, or a state of it, by PyTorch's names."""
+def as_theirs(model: Model | Module, net: Module, state: Mapping[str, Any] | None = None) -> Arrays:
+    """The parameters of a model, or of the net itself, or a state of it, by PyTorch's names."""
     if state is not None:
         model.load_state_dict({**model.state_dict(), **{key: np.asarray(array) for key, array in state.items()}})
     return convert.to_torch(model, names=getattr(net, "there", {}))

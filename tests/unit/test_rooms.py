@@ -21,7 +21,7 @@ ROOMS = [
     ["tape", "tensor", "device", "layers"],
     ["net"],
     ["export", "convert"],
-    ["autograd"],
+    ["autograd", "layer", "model", "sonnx"],
     ["algorithms"],
     ["updaters"],
     ["comm"],

@@ -37,8 +37,6 @@ def pooled(x: Any, kernel: int = 2, stride: int = 2, pad: int = 0, pool: str = "
 
 
 class LeNet(Module):
-    images: ClassVar = {"fc1": (3, 3, 8)}
-
     def __init__(self) -> None:
         self.conv1, self.conv2 = conv(6, 5), conv(8, pad=0)
         self.fc1, self.fc2, self.loss = InnerProduct(num_output=16), InnerProduct(num_output=5), SoftmaxLoss()
@@ -182,8 +180,6 @@ class Inception(Module):
 
 
 class VGG(Module):
-    images: ClassVar = {"fc1": (4, 4, 8)}
-
     def __init__(self) -> None:
         self.convs = [conv(filters) for filters in (6, 6, 8, 8)]
         self.fc1, self.fc2, self.loss = InnerProduct(num_output=16), InnerProduct(num_output=5), SoftmaxLoss()
@@ -314,8 +310,6 @@ class Dice(Module):
 
 
 class NormOfBatch(Module):
-    images: ClassVar = {"fc": (8, 8, 6)}
-
     def __init__(self) -> None:
         self.conv, self.norm, self.fc, self.loss = conv(6), BatchNorm(), InnerProduct(num_output=5), SoftmaxLoss()
 

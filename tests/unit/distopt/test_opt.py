@@ -21,6 +21,8 @@ COSINE = schedules.Cosine(base_lr=0.1, change_freq=100)
             opt.Adam(lr=0.1, beta_1=0.8, beta_2=0.9, epsilon=1e-7),
             updaters.Adam(lr=0.1, beta1=0.8, beta2=0.9, delta=1e-7),
         ),
+        (opt.SGD(0.5, 0.9, 0.25, dtype="float32"), updaters.SGD(lr=0.375, momentum=0.9)),
+        (opt.SGD(0.5, dampening=0.25), updaters.SGD(lr=0.5)),  # SINGA dampens what momentum keeps
         (opt.RMSProp(lr=0.1, rho=0.8, epsilon=1e-7), updaters.RMSProp(lr=0.1, rho=0.8, delta=1e-7)),
         (opt.RMSProp(lr=0.1), updaters.RMSProp(lr=0.1, rho=0.9)),
         (opt.LAMB(COSINE), updaters.LAMB(learning_rate=COSINE)),
@@ -33,7 +35,7 @@ def test_settings_have_the_names_order_and_defaults_of_singa(made, expected):
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"dampening": 0.1}, "updater.dampening"),
+        ({"dampening": 0.1, "momentum": 0.9, "nesterov": True}, "updater.dampening"),
         ({"beta": 0.1}, "updater.beta"),
         ({"nesterov": True}, "needs momentum"),
         ({"epsilon": 1, "delta": 1}, "given twice"),
@@ -42,3 +44,8 @@ def test_settings_have_the_names_order_and_defaults_of_singa(made, expected):
 def test_settings_that_are_not_available_are_named(settings, field):
     with pytest.raises(ConfigError, match=field):
         opt.SGD(lr=0.1, **settings)
+
+
+def test_dampening_needs_a_number_as_rate():
+    with pytest.raises(ConfigError, match="Multiply the rates of the schedule by 1 - dampening"):
+        opt.SGD(COSINE, momentum=0.9, dampening=0.1)
