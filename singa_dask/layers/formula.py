@@ -70,8 +70,12 @@ class _Function(Layer):
         parameters of the Module that is called."""
         if not any(map(_has_node, sources)) or all(isinstance(each, str | Node) for each in sources):
             return super().__call__(*sources)
+        return self.node_of(sources)
+
+    def node_of(self, arguments: Sequence[Any]) -> Any:
+        """The node for these arguments, of which some are layers or have layers in them."""
         found = Arguments()
-        more: dict[str, Any] = {"arguments": [found.written(each) for each in sources]}
+        more: dict[str, Any] = {"arguments": [found.written(each) for each in arguments]}
         node = super().__call__(*found.nodes)
         if found.parameters:
             more |= {"calls": found.calls, "parameters": [*map(_initial, found.parameters.values())]}
@@ -314,7 +318,7 @@ def node_of(self: Node, function: Callable[..., Any], operands: Sequence[Any], s
         x, axis, parts = operands
         count = parts if isinstance(parts, int) else len(parts)
         return tuple(node_of(self, functions.piece, (x, axis, parts, i), {}) for i in range(count))
-    return Lambda(function, **settings)(*operands)
+    return Lambda(function, **settings).node_of(operands)
 
 
 def _has_node(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Random graphs in a loop and in a Model: the same losses and parameters, and gradients as differences say."""
+"""Random graphs in loops, models and jobs: the same losses and parameters, and gradients as differences say."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import random
 
 import numpy as np
 import pytest
-from peers.graphs import INPUTS, MOST, Graph, data
+from peers.graphs import INPUTS, MOST, ROWS, Graph, data
 from simulation.batch import seed_of_tree
 
-from singa_dask import Model, autograd, layers, updaters
+from singa_dask import ClusterTopology, Job, Model, autograd, layers, updaters
+from singa_dask.comm import run_threads
 from singa_dask.device import set_default_dtype
 from singa_dask.distopt import DistOpt
+from singa_dask.layers import Step
+from singa_dask.net import Batch
+from singa_dask.ops import get_ops
 from singa_dask.tensor import Tensor
+from singa_dask.training.replica import Replica
 
 STEPS, FEW, MANY, BATCH = 3, 100, 1500, 25
+FEW_JOBS, MANY_JOBS = 15, 300
 RULE = {"lr": 0.01, "momentum": 0.5}
 _draw = random.Random(seed_of_tree())
 _NOW = [_draw.randrange(10**6) for _ in range(FEW)]
@@ -89,8 +95,33 @@ def modelled(seed, start):
     return losses, model.state_dict()
 
 
-def played(seeds):
-    """How many graphs do not count, since their values are too large or a maximum ties."""
+def as_job(seed, start):
+    """What the two workers of a job under AllReduce train, in float64 here and without files."""
+    net, (x, y) = Graph(seed), data(seed, STEPS)
+    inputs = layers.RecordInput("x", shape=[INPUTS], target_shape=[2], path="nowhere", batchsize=ROWS)
+    loss, cluster = layers.MSELoss()(net(inputs), inputs), ClusterTopology.allreduce(2)
+    job = Job(name="graph", layers=[loss], updater=updaters.SGD(**RULE), train_steps=STEPS, cluster=cluster).proto
+
+    def worker(comm):
+        replica = Replica.form(job, comm, get_ops("cpu", np.float64))
+        net, first = replica.net, comm.rank * ROWS // 2
+        replica.group_state.initialise({name: start[name] for name in net.named_params if name in start})
+        replica.group_state.fetch()
+        own, losses = slice(first, first + ROWS // 2), []
+        for number in range(STEPS):
+            step = Step(number=number, first_row=first, total_rows=ROWS)
+            losses.append(replica.train_step({"x": Batch(x[number, own], y[number, own])}, step)["loss"].total / ROWS)
+        state = {param.name: param.value.copy() for param in net.params}
+        replica.close()
+        return losses, state
+
+    ranks = run_threads(2, worker)
+    return np.sum([losses for losses, _ in ranks], axis=0), ranks[0][1]
+
+
+def played(seeds, trained):
+    """How many graphs do not count, since their values are too large or a maximum ties. trained: trains a graph from
+    given parameters."""
     again = 0
     for seed in seeds:
         try:
@@ -100,7 +131,7 @@ def played(seeds):
         if not max(map(abs, losses)) <= MOST:
             again += 1
             continue
-        found, other = modelled(seed, start)
+        found, other = trained(seed, start)
         np.testing.assert_allclose(found, losses, rtol=1e-9, err_msg=f"graph {seed}")
         for name, array in state.items():  # of layers that do not reach the loss, nets have none
             np.testing.assert_allclose(
@@ -111,10 +142,20 @@ def played(seeds):
 
 @pytest.mark.parametrize("first", range(0, FEW, BATCH))
 def test_loops_and_models_train_random_graphs_alike(first, float64):
-    assert played(_NOW[first : first + BATCH]) <= BATCH * 0.2
+    assert played(_NOW[first : first + BATCH], modelled) <= BATCH * 0.2
+
+
+def test_jobs_train_random_graphs_as_loops_do(float64):
+    assert played(_NOW[:FEW_JOBS], as_job) < FEW_JOBS
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_many_random_graphs(float64):
-    assert played(range(MANY)) <= 0.05 * MANY
+    assert played(range(MANY), modelled) <= 0.05 * MANY
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_many_random_graphs_as_jobs(float64):
+    assert played(range(MANY_JOBS), as_job) <= 0.05 * MANY_JOBS
