@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.held import NannyHolder, read_at
 from singa_dask.cluster.replicas import keep_at, write_at
 from singa_dask.comm.shared_memory import Memory, MemoryAddress
+from singa_dask.memory.owner import CHECKPOINT, Owner, Saved, Version
+from singa_dask.memory.region import RegionsAddress
 from singa_dask.server.replicator import Kept
 
 _BLOCK = 16 << 20  # bytes of a message
@@ -24,25 +26,10 @@ _BLOCK_S = 10.0  # for a message to be answered
 _KEEP_S = 100.0  # for a nanny to have all
 
 
-@dataclass(frozen=True)
-class Deposit:
-    """Bytes in the memory of a nanny. content: describes them. memory, holder: where they are, once they are found."""
-
-    content: Any
-    nbytes: int
-    memory: MemoryAddress | None = None
-    holder: str = ""
-    rank: int = 0
-    size: int = 1
-
-    @property
-    def memories(self) -> tuple[MemoryAddress, ...]:
-        """All memory that it takes."""
-        return () if self.memory is None else (self.memory,)
-
-    def moved(self, memories: Sequence[MemoryAddress], holder: str) -> Deposit:
-        """The same, as a nanny holds it."""
-        return replace(self, memory=memories[0], holder=holder)
+def deposit_of(version: Version, content: Any, nbytes: int) -> Saved:
+    """Bytes in the memory of a nanny, which `content` describes."""
+    nowhere = RegionsAddress(MemoryAddress(0, 0, 0, nbytes), ())
+    return Saved(Owner(CHECKPOINT), version, (nowhere,), note=content)
 
 
 class Depositor:
@@ -84,14 +71,13 @@ class Depositor:
         """
         assert self._holder is not None
         deadline, nbytes = time.monotonic() + _KEEP_S, path.stat().st_size
-        described = Deposit(content, nbytes)
-        owner = self._holder.owner(described, number)
-        if not keep_at(self._holder, nanny, owner, described, _Blocks.create, self._room, aborted=self._leaves):
+        saved = deposit_of(replace(self._holder.version, number=number), content, nbytes)
+        if not keep_at(self._holder, nanny, saved, _Blocks.create, self._room, aborted=self._leaves):
             return False
 
         def write(pieces: Sequence[tuple[int, np.ndarray]], *, whole: bool) -> bool:
             assert self._holder is not None
-            answer = write_at(self._holder, nanny, owner, pieces, whole, _BLOCK_S, aborted=self._leaves)
+            answer = write_at(self._holder, nanny, saved, pieces, whole, _BLOCK_S, aborted=self._leaves)
             return answer is Kept.KEPT
 
         for first in range(0, nbytes, _BLOCK):
@@ -104,11 +90,11 @@ class Depositor:
                 return False
         return write((), whole=True)  # it has all, so the former ones may go
 
-    def read(self, deposit: Deposit, out: Callable[[bytes], Any]) -> None:
+    def read(self, deposit: Saved, out: Callable[[bytes], Any]) -> None:
         """Read a deposit, block by block. Raises NoAnswer if it is gone."""
         for first in range(0, deposit.nbytes, _BLOCK):
             last = min(first + _BLOCK, deposit.nbytes)
-            args = deposit.memory, first, last
+            args = deposit.memories[0], first, last
             block = read_at(self._worker, deposit.holder, _read, *args, timeout_s=_BLOCK_S)
             if block is None:
                 raise NoAnswer(f"the nanny {deposit.holder} has let its deposit go")
@@ -122,10 +108,10 @@ class _Blocks:
         self.memories, self._bytes = [memory], memory.array(np.uint8, nbytes)
 
     @classmethod
-    def create(cls, described: Deposit, room: Callable[[int], bool]) -> _Blocks | None:
+    def create(cls, saved: Saved, room: Callable[[int], bool]) -> _Blocks | None:
         """None if there is no memory for it."""
-        memory = Memory.create(described.nbytes) if room(described.nbytes) else None
-        return None if memory is None else cls(memory, described.nbytes)
+        memory = Memory.create(saved.nbytes) if room(saved.nbytes) else None
+        return None if memory is None else cls(memory, saved.nbytes)
 
     def write(self, pieces: Sequence[tuple[int, np.ndarray]]) -> bool:
         """Take blocks, each with the place of its first byte."""

@@ -12,6 +12,7 @@ import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Protocol, TypeAlias, cast
 
 import psutil  # type: ignore[import-untyped]
@@ -21,31 +22,12 @@ from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.leases import same_run
 from singa_dask.cluster.remote import ask_nannies
 from singa_dask.comm.shared_memory import Memory, MemoryAddress
+from singa_dask.memory.owner import CHECKPOINT, Owner, Saved, Version
 
 logger = logging.getLogger(__name__)
 
-CHECKPOINT = "checkpoint"  # what Owner calls the group of deposits
 _HOLD_S = 10.0
 _ANSWER_S = 2.0
-
-
-class Held(Protocol):
-    """What describes memory to a successor."""
-
-    @property
-    def rank(self) -> int:
-        """Of the process in its group."""
-
-    @property
-    def size(self) -> int:
-        """The number of processes of the group."""
-
-    @property
-    def memories(self) -> tuple[MemoryAddress, ...]:
-        """All memory that it takes."""
-
-    def moved(self, memories: Sequence[MemoryAddress], holder: str) -> Any:
-        """The same, held by the nanny `holder`."""
 
 
 class Written(Protocol):
@@ -59,45 +41,36 @@ class Written(Protocol):
         """Take what has come; False if a successor goes on from here."""
 
 
-@dataclass(frozen=True)
-class Owner:
-    """Whose memory it is: of process `rank` of `size` of a group in this `generation`.
+class Progress(IntEnum):
+    """How far memory that a nanny holds is."""
 
-    run: the key of a start of the run; pid: of the process. replica: the number of a replica or a deposit, 0 for what
-    the process itself has written.
-    """
-
-    run: str
-    group: str
-    generation: int
-    rank: int
-    size: int
-    pid: int
-    replica: int = 0
+    FILLING = 0  # it lacks something that its owner has acknowledged
+    COMPLETE = 1
+    SUCCEEDED = 2  # all processes of the group have theirs held, so it has taken over from former ones
 
 
 @dataclass
 class HeldMemory:
-    """Memory that a nanny holds. own: whether it is of the nanny's own worker. whole: False while a replica lacks
-    something that its server has acknowledged. settled: whether all processes of the group have theirs held, so that
-    it has taken over from former ones. replica: what messages are written to, if any; written: lately."""
+    """Memory that a nanny holds. described: a pickled Saved. pid: of the owner. own: whether it is of the nanny's own
+    worker. receiver: of messages that write to it, if any; heard: whether one has come lately."""
 
     described: bytes
     memories: list[Memory]
+    pid: int
+    progress: Progress
     own: bool = False
-    whole: bool = True
-    settled: bool = False
-    replica: Written | None = None
-    written: bool = True
+    receiver: Written | None = None
+    heard: bool = True
 
 
-# Whose it is, its description, its memory, and whether it is settled.
-_Listed: TypeAlias = tuple[Owner, bytes, list[MemoryAddress], bool]
+# Whose it is, how recent it is, the pickled Saved, its memory, and how far it is.
+Listed: TypeAlias = tuple[Owner, Version, bytes, list[MemoryAddress], Progress]
+Place: TypeAlias = tuple[Owner, Version]
 
-_held: defaultdict[str, dict[Owner, HeldMemory]] = defaultdict(dict)  # by nanny
+_held: defaultdict[str, dict[Place, HeldMemory]] = defaultdict(dict)  # by nanny
 
 
-def memory_of(nanny: str) -> dict[Owner, HeldMemory]:
+def memory_of(nanny: str) -> dict[Place, HeldMemory]:
     """What the nanny of this process holds."""
     return _held[nanny]
 
@@ -105,33 +78,29 @@ def memory_of(nanny: str) -> dict[Owner, HeldMemory]:
 class NannyHolder:
     """Has the nanny of a Dask worker hold memory of the worker's process.
 
-    run, group, generation: whose memory it is. place: the worker's machine, and its nanny. orphan_s: for how long
-    memory is held after its process has ended, if nobody has said that the run is over.
+    owner, version: whose memory it is. place: the worker's machine, and its nanny. orphan_s: for how long memory is
+    held after its process has ended, if nobody has said that the run is over.
     """
 
-    def __init__(self, worker: Any, run: str, group: str, generation: int, orphan_s: float) -> None:
+    def __init__(self, worker: Any, owner: Owner, version: Version, orphan_s: float) -> None:
         self.place = this_node(), worker.nanny
-        self.worker, self.orphan_s = worker, orphan_s
-        self._owner = run, group, generation
+        self.worker, self.owner, self.version, self.orphan_s = worker, owner, version, orphan_s
 
     @classmethod
-    def of(cls, worker: Any, *owner: Any, **options: Any) -> NannyHolder | None:
+    def of(cls, worker: Any, owner: Owner, version: Version, orphan_s: float) -> NannyHolder | None:
         """None for a worker without a nanny."""
-        return cls(worker, *owner, **options) if worker.nanny else None
+        return cls(worker, owner, version, orphan_s) if worker.nanny else None
 
-    def hold(self, described: Held, *, only: bool = False, also: str = "") -> bool:
+    def hold(self, saved: Saved, *, only: bool = False, also: str = "") -> bool:
         """Have memory held; returns whether it is.
 
         only: let go what former generations of the group have left. also: another nanny of the machine that holds it,
         as a nanny may be lost with its worker.
         """
-        args = self.owner(described), pickle.dumps(described), described.memories, only, self.orphan_s
+        place = saved.owner, saved.version
+        args = place, pickle.dumps(saved), saved.memories, os.getpid(), only, self.orphan_s
         asked = [self._ask(nanny, *args, nanny == self.place[1]) for nanny in (self.place[1], also) if nanny]
         return any(asked)
-
-    def owner(self, described: Held, replica: int = 0) -> Owner:
-        """Whose memory it is."""
-        return Owner(*self._owner, described.rank, described.size, os.getpid(), replica)
 
     def _ask(self, nanny: str, *args: Any) -> bool:
         try:
@@ -170,9 +139,9 @@ class Left:
     """
 
     run: str = ""
-    groups: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    groups: dict[str, tuple[Saved, ...]] = field(default_factory=dict)
     torn: tuple[str, ...] = ()
-    deposits: tuple[Any, ...] = ()
+    deposits: tuple[Saved, ...] = ()
     nannies: frozenset[str] = frozenset()
     silent: frozenset[str] = frozenset()
 
@@ -188,14 +157,16 @@ def left_behind(client: Any, nannies: Iterable[str], run: str, *, earlier: bool 
     there = frozenset(nanny for nanny, answer in answers.items() if not isinstance(answer, Exception))
     silent = frozenset(nanny for nanny, answer in answers.items() if isinstance(answer, TimeoutError))
     starts: defaultdict[str, _Start] = defaultdict(_Start)
-    deposits: defaultdict[tuple[int, int], list[Any]] = defaultdict(list)
+    deposits: defaultdict[tuple[int, int], list[Saved]] = defaultdict(list)
     for nanny in sorted(there):
-        for owner, described, memories, settled in cast("Sequence[_Listed]", answers[nanny]):
-            if owner.group == CHECKPOINT and (owner.run == run or earlier):
-                deposit = pickle.loads(described).moved(memories, nanny)
-                deposits[owner.generation, owner.replica].append(deposit)
-            elif owner.run == run or earlier:
-                starts[owner.run].add(owner, settled, described, memories, nanny)
+        for owner, version, described, memories, progress in cast("Sequence[Listed]", answers[nanny]):
+            if version.run == run or earlier:
+                # Pickled by a process of this run.
+                saved = pickle.loads(described).moved(memories, nanny)
+                if owner.kind == CHECKPOINT:
+                    deposits[version.generation, version.number].append(saved)
+                else:
+                    starts[version.run].add(saved, settled=progress is Progress.SUCCEEDED)
     newest = tuple(deposits[max(deposits)]) if deposits else ()
     names = {name for start in starts.values() for name, _ in start.found}
     for key, start in sorted(starts.items(), key=lambda item: (item[0] == run, item[1].generation), reverse=True):
@@ -210,29 +181,27 @@ class _Start:
     """What the processes of one start have left, by group, generation and rank. generation: the last of any group."""
 
     def __init__(self) -> None:
-        self.found: defaultdict[tuple[str, int], dict[int, tuple[Owner, Any]]] = defaultdict(dict)
+        self.found: defaultdict[tuple[str, int], dict[int, Saved]] = defaultdict(dict)
         self.settled, self.generation = False, 0
 
-    def add(
-        self, owner: Owner, settled: bool, described: bytes, memories: Sequence[MemoryAddress], nanny: str
-    ) -> None:
-        known = self.found[owner.group, owner.generation]
-        if owner.rank not in known or _nearer(owner, known[owner.rank][0]):
-            # Pickled by a process of this run.
-            known[owner.rank] = owner, pickle.loads(described).moved(memories, nanny)
-        self.settled, self.generation = self.settled or settled, max(self.generation, owner.generation)
+    def add(self, saved: Saved, *, settled: bool) -> None:
+        owner, version = saved.owner, saved.version
+        known = self.found[owner.name, version.generation]
+        if owner.rank not in known or _nearer(version, known[owner.rank].version):
+            known[owner.rank] = saved
+        self.settled, self.generation = self.settled or settled, max(self.generation, version.generation)
 
-    def complete(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    def complete(self) -> Iterator[tuple[str, tuple[Saved, ...]]]:
         """The complete generations, the last one of each group last."""
         for (group, _), members in sorted(self.found.items(), key=lambda item: item[0][1]):
-            size = next(iter(members.values()))[0].size
+            size = next(iter(members.values())).owner.size
             if len(members) == size:
-                yield group, tuple(members[rank][1] for rank in range(size))
+                yield group, tuple(members[rank] for rank in range(size))
 
 
-def _nearer(one: Owner, other: Owner) -> bool:
+def _nearer(one: Version, other: Version) -> bool:
     """Whether memory is more recent than other memory of the same process."""
-    return (one.replica == 0, one.replica) > (other.replica == 0, other.replica)
+    return (one.number == 0, one.number) > (other.number == 0, other.number)
 
 
 def let_go(
@@ -244,9 +213,10 @@ def let_go(
 
 
 def _hold(
-    owner: Owner,
+    place: Place,
     described: bytes,
     memories: Sequence[MemoryAddress],
+    pid: int,
     only: bool,
     orphan_s: float,
     own: bool,
@@ -254,48 +224,49 @@ def _hold(
 ) -> bool:
     """Hold memory of this nanny's `own` worker, or of another one of the machine.
 
-    A worker is of one run at a time, so what it has left of other runs goes: later, as these may just have lost it.
+    A worker is of one run at a time, so what it has left of other runs is released: later, as these may just have lost
+    it.
     """
     opened = [memory for address in memories if (memory := Memory.open(address, mapped=False)) is not None]
     if len(opened) < len(memories):
         return False
-    kept, loop = _held[dask_worker.address], asyncio.get_running_loop()
-    for other in list(kept):
-        former = (other.run, other.group) == (owner.run, owner.group) and other.generation < owner.generation
-        if former and only:
-            del kept[other]
-        elif own and kept[other].own and other.run != owner.run:
-            loop.call_later(orphan_s, _drop, dask_worker.address, other)
-    settled = only or (owner in kept and kept[owner].settled)
-    kept[owner] = HeldMemory(described, opened, own, settled=settled)
-    loop.call_later(orphan_s, _forget, dask_worker.address, owner, orphan_s)
+    (owner, version), kept, loop = place, _held[dask_worker.address], asyncio.get_running_loop()
+    for other, of in list(kept):
+        same_group = (other.kind, other.group, of.run) == (owner.kind, owner.group, version.run)
+        if only and same_group and of.generation < version.generation:
+            del kept[other, of]
+        elif own and kept[other, of].own and of.run != version.run:
+            loop.call_later(orphan_s, _drop, dask_worker.address, (other, of))
+    known = kept[place].progress if place in kept else Progress.COMPLETE
+    kept[place] = HeldMemory(described, opened, pid, Progress.SUCCEEDED if only else known, own)
+    loop.call_later(orphan_s, _forget, dask_worker.address, place, orphan_s)
     return True
 
 
-def _drop(nanny: str, owner: Owner) -> None:
-    _held[nanny].pop(owner, None)
+def _drop(nanny: str, place: Place) -> None:
+    _held[nanny].pop(place, None)
 
 
-def _forget(nanny: str, owner: Owner, orphan_s: float) -> None:
+def _forget(nanny: str, place: Place, orphan_s: float) -> None:
     """Let go the memory of a process that has ended long ago."""
-    if owner in _held[nanny]:
-        if not psutil.pid_exists(owner.pid):
-            del _held[nanny][owner]
+    if place in _held[nanny]:
+        if not psutil.pid_exists(_held[nanny][place].pid):
+            del _held[nanny][place]
         else:
-            asyncio.get_running_loop().call_later(orphan_s, _forget, nanny, owner, orphan_s)
+            asyncio.get_running_loop().call_later(orphan_s, _forget, nanny, place, orphan_s)
 
 
-def _list_held(run: str, dask_worker: Any) -> list[_Listed]:
+def _list_held(run: str, dask_worker: Any) -> list[Listed]:
     """What this nanny holds of all starts of a run."""
     return [
-        (owner, held.described, [memory.address for memory in held.memories], held.settled)
-        for owner, held in _held[dask_worker.address].items()
-        if same_run(owner.run, run) and held.whole
+        (owner, version, held.described, [memory.address for memory in held.memories], held.progress)
+        for (owner, version), held in _held[dask_worker.address].items()
+        if same_run(version.run, run) and held.progress
     ]
 
 
 def _let_go(run: str, own: bool, earlier: bool, deposits: bool, dask_worker: Any) -> None:
     kept = _held[dask_worker.address]
-    for owner in [owner for owner in kept if same_run(owner.run, run)]:
-        if (own if owner.run == run else earlier) and (deposits or owner.group != CHECKPOINT):
-            del kept[owner]
+    for owner, version in [place for place in kept if same_run(place[1].run, run)]:
+        if (own if version.run == run else earlier) and (deposits or owner.kind != CHECKPOINT):
+            del kept[owner, version]

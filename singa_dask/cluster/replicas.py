@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pickle
 import time
 from collections.abc import Callable, Sequence
@@ -14,10 +15,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from singa_dask.cluster.held import CHECKPOINT, Held, HeldMemory, NannyHolder, Owner, Written, memory_of
+from singa_dask.cluster.held import HeldMemory, NannyHolder, Place, Progress, Written, memory_of
 from singa_dask.cluster.leases import same_run
 from singa_dask.cluster.remote import check_listening
-from singa_dask.server import KeptServer
+from singa_dask.memory.owner import CHECKPOINT, Owner, Saved
 from singa_dask.server.replica import Piece, Replica
 from singa_dask.server.replicator import OPEN_S, Kept
 
@@ -30,9 +31,9 @@ _READ_S = 120.0  # for a checkpoint to be read
 
 @dataclass(frozen=True)
 class _Copies:
-    """For what a nanny keeps for this owner. whole: as in Target.write."""
+    """For what a nanny keeps at this place. whole: as in Target.write."""
 
-    owner: Owner
+    place: Place
     pieces: Sequence[Any]
     whole: bool
 
@@ -40,30 +41,27 @@ class _Copies:
 class NannyReplica:
     """The replica of a server, in the memory of a nanny: a Target.
 
-    holder: of what the server itself writes, which is described. room: whether there is memory for so many bytes,
-    where it is called.
+    saved: what the server itself writes. room: whether there is memory for so many bytes, where it is called.
     """
 
-    def __init__(self, holder: NannyHolder, nanny: str, described: KeptServer, room: Callable[[int], bool]) -> None:
-        self._holder, self._nanny, self._described, self._room = holder, nanny, described, room
-        self._owner: Owner | None = None
+    def __init__(self, holder: NannyHolder, nanny: str, saved: Saved, room: Callable[[int], bool]) -> None:
+        self._holder, self._nanny, self._saved, self._room = holder, nanny, saved, room
 
     async def open(self, number: int) -> bool:
         """See Target."""
-        described = replace(self._described, replica=number)
-        self._owner = self._holder.owner(described, number)
-        return await _ask_to_keep(self._holder, self._nanny, self._owner, described, Replica.create, self._room)
+        self._saved = replace(self._saved, version=replace(self._saved.version, number=number))
+        return await _ask_to_keep(self._holder, self._nanny, self._saved, Replica.create, self._room)
 
     async def write(self, pieces: Sequence[Piece], *, whole: bool) -> Kept:
         """See Target."""
-        assert self._owner is not None
-        return await _send(self._holder, self._nanny, _Copies(self._owner, pieces, whole))
+        place = self._saved.owner, self._saved.version
+        return await _send(self._holder, self._nanny, _Copies(place, pieces, whole))
 
 
 def keep_at(holder: NannyHolder, nanny: str, *args: Any, aborted: Callable[[], bool] | None = None) -> bool:
     """Have a nanny keep memory that is written by messages; whether it has room. From another thread than Dask's.
 
-    args: the owner, what describes the memory, what makes it of that, `room` as in NannyReplica. aborted: whether
+    args: the Saved that describes the memory, what makes it of that, `room` as in NannyReplica. aborted: whether
     nobody needs the answer any more.
     Raises OSError if nobody listens at the nanny's address, TimeoutError if it does not answer.
     """
@@ -78,14 +76,15 @@ def keep_at(holder: NannyHolder, nanny: str, *args: Any, aborted: Callable[[], b
 def write_at(
     holder: NannyHolder,
     nanny: str,
-    owner: Owner,
+    saved: Saved,
     pieces: Sequence[Any],
     whole: bool,
     timeout_s: float,
     aborted: Callable[[], bool] | None = None,
 ) -> Kept:
     """Write to memory that a nanny keeps, as keep_at. Raises OSError or TimeoutError."""
-    return Kept(_in_time(holder, _send(holder, nanny, _Copies(owner, pieces, whole)), timeout_s, aborted))
+    copies = _Copies((saved.owner, saved.version), pieces, whole)
+    return Kept(_in_time(holder, _send(holder, nanny, copies), timeout_s, aborted))
 
 
 def _in_time(holder: NannyHolder, call: Any, timeout_s: float, aborted: Callable[[], bool] | None) -> Any:
@@ -106,12 +105,11 @@ def _in_time(holder: NannyHolder, call: Any, timeout_s: float, aborted: Callable
 async def _ask_to_keep(
     holder: NannyHolder,
     nanny: str,
-    owner: Owner,
-    described: Held,
+    saved: Saved,
     create: Callable[..., Written | None],
     room: Callable[[int], bool],
 ) -> bool:
-    args = pickle.dumps((owner, described, create, room, holder.orphan_s))
+    args = pickle.dumps((saved, create, room, os.getpid(), holder.orphan_s))
     answer = await holder.worker.rpc(nanny).run(function=pickle.dumps(_open), args=args)
     if answer["status"] != "OK":
         logger.warning("the nanny %s keeps nothing: %r", nanny, answer["exception"])
@@ -127,28 +125,33 @@ async def _send(holder: NannyHolder, nanny: str, copies: _Copies) -> Kept:
 
 
 def _open(
-    owner: Owner,
-    described: Held,
+    saved: Saved,
     create: Callable[..., Written | None],
     room: Callable[[int], bool],
+    pid: int,
     orphan_s: float,
     dask_worker: Any,
 ) -> bool:
     """Make memory that is written by messages, on a nanny."""
-    kept = memory_of(dask_worker.address)
-    for other in [other for other in kept if owner.group == CHECKPOINT == other.group and not kept[other].whole]:
-        if _same(owner, other):
+    kept, place, is_checkpoint = (
+        memory_of(dask_worker.address),
+        (saved.owner, saved.version),
+        _is_checkpoint(saved.owner),
+    )
+    for other in [other for other in kept if is_checkpoint and kept[other].progress is Progress.FILLING]:
+        if _same(place, other):
             del kept[other]  # which could not be completed
-    made = create(described, room)
+    made = create(saved, room)
     if made is None:
         return False
     # A message of its own, as `run` is for calls that are worth a line in a log.
     dask_worker.handlers[_OP] = _handler(dask_worker.address)
-    kept[owner] = HeldMemory(pickle.dumps(described), list(made.memories), whole=False, replica=made)
-    if owner.group == CHECKPOINT:  # the next one takes its place
-        asyncio.get_running_loop().call_later(orphan_s, kept.pop, owner, None)
+    described, memories = pickle.dumps(saved), list(made.memories)
+    kept[place] = HeldMemory(described, memories, pid, Progress.FILLING, receiver=made)
+    if is_checkpoint:  # the next one takes its place
+        asyncio.get_running_loop().call_later(orphan_s, kept.pop, place, None)
     else:
-        _forget_later(dask_worker.address, owner, orphan_s)
+        _forget_later(dask_worker.address, place, orphan_s)
     return True
 
 
@@ -160,47 +163,54 @@ def _handler(nanny: str) -> Callable[[_Copies], str]:
 
 
 def _write(nanny: str, copies: _Copies) -> Kept:
-    kept = memory_of(nanny).get(copies.owner)
-    if kept is None or kept.replica is None:
+    kept = memory_of(nanny).get(copies.place)
+    if kept is None or kept.receiver is None:
         return Kept.GONE
-    if not kept.replica.write(copies.pieces):
+    if not kept.receiver.write(copies.pieces):
         return Kept.SUPERSEDED
-    kept.written = True
-    if copies.whole and kept.whole:  # all servers of its group have been made, as it goes on
-        kept.settled = True
-        _let_go_former(nanny, copies.owner)
-    kept.whole = kept.whole or copies.whole
+    kept.heard = True
+    if copies.whole and kept.progress:  # all servers of its group have been made, as it goes on
+        kept.progress = Progress.SUCCEEDED
+        _let_go_former(nanny, copies.place)
+    elif copies.whole:
+        kept.progress = Progress.COMPLETE
     return Kept.KEPT
 
 
-def _let_go_former(nanny: str, owner: Owner) -> None:
+def _let_go_former(nanny: str, place: Place) -> None:
     """A server has one replica, the last, and a run one deposit, whatever start it is of."""
-    for other in list(memory_of(nanny)):
-        before = (other.generation, other.replica) < (owner.generation, owner.replica)
-        if not (other.replica and before and _same(owner, other)):
+    owner, version = place
+    for other, of in list(memory_of(nanny)):
+        before = (of.generation, of.number) < (version.generation, version.number)
+        if not (of.number and before and _same(place, (other, of))):
             continue
-        if owner.group == CHECKPOINT and (owner.run, owner.generation) != (other.run, other.generation):
+        if _is_checkpoint(owner) and (version.run, version.generation) != (of.run, of.generation):
             # Groups that were formed together may still be reading it.
-            asyncio.get_running_loop().call_later(_READ_S, memory_of(nanny).pop, other, None)
+            asyncio.get_running_loop().call_later(_READ_S, memory_of(nanny).pop, (other, of), None)
         else:
-            del memory_of(nanny)[other]
+            del memory_of(nanny)[other, of]
 
 
-def _same(owner: Owner, other: Owner) -> bool:
+def _same(place: Place, other: Place) -> bool:
     """Whether both are replicas of one server, or deposits of one run."""
-    run = same_run(owner.run, other.run) if owner.group == CHECKPOINT else owner.run == other.run
-    return run and (owner.group, owner.rank) == (other.group, other.rank)
+    (owner, version), (other_owner, of) = place, other
+    run = same_run(version.run, of.run) if _is_checkpoint(owner) else version.run == of.run
+    return run and owner == other_owner
 
 
-def _forget_later(nanny: str, owner: Owner, orphan_s: float) -> None:
-    asyncio.get_running_loop().call_later(orphan_s, partial(_forget, nanny, owner, orphan_s))
+def _is_checkpoint(owner: Owner) -> bool:
+    return owner.kind == CHECKPOINT
 
 
-def _forget(nanny: str, owner: Owner, orphan_s: float) -> None:
+def _forget_later(nanny: str, place: Place, orphan_s: float) -> None:
+    asyncio.get_running_loop().call_later(orphan_s, partial(_forget, nanny, place, orphan_s))
+
+
+def _forget(nanny: str, place: Place, orphan_s: float) -> None:
     """Let a replica go whose server has been silent for long. Its process is on another machine."""
-    kept = memory_of(nanny).get(owner)
-    if kept is not None and kept.written:
-        kept.written = False
-        _forget_later(nanny, owner, orphan_s)
+    kept = memory_of(nanny).get(place)
+    if kept is not None and kept.heard:
+        kept.heard = False
+        _forget_later(nanny, place, orphan_s)
     elif kept is not None:
-        del memory_of(nanny)[owner]
+        del memory_of(nanny)[place]

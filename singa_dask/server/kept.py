@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singa_dask.comm.shared_memory import MemoryAddress
-from singa_dask.memory.region import VALUES, ImageLayout, Key, Region, Regions, RegionsAddress
+from singa_dask.memory.owner import Owner, Saved, Version
+from singa_dask.memory.region import VALUES, ImageLayout, Key, Region, Regions
 from singa_dask.server.clocks import Note
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.neighbours import Account
@@ -87,45 +87,18 @@ class KeptSlice:
     before: KeptSlice | None = None
 
 
-@dataclass(frozen=True)
-class KeptServer:
-    """Where the regions of server `rank` of a server group of `size` are.
-
-    generation: of the server group. opened: accounts that a slice opens with its first values, as in ServerPlan.
-    model: identifies what is trained, on what, and how it is cut. holder: the nanny that holds the memory, once the
-    server is lost. replica: the number of a replica, 0 for what the server itself has written.
-    """
-
-    rank: int
-    size: int
-    generation: int
-    regions: RegionsAddress
-    opened: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    model: int = 0
-    holder: str = ""
-    replica: int = 0
-
-    @property
-    def memories(self) -> tuple[MemoryAddress, ...]:
-        """All memory that it takes."""
-        return (self.regions.memory,)
-
-    def moved(self, memories: Sequence[MemoryAddress], holder: str) -> KeptServer:
-        """The same, held by another process."""
-        return replace(self, regions=replace(self.regions, memory=memories[0]), holder=holder)
-
-
 class ServerShadow:
-    """The regions of all slices of a server. described: to successors."""
+    """The regions of all slices of a server. saved: as a successor finds them."""
 
-    def __init__(self, regions: Regions, described: KeptServer) -> None:
-        self.regions, self.described = regions, described
+    def __init__(self, regions: Regions, saved: Saved) -> None:
+        self.regions, self.saved = regions, saved
 
     @classmethod
     def create(
         cls,
         protocol: ServerProtocol,
-        place: tuple[int, int, int],
+        owner: Owner,
+        version: Version,
         sides: Sequence[str],
         opened: Mapping[str, tuple[int, int]],
         room: Callable[[int], bool],
@@ -134,8 +107,8 @@ class ServerShadow:
         """Have the slices saved from now on; None if there is no memory for so many bytes, as `room` tells, or none
         that can be shared.
 
-        place, opened, model: rank, size and generation, `opened` and `model` of KeptServer. sides: on which there are
-        neighbours.
+        sides: on which there are neighbours. opened: accounts that a slice opens with its first values, as in
+        ServerPlan; a successor must know them. model: as in Saved.
         """
         layouts = []
         for index, state in protocol.slices.items():
@@ -148,13 +121,13 @@ class ServerShadow:
             return None
         for index, keeper in Keeper.all_of(regions).items():
             protocol.slices[index].keeper = keeper
-        return cls(regions, KeptServer(*place, regions.address, opened, model))
+        return cls(regions, Saved(owner, version, (regions.address,), model, dict(opened)))
 
 
-def read_kept(kept: KeptServer) -> dict[int, KeptSlice] | None:
+def read_kept(kept: Saved) -> dict[int, KeptSlice] | None:
     """What a server has left, by slice, without those that had no values yet; None if the memory is gone. The server,
     if it lives, acknowledges nothing any more."""
-    regions = Regions.open(kept.regions)
+    regions = Regions.open(*kept.regions)
     if regions is None:
         return None
     found: dict[int, KeptSlice] = {}
@@ -171,11 +144,11 @@ def read_kept(kept: KeptServer) -> dict[int, KeptSlice] | None:
     return found
 
 
-def kept_ledger(kept: KeptServer) -> Ledger | None:
+def kept_ledger(kept: Saved) -> Ledger | None:
     """Which steps' gradients the slices of a lost server contain; None if the memory is gone, or a slice had no
     values. The server, if it lives, acknowledges nothing any more."""
     found = read_kept(kept) or {}
-    whole = len(found) == sum(part == SLICE for _, part in (layout.key for layout in kept.regions.layouts))
+    whole = len(found) == sum(part == SLICE for _, part in (layout.key for layout in kept.regions[0].layouts))
     return Ledger.joint(left.note.ledger for left in found.values()) if whole else None
 
 

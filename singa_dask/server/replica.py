@@ -16,8 +16,9 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from singa_dask.comm.shared_memory import Memory
+from singa_dask.memory.owner import Saved
 from singa_dask.memory.region import Image, Key, Regions
-from singa_dask.server.kept import SIDES, SLICE, KeptServer, ServerShadow, slices_of
+from singa_dask.server.kept import SIDES, SLICE, ServerShadow, slices_of
 
 T = TypeVar("T")
 Array = np.ndarray
@@ -59,10 +60,10 @@ class Replica:
         return (self.regions.memory,)
 
     @classmethod
-    def create(cls, described: KeptServer, room: Callable[[int], bool]) -> Replica | None:
+    def create(cls, saved: Saved, room: Callable[[int], bool]) -> Replica | None:
         """One without images, with regions as a server's; None if there is no memory for it. room: as in
         Regions.create."""
-        regions = Regions.create(described.regions.layouts, room)
+        regions = Regions.create(saved.regions[0].layouts, room)
         return None if regions is None else cls(regions)
 
     def write(self, pieces: Sequence[Piece]) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from singa_dask.cluster import WorkerInfo
-    from singa_dask.server import KeptServer
+    from singa_dask.memory.owner import Saved
     from singa_dask.server.ledger import Ledger
     from singa_dask.training.checkpoint import Found
     from singa_dask.training.worker import GroupPlan
@@ -209,7 +209,7 @@ class ServerGroupRequest:
     sides: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     replicas: tuple[str, ...] = ()
-    left: tuple[KeptServer, ...] = ()
+    left: tuple[Saved, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from singa_dask.training.forms import OUTDATED
 
 if TYPE_CHECKING:
-    from singa_dask.server import KeptServer
+    from singa_dask.memory.owner import Saved
     from singa_dask.server.ledger import Ledger
     from singa_dask.supervision.events import Inherited
     from singa_dask.supervision.members import Members
 
 
 def inherit(
-    members: Members, left: Mapping[str, tuple[KeptServer, ...]], inherited: Inherited, saved: Ledger | None
+    members: Members, left: Mapping[str, tuple[Saved, ...]], inherited: Inherited, saved: Ledger | None
 ) -> str:
     """Have servers go on from what those of an earlier start have left, if that contains all that the newest
     checkpoint contains, whose ledger is `saved`. Returns why it does not count, "" if it does.

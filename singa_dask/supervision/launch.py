@@ -17,7 +17,8 @@ from singa_dask.cluster.held import Left, left_behind, let_go
 from singa_dask.cluster.remote import ask_nannies
 from singa_dask.errors import ClusterError, SingaError
 from singa_dask.job.schedule import orphan_seconds
-from singa_dask.server import KeptServer, ServerPlan
+from singa_dask.memory.owner import SERVERS, Owner, Saved, Version
+from singa_dask.server import ServerPlan
 from singa_dask.server.kept import kept_ledger
 from singa_dask.server.ledger import Ledger
 from singa_dask.supervision.events import (
@@ -82,7 +83,7 @@ class GroupLauncher:
 
     @cached_property
     def model(self) -> int:
-        """The `model` of KeptServer."""
+        """The `model` of what servers save."""
         return model_of(self.prepared)
 
     def form(self, request: FormRequest, running: Mapping[int, Servers], groups: Mapping[int, Group]) -> Launched:
@@ -110,8 +111,8 @@ class GroupLauncher:
         """What the processes of each group have left. If an earlier start of the run had servers that have left it,
         also whether they fit this one, and their ledgers: they acknowledge nothing any more."""
         left = left_behind(self.client, nannies, self.topic, earlier=self.resumes)
-        servers = {name: group for name, group in left.groups.items() if name.startswith("server")}
-        torn = tuple(name for name in left.torn if name.startswith("server"))
+        servers = {name: group for name, group in left.groups.items() if name.startswith(SERVERS)}
+        torn = tuple(name for name in left.torn if name.startswith(SERVERS))
         if left.run in ("", self.topic) or not (servers or torn):
             return left, None
         fits = all(kept.model == self.model for group in servers.values() for kept in group)
@@ -121,7 +122,7 @@ class GroupLauncher:
         """The checkpoint that nannies keep in memory, if it fits this run."""
         if not left.deposits:
             return None
-        found, made = left.deposits[0].content, self.prepared
+        found, made = left.deposits[0].note, self.prepared
         fits = (
             found.step <= made.job.train_steps
             and found.shapes == made.shapes
@@ -130,17 +131,17 @@ class GroupLauncher:
         )
         return replace(found, deposits=left.deposits) if fits else None
 
-    def _ledgers(self, servers: Mapping[str, tuple[KeptServer, ...]]) -> dict[str, Ledger]:
+    def _ledgers(self, servers: Mapping[str, tuple[Saved, ...]]) -> dict[str, Ledger]:
         """Of each group of which all memory can be read."""
-        held: defaultdict[str, dict[tuple[str, int], KeptServer]] = defaultdict(dict)
+        held: defaultdict[str, dict[tuple[str, int], Saved]] = defaultdict(dict)
         for name, group in servers.items():
             for kept in group:
-                held[kept.holder][name, kept.rank] = kept
+                held[kept.holder][name, kept.owner.rank] = kept
         found: dict[tuple[str, int], Ledger | None] = {}
         asked = {nanny: (of,) for nanny, of in sorted(held.items())}
         for answer in ask_nannies(self.client, _ledgers_of, asked, _LEDGERS_S).values():
             found |= {} if isinstance(answer, Exception) else answer
-        by_group = {name: [found.get((name, kept.rank)) for kept in group] for name, group in servers.items()}
+        by_group = {name: [found.get((name, kept.owner.rank)) for kept in group] for name, group in servers.items()}
         return {name: Ledger.joint(filter(None, of)) for name, of in by_group.items() if None not in of}
 
     def let_go(self, nannies: Iterable[str], *, own: bool = True, earlier: bool = False, deposits: bool) -> None:
@@ -219,9 +220,7 @@ class GroupLauncher:
         return [server_plan(made.job, made.layout.entries, own, **options) for own in slices]
 
 
-def _ledgers_of(
-    servers: Mapping[tuple[str, int], KeptServer], dask_worker: Any
-) -> dict[tuple[str, int], Ledger | None]:
+def _ledgers_of(servers: Mapping[tuple[str, int], Saved], dask_worker: Any) -> dict[tuple[str, int], Ledger | None]:
     """On the nanny that holds what these servers have left."""
     return {place: kept_ledger(kept) for place, kept in servers.items()}
 
@@ -241,7 +240,15 @@ def keeping_of(group: ServerGroupRequest, run: str, model: int, orphan_s: float)
     size = len(group.where)
     also, left = group.also or ("",) * size, group.left or (None,) * size
     return [
-        Keeping(run, group.number, (i, size, group.generation), group.sides, also[i], left[i], model, orphan_s)
+        Keeping(
+            Owner(SERVERS, group.number, i, size),
+            Version(run, group.generation),
+            group.sides,
+            also[i],
+            left[i],
+            model,
+            orphan_s,
+        )
         for i in range(size)
     ]
 

@@ -16,11 +16,9 @@ from singa_dask.supervision.events import ServerGroupRequest, WorkerGroupRequest
 from singa_dask.training.worker import GroupPlan
 
 if TYPE_CHECKING:
-    from singa_dask.cluster.deposits import Deposit
     from singa_dask.cluster.workers import Placement, WorkerInfo
-    from singa_dask.server import KeptServer
+    from singa_dask.memory.owner import Saved
     from singa_dask.training.checkpoint import Found
-    from singa_dask.training.shadows import RankAddress
 
 logger = logging.getLogger(__name__)
 
@@ -122,9 +120,9 @@ class WorkerGroup(Member):
     added: tuple[str, ...] = ()
     began: int | None = None
     given: bool = False
-    resume: Path | tuple[Deposit, ...] | None = None
+    resume: Path | tuple[Saved, ...] | None = None
     first: int = 0
-    left: tuple[RankAddress, ...] = ()
+    left: tuple[Saved, ...] = ()
     joined: bool = False
     leaving: bool = False
 
@@ -148,22 +146,21 @@ class ServerGroup(Member):
     left. outdated: the last replica that a server has lost, by generation and rank.
     """
 
-    left: tuple[KeptServer, ...] = ()
+    left: tuple[Saved, ...] = ()
     guests: frozenset[int] = frozenset()
     inherits: bool = False
     outdated: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def current(self, left: Sequence[KeptServer]) -> bool:
+    def current(self, left: Sequence[Saved]) -> bool:
         """Whether servers of this start have left everything that they had acknowledged. Those that never had
         parameters have left nothing."""
         return bool(self.formed or self.inherits) and self.counts(left, self.formed)
 
-    def counts(self, left: Sequence[KeptServer], since: int) -> bool:
+    def counts(self, left: Sequence[Saved], since: int) -> bool:
         """Whether it was left by a generation not before `since`, in memory or replicas that are not outdated."""
         return bool(left) and all(
-            kept.generation >= since
-            and (kept.replica == 0 or kept.replica > self.outdated.get((kept.generation, kept.rank), 0))
-            for kept in left
+            of.generation >= since and (of.number == 0 or of.number > self.outdated.get((of.generation, rank), 0))
+            for rank, of in enumerate(saved.version for saved in left)
         )
 
     def spread(self, free: list[str], together: int) -> list[str]:

@@ -22,7 +22,8 @@ from singa_dask.cluster.remote import alive
 from singa_dask.cluster.replicas import NannyReplica
 from singa_dask.cluster.successors import prepare_successor
 from singa_dask.errors import ClusterError
-from singa_dask.server import Address, KeptServer, ServerActor, ServerPlan, ServerShadow
+from singa_dask.memory.owner import Owner, Saved, Version
+from singa_dask.server import Address, ServerActor, ServerPlan, ServerShadow
 from singa_dask.server.kept import read_kept
 from singa_dask.server.messages import Origin
 from singa_dask.server.replicator import Replicator
@@ -132,24 +133,17 @@ class Servers:
 class Keeping:
     """How a server leaves its slices in memory, and what it goes on from.
 
-    run, group: its run, and the number of its group; place: rank, size and generation, as in KeptServer. sides: on
-    which there are neighbours. also: another nanny of its machine, "" for none. left: by the server that it succeeds.
-    model: as in KeptServer. orphan_s: for how long its memory outlives its driver.
+    sides: on which there are neighbours. also: another nanny of its machine, "" for none. left: by the server that it
+    succeeds. model: as in Saved. orphan_s: for how long its memory outlives its driver.
     """
 
-    run: str
-    group: int
-    place: tuple[int, int, int]
+    owner: Owner
+    version: Version
     sides: tuple[str, ...] = ()
     also: str = ""
-    left: KeptServer | None = None
+    left: Saved | None = None
     model: int = 0
     orphan_s: float = 600.0
-
-    @property
-    def group_name(self) -> str:
-        """As the driver calls the group."""
-        return f"server group {self.group}"
 
 
 class RunServer(ServerActor):
@@ -159,32 +153,32 @@ class RunServer(ServerActor):
     def __init__(self, plan: ServerPlan, keeping: Keeping) -> None:
         from distributed import get_worker
 
-        worker, run = get_worker(), keeping.run
+        worker, run = get_worker(), keeping.version.run
         others = [key for key in leases.servers(worker.state.actors) if not key.endswith(f"@{run}")]
         if leases.run_of(worker.address) not in ("", run):
             others.append(leases.holder(worker.address))
         if others:  # it was free when the run chose it
             raise WorkersInUse(f"{plan.key} cannot be made: {worker.address} is in use by {', '.join(others)}.")
         left = keeping.left
-        super().__init__(plan if left is None else replace(plan, accounts=dict(left.opened)))
+        super().__init__(plan if left is None else replace(plan, accounts=left.note))
         protocol, kept = self.server.protocol, {}
         if left is not None:
             kept = read_at(worker, left.holder, read_kept, left, timeout_s=_CALL_S + plan.transfer_s)
             if kept is None:
                 raise NoAnswer(f"{plan.key}: what the lost server has left in memory is gone.")
-        generation = keeping.place[2]
-        self._holder = NannyHolder.of(worker, run, keeping.group_name, generation, orphan_s=keeping.orphan_s)
+        self._holder = NannyHolder.of(worker, keeping.owner, keeping.version, orphan_s=keeping.orphan_s)
         self._also, self._keeping = keeping.also, keeping
         self._shadow: ServerShadow | None = None
         self._replicator: Replicator | None = None
         if self._holder is not None:
-            opened = plan.accounts if left is None else left.opened
+            opened = plan.accounts if left is None else left.note
             room = partial(has_room_here, dask_limit=memory_limit(worker.memory_manager))
-            self._shadow = ServerShadow.create(protocol, keeping.place, keeping.sides, opened, room, keeping.model)
+            place = keeping.owner, keeping.version
+            self._shadow = ServerShadow.create(protocol, *place, keeping.sides, opened, room, keeping.model)
         if kept:
             protocol.restore(kept)
         if self._holder is not None and self._shadow is not None:
-            self._holder.hold(self._shadow.described, also=self._also)
+            self._holder.hold(self._shadow.saved, also=self._also)
         prepare_successor(worker)
         self._departure = Departure(plan.key, worker, partial(_may_close, ref(self), worker))
 
@@ -192,7 +186,7 @@ class RunServer(ServerActor):
         """Let go what former servers have left: all servers of the group hold theirs. Whether its memory is held."""
         if self._holder is None or self._shadow is None:
             return False
-        return self._holder.hold(self._shadow.described, only=True, also=self._also)
+        return self._holder.hold(self._shadow.saved, only=True, also=self._also)
 
     async def replicate(self, nanny: str) -> None:
         """Have a nanny keep a replica from now on ("": none). Returns once it is whole, or lost."""
@@ -208,7 +202,7 @@ class RunServer(ServerActor):
                 aside=partial(asyncio.get_running_loop().run_in_executor, self._sending),
                 tell_lost=self._tell_lost,
             )
-        await self._replicator.begin(NannyReplica(self._holder, nanny, self._shadow.described, _has_room))
+        await self._replicator.begin(NannyReplica(self._holder, nanny, self._shadow.saved, _has_room))
 
     async def replica_lost(self, replica: int, nanny: str) -> None:
         """Go on without this replica, as the driver knows of its loss, or with another one."""
@@ -224,9 +218,9 @@ class RunServer(ServerActor):
         await super().close()
 
     def _tell_lost(self, replica: int, awaited: bool) -> None:
-        rank, _, generation = self._keeping.place
-        lost = self._keeping.group, generation, rank, replica, awaited
-        self._worker.log_event(self._keeping.run, {"kind": REPLICA_LOST, "lost": lost})
+        owner, version = self._keeping.owner, self._keeping.version
+        lost = owner.group, version.generation, owner.rank, replica, awaited
+        self._worker.log_event(version.run, {"kind": REPLICA_LOST, "lost": lost})
 
 
 def _may_close(server: ref[RunServer], worker: Any, waited_s: float) -> bool:
@@ -257,7 +251,7 @@ def make_servers(
     """
     suffix = f"{number}-{generation}-{uuid4().hex[:8]}"
     named = [
-        replace(plan, key=server_key(f"{i}-of-group-{suffix}", keep.run))
+        replace(plan, key=server_key(f"{i}-of-group-{suffix}", keep.version.run))
         for i, (plan, keep) in enumerate(zip(plans, keeping, strict=True))
     ]
     futures = [

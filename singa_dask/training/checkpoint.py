@@ -48,7 +48,7 @@ from singa_dask.training.saving_host import saved_elsewhere
 from singa_dask.updaters import EMA
 
 if TYPE_CHECKING:
-    from singa_dask.cluster.deposits import Deposit
+    from singa_dask.memory.owner import Saved
 
 logger = logging.getLogger(__name__)
 
@@ -285,10 +285,10 @@ class Found:
     decisions: Mapping[str, Any] = field(default_factory=dict)
     job: str = ""
     ledger: Ledger = field(default_factory=Ledger)
-    deposits: tuple[Deposit, ...] = ()
+    deposits: tuple[Saved, ...] = ()
 
     @property
-    def source(self) -> Path | tuple[Deposit, ...]:
+    def source(self) -> Path | tuple[Saved, ...]:
         """Where it is read from."""
         return self.deposits or self.path
 

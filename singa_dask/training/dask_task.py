@@ -9,6 +9,7 @@ from typing import Any
 from singa_dask.comm.communicator import Communicator
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.job.schedule import memory_checkpoint_seconds, orphan_seconds
+from singa_dask.memory.owner import CHECKPOINT, WORKERS, Owner, Version
 from singa_dask.server import ActorLink, Link
 from singa_dask.training.memory import has_room_here
 from singa_dask.training.memory_checkpoints import AT_LEAST_EVERY_S
@@ -28,7 +29,7 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
     from singa_dask.cluster import current_task
     from singa_dask.cluster.deposits import Depositor
     from singa_dask.cluster.group import REGROUP
-    from singa_dask.cluster.held import CHECKPOINT, NannyHolder
+    from singa_dask.cluster.held import NannyHolder
     from singa_dask.cluster.successors import prepare_successor
     from singa_dask.data import dask_submit
 
@@ -44,7 +45,8 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
     job = JobProto.FromString(plan.job)
     orphan_s = orphan_seconds(job)
     every_s = max(AT_LEAST_EVERY_S, memory_checkpoint_seconds(job))  # until the next one takes its place
-    depositing = NannyHolder.of(worker, topic, CHECKPOINT, generation, orphan_s=orphan_s + 3 * every_s)
+    own, version = Owner(WORKERS, number, comm.rank, comm.size), Version(topic, generation)
+    depositing = NannyHolder.of(worker, Owner(CHECKPOINT), version, orphan_s=orphan_s + 3 * every_s)
     services = RankServices(
         submit=dask_submit(get_client(), worker),
         emit=partial(worker.log_event, topic),
@@ -54,7 +56,7 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         others_ended=lambda: bool(task.told.get("others ended")),
         cores=plan.group.cores[comm.rank],
         memory_limit=memory_limit(worker.memory_manager),
-        holder=NannyHolder.of(worker, topic, f"worker group {number}", generation, orphan_s=orphan_s),
+        holder=NannyHolder.of(worker, own, version, orphan_s=orphan_s),
         deposits=Depositor(worker, depositing, has_room_here, lambda: task.abort_event.is_set() or task.stop_told),
     )
     return train_rank(comm, plan, services)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from singa_dask.errors import ClusterError
 from singa_dask.job import job_to_text
 from singa_dask.job.schedule import checkpoint_seconds, memory_checkpoint_seconds
+from singa_dask.memory.owner import Saved
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Checkpoint
 from singa_dask.training.memory import has_room_here
@@ -20,14 +21,13 @@ from singa_dask.training.resume import must_save
 from singa_dask.training.saver import Saver
 
 if TYPE_CHECKING:
-    from singa_dask.cluster.deposits import Deposit
     from singa_dask.comm.communicator import Communicator
     from singa_dask.training.replica import Replica
     from singa_dask.training.reporter import Reporter
     from singa_dask.training.worker import RankServices, WorkerPlan
 
 
-def load_source(source: Path | Sequence[Deposit], deposits: Deposits | None, folder: Path | None) -> Checkpoint:
+def load_source(source: Path | Sequence[Saved], deposits: Deposits | None, folder: Path | None) -> Checkpoint:
     """The checkpoint in a file, or in the memory of nannies; if those do not have it any more, the newest in the
     folder, if one is given.
 

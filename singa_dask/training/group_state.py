@@ -16,6 +16,7 @@ from singa_dask.exchange.portions import Gathered, Holding, holdings, read_all, 
 from singa_dask.exchange.residuals import ResidualState, gather_residuals, share_residuals
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.layers.init import initial_value
+from singa_dask.memory.owner import Saved
 from singa_dask.memory.region import VALUES
 from singa_dask.net import Net
 from singa_dask.ops import Ops
@@ -27,7 +28,7 @@ from singa_dask.training.carried import gather_carried, joined_carried, own_carr
 from singa_dask.training.checkpoint import Checkpoint, fitting, misfits
 from singa_dask.training.decisions import reductions_in
 from singa_dask.training.ledgers import gather_ledgers, share_ledger
-from singa_dask.training.shadows import LATEST, RankAddress, all_gather_objects, provider_of
+from singa_dask.training.shadows import LATEST, all_gather_objects, provider_of
 from singa_dask.training.stages import ServerStages
 from singa_dask.updaters import EMA, states_of
 
@@ -143,17 +144,17 @@ class GroupState:
             state["values"] = self._net.ops.to_host(self._net.flat.values) if self._comm.rank == 0 else None
         return state
 
-    def recover(self, addresses: Sequence[RankAddress], least: int = 0) -> dict[str, Any] | None:
+    def recover(self, lost: Sequence[Saved], least: int = 0) -> dict[str, Any] | None:
         """Put on the servers what the ranks of a lost group have left in memory: the newest step that all of it knows.
         Returns the first rank's moving state, on every rank; None, and nothing has changed, if something is missing or
         of another net, or the step is before `least`.
 
-        addresses: by lost rank. A group of another size divides the state anew, unless layers are split.
+        lost: by rank. A group of another size divides the state anew, unless layers are split.
         """
         comm = self._comm
-        providers, mine = provider_of(comm, addresses)
-        straight = len(addresses) == comm.size and providers == list(range(comm.size))
-        alien = any(address.net != self.fingerprint for address in addresses)
+        providers, mine = provider_of(comm, lost)
+        straight = len(lost) == comm.size and providers == list(range(comm.size))
+        alien = any(saved.model != self.fingerprint for saved in lost)
         if alien or min(providers) < 0 or (self._net.own.size and not straight):
             return None
         steps = [found.step for found in mine.values() if found.step is not None]
@@ -174,9 +175,9 @@ class GroupState:
                 state[of.start : of.stop] = image.arrays[name]
         for array in (values, *(state[: values.size] for state in states.values())):
             comm.all_reduce(array)  # what a rank does not bring is zero there
-        moving = all_gather_objects(comm, {lost: found.moving(step) for lost, found in mine.items()})
+        moving = all_gather_objects(comm, {rank: found.moving(step) for rank, found in mine.items()})
         told = dict(item for each in moving for item in each.items())
-        ranks = [told[lost] or {} for lost in range(len(addresses))]
+        ranks = [told[rank] or {} for rank in range(len(lost))]
         own_ledgers = [Note.decode(image.note).ledger for _, image in images if image is not None]
         ledgers = [ledger for each in all_gather_objects(comm, own_ledgers) for ledger in each]
         self._put(values, own, states, step, reductions_in(ranks[0].get("decisions") or {}), Ledger.joint(ledgers))

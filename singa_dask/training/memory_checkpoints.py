@@ -11,16 +11,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from singa_dask.errors import CheckpointError, ClusterError
+from singa_dask.memory.owner import Saved
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Checkpoint
 from singa_dask.training.checkpoint_file import DiskFull
 from singa_dask.training.memory import format_nbytes
-
-if TYPE_CHECKING:
-    from singa_dask.cluster.deposits import Deposit
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +49,7 @@ class Deposits(Protocol):
         """Have a nanny keep the bytes of a file in the place of those with a lower number; returns whether it does.
         Raises OSError if nobody listens at its address, TimeoutError if it does not answer."""
 
-    def read(self, deposit: Deposit, out: Callable[[bytes], Any]) -> None:
+    def read(self, deposit: Saved, out: Callable[[bytes], Any]) -> None:
         """Read what a nanny keeps. Raises ClusterError if it is gone."""
 
 
@@ -128,7 +126,7 @@ class MemoryCheckpoints:
             return False
 
 
-def load_deposit(deposits: Deposits, copies: Sequence[Deposit]) -> Checkpoint:
+def load_deposit(deposits: Deposits, copies: Sequence[Saved]) -> Checkpoint:
     """A checkpoint of which nannies keep copies. Raises ClusterError if none can be read."""
     for deposit in sorted(copies, key=lambda copy: copy.holder != deposits.own):
         try:

@@ -9,57 +9,33 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from singa_dask.comm.communicator import Communicator, part_of
-from singa_dask.comm.shared_memory import MemoryAddress
-from singa_dask.memory.region import ImageLayout, Regions, RegionsAddress
+from singa_dask.memory.owner import Owner, Saved, Version
+from singa_dask.memory.region import ImageLayout, Regions
 
 LATEST = 1 << 62  # more than any number of steps
 _MOVING, _BYTES = (0, "moving"), "bytes"
 _SPARE = 1 << 16  # bytes
 
 
-@dataclass(frozen=True)
-class RankAddress:
-    """Where the shadow of rank `rank` of `size` is.
-
-    net: identifies the parameters, the updater's state and the data. moving: of its moving state; None while there is
-    none. every_step: whether that changes with every step.
-    """
-
-    net: int
-    rank: int
-    size: int
-    slices: RegionsAddress
-    every_step: bool
-    moving: RegionsAddress | None = None
-
-    @property
-    def memories(self) -> tuple[MemoryAddress, ...]:
-        """All memory that it takes."""
-        return tuple(each.memory for each in (self.slices, self.moving) if each is not None)
-
-    def moved(self, memories: Sequence[MemoryAddress], holder: str) -> RankAddress:
-        """The same, held by another process."""
-        slices = replace(self.slices, memory=memories[0])
-        return replace(self, slices=slices, moving=self.moving and replace(self.moving, memory=memories[1]))
-
-
 class Holder(Protocol):
     """Has memory outlive this process. place: the machine, and what holds it there (see cluster.held)."""
 
     place: tuple[str, str]
+    owner: Owner
+    version: Version
 
-    def hold(self, described: Any, *, only: bool = False, also: str = "") -> bool:
-        """Have the memory of a RankAddress held; returns whether it is."""
+    def hold(self, saved: Saved, *, only: bool = False, also: str = "") -> bool:
+        """Have memory held; returns whether it is."""
 
 
 class RankShadow:
-    """The shadow of a rank. net, every_step: see RankAddress."""
+    """The shadow of a rank. net: identifies the parameters, the updater's state and the data. every_step: whether the
+    moving state changes with every step, which is the note for successors."""
 
     def __init__(self, comm: Communicator, slices: Regions, holder: Holder, net: int, *, every_step: bool) -> None:
         self._comm, self.slices, self._holder, self._net, self._every_step = comm, slices, holder, net, every_step
@@ -67,10 +43,10 @@ class RankShadow:
         self._also: str | None = None  # once it is held
 
     @property
-    def address(self) -> RankAddress:
-        """Where other processes find it."""
-        moving = None if self._moving is None else self._moving.address
-        return RankAddress(self._net, self._comm.rank, self._comm.size, self.slices.address, self._every_step, moving)
+    def saved(self) -> Saved:
+        """As a successor finds it: the slices, and the moving state once there is one."""
+        regions = tuple(each.address for each in (self.slices, self._moving) if each is not None)
+        return Saved(self._holder.owner, self._holder.version, regions, self._net, self._every_step)
 
     def hold(self) -> None:
         """Have it outlive this process from now on, beside what former ranks of the group have left. Collective."""
@@ -78,11 +54,11 @@ class RankShadow:
         places = all_gather_objects(self._comm, (node, own))
         behind = places[self._comm.rank + 1 :] + places[: self._comm.rank]
         self._also = next((other for where, other in behind if where == node and other != own), "")
-        self._holder.hold(self.address, also=self._also)
+        self._holder.hold(self.saved, also=self._also)
 
     def settle(self) -> None:
         """Let go what former ranks have left: all ranks of the group hold theirs."""
-        self._holder.hold(self.address, only=True, also=self._also or "")
+        self._holder.hold(self.saved, only=True, also=self._also or "")
 
     def save_moving(self, step: int, state: Any) -> None:
         """Copy the moving state after `step` steps: if it changes with every step, when the slices are copied."""
@@ -100,7 +76,7 @@ class RankShadow:
             self._moving = moving
             self._save(step, data)
             if self._also is not None:
-                self._holder.hold(self.address, also=self._also)
+                self._holder.hold(self.saved, also=self._also)
             return
         self._save(step, data)
 
@@ -112,29 +88,26 @@ class RankShadow:
 class LeftBehind:
     """The shadow of a lost rank, as a successor sees it."""
 
-    def __init__(self, address: RankAddress, slices: Regions, moving: Regions | None) -> None:
-        self.address, self.slices, self._moving = address, slices, moving
+    def __init__(self, slices: Regions, moving: Regions | None = None, *, every_step: bool) -> None:
+        self.slices, self._moving, self._every_step = slices, moving, every_step
 
     @classmethod
-    def open(cls, address: RankAddress) -> LeftBehind | None:
+    def open(cls, saved: Saved) -> LeftBehind | None:
         """None if the shadow is on another machine, or gone."""
-        slices = Regions.open(address.slices)
-        moving = None if address.moving is None else Regions.open(address.moving)
-        if slices is None or (moving is None and address.moving is not None):
-            return None
-        return cls(address, slices, moving)
+        opened = [regions for address in saved.regions if (regions := Regions.open(address)) is not None]
+        return cls(*opened, every_step=saved.note) if len(opened) == len(saved.regions) else None
 
     @property
     def layouts(self) -> tuple[ImageLayout, ...]:
         """Of the images of its slices."""
-        return self.address.slices.layouts
+        return self.slices.address.layouts
 
     @property
     def step(self) -> int | None:
         """The newest step after which everything is here; None if something was never saved, LATEST if there is
         nothing: the rank had no slice."""
         steps = [self.slices.version] if self.layouts else []
-        if self.address.every_step:
+        if self._every_step:
             steps.append(None if self._moving is None else self._moving.version)
         return None if None in steps else min((step for step in steps if step is not None), default=LATEST)
 
@@ -142,8 +115,8 @@ class LeftBehind:
         """The moving state after `step` steps; None if there is none."""
         if self._moving is None:
             return None
-        saved = self._moving[_MOVING]
-        image = saved.at(step) if self.address.every_step else saved.newest
+        region = self._moving[_MOVING]
+        image = region.at(step) if self._every_step else region.newest
         if image is None:
             return None
         return pickle.loads(image.arrays[_BYTES][: int.from_bytes(image.note, "little")].tobytes())
@@ -159,16 +132,16 @@ def all_gather_objects(comm: Communicator, own: Any) -> list[Any]:
     return [pickle.loads(images[part_of(rank, sizes)].tobytes()) for rank in range(comm.size)]  # of this group's ranks
 
 
-def provider_of(comm: Communicator, addresses: Sequence[RankAddress]) -> tuple[list[int], dict[int, LeftBehind]]:
+def provider_of(comm: Communicator, lost: Sequence[Saved]) -> tuple[list[int], dict[int, LeftBehind]]:
     """Which rank brings each lost rank's shadow, and those that this rank brings, by lost rank. Collective.
 
     A rank can bring what is on its machine. The provider is -1 for what nobody can bring.
     """
-    opened = [LeftBehind.open(address) for address in addresses]
-    table = np.zeros((comm.size, len(addresses)), np.int64)
+    opened = [LeftBehind.open(saved) for saved in lost]
+    table = np.zeros((comm.size, len(lost)), np.int64)
     table[comm.rank] = [found is not None and found.step is not None for found in opened]
-    comm.all_gather(table.reshape(-1), [len(addresses)] * comm.size)
-    providers = [_first(table[:, lost], lost) for lost in range(len(addresses))]
+    comm.all_gather(table.reshape(-1), [len(lost)] * comm.size)
+    providers = [_first(table[:, rank], rank) for rank in range(len(lost))]
     mine = {i: found for i, found in enumerate(opened) if found is not None and providers[i] == comm.rank}
     return providers, mine
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from singa_dask.job import active_phases
 from singa_dask.job.code_bundle import CodeBundle, unpacked
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.context import Metric
+from singa_dask.memory.owner import Saved
 from singa_dask.memory.region import Pace
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
@@ -38,11 +39,8 @@ from singa_dask.training.placement import gpu_of, suits_device_comm
 from singa_dask.training.replica import Replica
 from singa_dask.training.reporter import Reporter
 from singa_dask.training.resume import MEETING_TIMEOUT_S, put_parameters
-from singa_dask.training.shadows import Holder, RankAddress
+from singa_dask.training.shadows import Holder
 from singa_dask.training.step_metrics import most_reductions, sum_over_ranks
-
-if TYPE_CHECKING:
-    from singa_dask.cluster.deposits import Deposit
 
 # Copies of the state take at most this share of the time: else they are made after every second, third ... step. That
 # is decided by so many steps, after as many others.
@@ -67,12 +65,12 @@ class GroupPlan:
     number: int = 0
     generation: int = 0
     puts: bool = True
-    resume: Path | tuple[Deposit, ...] | None = None
+    resume: Path | tuple[Saved, ...] | None = None
     first: int = 0
     fresh: bool = True
     in_process_servers: bool = True
     cores: tuple[int, ...] = ()
-    left: tuple[RankAddress, ...] = ()
+    left: tuple[Saved, ...] = ()
     nannies: tuple[tuple[str, str], ...] = ()
 
     @property

@@ -21,6 +21,7 @@ from support.servers import server_plan
 
 from singa_dask.cluster.held import left_behind, let_go, memory_of
 from singa_dask.errors import ClusterError
+from singa_dask.memory.owner import SERVERS, Owner, Version
 from singa_dask.server import ActorLink, Address, ServerActor, Stub, partition
 from singa_dask.server.messages import Get, Inspect, Origin, Put, Update
 from singa_dask.supervision.servers import Keeping, make_servers
@@ -193,7 +194,8 @@ def test_servers_in_a_line_exchange_and_agree(servers, ranks3, beside):
 
 def keeping(group: int, size: int, generation: int = 1, left=None, run="") -> list[Keeping]:
     left = left or [None] * size
-    return [Keeping(run, group, (i, size, generation), left=left[i]) for i in range(size)]
+    version = Version(run, generation)
+    return [Keeping(Owner(SERVERS, group, i, size), version, left=left[i]) for i in range(size)]
 
 
 def train_on(place: str, steps: int) -> tuple[int, float]:
@@ -234,10 +236,10 @@ def test_a_killed_server_comes_back_on_another_worker_while_its_client_waits(clu
     if replica:
         memory_of(there.nanny).clear()  # all nannies are in this process
     (kept,) = left_behind(cluster3, nannies, run).groups["server group 0"]
-    assert not replica or (kept.replica, kept.holder) == (1, here.nanny)
+    assert not replica or (kept.version.number, kept.holder) == (1, here.nanny)
     second = placed(make_servers(cluster3, 0, 2, [elsewhere.address], plans, keeping(0, 1, 2, [kept], run)))
     after = left_behind(cluster3, [elsewhere.nanny], run).groups["server group 0"]
-    assert [kept.generation for kept in after] == [2]
+    assert [kept.version.generation for kept in after] == [2]
     assert made.result(60) == (400, -400.0) and version(second) == 400
     second.stop()
     first.stop()

@@ -23,6 +23,7 @@ import numpy as np
 from singa_dask.cluster import held, leases
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.errors import ClusterError
+from singa_dask.memory.owner import CHECKPOINT
 from singa_dask.server import Server, Slice
 from singa_dask.server.ledger import Ledger, pairs
 from singa_dask.server.messages import Fresh, Update
@@ -356,10 +357,10 @@ class Rules:
         """A survey begins."""
         launcher, kept = self.run.supervisor.launcher, dict[str, tuple[int, int]]()
         for nanny in self.state.processes.nannies:
-            for owner, memory in held._held[nanny].items():
-                ours = owner.run == launcher.topic or (launcher.resumes and leases.same_run(owner.run, launcher.topic))
-                if owner.group == held.CHECKPOINT and ours and memory.whole:
-                    kept[nanny] = max(kept.get(nanny, (0, 0)), (owner.generation, owner.replica))
+            for (owner, of), memory in held._held[nanny].items():
+                ours = of.run == launcher.topic or (launcher.resumes and leases.same_run(of.run, launcher.topic))
+                if owner.kind == CHECKPOINT and ours and memory.progress:
+                    kept[nanny] = max(kept.get(nanny, (0, 0)), (of.generation, of.number))
         newest = max(kept.values(), default=(0, 0))
         self.deposit = newest[1], [nanny for nanny, of in kept.items() if of == newest]
 
@@ -438,9 +439,9 @@ def _holders(run: str, group: str, generation: int, size: int) -> list[list[tupl
     """The nannies that hold the memory of each process of a group, and the number of the replica if they hold one."""
     found: list[list[tuple[str, int]]] = [[] for _ in range(size)]
     for nanny, of in held._held.items():
-        for owner, memory in of.items():
-            if (owner.run, owner.group, owner.generation) == (run, group, generation) and memory.whole:
-                found[owner.rank].append((nanny, owner.replica))
+        for (owner, version), memory in of.items():
+            if (version.run, owner.name, version.generation) == (run, group, generation) and memory.progress:
+                found[owner.rank].append((nanny, version.number))
     return found
 
 

@@ -197,7 +197,7 @@ class Run:
         """The checkpoint on the disk or in memory, or the start."""
         if source is None:
             return Saved("", 0, np.zeros(self.size, np.float32), Ledger())
-        of, path = (self.disk.saved, source) if isinstance(source, Path) else (self.deposited, source[0].content.path)
+        of, path = (self.disk.saved, source) if isinstance(source, Path) else (self.deposited, source[0].note.path)
         return next(saved for saved in of if saved.path == str(path))
 
     def new_lineage(self, source: Any) -> None:

@@ -19,10 +19,12 @@ import numpy as np
 from simulation.clock import Fiber
 from simulation.disk import Saved
 from simulation.rules import Counting, Lineage
-from singa_dask.cluster.deposits import Deposit, Depositor
+from singa_dask.cluster.deposits import Depositor
 from singa_dask.cluster.group import REGROUP
-from singa_dask.cluster.held import CHECKPOINT, NannyHolder
+from singa_dask.cluster.held import NannyHolder
 from singa_dask.errors import ClusterError, CommTimeout
+from singa_dask.memory import owner as owners
+from singa_dask.memory.owner import CHECKPOINT, WORKERS, Owner, Version
 from singa_dask.memory.region import VALUES, Regions
 from singa_dask.ops import Ops
 from singa_dask.server import ActorLink, Address, Keeper, Link, LocalLink, Server, Slice, Stub
@@ -33,7 +35,7 @@ from singa_dask.server.messages import Fresh, Reply, Request, Update
 from singa_dask.training.dask_task import BACK, SERVERS_S
 from singa_dask.training.memory_checkpoints import MemoryCheckpoints, _memory_file
 from singa_dask.training.placement import server_plan
-from singa_dask.training.shadows import LATEST, LeftBehind, RankAddress, RankShadow
+from singa_dask.training.shadows import LATEST, LeftBehind, RankShadow
 from singa_dask.training.worker import STOP_S
 
 if TYPE_CHECKING:
@@ -162,8 +164,8 @@ class Training:
         """Links to a server in the worker's process, as Replica makes them."""
         run, process, key = self.run_, rank.process, f"rank {rank.task.rank} of {rank.task.plan.group}"
         self.cluster.here = process
-        owner = self.meeting.topic, f"worker group {self.plan.number}", self.plan.generation
-        holder = NannyHolder.of(process, *owner, orphan_s=ORPHAN_S)
+        owner = Owner(WORKERS, self.plan.number, rank.task.rank, self.meeting.size)
+        holder = NannyHolder.of(process, owner, self._version, ORPHAN_S)
         of_slices = [layout_of((s.index, SLICE), s.start, s.stop, (), np.float32) for s in slices]
         regions = None if holder is None else Regions.create(of_slices)
         if holder is not None and regions is not None:
@@ -176,6 +178,10 @@ class Training:
         return {s.server: _Watched(LocalLink(server), self.lineage, lambda: key, self.cut.slices) for s in slices}
 
     @property
+    def _version(self) -> Version:
+        return Version(self.meeting.topic, self.plan.generation)
+
+    @property
     def _places(self) -> list[tuple[str, str]]:
         return [(rank.process.host, rank.process.nanny) for rank in self.meeting.ranks]
 
@@ -183,11 +189,11 @@ class Training:
     def _shadows(self) -> list[RankShadow]:
         return [rank.shadow for rank in self.meeting.ranks if rank.shadow is not None]
 
-    def _recover(self, addresses: Sequence[RankAddress]) -> bool:
+    def _recover(self, lost: Sequence[owners.Saved]) -> bool:
         """Take what lost ranks have left in memory: training/group_state.py."""
-        opened = [self._open(address) for address in addresses]
+        opened = [self._open(saved) for saved in lost]
         found = [left for left in opened if left is not None and left.step is not None]
-        if not found or len(found) < len(addresses):
+        if not found or len(found) < len(lost):
             return False
         step = min(left.step for left in found if left.step is not None)
         images = [(of, left.slices[of.key].at(step)) for left in found for of in left.layouts]
@@ -200,11 +206,11 @@ class Training:
         self.ledger, self.first = Ledger.joint(ledgers), step
         return True
 
-    def _open(self, address: RankAddress) -> LeftBehind | None:
+    def _open(self, saved: owners.Saved) -> LeftBehind | None:
         """What a lost rank has left, if a rank is on its machine."""
         for rank in self.meeting.ranks:
             self.cluster.here = rank.process
-            if (left := LeftBehind.open(address)) is not None:
+            if (left := LeftBehind.open(saved)) is not None:
                 return left
         return None
 
@@ -281,7 +287,7 @@ class Training:
                 ledgers.append(state.ledger)
         return values, Ledger.joint(ledgers)
 
-    def _load(self, source: Path | tuple[Deposit, ...]) -> Saved:
+    def _load(self, source: Path | tuple[owners.Saved, ...]) -> Saved:
         """A checkpoint, as the first rank reads it: GroupCheckpoints.load_source."""
         saved, parts = self.run_.saved(source), list[bytes]()
         for deposit in () if isinstance(source, Path) else source:
@@ -297,8 +303,8 @@ class Training:
         return saved
 
     def _depositor(self) -> Depositor:
-        process, owner = self.meeting.ranks[0].process, (self.meeting.topic, CHECKPOINT, self.plan.generation)
-        return Depositor(process, NannyHolder.of(process, *owner, orphan_s=ORPHAN_S), _has_room)
+        process = self.meeting.ranks[0].process
+        return Depositor(process, NannyHolder.of(process, Owner(CHECKPOINT), self._version, ORPHAN_S), _has_room)
 
     def _keep(self, step: int) -> None:
         """Keep a checkpoint in memory, beside the next steps: training/group_checkpoints.py."""

@@ -7,8 +7,9 @@ from copy import copy
 import numpy as np
 from support.servers import detached, ones, server_plan
 
+from singa_dask.memory.owner import SERVERS, Owner, Saved, Version
 from singa_dask.ops import Ops
-from singa_dask.server import KeptServer, Server, ServerShadow, partition
+from singa_dask.server import Server, ServerShadow, partition
 from singa_dask.server.kept import read_kept
 from singa_dask.server.messages import Delta, Origin, Update
 from singa_dask.server.protocol import LEFT, RIGHT
@@ -26,21 +27,21 @@ class Lost:
         self.options = {"groups": (0, 1, 2), **options}
         self.make(dict.fromkeys(self.sides, (1, 1)))
 
-    def make(self, accounts, left: KeptServer | None = None, **options) -> None:
+    def make(self, accounts, left: Saved | None = None, **options) -> None:
         self.generation += 1
         plan = server_plan(self.cut, accounts=accounts, **self.options | options)
         self.protocol = plan.protocol(Ops())
         kept = {} if left is None else read_kept(left)
         assert kept is not None
-        place = 0, 1, self.generation
-        self.shadow = ServerShadow.create(self.protocol, place, self.sides, accounts, lambda nbytes: True)
+        place = Owner(SERVERS), Version("run", self.generation)
+        self.shadow = ServerShadow.create(self.protocol, *place, self.sides, accounts, lambda nbytes: True)
         self.protocol.restore(kept)
         self.server = Server(self.protocol)
 
     def lose(self, **options) -> None:
         """It is lost, and comes back."""
         before = self.shadow
-        self.make(before.described.opened, before.described, **options)
+        self.make(before.saved.note, before.saved, **options)
 
     def ask(self, request):
         future = self.server.call(request)
@@ -53,7 +54,7 @@ class Replicated(Lost):
     def replicate(self) -> None:
         """A new replica that is whole."""
         self.server.replicate(self.shadow)
-        self.replica = Replica.create(self.shadow.described, lambda nbytes: True)
+        self.replica = Replica.create(self.shadow.saved, lambda nbytes: True)
         self.send()
 
     def send(self) -> None:
@@ -63,8 +64,8 @@ class Replicated(Lost):
 
     def successor(self) -> Replicated:
         """One that goes on from the replica, after the loss of the server and of its memory."""
-        memories, before, after = [of.address for of in self.replica.memories], self.shadow.described, copy(self)
-        after.make(before.opened, before.moved(memories, "another nanny"))
+        memories, before, after = [of.address for of in self.replica.memories], self.shadow.saved, copy(self)
+        after.make(before.note, before.moved(memories, "another nanny"))
         return after
 
 

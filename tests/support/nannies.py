@@ -25,10 +25,10 @@ class Nannies:
         self.there[address] = SimpleNamespace(address=address, handlers={})
         return address
 
-    def holder(self, own, run, group, generation=1, orphan_s=60.0):
+    def holder(self, own, owner, version, orphan_s=60.0):
         """Has this nanny hold memory of its worker."""
         worker = SimpleNamespace(rpc=self.rpc, nanny=own, loop=SimpleNamespace(asyncio_loop=self.loop))
-        return NannyHolder(worker, run, group, generation, orphan_s)
+        return NannyHolder(worker, owner, version, orphan_s)
 
     def rpc(self, address):
         """How a worker reaches a nanny."""

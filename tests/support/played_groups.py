@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.cluster import GroupFailed, RankFailure, WorkerInfo
-from singa_dask.cluster.deposits import Deposit
+from singa_dask.cluster.deposits import deposit_of
 from singa_dask.comm.shared_memory import MemoryAddress
 from singa_dask.errors import ClusterError
+from singa_dask.memory.owner import SERVERS, Owner, Saved, Version
 from singa_dask.memory.region import RegionsAddress
-from singa_dask.server import KeptServer
 from singa_dask.training.checkpoint import Found
 
 if TYPE_CHECKING:
     from support.supervised import Run
 
 
-def found(step: int, *deposits: Deposit) -> Found:
+def deposit(content: Any = None, nbytes: int = 8, holder: str = "") -> Saved:
+    """A checkpoint in the memory of a nanny."""
+    return replace(deposit_of(Version("run", 1, 1), content, nbytes), holder=holder)
+
+
+def found(step: int, *deposits: Saved) -> Found:
     """A checkpoint: on the disk, or in memory."""
     return Found(Path(f"step-{step}.h5"), step, {}, {}, (), deposits=deposits)
 
 
-def left_by(group: int, generation: int, *replicas: int) -> dict[str, tuple[KeptServer, ...]]:
+def left_by(group: int, generation: int, *replicas: int) -> dict[str, tuple[Saved, ...]]:
     """What the servers of a group have left, each in its own memory (0) or in this replica."""
     address = RegionsAddress(MemoryAddress(0, 0, 0, 0), ())
     size = len(replicas)
-    kept = (KeptServer(rank, size, generation, address, replica=of) for rank, of in enumerate(replicas))
-    return {f"server group {group}": tuple(kept)}
+    owners = (Owner(SERVERS, group, rank, size) for rank in range(size))
+    versions = (Version("run", generation, number) for number in replicas)
+    return {f"server group {group}": tuple(map(partial(Saved, regions=(address,)), owners, versions))}
 
 
 def failed(exception: Exception | None = None, **about: Any) -> GroupFailed:

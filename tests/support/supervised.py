@@ -347,7 +347,7 @@ class Run:
             raise ClusterError(f"server group {number} could not be made")
         made = Servers(self, number, generation, tuple(where), plans)
         if keeping[0].left is not None:
-            made.parameters = f"generation {keeping[0].left.generation}"
+            made.parameters = f"generation {keeping[0].left.version.generation}"
         return made
 
 

@@ -13,11 +13,11 @@ from support.servers import ones
 from singa_dask.cluster import deposits
 from singa_dask.cluster.deposits import Depositor
 from singa_dask.cluster.formation import NoAnswer
-from singa_dask.cluster.held import CHECKPOINT, let_go, memory_of
+from singa_dask.cluster.held import let_go, memory_of
 from singa_dask.cluster.replicas import NannyReplica
 from singa_dask.comm.shared_memory import Memory
+from singa_dask.memory.owner import CHECKPOINT, SERVERS, Owner, Saved, Version
 from singa_dask.memory.region import RegionsAddress
-from singa_dask.server import KeptServer
 from singa_dask.server.kept import read_kept
 from singa_dask.server.messages import Put
 from singa_dask.server.replicator import Kept
@@ -35,16 +35,21 @@ class Machines:
     def hold(self, run, generation=1, group=0, ranks=(0, 1), *, settled=True, also="", orphan_s=60.0):
         for rank in ranks:
             memory = Memory.create(64)
-            described = KeptServer(rank, 2, generation, RegionsAddress(memory.address, ()))
-            holder = self.nannies.holder(self.places[rank], run, f"server group {group}", generation, orphan_s)
-            assert holder.hold(described, only=settled, also=also)
+            owner, version = Owner(SERVERS, group, rank, 2), Version(run, generation)
+            holder = self.nannies.holder(self.places[rank], owner, version, orphan_s)
+            saved = Saved(owner, version, (RegionsAddress(memory.address, ()),))
+            assert holder.hold(saved, only=settled, also=also)
 
     def found(self, run=THIRD, *, earlier=True):
         left = self.nannies.found(run, *self.places, earlier=earlier)
-        return left.run, {name: [kept.generation for kept in group] for name, group in left.groups.items()}, left.torn
+        return (
+            left.run,
+            {name: [kept.version.generation for kept in group] for name, group in left.groups.items()},
+            left.torn,
+        )
 
     def held(self, place=0):
-        return sorted((owner.run, owner.generation) for owner in memory_of(self.places[place]))
+        return sorted((of.run, of.generation) for _, of in memory_of(self.places[place]))
 
 
 @pytest.fixture
@@ -126,9 +131,10 @@ def test_former_generations_stay_until_all_processes_of_the_group_have_theirs(ma
 
 def test_memory_that_is_gone_is_not_held(machines):
     memory = Memory.create(64)
-    described = KeptServer(0, 1, 1, RegionsAddress(memory.address, ()))
+    owner, version = Owner(SERVERS), Version(FIRST, 1)
+    saved = Saved(owner, version, (RegionsAddress(memory.address, ()),))
     del memory
-    assert not machines.nannies.holder(machines.places[0], FIRST, "server group 0").hold(described)
+    assert not machines.nannies.holder(machines.places[0], owner, version).hold(saved)
     assert machines.held() == []
 
 
@@ -143,8 +149,9 @@ class Target:
         for message in (Put(0, ones(0)), update(0, 0)):
             self.made.server.call(message).result(1)
         self.made.server.replicate(self.made.shadow)
-        self.holder = nannies.holder(near, REPLICATED, GROUP, generation, orphan_s)
-        self.replica = NannyReplica(self.holder, far, self.made.shadow.described, room)
+        saved = replace(self.made.shadow.saved, version=Version(REPLICATED, generation))
+        self.holder = nannies.holder(near, saved.owner, saved.version, orphan_s)
+        self.saved, self.replica = saved, NannyReplica(self.holder, far, saved, room)
 
     def open(self, number=1):
         return self.nannies.run(self.replica.open(number))
@@ -167,7 +174,8 @@ def test_a_replica_is_found_once_it_is_whole(nannies, far):
     assert nannies.found(REPLICATED).groups == {}
     assert target.write() is Kept.KEPT
     (kept,) = nannies.found(REPLICATED).groups[GROUP]
-    assert kept == replace(target.made.shadow.described, regions=kept.regions, holder=far, replica=1)
+    version = Version(REPLICATED, 1, 1)
+    assert kept == replace(target.saved, regions=kept.regions, holder=far, version=version)
     assert (read_kept(kept)[0].arrays[""] == -1).all()
     assert target.write() is Kept.SUPERSEDED
 
@@ -193,10 +201,10 @@ def test_the_last_replica_counts_and_memory_of_the_server_before_it(nannies):
         target.open(number)
         target.write()
     (kept,) = nannies.found(REPLICATED).groups[GROUP]
-    assert (kept.replica, kept.holder) == (2, places[1])
-    assert target.holder.hold(target.made.shadow.described)
+    assert (kept.version.number, kept.holder) == (2, places[1])
+    assert target.holder.hold(target.saved)
     (kept,) = nannies.found(REPLICATED).groups[GROUP]
-    assert (kept.replica, kept.holder) == (0, places[0])
+    assert (kept.version.number, kept.holder) == (0, places[0])
 
 
 def test_former_replicas_go_once_the_server_goes_on_with_the_last(nannies, far):
@@ -204,9 +212,9 @@ def test_former_replicas_go_once_the_server_goes_on_with_the_last(nannies, far):
         target = Target(nannies, far, generation=generation)
         target.open()
         target.write()
-    assert [owner.generation for owner in memory_of(far)] == [1, 2], "others of its group may not have one yet"
+    assert [of.generation for _, of in memory_of(far)] == [1, 2], "others of its group may not have one yet"
     target.write()
-    assert [owner.generation for owner in memory_of(far)] == [2]
+    assert [of.generation for _, of in memory_of(far)] == [2]
 
 
 def test_a_replica_whose_server_is_silent_is_let_go(nannies, far):
@@ -230,7 +238,7 @@ def depositor(nannies, monkeypatch, tmp_path):
 
     class OwnDepositor(Depositor):
         def __init__(self, generation=1, room=room):
-            holder = nannies.holder("near", START, CHECKPOINT, generation)
+            holder = nannies.holder("near", Owner(CHECKPOINT), Version(START, generation))
             super().__init__(holder.worker, holder, room)
 
         def keep(self, nanny, number, n=0):
@@ -250,7 +258,7 @@ def test_a_deposit_is_found_and_read_block_by_block_until_it_is_gone(depositor, 
     own = depositor()
     assert own.keep(far, 7)
     (deposit,) = nannies.found(START).deposits
-    assert (deposit.content, deposit.nbytes, deposit.holder) == ("step 7", 100, far)
+    assert (deposit.note, deposit.nbytes, deposit.holder) == ("step 7", 100, far)
     assert bytes_of(own, deposit) == DATA.tobytes()
     memory_of(far).clear()
     with pytest.raises(NoAnswer, match="let its deposit go"):
@@ -271,8 +279,8 @@ def test_a_later_one_replaces_it_once_it_is_whole(depositor, nannies, monkeypatc
     monkeypatch.setattr(deposits, "write_at", breaks)
     with pytest.raises(OSError, match="the connection broke"):
         own.keep(far, 9, 1)
-    assert nannies.found(START).deposits[0].content == "step 7"
-    assert own.keep(far, 11, 2) and [owner.replica for owner in memory_of(far)] == [11]
+    assert nannies.found(START).deposits[0].note == "step 7"
+    assert own.keep(far, 11, 2) and [of.number for _, of in memory_of(far)] == [11]
     assert bytes_of(own, nannies.found(START).deposits[0]) == (DATA + 2).tobytes()
 
 
@@ -285,8 +293,8 @@ def test_the_last_generation_counts_and_then_the_last_number(depositor, nannies)
     places = [nannies.start() for _ in range(3)]
     for place, generation, number in zip(places, (1, 2, 2), (30, 10, 20), strict=True):
         assert depositor(generation).keep(place, number)
-    assert [deposit.content for deposit in nannies.found(START).deposits] == ["step 20"]
-    assert [deposit.content for deposit in nannies.found(START, places[0]).deposits] == ["step 30"]
+    assert [deposit.note for deposit in nannies.found(START).deposits] == ["step 20"]
+    assert [deposit.note for deposit in nannies.found(START, places[0]).deposits] == ["step 30"]
 
 
 def test_what_an_earlier_start_has_left_counts_for_a_run_that_resumes(depositor, nannies, far):

@@ -105,7 +105,7 @@ def test_a_successor_can_go_back_a_step():
 
 def test_there_is_no_replica_without_room():
     server = Replicated()
-    assert Replica.create(server.shadow.described, lambda nbytes: False) is None
+    assert Replica.create(server.shadow.saved, lambda nbytes: False) is None
 
 
 def test_a_message_to_a_neighbour_waits_for_the_replica():

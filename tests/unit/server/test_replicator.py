@@ -30,7 +30,7 @@ class Place:
         self.whole, self.number, self.messages = False, 0, []
 
     async def open(self, number: int) -> bool:
-        self.number, self.replica = number, Replica.create(self.server.shadow.described, lambda nbytes: True)
+        self.number, self.replica = number, Replica.create(self.server.shadow.saved, lambda nbytes: True)
         await self.held.wait()
         return self.room
 

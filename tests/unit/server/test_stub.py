@@ -11,6 +11,7 @@ import pytest
 from support.servers import contained, ones, server_plan
 
 from singa_dask.errors import ClusterError, CommTimeout
+from singa_dask.memory.owner import SERVERS, Owner, Version
 from singa_dask.ops import Ops
 from singa_dask.server import LocalLink, Partition, Server, ServerShadow, ServerTraffic, Stub, partition
 from singa_dask.server import stub as stub_module
@@ -405,7 +406,7 @@ def test_a_group_begins_with_the_step_that_all_slices_have(kept):
     cut = partition(64, 1, 2, beside=False)
     made = servers(cut, 2)
     shadows = [
-        ServerShadow.create(server.protocol, (0, 1, 1), (), {}, lambda nbytes: True)
+        ServerShadow.create(server.protocol, Owner(SERVERS), Version("run", 1), (), {}, lambda nbytes: True)
         for server in (made.values() if kept else ())
     ]
     assert None not in shadows

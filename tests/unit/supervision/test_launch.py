@@ -5,10 +5,9 @@ from types import SimpleNamespace
 from unittest.mock import Mock, call
 
 import pytest
-from support.played_groups import failed, found, left_by
+from support.played_groups import deposit, failed, found, left_by
 from support.supervised import HOGWILD, Run
 
-from singa_dask.cluster.deposits import Deposit
 from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.held import Left
 from singa_dask.errors import ClusterError, DataError
@@ -139,9 +138,9 @@ def test_a_checkpoint_in_memory_must_be_of_the_same_net_updater_and_data(run, th
     made.shapes, made.updater_state, made.data = {"w": (2,)}, ("velocity",), {"train/data": "a"}
     made.job.train_steps = 10
     of = {"shapes": made.shapes, "updater_state": made.updater_state, "data": made.data} | there
-    deposit = Deposit(replace(found(7), **of), 8)
-    held = run.launcher.checkpoint_in(Left(deposits=(deposit, deposit)))
-    assert held == (replace(deposit.content, deposits=(deposit, deposit)) if fits else None)
+    kept = deposit(replace(found(7), **of), 8)
+    held = run.launcher.checkpoint_in(Left(deposits=(kept, kept)))
+    assert held == (replace(kept.note, deposits=(kept, kept)) if fits else None)
     assert run.launcher.checkpoint_in(Left()) is None
 
 

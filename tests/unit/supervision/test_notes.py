@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from support.played_groups import found, left_by
+from support.played_groups import deposit, found, left_by
 from support.supervised import ALLREDUCE, DOWNPOUR, HOGWILD, SANDBLASTER, Run
 
-from singa_dask.cluster.deposits import Deposit
 from singa_dask.errors import ClusterError, ConfigError, Problem
 from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
@@ -30,7 +29,7 @@ NOTES = {
     ),
     " 70 in memory.": (
         ALLREDUCE | ONE,
-        ["begin", {"found": found(70, Deposit("its contents", 8))}, ("lose", 0), "settle"],
+        ["begin", {"found": found(70, deposit("its contents"))}, ("lose", 0), "settle"],
     ),
     ", from the state that its processes have left in memory.": (
         ALLREDUCE | ONE,
@@ -86,7 +85,7 @@ NOTES = {
     ),
     "the run goes on from step 70, which is in memory": (
         ALLREDUCE | {"starts": 1, "steps": {0: 40}},
-        [{"found": found(70, Deposit("its contents", 8))}, "begin"],
+        [{"found": found(70, deposit("its contents"))}, "begin"],
     ),
     "server group 0: back from memory, with everything acknowledged under the lost driver": (
         AGAIN,

@@ -12,12 +12,13 @@ import pytest
 from singa_dask.cluster import departure, leases
 from singa_dask.cluster.formation import NoAnswer, WorkersInUse
 from singa_dask.errors import ClusterError
+from singa_dask.memory.owner import SERVERS, Owner, Version
 from singa_dask.server import Address, Server, ServerActor
 from singa_dask.server.messages import Origin
 from singa_dask.supervision import servers as serving
 from singa_dask.supervision.servers import Keeping, RunServer, make_servers
 
-KEEPING = [Keeping("run", 0, (rank, 2, 1)) for rank in range(2)]
+KEEPING = [Keeping(Owner(SERVERS, 0, rank, 2), Version("run", 1)) for rank in range(2)]
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def test_no_server_is_made_on_a_worker_that_another_run_has(monkeypatch):
     monkeypatch.setattr("distributed.get_worker", lambda: worker)
     monkeypatch.setattr(ServerActor, "__init__", lambda self, plan: setattr(self, "server", Server(None)))
     own, other = (Plan(leases.server_key("0", run)) for run in ("its run", "another run"))
-    its, others = (Keeping(run, 0, (0, 1, 1)) for run in ("its run", "another run"))
+    its, others = (Keeping(Owner(SERVERS), Version(run, 1)) for run in ("its run", "another run"))
     try:
         assert leases.reserve("w", "group-of-it", 60.0, "its run") == ""
         RunServer(own, its)

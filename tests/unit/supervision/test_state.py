@@ -2,17 +2,16 @@
 test_notes.py has what is said about it."""
 
 import pytest
-from support.played_groups import failed, found
+from support.played_groups import deposit, failed, found
 from support.supervised import ALLREDUCE, DOWNPOUR, HOGWILD, HYBRID, Case, Run, becomes
 
-from singa_dask.cluster.deposits import Deposit
 from singa_dask.errors import ClusterError, DataError, DriverUnreachable
 from singa_dask.job import ClusterTopology
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.members import GroupLost, Members
 from singa_dask.training.worker import GroupPlan
 
-DEPOSIT = Deposit("its contents", 8)
+DEPOSIT = deposit("its contents")
 ONE, TWO, THREE = ({"spare": spare} for spare in (1, 2, 3))
 
 LOSSES: dict[str, Case] = {

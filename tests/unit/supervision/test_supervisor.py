@@ -8,11 +8,10 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from support.played_groups import failed, found
+from support.played_groups import deposit, failed, found
 from support.supervised import DOWNPOUR, Run
 
 from singa_dask.cluster import remote
-from singa_dask.cluster.deposits import Deposit
 from singa_dask.cluster.held import Left
 from singa_dask.cluster.rank import Looks
 from singa_dask.errors import ClusterError, DataError
@@ -310,7 +309,7 @@ def test_a_stop_ends_ranks_that_make_no_step(still, world):
 )
 def test_the_newest_checkpoint_is_on_the_disk_or_in_memory(made, world, disk, memory, newest):
     made.newest = lambda: disk and found(disk)
-    world.launcher.checkpoint_in = lambda left: memory and found(memory, Deposit(None, 0))
+    world.launcher.checkpoint_in = lambda left: memory and found(memory, deposit())
     chosen = made._survey(ev.Survey(1, checkpoint=True)).found
     assert newest == (chosen and (-chosen.step if chosen.deposits else chosen.step))
     assert made._survey(ev.Survey(1)).found is None

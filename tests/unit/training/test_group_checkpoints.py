@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.played_groups import deposit as deposit_at
 from support.trained import assert_alike, saved_at, train_group, write_points
 
-from singa_dask.cluster.deposits import Deposit
 from singa_dask.errors import CheckpointError, ClusterError
 from singa_dask.job import Job
 from singa_dask.training import checkpoint as checkpoints
@@ -49,7 +49,7 @@ class Nannies:
         return True
 
     def read(self, deposit, out):
-        data = next(data for nanny, content, data in self.all if (nanny, content) == (deposit.holder, deposit.content))
+        data = next(data for nanny, content, data in self.all if (nanny, content) == (deposit.holder, deposit.note))
         out(data[:1000])
         out(data[1000:])
 
@@ -78,7 +78,7 @@ def test_a_group_goes_on_from_memory_as_if_nothing_had_happened(prepared, tmp_pa
     assert steps == sorted(set(steps)) and 0 < steps[0] < 12 and said == []
     assert steps == [content.step for nanny, content, _ in nannies.all if nanny == "n2"]
     for nanny, content, data in nannies.all[:2]:
-        deposit = Deposit(content, len(data), holder=nanny)
+        deposit = deposit_at(content, len(data), nanny)
         again, _ = run(prepared(), tmp_path / nanny, nannies, (), resume=(deposit,))
         assert_alike(again, whole)
         assert replace(content, deposits=(deposit,)).source == (deposit,)
@@ -253,7 +253,7 @@ def test_the_next_copy_is_read_where_one_is_gone_or_damaged_and_then_the_disk(tm
     some = Some(checkpoints.save(Checkpoint(7, 0, "", {"w": np.ones(5)}), tmp_path / "c.h5"))
     if disk:
         checkpoints.save(Checkpoint(5, 0, "", {"w": np.ones(5)}), checkpoints.path_of(tmp_path, 5))
-    found = [Deposit(None, 7, holder=holder) for holder in holders]
+    found = [deposit_at(holder=holder) for holder in holders]
     with pytest.raises(ClusterError, match="the checkpoint in memory is gone") if step is None else nullcontext():
         assert load_source(found, some, tmp_path).step == step
     assert some.asked == asked
@@ -262,7 +262,7 @@ def test_the_next_copy_is_read_where_one_is_gone_or_damaged_and_then_the_disk(tm
 def test_a_checkpoint_that_is_lost_is_named(tmp_path):
     with pytest.raises(ClusterError, match="is gone"):
         load_source(
-            [Deposit(None, 7, holder="gone")], Some(checkpoints.save(Checkpoint(1, 0, "", {}), tmp_path / "c")), None
+            [deposit_at(holder="gone")], Some(checkpoints.save(Checkpoint(1, 0, "", {}), tmp_path / "c")), None
         )
     with pytest.raises(CheckpointError, match="not found"):
         load_source(tmp_path / "lost.h5", None, tmp_path)

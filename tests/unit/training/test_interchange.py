@@ -27,6 +27,7 @@ from singa_dask.exchange import portions
 from singa_dask.job import ClusterTopology
 from singa_dask.layers import init
 from singa_dask.layers.partition import Form
+from singa_dask.memory.owner import WORKERS, Owner, Version
 from singa_dask.net.flat import GroupLayout
 from singa_dask.ops import get_ops
 from singa_dask.server import LocalLink, Server
@@ -197,11 +198,12 @@ UNSPLIT = [name for name, (_, dims) in PLANS.items() if dims == "000"]
 def with_shadow(job, comm, held=None):
     """A replica whose rank's shadow is in `held`, by rank."""
 
-    def hold(address, *, only=False, also=""):
-        held[comm.rank] = address
+    def hold(saved, *, only=False, also=""):
+        held[comm.rank] = saved
         return True
 
-    holder = SimpleNamespace(place=("machine", f"nanny {comm.rank}"), hold=hold)
+    own = {"owner": Owner(WORKERS, 0, comm.rank, comm.size), "version": Version("run", 1)}
+    holder = SimpleNamespace(place=("machine", f"nanny {comm.rank}"), hold=hold, **own)
     return formed(job, comm, holder=holder)
 
 
@@ -283,7 +285,7 @@ def test_ranks_that_were_lost_in_the_midst_of_a_step_go_back_to_its_start(late):
 
 def test_a_rank_without_slices_leaves_nothing_and_lacks_nothing():
     replicas, left = left_by(job_of("rows", servers=1), "rows")
-    assert left[0].slices.layouts and not left[1].slices.layouts
+    assert left[0].regions[0].layouts and not left[1].regions[0].layouts
     assert_alike(ended("rows", left, servers=1), saved_after("rows", STEPS), **CLOSE)
     assert replicas
 

@@ -15,13 +15,14 @@ from support.trained import assert_alike, saved_at, train_group, write_points
 from singa_dask.comm.threads import run_threads
 from singa_dask.errors import ClusterError, DataError, SingaError, TrainingError
 from singa_dask.job import Job
+from singa_dask.memory.owner import WORKERS, Owner, Saved, Version
 from singa_dask.memory.region import ImageLayout, Pace, Regions
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import worker
 from singa_dask.training.group_state import GroupState
 from singa_dask.training.prepare import prepare
 from singa_dask.training.replica import Replica
-from singa_dask.training.shadows import LeftBehind, RankAddress
+from singa_dask.training.shadows import LeftBehind
 from singa_dask.training.worker import RankServices, WorkerPlan, train_rank
 
 JOB = """
@@ -70,7 +71,7 @@ def test_a_group_leaves_to_grow_after_a_step_that_is_in_memory(prepared, tmp_pat
 
 def test_memory_that_cannot_be_read_is_named(prepared, tmp_path):
     of_another_net = Regions.create([ImageLayout((0, ""), 0, 8)])
-    left = (RankAddress(7, 0, 1, of_another_net.address, every_step=False, moving=None),)
+    left = (Saved(Owner(WORKERS), Version("run", 1), (of_another_net.address,), model=7, note=False),)
     _, events = run(prepared("train_steps=1"), tmp_path / "run", left=left)
     (said,) = [event for event in events if event["kind"] == "unsaved"]
     assert said["step"] == 0 and "the memory of lost ranks is on another machine" in said["text"]
@@ -259,12 +260,13 @@ def test_copies_of_the_state_take_a_small_share_of_the_time(prepared, tmp_path, 
     monkeypatch.setattr(worker, "COPIES_SHARE", share)
     job, left = prepared("train_steps=40", "test_freq=0", "checkpoint_freq=0"), {}
 
-    def hold(address, *, only=False, also=""):
-        left[address.rank] = LeftBehind.open(address)  # keeps it
+    def hold(saved, *, only=False, also=""):
+        left[saved.owner.rank] = LeftBehind.open(saved)  # keeps it
         return True
 
     def rank(comm, pool):
-        holder = SimpleNamespace(place=("machine", f"nanny {comm.rank}"), hold=hold)
+        own = {"owner": Owner(WORKERS, 0, comm.rank, comm.size), "version": Version("run", 1)}
+        holder = SimpleNamespace(place=("machine", f"nanny {comm.rank}"), hold=hold, **own)
         plan = WorkerPlan(job.job.SerializeToString(), tmp_path / "checkpoint", job.data)
         return train_rank(comm, plan, RankServices(pool.submit, holder=holder))
 

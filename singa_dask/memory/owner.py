@@ -1,0 +1,72 @@
+"""Whose saved state is, how recent it is, and where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from singa_dask.comm.shared_memory import MemoryAddress
+from singa_dask.memory.region import RegionsAddress
+
+WORKERS, SERVERS, CHECKPOINT = "worker group", "server group", "checkpoint"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Process `rank` of `size` of a group. kind: WORKERS or SERVERS, or CHECKPOINT for that of the whole run."""
+
+    kind: str
+    group: int = 0
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def name(self) -> str:
+        """Of the group, as the driver calls it."""
+        return f"{self.kind} {self.group}"
+
+
+@dataclass(frozen=True)
+class Version:
+    """How recent saved state is.
+
+    run: the key of a start of the run. generation: of the group, growing from one start to the next. number: 0 for
+    what the process itself writes; else of what it has others write: of a replica, or the step of a checkpoint.
+    """
+
+    run: str
+    generation: int
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Saved state, as a successor of its owner finds it.
+
+    regions: where it is; without layouts, the memory has plain bytes. model: identifies what is trained, on what, and
+    how it is cut. note: what a successor must know besides, by the kind of the owner. holder: the nanny that holds the
+    memory, once the owner is lost.
+    """
+
+    owner: Owner
+    version: Version
+    regions: tuple[RegionsAddress, ...]
+    model: int = 0
+    note: Any = None
+    holder: str = ""
+
+    @property
+    def memories(self) -> tuple[MemoryAddress, ...]:
+        """All memory that it takes."""
+        return tuple(each.memory for each in self.regions)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all memory."""
+        return sum(memory.nbytes for memory in self.memories)
+
+    def moved(self, memories: Sequence[MemoryAddress], holder: str) -> Saved:
+        """The same, held by another process."""
+        moved = zip(self.regions, memories, strict=True)
+        return replace(self, regions=tuple(replace(of, memory=memory) for of, memory in moved), holder=holder)
