@@ -10,8 +10,8 @@ import logging
 import os
 import pickle
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -19,10 +19,10 @@ import psutil  # type: ignore[import-untyped]
 
 from singa_dask.cluster.bootstrap import this_node
 from singa_dask.cluster.formation import NoAnswer
-from singa_dask.cluster.leases import same_run
 from singa_dask.cluster.remote import ask_nannies
 from singa_dask.comm.shared_memory import Memory, MemoryAddress
-from singa_dask.memory.owner import CHECKPOINT, Owner, Saved, Version
+from singa_dask.memory.newest import Listed, Newest, newest
+from singa_dask.memory.owner import CHECKPOINT, Owner, Saved, Version, same_run
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +63,8 @@ class HeldMemory:
     heard: bool = True
 
 
-# Whose it is, how recent it is, the pickled Saved, its memory, and how far it is.
-Listed: TypeAlias = tuple[Owner, Version, bytes, list[MemoryAddress], Progress]
+# A pickled Saved, its memory, and how far it is.
+_Listed: TypeAlias = tuple[bytes, list[MemoryAddress], Progress]
 Place: TypeAlias = tuple[Owner, Version]
 
 _held: defaultdict[str, dict[Place, HeldMemory]] = defaultdict(dict)  # by nanny
@@ -130,78 +130,26 @@ def _run_on_nanny(worker: Any, nanny: str, function: Callable[..., Any], args: b
 
 
 @dataclass(frozen=True)
-class Left:
-    """What processes of one start of a run have left in memory.
+class Left(Newest):
+    """What processes of a run have left in memory. nannies: those that answer; silent: those that do not answer in
+    time, and may hold more."""
 
-    run: the key of the start, "" if there is nothing. groups: by the group's name, in the order of the processes;
-    torn: the groups of which something is missing. deposits: with the newest checkpoint, each of another nanny.
-    nannies: those that answer; silent: those that do not answer in time, and may hold more.
-    """
-
-    run: str = ""
-    groups: dict[str, tuple[Saved, ...]] = field(default_factory=dict)
-    torn: tuple[str, ...] = ()
-    deposits: tuple[Saved, ...] = ()
     nannies: frozenset[str] = frozenset()
     silent: frozenset[str] = frozenset()
 
 
 def left_behind(client: Any, nannies: Iterable[str], run: str, *, earlier: bool = False) -> Left:
-    """What the last complete generation of each group of the run has left. Where what a process itself has written is
-    gone, its last replica counts.
-
-    earlier: whether earlier starts of the run count too. All groups go on from the same start: the last one of which
-    a group has taken over from former ones, or of which all groups are complete.
-    """
+    """The newest of what these nannies hold. earlier: as for `newest`."""
     answers = ask_nannies(client, _list_held, dict.fromkeys(nannies, (run,)), _ANSWER_S)
     there = frozenset(nanny for nanny, answer in answers.items() if not isinstance(answer, Exception))
     silent = frozenset(nanny for nanny, answer in answers.items() if isinstance(answer, TimeoutError))
-    starts: defaultdict[str, _Start] = defaultdict(_Start)
-    deposits: defaultdict[tuple[int, int], list[Saved]] = defaultdict(list)
-    for nanny in sorted(there):
-        for owner, version, described, memories, progress in cast("Sequence[Listed]", answers[nanny]):
-            if version.run == run or earlier:
-                # Pickled by a process of this run.
-                saved = pickle.loads(described).moved(memories, nanny)
-                if owner.kind == CHECKPOINT:
-                    deposits[version.generation, version.number].append(saved)
-                else:
-                    starts[version.run].add(saved, settled=progress is Progress.SUCCEEDED)
-    newest = tuple(deposits[max(deposits)]) if deposits else ()
-    names = {name for start in starts.values() for name, _ in start.found}
-    for key, start in sorted(starts.items(), key=lambda item: (item[0] == run, item[1].generation), reverse=True):
-        groups = dict(start.complete())
-        if start.settled or groups.keys() == names:
-            torn = tuple(sorted({name for name, _ in start.found} - groups.keys()))
-            return Left(key, groups, torn, newest, there, silent)
-    return Left(deposits=newest, nannies=there, silent=silent)
-
-
-class _Start:
-    """What the processes of one start have left, by group, generation and rank. generation: the last of any group."""
-
-    def __init__(self) -> None:
-        self.found: defaultdict[tuple[str, int], dict[int, Saved]] = defaultdict(dict)
-        self.settled, self.generation = False, 0
-
-    def add(self, saved: Saved, *, settled: bool) -> None:
-        owner, version = saved.owner, saved.version
-        known = self.found[owner.name, version.generation]
-        if owner.rank not in known or _nearer(version, known[owner.rank].version):
-            known[owner.rank] = saved
-        self.settled, self.generation = self.settled or settled, max(self.generation, version.generation)
-
-    def complete(self) -> Iterator[tuple[str, tuple[Saved, ...]]]:
-        """The complete generations, the last one of each group last."""
-        for (group, _), members in sorted(self.found.items(), key=lambda item: item[0][1]):
-            size = next(iter(members.values())).owner.size
-            if len(members) == size:
-                yield group, tuple(members[rank] for rank in range(size))
-
-
-def _nearer(one: Version, other: Version) -> bool:
-    """Whether memory is more recent than other memory of the same process."""
-    return (one.number == 0, one.number) > (other.number == 0, other.number)
+    listed = [
+        # Pickled by a process of this run.
+        Listed(pickle.loads(described).moved(memories, nanny), progress is Progress.SUCCEEDED)
+        for nanny in sorted(there)
+        for described, memories, progress in cast("Sequence[_Listed]", answers[nanny])
+    ]
+    return Left(**vars(newest(listed, run, earlier=earlier)), nannies=there, silent=silent)
 
 
 def let_go(
@@ -256,11 +204,11 @@ def _forget(nanny: str, place: Place, orphan_s: float) -> None:
             asyncio.get_running_loop().call_later(orphan_s, _forget, nanny, place, orphan_s)
 
 
-def _list_held(run: str, dask_worker: Any) -> list[Listed]:
+def _list_held(run: str, dask_worker: Any) -> list[_Listed]:
     """What this nanny holds of all starts of a run."""
     return [
-        (owner, version, held.described, [memory.address for memory in held.memories], held.progress)
-        for (owner, version), held in _held[dask_worker.address].items()
+        (held.described, [memory.address for memory in held.memories], held.progress)
+        for (_, version), held in _held[dask_worker.address].items()
         if same_run(version.run, run) and held.progress
     ]
 

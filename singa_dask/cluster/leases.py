@@ -39,15 +39,6 @@ def run_key(job: str, workspace: str, run: str = "") -> str:
     return f"{job}{workspace}#{run}.{uuid.uuid4().hex[:12]}"
 
 
-def same_run(one: str, other: str) -> bool:
-    """Whether two keys are of starts of one run.
-
-    >>> same_run("digits/runs/digits#5e6f.1a2b", "digits/runs/digits#5e6f.3c4d")
-    True
-    """
-    return one.rpartition(".")[0] == other.rpartition(".")[0]
-
-
 def parts_of_run(key: str) -> tuple[str, str]:
     """The job and the workspace that a run key names; empty where it is none.
 

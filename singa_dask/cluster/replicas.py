@@ -16,9 +16,8 @@ from functools import partial
 from typing import Any
 
 from singa_dask.cluster.held import HeldMemory, NannyHolder, Place, Progress, Written, memory_of
-from singa_dask.cluster.leases import same_run
 from singa_dask.cluster.remote import check_listening
-from singa_dask.memory.owner import CHECKPOINT, Owner, Saved
+from singa_dask.memory.owner import CHECKPOINT, Owner, Saved, same_run
 from singa_dask.server.replica import Piece, Replica
 from singa_dask.server.replicator import OPEN_S, Kept
 

@@ -70,3 +70,12 @@ class Saved:
         """The same, held by another process."""
         moved = zip(self.regions, memories, strict=True)
         return replace(self, regions=tuple(replace(of, memory=memory) for of, memory in moved), holder=holder)
+
+
+def same_run(one: str, other: str) -> bool:
+    """Whether two keys are of starts of one run.
+
+    >>> same_run("digits/runs/digits#5e6f.1a2b", "digits/runs/digits#5e6f.3c4d")
+    True
+    """
+    return one.rpartition(".")[0] == other.rpartition(".")[0]

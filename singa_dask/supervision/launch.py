@@ -120,16 +120,16 @@ class GroupLauncher:
 
     def checkpoint_in(self, left: Left) -> Found | None:
         """The checkpoint that nannies keep in memory, if it fits this run."""
-        if not left.deposits:
+        if not left.checkpoint:
             return None
-        found, made = left.deposits[0].note, self.prepared
+        found, made = left.checkpoint[0].note, self.prepared
         fits = (
             found.step <= made.job.train_steps
             and found.shapes == made.shapes
             and set(found.updater_state) == set(made.updater_state)
             and training_data(found.data) == training_data(made.data)
         )
-        return replace(found, deposits=left.deposits) if fits else None
+        return replace(found, deposits=left.checkpoint) if fits else None
 
     def _ledgers(self, servers: Mapping[str, tuple[Saved, ...]]) -> dict[str, Ledger]:
         """Of each group of which all memory can be read."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from singa_dask.errors import ClusterError
 from singa_dask.job import ClusterTopology
+from singa_dask.memory.newest import complete
 from singa_dask.supervision.events import ServerGroupRequest, WorkerGroupRequest
 from singa_dask.training.worker import GroupPlan
 
@@ -158,10 +159,7 @@ class ServerGroup(Member):
 
     def counts(self, left: Sequence[Saved], since: int) -> bool:
         """Whether it was left by a generation not before `since`, in memory or replicas that are not outdated."""
-        return bool(left) and all(
-            of.generation >= since and (of.number == 0 or of.number > self.outdated.get((of.generation, rank), 0))
-            for rank, of in enumerate(saved.version for saved in left)
-        )
+        return bool(complete(left, since=since, outdated=self.outdated))
 
     def spread(self, free: list[str], together: int) -> list[str]:
         """Put guests into free processes, so many together, and take these off the list; returns them."""

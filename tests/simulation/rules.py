@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from singa_dask.cluster import held, leases
+from singa_dask.cluster import held
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.errors import ClusterError
-from singa_dask.memory.owner import CHECKPOINT
+from singa_dask.memory.owner import CHECKPOINT, same_run
 from singa_dask.server import Server, Slice
 from singa_dask.server.ledger import Ledger, pairs
 from singa_dask.server.messages import Fresh, Update
@@ -358,7 +358,7 @@ class Rules:
         launcher, kept = self.run.supervisor.launcher, dict[str, tuple[int, int]]()
         for nanny in self.state.processes.nannies:
             for (owner, of), memory in held._held[nanny].items():
-                ours = of.run == launcher.topic or (launcher.resumes and leases.same_run(of.run, launcher.topic))
+                ours = of.run == launcher.topic or (launcher.resumes and same_run(of.run, launcher.topic))
                 if owner.kind == CHECKPOINT and ours and memory.progress:
                     kept[nanny] = max(kept.get(nanny, (0, 0)), (of.generation, of.number))
         newest = max(kept.values(), default=(0, 0))

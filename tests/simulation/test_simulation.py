@@ -14,7 +14,8 @@ import pytest
 from simulation.batch import failed, seed_of_tree
 from simulation.faults import KNOWN, TOPOLOGIES, Fault, Scenario, scenario
 from simulation.shrink import broken, play, shrunk
-from singa_dask.cluster import held, replicas
+from singa_dask.cluster import replicas
+from singa_dask.memory import newest
 from singa_dask.memory.region import Region
 from singa_dask.server import Keeper, Partition, Stub
 from singa_dask.server.messages import State
@@ -162,9 +163,9 @@ def what_a_lost_driver_has_left_is_not_looked_for(patch):
 
 
 def memory_of_any_start_counts(patch):
-    """Each server group goes on from the oldest memory that is complete."""
-    order = property(lambda self: -self._generation, lambda self, value: setattr(self, "_generation", value))
-    patch.setattr(held._Start, "generation", order, raising=False)
+    """Each group goes on from the oldest memory that is complete."""
+    oldest_first = lambda of, *, key=None, reverse=False: sorted(of, key=key)  # noqa: E731
+    patch.setattr(newest, "sorted", oldest_first, raising=False)
     patch.setattr(GroupLauncher, "let_go", lambda self, nannies, **options: None)
 
 
@@ -191,8 +192,8 @@ def servers_do_not_wait_until_their_driver_knows_of_a_lost_replica(patch):
 
 
 def the_oldest_checkpoint_in_memory_counts(patch):
-    choose = lambda of, *more: min(of) if isinstance(of, dict) else max(of, *more)  # noqa: E731
-    patch.setattr(held, "max", choose, raising=False)
+    choose = lambda of, **options: (min if isinstance(of, map) else max)(of, **options)  # noqa: E731
+    patch.setattr(newest, "max", choose, raising=False)
     patch.setattr(replicas, "_let_go_former", lambda nanny, owner: None)
 
 

@@ -257,7 +257,7 @@ def bytes_of(depositor, deposit):
 def test_a_deposit_is_found_and_read_block_by_block_until_it_is_gone(depositor, nannies, far):
     own = depositor()
     assert own.keep(far, 7)
-    (deposit,) = nannies.found(START).deposits
+    (deposit,) = nannies.found(START).checkpoint
     assert (deposit.note, deposit.nbytes, deposit.holder) == ("step 7", 100, far)
     assert bytes_of(own, deposit) == DATA.tobytes()
     memory_of(far).clear()
@@ -279,9 +279,9 @@ def test_a_later_one_replaces_it_once_it_is_whole(depositor, nannies, monkeypatc
     monkeypatch.setattr(deposits, "write_at", breaks)
     with pytest.raises(OSError, match="the connection broke"):
         own.keep(far, 9, 1)
-    assert nannies.found(START).deposits[0].note == "step 7"
+    assert nannies.found(START).checkpoint[0].note == "step 7"
     assert own.keep(far, 11, 2) and [of.number for _, of in memory_of(far)] == [11]
-    assert bytes_of(own, nannies.found(START).deposits[0]) == (DATA + 2).tobytes()
+    assert bytes_of(own, nannies.found(START).checkpoint[0]) == (DATA + 2).tobytes()
 
 
 @pytest.mark.parametrize("room", [no_room, broken_room])
@@ -293,11 +293,11 @@ def test_the_last_generation_counts_and_then_the_last_number(depositor, nannies)
     places = [nannies.start() for _ in range(3)]
     for place, generation, number in zip(places, (1, 2, 2), (30, 10, 20), strict=True):
         assert depositor(generation).keep(place, number)
-    assert [deposit.note for deposit in nannies.found(START).deposits] == ["step 20"]
-    assert [deposit.note for deposit in nannies.found(START, places[0]).deposits] == ["step 30"]
+    assert [deposit.note for deposit in nannies.found(START).checkpoint] == ["step 20"]
+    assert [deposit.note for deposit in nannies.found(START, places[0]).checkpoint] == ["step 30"]
 
 
 def test_what_an_earlier_start_has_left_counts_for_a_run_that_resumes(depositor, nannies, far):
     assert depositor().keep(far, 7)
     for run, earlier, found in (("1.b", False, 0), ("1.b", True, 1), ("2.a", True, 0)):
-        assert len(nannies.found(f"job/folder#{run}", earlier=earlier).deposits) == found
+        assert len(nannies.found(f"job/folder#{run}", earlier=earlier).checkpoint) == found

@@ -139,7 +139,7 @@ def test_a_checkpoint_in_memory_must_be_of_the_same_net_updater_and_data(run, th
     made.job.train_steps = 10
     of = {"shapes": made.shapes, "updater_state": made.updater_state, "data": made.data} | there
     kept = deposit(replace(found(7), **of), 8)
-    held = run.launcher.checkpoint_in(Left(deposits=(kept, kept)))
+    held = run.launcher.checkpoint_in(Left(checkpoint=(kept, kept)))
     assert held == (replace(kept.note, deposits=(kept, kept)) if fits else None)
     assert run.launcher.checkpoint_in(Left()) is None
 

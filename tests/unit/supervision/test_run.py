@@ -15,8 +15,8 @@ from support.played_runs import METRICS, SAVED, Played, report
 from support.views import OtherMachine
 
 from singa_dask.cluster.formation import WorkersInUse
-from singa_dask.cluster.leases import same_run
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, Problem, TrainingError
+from singa_dask.memory.owner import same_run
 from singa_dask.supervision import run as module
 from singa_dask.supervision.events import Progress, RecordOutdated, StopAsked
 from singa_dask.supervision.members import GENERATIONS, Restart

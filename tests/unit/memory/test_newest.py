@@ -1,0 +1,149 @@
+"""Which saved state a run continues from: what must hold for whatever nannies hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from singa_dask.comm.shared_memory import MemoryAddress
+from singa_dask.memory import newest as module
+from singa_dask.memory.newest import Listed, Newest, complete, newest
+from singa_dask.memory.owner import CHECKPOINT, SERVERS, WORKERS, Owner, Saved, Version
+from singa_dask.memory.region import RegionsAddress
+
+RUN, START = "job/folder#id", "job/folder#id.2"
+RUNS = [START, f"{RUN}.0", f"{RUN}.1", "job/folder#other.3"]
+GROUPS = [(SERVERS, 0), (SERVERS, 1), (WORKERS, 0)]
+SIZE = 2
+
+
+def saved(kind, group, rank, run, generation, number, holder="nanny"):
+    owner = Owner(kind, group, rank, 1 if kind == CHECKPOINT else SIZE)
+    where = (RegionsAddress(MemoryAddress(0, 0, 0, 8), ()),)
+    return Saved(owner, Version(run, generation, number), where, holder=holder)
+
+
+@st.composite
+def holdings(draw):
+    """What nannies list of some starts of two runs: of a generation, more or fewer of the processes."""
+    listed = []
+    for run in draw(st.lists(st.sampled_from(RUNS), unique=True, max_size=4)):
+        first = 10 * RUNS.index(run)
+        for (kind, group), at in product(GROUPS, range(2)):
+            numbers = draw(st.lists(st.lists(st.integers(0, 2), unique=True, max_size=2), min_size=2, max_size=2))
+            succeeded = draw(st.integers(0, 7)) == 0
+            for rank, of in enumerate(numbers):
+                listed += [Listed(saved(kind, group, rank, run, first + at, number), succeeded) for number in of]
+        for at, number in draw(st.lists(st.tuples(st.integers(0, 1), st.integers(1, 3)), unique=True, max_size=3)):
+            listed += [Listed(saved(CHECKPOINT, 0, 0, run, first + at, number, nanny)) for nanny in ("near", "far")]
+    return draw(st.permutations(listed))
+
+
+def check(listed: list[Listed], earlier: bool, found: Newest) -> None:
+    """What must hold."""
+    ours = [each for each in listed if each.saved.version.run in (RUNS[:3] if earlier else [START])]
+    state = [each.saved for each in ours if each.saved.owner.kind != CHECKPOINT]
+    copies = {(each.saved.version, each.saved.holder) for each in ours if each.saved.owner.kind == CHECKPOINT}
+    last = max(((of.generation, of.number) for of, _ in copies), default=None)
+    told = {(of.version, of.holder) for of in found.checkpoint}
+    assert told == {copy for copy in copies if (copy[0].generation, copy[0].number) == last}
+
+    def sets(run, name):
+        """The generations of which there is everything."""
+        there = {
+            (of.version.generation, of.owner.rank) for of in state if (of.version.run, of.owner.name) == (run, name)
+        }
+        return {generation for generation, _ in there if {(generation, rank) for rank in range(SIZE)} <= there}
+
+    def named(run):
+        return {of.owner.name for of in state if of.version.run == run}
+
+    runs, names = {of.version.run for of in state}, {of.owner.name for of in state}
+    whole = {run for run in runs if all(sets(run, name) for name in names)}
+    usable = whole | {each.saved.version.run for each in ours if each.succeeded}
+    assert bool(found.run) == bool(usable), "none only if there is none"
+    if not found.run:
+        return
+    assert found.run == (START if START in usable else max(usable)), "the last start that counts"
+    assert found.groups.keys() == {name for name in named(found.run) if sets(found.run, name)}
+    assert found.groups.keys() | {*found.torn} == named(found.run) and not found.groups.keys() & {*found.torn}
+    for name, images in found.groups.items():
+        assert [of.owner.rank for of in images] == list(range(SIZE)), "of each process one"
+        assert {(of.version.run, of.owner.name) for of in images} == {(found.run, name)}
+        assert {of.version.generation for of in images} == {max(sets(found.run, name))}, "the last that is complete"
+        for of in images:
+            others = [
+                each.version.number
+                for each in state
+                if replace(each.version, number=0) == replace(of.version, number=0) and each.owner == of.owner
+            ]
+            assert of.version.number == (0 if 0 in others else max(others)), (
+                "what it wrote itself, or its last replica"
+            )
+
+
+EASY = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True, "database": None}
+
+
+@settings(max_examples=60, **EASY)
+@given(holdings(), st.booleans())
+def test_what_a_run_continues_from_is_complete_its_own_and_the_newest(listed, earlier):
+    check(listed, earlier, newest(listed, START, earlier=earlier))
+
+
+def of_any_generation(saved, **options):
+    """Of each process something."""
+    ranks = {each.owner.rank: each for each in saved}
+    return tuple(ranks[rank] for rank in sorted(ranks)) if len(ranks) == SIZE else ()
+
+
+# Mistakes: what takes the place of a function that the module uses.
+MISTAKES = {
+    "an older image": {"_nearness": lambda of: (of.number != 0, -of.number)},
+    "the first replica": {"_nearness": lambda of: (of.number == 0, -of.number)},
+    "an incomplete set": {"len": lambda of: SIZE},
+    "an older generation or start": {"sorted": lambda of, *, key=None, reverse=False: sorted(of, key=key)},
+    "a set of several generations": {"complete": of_any_generation},
+    "another run's": {"same_run": lambda one, other: True},
+    "earlier starts are others": {"same_run": lambda one, other: False},
+    "an older checkpoint": {"max": lambda of, **options: (min if isinstance(of, map) else max)(of, **options)},
+    "the checkpoint of most steps": {"_age": lambda saved: saved.version.number},
+    "a start that was not complete": {"any": lambda of: True},
+    "only a start that is complete": {"any": lambda of: False},
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_the_properties_find_a_mistake(mistake, monkeypatch):
+    for name, other in MISTAKES[mistake].items():
+        monkeypatch.setattr(module, name, other, raising=False)
+
+    @settings(max_examples=200, phases=[Phase.generate], **EASY)
+    @given(holdings(), st.booleans())
+    def holds(listed, earlier):
+        check(listed, earlier, newest(listed, START, earlier=earlier))
+
+    with pytest.raises(AssertionError):
+        holds()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "options", "found"),
+    [
+        ((0, 2), {}, True),
+        ((0, 2), {"since": 7}, True),
+        ((0, 2), {"since": 8}, False),
+        ((0, 2), {"outdated": {(7, 1): 2}}, False),
+        ((0, 3), {"outdated": {(7, 1): 2}}, True),
+        ((0, 2), {"outdated": {(7, 0): 2}}, True),
+        ((0, 2), {"outdated": {(6, 1): 2}}, True),
+    ],
+    ids=["all", "of this generation", "too old", "lost replica", "the next one", "of itself", "of another generation"],
+)
+def test_state_that_is_too_old_does_not_count_nor_do_replicas_that_are_lost(numbers, options, found):
+    images = [saved(SERVERS, 0, rank, START, 7, number) for rank, number in enumerate(numbers)]
+    assert complete(images, **options) == (tuple(images) if found else ())
