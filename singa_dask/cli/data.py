@@ -158,7 +158,7 @@ def shard(
         raise click.UsageError(f"{more[0]!r} is one file too many. Put a pattern in quotation marks: --source '*.h5'.")
     if workers and (scheduler or scheduler_file):
         raise click.UsageError("--workers starts a cluster of its own: leave out --scheduler and --scheduler-file.")
-    from singa_dask.data.convert import FORMATS, shard_files
+    from singa_dask.data.sharding import FORMATS, shard_files
     from singa_dask.inference.describe import describe_schema as lines_of
 
     if out is None:

@@ -6,7 +6,6 @@ R requested samples.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from singa_dask.data.columns import Channels, Column, Role
 from singa_dask.data.manifest import Manifest, Shard
 from singa_dask.data.schema import Schema
-from singa_dask.data.stream import AnyStream
+from singa_dask.data.store import AnyStream
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.layers import GeneratedInput
 
@@ -49,23 +48,15 @@ def _column(name: str, role: Role, dtype: str, shape: tuple[int, ...]) -> Column
     return Column(name, role, dtype, shape, Channels.LAST if len(shape) > 1 else Channels.NONE)
 
 
-@dataclass(frozen=True)
-class GeneratedSpec:
-    """What loading tasks need to generate samples."""
-
-    layer: GeneratedInput
-    stream: AnyStream
-
-
 def generate_steps(
-    spec: GeneratedSpec, rank: int, nranks: int, start: int, steps: int
+    layer: GeneratedInput, stream: AnyStream, rank: int, nranks: int, start: int, steps: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """The task: worker `rank`'s rows of `steps` consecutive mini-batches from `start` on.
 
     Returns features (rows, values) and labels (rows,) or targets (rows, values), or None. Raises DataError.
     """
-    shares = [spec.stream.share(step, rank, nranks)[1] for step in range(start, start + steps)]
-    return samples_of(spec.layer, np.concatenate(shares).reshape(-1))
+    shares = [stream.share(step, rank, nranks)[1] for step in range(start, start + steps)]
+    return samples_of(layer, np.concatenate(shares).reshape(-1))
 
 
 def samples_of(layer: GeneratedInput, numbers_R: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:

@@ -21,8 +21,8 @@ from singa_dask.data.manifest import WAY_OUT, Manifest, Shard
 from singa_dask.data.origins import Origins
 from singa_dask.data.shards import contiguous_range, open_untrusted
 from singa_dask.data.sources.conventions import packing
-from singa_dask.data.sources.files import RowsBlock
-from singa_dask.data.sources.source import Block, Source
+from singa_dask.data.sources.files import Block, RowsBlock
+from singa_dask.data.sources.source import Source
 from singa_dask.errors import DataError, NotFinite
 
 _CONVERT = "Leave out --in-place: the samples are then copied into shards."

@@ -16,15 +16,13 @@ from weakref import WeakSet
 
 import numpy as np
 
-from singa_dask.data.buffer_pool import BufferPool
 from singa_dask.data.columns import Column, Role
-from singa_dask.data.generated import GeneratedSpec, generate_steps
+from singa_dask.data.generated import generate_steps
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.normalise import Normaliser, make_normaliser, make_target_normaliser
-from singa_dask.data.plan import StreamConf, share_rows
+from singa_dask.data.plan import share_rows
 from singa_dask.data.shards import ShardFolder, ShardReader
-from singa_dask.data.store import columns_of, record_column, sample_shapes
-from singa_dask.data.stream import AnyStream, stream_of
+from singa_dask.data.store import AnyStream, columns_of, record_column, sample_shapes
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job.job_pb2 import StoreProto
 from singa_dask.job.stores import answers_of, records_of, row_shape
@@ -69,7 +67,6 @@ class LoadSpec:
 
     folder: str
     digest: str
-    conf: StreamConf
     store: bytes
     dtype: str
 
@@ -122,15 +119,15 @@ class Loader:
         self._target_values = math.prod(self._label_shape) if target else 0
         self._folder = str(stream.manifest.folder)
         self._load: Callable[..., Any]
-        self._spec: LoadSpec | GeneratedSpec
+        self._spec: LoadSpec | GeneratedInput
         if generated is None:
             self.chunk_steps = self._steps_per_chunk(np.dtype(dtype).itemsize)
             text = store.SerializeToString(deterministic=True)
-            spec = LoadSpec(self._folder, stream.manifest.digest, stream.conf, text, np.dtype(dtype).name)
+            spec = LoadSpec(self._folder, stream.manifest.digest, text, np.dtype(dtype).name)
             self._load, self._spec = load_steps, spec
         else:
             self.chunk_steps = 1
-            self._load, self._spec = generate_steps, GeneratedSpec(generated, stream)
+            self._load, self._spec = generate_steps, generated
         self._submit = submit
         self._ahead = ahead
         self._asked = start_step  # first step that no task loads yet
@@ -191,7 +188,7 @@ class Loader:
                 steps = min(steps, self.stop_step - self._asked)
             if steps <= 0:
                 return
-            future = self._submit(self._load, self._spec, self.rank, self.nranks, self._asked, steps)
+            future = self._submit(self._load, self._spec, self.stream, self.rank, self.nranks, self._asked, steps)
             self._pending.append((self._asked, steps, future))
             self._asked += steps
 
@@ -222,7 +219,9 @@ def _closed(*_: Any) -> NoReturn:
     raise DataError("the loader is closed.")
 
 
-def load_steps(spec: LoadSpec, rank: int, nranks: int, start: int, steps: int) -> tuple[np.ndarray, np.ndarray | None]:
+def load_steps(
+    spec: LoadSpec, stream: AnyStream, rank: int, nranks: int, start: int, steps: int
+) -> tuple[np.ndarray, np.ndarray | None]:
     """The task: worker `rank`'s rows of `steps` consecutive mini-batches from `start` on.
 
     Returns features (records, values), normalised, and labels (records,) or targets (records, values), or None.
@@ -230,8 +229,8 @@ def load_steps(spec: LoadSpec, rank: int, nranks: int, start: int, steps: int) -
     """
     source = _source(spec)
     try:
-        rows = np.concatenate([source.stream.share(step, rank, nranks)[1] for step in range(start, start + steps)])
-        return source.read(rows)
+        rows = np.concatenate([stream.share(step, rank, nranks)[1] for step in range(start, start + steps)])
+        return source.read(rows, stream.conf.horizon)
     finally:
         _close_unused()  # the loader may have closed meanwhile
 
@@ -261,15 +260,14 @@ class _Reading:
 class _Source:
     """The open files and settings of a LoadSpec in one process."""
 
-    stream: AnyStream
     shards: ShardFolder
     features: _Reading
     labels: _Reading | None
 
-    def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    def read(self, rows: np.ndarray, horizon: int) -> tuple[np.ndarray, np.ndarray | None]:
         """The records `rows`; of windows, (windows, T + H), the features of the first T and the answers of the last H
         ones."""
-        horizon, labels = self.stream.conf.horizon, [] if self.labels is None else [self.labels]
+        labels = [] if self.labels is None else [self.labels]
         parts = [(rows, [self.features, *labels])]
         if horizon:
             parts = [(rows[:, :-horizon], [self.features]), (rows[:, -horizon:], labels)]
@@ -277,19 +275,66 @@ class _Source:
         return features, answers[0] if answers else None
 
     def _read(self, rows: np.ndarray, read: Sequence[_Reading]) -> list[np.ndarray]:
-        manifest, rows = self.stream.manifest, rows.reshape(-1)
+        manifest, rows = self.shards.manifest, rows.reshape(-1)
         arrays = [reading.empty(rows.size) for reading in read]
         shards = np.searchsorted(manifest.shard_starts, rows, side="right") - 1
         for shard in np.flatnonzero(np.bincount(shards)).tolist():
             places = np.flatnonzero(shards == shard)
             positions = rows[places] - manifest.shard_starts[shard]
-            reader = self.shards.reader(shard)
-            reader.check_windows(np.flatnonzero(np.bincount(positions // manifest.window)))
+            reader = self.shards.checked(shard, positions)
             for reading, array in zip(read, arrays, strict=True):
                 reading.gather(reader, positions, places, array)
             if manifest.total * manifest.sample_nbytes > MAX_MAPPED_NBYTES:
                 reader.release()
         return arrays
+
+
+class BufferPool:
+    """Arrays whose memory returns to the pool when their last view is gone: the system clears new pages first, which
+    costs as much as filling them. Keeps at most `max_nbytes` of unused memory. Thread-safe."""
+
+    def __init__(self, max_nbytes: int):
+        self.max_nbytes = max_nbytes
+        self._free: list[np.ndarray] = []
+        # Reentrant: garbage collection may drop an array and call give_back while this thread holds the lock.
+        self._lock = threading.RLock()
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """An uninitialised array, like np.empty."""
+        dtype = np.dtype(dtype)
+        nbytes = math.prod(shape) * dtype.itemsize
+        return np.asarray(_Lease(self, self._take(nbytes), shape, dtype))
+
+    def _take(self, nbytes: int) -> np.ndarray:
+        with self._lock:
+            for index, memory in enumerate(self._free):
+                if nbytes <= memory.nbytes <= 2 * nbytes:
+                    return self._free.pop(index)
+        return np.empty(nbytes, np.uint8)
+
+    def give_back(self, memory: np.ndarray) -> None:
+        """Keep this memory for reuse, and drop the oldest if there is too much."""
+        with self._lock:
+            self._free.append(memory)
+            while sum(free.nbytes for free in self._free) > self.max_nbytes:
+                del self._free[0]
+
+
+class _Lease:
+    """The owner of an array's memory. Every view of the array refers to it, so it outlives all of them."""
+
+    def __init__(self, pool: BufferPool, memory: np.ndarray, shape: tuple[int, ...], dtype: np.dtype):
+        self._pool = pool
+        self._memory = memory
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": shape,
+            "typestr": dtype.str,
+            "data": (memory.ctypes.data, False),
+        }
+
+    def __del__(self) -> None:
+        self._pool.give_back(self._memory)
 
 
 _buffers = BufferPool(4 * MAX_CHUNK_NBYTES)
@@ -325,7 +370,7 @@ def _opened(spec: LoadSpec) -> _Source:
         read = _Reading(labels, Normaliser(dtype=dtype.type if labels.of_positions else np.int64))
     elif labels is not None:
         read = _Reading(labels, make_target_normaliser(store, labels, dtype))
-    return _Source(stream_of(shards.manifest, spec.conf), shards, features, read)
+    return _Source(shards, features, read)
 
 
 def _source(spec: LoadSpec) -> _Source:

@@ -164,9 +164,9 @@ class Manifest:
         }
         return json.dumps(fields, indent=1) + "\n"
 
-    def write(self, *, durable: bool = True) -> None:
-        """Write manifest.json into `folder`. durable: flush it to the disk."""
-        with open(self.path_in(MANIFEST_FILE), "w", encoding="utf-8") as file:
+    def write(self, folder: Path, *, durable: bool) -> None:
+        """Write manifest.json into a folder. durable: flush it to the disk."""
+        with open(folder / MANIFEST_FILE, "w", encoding="utf-8") as file:
             file.write(self.text)
             file.flush()
             if durable:

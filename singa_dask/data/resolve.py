@@ -10,10 +10,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from singa_dask.data.catalogue import Recipe, load_recipe, recipe_names
-from singa_dask.data.convert import shard_recipe
 from singa_dask.data.fetch import cache_dir
 from singa_dask.data.manifest import MANIFEST_FILE
 from singa_dask.data.schema import VERSION
+from singa_dask.data.sharding import shard_recipe
 from singa_dask.errors import DataError, nearest
 from singa_dask.files import kind_of
 from singa_dask.job.home import make_folder

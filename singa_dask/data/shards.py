@@ -109,6 +109,12 @@ class ShardFolder:
                 reader = self._readers[index] = ShardReader(self.manifest, index)
             return reader
 
+    def checked(self, index: int, positions: np.ndarray) -> ShardReader:
+        """Shard number `index`, after comparing the hashes of the windows with these samples. Raises DataError."""
+        reader = self.reader(index)
+        reader.check_windows(np.flatnonzero(np.bincount(positions // self.manifest.window)))
+        return reader
+
     def rows(self, first: int, last: int, most: int = 1 << 62) -> Iterator[tuple[ShardReader, slice]]:
         """Where the samples [first, last) are: the shards and the places in them, at most so many at a time."""
         starts = self.manifest.shard_starts

@@ -8,14 +8,16 @@ from pathlib import Path
 
 from singa_dask.data.columns import Channels, Column, Role
 from singa_dask.data.manifest import Manifest, warn_of_note
-from singa_dask.data.plan import StreamConf
+from singa_dask.data.plan import Stream, StreamConf
 from singa_dask.data.resolve import resolve
+from singa_dask.data.sequence import SequenceStream
 from singa_dask.data.shards import ShardFolder
-from singa_dask.data.stream import AnyStream, stream_of
+from singa_dask.data.windows import WindowStream
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.job_pb2 import Phase, StoreProto
 from singa_dask.job.stores import reads_windows
 
+AnyStream = Stream | SequenceStream
 _SINGA_BACKENDS = ("kvfile", "textfile", "lmdb")
 
 
@@ -180,3 +182,14 @@ def make_stream(
     held_out = share > 0 and phase != Phase.kTrain
     windows = store.horizon, store.stride, tuple(store.series_start)
     return stream_of(manifest, StreamConf(batchsize, seed, group, ngroups, *order, share, held_out, once, *windows))
+
+
+def stream_of(manifest: Manifest, conf: StreamConf) -> AnyStream:
+    """The stream of `conf`: of windows if it sets `horizon` or `stride`, else of sequences if it sets `sequence`, else
+    of single samples.
+
+    Raises ConfigError.
+    """
+    if reads_windows(conf):
+        return WindowStream(manifest, conf)
+    return SequenceStream(manifest, conf) if conf.sequence or conf.lookahead else Stream(manifest, conf)

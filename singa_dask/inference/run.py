@@ -20,7 +20,7 @@ from singa_dask.data.dask_client import check_client
 from singa_dask.data.ingest.run import SURVEY_SECONDS, check_workers, waiting_for_paused
 from singa_dask.data.origins import Origin, Origins
 from singa_dask.data.shared_files import SharedFiles, check_shared
-from singa_dask.data.sources.source import files_of
+from singa_dask.data.sources.files import files_of
 from singa_dask.errors import ConfigError, NotFinite, Problem
 from singa_dask.inference.blocks import Block, close_shards
 from singa_dask.inference.files import Output, Predicted, writing

@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Column, Role
-from singa_dask.data.convert import FORMATS
 from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.data.resolve import resolve
 from singa_dask.data.schema import Reading, check_courses
+from singa_dask.data.sharding import FORMATS
 from singa_dask.data.sources import netcdf
 from singa_dask.data.sources.arrays import NoDataset
+from singa_dask.data.sources.files import Block as RawBlock
 from singa_dask.data.sources.files import RowsBlock
-from singa_dask.data.sources.formats import TABLE, Format
-from singa_dask.data.sources.source import Block as RawBlock
-from singa_dask.data.sources.source import Source
+from singa_dask.data.sources.source import TABLE, Format, Source
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.files import FILE, FOLDER, kind_of
 from singa_dask.inference.blocks import Block, Samples, channels_last, check_described, shard_blocks

@@ -20,7 +20,7 @@ from gate.samples import SITUATIONS, N, Situation
 from singa_dask import Job, Model, layers, load_model, shard, train, updaters
 from singa_dask.data import Manifest, ShardFolder
 from singa_dask.data.columns import Column, Role
-from singa_dask.data.convert import shard_files
+from singa_dask.data.sharding import shard_files
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.inference.blocks import channels_last
 from singa_dask.inference.evaluate import model_of

@@ -10,7 +10,7 @@ from gate.cells import CANNOT, DIFFERS, OUTCOMES, TRACEBACK
 from gate.containers import CONTAINERS
 from gate.page import PAGE, page
 from gate.samples import SITUATIONS
-from singa_dask.data.convert import FORMATS
+from singa_dask.data.sharding import FORMATS
 
 KNOWN = json.loads(OUTCOMES.read_text(encoding="utf-8"))
 

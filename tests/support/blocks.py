@@ -12,7 +12,8 @@ import numpy as np
 
 from singa_dask.data import Manifest, ShardFolder
 from singa_dask.data.ingest.write import write
-from singa_dask.data.sources.source import Block, Source
+from singa_dask.data.sources.files import Block
+from singa_dask.data.sources.source import Source
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from support import layer_cases, op_cases
 
 from singa_dask import autograd, layers, opt, updaters
 from singa_dask.algorithms import metrics
-from singa_dask.data import convert
+from singa_dask.data import sharding
 from singa_dask.export import onnx
 from singa_dask.job import evaluations
 from singa_dask.job.job_pb2 import ActivationProto, LayerType, UpdaterProto
@@ -111,7 +111,7 @@ STATIONS: dict[str, dict[str, Known]] = {
         "docs/job.md": _in_text("docs/job.md"),
     },
     "data format": {
-        "singa_dask/data/convert.py: FORMATS": _as(str, lambda: convert.FORMATS),
+        "singa_dask/data/sharding.py: FORMATS": _as(str, lambda: sharding.FORMATS),
         "singa_dask/cli/data.py": _in_text("singa_dask/cli/data.py"),
         "docs/data.md": _in_text("docs/data.md"),
     },
@@ -124,7 +124,7 @@ def names_of(kind: str) -> set[str]:
         "updater": lambda: [each.__name__ for each in updaters.BY_TYPE.values()],
         "activation": lambda: [each.__name__ for each in activation._KINDS.values()],
         "metric": lambda: set().union(*metrics.METRICS.values()),
-        "data format": lambda: convert.FORMATS,
+        "data format": lambda: sharding.FORMATS,
     }
     return set(found[kind]())
 

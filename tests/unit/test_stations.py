@@ -8,7 +8,7 @@ from support.stations import EXEMPT, ROOT, STATIONS, missing, names_of
 
 from singa_dask import updaters
 from singa_dask.algorithms import metrics
-from singa_dask.data import convert
+from singa_dask.data import sharding
 from singa_dask.export import onnx
 from singa_dask.job import evaluations
 from singa_dask.layers import activation
@@ -46,7 +46,7 @@ class Planted:
         ("activation", "Planted", [(activation._KINDS, "PLANTED")], "layers/activation.py: _KINDS"),
         ("activation", "Planted", [(onnx._CONVERTERS, Planted)], "export/onnx.py: _CONVERTERS"),
         ("metric", "hinge", [(metrics.METRICS["values"], "hinge")], "algorithms/metrics.py: METRICS"),
-        ("data format", "xlsx", [(convert.FORMATS, "xlsx")], "data/convert.py: FORMATS"),
+        ("data format", "xlsx", [(sharding.FORMATS, "xlsx")], "data/sharding.py: FORMATS"),
     ],
 )
 def test_what_is_planted_in_one_registry_is_missed_in_all_others(kind, name, registries, known, monkeypatch):

@@ -297,9 +297,9 @@ def finish(
     )
     features = manifest.features
     statistics[features.name].write(folder / STATISTICS_FILE, features.shape)
-    manifest.write(durable=durable)
     if durable:
         sync(folder / STATISTICS_FILE)
+    manifest.write(folder, durable=durable)
     return manifest
 
 

@@ -22,8 +22,9 @@ from singa_dask.data.ingest.write import write
 from singa_dask.data.labelled import courses_of, in_order, is_labelled, variables_of
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.schema import Reading
+from singa_dask.data.sources.files import Block
 from singa_dask.data.sources.patches import NUMBER, Cutting, Patches, Tile
-from singa_dask.data.sources.source import THE_DATE, Block, Source
+from singa_dask.data.sources.source import THE_DATE, Source
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
 logger = logging.getLogger(__name__)

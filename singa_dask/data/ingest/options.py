@@ -109,11 +109,6 @@ class Splits:
     test_groups: str | Mapping[str, float] | None = None
     split_column: str | None = None
 
-    def __post_init__(self) -> None:
-        for key in ("split_by", "split_column"):
-            if (name := getattr(self, key)) is not None:  # the column may be called 0
-                object.__setattr__(self, key, str(name))
-
     @property
     def given(self) -> dict[str, Any]:
         """The options that are set."""
@@ -144,7 +139,8 @@ class Splits:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Splits:
         """From these options. Raises ConfigError for values that cannot be, and for two that make the same split."""
-        splits = cls(**options)
+        named = {key: str(options[key]) for key in ("split_by", "split_column") if options.get(key) is not None}
+        splits = cls(**{**options, **named})  # a column may be called 0
         if splits.given:
             splits._check()
         return splits

@@ -50,7 +50,7 @@ def note_repeats(
             note = "{:,} of {:,} {} samples are also among the {} samples".format(count, total, *names)
             logger.warning("%s. Remove them, or keep equal ones in one split by groups (--test-groups).", note)
             noted[split] = replace(noted[split], notes=(*noted[split].notes, note))
-            noted[split].write(durable=durable)
+            noted[split].write(noted[split].path_in(""), durable=durable)
     return noted
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from singa_dask.data.sources.source import Block
+from singa_dask.data.sources.files import Block
 from singa_dask.errors import ClusterError
 
 MAX_THREADS = 8

@@ -15,7 +15,8 @@ from singa_dask.data.ingest.facts import Kind
 from singa_dask.data.ingest.options import GROUPS, SHARES, Splits
 from singa_dask.data.ingest.values import DAY, decoded, encode_series
 from singa_dask.data.sources.arrays import SPLITS
-from singa_dask.data.sources.source import THE_DATE, Block, Source
+from singa_dask.data.sources.files import Block
+from singa_dask.data.sources.source import THE_DATE, Source
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
 TRAIN, VALIDATION, TEST = range(3)

@@ -27,8 +27,9 @@ from singa_dask.data.ingest.options import Encoding
 from singa_dask.data.ingest.shuffle import batches, permutation
 from singa_dask.data.ingest.splits import Rules
 from singa_dask.data.ingest.values import CHECKED_NBYTES, as_texts, encode, encode_series
+from singa_dask.data.sources.files import Block
 from singa_dask.data.sources.patches import NUMBER
-from singa_dask.data.sources.source import Block, Source
+from singa_dask.data.sources.source import Source
 from singa_dask.errors import DataError, disk_full, no_room
 
 WRITTEN_NBYTES = 1 << 20

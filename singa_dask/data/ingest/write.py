@@ -29,7 +29,8 @@ from singa_dask.data.ingest.stage import Memory, StagePlan, stage, unwritable
 from singa_dask.data.manifest import FILES_FILE, Manifest
 from singa_dask.data.origins import Origins, write_files
 from singa_dask.data.shared_files import SharedFiles, check_shared
-from singa_dask.data.sources.source import Block, Source, files_of
+from singa_dask.data.sources.files import Block, files_of
+from singa_dask.data.sources.source import Source
 from singa_dask.errors import ConfigError, DataError, NotFinite, Problem
 from singa_dask.temporary import in_use
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,9 @@ import numpy as np
 
 from singa_dask.data.columns import MAX_RANK, Channels, X, Y
 from singa_dask.data.schema import Reading, check_courses
-from singa_dask.data.sources.files import Rows, RowsBlock, check_sample, cut_rows, find_files
-from singa_dask.data.sources.formats import ARRAYS, Format
+from singa_dask.data.sources.files import Rows, RowsBlock, check_sample, cut_rows, find_files, stamp_of
 from singa_dask.data.sources.patches import Cutting, blocks_of
-from singa_dask.data.sources.source import Source, Wanted
+from singa_dask.data.sources.source import ARRAYS, Format, Source, Wanted
 from singa_dask.errors import DataError, nearest
 
 logger = logging.getLogger(__name__)
@@ -70,27 +69,16 @@ ReadRows = Callable[[Rows, Sequence[str]], Sequence[np.ndarray]]
 
 
 def array_sources(
-    source: str | Path,
-    files: Sequence[Path],
-    wanted: Wanted,
-    list_datasets: Callable[[Path], Layout],
-    read_rows: ReadRows,
-    find: Callable[[Path, str], Dataset | None] | None = None,
+    source: str | Path, layouts: Mapping[Path, Layout], wanted: Wanted, read_rows: ReadRows
 ) -> dict[str, Source]:
-    """The source of each split of these files, "" for a single split.
-
-    list_datasets: all datasets of a file. find: one of them, or None, if that is faster than to list all. Raises
-    DataError that names file and dataset.
-    """
-    wanted = wanted.renamed(lambda name: name.strip("/"))
-    splits = {"": wanted} if wanted.names else guess(files[0], list_datasets(files[0]))
+    """The source of each split, "" for a single one. layouts: the datasets of each file, at least those that are
+    wanted if it has them. Raises DataError that names file and dataset."""
+    path, first = next(iter(layouts.items()))
     if not wanted.x and wanted.names:
-        raise DataError(f"{files[0]}: say which datasets are the features (--x).\n{listing(list_datasets(files[0]))}")
+        raise DataError(f"{path}: say which datasets are the features (--x).\n{listing(first)}")
     return {
-        split: _source(
-            f"{source}", files, replace(columns, split=wanted.split, cut=wanted.cut), list_datasets, read_rows, find
-        )
-        for split, columns in splits.items()
+        split: _source(f"{source}", layouts, replace(wanted, x=x, y=y), read_rows)
+        for split, (x, y) in ({"": (wanted.x, wanted.y)} if wanted.names else guess(path, first)).items()
     }
 
 
@@ -105,7 +93,8 @@ def arrays_format(
     """The record of a format whose files hold arrays. files_of: of a source. installed: extra and modules."""
 
     def read(source: str | Path, wanted: Wanted) -> dict[str, Source]:
-        return array_sources(source, files_of(source, suffixes), wanted, list_datasets, read_rows)
+        layouts = {path: list_datasets(path) for path in files_of(source, suffixes)}
+        return array_sources(source, layouts, wanted.renamed(lambda name: name.strip("/")), read_rows)
 
     def contents(source: str | Path) -> str:
         return listing(list_datasets(files_of(source, suffixes)[0]))
@@ -113,7 +102,7 @@ def arrays_format(
     return Format(name, ARRAYS, suffixes, read, contents, **installed)
 
 
-def guess(path: Path, layout: Layout) -> dict[str, Wanted]:
+def guess(path: Path, layout: Layout) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     """The features and labels of each split by the usual names, such as x and y, x_train, or test/images.
 
     Raises DataError that lists the datasets if the names do not tell.
@@ -121,7 +110,7 @@ def guess(path: Path, layout: Layout) -> dict[str, Wanted]:
     found: dict[str, dict[str, list[str]]] = {}
     for name, dataset in layout.items():
         split, kind = _split_of(name)
-        if kind and dataset.shape and not dataset.fault:
+        if kind and dataset.shape:
             found.setdefault(split, {"x": [], "y": []})[kind].append(name)
     plain = bool(found) and all(len(names["x"]) == 1 and len(names["y"]) <= 1 for names in found.values())
     answered = any(names["y"] for names in found.values()) or sum(1 for d in layout.values() if d.shape) == len(found)
@@ -132,9 +121,7 @@ def guess(path: Path, layout: Layout) -> dict[str, Wanted]:
             f"{example and f'for example {example}'}\n{listing(layout)}"
         )
     order = ("", *dict.fromkeys(SPLITS.values()))
-    return {
-        split: Wanted(tuple(found[split]["x"]), tuple(found[split]["y"])) for split in sorted(found, key=order.index)
-    }
+    return {split: (tuple(found[split]["x"]), tuple(found[split]["y"])) for split in sorted(found, key=order.index)}
 
 
 def _split_of(name: str) -> tuple[str, str]:
@@ -167,63 +154,36 @@ def listing(layout: Layout) -> str:
     return "\n".join(["The file holds:", *lines, *more])
 
 
-def _source(
-    name: str,
-    files: Sequence[Path],
-    wanted: Wanted,
-    list_datasets: Callable[[Path], Layout],
-    read_rows: ReadRows,
-    find: Callable[[Path, str], Dataset | None] | None,
-) -> Source:
-    split = {at: at or _date(files[0], list_datasets(files[0])) for at in wanted.split}
+def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows: ReadRows) -> Source:
+    path, known = next(iter(listed.items()))
+    split = {at: at or _date(path, known) for at in wanted.split}
     names = tuple(dict.fromkeys((*wanted.names, *split.values())))
-    layouts: list[dict[str, Dataset]] = []
-    for path in files:
-        layout = {}
+    layouts = {path: _chosen(path, every, names, wanted, {*split.values()}) for path, every in listed.items()}
+    first = layouts[path]
+    for other, layout in layouts.items():
         for column in names:
-            dataset = list_datasets(path).get(column) if find is None else find(path, column)
-            if dataset is None:
-                known = list_datasets(path)
-                raise NoDataset(f"{path}: has no dataset {column!r}. {_close(column, known)}{listing(known)}")
-            layout[column] = dataset
-        table = _is_table(wanted, layout)
-        for column, dataset in layout.items():
-            _check(
-                path,
-                column,
-                dataset,
-                any_type=column in (*wanted.y, *split.values()) or (table and column in wanted.x),
-                whole=wanted.cut is None,
-            )
-        if wanted.cut is None:
-            _check_lengths(path, layout)
-        layouts.append(layout)
-        for column in names:
-            _check_same(files[0], layouts[0][column], path, layout[column], column)
-    first = layouts[0]
-    row_nbytes = sum(math.prod(d.shape[1:]) * d.dtype.itemsize for d in first.values())
-    largest = max(names, key=lambda c: math.prod(first[c].shape[1:]) * first[c].dtype.itemsize)
+            _check_same(path, first[column], other, layout[column], column)
+    nbytes = {column: math.prod(each.shape[1:]) * each.dtype.itemsize for column, each in first.items()}
+    largest = max(names, key=nbytes.__getitem__)
     sizes = [
-        (path, layout[largest].shape[0], layout[largest].together) for path, layout in zip(files, layouts, strict=True)
+        (path, stamp_of(path), layout[largest].shape[0], layout[largest].together) for path, layout in layouts.items()
     ]
-    if not any(total for _, total, _ in sizes):
+    if not any(total for _, _, total, _ in sizes):
         raise DataError(f"{name}: {largest} has no samples.")
-    stored = [dataset for layout in layouts for dataset in layout.values() if not dataset.text]
     short = short_names(names)
     columns = {short[column]: column for column in names}
     named = wanted.renamed(short.__getitem__)
-    cuttings = (
-        [] if wanted.cut is None else [_cutting(*each, named, short) for each in zip(files, layouts, strict=True)]
-    )
+    cuttings = [] if wanted.cut is None else [_cutting(*each, named, short) for each in layouts.items()]
     blocks: list[RowsBlock] = []
-    for path, cutting in zip(files, cuttings, strict=False):
+    for path, cutting in zip(layouts, cuttings, strict=False):
         blocks += blocks_of(path, columns, cutting, read_rows)
     # Of a single record, the first dimension is not that of the samples.
     lone = {column for column in names if cuttings and len(first[column].shape) == 2}
     dimensions = {short[column]: () if column in lone else first[column].dimensions for column in wanted.names}
+    stored = [dataset for layout in layouts.values() for dataset in layout.values() if not dataset.text]
     return Source(
         name=name,
-        blocks=blocks if cuttings else [RowsBlock(rows, columns, read_rows) for rows in cut_rows(sizes, row_nbytes)],
+        blocks=blocks or [RowsBlock(rows, columns, read_rows) for rows in cut_rows(sizes, sum(nbytes.values()))],
         x=named.x,
         y=named.y,
         weight=named.weight,
@@ -234,10 +194,24 @@ def _source(
         channels=_channels(wanted, first, short) | (cuttings[0].channels if cuttings else {}),
         classes={short[c]: first[c].classes for c in wanted.y if first[c].classes},
         nbytes=0 if cuttings else sum(math.prod(dataset.shape) * dataset.dtype.itemsize for dataset in stored),
-        notes=tuple(_notes(files, layouts)),
+        notes=tuple(_notes(layouts)),
         reading=_reading(named, columns, dimensions, _courses(first.values())),
         cuttings=tuple(cuttings),
     )
+
+
+def _chosen(path: Path, every: Layout, names: Sequence[str], wanted: Wanted, split: Set[str]) -> dict[str, Dataset]:
+    """The datasets of these names in a file, which suit each other. Raises DataError."""
+    for name in names:
+        if name not in every:
+            raise NoDataset(f"{path}: has no dataset {name!r}. {_close(name, every)}{listing(every)}")
+    layout = {name: every[name] for name in names}
+    answers = {*split, *wanted.y, *(wanted.x if _is_table(wanted, layout) else ())}
+    for name, dataset in layout.items():
+        _check(path, name, dataset, any_type=name in answers, whole=wanted.cut is None)
+    if wanted.cut is None:
+        _check_lengths(path, layout)
+    return layout
 
 
 def _reading(
@@ -291,10 +265,10 @@ def _is_table(wanted: Wanted, layout: Layout) -> bool:
     return several and all(len(each.shape) == 1 for each in features)
 
 
-def _notes(files: Sequence[Path], layouts: Sequence[Layout]) -> list[str]:
+def _notes(layouts: Mapping[Path, Layout]) -> list[str]:
     notes = [
         f"{path.name}: {name} {dataset.note}"
-        for path, layout in zip(files, layouts, strict=True)
+        for path, layout in layouts.items()
         for name, dataset in layout.items()
         if dataset.note
     ]

@@ -25,6 +25,8 @@ def packing(attributes: Mapping[str, Any], dtype: np.dtype) -> dict[str, Any]:
     Raises ValueError with a sentence for an attribute that is not one number, and for other calendars.
     """
     found: dict[str, Any] = {}
+    if not attributes:
+        return found
     for key in KEYS if dtype.kind in "iuf" else ():
         if key not in attributes:
             continue
@@ -100,7 +102,7 @@ def as_first(values: np.ndarray, attributes: Mapping[str, Any], first: Mapping[s
 
 def decoded_type(dtype: np.dtype, attributes: Mapping[str, Any]) -> np.dtype:
     """The type of unpacked values, of which none is missing."""
-    return decoded(np.zeros(1, dtype), attributes).dtype if _scales(attributes, dtype) else dtype
+    return decoded(np.zeros(1, dtype), attributes).dtype if attributes and _scales(attributes, dtype) else dtype
 
 
 def _scales(attributes: Mapping[str, Any], dtype: np.dtype) -> bool:

@@ -15,9 +15,8 @@ from typing import Any
 from singa_dask.data.columns import Role
 from singa_dask.data.encoders import DATES
 from singa_dask.data.schema import Reading
-from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, need, reading, stamp_of
-from singa_dask.data.sources.formats import TABLE, Format
-from singa_dask.data.sources.source import Block, Names, Source, Wanted
+from singa_dask.data.sources.files import BLOCK_NBYTES, Block, find_files, need, reading, stamp_of
+from singa_dask.data.sources.source import TABLE, Format, Names, Source, Wanted
 from singa_dask.data.sources.tables import TableColumn, check_distinct, choose, column_named, is_number, listing
 from singa_dask.errors import DataError
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import glob
 import importlib
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singa_dask.data.columns import MAX_SAMPLE_NBYTES
-from singa_dask.data.sources.source import Block
 from singa_dask.errors import DataError, SingaError, reason, way_out
 from singa_dask.files import FILE, FOLDER, kind_of
 
@@ -22,6 +22,40 @@ BLOCK_NBYTES = 32 << 20
 MAX_BLOCK_NBYTES = 256 << 20  # of a block that must be larger, because one chunk or row group is
 MAX_BLOCKS = 1 << 20
 _GLOB = frozenset("*?[")
+
+
+class Block(ABC):
+    """Consecutive samples that one task reads. Can be pickled, unless it is local: in the memory of this process.
+
+    key: text that is equal for the same samples in every run. files: the first and the last of those in which it lies,
+    if it does. spans: the files of its rows, in order, each with their number; None for all that are left. numbered:
+    whether it gives the numbers of its rows.
+    """
+
+    local: bool = False
+    numbered: bool = False
+
+    if TYPE_CHECKING:  # a property here would be the default of fields
+
+        @property
+        def key(self) -> str: ...
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return ()
+
+    @property
+    def spans(self) -> Sequence[tuple[Path, int | None]]:
+        return [(file, None) for file in self.files[:1]]
+
+    @abstractmethod
+    def read(self) -> Mapping[str, Any]:
+        """By raw column: a NumPy array (rows, ...), or a pandas Series of a table. Raises DataError."""
+
+
+def files_of(blocks: Sequence[Any]) -> list[Path]:
+    """The files of the first and the last block, which stand for those of all."""
+    return list(dict.fromkeys(file for block in (*blocks[:1], *blocks[-1:]) for file in block.files))
 
 
 def find_files(source: str | Path, suffixes: Sequence[str]) -> list[Path]:
@@ -121,16 +155,16 @@ def stamp_of(path: Path) -> str:
     return f"{status.st_size}-{status.st_mtime_ns}"
 
 
-def cut_rows(files: Iterable[tuple[Path, int, int]], row_nbytes: int) -> list[tuple[Rows, ...]]:
+def cut_rows(files: Iterable[tuple[Path, str, int, int]], row_nbytes: int) -> list[tuple[Rows, ...]]:
     """Rows for each block: of large files a range, of small files several files.
 
-    files: (path, rows, rows that are stored together) of each. row_nbytes: bytes of one sample.
+    files: (path, stamp, rows, rows that are stored together) of each. row_nbytes: bytes of one sample.
     """
     most = max(1, BLOCK_NBYTES // max(1, row_nbytes))
     blocks: list[tuple[Rows, ...]] = []
     small: list[Rows] = []
     held = 0
-    for path, total, together in files:
+    for path, stamp, total, together in files:
         together = max(1, together)
         step = most - most % together if together <= most else min(together, max(1, MAX_BLOCK_NBYTES // row_nbytes))
         if total > MAX_BLOCKS * step:
@@ -138,7 +172,6 @@ def cut_rows(files: Iterable[tuple[Path, int, int]], row_nbytes: int) -> list[tu
                 f"{path}: holds {total:,} samples by its header, and at most {MAX_BLOCKS * step:,} can be read. "
                 "Is it whole? Copy it again."
             )
-        stamp = stamp_of(path)
         for start in range(0, total, step):
             rows = Rows(path, start, min(start + step, total), stamp)
             if held + rows.stop - rows.start > step and small:

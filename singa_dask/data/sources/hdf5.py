@@ -6,10 +6,7 @@ import importlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import h5py
 import numpy as np
@@ -17,8 +14,7 @@ import numpy as np
 from singa_dask.data.sources.arrays import Dataset, array_sources, listing, unwritten
 from singa_dask.data.sources.conventions import decoded, decoded_type, packing
 from singa_dask.data.sources.files import Rows, find_files, reading
-from singa_dask.data.sources.formats import ARRAYS, Format
-from singa_dask.data.sources.source import Source, Wanted
+from singa_dask.data.sources.source import ARRAYS, Format, Source, Wanted
 from singa_dask.errors import DataError
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5", ".nxs")
@@ -28,13 +24,14 @@ _REMEDY = "Is it a whole HDF5 file that no program is writing? Copy it again, or
 def read(source: str | Path, wanted: Wanted, allow_virtual: bool = False) -> dict[str, Source]:
     """A field of a compound dataset is "table/field". allow_virtual: also read virtual datasets, external storage and
     external links, which can name any other file."""
-    find = partial(_find, allow_virtual=allow_virtual)
-    return array_sources(source, find_files(source, SUFFIXES), wanted, _list, _read, find)
+    wanted = wanted.renamed(lambda name: name.strip("/"))
+    layouts = {path: _layout(path, wanted, allow_virtual) for path in find_files(source, SUFFIXES)}
+    return array_sources(source, layouts, wanted, _read)
 
 
 def contents(source: str | Path) -> str:
     """The datasets of the first file, one a line. Raises DataError."""
-    return listing(_list(find_files(source, SUFFIXES)[0]))
+    return listing(_layout(find_files(source, SUFFIXES)[0], Wanted(), True))
 
 
 FORMAT = Format("hdf5", ARRAYS, SUFFIXES, read, contents)
@@ -48,40 +45,36 @@ def _opened(path: Path) -> Iterator[h5py.File]:
         yield file
 
 
-def _list(path: Path) -> dict[str, Dataset]:
-    found: dict[str, Dataset] = {}
+def _layout(path: Path, wanted: Wanted, allow_virtual: bool) -> dict[str, Dataset]:
+    """The datasets that are wanted, or all if it takes a look at all to find them."""
+    with _opened(path) as file:
+        asked = (*wanted.names, *wanted.split)
+        named = {name: found for name in asked if name and (found := _resolve(file, name))}
+        if not wanted.names or len(named) < len({*asked}):
+            named = dict(_members(file)) | named
+        return {name: _describe(file, dataset, field, allow_virtual) for name, (dataset, field) in named.items()}
 
-    def visit(name: str, member: Any) -> None:
-        if isinstance(member, h5py.Dataset):
+
+def _members(file: h5py.File) -> Iterator[tuple[str, tuple[h5py.Dataset, str | None]]]:
+    """All datasets of a file, those of compound types by their fields."""
+    names: list[str] = []
+    file.visit(names.append)
+    for name in names:
+        if isinstance(member := file[name], h5py.Dataset):
             fields = member.dtype.names or ()
-            found.update(
-                {f"{name}/{field}": _describe(member, field) for field in fields} or {name: _describe(member)}
+            yield from (
+                ((f"{name}/{field}", (member, field)) for field in fields) if fields else [(name, (member, None))]
             )
 
-    with _opened(path) as file:
-        file.visititems(visit)
-    return found
 
-
-def _find(path: Path, name: str, allow_virtual: bool) -> Dataset | None:
-    with _opened(path) as file:
-        dataset, field = _resolve(file, name)
-        if dataset is None:
-            return None
-        fault = _foreign(file, dataset) if not allow_virtual else _lost(dataset)
-        return replace(_describe(dataset, field, fault), note="" if fault else _unwritten(dataset))
-
-
-def _resolve(file: h5py.File, name: str) -> tuple[h5py.Dataset | None, str | None]:
+def _resolve(file: h5py.File, name: str) -> tuple[h5py.Dataset, str | None] | None:
     """A dataset, or a compound dataset and the name of its field."""
-    member = file.get(name)
-    if isinstance(member, h5py.Dataset):
+    if isinstance(member := file.get(name), h5py.Dataset):
         return member, None
     parent, field = PurePosixPath(name).parent, PurePosixPath(name).name
     member = file.get(str(parent)) if str(parent) != "." else None
-    if isinstance(member, h5py.Dataset) and field in (member.dtype.names or ()):
-        return member, field
-    return None, None
+    known = isinstance(member, h5py.Dataset) and field in (member.dtype.names or ())
+    return (member, field) if known else None
 
 
 def _foreign(file: h5py.File, dataset: h5py.Dataset) -> str:
@@ -128,7 +121,7 @@ def _lost(dataset: h5py.Dataset) -> str:
     return ""
 
 
-def _describe(dataset: h5py.Dataset, field: str | None = None, fault: str = "") -> Dataset:
+def _describe(file: h5py.File, dataset: h5py.Dataset, field: str | None, allow_virtual: bool) -> Dataset:
     dtype = dataset.dtype[field] if field else dataset.dtype
     inner = dtype.shape
     dtype = dtype.base
@@ -136,8 +129,7 @@ def _describe(dataset: h5py.Dataset, field: str | None = None, fault: str = "") 
         return Dataset((), dtype, fault="is empty (a null dataset). Name another dataset.")
     members = {} if dtype.kind == "b" else h5py.check_enum_dtype(dtype) or {}
     text = dtype.kind == "S" or h5py.check_string_dtype(dtype) is not None
-    if not fault:
-        fault = _unreadable(dataset, dtype, text)
+    fault = (_lost(dataset) if allow_virtual else _foreign(file, dataset)) or _unreadable(dataset, dtype, text)
     chunks, decoded_as = dataset.chunks, dtype
     if not (text or members or field):
         try:
@@ -153,6 +145,7 @@ def _describe(dataset: h5py.Dataset, field: str | None = None, fault: str = "") 
         text,
         tuple(sorted(members, key=lambda name: members[name])),
         fault,
+        note="" if fault else _unwritten(dataset),
     )
 
 
@@ -187,10 +180,10 @@ def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
 
 
 def _read_one(file: h5py.File, rows: Rows, name: str) -> np.ndarray:
-    dataset, field = _resolve(file, name)
+    dataset, field = _resolve(file, name) or (None, None)
     if dataset is None or dataset.shape[0] < rows.stop:
         raise DataError(f"{rows.path}: {name} has changed since the command began. Start it again.")
-    described = _describe(dataset, field)
+    described = _describe(file, dataset, field, True)
     if described.fault:
         raise DataError(f"{rows.path}: {name} {described.fault}")
     view = dataset.fields(field) if field else dataset.asstr("utf-8") if described.text else dataset

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from singa_dask.data.columns import Channels, Role
-from singa_dask.data.sources.files import BLOCK_NBYTES, check_sample, only_files, reading, stamp_of
-from singa_dask.data.sources.formats import Format
-from singa_dask.data.sources.source import Block, Source
+from singa_dask.data.sources.files import BLOCK_NBYTES, Block, check_sample, only_files, reading, stamp_of
+from singa_dask.data.sources.source import Format, Source
 from singa_dask.errors import DataError
 from singa_dask.files import FOLDER, kind_of
 

@@ -20,9 +20,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from singa_dask.data.columns import Channels, Role
 from singa_dask.data.sources import kvfile_pb2 as messages
-from singa_dask.data.sources.files import BLOCK_NBYTES, find_files, reading, stamp_of
-from singa_dask.data.sources.formats import Format
-from singa_dask.data.sources.source import Block, Source
+from singa_dask.data.sources.files import BLOCK_NBYTES, Block, find_files, reading, stamp_of
+from singa_dask.data.sources.source import Format, Source
 from singa_dask.errors import DataError
 
 SUFFIXES = (".bin", ".dat", ".kvfile")

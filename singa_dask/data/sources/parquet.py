@@ -10,9 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from singa_dask.data.sources.files import BLOCK_NBYTES, MAX_BLOCK_NBYTES, find_files, need, reading, stamp_of
-from singa_dask.data.sources.formats import TABLE, Format
-from singa_dask.data.sources.source import Block, Names, Source, Wanted
+from singa_dask.data.sources.files import BLOCK_NBYTES, MAX_BLOCK_NBYTES, Block, find_files, need, reading, stamp_of
+from singa_dask.data.sources.source import TABLE, Format, Names, Source, Wanted
 from singa_dask.data.sources.tables import TableColumn, choose, listing
 from singa_dask.errors import DataError
 

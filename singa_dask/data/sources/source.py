@@ -1,57 +1,22 @@
-"""What readers of data are asked for, and what they give to those who write shards."""
+"""Formats of files, what their readers are asked for, and what they give to those who write shards."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from singa_dask.data.columns import Channels, Role, X, Y
 from singa_dask.data.schema import Reading
+from singa_dask.data.sources.files import Block, need
+from singa_dask.data.sources.patches import Cutting, Patches
 from singa_dask.errors import ConfigError, Problem
-
-if TYPE_CHECKING:
-    from singa_dask.data.sources.patches import Cutting, Patches
 
 THE_DATE = ""
 
 Names = str | int | Sequence[str | int] | None
-
-
-class Block(ABC):
-    """Consecutive samples that one task reads. Can be pickled, unless it is local: in the memory of this process.
-
-    key: text that is equal for the same samples in every run. files: the first and the last of those in which it lies,
-    if it does. spans: the files of its rows, in order, each with their number; None for all that are left. numbered:
-    whether it gives the numbers of its rows.
-    """
-
-    local: bool = False
-    numbered: bool = False
-
-    if TYPE_CHECKING:  # a property here would be the default of fields
-
-        @property
-        def key(self) -> str: ...
-
-    @property
-    def files(self) -> Sequence[Path]:
-        return ()
-
-    @property
-    def spans(self) -> Sequence[tuple[Path, int | None]]:
-        return [(file, None) for file in self.files[:1]]
-
-    @abstractmethod
-    def read(self) -> Mapping[str, Any]:
-        """By raw column: a NumPy array (rows, ...), or a pandas Series of a table. Raises DataError."""
-
-
-def files_of(blocks: Sequence[Any]) -> list[Path]:
-    """The files of the first and the last block, which stand for those of all."""
-    return list(dict.fromkeys(file for block in (*blocks[:1], *blocks[-1:]) for file in block.files))
 
 
 @dataclass(frozen=True)
@@ -176,3 +141,58 @@ def _names(given: Names) -> tuple[str, ...]:
     if given is None:
         return ()
     return (str(given),) if isinstance(given, str | int) else tuple(map(str, given))
+
+
+# What can be chosen of a table, and of arrays.
+TABLE = ("x", "y", "label", "target", "weight", "mask", "split")
+ARRAYS = (*TABLE, "channels", "cut")
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of users' files. suffixes: of its files. columns: TABLE, ARRAYS, or nothing that can be chosen.
+
+    read(source, wanted, **own): the `Source` of each split. It reads no more than it must. Without columns,
+    read(source, **own). contents(source): what a file holds, one column a line, for users who do not know it. modules:
+    that must be installed, with the extra that has them.
+    """
+
+    name: str
+    columns: Sequence[str]
+    suffixes: Sequence[str]
+    read: Callable[..., Mapping[str, Source]]
+    contents: Callable[..., str] | None = None
+    extra: str = ""
+    modules: Sequence[str] = ()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """All options of `load`."""
+        return *self.columns, *[*inspect.signature(self.read).parameters][2 if self.columns else 1 :]
+
+    def load(self, source: str | Path, **options: Any) -> dict[str, Source]:
+        """The source of each split of a file, of all files of a folder, or of those that match a pattern; "" for a
+        single split.
+
+        x, y, label, target, weight, mask: names of columns: of a table also their numbers, of arrays the paths of
+            datasets, such as "data/X". label and target are y that is said to be classes or numbers. By default the
+            usual names tell; of a table all other columns are features, which become one vector.
+        channels: of a sample of arrays: "first", "last" or "none". split: columns that say which split a sample is in.
+        cut: the samples are patches of the arrays. Further options are those of the module of the format.
+        Several files are concatenated in the order of their names. Raises DataError that names file and column,
+        ConfigError.
+        """
+        self._check_installed()
+        own = {key: value for key, value in options.items() if key not in self.columns}
+        wanted = Wanted.of(**{key: options[key] for key in options if key not in own})
+        found = self.read(source, *[wanted] * bool(self.columns), **own)
+        return {split: replace(each, reading=replace(each.reading, format=self.name)) for split, each in found.items()}
+
+    def listing(self, source: str | Path, **options: Any) -> str:
+        """What the first file holds, one column a line; empty for formats without columns. Raises DataError."""
+        self._check_installed()
+        return self.contents(source, **options) if self.contents else ""
+
+    def _check_installed(self) -> None:
+        for module in self.modules:
+            need(module, self.extra, self.name)

@@ -15,8 +15,8 @@ from support.blocks import stored
 
 from singa_dask.data import shard_files
 from singa_dask.data.catalogue import load_recipe, parse_recipe, recipe_names
-from singa_dask.data.convert import shard_recipe
 from singa_dask.data.converters import cifar10, idx
+from singa_dask.data.sharding import shard_recipe
 from singa_dask.errors import DataError
 
 # digits

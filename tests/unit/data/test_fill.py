@@ -10,8 +10,8 @@ import xarray
 from singa_dask import Job, layers, shard, updaters
 from singa_dask.data import Manifest, ShardFolder
 from singa_dask.data.columns import Fill
-from singa_dask.data.convert import shard_files
 from singa_dask.data.manifest_reader import read_description
+from singa_dask.data.sharding import shard_files
 from singa_dask.errors import ConfigError, DataError, NotFinite
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.training.prepare import prepare

@@ -16,8 +16,8 @@ from support.shards import write_shards
 
 from singa_dask.data import Loader, SequenceStream, Stream, StreamConf
 from singa_dask.data import loader as loader_module
-from singa_dask.data.buffer_pool import BufferPool
-from singa_dask.data.stream import AnyStream, stream_of
+from singa_dask.data.loader import BufferPool
+from singa_dask.data.store import AnyStream, stream_of
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.job.job_pb2 import StoreProto
 

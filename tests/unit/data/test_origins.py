@@ -10,9 +10,9 @@ from support.blocks import stored
 
 from singa_dask import shard
 from singa_dask.data import Manifest
-from singa_dask.data.convert import shard_files
 from singa_dask.data.ingest import collections
 from singa_dask.data.origins import read_files
+from singa_dask.data.sharding import shard_files
 from singa_dask.data.sources import csv as csv_source
 from singa_dask.errors import DataError
 

@@ -7,9 +7,9 @@ import pytest
 
 from singa_dask import shard
 from singa_dask.data import Manifest
-from singa_dask.data.convert import shard_files
 from singa_dask.data.ingest import repeats
 from singa_dask.data.ingest.repeats import row_hashes
+from singa_dask.data.sharding import shard_files
 
 
 @pytest.mark.parametrize("lazy", [False, True])

@@ -8,8 +8,8 @@ import pytest
 from support.blocks import stored
 
 from singa_dask import shard
-from singa_dask.data.convert import shard_files
 from singa_dask.data.ingest import collections
+from singa_dask.data.sharding import shard_files
 from singa_dask.data.sources import csv as csv_source
 from singa_dask.errors import ConfigError, DataError
 

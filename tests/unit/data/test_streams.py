@@ -15,7 +15,7 @@ from singa_dask.data.manifest import Manifest, Shard
 from singa_dask.data.plan import Stream, StreamConf, permutation
 from singa_dask.data.schema import Schema
 from singa_dask.data.sequence import SequenceStream
-from singa_dask.data.stream import stream_of
+from singa_dask.data.store import stream_of
 from singa_dask.errors import ConfigError
 
 COLUMNS = (Column("x", Role.FEATURE, "float32", (1,)),)

@@ -8,7 +8,7 @@ from support.shards import write_shards
 
 from singa_dask import Job, layers, updaters
 from singa_dask.cli.data import describe as command
-from singa_dask.data.convert import shard_files
+from singa_dask.data.sharding import shard_files
 from singa_dask.errors import CheckpointError, ConfigError, DataError
 from singa_dask.inference.describe import describe
 from singa_dask.training import checkpoint as checkpoints

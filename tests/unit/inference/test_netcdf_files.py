@@ -6,7 +6,7 @@ import xarray as xr
 
 from singa_dask import Job, Model, layers, updaters
 from singa_dask.data.columns import Column, Role
-from singa_dask.data.convert import shard_files
+from singa_dask.data.sharding import shard_files
 from singa_dask.inference import blocks as blocks_module
 from singa_dask.inference.blocks import own_blocks
 from singa_dask.inference.evaluate import model_of

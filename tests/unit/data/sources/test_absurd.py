@@ -17,7 +17,7 @@ from support.shards import write_shards
 from support.sources import CONTENT, write_file
 
 from singa_dask.data import Manifest
-from singa_dask.data.convert import shard_files
+from singa_dask.data.sharding import shard_files
 from singa_dask.data.shards import ShardFolder
 from singa_dask.errors import DataError
 

@@ -9,7 +9,7 @@ import pytest
 import zarr
 from support.sources import CONTENT, read_all, record_proto, write_file
 
-from singa_dask.data.convert import FORMATS, shard_files
+from singa_dask.data.sharding import FORMATS, shard_files
 from singa_dask.data.sources import files, hdf5, images, kvfile, npz, parquet
 from singa_dask.errors import ConfigError, DataError
 

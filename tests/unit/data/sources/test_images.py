@@ -8,7 +8,7 @@ from support.blocks import stored
 from support.sources import field, read_all, record_proto, varint, write_file, write_kvfile
 
 from singa_dask.data.columns import Channels, Role
-from singa_dask.data.convert import shard_files
+from singa_dask.data.sharding import shard_files
 from singa_dask.data.sources import images, kvfile
 from singa_dask.errors import DataError
 

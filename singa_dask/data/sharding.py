@@ -20,9 +20,8 @@ from singa_dask.data.ingest.repeats import note_repeats
 from singa_dask.data.ingest.write import ENCODING_OPTIONS, write
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.sources import csv, hdf5, images, kvfile, netcdf, npz, parquet, zarr
-from singa_dask.data.sources.formats import Format
 from singa_dask.data.sources.patches import PATCH_OPTIONS, Patches
-from singa_dask.data.sources.source import Source
+from singa_dask.data.sources.source import Format, Source
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
 logger = logging.getLogger(__name__)
