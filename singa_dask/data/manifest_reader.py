@@ -31,18 +31,55 @@ _SHARD_NAME = re.compile(r"shard-\d{5,}\.h5")
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 62
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _by_name(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+
+
+# What fields hold: the test, and its sentence.
+Rule = tuple[Callable[[Any], bool], str]
+TEXT: Rule = (lambda v: isinstance(v, str), "must be text")
+TEXTS: Rule = (_is_texts, "must be a list of texts")
+COUNT: Rule = (_is_count, "must be a positive whole number")
+FLAG: Rule = (lambda v: isinstance(v, bool), "must be true or false")
+OF_COLUMNS: Rule = (_by_name, "must hold a text for each column")
+
+
+def _one_of(values: Any) -> Rule:
+    return lambda v: v in list(values), f"must be one of {', '.join(values)}"
+
+
+def _finite(*counts: int) -> Rule:
+    shown = " or ".join(map(str, sorted({*counts})))
+    return (
+        lambda v: isinstance(v, list) and len(v) in counts and all(map(_is_finite, v)),
+        f"must be {shown} finite number(s)",
+    )
+
+
 def read_manifest(path: Path, fields: Any) -> Manifest:
     """The manifest at `path` with these fields. Raises DataError that names the field and the received value."""
     top = _Fields(path, fields)
     top.take("format", lambda v: v == FORMAT, f"must be {FORMAT!r}")
-    top.take("version", _is_count, "must be a positive whole number")
+    top.take("version", *COUNT)
     _check_version(f"{path}: ", fields, "Write it again with `singa-dask shard`.")
     top.take("hash", lambda v: v == HASH, f"must be {HASH!r}")
     schema = _schema(top)
-    window = top.take("window", _is_count, "must be a positive whole number")
-    notes = top.take("notes", _is_texts, "must be a list of texts")
-    order = top.take("order", _is_text, "must be text")
-    in_place = top.take("in_place", _is_flag, "must be true or false")
+    window = top.take("window", *COUNT)
+    notes = top.take("notes", *TEXTS)
+    order = top.take("order", *TEXT)
+    in_place = top.take("in_place", *FLAG)
     shards = _shards(top, window, in_place)
     total = sum(shard.samples for shard in shards)
     top.take("total", lambda v: _is_count(v) and v == total, f"must be the sum of the shards' samples, {total}")
@@ -69,30 +106,34 @@ def _check_version(where: str, fields: Any, remedy: str) -> None:
 
 def _schema(top: _Fields) -> Schema:
     columns = _columns(top)
-    entries = top.take("encoders", _is_objects, "must be a list of JSON objects")
+    entries = top.take(
+        "encoders",
+        lambda v: isinstance(v, list) and all(isinstance(entry, dict) for entry in v),
+        "must be a list of JSON objects",
+    )
     try:
         encoders = Encoders.from_json(entries)
     except DataError as error:
         raise DataError(f"{top.path}: {error}") from None
     fields = top.take("reading", lambda v: isinstance(v, dict), "must be a JSON object")
     reading = _reading(_Fields(top.path, fields, "reading"))
-    return Schema(columns, encoders, reading, top.take("fitted", _is_text, "must be text"))
+    return Schema(columns, encoders, reading, top.take("fitted", *TEXT))
 
 
 def _reading(entry: _Fields) -> Reading:
     return Reading(
-        entry.take("format", _is_text, "must be text"),
-        entry.take("separator", lambda v: _is_text(v) and len(v) < 2, "must be one character, or none"),
-        entry.take("header", _is_flag, "must be true or false"),
-        entry.take("dates", _is_texts_by_name, "must hold a text for each column"),
+        entry.take("format", *TEXT),
+        entry.take("separator", lambda v: isinstance(v, str) and len(v) < 2, "must be one character, or none"),
+        entry.take("header", *FLAG),
+        entry.take("dates", *OF_COLUMNS),
         entry.take(
             "types",
-            lambda v: _is_texts_by_name(v) and {*v.values()} <= {*TYPES},
+            lambda v: _by_name(v) and {*v.values()} <= {*TYPES},
             f"must hold one of {', '.join(TYPES)} for each column",
         ),
-        entry.take("datasets", _is_texts_by_name, "must hold a text for each column"),
-        entry.take("dimensions", _is_texts_by_name, "must hold a text for each column"),
-        entry.take("coordinates", _is_texts_by_name, "must hold a text for each dimension"),
+        entry.take("datasets", *OF_COLUMNS),
+        entry.take("dimensions", *OF_COLUMNS),
+        entry.take("coordinates", _by_name, "must hold a text for each dimension"),
     )
 
 
@@ -144,8 +185,8 @@ def _columns(top: _Fields) -> tuple[Column, ...]:
 
 def _column(entry: _Fields) -> Column:
     name = entry.take("name", is_name, f"must be {NAME_RULE}")
-    role = Role(entry.take("role", lambda v: v in list(Role), f"must be one of {', '.join(Role)}"))
-    dtype = entry.take("dtype", lambda v: v in DTYPES, f"must be one of {', '.join(DTYPES)}")
+    role = Role(entry.take("role", *_one_of(Role)))
+    dtype = entry.take("dtype", *_one_of(DTYPES))
     shape = tuple(
         entry.take(
             "shape",
@@ -153,12 +194,21 @@ def _column(entry: _Fields) -> Column:
             f"must be at most {MAX_RANK} positive whole numbers",
         )
     )
-    channels = Channels(entry.take("channels", lambda v: v in list(Channels), f"must be one of {', '.join(Channels)}"))
+    channels = Channels(entry.take("channels", *_one_of(Channels)))
     if (channels is not Channels.NONE and len(shape) < 3) or (channels is Channels.NONE and len(shape) == MAX_RANK):
         raise entry.fault("channels", f"does not suit samples of {len(shape)} dimensions", channels.value)
-    classes = entry.take("classes", _is_classes, "must be a list of distinct names, a positive number or null")
-    names = entry.take("names", _is_texts, "must be a list of texts", [])
-    dataset = entry.take("dataset", _is_path, "must be the path of a dataset", "")
+    classes = entry.take(
+        "classes",
+        lambda v: v is None or _is_count(v) or (_is_texts(v) and 0 < len(v) == len(set(v))),
+        "must be a list of distinct names, a positive number or null",
+    )
+    names = entry.take("names", *TEXTS, [])
+    dataset = entry.take(
+        "dataset",
+        lambda v: isinstance(v, str) and all(part not in ("", ".", "..") for part in v.split("/")),
+        "must be the path of a dataset",
+        "",
+    )
     bare = Column(name, role, dtype, shape, channels)
     if role is Role.LABEL and (dtype.startswith("float") or not (bare.values == 1 or bare.of_positions)):
         message = "of labels must be one value or one of each position, of whole numbers"
@@ -171,54 +221,45 @@ def _column(entry: _Fields) -> Column:
         raise entry.fault("shape", f"must describe a sample of at most {MAX_SAMPLE_NBYTES >> 20} MiB", list(shape))
     if names and (len(shape) > 1 or len(names) != math.prod(shape)):
         raise entry.fault("names", "must name every value of a vector, or the only value", names)
-    mean, std = _statistics(entry, bare.num_statistics)
+    mean, std = (tuple(map(float, entry.take(key, *_finite(bare.num_statistics)))) for key in ("mean", "std"))
     fill = _fill(entry, bare) if "fill" in entry.fields else None
-    return Column(name, role, dtype, shape, channels, _frozen(classes), mean, std, tuple(names), dataset, fill)
+    return Column(
+        name,
+        role,
+        dtype,
+        shape,
+        channels,
+        tuple(classes) if isinstance(classes, list) else classes,
+        mean,
+        std,
+        tuple(names),
+        dataset,
+        fill,
+    )
 
 
 def _fill(entry: _Fields, column: Column) -> Fill:
     own = _Fields(entry.path, entry.fields["fill"], f"{entry.key}.fill")
-    flags = own.take("flags", _is_flag, "must be true or false")
+    flags = own.take("flags", *FLAG)
     if column.role is not Role.FEATURE:
         raise own.fault("values", "must be those of a feature", column.role.value)
     if flags and (not column.has_channels or column.shape[column.channel_axis] % 2):
         raise own.fault("flags", "need as many further channels, or values of a vector", list(column.shape))
-    counts = sorted({1, column.num_statistics // (1 + flags)})
-    values = own.take(
-        "values",
-        lambda v: isinstance(v, list) and len(v) in counts and all(map(_is_finite, v)),
-        f"must be {' or '.join(map(str, counts))} finite number(s)",
-    )
+    values = own.take("values", *_finite(1, column.num_statistics // (1 + flags)))
     return Fill(tuple(map(float, values)), flags)
-
-
-def _statistics(entry: _Fields, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    mean, std = (
-        entry.take(
-            key,
-            lambda v: isinstance(v, list) and len(v) == count and all(map(_is_finite, v)),
-            f"must be {count} finite number(s)",
-        )
-        for key in ("mean", "std")
-    )
-    return tuple(map(float, mean)), tuple(map(float, std))
 
 
 def _shards(top: _Fields, window: int, in_place: bool) -> tuple[Shard, ...]:
     shards = []
+    name: Rule = (lambda v: isinstance(v, str) and Path(v).is_absolute(), "must be an absolute path")
+    if not in_place:
+        name = lambda v: isinstance(v, str) and bool(_SHARD_NAME.fullmatch(v)), "must be named like shard-00000.h5"
     for entry in top.entries("shards"):
-        if in_place:
-            file = entry.take("file", lambda v: _is_text(v) and Path(v).is_absolute(), "must be an absolute path")
-        else:
-            file = entry.take(
-                "file", lambda v: _is_text(v) and bool(_SHARD_NAME.fullmatch(v)), "must be named like shard-00000.h5"
-            )
-        samples = entry.take("samples", _is_count, "must be a positive whole number")
-        expected = -(-samples // window)
+        file, samples = entry.take("file", *name), entry.take("samples", *COUNT)
         hashes = entry.take(
             "windows",
-            partial(_are_hashes, count=expected),
-            f"must be {expected} hashes of 32 hex digits",
+            partial(_are_hashes, count=-(-samples // window)),
+            f"must be {-(-samples // window)} hashes of 32 hex digits",
         )
         shards.append(Shard(file, samples, tuple(hashes)))
     if len({shard.file for shard in shards}) != len(shards):
@@ -226,45 +267,5 @@ def _shards(top: _Fields, window: int, in_place: bool) -> tuple[Shard, ...]:
     return tuple(shards)
 
 
-def _frozen(classes: Any) -> tuple[str, ...] | int | None:
-    return tuple(classes) if isinstance(classes, list) else classes
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 62
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(text, str) for text in value)
-
-
-def _is_texts_by_name(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _are_hashes(value: object, count: int) -> bool:
-    return isinstance(value, list) and _is_texts(value) and len(value) == count and all(map(_DIGEST.fullmatch, value))
-
-
-def _is_objects(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
-
-
-def _is_path(value: object) -> bool:
-    return isinstance(value, str) and all(part not in ("", ".", "..") for part in value.split("/"))
-
-
-def _is_classes(value: Any) -> bool:
-    return value is None or _is_count(value) or (_is_texts(value) and len(value) > 0 and len(set(value)) == len(value))
+def _are_hashes(value: Any, count: int) -> bool:
+    return _is_texts(value) and len(value) == count and all(map(_DIGEST.fullmatch, value))

@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from singa_dask.data.columns import Role
 from singa_dask.data.encoders import DATES
 from singa_dask.data.schema import Reading
@@ -23,7 +25,7 @@ from singa_dask.errors import DataError
 SUFFIXES = (".csv", ".tsv", ".txt")
 SAMPLE_NBYTES = 1 << 20
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:[\d:.]+(Z|[+-]\d\d(?::?\d\d)?)?)?")
-_ZERO_LED = re.compile(rb"(?<![\d.])0\d")
+_LED = re.compile(r"^\s*0\d")
 _MAX_OPEN_QUOTE = 8 * BLOCK_NBYTES
 _BOM = b"\xef\xbb\xbf"
 _PACKED = {b"\x1f\x8b": "gunzip", b"BZ": "bunzip2", b"\xfd7": "unxz", b"(\xb5": "unzstd", b"PK": "unzip"}
@@ -93,9 +95,10 @@ def _source(
     # Later blocks may have fractions: it matters only of labels, targets and groups whether all values are whole.
     numbers = {*chosen.x, chosen.weight, chosen.mask}
     read |= {name: "number" for name in read if read[name] == "integer" and name in numbers}
-    labels = frozenset(name for name in chosen.y if chosen.roles.get(name) is not Role.TARGET)
+    labels = [name for name in chosen.y if chosen.roles.get(name) is not Role.TARGET]
     whole = [name for name in (*chosen.x, *labels) if schema[name].kind == "integer"]
     led = blocks[0].led_by_zero(whole, blocks[0].sample())
+    exact = frozenset(whole).difference(led)
     read |= {name: "text" for name in led if read[name] == "integer"}  # labels: 007 and 7 are two classes
     notes = chosen.notes
     if cut := [name for name in chosen.x if name in led]:
@@ -104,7 +107,7 @@ def _source(
         notes += (f"{', '.join(cut)}: read as numbers, so that {cell} becomes {int(cell)}; {way}",)
     return Source(
         name=where,
-        blocks=[replace(block, types=read, labels=labels) for block in blocks],
+        blocks=[replace(block, types=read, exact=exact) for block in blocks],
         x=chosen.x,
         y=chosen.y,
         weight=chosen.weight,
@@ -177,7 +180,7 @@ def _asking_for_separator(dialect: Dialect) -> Iterator[None]:
 @dataclass(frozen=True)
 class CsvBlock(Block):
     """The lines in bytes [start, stop) of a file. line: the number of the first one, from 1. types: of the columns to
-    read, as `_type` names them. labels: those that hold labels."""
+    read, as `_type` names them. exact: those of integers, of which none may begin with a 0."""
 
     path: Path
     start: int
@@ -186,7 +189,7 @@ class CsvBlock(Block):
     dialect: Dialect
     types: Mapping[str, str]
     stamp: str
-    labels: frozenset[str] = frozenset()
+    exact: frozenset[str] = frozenset()
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -208,10 +211,12 @@ class CsvBlock(Block):
             for name, kind in self.types.items():
                 if kind == "integer" and _type(table.column(name)) not in ("integer", "number"):
                     raise self._not_a(name)
-            labels = [name for name in self.labels if self.types.get(name) == "integer"]
-            for name, cell in self.led_by_zero(labels, data).items():
-                way = f"Say --category {name}: the labels are texts then"
-                raise DataError(f"{self.path}: the label {cell!r} in column {name!r} begins with 0. {way}.")
+            for name in self.led_by_zero([name for name in self.types if name in self.exact], data):
+                line, cell = next((line, cell.strip()) for line, cell in self._cells(name) if _LED.match(cell))
+                raise DataError(
+                    f"{self.path}: line {line}, column {name!r}: {cell!r} begins with 0, which numbers lose. Say "
+                    f"--category {name} if the column holds codes, or write the numbers without it."
+                )
             return {name: _trimmed(table.column(name)).to_pandas() for name in self.types}
 
     def schema(self, dropped: Set[str] = frozenset()) -> dict[str, TableColumn]:
@@ -238,12 +243,12 @@ class CsvBlock(Block):
 
     def led_by_zero(self, names: Sequence[str], data: bytes) -> dict[str, str]:
         """Of each of these columns of integers the first cell that begins with a 0 too many, if there is one."""
-        if not names or not _ZERO_LED.search(data):
+        if not names or not _may_lose_zeros(data, self.dialect.separator):
             return {}
         from pyarrow import compute
 
         texts = self._parsed(data, dict.fromkeys(names, "text"))
-        hits = {n: texts.column(n).filter(compute.match_substring_regex(texts.column(n), r"^\s*0\d")) for n in names}
+        hits = {n: texts.column(n).filter(compute.match_substring_regex(texts.column(n), _LED.pattern)) for n in names}
         return {name: _trimmed(cells)[0].as_py() for name, cells in hits.items() if len(cells)}
 
     def _bytes(self, stop: int) -> bytes:
@@ -344,6 +349,14 @@ class CsvBlock(Block):
             f"{self.path}: line {line}, column {name!r}: {cell!r} has {'a' if zoned else 'no'} time zone, and other "
             f"dates have {'none' if zoned else 'one'}. Write all of them with one (Z, +02:00), or none."
         )
+
+
+def _may_lose_zeros(data: bytes, separator: str) -> bool:
+    """Whether a 0 begins a cell, and a digit follows."""
+    cells = np.frombuffer(data, np.uint8)
+    zeros = np.flatnonzero(cells[:-1] == ord("0"))
+    zeros = zeros[(cells[zeros + 1] >= ord("0")) & (cells[zeros + 1] <= ord("9"))]
+    return bool(np.isin(cells[zeros - 1], [*(separator + ' "\r\n\t').encode()])[zeros > 0].any() or 0 in zeros[:1])
 
 
 def _is_value(cell: str) -> bool:

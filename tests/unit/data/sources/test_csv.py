@@ -133,9 +133,19 @@ def test_labels_that_begin_with_0_are_texts(tmp_path, monkeypatch):
     assert loaded(tmp_path, "a,code\n05,007\n06,7\n", target="code").reading.types["code"] == "integer"
     monkeypatch.setattr(csv, "BLOCK_NBYTES", 16)
     later = "a,code\n" + "1,7\n" * 9 + "1,007\n"
-    with pytest.raises(DataError, match=r"label '007' in column 'code' begins with 0\. Say --category code"):
+    with pytest.raises(DataError, match=r"line 11, column 'code': '007' begins with 0, .* Say --category code"):
         read_all(loaded(tmp_path, later, label="code"))
     assert set(read_all(loaded(tmp_path, later, label="code", category="code"))["code"]) == {"7", "007"}
+
+
+@pytest.mark.parametrize("cell", ["01067", " 01067", '"01067"'])
+def test_zeros_that_come_late_are_refused(tmp_path, monkeypatch, cell):
+    monkeypatch.setattr(csv, "BLOCK_NBYTES", 32)
+    text = "zip,day,y\n" + "99817,2024-01-05,0.5\n" * 9 + f"{cell},2024-01-05,0.5\n"
+    with pytest.raises(DataError, match=r"line 11, column 'zip': '01067' begins with 0, which numbers lose\. Say --c"):
+        read_all(loaded(tmp_path, text, target="y"))
+    assert read_all(loaded(tmp_path, text, target="y", category="zip"))["zip"].tolist()[-1] == "01067"
+    assert read_all(loaded(tmp_path, text.replace("01067", "10670"), target="y"))["zip"].tolist()[-1] == 10670
 
 
 def test_zeros_that_numbers_lose_are_noted(tmp_path):
