@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from singa_dask.errors import ConfigError, SingaError, lack
+from singa_dask.errors import CheckpointError, ConfigError, SingaError, lack
 from singa_dask.files import FILE, LINK, kind_of
 
 if TYPE_CHECKING:
     from singa_dask.job import Job, JobProto
     from singa_dask.job.code_bundle import CodeBundle
+    from singa_dask.training.checkpoint import Checkpoint
     from singa_dask.training.workspace import Workspace
 
 CONNECT_S = 10.0
@@ -174,7 +175,7 @@ def trained(
     from singa_dask.job import Job
     from singa_dask.training import checkpoint as checkpoints
     from singa_dask.training.kept_code import code_of
-    from singa_dask.training.prepare import prepare
+    from singa_dask.training.prepare import prepare, training_data
 
     own = path.is_dir() or path.suffix == ".h5"
     if own and checkpoint:
@@ -194,7 +195,21 @@ def trained(
     if own and phase is None:
         return TrainedJob(job.proto, kept), file
     prepared = prepare(job, phases=[] if phase is None else [phase])
+    if phase is not None and training_data(prepared.data) != training_data(found.data):
+        _check_shards(found, file)
     return TrainedJob(prepared.job, prepared.code), file
+
+
+def _check_shards(found: Checkpoint, file: Path) -> None:
+    """Raise CheckpointError if a checkpoint's own job finds other training data than it was trained with."""
+    from singa_dask.job import Job
+    from singa_dask.training.prepare import prepare, training_data
+
+    if training_data(prepare(Job.from_text(found.job), phases=[]).data) != training_data(found.data):
+        raise CheckpointError(
+            f"{file} was trained with other shards than those that its job finds now, so that samples to evaluate may "
+            "be samples of its training. Write the shards again as they were, or name other data: predict --data."
+        )
 
 
 def connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | None) -> Any:

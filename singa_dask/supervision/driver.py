@@ -203,38 +203,43 @@ def train(
     if processes:
         text_of(folder.folder, "workspace")
     called = Callbacks(callbacks, job.name, folder.folder, job.proto.train_steps)
-    if data is not None:
-        job = with_data(job, data, validation, cache(partial(folder.new_data, resume=resume)), client)
-    elif validation is not None:
-        hint = "Give data too, or set store_conf.validation_share in the job."
-        raise ConfigError(Problem("validation", "is for data that are given", hint=hint))
-    if transform is not None:
-        job = with_transform(job, transform)
-    show = display or display_for()
-    expected = None
-    ran = Job.from_file(folder.job).proto if resume and (auto or is_open(job.proto)) and folder.job.exists() else None
-    key = job.name, str(folder.folder)
-    if auto and ran is not None:
-        job = job_of(job, Candidate(ran))
-        show.say(f"auto: {job.topology.describe()}, as in the run that goes on")
-    elif auto:
-        if client is not None:
-            wait_all(client, *key, _progress, patience_s, max_queue_s)
-        planned = plan(job, client, note=_progress)
-        job, expected = planned.job, planned.recommended.samples_per_s
-        show.say(f"auto: {expectation(planned.recommended)}")
-    elif is_open(job.proto):
+    with folder.restored_if_refused():
+        if data is not None:
+            job = with_data(job, data, validation, cache(partial(folder.new_data, resume=resume)), client)
+        elif validation is not None:
+            hint = "Give data too, or set store_conf.validation_share in the job."
+            raise ConfigError(Problem("validation", "is for data that are given", hint=hint))
+        if transform is not None:
+            job = with_transform(job, transform)
+        show = display or display_for()
+        expected = None
+        ran = (
+            Job.from_file(folder.job).proto
+            if resume and (auto or is_open(job.proto)) and folder.job.exists()
+            else None
+        )
+        key = job.name, str(folder.folder)
+        if auto and ran is not None:
+            job = job_of(job, Candidate(ran))
+            show.say(f"auto: {job.topology.describe()}, as in the run that goes on")
+        elif auto:
+            if client is not None:
+                wait_all(client, *key, _progress, patience_s, max_queue_s)
+            planned = plan(job, client, note=_progress)
+            job, expected = planned.job, planned.recommended.samples_per_s
+            show.say(f"auto: {expectation(planned.recommended)}")
+        elif is_open(job.proto):
+            if not processes:
+                check_single(job.topology)
+            before = None if ran is None else as_before(job, ran)
+            if before is None and client is not None:
+                Queue(job.topology.nprocesses, _progress, patience_s, max_queue_s).wait(client, *key)
+            job = before or resolve_partition(job, client, show.say, _progress)
+        prepared = prepare(job)
         if not processes:
-            check_single(job.topology)
-        before = None if ran is None else as_before(job, ran)
-        if before is None and client is not None:
-            Queue(job.topology.nprocesses, _progress, patience_s, max_queue_s).wait(client, *key)
-        job = before or resolve_partition(job, client, show.say, _progress)
-    prepared = prepare(job)
-    if not processes:
-        check_single(prepared.topology)
-    run = Run(prepared, folder, show, called, max_restarts, patience_s, max_queue_s, processes, curves)
-    return Result(run.to_end(client, resume), folder.folder, expected)
+            check_single(prepared.topology)
+        run = Run(prepared, folder, show, called, max_restarts, patience_s, max_queue_s, processes, curves)
+        return Result(run.to_end(client, resume), folder.folder, expected)
 
 
 def _progress(text: str) -> None:

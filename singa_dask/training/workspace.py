@@ -23,7 +23,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -191,6 +191,18 @@ class Workspace:
             except OSError as error:
                 raise self._unwritable(error) from error
         return self.data
+
+    @contextmanager
+    def restored_if_refused(self) -> Iterator[None]:
+        """Put the run back that `new_data` has set aside, if the block raises before `open`."""
+        try:
+            yield
+        except BaseException:
+            with suppress(ConfigError, OSError), self.locked():
+                if self.aside is not None and kind_of(self.job) is None:
+                    shutil.rmtree(self._real)
+                    self.aside.rename(self._real)
+            raise
 
     def earlier(self) -> str:
         """The folders of earlier runs of this workspace, for an error: " (moved to ...)", or ""."""

@@ -79,6 +79,17 @@ def test_an_earlier_run_keeps_its_data(run, tmp_path):
         train(tmp_path / "run/job.conf", processes=False, workspace=tmp_path / "again", display=Display())
 
 
+@pytest.mark.parametrize(
+    ("data", "fields"), [((X, Y), {"keep_best": "validate.cover"}), ((X, Y[:-1]), {})], ids=["job", "data"]
+)
+def test_a_run_that_is_refused_leaves_the_earlier_one_in_its_folder(run, tmp_path, data, fields):
+    kept = run(job(), (X, Y)).checkpoint
+    with pytest.raises((ConfigError, DataError)):
+        run(job(**fields), data)
+    assert kept.exists() and kept.is_relative_to(tmp_path / "run") and not (tmp_path / "run-1").exists()
+    assert run(job(train_steps=12), (X, Y), resume=True).summary["step"] == 12
+
+
 def test_records_of_sequences_keep_their_order(run, tmp_path):
     inputs = [RecordInput("data", batchsize=4, sequence=10)]
     net = [GRU("cell", dim_hidden=4), InnerProduct("scores", num_output=2), SoftmaxLoss("loss")]

@@ -1,6 +1,7 @@
 """Training in this process: what a run leaves, how it ends, its metrics by name and its pictures."""
 
 import json
+import shutil
 import signal
 from importlib.metadata import PackageNotFoundError
 from unittest.mock import Mock
@@ -199,6 +200,22 @@ def test_the_command_measures_and_draws(result, tmp_path):
     done = CliRunner().invoke(main, list(map(str, arguments)))
     assert done.exit_code == 0 and f"f1 {result.test['f1']:.4f}" in done.output, done.output
     assert str(tmp_path / "confusion-test.png") in done.output and (tmp_path / "confusion-test.png").exists()
+
+
+@pytest.mark.parametrize("command", ["test", "predict"])
+def test_a_trained_net_is_not_evaluated_on_shards_that_were_written_again(tmp_path, command):
+    write_shards(tmp_path / "data", X, LABELS)
+    run = measured_run(tmp_path / "data", tmp_path / "run", curves=False)
+
+    def evaluated(*options):
+        arguments = [command, run.workspace, *options, *(["--out", tmp_path / "p.csv"] * (command == "predict"))]
+        return CliRunner().invoke(main, list(map(str, arguments)))
+
+    assert evaluated().exit_code == evaluated("--set", "neuralnet.layer[0].store_conf.batchsize=[10]").exit_code == 0
+    shutil.rmtree(tmp_path / "data")
+    write_shards(tmp_path / "data", X[::-1], LABELS[::-1])
+    refused = evaluated()
+    assert refused.exit_code == 1 and "trained with other shards" in refused.output, refused.output
 
 
 def test_models_measure_by_name(result, matrix):
