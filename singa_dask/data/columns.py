@@ -144,8 +144,8 @@ class Column:
 
     @property
     def of_positions(self) -> bool:
-        """Whether these are labels of positions, such as the pixels of an image."""
-        return self.role is Role.LABEL and len(self.shape) > 1
+        """Whether these are labels of positions, such as the pixels of an image or the steps of a sequence."""
+        return self.role is Role.LABEL and (len(self.shape) > 1 or self.values > 1)
 
     @property
     def nbytes(self) -> int:
@@ -155,6 +155,8 @@ class Column:
     @property
     def num_statistics(self) -> int:
         """Entries of `mean` and `std`."""
+        if self.role in NUMBERED:
+            return 1
         if self.channels == Channels.NONE:
             return self.shape[0] if len(self.shape) == 1 else 1
         return self.shape[0] if self.channels == Channels.FIRST else self.shape[-1]
@@ -207,9 +209,9 @@ def as_map(raw: np.ndarray) -> np.ndarray:
     return raw[..., 0] if raw.shape[3] == 1 else raw[:, 0]
 
 
-def map_dtype(classes: int) -> np.dtype:
-    """The type of labels of positions in shards."""
-    return np.dtype(np.uint8 if classes <= 1 << 8 else np.int32)
+def map_dtype(classes: int, low: int = 0) -> np.dtype:
+    """The type of labels of positions in shards, of which `low` is the least."""
+    return np.dtype(np.uint8 if low >= 0 and classes <= 1 << 8 else np.int32)
 
 
 def stored_dtype(dtype: np.dtype) -> np.dtype | None:

@@ -85,8 +85,10 @@ class ShardReader:
         classes = column.num_classes
         if classes is None or not labels.size:
             return
-        if labels.min() < 0 or labels.max() >= classes:
-            bad = labels[(labels < 0) | (labels >= classes)][0]
+        low = labels.min() if column.of_positions else 0  # a negative number marks positions that do not count
+        wrong = ((labels < 0) & (labels != low)) | (labels >= classes)
+        if wrong.any():
+            bad = labels[wrong][0]
             raise DataError(
                 f"{self.path}: window {window} has the label {bad} in {column.name!r}, which has {classes} classes "
                 f"(0 to {classes - 1}). {WAY_OUT}"

@@ -63,7 +63,7 @@ def export(net: Net, outputs: Sequence[str], name: str = "singa_dask") -> onnx.M
             continue
         tensors[layer_name] = _converter(layer)(graph, layer, *_sources(net, tensors, layer))
         first = next(iter(_features(layer).values()), None)
-        if isinstance(layer, kinds.Frame) or (first in timed and not isinstance(layer, kinds.LastStep)):
+        if isinstance(layer, kinds.Frame) or (first in timed and layer.output_steps == layer.steps):
             timed.add(layer_name)
     for output in outputs:
         tensor, shape = tensors[output], as_onnx(net.shapes[output])
@@ -347,6 +347,7 @@ _CONVERTERS: dict[type[Layer], Callable[..., Any]] = {
     kinds.InnerProduct: _inner_product,
     kinds.LRN: onnx_images.lrn,
     kinds.LSTM: onnx_time.recurrent,
+    kinds.AllSteps: onnx_time.all_steps,
     kinds.LastStep: onnx_time.last_step,
     kinds.MAELoss: _same,
     kinds.MSELoss: _same,

@@ -40,6 +40,12 @@ def last_step(graph: Graph, layer: Layer, x: str, lengths: str | None = None) ->
     return graph.add("Gather", [steps, graph.constant("last", np.int64(-1))], axis=0)
 
 
+def all_steps(graph: Graph, layer: Layer, x: str) -> str:
+    """(T B, ...) -> (B, T, ...)."""
+    shape = as_onnx(graph.net.shapes[layer.name][1:])
+    return graph.add("Transpose", [graph.by_step(x, shape)], perm=[1, 0, *range(2, len(shape) + 2)])
+
+
 def _refuse_lengths(layer: Layer, lengths: str | None) -> None:
     if lengths is not None:
         hint = "Build the net without store_conf.lengths, for sequences of one length."

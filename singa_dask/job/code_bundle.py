@@ -20,9 +20,10 @@ from typing import Any
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.code_trust import sign
-from singa_dask.job.formulas import FORMULAS, check_travels, users_function
+from singa_dask.job.formulas import check_travels, users_function
 from singa_dask.job.installed import is_installed, is_users
 from singa_dask.job.job_pb2 import JobProto, LayerProto, NetProto
+from singa_dask.job.layer_types import FORMULAS
 from singa_dask.job.user_code import is_defined, searched, searching, user_code, using
 
 _PYTHON = "{}.{}".format(*sys.version_info)

@@ -8,9 +8,9 @@ from typing import Any
 
 from singa_dask import functions
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.layer_types import FORMULAS
 from singa_dask.job.user_code import code_name, user_code
 
-FORMULAS = ("singa_dask.layers.formula:Lambda", "singa_dask.layers.formula:Loss")
 _OWN = "singa_dask.functions:"
 
 

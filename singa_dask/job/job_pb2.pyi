@@ -26,6 +26,8 @@ class UnrollConnType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     kUnrollOneToAll: _ClassVar[UnrollConnType]
     kUnrollFirstToLast: _ClassVar[UnrollConnType]
     kUnrollCustomized: _ClassVar[UnrollConnType]
+    kUnrollAllToOne: _ClassVar[UnrollConnType]
+    kUnrollOneToEach: _ClassVar[UnrollConnType]
 
 class LayerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -101,6 +103,7 @@ class LayerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     kRNNDummy: _ClassVar[LayerType]
     kFrame: _ClassVar[LayerType]
     kLastStep: _ClassVar[LayerType]
+    kAllSteps: _ClassVar[LayerType]
     kAdd: _ClassVar[LayerType]
     kMul: _ClassVar[LayerType]
     kMax: _ClassVar[LayerType]
@@ -124,6 +127,8 @@ kUnrollOneToOne: UnrollConnType
 kUnrollOneToAll: UnrollConnType
 kUnrollFirstToLast: UnrollConnType
 kUnrollCustomized: UnrollConnType
+kUnrollAllToOne: UnrollConnType
+kUnrollOneToEach: UnrollConnType
 kUserLayer: LayerType
 kCSVInput: LayerType
 kImagePreprocess: LayerType
@@ -196,6 +201,7 @@ kSplit: LayerType
 kRNNDummy: LayerType
 kFrame: LayerType
 kLastStep: LayerType
+kAllSteps: LayerType
 kAdd: LayerType
 kMul: LayerType
 kMax: LayerType

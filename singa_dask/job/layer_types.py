@@ -32,6 +32,7 @@ DEPRECATED: dict[str, str] = {
 INSERTED: dict[str, str] = {
     "kFrame": "unrolling",
     "kLastStep": "unrolling",
+    "kAllSteps": "unrolling",
     "kTransition": "partitioning",
     "kLabelTransition": "partitioning",
 }
@@ -72,12 +73,14 @@ REQUIRED: dict[str, dict[str, str]] = {
 }
 REQUIRED |= {spelling: REQUIRED[kind] for spelling, kind in SPELLINGS.items() if kind in REQUIRED}
 
+FORMULAS = ("singa_dask.layers.formula:Lambda", "singa_dask.layers.formula:Loss")  # user_type of functions
 ENERGY = frozenset({"kRBMHid", "kRBMVis"})  # trained by contrastive divergence
 SOURCES = frozenset({"kCSVInput", "kRecordInput", "kCharRNN"})  # read data, not layers
 # Prediction, label, maybe weights.
 LOSSES = frozenset(
     {"kEuclideanLoss", "kSoftmaxLoss", "kCudnnSoftmaxLoss", "kMSELoss", "kMAELoss", "kHuberLoss", "kBCELoss"}
 )
+CLASSIFYING = frozenset({"kSoftmaxLoss", "kCudnnSoftmaxLoss"})  # those of them that compare classes
 
 # Type -> the axis of its weight (or table) that `partition_dim: 1` splits, and what lies along it.
 _SPLIT_WEIGHTS: dict[str, tuple[int, str]] = {

@@ -22,7 +22,7 @@ from singa_dask.job.job_pb2 import (
 from singa_dask.job.locate import Positions, locate_problems
 from singa_dask.job.text import job_to_text, read_job
 from singa_dask.job.topology import ClusterTopology, cluster_message
-from singa_dask.job.unroll import plain
+from singa_dask.job.unroll import flat
 
 _ALGORITHMS = [value.name for value in AlgProto.AlgType.DESCRIPTOR.values]
 _KEYWORDS = {field.name for field in JobProto.DESCRIPTOR.fields if field.message_type is None}
@@ -135,8 +135,8 @@ class Job:
 
     @property
     def net(self) -> NetProto:
-        """The net without layer groups; every layer has its own unroll_len."""
-        return plain(self.proto.neuralnet)
+        """The net without layer groups; every layer has the net's unroll_len."""
+        return flat(self.proto.neuralnet)
 
     @property
     def topology(self) -> ClusterTopology:

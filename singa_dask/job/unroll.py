@@ -8,6 +8,8 @@ Instances share the parameters of the first. SINGA's rules for which instances o
     kUnrollOneToAll      every instance of the source
     kUnrollFirstToLast   the first instance reads the last one of the source; the others read nothing from it
     kUnrollCustomized    instance unroll_source[j] of the source, nothing for -1 (SINGA defines the name only)
+    kUnrollAllToOne      every instance of the source, as one sample (T, ...): only in folded nets (ours)
+    kUnrollOneToEach     position j of the source's samples (T, ...): only in folded nets (ours)
 
 The instances of a data layer whose rows are sequences (kCharRNN, kRecordInput with `sequence`) are its records, and
 with kUnrollOneToAll instance j reads record j. A recurrent layer always reads its previous instance, also if the job
@@ -27,14 +29,13 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto, UnrollConnType
 from singa_dask.job.layer_types import LOSSES, type_name
 from singa_dask.job.stores import answers_rows, steps_of
+from singa_dask.job.time_steps import RECURRENT, attended, connection_type, set_steps
 
 # Time steps of a layer, and connections between those of two layers, at most: checks look at each.
 MAX_STEPS = 100_000
 MAX_CONNECTIONS = 10_000_000
 # Layers that extract time steps from a sequence.
 _FRAMES = frozenset({LayerType.kFrame, LayerType.kRNNLabel})
-_RECURRENT = frozenset({LayerType.kGRU, LayerType.kLSTM, LayerType.kRNN})
-_ACROSS_STEPS = _RECURRENT | {LayerType.kAttention, LayerType.kReverse}
 _READ_LABELS = frozenset({LayerType.kSoftmaxLoss, LayerType.kCudnnSoftmaxLoss, LayerType.kAccuracy})
 # Input layers, which are never unrolled.
 _INPUTS = frozenset({LayerType.kCSVInput, LayerType.kRecordInput, LayerType.kCharRNN})
@@ -91,7 +92,14 @@ class Fault(NamedTuple):
 
 
 def plain(net: NetProto) -> NetProto:
-    """The net without layer groups (their layers follow the others); every layer has its own unroll_len."""
+    """The net of `flat`, in which every layer says how it reads sequences with labels or targets of their own."""
+    result = flat(net)
+    set_steps(result.layer)
+    return result
+
+
+def flat(net: NetProto) -> NetProto:
+    """The net without layer groups (their layers follow the others); every layer has the net's unroll_len."""
     result = NetProto()
     result.CopyFrom(net)
     del result.layer_group[:]
@@ -100,58 +108,7 @@ def plain(net: NetProto) -> NetProto:
     for layer in result.layer:
         if not layer.HasField("unroll_len") and layer.type not in _INPUTS and net.unroll_len > 1:
             layer.unroll_len = net.unroll_len
-    _set_steps(result.layer)
     return result
-
-
-def _set_steps(layers: Sequence[LayerProto]) -> None:
-    """Unroll what reads sequences with labels or targets of their own, up to the last layers that compute over time;
-    the layers after these read the last step. What a layer says itself stays."""
-    rows = {layer.name: steps_of(layer.store_conf) for layer in layers if answers_rows(layer.store_conf)}
-    if not rows:
-        return
-    after = _reached(rows, layers)
-    over_time = {
-        layer.name
-        for layer in layers
-        if layer.unroll_len > 1 or (layer.type in _ACROSS_STEPS and not layer.HasField("unroll_len"))
-    }
-    with_steps = after & (over_time | _reached(over_time, layers, back=True))
-    later = _reached(over_time, layers)
-    lengths = dict(rows)
-    for _ in with_steps:  # layers may be in any order
-        for layer in layers:
-            first = next(iter(layer.srclayers), "")
-            if layer.name in with_steps and layer.name not in lengths and first in lengths:
-                lengths[layer.name] = layer.unroll_len if layer.HasField("unroll_len") else lengths[first]
-    for layer in layers:
-        timed = layer.name in with_steps
-        if timed and not layer.HasField("unroll_len"):
-            layer.unroll_len = lengths.get(layer.name, max(rows.values()))
-        if layer.name not in after or layer.unroll_conn_type:
-            continue
-        for position, source in enumerate(layer.srclayers):
-            kind = connection_type(layer, position)
-            if source in rows and (timed or layer.name not in later):
-                kind = UnrollConnType.kUnrollOneToAll if timed else UnrollConnType.kUnrollOneToOne
-            elif source in with_steps if not timed else (source not in with_steps and position > 0):
-                kind = UnrollConnType.kUnrollFirstToLast
-            layer.unroll_conn_type.append(kind)
-
-
-def _reached(start: Iterable[str], layers: Sequence[LayerProto], *, back: bool = False) -> set[str]:
-    """The layers that depend on these; back: on which these depend."""
-    edges: dict[str, set[str]] = {}
-    for layer in layers:
-        for source in layer.srclayers:
-            reader, read = (layer.name, source) if back else (source, layer.name)
-            edges.setdefault(reader, set()).add(read)
-    found, left = set[str](), list(start)
-    while left:
-        for name in edges.get(left.pop(), set()) - found:
-            found.add(name)
-            left.append(name)
-    return found
 
 
 def is_sequence(layer: LayerProto) -> bool:
@@ -178,7 +135,11 @@ def connections(layer: LayerProto, times: Times) -> list[Connection]:
         last = times.lengths[source] - 1
         read: list[Sequence[int]] = []
         for j in range(layer.unroll_len):
-            if kind == UnrollConnType.kUnrollOneToAll:
+            if kind == UnrollConnType.kUnrollAllToOne and j == 0:
+                read.append(range(last + 1))
+            elif kind == UnrollConnType.kUnrollOneToEach:
+                read.append((0,))
+            elif kind == UnrollConnType.kUnrollOneToAll:
                 read.append((j,) if sequence and not attended(layer, i) else range(last + 1))
             elif kind == UnrollConnType.kUnrollFirstToLast:
                 read.append((last,) if j == 0 else ())
@@ -187,20 +148,6 @@ def connections(layer: LayerProto, times: Times) -> list[Connection]:
                 read.append((k,) if k >= 0 else ())
         found.append(Connection(source, kind, shift, tuple(read), sequence))
     return found
-
-
-def connection_type(layer: LayerProto, position: int) -> int:
-    """How a layer's instances read the source at this position."""
-    if position < len(layer.unroll_conn_type):
-        return layer.unroll_conn_type[position]
-    if layer.type in _RECURRENT and position > 0 and layer.srclayers[position] != layer.name:
-        return UnrollConnType.kUnrollFirstToLast  # its initial state
-    return UnrollConnType.kUnrollOneToAll if attended(layer, position) else UnrollConnType.kUnrollOneToOne
-
-
-def attended(layer: LayerProto, position: int) -> bool:
-    """Whether the layer attends to all time steps of the source at this position."""
-    return layer.type == LayerType.kAttention and position > 0
 
 
 def faults(layer: LayerProto, times: Times) -> Iterator[Fault]:
@@ -264,7 +211,7 @@ def _wrong_connection(layer: LayerProto, position: int, connection: Connection, 
         hint = "Give both the same unroll_len, or read the source with unroll_conn_type: kUnrollOneToAll."
         yield Fault("srclayers", message, source, hint)
     initial = connection.kind == UnrollConnType.kUnrollFirstToLast and source != layer.name
-    if layer.type in _RECURRENT and position > 0 and not (connection.is_loop(layer) or initial):
+    if layer.type in RECURRENT and position > 0 and not (connection.is_loop(layer) or initial):
         message = f"{source!r} cannot be its state at every step: the state is the layer's previous output"
         hint = "The second source may be the layer itself with shift: 1, or an initial state with kUnrollFirstToLast."
         yield Fault("srclayers", message, source, hint)
@@ -317,10 +264,11 @@ def reads_frames(layer: LayerProto, connection: Connection) -> bool:
 
 
 def frame(reader: LayerProto, source: LayerProto, record: int, steps: int = 1) -> LayerProto:
-    """The layer that extracts `steps` records of a sequence for a reader, starting at `record`."""
+    """The layer that extracts `steps` records of a sequence for a reader, starting at `record`. source: an input
+    layer, or one without labels that gives sequences."""
     name = f"{source.name}@{reader.name}" if steps > 1 else f"{record}#{source.name}@{reader.name}"
     result = LayerProto(name=name, type=LayerType.kFrame, srclayers=[source.name], unroll_index=record)
-    if answers_rows(source.store_conf):
+    if source.type not in _INPUTS or answers_rows(source.store_conf):
         result.store_conf.has_label = False
     if steps > 1:
         result.unroll_len = steps

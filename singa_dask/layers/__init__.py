@@ -32,7 +32,7 @@ from singa_dask.layers.recurrent import GRU, LSTM, RNN
 from singa_dask.layers.recurrent_layer import RecurrentLayer
 from singa_dask.layers.registry import layer_class
 from singa_dask.layers.sampling import CharRNNOutput, RNNDummy
-from singa_dask.layers.sequence import Embedding, Frame, LastStep, OneHot, Reverse, RNNLabel, bidirectional
+from singa_dask.layers.sequence import AllSteps, Embedding, Frame, LastStep, OneHot, Reverse, RNNLabel, bidirectional
 from singa_dask.layers.softmax import Softmax
 from singa_dask.layers.transition import LabelTransition, Transition
 from singa_dask.layers.upsampling import Upsampling
@@ -48,6 +48,7 @@ __all__ = [
     "Accuracy",
     "Activation",
     "Add",
+    "AllSteps",
     "ArgSort",
     "Attention",
     "BCELoss",

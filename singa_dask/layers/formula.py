@@ -200,24 +200,6 @@ class Lambda(_Function):
         self._mixes = not np.allclose(both, np.concatenate(each), equal_nan=True)
         return self._rows(both, np).shape[1:]
 
-    def needs_steps(self, src: Sequence[Shape], steps: Mapping[int, int]) -> bool:
-        """Whether the last step of the function of all steps differs from the function of the last one. steps: of the
-        sources that are last steps, by position."""
-        from singa_dask.ops import Ops
-
-        draw, rows = np.random.default_rng(0), 3 if 2 in steps.values() else 2
-        x = [draw.uniform(0.25, 0.75, (rows, *[steps[i]] * (i in steps), *shape)) for i, shape in enumerate(src)]
-        last = [each[:, -1] if i in steps else each for i, each in enumerate(x)]
-        own = [draw.uniform(0.25, 0.75, param.shape) for param in self.params]
-        with in_function(remembers=False):
-            try:
-                every = self.formula(*self._tensors(Ops(np.float64), x, own, ()))
-            except Exception:
-                return False  # a training loop would not compute it either
-            alone = self.formula(*self._tensors(Ops(np.float64), last, own, ()))
-        same = every.shape == (rows, max(steps.values()), *alone.shape[1:])
-        return not (same and np.allclose(every.array[:, -1], alone.array, rtol=1e-4, equal_nan=True))
-
     def _output(self, ctx: Context, x: Sequence[Array]) -> Array:
         return self._rows(ctx.result.array.astype(ctx.ops.dtype, copy=False), ctx.ops.xp)
 

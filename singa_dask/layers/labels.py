@@ -20,8 +20,8 @@ def refuse_targets(layer: Layer) -> None:
     """Raise ConfigError if the layer, which reads class labels, would get targets."""
     for position, shape in layer.targets.items():
         hint = (
-            "Use EuclideanLoss for numbers. If they are classes, write the shards with --label; "
-            "a model without shards leaves target_shape out."
+            "Use EuclideanLoss for numbers. If they are classes, write the shards with --label, or say their "
+            "label_shape in place of target_shape."
         )
         received = f"{layer.proto.srclayers[position]!r} has targets of shape {shape}"
         raise layer.problem("reads class labels, but its source has targets", received, hint)

@@ -74,9 +74,14 @@ class SoftmaxLoss(LossLayer):
         elif positions is not None:
             if positions not in (scores[:-1], (*scores[:-1], 1)):
                 message = "needs the scores of each class at each position of the labels"
-                hint = "Let a Convolution with kernel: 1 make them, with as many filters as there are classes."
+                hint = (
+                    "Let a Convolution with kernel: 1, or an InnerProduct of each step, have an output for each class."
+                )
                 raise self.problem(message, f"scores {scores}, labels {positions}", hint)
             shape, self._places = scores, prod(positions)
+        elif len(scores) == 2 and scores[0] > 1:
+            hint = f"Take a step, such as x[:, -1], or a mean. Labels of each step have label_shape: [{scores[0]}]."
+            raise self.problem("has scores of each step and one label a sample", f"scores {scores}, labels ()", hint)
         classes = self.partition.sources[0][0] if self.partition.splits else shape[-1]
         if not 1 <= self.conf.topk <= classes:
             raise self.problem(f"softmaxloss_conf.topk must lie between 1 and {classes}", self.conf.topk)

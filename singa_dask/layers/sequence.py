@@ -25,8 +25,9 @@ from singa_dask.ops.arrays import Array
 class Frame(Layer):
     """y_t = x[:, t]: the records of one time step, or of all T in a folded net.   x: (B, W, ...) -> y: (T B, ...).
 
-    Passes on the labels of these records, or with `store_conf { has_label: false }`, where the rows have labels of
-    their own, none. Unrolling inserts it where a layer reads sequences step by step.
+    Its source is a data layer, or in a folded net one that gives sequences (B, T, ...). Passes on the labels of these
+    records, or with `store_conf { has_label: false }`, where the rows have labels of their own, none. Unrolling
+    inserts it where a layer reads sequences step by step.
     """
 
     known_by_type: ClassVar[bool] = True
@@ -42,6 +43,10 @@ class Frame(Layer):
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)
         self._first = self.proto.unroll_index + self.ahead
+        if len(shape) and self.steps > 1 and not self.passes_labels and shape[0] != self.steps:
+            message = f"reads {self.steps} time steps of each sample of {self.proto.srclayers[0]!r}"
+            hint = f"Write unroll_len={shape[0]} in the layer that reads them, if these are its time steps."
+            raise self.problem(message, f"samples of shape {shape}", hint)
         if not shape or self._first + self.steps > shape[0]:
             message = f"reads records {self._first} to {self._first + self.steps - 1} of each row"
             hint = "Set lookahead: 1 if the label of a record is the next record."
@@ -54,7 +59,7 @@ class Frame(Layer):
     def forward(self, ctx: Context, *x: Array) -> Array:
         if ctx.labels is not None:
             ctx.labels = self._columns(ctx, ctx.labels)
-        columns = self._columns(ctx, x[0])
+        ctx.x_shape, columns = x[0].shape, self._columns(ctx, x[0])
         return columns if columns.ndim > 1 else columns.reshape(-1, 1)
 
     def _columns(self, ctx: Context, x: Array) -> Array:
@@ -63,7 +68,8 @@ class Frame(Layer):
         return xp.ascontiguousarray(steps).reshape(count * x.shape[0], *x.shape[2:])
 
     def backward(self, ctx: Context, dy: Array) -> Array:
-        raise self.problem("no gradient flows into sequences", hint="Let it read a data layer.")
+        steps = dy.reshape(self.steps, -1, *dy.shape[1:]).swapaxes(0, 1)
+        return ctx.ops.xp.ascontiguousarray(steps).reshape(ctx.x_shape)
 
 
 class RNNLabel(Frame):
@@ -126,6 +132,29 @@ class LastStep(Layer):
         dx[...] = 0
         dx[ctx.ends] = dy
         return dx if len(self.proto.srclayers) == 1 else (dx, None)
+
+
+class AllSteps(Layer):
+    """y[:, t] = x_t: all time steps as one sample, for layers that read whole sequences.   x: (T B, ...) ->
+    y: (B, T, ...).   T: its unroll_len. Unrolling inserts it."""
+
+    type: ClassVar[str] = "kAllSteps"
+    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+
+    @property
+    def output_steps(self) -> int:
+        return 1
+
+    def setup(self, *src: Shape) -> Shape:
+        (shape,) = self.sources(src)
+        return (self.steps, *shape)
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        by_step = x[0].reshape(self.steps, -1, *x[0].shape[1:])
+        return ctx.ops.xp.ascontiguousarray(by_step.swapaxes(0, 1))
+
+    def backward(self, ctx: Context, dy: Array) -> Array:
+        return ctx.ops.xp.ascontiguousarray(dy.swapaxes(0, 1)).reshape(-1, *dy.shape[2:])
 
 
 class Reverse(Layer):

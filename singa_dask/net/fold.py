@@ -7,9 +7,14 @@ runs the whole time loop in one call. Nets with other dependencies between steps
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
+
+from singa_dask import functions
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType, UnrollConnType
+from singa_dask.job.layer_types import CLASSIFYING, type_name
 from singa_dask.job.stores import answers_rows, records_of
 from singa_dask.job.unroll import (
     Connection,
@@ -21,11 +26,12 @@ from singa_dask.job.unroll import (
     reads_frames,
     unrolled,
 )
-from singa_dask.layers import layer_class
+from singa_dask.layers import RecordInput, layer_class
 from singa_dask.net.lengths import lengths_of
 
 # Layers that read the lengths of sequences of different lengths.
 _COUNTING = frozenset({LayerType.kAttention, LayerType.kReverse})
+_WHOLE = frozenset({UnrollConnType.kUnrollAllToOne, UnrollConnType.kUnrollOneToEach})
 
 
 def in_time(layers: Sequence[LayerProto], *, fold: bool = True) -> list[LayerProto]:
@@ -42,8 +48,9 @@ def in_time(layers: Sequence[LayerProto], *, fold: bool = True) -> list[LayerPro
         try:
             return _folded(layers, lengths, fold=fold)
         except _NotFolded as reason:
-            for layer in over_time:
-                if layer_class(layer).across_steps or layer.name in lengths:
+            for layer in layers:
+                whole = {*layer.unroll_conn_type} & _WHOLE
+                if whole or (layer.unroll_len > 1 and (layer_class(layer).across_steps or layer.name in lengths)):
                     raise _needs_folding(layer, reason) from None
     return unrolled(layers, {layer.name for layer in over_time if layer_class(layer).recurrent})
 
@@ -118,22 +125,37 @@ def _folded(layers: Sequence[LayerProto], ends: Mapping[str, str], *, fold: bool
             if isinstance(source, LayerProto):
                 if source.type == LayerType.kLastStep and connection.source in ends:
                     source.srclayers.append(ends[connection.source])
-                result.append(source)
+                if all(source.name != each.name for each in result):
+                    result.append(source)
                 source = source.name
             if source:
                 folded.srclayers.append(source)
             if connection.frames and source == connection.source:
                 folded.unroll_index = connection.instances[0][0]
         counted = _lengths_for(layer, ends, times)
-        if counted is not None and counted not in folded.srclayers:
+        if counted is not None and type_name(layer) in CLASSIFYING:
+            result += _counting(folded, counted, times.lengths[layer.srclayers[0]])
+        elif counted is not None and counted not in folded.srclayers:
             folded.srclayers.append(counted)
         result.append(folded)
     return result
 
 
+def _counting(loss: LayerProto, lengths: str, steps: int) -> list[LayerProto]:
+    """Let a loss count only the steps before the end of each sequence; the layers that it reads for that."""
+    weights: list[Any] = [RecordInput(name) for name in loss.srclayers[2:]]
+    before: Any = functions.less(np.arange(steps), RecordInput(lengths))
+    before.proto.name = f"{lengths}@{loss.name}"
+    counted: Any = functions.where(before, *weights or [1.0], 0.0)
+    counted.proto.name = f"weights@{loss.name}"
+    counted.proto.srclayers[0] = before.name
+    loss.srclayers[2:] = [counted.name]
+    return [before.proto, counted.proto]
+
+
 def _lengths_for(layer: LayerProto, ends: Mapping[str, str], times: Times) -> str | None:
     """The layer with the lengths of the sequences of which `layer` reads all steps in one call."""
-    if layer.type == LayerType.kReverse:
+    if layer.type == LayerType.kReverse or UnrollConnType.kUnrollAllToOne in layer.unroll_conn_type[:1]:
         return ends.get(layer.srclayers[0])
     if layer.type != LayerType.kAttention or layer.attention_conf.causal:
         return None
@@ -146,8 +168,14 @@ def _source(layer: LayerProto, position: int, connection: Connection, times: Tim
     folding."""
     source, length = connection.source, times.lengths[connection.source]
     kind, recurrent = connection.kind, layer_class(layer).recurrent
-    given = position > 0 and (recurrent or attended(layer, position))
+    given = position > 0 and (recurrent or layer.type in _COUNTING)
     last = kind == UnrollConnType.kUnrollFirstToLast and (layer.unroll_len == 1 or given)
+    if kind == UnrollConnType.kUnrollOneToEach:
+        return source if layer.unroll_len == 1 else frame(layer, LayerProto(name=source), 0, layer.unroll_len)
+    if kind == UnrollConnType.kUnrollAllToOne and layer.unroll_len == 1:
+        if length == 1 or source in times.sequences:
+            return source
+        return LayerProto(name=f"{source}@", type=LayerType.kAllSteps, srclayers=[source], unroll_len=length)
     if attended(layer, position) and kind == UnrollConnType.kUnrollOneToAll:
         sequence = times.sequences.get(source)
         return source if sequence is None else frame(layer, sequence, 0, length)

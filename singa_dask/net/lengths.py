@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.job.job_pb2 import LayerProto
-from singa_dask.job.layer_types import LOSSES, type_name
+from singa_dask.job.job_pb2 import LayerProto, LayerType, UnrollConnType
+from singa_dask.job.layer_types import CLASSIFYING, LOSSES, type_name
 
 # Layers whose output has the time steps of their first source.
 _ACROSS_STEPS = frozenset({"kAttention", "kGRU", "kLSTM", "kRNN", "kReverse"})
@@ -56,11 +57,15 @@ def _check(
 ) -> None:
     """Check that a layer reads no steps that fill up a sequence."""
     problem, hint = "", "Give sequences of one length, without lengths."
-    for position, source in enumerate(layer.srclayers):
+    counts = type_name(layer) in CLASSIFYING or layer.type == LayerType.kAttention
+    for position, (source, kind) in enumerate(zip_longest(layer.srclayers, layer.unroll_conn_type)):
         answers = position == 1 and type_name(layer) in LOSSES
         if source in sequences and layer.unroll_len == 1 and not answers:
             problem = "reads whole sequences, of which the last steps may only fill them up"
             hint = "Put a recurrent layer or attention between them."
+        elif source in found and kind == UnrollConnType.kUnrollAllToOne and not counts:
+            problem = "reads all steps, of which the last may only fill a sequence up"
+            hint = "Leave out store_conf.lengths, and let the function read the lengths as a further source."
     if layer.name in found and layer.name not in sequences and looks_ahead(layer):
         problem = "reads later steps, which may only fill up a sequence"
     if problem:

@@ -27,7 +27,7 @@ from singa_dask.layers.sharing import resolve_sharing
 from singa_dask.layers.transition import Transition
 from singa_dask.net.flat import FlatParams
 from singa_dask.net.graph import Graph, build_graph
-from singa_dask.net.last_steps import Last, last_step
+from singa_dask.net.last_steps import last_step
 from singa_dask.net.partition import partition_net
 from singa_dask.net.passes import Passes, failure
 from singa_dask.net.plan import NetPlan, make_plan
@@ -348,7 +348,7 @@ def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, 
     """Call every layer's setup with its sources' shapes. Returns all shapes."""
     shapes: dict[str, Any] = {}
     targets: dict[str, Shape | None] = {}  # the targets that layers bring or pass on
-    last: dict[str, Last] = {}
+    last: dict[str, str] = {}
     for name, layer in layers.items():
         read = {position: targets[layer.proto.srclayers[position]] for position in layer.target_positions}
         layer.targets = {position: shape for position, shape in read.items() if shape is not None}

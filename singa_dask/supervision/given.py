@@ -37,11 +37,18 @@ class Arrays:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def write(
-        self, out: Path, client: Client | None, like: Manifest | None, *, in_order: bool, outputs: int | None
+        self,
+        out: Path,
+        client: Client | None,
+        like: Manifest | None,
+        *,
+        in_order: bool,
+        outputs: int | None,
+        labels: bool,
     ) -> Manifest:
-        """outputs: of the net for classes, if it says their number."""
+        """outputs: of the net for classes, if it says their number. labels: whether y are classes in any case."""
         options = {"client": client, "sample_weight": self.weight, "overwrite": True, "like": like}
-        options |= {"outputs": outputs, "shuffle": not in_order, **self.options}
+        options |= {"outputs": outputs, "labels": labels, "shuffle": not in_order, **self.options}
         return next(iter(shard(self.x, self.y, out, **options).values()))
 
 
@@ -54,7 +61,8 @@ def with_data(job: Job, data: Any, validation: Any, folder: Callable[[], Path], 
     """The job whose input layers without a path read the given data.
 
     data: a folder of shards, a named data set, or (X, y) or (X, y, sample_weight) as `shard` takes them; where they
-    have weights, the losses read these. Their order is kept if the job reads sequences. validation: the same, or the
+    have weights, the losses read these. Their order is kept if the job reads sequences. y are classes if an input
+    layer has a label_shape. validation: the same, or the
     share of the data that is held out.
     folder: returns where shards are written. Raises ConfigError where the job has no such layer, and what `shard`
     raises.
@@ -63,8 +71,10 @@ def with_data(job: Job, data: Any, validation: Any, folder: Callable[[], Path], 
         hint = "Leave out the path of a kRecordInput: store_conf { batchsize: 64 }."
         raise ConfigError(Problem("data", "no input layer takes them: all have a path", hint=hint))
     share = _share(validation)
-    in_order = any(layer.store_conf.sequence for layer in job.proto.neuralnet.layer if _is_open(layer))
+    stores = [layer.store_conf for layer in job.proto.neuralnet.layer if _is_open(layer)]
+    in_order = any(store.sequence for store in stores)
     how: dict[str, Any] = {"in_order": in_order, "outputs": outputs_for_classes(job.proto.neuralnet.layer)}
+    how["labels"] = any(store.label_shape for store in stores)
     training = _written(data, "data", folder, client, **how)
     held_out = training if share else None
     factor = factor_of(Manifest.load(training))

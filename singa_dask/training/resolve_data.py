@@ -160,9 +160,11 @@ class _Resolver:
         labels = info.labels or fitted.labels  # what a net predicts without labels is what it was trained for
         targets = labels is not None and labels.role is not Role.LABEL
         shape = labels.job_shape if labels is not None and targets else ()
-        _check_target_shape(store, shape, info)
+        positions = labels.job_shape if labels is not None and labels.of_positions else ()
+        _check_answers(store, "target_shape", "targets", shape, info)
+        _check_answers(store, "label_shape", "labels", positions, info)
         store.target_shape[:] = shape
-        store.label_shape[:] = labels.job_shape if labels is not None and labels.of_positions else ()
+        store.label_shape[:] = positions
         constant = resolve_normalisation(store, info.column, fitted.column, fitted.labels if targets else None)
         if constant and phase == Phase.kTrain:
             logger.warning("%s: constant in the training data, and of no use: %s", info.path, _shortened(constant))
@@ -233,16 +235,16 @@ def _class_names(labels: Column | None) -> tuple[str, ...]:
     return tuple(map(str, range(classes))) if isinstance(classes, int) else classes or ()
 
 
-def _check_target_shape(store: StoreProto, shape: Sequence[int], info: StoreInfo) -> None:
-    """Check the target_shape that a job gives. shape: of the targets in the shards, empty if there are none."""
-    given = list(store.target_shape)
+def _check_answers(store: StoreProto, field: str, what: str, shape: Sequence[int], info: StoreInfo) -> None:
+    """Check the target_shape or label_shape that a job gives. what: its values; shape: theirs in the shards, empty if
+    there are none."""
+    given = list(getattr(store, field))
     if given and given != list(shape):
-        has = f"has targets of shape {list(shape)}" if shape else "has labels that are classes, or none"
-        hint = (
-            "Leave it out: it is taken from the shards."
-            + " `singa-dask shard ... --target NAME` writes numbers as targets." * (not shape)
-        )
-        raise ConfigError(Problem("store_conf.target_shape", f"{info.path} {has}", str(given), hint))
+        others = {"targets": "labels that are classes, or none", "labels": "one label for each sample, or targets"}
+        has = f"has {what} of shape {list(shape)}" if shape else f"has {others[what]}"
+        ways = {"targets": "--target NAME` writes numbers as targets", "labels": "--label NAME` writes them as labels"}
+        hint = f"Leave it out: it is taken from the shards. `singa-dask shard ... {ways[what]}."
+        raise ConfigError(Problem(f"store_conf.{field}", f"{info.path} {has}", str(given), hint))
 
 
 def _pairing(info: StoreInfo, stream: AnyStream, other: StoreInfo, its: AnyStream) -> list[tuple[str, Any, Any]]:

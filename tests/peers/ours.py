@@ -17,7 +17,7 @@ from support.trained import saved_at, train_group
 
 from singa_dask import ClusterTopology, Job, Model, Module, autograd, convert, shard, updaters
 from singa_dask.distopt import DistOpt
-from singa_dask.layers import RecordInput, SoftmaxLoss
+from singa_dask.layers import RecordInput
 from singa_dask.tensor import Tensor
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.prepare import prepare
@@ -111,9 +111,7 @@ def model(name: str) -> Trained:
 def job(name: str, folder: Path) -> Trained:
     """Under AllReduce with two workers, which are threads here."""
     entry, net, data = NETS[name], MADE[name](), batches(name)
-    inputs, steps = written(entry, data, folder / "shards")
-    if steps:  # the loss of a job is the sum over the steps
-        net.loss = SoftmaxLoss(scale=1 / steps)
+    inputs = written(entry, data, folder / "shards")
     made = Job(
         name=name,
         layers=as_list(net(*inputs)),
@@ -123,7 +121,6 @@ def job(name: str, folder: Path) -> Trained:
         checkpoint_after=1,
         checkpoint_freq=drawn.STEPS - 1,  # after the first step and the last
         cluster=ClusterTopology.allreduce(2),
-        **({"unroll_len": steps} if steps else {}),
     )
     prepared = prepare(made)
     same = Model(prepared.job.neuralnet)
@@ -131,20 +128,15 @@ def job(name: str, folder: Path) -> Trained:
     start = checkpoints.Checkpoint(step=0, seed=0, job="", parameters=same.state_dict())
     prepared.job.checkpoint_path[:] = [str(checkpoints.save(start, folder / "start.h5"))]
     _, events = train_group(prepared, folder / "run")
-    losses = [max(1, steps) * summed(event["metrics"]) for event in events if event["kind"] == "metrics"]
+    losses = [summed(event["metrics"]) for event in events if event["kind"] == "metrics"]
     first, last = saved_at(folder / "run", 1), saved_at(folder / "run", drawn.STEPS)
     return Trained(losses, as_theirs(same, net, last.trained), gradients(entry, same, net, first.updater))
 
 
-def written(entry: Net, data: Arrays, folder: Path) -> tuple[list[RecordInput], int]:
-    """Shards of all mini-batches, in order, and the input layers that read them; the number of steps, if each step of
-    a sequence has a label: its records are samples then."""
+def written(entry: Net, data: Arrays, folder: Path) -> list[RecordInput]:
+    """Shards of all mini-batches, in order, and the input layers that read them."""
     joined = {key: np.concatenate(array) for key, array in data.items()}
-    steps = entry.data["y"].shape[0] if "y" in entry.data and entry.data["y"].steps else 0
     given: dict[str, Any] = {"path": str(folder), "batchsize": len(next(iter(data.values()))[0]), "shuffle": False}
-    if steps:
-        joined = {key: array.reshape(-1, *array.shape[2:]) for key, array in joined.items()}
-        given |= {"sequence": steps, "stride": steps}
     answers = {key: array for key, array in joined.items() if key in ANSWERS}
     features = {key: rows(array) for key, array in joined.items() if key not in ANSWERS}
     classes = [key for key, array in answers.items() if array.dtype.kind == "i"]
@@ -153,8 +145,8 @@ def written(entry: Net, data: Arrays, folder: Path) -> tuple[list[RecordInput], 
     inputs = []
     for key, of in entry.data.items():
         own = {"column": next(iter(features)), "label": key} if key in ANSWERS else {"column": key, "has_label": False}
-        inputs.append(RecordInput(key, **own, **given, **({} if steps or key in ANSWERS else _steps(of))))
-    return inputs, steps
+        inputs.append(RecordInput(key, **own, **given, **({} if key in ANSWERS else _steps(of))))
+    return inputs
 
 
 def batches(name: str) -> dict[str, np.ndarray]:

@@ -25,6 +25,7 @@ from singa_dask.layers import (
     Accuracy,
     Activation,
     Add,
+    AllSteps,
     ArgSort,
     Attention,
     BatchNorm,
@@ -705,6 +706,12 @@ CASES: dict[str, Case] = {
         'name: "l" type: kLSTM srclayers: ["x", "before"] lstm_conf { dim_hidden: 3 return_cell: true }',
         ((5,), (6,)),
         formulas.over_time(formulas.lstm, 4, 2, whole=True),
+    ),
+    "AllSteps": Case(
+        AllSteps("all", "x", unroll_len=3),
+        'name: "all" type: kAllSteps srclayers: "x" unroll_len: 3',
+        ((4,),),
+        lambda x: x.reshape(3, -1, *x.shape[1:]).swapaxes(0, 1).reshape(-1, 3, *x.shape[1:]),
     ),
     "LastStep": Case(
         LastStep("last", "x", unroll_len=3),

@@ -16,6 +16,7 @@ from singa_dask.layers import (
     LRN,
     LSTM,
     RNN,
+    AllSteps,
     BatchNorm,
     ClassToken,
     Context,
@@ -211,6 +212,7 @@ CASES = {
         Embedding("e", "x", vocab_size=6, feature_dim=5, pool="MEAN", padding_idx=1), ((4,),), [integers(6, 9, 4)], 9
     ),
     "Reverse": lambda: SplitLayer(Reverse("back", "x", unroll_len=3), ((5,),), [normal(6, 5)], 2),
+    "AllSteps": lambda: SplitLayer(AllSteps("all", "x", unroll_len=3), ((5,),), [normal(6, 5)], 2),
     "LastStep": lambda: SplitLayer(LastStep("last", "x", unroll_len=3), ((5,),), [normal(6, 5)], 2),
     **{name: lambda cls=cls: recurrent(cls, normal(6, 4)) for name, cls in CELLS.items()},
     **{

@@ -268,7 +268,8 @@ def answers_column(
         return _of_texts(name, facts, distinct, names, source)
     column, recoded = _of_numbers(name, facts, distinct, names, source)
     if shape:
-        column = replace(column, shape=shape, dtype=map_dtype(column.num_classes or 0).name)
+        low = 0 if recoded else min(known.low for known in facts.filled)
+        column = replace(column, shape=shape, dtype=map_dtype(column.num_classes or 0, int(low)).name)
     return column, recoded
 
 
@@ -289,6 +290,8 @@ def _of_numbers(
 ) -> tuple[Column, list[np.ndarray] | None]:
     low = int(min(known.low for known in facts.filled))
     high = int(max(known.high for known in facts.filled))
+    if facts.filled[0].shape and low < 0 and (classes := _besides(distinct, names, source)):
+        return Column(name, Role.LABEL, "int64", (), classes=classes), None
     if names is not None:
         numbers = None if source.places else _numbers(names)
         if numbers is not None and distinct <= set(numbers.tolist()):
@@ -321,6 +324,16 @@ def _of_numbers(
     # The codes of such a part are the numbers themselves; their places are found by a search.
     table = np.array(ordered, np.int64)
     return Column(name, Role.LABEL, "int64", (), classes=tuple(map(str, ordered))), [table] * len(facts.blocks)
+
+
+def _besides(distinct: set, names: Sequence[str] | None, source: Source) -> tuple[str, ...] | int | None:
+    """The classes of labels of positions of which one negative number marks those that do not count; None if the
+    classes have other numbers."""
+    kept = {value for value in distinct if value >= 0}
+    classes = tuple(names) if names is not None else source.outputs or len(kept)
+    numbers = range(len(classes) if isinstance(classes, tuple) else classes)
+    others = names is not None and _numbers(names) is not None and list(names) != list(map(str, numbers))
+    return None if others or len(kept) != len(distinct) - 1 or not kept <= {*numbers} else classes
 
 
 def _refuse_unknown(facts: ColumnFacts, distinct: set, classes: Sequence[Any]) -> None:

@@ -248,13 +248,14 @@ def encode_array(name: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
 
 def _answers(name: str, raw: Any, role: Role | None) -> tuple[np.ndarray, Facts]:
     """A column of y: texts and truth values are labels, whole numbers (rows,) are labels, and so are those of maps
-    (rows, H, W), one of each position; other numbers are targets. `role` overrules this for numbers.
+    (rows, H, W), one of each position; other numbers are targets. `role` overrules this for numbers: labels of
+    sequences are (rows, T).
 
     Raises DataError.
     """
     if isinstance(raw, np.ndarray) and (role is Role.LABEL or (role is None and raw.dtype.kind in "biu")):
         raw = as_map(raw)
-        if raw.ndim == 3 or (raw.ndim > 3 and role is Role.LABEL):
+        if raw.ndim == 3 or (raw.ndim > 1 and raw[:1].size > 1 and role is Role.LABEL):
             return _map(name, raw)
     if not isinstance(raw, np.ndarray) or raw.dtype.kind not in "iuf" or (raw.dtype.kind != "f" and raw.ndim == 1):
         raw, facts = _of_one_axis(name, raw, role)
@@ -268,12 +269,6 @@ def _answers(name: str, raw: Any, role: Role | None) -> tuple[np.ndarray, Facts]
         return values, facts
     if raw.ndim == 2 and raw.shape[1] == 1:
         raw = raw[:, 0]
-    if raw.ndim != 1:
-        raise DataError(
-            f"column {name!r}: labels must be one number for each sample, or one for each position of images (H, W), "
-            f"but a sample has the shape {raw.shape[1:]}. Give each label as a column of its own, or leave out "
-            "`labels` to predict the numbers."
-        )
     return _whole(name, raw)
 
 

@@ -1,6 +1,5 @@
 """Nets over time: folded and unrolled give the same numbers, and both the right ones."""
 
-import re
 from copy import deepcopy
 
 import numpy as np
@@ -9,7 +8,6 @@ from support.gradients import check_gradients, loss_of
 from support.nets_over_time import CELLS, FIRST_TO_LAST, NETS, ROWS, STEPS, SYMBOLS, UNITS, cell, text, texts
 from support.wired import wired
 
-from singa_dask import Model, Module, autograd
 from singa_dask.algorithms import BP, BPTT
 from singa_dask.errors import ConfigError
 from singa_dask.job.assemble import assemble
@@ -18,12 +16,10 @@ from singa_dask.layers import (
     GRU,
     LSTM,
     RNN,
-    Attention,
     BatchNorm,
     Concate,
     Embedding,
     InnerProduct,
-    Loss,
     OneHot,
     RecordInput,
     SoftmaxLoss,
@@ -256,36 +252,3 @@ def test_a_sequence_is_read_step_by_step_without_being_told_so():
         layer.ClearField("unroll_conn_type")
     feeds = texts(2)
     assert run(build(proto), feeds)[1][0] == run(build(NETS["gru"]), feeds)[1][0]
-
-
-LAST = {
-    "a sum with all steps": (lambda x, h: h + x, "reads only the last time step of 'attention', and combines it with"),
-    "a mean over the steps": (lambda x, h: autograd.mean(h, axis=1), "but its function of all steps"),
-    "an index": (lambda x, h: h[:, -1], "but its function of all steps"),
-    "behind a layer": (lambda x, h: autograd.relu(h) * x, "Attention(..., unroll_len=1) for 'attention'"),
-    "each step by itself": (lambda x, h: autograd.softmax(2 * h) + h, None),
-    "with features": (lambda x, h: autograd.mean(x, axis=1) + h, None),
-}
-
-
-@pytest.mark.parametrize("case", LAST)
-def test_what_would_mean_something_else_for_all_steps_is_refused_behind_the_last_step(case):
-    """What follows the last layer over time reads the last step; in a loop it would read all."""
-    function, refused = LAST[case]
-
-    class Attending(Module):
-        def __init__(self, **settings):
-            self.attention, self.loss = Attention(num_heads=2, **settings), Loss(autograd.abs)
-
-        def forward(self, x):
-            return self.loss(function(x, self.attention(x)))
-
-    def made(**settings):
-        return Model([Attending(**settings)(RecordInput("x", shape=[4], time_steps=STEPS, has_label=False))])
-
-    if refused is None:
-        made()
-        return
-    with pytest.raises(ConfigError, match=re.escape(refused)):
-        made()
-    made(unroll_len=1)
