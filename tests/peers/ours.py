@@ -140,8 +140,9 @@ def written(entry: Net, data: Arrays, folder: Path) -> list[RecordInput]:
     answers = {key: array for key, array in joined.items() if key in ANSWERS}
     features = {key: rows(array) for key, array in joined.items() if key not in ANSWERS}
     classes = [key for key, array in answers.items() if array.dtype.kind == "i"]
+    names = {key: list(map(str, range(entry.data[key].high))) for key in classes}  # also of those that do not occur
     channels = {key: "last" if entry.data[key].image else "none" for key in features}
-    shard(features, answers or None, folder, shuffle=False, channels=channels, labels=classes)
+    shard(features, answers or None, folder, shuffle=False, channels=channels, labels=classes, classes=names)
     inputs = []
     for key, of in entry.data.items():
         own = {"column": next(iter(features)), "label": key} if key in ANSWERS else {"column": key, "has_label": False}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import numpy as np
 import pytest
 from peers import drawn, expected, ours, refused
 from peers.nets import NETS, REASONS, ROWS
-from peers.unmet import MODES, UNMET
 from simulation.batch import seed_of_tree
 
 from singa_dask.device import get_default_device
@@ -17,22 +15,10 @@ from singa_dask.errors import ConfigError
 from singa_dask.ops import get_ops
 
 PLAYED = 12  # jobs, others for each state of the code; the rest are `long`
-TRAINED = [name for name, net in NETS.items() if not net.loop]
-_JOBS = [name for name, net in NETS.items() if not net.job]
+MODES = ("loop", "model", "job")
+TRAINED = {mode: [name for name, net in NETS.items() if not getattr(net, mode)] for mode in MODES}
 _LONG = {"resnet50"}  # 161 layers
-_NOW = set(random.Random(seed_of_tree()).sample(sorted({*_JOBS} - _LONG), PLAYED))
-
-
-def marked(name: str, mode: str, *marks: pytest.MarkDecorator) -> Any:
-    missing = UNMET.get(name, {}).get(mode)
-    if missing:
-        marks = (*marks, pytest.mark.xfail(strict=True, reason=f"needs {missing}"))
-    return pytest.param(name, marks=marks, id=name)
-
-
-def trained(mode: str) -> list[Any]:
-    """The nets that are equal in this mode."""
-    return [marked(name, mode) for name, net in NETS.items() if not getattr(net, mode)]
+_NOW = set(random.Random(seed_of_tree()).sample(sorted({*TRAINED["job"]} - _LONG), PLAYED))
 
 
 def assert_equal(name: str, found: ours.Trained) -> None:
@@ -45,19 +31,21 @@ def assert_equal(name: str, found: ours.Trained) -> None:
         np.testing.assert_allclose(sketch, each.sketch, rtol=0, atol=1e-9 * max(1, each.norm), err_msg=each.name)
 
 
-@pytest.mark.parametrize("name", trained("loop"))
+@pytest.mark.parametrize("name", TRAINED["loop"])
 def test_a_loop_trains_it_as_pytorch_does(name, monkeypatch):
     """In float64, which tensors cannot be asked for: the device computes in it."""
     monkeypatch.setitem(vars(get_default_device()), "ops", get_ops("cpu", np.float64))
     assert_equal(name, ours.loop(name))
 
 
-@pytest.mark.parametrize("name", trained("model"))
+@pytest.mark.parametrize("name", TRAINED["model"])
 def test_a_model_trains_it_as_pytorch_does(name):
     assert_equal(name, ours.model(name))
 
 
-@pytest.mark.parametrize("name", [marked(name, "job", *[pytest.mark.long] * (name not in _NOW)) for name in _JOBS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name not in _NOW), id=name) for name in TRAINED["job"]]
+)
 def test_a_job_of_two_workers_trains_it_as_pytorch_does(name, tmp_path):
     """In float32, and hardly farther from PyTorch's float64 than its own float32 is."""
     found, (first, *_) = ours.job(name, tmp_path), expected.losses(name)
@@ -71,12 +59,7 @@ def test_a_job_of_two_workers_trains_it_as_pytorch_does(name, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "mode"),
-    [
-        pytest.param(name, mode, marks=marked(name, mode).marks)
-        for name, net in NETS.items()
-        for mode in MODES
-        if getattr(net, mode)
-    ],
+    [(name, mode) for name, net in NETS.items() for mode in MODES if getattr(net, mode)],
 )
 def test_what_is_refused_says_why(name, mode):
     with pytest.raises(ConfigError, match=getattr(NETS[name], mode)):
@@ -89,14 +72,13 @@ def test_the_list_refuses_nothing_else():
     refused = {reason for net in NETS.values() for reason in (net.loop, net.model, net.job) if reason}
     assert refused == set(REASONS)
     assert sum(net.own for net in NETS.values()) <= 4
-    assert UNMET.keys() <= NETS.keys()
 
 
 def test_pytorchs_numbers_are_few():
     assert expected.FILE.stat().st_size < 2_000_000
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", TRAINED["loop"])
 def test_pytorchs_numbers_are_of_this_list(name):
     """Its losses, each gradient and each parameter; what float32 changes is little."""
     assert expected.losses(name).shape == (drawn.STEPS,)

@@ -69,8 +69,8 @@ class LuongAttention(Module):
 
     def forward(self, x: Any, before: Any, y: Any) -> Any:
         states = self.encoder(self.source(x))
-        own = self.decoder(self.target(before), states[:, -1])  # needs: indices
-        weights = autograd.softmax(own @ autograd.transpose(states, (0, 2, 1)))  # needs: matmul of batches
+        own = self.decoder(self.target(before), states[:, -1])
+        weights = autograd.softmax(own @ autograd.transpose(states, (0, 2, 1)))
         read = autograd.cat([weights @ states, own], axis=2)
         return self.loss(self.scores(autograd.tanh(self.joined(read))), y)
 
