@@ -29,7 +29,7 @@ class MLP(Module):
 
 def formula(function: Callable[..., Any]) -> Callable[[], Any]:
     """A loss of each row, as a function."""
-    return lambda: layers.Loss(function)  # needs: losses as formulas
+    return lambda: layers.Loss(function)
 
 
 def kl_to_normal(mean: Any, log_var: Any) -> Any:
@@ -47,7 +47,7 @@ class VAE(Module):
     def forward(self, x: Any, noise: Any) -> Any:
         h = autograd.tanh(self.hidden(x))
         mean, log_var = self.mean(h), self.log_var(h)
-        logits = self.logits(autograd.tanh(self.back(mean + noise * autograd.exp(log_var / 2))))  # needs: exp
+        logits = self.logits(autograd.tanh(self.back(mean + noise * autograd.exp(log_var / 2))))
         return self.likelihood(logits, x), self.kl(mean, log_var)
 
 
@@ -99,7 +99,7 @@ class DLRM(Module):
         low = autograd.relu(self.bottom(x))
         parts = [low, self.of_a(a), self.of_b(b), self.of_c(c)]
         pairs = [(parts[i], parts[j]) for i in range(4) for j in range(i)]
-        products = [autograd.sum(one * other, axis=1, keepdims=True) for one, other in pairs]  # needs: sum
+        products = [autograd.sum(one * other, axis=1, keepdims=True) for one, other in pairs]
         return self.loss(self.logit(autograd.relu(self.top(autograd.cat([low, *products])))), y)
 
 
@@ -146,7 +146,7 @@ class Coupling(Module):
     def forward(self, a: Any, b: Any) -> Any:
         h = autograd.tanh(self.hidden(a))
         s = autograd.tanh(self.scale(h))
-        return b * autograd.exp(s) + self.shift(h), s  # needs: exp
+        return b * autograd.exp(s) + self.shift(h), s
 
 
 def log_likelihood(a: Any, b: Any, s: Any, s2: Any) -> Any:
@@ -225,7 +225,7 @@ class GraphNet(Module):
         self.first, self.second, self.scores, self.loss = dense(8), dense(6), dense(5), SoftmaxLoss()
 
     def forward(self, adjacency: Any, x: Any, y: Any) -> Any:
-        h = autograd.relu(adjacency @ self.first(x))  # needs: matmul of batches
+        h = autograd.relu(adjacency @ self.first(x))
         return self.loss(self.scores(autograd.mean(adjacency @ self.second(h), axis=1)), y)
 
 

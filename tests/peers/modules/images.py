@@ -98,7 +98,7 @@ class ResNet(Module):
 
 
 def relu6(x: Any) -> Any:
-    return autograd.clip(x, 0, 6)  # needs: clip
+    return autograd.clip(x, 0, 6)
 
 
 class Inverted(Module):
@@ -303,7 +303,7 @@ def dice(x: Any, y: Any) -> Any:
 
 class Dice(Module):
     def __init__(self) -> None:
-        self.conv, self.scores, self.loss = conv(4), conv(1, 1), layers.Loss(dice)  # needs: losses as formulas
+        self.conv, self.scores, self.loss = conv(4), conv(1, 1), layers.Loss(dice)
 
     def forward(self, x: Any, y: Any) -> Any:
         return self.loss(self.scores(autograd.relu(self.conv(x))), y)

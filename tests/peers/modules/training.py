@@ -33,7 +33,7 @@ class Distillation(Module):
         self.loss, self.soft = SoftmaxLoss(), layers.Loss(softened)
 
     def forward(self, x: Any, y: Any) -> Any:
-        own, theirs = self.student.scores(x), autograd.detach(self.teacher.scores(x))  # needs: detach
+        own, theirs = self.student.scores(x), autograd.detach(self.teacher.scores(x))
         return self.loss(own, y), self.soft(own, theirs)
 
 
@@ -63,7 +63,7 @@ class Dropout(MLP):
         super().__init__(5, SoftmaxLoss)
 
     def forward(self, x: Any, kept: Any, y: Any) -> Any:
-        h = autograd.tanh(self.first(x)) * kept * 2  # needs: numbers as operands of layers
+        h = autograd.tanh(self.first(x)) * kept * 2
         return self.loss(self.second(h), y)
 
 
@@ -76,7 +76,7 @@ class DropPath(Dropout):
 
     def forward(self, x: Any, kept: Any, y: Any) -> Any:
         h = autograd.tanh(self.first(x))
-        h = h + autograd.tanh(self.branch(h)) * kept * 2  # needs: (B, 8) times (B, 1), numbers as operands of layers
+        h = h + autograd.tanh(self.branch(h)) * kept * 2
         return self.loss(self.second(h), y)
 
 
@@ -88,7 +88,7 @@ class WeightNorm(Module):
         self.second, self.loss = dense(5), SoftmaxLoss()
 
     def forward(self, x: Any, y: Any) -> Any:
-        length = autograd.sqrt(autograd.sum(self.direction**2, axis=1))  # needs: sum, parameters of a Module's own
+        length = autograd.sqrt(autograd.sum(self.direction**2, axis=1))
         weight = autograd.transpose(self.direction) * (self.factor / length)
         return self.loss(self.second(autograd.tanh(x @ weight)), y)
 
@@ -107,7 +107,7 @@ class SpectralNorm(Module):
         if autograd.training:
             self.left = weight @ right
             self.left /= np.linalg.norm(self.left)
-        size = autograd.sum(self.weight * Tensor.of(self.left @ right.T))  # needs: sum, transpose
+        size = autograd.sum(self.weight * Tensor.of(self.left @ right.T))
         return self.loss(self.second(autograd.tanh(x @ autograd.transpose(self.weight / size))), y)
 
 
@@ -173,7 +173,7 @@ class GAN(Module):
         return self.logit(autograd.tanh(self.judge(x)))
 
     def forward(self, x: Any, noise: Any) -> Any:
-        right, wrong = self.scores(x), self.scores(autograd.detach(self.fake(noise)))  # needs: detach, softplus
+        right, wrong = self.scores(x), self.scores(autograd.detach(self.fake(noise)))
         return autograd.mean(autograd.softplus(-right) + autograd.softplus(wrong))
 
     def generated(self, noise: Any) -> Any:
