@@ -14,18 +14,27 @@ MISSING = "Input y has missing labels. Leave out these samples."
 
 
 def rows_of(x: Any) -> int:
-    """Samples of x. Those of a Dask collection without known sizes are counted."""
-    if not is_lazy(x) or (isinstance(x.shape[0], int)):
-        return int(x.shape[0])
-    if is_table(x):
-        return len(x)
-    return sum(
-        x.map_blocks(_length, dtype=int, chunks=((1,) * x.numblocks[0],), drop_axis=[*range(1, x.ndim)]).compute()
-    )
+    """Samples of x, counted in a Dask collection without known sizes. Raises ValueError if there are none."""
+    if not is_lazy(x) or isinstance(x.shape[0], int):
+        rows = int(x.shape[0])
+    elif is_table(x):
+        rows = len(x)
+    else:
+        axes = [*range(1, x.ndim)]
+        rows = sum(x.map_blocks(_length, dtype=int, chunks=((1,) * x.numblocks[0],), drop_axis=axes).compute())
+    if not rows:
+        raise ValueError("X must have samples. Received: 0. If it is filtered, check what the filter keeps.")
+    return rows
 
 
 def _length(block: np.ndarray) -> np.ndarray:
     return np.array([len(block)])
+
+
+def known_container(x: Any) -> Any:
+    """In place of a masked array or a table of another library, which scikit-learn reads otherwise, what it knows."""
+    x = native(x)
+    return dense(x) if isinstance(x, np.ma.MaskedArray) else x
 
 
 def check_numbers(values: Any, what: str) -> None:
@@ -43,7 +52,7 @@ def check_numbers(values: Any, what: str) -> None:
 
 def weights_of(weight: Any, answers: Any, *, scaled: bool) -> Any:
     """The weights of samples with these answers. scaled: so that their mean is 1. Raises ValueError."""
-    weight = dense(native(weight))
+    weight = known_container(weight)
     if not is_lazy(answers):
         weight = _check_sample_weight(weight, answers, ensure_non_negative=True)
     mean: Any = weight.mean() if scaled else 1.0

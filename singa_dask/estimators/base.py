@@ -7,44 +7,30 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from singa_dask.data.columns import Column, stored_dtype
-from singa_dask.data.containers import dense, is_lazy, is_table, native
-from singa_dask.data.labelled import (
-    Labels,
-    as_table,
-    dims_of,
-    is_labelled,
-    labelled,
-    labels_of,
-    ordered,
-    paired,
-    stacked,
-)
+from singa_dask.data import labelled
+from singa_dask.data.columns import stored_dtype
+from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.data.manifest import Manifest
-from singa_dask.data.manifest_reader import read_description
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.estimators.arrays import check_numbers, feature_column, rows_of, weights_of
-from singa_dask.estimators.nets import layers_for
-from singa_dask.estimators.sequences import LENGTH, Padded, is_ragged
+from singa_dask.estimators.arrays import check_numbers, feature_column, known_container, rows_of, weights_of
+from singa_dask.estimators.nets import from_input_to_loss, layers_for
+from singa_dask.estimators.sequences import LENGTH, Padded, inputs_of, is_ragged, read_lengths, set_time_steps
 from singa_dask.estimators.windows import Windows, check_order, index_of
 from singa_dask.inference.evaluate import load_model
 from singa_dask.inference.model import Model
 from singa_dask.inference.predicting import arrays_of
 from singa_dask.job import Job, runs_in
 from singa_dask.job.fields import assign
-from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase, StoreProto
-from singa_dask.job.layer_types import SOURCES, type_name
+from singa_dask.job.job_pb2 import JobProto, LayerType, Phase, StoreProto
 from singa_dask.job.topology import cluster_message
-from singa_dask.layers import EuclideanLoss, LossLayer, RecordInput, SoftmaxLoss, layer_class
 from singa_dask.layers.module import Module
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.driver import train
@@ -59,35 +45,20 @@ _OWN_SCALE = ("mean_value", "std_value", "mean_file", "std_file", "normalise")
 _SCALE = ("mean", "std", "target_mean", "target_std")
 
 
-@dataclass(frozen=True)
-class Examples:
-    """What to train on. data: as `train` takes it. x, y: the arrays or Dask collections in it. scale: fields of
-    store_conf that normalise."""
+class Examples(NamedTuple):
+    """What to train on. data: as `train` takes it, with x and y, arrays or Dask collections, in it. rows: how many
+    samples. scale: fields of store_conf that normalise."""
 
     data: Any
     x: Any
     y: Any
+    rows: int
     scale: Mapping[str, Any]
-
-    @cached_property
-    def rows(self) -> int:
-        """How many samples there are. Raises ValueError if there are none."""
-        rows = rows_of(self.x)
-        if not rows:
-            raise ValueError("X must have samples. Received: 0. If it is filtered, check what the filter keeps.")
-        return rows
-
-    @property
-    def column(self) -> Column:
-        return feature_column(self.x)
 
 
 @dataclass(eq=False, repr=False)
 class Estimator(BaseEstimator):
-    """A net with the interface of scikit-learn. Subclasses say what y is.
-
-    Parameters: see Classifier.
-    """
+    """A net with the interface of scikit-learn. Subclasses say what y is. Parameters: see Classifier."""
 
     net: Any = None
     _: KW_ONLY
@@ -108,8 +79,7 @@ class Estimator(BaseEstimator):
     verbose: bool = False
 
     classifies: ClassVar[bool]
-    in_float64: ClassVar[bool] = False
-    """Whether the model predicts in float64."""
+    in_float64: ClassVar[bool] = False  # whether the model predicts so
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters by name. deep: also those of parameters that have some, such as an updater's."""
@@ -122,14 +92,12 @@ class Estimator(BaseEstimator):
         return type(self)(**{k: v if k in _SHARED else clone(v, safe=False) for k, v in given.items()})
 
     def __getstate__(self) -> dict[str, Any]:
-        # A client belongs to its process.
-        return {**super().__getstate__(), "client": None}
+        return {**super().__getstate__(), "client": None}  # it belongs to its process
 
     # What subclasses implement
 
     def _checked_answers(self, y: Any) -> Any:
         """A NumPy array of labels or targets that are not those of Dask, checked as scikit-learn does."""
-        raise NotImplementedError
 
     def _describe_answers(self, y: Any, classes: Any) -> None:
         """Keep what later calls need to know of y, and of the `classes` of partial_fit."""
@@ -163,6 +131,10 @@ class Estimator(BaseEstimator):
         examples = self._examples(x, y, weight, goes_on=goes_on, scaled=epochs is None)
         with self._folder() as folder, ExitStack() as stack:
             job, batch, samples = self._job(examples, epochs)
+            validation = self.validation if epochs is None else None
+            if isinstance(validation, tuple):
+                x, y = self._taken(*validation, first=False)
+                validation = self._arrays(x, self._answers(y))
             if goes_on:
                 start = folder.with_name(f".{folder.name}.start.h5")
                 state = checkpoints.Checkpoint(0, job.proto.seed, "", self.model_.state_dict())
@@ -172,7 +144,7 @@ class Estimator(BaseEstimator):
                 job,
                 self.client,
                 data=examples.data,
-                validation=self._validation_set() if epochs is None else None,
+                validation=validation,
                 transform=vars(self)["transform"],
                 processes=self.client is not None,
                 workspace=folder,
@@ -195,10 +167,10 @@ class Estimator(BaseEstimator):
         are more likely to share."""
         if self.workspace is not None:
             yield Path(self.workspace).absolute()
-            return
-        place = None if self.client is None else Path.cwd()
-        with tempfile.TemporaryDirectory(prefix=".singa_dask-", dir=place) as folder:
-            yield Path(folder) / "run"
+        else:
+            place = None if self.client is None else Path.cwd()
+            with tempfile.TemporaryDirectory(prefix=".singa_dask-", dir=place) as folder:
+                yield Path(folder) / "run"
 
     def _job(self, examples: Examples, epochs: int | None) -> tuple[Job, int, int]:
         """The job without its data, its mini-batch, and the samples of an epoch."""
@@ -206,27 +178,26 @@ class Estimator(BaseEstimator):
         own = given is self.net or isinstance(self.net, str | Path)
         proto = JobProto()
         proto.CopyFrom(given.proto)
-        if not own or self.updater is not None or self.learning_rate is not None:
+        if own and (self.updater is not None or self.learning_rate is not None):
             proto.updater.CopyFrom(self._updater().proto)
         _keep_inputs_of_training(proto)
-        _set_time_steps(proto, examples.column.shape)
-        self._windows = next((w for layer in _inputs(proto) if (w := Windows.of(layer.store_conf))), None)
+        set_time_steps(proto, feature_column(examples.x).shape)
+        self._windows = next((w for layer in inputs_of(proto) if (w := Windows.of(layer.store_conf))), None)
         if self._windows is not None:
             check_order(self._index)
-        batch = max((self._read(layer.store_conf, examples) for layer in _inputs(proto)), default=1)
-        samples = max((_samples(layer.store_conf, examples.rows) for layer in _inputs(proto)), default=1)
+        batch = max((self._read(layer.store_conf, examples) for layer in inputs_of(proto)), default=1)
+        samples = examples.rows if self._windows is None else max(1, self._windows.count(examples.rows))
         if not own or self.epochs is not None or epochs is not None:
             wanted = next((number for number in (epochs, self.epochs) if number is not None), EPOCHS)
             proto.train_steps = max(1, math.ceil(wanted * samples / batch))
             proto.disp_freq = max(1, samples // batch)
         if isinstance(examples.x, Padded):
-            _read_lengths(proto)
+            read_lengths(proto)
         self._set_loss(proto, examples.y)
         if self.patience is not None:
             if self.validation is None and not proto.early_stopping.metric:
                 hint = "Give validation=0.1, or a set: validation=(X, y)."
-                message = "is of a validation, and there is none"
-                raise ConfigError(Problem("patience", message, str(self.patience), hint))
+                raise ConfigError(Problem("patience", "is of a validation, and there is none", hint=hint))
             proto.early_stopping.patience = self.patience
             proto.keep_best = proto.keep_best or "validate.loss"
         proto.seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -234,18 +205,13 @@ class Estimator(BaseEstimator):
             proto.cluster.CopyFrom(cluster_message(self.cluster))
         job = Job.from_proto(proto)
         job.folder = given.folder if own else None  # of the user's own layers
-        if self.client is None and job.topology.nprocesses > 1:
-            hint = "Give client=Client(...), or leave out the cluster."
-            raise ConfigError(Problem("cluster", "needs Dask workers, and there is no client", hint=hint))
         return job, batch, samples
 
     def _updater(self) -> Any:
-        if self.updater is None:
-            return Adam(lr=LEARNING_RATE if self.learning_rate is None else self.learning_rate)
-        if self.learning_rate is not None:
+        if self.updater is not None and self.learning_rate is not None:
             hint = "Give one of them: the updater has a learning rate of its own."
             raise ConfigError(Problem("learning_rate", "is given, and an updater too", str(self.learning_rate), hint))
-        return self.updater
+        return self.updater or Adam(lr=LEARNING_RATE if self.learning_rate is None else self.learning_rate)
 
     def _given_job(self, examples: Examples | None = None) -> Job:
         """The job that is given, or one of the layers. examples: for which a net is made if none is given."""
@@ -253,12 +219,12 @@ class Estimator(BaseEstimator):
             return self.net if isinstance(self.net, Job) else Job.from_file(self.net)
         if examples is not None and self.net is None:
             target = feature_column(examples.y).net_shape
-            shape, outputs = examples.column.net_shape, self._outputs()
+            shape, outputs = feature_column(examples.x).net_shape, self._outputs()
             layers: list[Any] = list(layers_for(shape, outputs, classify=self.classifies, target=target))
         else:
             layers = [self.net] if isinstance(self.net, Module) else list(self.net)
-        placed = _from_input_to_loss(layers, classify=self.classifies)
-        return Job(name=type(self).__name__.lower(), layers=placed, updater=Adam(lr=LEARNING_RATE), train_steps=1)
+        placed = from_input_to_loss(layers, classify=self.classifies)
+        return Job(name=type(self).__name__.lower(), layers=placed, updater=self._updater(), train_steps=1)
 
     def _read(self, store: StoreProto, examples: Examples) -> int:
         """Let an input layer read these examples. Returns the mini-batch."""
@@ -285,7 +251,7 @@ class Estimator(BaseEstimator):
             x = x.to_dask_array()
         like = {"like": self._known()} if goes_on and not isinstance(x, Padded) else {"missing": self.missing}
         scale = self._scale if goes_on else {"normalise": True, "normalise_target": True}
-        return Examples(self._arrays(x, answers, weight, **like), x, y, scale)
+        return Examples(self._arrays(x, answers, weight, **like), x, y, rows_of(x), scale)
 
     def _arrays(self, x: Any, answers: Any, weight: Any = None, **how: Any) -> Arrays:
         """how: what says how missing values are filled; nothing for a validation set, which is filled likewise."""
@@ -309,17 +275,11 @@ class Estimator(BaseEstimator):
         tags.input_tags.allow_nan = self._fills
         return tags
 
-    def _validation_set(self) -> Any:
-        if not isinstance(self.validation, tuple):
-            return self.validation
-        x, y = self._taken(*self.validation, first=False)
-        return self._arrays(x, self._answers(y))
-
     def _taken(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
         """Features and labels or targets: see `_features`; y of NumPy arrays is one too."""
         self._index = index_of(x)
         x, y = self._without_labels(x, y, first=first)
-        x, y = self._features(x, first=first), _known_container(y)
+        x, y = self._features(x, first=first), known_container(y)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         if is_lazy(y) and is_table(y):
@@ -333,7 +293,7 @@ class Estimator(BaseEstimator):
     def _features(self, x: Any, *, first: bool = False) -> Any:
         """X as shards and the model take it: a table, whose columns have encoders, a Dask collection, or an array that
         is checked as scikit-learn does. Raises ValueError."""
-        x, lengths = _known_container(x), None
+        x, lengths = known_container(x), None
         if first:
             self._tabular, self._ragged = is_table(x), is_ragged(x)
         if is_lazy(x):
@@ -366,48 +326,42 @@ class Estimator(BaseEstimator):
         shape = tuple(x.shape[1:])
         if len(shape) != len(self._sample_shape) or (shape != self._sample_shape and not is_lazy(x)):
             raise ValueError(f"X has samples of shape {shape}, but it was fitted to {self._sample_shape}.")
-        if self._tabular and hasattr(self, "model_"):
-            others = [each.column for each in self._known().encoders if each.kind != "number"]
-            if others:
-                told = f"texts or dates in {others[0]!r}, which an array does not tell"
-                raise ValueError(f"X must be a DataFrame, as in fit: it was fitted to {told}.")
+        encoders = self._known().encoders if self._tabular and hasattr(self, "model_") else ()
+        if others := [each.column for each in encoders if each.kind != "number"]:
+            raise ValueError(f"X must be a DataFrame, as in fit, which had texts or dates in {others[0]!r}.")
 
     def _without_labels(self, x: Any, y: Any, *, first: bool = False) -> tuple[Any, Any]:
         """The values of DataArrays, and of Datasets with their variables as channels; all else as it is."""
-        x = as_table(x) if is_labelled(x) else x
         fitted = (None, None) if first else self._labels
         x, y = (
-            stacked(each, what, of.variables if of else ()) if is_labelled(each) else each
+            labelled.stacked(labelled.as_table(each) if what == "X" else each, what, of.variables if of else ())
             for each, what, of in zip((x, y), "Xy", fitted, strict=True)
         )
-        if is_labelled(x) and is_labelled(y):
-            x, y = paired(x, y)
+        if labelled.is_labelled(x) and labelled.is_labelled(y):
+            x, y = labelled.paired(x, y)
         if first:
-            self._labels: tuple[Labels | None, ...] = tuple(
-                labels_of(each) if is_labelled(each) else None for each in (x, y)
-            )
-        else:
-            x, y = (
-                ordered(each, of, what) if is_labelled(each) and of else each
-                for each, what, of in zip((x, y), "Xy", fitted, strict=True)
-            )
-        return tuple(each.data if is_labelled(each) else each for each in (x, y))
+            found = (labelled.labels_of(each) if labelled.is_labelled(each) else None for each in (x, y))
+            self._labels: tuple[labelled.Labels | None, ...] = tuple(found)
+        x, y = (
+            labelled.ordered(each, of, what) if of and labelled.is_labelled(each) else each
+            for each, what, of in zip((x, y), "Xy", self._labels, strict=True)
+        )
+        return tuple(each.data if labelled.is_labelled(each) else each for each in (x, y))
 
     def _labelled(self, predicted: Any, x: Any, last: str = "output", classes: Any = None) -> Any:
         """Predictions as a DataArray if x is one or a Dataset. last: the name of their last axis, of the classes."""
         of, answers = self._labels
-        if not is_labelled(x) or of is None or self._windows is not None:
+        if not labelled.is_labelled(x) or of is None or self._windows is not None:
             return predicted
-        x = ordered(stacked(x, "X", of.variables), of, "X")
+        x = labelled.ordered(labelled.stacked(x, "X", of.variables), of, "X")
         own = {} if classes is None else {last: classes}
         if answers is not None and len(answers.dims) + len(own) == predicted.ndim:
-            return labelled(predicted, x, (*answers.dims[1:], *own), {**answers.coords, **own}, answers.name)
-        return labelled(predicted, x, dims_of(x, predicted.shape[1:], last), own)
+            return labelled.labelled(predicted, x, (*answers.dims[1:], *own), {**answers.coords, **own}, answers.name)
+        return labelled.labelled(predicted, x, labelled.dims_of(x, predicted.shape[1:], last), own)
 
     def _known(self) -> Manifest:
         """The description of the data so far."""
-        schema = read_description(self.model_.described[self.model_.net.input_layers[0]])
-        return Manifest(0, schema, 1, ())
+        return Manifest(0, self.model_.known.inputs[self.model_.net.input_layers[0]].schema, 1, ())
 
     def _output(self, x: Any) -> Any:
         """The net's output for every row, lazily for a Dask collection; for every window if the net reads these."""
@@ -433,72 +387,14 @@ def _transform(self: Estimator) -> Any:
 Estimator.transform = property(_transform, lambda self, given: vars(self).update(transform=given))
 
 
-def _set_time_steps(proto: JobProto, shape: tuple[int, ...]) -> None:
-    """Let a net that computes over time read samples of this shape as sequences, unless the job says how."""
-    layers = [*proto.neuralnet.layer, *(layer for group in proto.neuralnet.layer_group for layer in group.layer)]
-    said = any(layer.store_conf.sequence or layer.store_conf.time_steps or layer.unroll_len > 1 for layer in layers)
-    if said or proto.neuralnet.unroll_len > 1 or len(shape) < 2:
-        return
-    recurrent = [layer for layer in layers if layer_class(layer).recurrent]
-    if not (recurrent or (len(shape) == 2 and any(layer_class(layer).across_steps for layer in layers))):
-        return
-    for layer in recurrent:
-        layer.unroll_len = shape[0]
-    for layer in _inputs(proto):
-        layer.store_conf.time_steps = shape[0]
-
-
-def _read_lengths(proto: JobProto) -> None:
-    """Let the input layers read sequences of different lengths."""
-    layers = _inputs(proto)
-    if not all(layer.store_conf.time_steps for layer in layers):
-        hint = "Use recurrent layers or causal attention, or give sequences of one length."
-        raise ConfigError(Problem("X", "has sequences of different lengths, and the net has no time steps", hint=hint))
-    for layer in layers:
-        layer.store_conf.column, layer.store_conf.lengths = "x", LENGTH
-    length = LayerProto(name=LENGTH, type=LayerType.kRecordInput)
-    length.store_conf.column, length.store_conf.has_label = LENGTH, False
-    length.store_conf.batchsize[:] = layers[0].store_conf.batchsize
-    proto.neuralnet.layer.append(length)
-
-
-def _samples(store: StoreProto, rows: int) -> int:
-    """The samples that an input layer reads in an epoch of `rows` records."""
-    windows = Windows.of(store)
-    return rows if windows is None else max(1, windows.count(rows))
-
-
-def _known_container(x: Any) -> Any:
-    """In place of a masked array or a table of another library, which scikit-learn reads otherwise, what it knows."""
-    x = native(x)
-    return dense(x) if isinstance(x, np.ma.MaskedArray) else x
-
-
-def _inputs(proto: JobProto) -> list[LayerProto]:
-    return [layer for layer in proto.neuralnet.layer if layer.type == LayerType.kRecordInput]
-
-
 def _keep_inputs_of_training(proto: JobProto) -> None:
     """Remove the input layers of other phases, and the evaluations that read them: the data are given."""
     layers = proto.neuralnet.layer
     for place in reversed(range(len(layers))):
         if layers[place].type == LayerType.kRecordInput and not runs_in(layers[place], Phase.kTrain):
             del layers[place]
-    for layer in _inputs(proto):
+    for layer in inputs_of(proto):
         layer.ClearField("include")
         layer.ClearField("exclude")
     for field in ("test_freq", "test_steps", "validate_freq", "validate_steps", "checkpoint_path", "resume"):
         proto.ClearField(field)
-
-
-def _from_input_to_loss(layers: list[Any], *, classify: bool) -> list[Any]:
-    """All layers of a net, with an input layer and a loss if they are missing."""
-    first: Any = layers[0] if layers else None
-    if first is None or isinstance(first, Module) or type_name(getattr(first, "proto", first)) not in SOURCES:
-        layers.insert(0, RecordInput("data"))
-    placed: list[Any] = []
-    for layer in layers:
-        placed += layer.placed(placed) if isinstance(layer, Module) else (layer,)
-    if not any(isinstance(layer, LossLayer) for layer in placed):
-        placed.append(SoftmaxLoss() if classify else EuclideanLoss())
-    return placed

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.layer_types import SOURCES, type_name
 from singa_dask.layers import (
     GRU,
     Concate,
@@ -12,14 +14,17 @@ from singa_dask.layers import (
     EuclideanLoss,
     InnerProduct,
     Layer,
+    LossLayer,
     MSELoss,
     OneHot,
     Pooling,
+    RecordInput,
     ReLU,
     RNNLabel,
     SoftmaxLoss,
     Upsampling,
 )
+from singa_dask.layers.module import Module
 from singa_dask.layers.partition import Shape
 
 # Outputs of the hidden layers for vectors, and of the one above convolutions.
@@ -132,3 +137,16 @@ def text_layers(symbols: int, hidden: int) -> list[Layer]:
         InnerProduct("output", "gru", num_output=symbols),
         SoftmaxLoss("loss", ["output", "label"]),
     ]
+
+
+def from_input_to_loss(layers: list[Any], *, classify: bool) -> list[Any]:
+    """All layers of a net, with an input layer and a loss if they are missing."""
+    first: Any = layers[0] if layers else None
+    if first is None or isinstance(first, Module) or type_name(getattr(first, "proto", first)) not in SOURCES:
+        layers.insert(0, RecordInput("data"))
+    placed: list[Any] = []
+    for layer in layers:
+        placed += layer.placed(placed) if isinstance(layer, Module) else (layer,)
+    if not any(isinstance(layer, LossLayer) for layer in placed):
+        placed.append(SoftmaxLoss() if classify else EuclideanLoss())
+    return placed

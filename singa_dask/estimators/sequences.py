@@ -1,4 +1,4 @@
-"""Sequences of different lengths, filled up to the longest one."""
+"""Samples that are sequences: of one length, or filled up to the longest one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+
+from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType
+from singa_dask.layers import layer_class
 
 LENGTH = "length"
 """The column of the lengths, and the input layer that reads it."""
@@ -48,3 +52,37 @@ def is_ragged(x: Any) -> bool:
         return False
     arrays = getattr(x, "ndim", 1) == 1 and all(hasattr(each, "shape") and each.shape for each in x)
     return arrays and len({len(each) for each in x}) > 1
+
+
+def inputs_of(proto: JobProto) -> list[LayerProto]:
+    """The layers of a job that read shards."""
+    return [layer for layer in proto.neuralnet.layer if layer.type == LayerType.kRecordInput]
+
+
+def set_time_steps(proto: JobProto, shape: tuple[int, ...]) -> None:
+    """Let a net that computes over time read samples of this shape as sequences, unless the job says how."""
+    layers = [*proto.neuralnet.layer, *(layer for group in proto.neuralnet.layer_group for layer in group.layer)]
+    said = any(layer.store_conf.sequence or layer.store_conf.time_steps or layer.unroll_len > 1 for layer in layers)
+    if said or proto.neuralnet.unroll_len > 1 or len(shape) < 2:
+        return
+    recurrent = [layer for layer in layers if layer_class(layer).recurrent]
+    if not (recurrent or (len(shape) == 2 and any(layer_class(layer).across_steps for layer in layers))):
+        return
+    for layer in recurrent:
+        layer.unroll_len = shape[0]
+    for layer in inputs_of(proto):
+        layer.store_conf.time_steps = shape[0]
+
+
+def read_lengths(proto: JobProto) -> None:
+    """Let the input layers read sequences of different lengths."""
+    layers = inputs_of(proto)
+    if not all(layer.store_conf.time_steps for layer in layers):
+        hint = "Use recurrent layers or causal attention, or give sequences of one length."
+        raise ConfigError(Problem("X", "has sequences of different lengths, and the net has no time steps", hint=hint))
+    for layer in layers:
+        layer.store_conf.column, layer.store_conf.lengths = "x", LENGTH
+    length = LayerProto(name=LENGTH, type=LayerType.kRecordInput)
+    length.store_conf.column, length.store_conf.has_label = LENGTH, False
+    length.store_conf.batchsize[:] = layers[0].store_conf.batchsize
+    proto.neuralnet.layer.append(length)

@@ -20,7 +20,7 @@ def check_single(topology: ClusterTopology) -> None:
     """Raise ConfigError unless one process holds the whole run."""
     if topology.nprocesses > 1:
         message = "training in this process is for one worker, with its server in the same process"
-        hint = "Leave out processes=False, or the cluster block."
+        hint = "Leave out processes=False, or the cluster block. Give an estimator client=Client(...)."
         raise ConfigError(Problem("cluster", message, topology.describe(), hint))
 
 
