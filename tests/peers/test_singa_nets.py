@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from peers import nets, ours
-from peers.drawn import ROWS, STEPS, image, integers
+from peers.drawn import ROWS, STEPS, image, integers, sequence
 from peers.nets import Net
 from peers.singa_examples import rewritten
 from support.trained import train_group
 
-from singa_dask import ClusterTopology, Job, Model, autograd, device, layer, model, opt, shard
+from singa_dask import ClusterTopology, Job, Model, autograd, device, layer, layers, model, opt, shard
 from singa_dask.distopt import DistOpt
 from singa_dask.layers import RecordInput, SoftmaxLoss
 from singa_dask.training import checkpoint as checkpoints
@@ -70,8 +70,46 @@ class ResNet(Trained):
         return self.linear(self.flatten(self.pool(self.body(self.conv(x)))))
 
 
+class Reviews(Trained):
+    """Classes of texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = layer.CudnnRNN(hidden_size=6, num_layers=2, return_sequences=False)
+        self.wide, self.scores = layer.Linear(8), layer.Linear(5)
+
+    def forward(self, x: Any) -> Any:
+        return self.scores(autograd.relu(self.wide(self.lstm(x))))
+
+
+class Translator(Trained):
+    """A transformer: an encoder of the given sentence, and a decoder of the answer's words before each word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.theirs, self.ours = layer.Embedding(9, 8), layer.Embedding(9, 8)
+        self.places = layers.PositionalEmbedding(kind="SINUSOIDAL")
+        self.inside = layers.Attention(num_heads=2)
+        self.own, self.across = layers.Attention(num_heads=2, causal=True), layers.Attention(num_heads=2)
+        self.norms = [layers.LayerNorm() for _ in range(4)]
+        self.wide, self.narrow, self.scores = layer.Linear(16), layer.Linear(8), layer.Linear(9)
+
+    def forward(self, given: Any, before: Any) -> Any:
+        memory = self.places(self.theirs(given))
+        memory = self.norms[0](memory + self.inside(memory))
+        x = self.places(self.ours(before))
+        x = self.norms[1](x + self.own(x))
+        x = self.norms[2](x + self.across(x, memory))
+        return self.scores(self.norms[3](x + self.narrow(autograd.relu(self.wide(x)))))
+
+
 NETS = {
     "resnet": (ResNet, Net("ResNet", {"x": image(3, 8, 8), "y": integers(5)})),
+    "imdb": (Reviews, Net("LSTM", {"x": sequence(7, 4), "y": integers(5)})),
+    "trans": (
+        Translator,
+        Net("transformer", {"x": sequence(6, high=9), "before": sequence(6, high=9), "y": sequence(6, high=9)}),
+    ),
 }
 
 
