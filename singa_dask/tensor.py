@@ -31,7 +31,7 @@ from singa_dask.functions import (
 from singa_dask.functions.operators import Operators, is_operand
 from singa_dask.functions.primitive import Primitive
 from singa_dask.functions.shapes import IMAGES
-from singa_dask.tape.state import builds_net, remembers, state
+from singa_dask.tape.state import caller, remembers, state
 from singa_dask.tape.tape import Call
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class Tensor(Operators):
 
     def _check_values(self) -> None:
         """Raise ConfigError where a net is built."""
-        if builds_net():
+        if caller.get() == "forward":
             raise ConfigError(Problem("tensor", NO_NUMBERS, repr(self), WRITE_FUNCTIONS))
 
     def __float__(self) -> float:
@@ -276,9 +276,14 @@ class Tensor(Operators):
         self._check_values()
         return bool(self.device.ops.to_host(self.array).reshape(-1)[0])
 
-    def _recorded(self, primitive: Primitive, operands: Sequence[Any], settings: dict[str, Any]) -> Tensor:
-        """The function of these operands, of which one is a tensor. Raises DataError if their shapes do not fit."""
+    def _recorded(self, primitive: Primitive, operands: Sequence[Any], settings: dict[str, Any]) -> Any:
+        """The function of these operands, of which one is a tensor; beside a layer, a node of the net.
+
+        Raises DataError if their shapes do not fit."""
         sources = [each for each in operands if isinstance(each, Tensor)]
+        for each in operands if len(sources) < len(operands) else ():
+            if hasattr(each, "_node_of"):
+                return each._node_of(primitive, operands, settings)
         device = sources[0].device
         if any(each.device != device for each in sources):
             found = ", ".join(dict.fromkeys(repr(each.device) for each in sources))
@@ -289,7 +294,9 @@ class Tensor(Operators):
         if not hasattr(y, "base"):
             y = np.asarray(y)
         learns = any(each.requires_grad for each in sources) and primitive.differentiable
-        traced = learns or (builds_net() and any(each.requires_grad or each.call is not None for each in sources))
+        traced = learns or (
+            caller.get() == "forward" and any(each.requires_grad or each.call is not None for each in sources)
+        )
         call = FunctionCall(primitive, operands, arrays, settings, y) if traced and remembers() else None
         made = Tensor.made(y, device, call, requires_grad=learns)
         if y.base is not None or y is arrays[0]:  # a view

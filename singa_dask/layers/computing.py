@@ -26,7 +26,7 @@ from singa_dask.layers.naming import check_attribute, layers_around, node_name
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.sharing import resolve_sharing
 from singa_dask.tape.memory import keep_memory
-from singa_dask.tape.state import group_of, in_net, name_by_number, rank, remembers, state
+from singa_dask.tape.state import caller, group_of, name_by_number, rank, remembers, state
 from singa_dask.tape.tape import Call, gradients_in_functions
 from singa_dask.tensor import Parameter, Tensor, as_images, channels_last
 
@@ -217,7 +217,7 @@ def _called(layer: Any, device: Device, sources: list[Tensor], listed: int) -> A
     if layer.is_loss and layer.compares == "classes":
         x[1], targets = _labels(layer, *x[:2])
     made = _made(layer, device, [each.shape[1:] for each in x], steps, targets)
-    if in_net() and (made.layer.params or layer.type == "kDropout"):
+    if caller.get() and (made.layer.params or layer.type == "kDropout"):
         hint = "Call the layer in `forward`, on layers, and the function on its output."
         raise layer.problem("is called on a tensor in a net, where its parameters would not be trained", hint=hint)
     return LayerCall(layer, made, device, sources, x, layouts, rows).outputs()

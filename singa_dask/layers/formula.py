@@ -26,7 +26,7 @@ from singa_dask.layers.node import WIRING, Node
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
-from singa_dask.tape.state import in_function
+from singa_dask.tape.state import called_by
 from singa_dask.tape.tape import Tape
 from singa_dask.tensor import Tensor, as_images, channels_last
 
@@ -134,7 +134,7 @@ class _Function(Layer):
         for rows in (slice(0, 2), slice(0, 1), slice(1, 2)):
             arrays = [np.ascontiguousarray(each[:, rows]).reshape(-1, *each.shape[2:]) for each in x]
             tensors = self._tensors(Ops(np.float64), arrays, own, self._learning(arrays))
-            with in_function(remembers=True):
+            with called_by("function", remembers=True):
                 y = self.formula(*tensors)
             if not isinstance(y, Tensor):
                 raise self.problem("the function must return one tensor", repr(y))
@@ -151,7 +151,7 @@ class _Function(Layer):
         x = tuple(each.astype(np.int64) if i in self.classes else each for i, each in enumerate(x))
         wanted = [i for i in self._learning(x) if i >= len(x) or ctx.needs_input_grad]
         ctx.tensors = self._tensors(ctx.ops, x, [param.value for param in self.params], wanted)
-        with in_function(remembers=bool(wanted)):
+        with called_by("function", remembers=bool(wanted)):
             ctx.result = self.formula(*ctx.tensors)
         return self._output(ctx, x)
 

@@ -16,7 +16,7 @@ from singa_dask.layers.formula import Lambda
 from singa_dask.layers.node import Node
 from singa_dask.layers.param import Shape
 from singa_dask.layers.registry import layer_class
-from singa_dask.tape.state import in_function
+from singa_dask.tape.state import called_by
 from singa_dask.tape.tape import gradients_in_functions
 from singa_dask.tensor import Tensor
 
@@ -50,7 +50,7 @@ class Gradient(Lambda):
     def formula(self, *tensors: Any) -> Any:
         dy, *x = tensors
         i = self.given["source"]
-        with in_function(remembers=True):
+        with called_by("function", remembers=True):
             if not x[i].requires_grad:
                 x[i] = Tensor.made(x[i].array, x[i].device, None, requires_grad=True)
             assert self.layer.formula is not None

@@ -17,7 +17,7 @@ from singa_dask.job.layer_types import parameter_roles
 from singa_dask.layers.base import Layer, data_before, labels_before
 from singa_dask.layers.computing import as_tensors, on_host, parameters_of
 from singa_dask.layers.naming import calling
-from singa_dask.tape.state import in_forward, state
+from singa_dask.tape.state import called_by, state
 from singa_dask.tensor import Parameter, Tensor
 
 
@@ -56,7 +56,7 @@ class Module:
                 layers = (layer for _, layer in self.named_layers().values())
                 y = on_host(self.forward(*as_tensors(x, layers)))
             elif outermost and any(isinstance(each, Layer | str) for each in x):
-                with in_forward():
+                with called_by("forward", remembers=True):
                     y = self.forward(*x)
             else:
                 y = self.forward(*x)

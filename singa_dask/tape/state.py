@@ -36,7 +36,7 @@ group_of: ContextVar[Any] = ContextVar("group_of", default=lambda ops: None)
 # None: as long as they are those of training.
 _remembering: ContextVar[bool | None] = ContextVar("remembering", default=None)
 # What calls functions of tensors: "" for a training loop, "function" for a net, "forward" where one is built.
-_inside: ContextVar[str] = ContextVar("inside", default="")
+caller: ContextVar[str] = ContextVar("caller", default="")
 
 
 def remembers() -> bool:
@@ -45,38 +45,15 @@ def remembers() -> bool:
     return state.training if given is None else given
 
 
-def in_net() -> bool:
-    """Whether a net calls a function of tensors, or is built."""
-    return bool(_inside.get())
-
-
-def builds_net() -> bool:
-    """Whether the `forward` of a Module is called on layers."""
-    return _inside.get() == "forward"
-
-
 @contextmanager
-def in_function(*, remembers: bool) -> Iterator[None]:
-    """Inside, a net calls a function."""
-    with _called_by("function", remembers=remembers):
-        yield
-
-
-@contextmanager
-def in_forward() -> Iterator[None]:
-    """Inside, a Module is called on layers: what its `forward` computes from its own parameters is remembered."""
-    with _called_by("forward", remembers=True):
-        yield
-
-
-@contextmanager
-def _called_by(caller: str, *, remembers: bool) -> Iterator[None]:
-    tokens = _remembering.set(remembers), _inside.set(caller)
+def called_by(name: str, *, remembers: bool) -> Iterator[None]:
+    """Inside, functions of tensors are called by a net; see `caller`."""
+    tokens = _remembering.set(remembers), caller.set(name)
     try:
         yield
     finally:
         _remembering.reset(tokens[0])
-        _inside.reset(tokens[1])
+        caller.reset(tokens[1])
 
 
 @contextmanager

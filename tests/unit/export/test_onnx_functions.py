@@ -8,6 +8,7 @@ from support import formulas
 from singa_dask import Model, Module, autograd
 from singa_dask.errors import ConfigError
 from singa_dask.layers import Convolution, InnerProduct, Lambda, Loss, RecordInput
+from singa_dask.tensor import Tensor
 
 X = np.random.default_rng(4).normal(size=(5, 2, 4, 3)).astype(np.float32)
 
@@ -53,8 +54,21 @@ def test_shapes_and_products_are_written_out(tmp_path):
     check(lambda h: of_shapes(h), tmp_path)
 
 
+class OwnWeight(Net):
+    """Its function reads a parameter of its own."""
+
+    def __init__(self):
+        super().__init__(lambda h: h * autograd.exp(self.weight) - self.weight)
+        self.weight = Tensor(data=X[0, 0, :, :1, None], stores_grad=True)
+
+
+def test_parameters_of_a_module_itself_are_written_out(tmp_path):
+    check(OwnWeight(), tmp_path)
+
+
 def check(function, folder):
-    model = Model([RecordInput("data", shape=[2, 4, 3]), Net(Lambda(function))])
+    net = function if isinstance(function, Module) else Net(Lambda(function))
+    model = Model([RecordInput("data", shape=[2, 4, 3]), net])
     model.to_onnx(folder / "net.onnx")
     session = onnxruntime.InferenceSession((folder / "net.onnx").read_bytes())
     for rows in (X, X[:2]):
