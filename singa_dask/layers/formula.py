@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import Parameter, signature
 from math import prod
 from typing import Any, ClassVar
 
@@ -30,6 +31,8 @@ from singa_dask.tape.state import called_by
 from singa_dask.tape.tape import Tape
 from singa_dask.tensor import Tensor, as_images, channels_last
 
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
 
 class _Function(Layer):
     """Base of functions as layers.
@@ -39,7 +42,6 @@ class _Function(Layer):
     values. tensors: these parameters. classes: set before `setup`: positions of sources with several labels a sample.
     """
 
-    num_sources: ClassVar[tuple[int, int | None]] = (1, None)
     across_steps: ClassVar[bool] = True
     classes: frozenset[int] = frozenset()
     _mixes: bool = False
@@ -64,6 +66,16 @@ class _Function(Layer):
         if self._given is None:
             self._given = self.user_conf
         return self._given
+
+    @property
+    def num_sources(self) -> tuple[int, int | None]:  # type: ignore[override]
+        """As many as the function must be given."""
+        function, settings = self.given.get("function"), self.given.get("settings", {})
+        if function is None or "arguments" in self.given:
+            return 1, None
+        every = signature(function_of(function)).parameters.values()
+        needed = [p for p in every if p.kind in _POSITIONAL and p.default is p.empty and p.name not in settings]
+        return max(1, len(needed)), None
 
     def __call__(self, *sources: Any) -> Any:
         """As of every layer; beside layers, the arguments may be lists of them, numbers, arrays, and tensors that are

@@ -88,6 +88,12 @@ def test_workers_compute_together_what_one_computes(loss, dim):
     assert_equal_to_serial(net, BP(), batches((3, 3, 2), 4), (2, 3), rtol=1e-7, atol=1e-9)
 
 
+def test_a_loss_in_a_list_reads_what_its_function_takes():
+    layers = [RecordInput("data", path="a", batchsize=4), InnerProduct("fc", num_output=3)]
+    for loss, sources in ((formulas.cross_entropy, ["fc", "data"]), (formulas.centred, ["fc"])):
+        assert Job(name="f", layers=[*layers, Loss(loss)], **RUN).proto.neuralnet.layer[2].srclayers == sources
+
+
 def test_a_function_travels_with_a_job_by_its_name():
     job = Job(
         name="f", layers=[RecordInput("data", path="dataset:digits/train", batchsize=4, shape=64), Net2()], **RUN
@@ -141,6 +147,8 @@ def enclosed(factor):
             lambda: Model([Loss(formulas.cross_entropy)(FC(DATA), DATA)]),
             r"Write labels=1 in Loss\(\.\.\.\) .* or labels=\(\)",
         ),
+        (lambda: Model([DATA, FC, Loss(lambda x, y, z: x + y + z)]), "takes 3 srclayers"),
+        (lambda: Model([Loss(formulas.cross_entropy)(FC(DATA))]), "takes at least 2 srclayers"),
         (lambda: Model([Lambda(lambda x: InnerProduct(num_output=2)(x))(FC(DATA))]), "called on a tensor in a net"),
         (lambda: Model([Lambda(lambda x: x + np.ones(7))(FC(DATA))]), r"add of \(2, 3\) and \(7,\).*test_formula\.py"),
         (
