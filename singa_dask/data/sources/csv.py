@@ -461,7 +461,7 @@ def _ranges(path: Path, header: bool) -> Iterator[tuple[int, int, int]]:
         if header:
             cells = _until_line_end(file, 0, path, line)
             start, line = start + len(cells), line + cells.count(b"\n")
-        data = bytearray(BLOCK_NBYTES)
+        data = bytearray(min(BLOCK_NBYTES, path.stat().st_size))  # its pages are cleared first
         while size := file.readinto(data):
             quotes = data.count(b'"', 0, size)
             rest = _until_line_end(file, quotes, path, line) if size == len(data) else bytearray()
