@@ -86,13 +86,9 @@ class Encoder:
 
     def to_json(self) -> dict[str, Any]:
         entries: dict[str, Any] = {"column": self.column, "kind": self.kind}
-        if self.categorical:
-            entries |= {"categories": list(self.categories), "unknown": self.unknown}
-        if self.kind in DATES:
-            entries["origin"] = self.origin
-        if self.fill is not None:
-            entries["fill"] = self.fill
-        return entries
+        entries |= {"categories": self.categories, "unknown": self.unknown} if self.categorical else {}
+        entries |= {"origin": self.origin} if self.kind in DATES else {}
+        return entries if self.fill is None else {**entries, "fill": self.fill}
 
 
 class Encoders(tuple[Encoder, ...]):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -94,20 +94,6 @@ def check_courses(trained: Mapping[str, str], own: Mapping[str, str], what: str)
 
 
 def _column_fields(column: Column) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "name": column.name,
-        "role": column.role.value,
-        "dtype": column.dtype,
-        "shape": list(column.shape),
-        "channels": column.channels.value,
-        "classes": list(column.classes) if isinstance(column.classes, tuple) else column.classes,
-        "mean": list(column.mean),
-        "std": list(column.std),
-    }
-    if column.names:
-        fields["names"] = list(column.names)
-    if column.dataset:
-        fields["dataset"] = column.dataset
-    if column.fill is not None:
-        fields["fill"] = {"values": list(column.fill.values), "flags": column.fill.flags}
-    return fields
+    told = {entry.name: getattr(column, entry.name) for entry in fields(column)}
+    told |= {"fill": vars(column.fill)} if column.fill else {}
+    return {name: value for name, value in told.items() if value or name not in ("names", "dataset", "fill")}

@@ -381,8 +381,3 @@ def _check_same(first: Path, dataset: Dataset, path: Path, other: Dataset, name:
             "Samples of all files must have the same shape and type. Name files that fit with --source."
         )
     check_courses(dataset.coordinates, other.coordinates, f"{path}: {name}")
-
-
-def plain_texts(values: np.ndarray) -> np.ndarray:
-    """Texts of other types as NumPy's fixed-length texts; numbers as they are."""
-    return np.array(values.tolist(), str) if values.dtype.kind in "TO" else values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -100,9 +100,22 @@ def as_first(values: np.ndarray, attributes: Mapping[str, Any], first: Mapping[s
     return np.asarray(xarray.conventions.encode_cf_variable(dates).values)
 
 
-def decoded_type(dtype: np.dtype, attributes: Mapping[str, Any]) -> np.dtype:
-    """The type of unpacked values, of which none is missing."""
-    return decoded(np.zeros(1, dtype), attributes).dtype if attributes and _scales(attributes, dtype) else dtype
+def decoded_type(dtype: np.dtype, packed: Callable[[], Mapping[str, Any]]) -> tuple[np.dtype, str]:
+    """The type of unpacked values, of which none is missing, and why they cannot be unpacked. packed: finds the
+    attributes."""
+    try:
+        attributes = packed()
+    except (ValueError, OSError) as error:
+        return dtype, str(error)
+    scaled = attributes and _scales(attributes, dtype)
+    return decoded(np.zeros(1, dtype), attributes).dtype if scaled else dtype, ""
+
+
+def plain(values: np.ndarray, packed: Callable[[], Mapping[str, Any]]) -> np.ndarray:
+    """Texts of any type as NumPy's fixed-length texts; numbers unpacked."""
+    if values.dtype.kind in "TO":
+        return np.array(values.tolist(), str)
+    return values if values.dtype.kind in "SU" else decoded(values, packed())
 
 
 def _scales(attributes: Mapping[str, Any], dtype: np.dtype) -> bool:

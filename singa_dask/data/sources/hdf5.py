@@ -130,16 +130,14 @@ def _describe(file: h5py.File, dataset: h5py.Dataset, field: str | None, allow_v
     members = {} if dtype.kind == "b" else h5py.check_enum_dtype(dtype) or {}
     text = dtype.kind == "S" or h5py.check_string_dtype(dtype) is not None
     fault = (_lost(dataset) if allow_virtual else _foreign(file, dataset)) or _unreadable(dataset, dtype, text)
-    chunks, decoded_as = dataset.chunks, dtype
-    if not (text or members or field):
-        try:
-            decoded_as = decoded_type(dtype, packing(dataset.attrs, dtype))
-        except (ValueError, OSError) as error:
-            fault = fault or str(error)
+    chunks = dataset.chunks
+    if dataset.attrs and not (text or members or field):
+        dtype, wrong = decoded_type(dtype, lambda: packing(dataset.attrs, dataset.dtype))
+        fault = fault or wrong
     about = [dataset.compression or "", f"chunks {chunks}" if chunks else "", "virtual" if dataset.is_virtual else ""]
     return Dataset(
         (*dataset.shape, *inner),
-        decoded_as,
+        dtype,
         chunks[0] if chunks else 1,
         ", ".join(filter(None, about)),
         text,

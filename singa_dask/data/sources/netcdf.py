@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import numpy as np
 
 from singa_dask.data.origins import file_names
 from singa_dask.data.schema import course_of
-from singa_dask.data.sources.arrays import Dataset, arrays_format, channels_by_dimensions, plain_texts
-from singa_dask.data.sources.conventions import as_first, decoded, decoded_type, packing, valid_range
+from singa_dask.data.sources.arrays import Dataset, arrays_format, channels_by_dimensions
+from singa_dask.data.sources.conventions import as_first, decoded_type, packing, plain, valid_range
 from singa_dask.data.sources.files import Rows, reading
 from singa_dask.errors import DataError
 
@@ -136,13 +137,8 @@ def _courses(variable: Any, name: str, variables: Mapping[str, Any]) -> dict[str
 
 
 def _describe(variable: Any, name: str, variables: Mapping[str, Any]) -> Dataset:
-    chunks, fault = variable.encoding.get("chunksizes"), ""
-    text = variable.dtype.kind in "SUOT"
-    dtype = np.dtype(object) if text else variable.dtype
-    try:
-        dtype = dtype if text else decoded_type(dtype, _packing(variable))
-    except ValueError as error:
-        fault = str(error)
+    chunks, text = variable.encoding.get("chunksizes"), variable.dtype.kind in "SUOT"
+    dtype, fault = (np.dtype(object), "") if text else decoded_type(variable.dtype, partial(_packing, variable))
     return Dataset(
         variable.shape,
         dtype,
@@ -158,12 +154,10 @@ def _describe(variable: Any, name: str, variables: Mapping[str, Any]) -> Dataset
 
 def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
     with _opened(rows.path) as variables:
-        return [_values(variables[name], rows.index(name)) for name in names]
-
-
-def _values(variable: Any, index: tuple[slice, ...]) -> np.ndarray:
-    values = np.asarray(variable[index])
-    return plain_texts(values) if values.dtype.kind in "SUOT" else decoded(values, _packing(variable))
+        chosen = [variables[name] for name in names]
+        return [
+            plain(np.asarray(of[rows.index(n)]), partial(_packing, of)) for n, of in zip(names, chosen, strict=True)
+        ]
 
 
 def _packing(variable: Any) -> dict[str, Any]:

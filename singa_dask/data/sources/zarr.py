@@ -7,7 +7,7 @@ import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,9 @@ from singa_dask.data.sources.arrays import (
     Dataset,
     arrays_format,
     channels_by_dimensions,
-    plain_texts,
     unwritten,
 )
-from singa_dask.data.sources.conventions import KEYS, decoded, decoded_type, packing
+from singa_dask.data.sources.conventions import KEYS, decoded_type, packing, plain
 from singa_dask.data.sources.files import Rows, reading
 from singa_dask.errors import DataError
 from singa_dask.files import FOLDER, check_regular, kind_of, read_text
@@ -137,14 +136,11 @@ def _courses(array: Any, name: str, arrays: Mapping[str, Any], course: Callable[
 
 def _describe(array: Any, courses: Mapping[str, str]) -> Dataset:
     dimensions = _dimensions(array)
-    dtype = array.dtype
-    text = dtype.kind in "SUTO"
+    text = array.dtype.kind in "SUTO"
     stored = getattr(array, "shards", None) or array.chunks
-    fault = "has values of several fields. Store each as an array." if dtype.kind == "V" else ""
-    try:
-        dtype = np.dtype(object) if text else decoded_type(dtype, _packing(array))
-    except ValueError as error:
-        fault = fault or str(error)
+    dtype, fault = (np.dtype(object), "") if text else decoded_type(array.dtype, partial(_packing, array))
+    if dtype.kind == "V":
+        fault = "has values of several fields. Store each as an array."
     return Dataset(
         array.shape,
         dtype,
@@ -199,12 +195,9 @@ def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
 
     with _opened(rows.path, names) as root:
         arrays = [root if isinstance(root, zarr.Array) else root[name] for name in names]
-        return [_values(array, rows.index(name)) for array, name in zip(arrays, names, strict=True)]
-
-
-def _values(array: Any, index: tuple[slice, ...]) -> np.ndarray:
-    values = np.asarray(array[index])
-    return plain_texts(values) if values.dtype.kind in "SUTO" else decoded(values, _packing(array))
+        return [
+            plain(np.asarray(of[rows.index(n)]), partial(_packing, of)) for n, of in zip(names, arrays, strict=True)
+        ]
 
 
 FORMAT = arrays_format("zarr", (".zarr",), _list, _read, _find_stores, extra="fields", modules=("zarr",))
