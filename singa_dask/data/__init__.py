@@ -4,12 +4,12 @@ from singa_dask.data.dask_submit import dask_submit
 from singa_dask.data.loader import Loader
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.normalise import resolve_normalisation, statistics_path
-from singa_dask.data.own_statistics import with_statistics
 from singa_dask.data.plan import Stream, StreamConf
 from singa_dask.data.resolve import resolve
 from singa_dask.data.sequence import SequenceStream
 from singa_dask.data.sharding import shard_files
 from singa_dask.data.shards import ShardFolder, read_small
+from singa_dask.data.statistics import with_statistics
 from singa_dask.data.store import AnyStream, make_stream, store_info, stream_of
 from singa_dask.data.vocabulary import first_difference, vocabulary
 from singa_dask.data.windows import WindowStream, breaks, check_lengths, series_starts

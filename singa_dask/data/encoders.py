@@ -86,7 +86,7 @@ class Encoder:
 
     def to_json(self) -> dict[str, Any]:
         entries: dict[str, Any] = {"column": self.column, "kind": self.kind}
-        entries |= {"categories": self.categories, "unknown": self.unknown} if self.categorical else {}
+        entries |= {"categories": list(self.categories), "unknown": self.unknown} if self.categorical else {}
         entries |= {"origin": self.origin} if self.kind in DATES else {}
         return entries if self.fill is None else {**entries, "fill": self.fill}
 

@@ -177,8 +177,7 @@ def _stage_table(
             present = known.values or []
             known.counts = np.bincount(codes[codes >= 0], minlength=len(present)).tolist()
         elif known.kind in NUMERIC and encoding.fill_of(name) == "mean":
-            known.sums = [float(np.nansum(values[train], dtype=np.float64))]
-            known.there = [int(np.count_nonzero(~np.isnan(values[train])))]
+            _add_up(known, values, train, Column(name, Role.FEATURE, "", ()))
         if known.kind in (Kind.DATE, Kind.ZONED):
             valid = values[~np.isnan(values)]
             known.low = float(valid.min())

@@ -88,11 +88,6 @@ def note_unusable(facts: Facts, values: np.ndarray) -> None:
             setattr(facts, field, getattr(facts, field) + count)
 
 
-def _where(mask: np.ndarray) -> tuple[int, int]:
-    count = int(np.count_nonzero(mask))
-    return count, int(mask.argmax()) if count else -1
-
-
 def _days(raw: np.ndarray, *, zoned: bool = False) -> tuple[np.ndarray, Facts]:
     days = (raw - np.datetime64(0, "D") if raw.dtype.kind == "M" else raw) / DAY  # NaT becomes NaN
     kind = Kind.TIMEDELTA if raw.dtype.kind == "m" else Kind.ZONED if zoned else Kind.DATE
@@ -106,7 +101,8 @@ def _days(raw: np.ndarray, *, zoned: bool = False) -> tuple[np.ndarray, Facts]:
 def _texts(codes: np.ndarray, values: list[str]) -> tuple[np.ndarray, Facts]:
     """codes: the place in `values`, which are sorted, -1 where missing."""
     facts = Facts(Kind.TEXT, "text", values=values if len(values) <= MAX_VALUES else None)
-    facts.missing, facts.first_missing = _where(codes < 0)
+    facts.missing = int(np.count_nonzero(codes < 0))
+    facts.first_missing = int((codes < 0).argmax()) if facts.missing else -1
     if not values:
         facts.kind = Kind.EMPTY
     return codes, facts
