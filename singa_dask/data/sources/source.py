@@ -115,7 +115,9 @@ class Wanted:
         names = wanted.names
         double = next((name for place, name in enumerate(names) if name in names[:place]), None)
         if double is not None:
-            raise ConfigError(Problem("columns", "a column can be used once only", repr(double), "Name it once."))
+            own = double in wanted.x and double in wanted.y
+            hint = "Name it once." + " To forecast it from its own past, copy it, and name the copy as target." * own
+            raise ConfigError(Problem("columns", "a column can be used once only", repr(double), hint))
         return wanted
 
     @property
