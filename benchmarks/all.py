@@ -17,6 +17,7 @@ from tools.report import write
 
 AREAS = (
     "step",
+    "nets",
     "limits",
     "inside",
     "scaling",

@@ -154,13 +154,20 @@ def step_of(
     model: nn.Module, x: torch.Tensor, y: torch.Tensor, rate: float, settings: dict[str, Any] | None = None
 ) -> Callable[[], float]:
     """A training step, which returns the loss. settings: of the optimizer, beyond the rule."""
+    criterion = nn.MSELoss() if y.is_floating_point() else nn.CrossEntropyLoss()
+    return step_by(lambda: criterion(model(x), y), model, rate, settings)
+
+
+def step_by(
+    forward: Callable[[], torch.Tensor], model: nn.Module, rate: float, settings: dict[str, Any] | None = None
+) -> Callable[[], float]:
+    """As `step_of`, for what computes the loss."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.SGD(weights, lr=rate, momentum=MOMENTUM, **(settings or {}))
-    criterion = nn.MSELoss() if y.is_floating_point() else nn.CrossEntropyLoss()
 
     def step() -> float:
         optimizer.zero_grad()
-        loss = criterion(model(x), y)
+        loss = forward()
         loss.backward()
         optimizer.step()
         return float(loss.detach())

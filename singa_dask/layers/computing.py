@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from singa_dask.errors import DataError, SingaError, TrainingError
 from singa_dask.functions import concatenate, split
 from singa_dask.job.job_pb2 import LayerProto, Phase
 from singa_dask.layers.checks import by_source, checked_gradient, checked_output, contiguous, failure
-from singa_dask.layers.context import Context, Step
+from singa_dask.layers.context import Context, Scratch, Step
 from singa_dask.layers.group import Group
 from singa_dask.layers.init import initial_value
 from singa_dask.layers.naming import check_attribute, layers_around, node_name
@@ -30,6 +31,7 @@ from singa_dask.tape.state import caller, group_of, name_by_number, rank, rememb
 from singa_dask.tape.tape import Call, gradients_in_functions
 from singa_dask.tensor import Parameter, Tensor, as_images, channels_last
 
+_TRAINING, _TEST = Phase.kTrain, Phase.kTest
 _LAYOUT = "Tensors of images are (B, channels, height, width), arrays (B, height, width, channels)."
 
 
@@ -47,6 +49,12 @@ class Kept:
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"made": {}, "model": None}
+
+
+@cache
+def _scratch(device: Device) -> Scratch:
+    """Of all calls on a device."""
+    return Scratch()
 
 
 class _Made(NamedTuple):
@@ -155,9 +163,8 @@ def _tensors(layer: Any, sources: Sequence[Any]) -> tuple[list[Tensor], Device]:
     for source in sources:
         if not isinstance(source, Tensor) and not np.ndim(source):
             raise layer.problem("sources must be layers, names of layers, tensors or arrays of rows", repr(source))
-    devices = list(dict.fromkeys(each.device for each in sources if isinstance(each, Tensor)))
-    devices = list(dict.fromkeys([*_devices(layer), *devices]))
-    if len(devices) > 1:
+    devices = [*_devices(layer), *(each.device for each in sources if isinstance(each, Tensor))]
+    if any(each is not devices[0] for each in devices) and len(devices := list(dict.fromkeys(devices))) > 1:
         received = ", ".join(map(repr, devices))
         raise layer.problem("parameters and sources must be on one device", received, "Copy the tensors to it.")
     device = devices[0] if devices else get_default_device()
@@ -335,10 +342,10 @@ class LayerCall(Call):
         self._count, self._rows = len(sources), rows
         self._x_shapes = [each.shape for each in x]
         self.wanted = [i for i, source in enumerate(sources) if source.requires_grad]
-        phase = Phase.kTrain if state.training else Phase.kTest
+        phase = _TRAINING if state.training else _TEST
         step = Step(phase, layer.kept.calls, state.seed, rank.get() * rows, rows)
-        group = group_of.get()(device.ops) or Group()
-        self.ctx = Context(device.ops, step=step, needs_input_grad=bool(self.wanted), group=group)
+        group, scratch = group_of.get()(device.ops) or Group(), _scratch(device)
+        self.ctx: Any = Context(device.ops, step, needs_input_grad=bool(self.wanted), group=group, scratch=scratch)
         layer.kept.calls += state.training
         try:
             y = self._layer.forward(self.ctx, *x)
@@ -376,7 +383,7 @@ class LayerCall(Call):
         return self._rows
 
     def backward(self, dy: Sequence[Any]) -> Sequence[Any]:
-        self.done = True
+        self.done, sources = True, self.sources
         ops, layer = self._device.ops, self._layer
         size, self.ctx.group = self.ctx.group.size, group_of.get()(ops) or Group()
         if size != self.ctx.group.size and any(param.statistic for param in layer.params):
@@ -390,7 +397,7 @@ class LayerCall(Call):
                 # Its gradient is divided by the rows: what is given for the mean loss multiplies it.
                 factor = float(ops.to_host(given[0]).reshape(-1)[0])
                 if not factor:
-                    return [None] * len(self.sources)
+                    return [None] * len(sources)
                 self.ctx.step = Step(self.ctx.step.phase, total_rows=self._rows / factor)
             dx = layer.backward(
                 self.ctx, None if layer.is_loss else tuple(given) if layer.multiple_outputs else given[0]
@@ -406,9 +413,10 @@ class LayerCall(Call):
             raise failure(layer, self.ctx.step.phase, "backward", self._x_shapes, error) from error
         back = [
             None if each is None else layout.back(each).reshape(source.shape)
-            for each, layout, source in zip(arrays, self._layouts, self.sources, strict=False)
+            for each, layout, source in zip(arrays, self._layouts, sources, strict=False)
         ]
-        return [*back, *(None for _ in self.sources[self._count :])]
+        self.ctx, self.sources = None, ()  # their memory is that of the next step
+        return [*back, *(None for _ in sources[self._count :])]
 
     def backward_in_functions(self, dy: Sequence[Any]) -> Sequence[Any]:
         return gradients_in_functions(self.by_formula(), dy[0], self.sources)

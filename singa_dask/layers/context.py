@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
@@ -59,8 +60,9 @@ class Memory:
     gradients: Array = None
 
 
-class Scratch:
-    """Scratch memory for one call, shared by all layers of a net."""
+class Scratch(threading.local):
+    """Scratch memory for one call, shared by all layers of a net, or of the loops on a device. Each thread has its
+    own."""
 
     def __init__(self) -> None:
         self._array: Array = None

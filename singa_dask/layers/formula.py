@@ -27,6 +27,7 @@ from singa_dask.layers.node import WIRING, Node
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
+from singa_dask.tape.memory import keep_memory
 from singa_dask.tape.state import called_by
 from singa_dask.tape.tape import Tape
 from singa_dask.tensor import Tensor, as_images, channels_last
@@ -45,6 +46,7 @@ class _Function(Layer):
     across_steps: ClassVar[bool] = True
     classes: frozenset[int] = frozenset()
     _mixes: bool = False
+    _found: Callable[..., Any] | None = None  # the function
 
     def __init__(self, function: Any, name: str | None = None, srclayers: Any = (), **settings: Any) -> None:
         labels = settings.pop("_labels", None)
@@ -108,7 +110,12 @@ class _Function(Layer):
         calls = called(given.get("calls", ()), own)
         arguments = read(given["arguments"], sources, own, calls) if "arguments" in given else sources
         settings = {key: read(value) for key, value in given.get("settings", {}).items()}
-        return function_of(given["function"])(*arguments, **settings)
+        if self._found is None:
+            self._found = function_of(given["function"])
+        return self._found(*arguments, **settings)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_found": None}
 
     def _declare_own(self) -> None:
         for i, written in enumerate(self.given.get("parameters", ())):
@@ -160,6 +167,7 @@ class _Function(Layer):
         return [*sources, *range(len(x), len(x) + len(self.params))]
 
     def forward(self, ctx: Context, *x: Array) -> Array:
+        keep_memory()
         x = tuple(each.astype(np.int64) if i in self.classes else each for i, each in enumerate(x))
         wanted = [i for i in self._learning(x) if i >= len(x) or ctx.needs_input_grad]
         ctx.tensors = self._tensors(ctx.ops, x, [param.value for param in self.params], wanted)

@@ -27,8 +27,9 @@ Key = tuple[int, int]
 
 
 class Call:
-    """One call: its sources, and the shapes of its outputs. number: grows from call to call. done: whether its
-    gradients have gone back, where that is possible only once. line: of the user who made it."""
+    """One call: its sources, and the shapes of its outputs. number: grows from call to call. params: those among its
+    sources, and their tensors. done: whether its gradients have gone back, where that is possible only once; it has
+    then forgotten its sources. line: of the user who made it."""
 
     line = ""
     done = False
@@ -37,6 +38,7 @@ class Call:
         self.number = next(_numbers)
         self.sources, self.shapes = tuple(sources), tuple(shapes)
         self._versions = [source.versions[0] for source in sources]
+        self.params = {each.param: each for each in sources if each.param is not None and each.requires_grad}
 
     @property
     def rows(self) -> int | None:
@@ -67,7 +69,7 @@ class Call:
 
 class Tape:
     """The calls from which tensors were computed, in order; of those in `until`, none. params: those that were read.
-    tensors: the tensor of each."""
+    tensors: the tensor of each. Raises TrainingError if gradients have gone back over one of the calls."""
 
     def __init__(self, outputs: Sequence[Tensor], until: Sequence[Tensor] = ()) -> None:
         ends = {_key(tensor) for tensor in until}
@@ -78,13 +80,17 @@ class Tape:
             if call is not None and call.number not in found:
                 found[call.number] = call
                 stack += [source.call for source in call.sources if source.requires_grad and _key(source) not in ends]
+        if any(call.done for call in found.values()):
+            raise TrainingError(
+                "a part of this loss has gone backward already. Add losses that share a part, and go backward from "
+                "their sum; or compute the loss again."
+            )
         self.outputs = outputs
         self.calls = [found[number] for number in sorted(found)]
         self.tensors: dict[Param, Tensor] = {}
         for call in self.calls:
-            for source in call.sources:
-                if source.param is not None and source.requires_grad:
-                    self.tensors.setdefault(source.param, source)
+            for param, tensor in call.params.items():
+                self.tensors.setdefault(param, tensor)
         self.params = list(self.tensors)
         self._gradients: dict[Key, Any] = {}
         self._in_functions = False
@@ -97,11 +103,11 @@ class Tape:
     @property
     def rows(self) -> int:
         """Of the mini-batch: those of the last call that knows them, or else of the first input."""
-        known = [call.rows for call in reversed(self.calls) if call.rows is not None]
-        inputs = [
-            len(source) for call in self.calls for source in call.sources if source.param is None and source.shape
-        ]
-        return next(iter([*known, *inputs]), 1)
+        for call in reversed(self.calls):
+            if call.rows is not None:
+                return call.rows
+        inputs = (source for call in self.calls for source in call.sources if source.param is None and source.shape)
+        return next(map(len, inputs), 1)
 
     def backward(
         self, given: Sequence[Any], *, share: float = 1.0, keep: Sequence[Tensor] = (), in_functions: bool = False
@@ -112,14 +118,9 @@ class Tape:
         share: by which changes of running statistics are multiplied. keep: tensors whose gradients are wanted.
         in_functions: gradients are tensors, remembered for further gradients, those of parameters too; see
         `gradient_of`.
-        Raises TrainingError if gradients have gone back over one of the calls, or a source of one has changed.
+        Raises TrainingError if a source of one of the calls has changed.
         """
-        if any(call.done for call in self.calls):
-            raise TrainingError(
-                "a part of this loss has gone backward already. Add losses that share a part, and go backward from "
-                "their sum; or compute the loss again."
-            )
-        waiting = Counter(param for call in self.calls for param in _read(call))
+        waiting = Counter(param for call in self.calls for param in call.params)
         kept = {_key(tensor) for tensor in keep}
         for param in self.params:
             param.start_step()
@@ -130,9 +131,9 @@ class Tape:
             dy = [self._taken((id(call), place), kept) for place in range(len(call.shapes))]
             if any(each is not None for each in dy):
                 call.check_sources()
-                dx = call.backward_in_functions(dy) if in_functions else call.backward(dy)
-                self._add(call.sources, dx)
-            for param in _read(call):
+                sources = call.sources
+                self._add(sources, call.backward_in_functions(dy) if in_functions else call.backward(dy))
+            for param in call.params:
                 waiting[param] -= 1
                 if not waiting[param] and not in_functions:
                     param.complete()
@@ -154,18 +155,20 @@ class Tape:
 
     def _add(self, tensors: Sequence[Tensor], gradients: Sequence[Any]) -> None:
         """Add to the gradients of tensors. No two then share memory, as calls may overwrite theirs."""
+        found = [
+            pair for pair in zip(tensors, gradients, strict=True) if pair[1] is not None and pair[0].requires_grad
+        ]
         seen: set[int] = set()
-        for tensor, gradient in zip(tensors, gradients, strict=True):
-            if gradient is None or not tensor.requires_grad:
-                continue
-            gradient = fitted(gradient, tensor.shape)
+        for tensor, gradient in found:
+            if gradient.shape != tensor.shape:
+                gradient = fitted(gradient, tensor.shape)
             if self._in_functions:
                 self._sum(_key(tensor), gradient)
                 continue
             if gradient.dtype != tensor.dtype:
                 gradient = gradient.astype(tensor.dtype)
             if tensor.param is None:
-                address = address_of(gradient)
+                address = address_of(gradient) if len(found) > 1 else 0
                 shared = address in seen or not getattr(gradient.flags, "writeable", True)
                 self._sum(_key(tensor), gradient.copy("K") if shared else gradient)
                 seen.add(address)
@@ -176,7 +179,11 @@ class Tape:
 
     def _sum(self, key: Key, gradient: Any) -> None:
         before = self._gradients.get(key)
-        self._gradients[key] = gradient if before is None else add(before, gradient)
+        if before is not None and self._in_functions:
+            before = add(before, gradient)
+        elif before is not None:
+            before += gradient
+        self._gradients[key] = gradient if before is None else before
 
 
 def gradients_in_functions(y: Tensor, dy: Any, sources: Sequence[Tensor]) -> list[Any]:
@@ -193,8 +200,3 @@ def _key(tensor: Tensor) -> Key:
     if tensor.call is not None:
         return id(tensor.call), tensor.place
     return id(tensor if tensor.param is None else tensor.param), -1
-
-
-def _read(call: Call) -> Iterator[Param]:
-    """The parameters among its sources."""
-    return (source.param for source in call.sources if source.param is not None and source.requires_grad)

@@ -1,6 +1,7 @@
 """What a loop over tensors must not do in silence, and what losses can do."""
 
 import gc
+import tracemalloc
 import weakref
 
 import numpy as np
@@ -238,3 +239,42 @@ def test_a_graph_lives_as_long_as_its_loss():
         assert [call() for call in calls] == [None] * 3
     finally:
         gc.enable()
+
+
+def test_what_a_step_computed_goes_as_gradients_go_back():
+    """Not only with the next loss, whose forward pass would then take memory of its own."""
+    net = Net()
+    hidden = net.first(of())
+    loss = autograd.softmax_cross_entropy(net.second(autograd.tanh(hidden)), of(Y))
+    alive = weakref.ref(hidden)
+    del hidden
+    assert alive() is not None
+    gradients(loss)
+    assert alive() is None and loss.item() > 0
+
+
+def test_the_memory_of_a_loop_stays_the_same():
+    net, sgd = Net(), opt.DistOpt(opt.SGD(0.01, momentum=0.9))
+    sizes = []
+    tracemalloc.start()
+    try:
+        for step in range(300):
+            sgd(loss_of(net))
+            if step in (99, 299):
+                sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert sizes[1] - sizes[0] < 50_000  # with what each loss holds once it has gone backward, 280,000
+
+
+def test_loops_in_threads_do_not_share_scratch_memory():
+    images = RNG.normal(size=(8, 4, 16, 16)).astype(np.float32)
+
+    def convolved(comm):
+        conv, x = layers.Convolution(num_filters=16, kernel=3, pad=1), of(images * (1 + comm.rank))
+        with autograd.no_grad():
+            return [conv(x).to_numpy() for _ in range(20)]
+
+    for ys in run_threads(2, convolved):
+        for y in ys:
+            np.testing.assert_array_equal(y, ys[0])

@@ -1,5 +1,7 @@
 """Functions as layers: in loops, nets, groups of workers and jobs."""
 
+import pickle
+
 import numpy as np
 import pytest
 from support import formulas
@@ -103,6 +105,12 @@ def test_a_function_travels_with_a_job_by_its_name():
     with unpacked(pack(job.proto)):
         swish = user_code(name, "x")
     assert swish is not formulas.swish and (swish(np.ones((2, 3)), 0) == 0.5).all()
+
+
+def test_a_layer_of_a_function_without_a_name_is_pickled_after_a_call():
+    layer = Lambda(lambda x: x * 2)
+    assert layer(np.ones((2, 3)))[0, 0] == 2
+    assert pickle.loads(pickle.dumps(layer)).proto == layer.proto
 
 
 class Net2(Module):
