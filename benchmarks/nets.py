@@ -23,7 +23,7 @@ LOOP_TARGET, FORMULA_TARGET = 1.1, 1.3
 
 
 def peers_of(name: str) -> tuple[str, ...]:
-    """PyTorch's variants (contestants/step_torch.py) that may be its fastest on this net."""
+    """PyTorch's variants (`contestants/step_torch.py`) that may be its fastest on this net."""
     plain = ("eager", "fused", "compiled")
     return (*plain, "channels_last", "channels_last+fused", "channels_last+compiled") if CASES[name].images else plain
 
@@ -75,7 +75,7 @@ def in_pairs(name: str, first: Sequence[str], second: Sequence[str], target: flo
 @click.command()
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Default: all.")
 @click.option("--net", "nets", multiple=True, type=click.Choice(list(CASES)), help="Default: all of each part.")
-@click.option("--rounds", default=15, show_default=True, help="Rounds in which the contestants take turns.")
+@click.option("--rounds", default=15, show_default=True, help="Rounds in which the programs take turns.")
 @click.option("--peer", "peers", multiple=True, help="Variants of PyTorch beside eager. Default: all.")
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the rows to this file.")
 def main(parts: tuple[str, ...], nets: tuple[str, ...], rounds: int, peers: tuple[str, ...], out: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""Contestant: one training step of a net of tools/nets.py in a Model, or in a loop over tensors."""
+"""One training step of a net of tools/nets.py in a Model, or in a loop over tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contestant: one training step of a net of tools/nets.py in PyTorch, from our initial parameters, in a variant of
+"""One training step of a net of tools/nets.py in PyTorch, from our initial parameters, in a variant of
 step_torch.py. `forward` gives the loss."""
 
 from __future__ import annotations

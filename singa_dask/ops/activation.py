@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from math import exp, inf
 from typing import Any
 
+import numpy as np
+
 from singa_dask.ops.arrays import Array
 
 # LeCun et al. 1998, "Efficient BackProp": stanh(1) = 1, stanh(-1) = -1.
@@ -53,12 +55,16 @@ class ActivationOps:
         return out
 
     def sigmoid(self, x: Array, out: Array) -> Array:
-        """out = 1 / (1 + exp(-x)); exp(x) where exp(-x) could overflow."""
+        """out = 1 / (1 + exp(-x)); exp(x) where exp(-x) overflows."""
         xp = self.xp
-        far = x < -64
-        small = xp.exp(xp.minimum(x, -64)) if far.any() else out
-        xp.divide(1, 1 + xp.exp(-xp.maximum(x, -64)), out=out)
-        xp.copyto(out, small, where=far)
+        with np.errstate(over="ignore"):
+            total = xp.exp(-x)
+        far = total == inf
+        small = xp.exp(x) if far.any() else None
+        total += 1
+        xp.divide(1, total, out=out)
+        if small is not None:
+            xp.copyto(out, small, where=far)
         return out
 
     def sigmoid_backward(self, y: Array, dy: Array, out: Array) -> Array:
