@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping
-from functools import lru_cache
 from typing import Any, ClassVar, Self, TypeVar
 
 from singa_dask.errors import ConfigError, Problem, nearest
@@ -103,11 +102,11 @@ class Description:
     @property
     def user_conf(self) -> dict[str, Any]:
         """The keyword arguments of a user class."""
-        found = _read(self.proto.user_conf) if self.proto.user_conf else {}
+        found = json.loads(self.proto.user_conf) if self.proto.user_conf else {}
         if not isinstance(found, dict):
             message, hint = "must be a JSON object", "Write '{\"size\": 3}'."
             raise ConfigError(Problem(f"{type(self).__name__}.user_conf", message, self.proto.user_conf, hint))
-        return dict(found)
+        return found
 
     def _check_fields(self, key: str) -> None:
         """Raise ConfigError if a required field is missing or a number is out of range."""
@@ -144,11 +143,6 @@ def class_of(
         message = f"must name a subclass of {base.__name__}"
         raise ConfigError(Problem(f"{key}.{user_field}", message, repr(named), hint))
     return found
-
-
-@lru_cache(maxsize=512)  # layers read their settings at every step
-def _read(text: str) -> Any:
-    return json.loads(text)
 
 
 def _hint(name: str, own: Collection[str], common: Collection[str]) -> str:

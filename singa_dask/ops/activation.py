@@ -59,8 +59,8 @@ class ActivationOps:
         xp = self.xp
         with np.errstate(over="ignore"):
             total = xp.exp(-x)
-        far = total == inf
-        small = xp.exp(x) if far.any() else None
+            far = total == inf
+            small = xp.exp(x) if far.any() else None
         total += 1
         xp.divide(1, total, out=out)
         if small is not None:
