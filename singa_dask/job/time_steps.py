@@ -12,11 +12,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from singa_dask.job.job_pb2 import LayerProto, LayerType, UnrollConnType
 from singa_dask.job.layer_types import CLASSIFYING, FORMULAS, LOSSES, type_name
-from singa_dask.job.stores import answers_rows, steps_of
+from singa_dask.job.stores import answers_rows, net_shape, steps_of
 
 RECURRENT = frozenset({LayerType.kGRU, LayerType.kLSTM, LayerType.kRNN})
 _ACROSS_STEPS = RECURRENT | {LayerType.kAttention, LayerType.kReverse}
-_OF_POSITIONS = frozenset({LayerType.kClassToken, LayerType.kSelect})
+_OF_POSITIONS = frozenset({"kClassToken", "kSelect"})
+_OF_NEIGHBOURS = frozenset({"kConvolution", "kTransposedConvolution", "kPooling", "kGlobalPooling", "kUpsampling"})
+_OF_ELEMENTS = frozenset({"kAdd", "kSub", "kMul", "kDiv", "kMax"})
 _LAMBDA, _LOSS = FORMULAS
 
 
@@ -27,7 +29,8 @@ def set_steps(layers: Sequence[LayerProto]) -> None:
         return
     named = {layer.name: layer for layer in layers}
     after = _reached(rows, layers)
-    whole = {name for name in after if _reads_whole(named[name], named)}
+    vectors = all(len(named[name].store_conf.shape) < 2 for name in rows)
+    whole = {name for name in after if _reads_whole(named[name], named, {*rows.values()}, vectors=vectors)}
     for name in _reached(whole, layers):
         if named[name].type == LayerType.kAttention and named[name].unroll_len == 1:
             whole.add(name)  # with time steps it gives the same
@@ -36,8 +39,12 @@ def set_steps(layers: Sequence[LayerProto]) -> None:
         for layer in layers
         if layer.unroll_len > 1 or (layer.type in _ACROSS_STEPS and not layer.HasField("unroll_len"))
     } - whole
-    between = _reached(own, layers, but=whole) & _reached(whole, layers, back=True)
-    timed = after & (own | between | _reached(own | between, layers, back=True, but=whole)) - whole
+    timed = _timed(layers, own, whole) & after
+    single = {name for name in timed if type_name(named[name]) in _OF_ELEMENTS and named[name].unroll_len == 1}
+    single = {name for name in single if not after | rows.keys() >= {*named[name].srclayers}}
+    if single:  # they combine all steps with something that has none
+        whole |= single
+        timed = _timed(layers, own, whole) & after
     later = _reached(own, layers)
     lengths = _lengths(layers, rows, timed)
     for layer in layers:
@@ -45,6 +52,12 @@ def set_steps(layers: Sequence[LayerProto]) -> None:
             layer.unroll_len = lengths.get(layer.name, 0)
         if layer.name in after and not layer.unroll_conn_type:
             layer.unroll_conn_type.extend(_connected(layer, rows, timed, whole, later))
+
+
+def _timed(layers: Sequence[LayerProto], own: set[str], whole: set[str]) -> set[str]:
+    """What has time steps. own: layers over time; whole: those that read sequences whole."""
+    between = _reached(own, layers, but=whole) & _reached(whole, layers, back=True)
+    return (own | between | _reached(own | between, layers, back=True, but=whole)) - whole
 
 
 def connection_type(layer: LayerProto, position: int) -> int:
@@ -61,26 +74,30 @@ def attended(layer: LayerProto, position: int) -> bool:
     return layer.type == LayerType.kAttention and position > 0
 
 
-def _reads_whole(layer: LayerProto, named: Mapping[str, LayerProto]) -> bool:
+def _reads_whole(layer: LayerProto, named: Mapping[str, LayerProto], steps: Collection[int], *, vectors: bool) -> bool:
+    """steps: of the sequences. vectors: whether each of them is a vector, and no image."""
     if layer.unroll_len > 1:
         return False
     if layer.type == LayerType.kAttention:
         return layer.HasField("unroll_len")
     if layer.user_type == _LOSS or type_name(layer) in LOSSES:
-        return _compares_steps(layer, named)
-    return layer.user_type == _LAMBDA or layer.type in _OF_POSITIONS
+        return _compares_steps(layer, named, steps)
+    return layer.user_type == _LAMBDA or type_name(layer) in _OF_POSITIONS | (_OF_NEIGHBOURS if vectors else set())
 
 
-def _compares_steps(loss: LayerProto, named: Mapping[str, LayerProto]) -> bool:
-    """Whether a loss has labels of positions, or compares with features; otherwise a sequence has one label or
-    target."""
+def _compares_steps(loss: LayerProto, named: Mapping[str, LayerProto], steps: Collection[int]) -> bool:
+    """Whether a loss has labels of positions, or a target for each step, or compares with features; otherwise a
+    sequence has one label or target."""
     built_in, labels = type_name(loss) in LOSSES, type_name(loss) in CLASSIFYING
     if loss.user_type == _LOSS:
         labels = bool(json.loads(loss.user_conf).get("labels"))
-    answers = [named[source] for source in loss.srclayers[1 : 2 if built_in else None] if source in named]
-    if any(layer.store_conf.label_shape for layer in answers):
+    answers = [named[source].store_conf for source in loss.srclayers[1 : 2 if built_in else None] if source in named]
+    targets = [net_shape(tuple(store.target_shape)) for store in answers if store.target_shape and not store.horizon]
+    if any(store.label_shape for store in answers):
         return True
-    return not labels and not any(layer.store_conf.target_shape for layer in answers)
+    if built_in and any(len(shape) == 3 and shape[0] in steps for shape in targets):
+        return True
+    return not labels and not any(store.target_shape for store in answers)
 
 
 def _lengths(layers: Sequence[LayerProto], rows: Mapping[str, int], timed: Collection[str]) -> dict[str, int]:

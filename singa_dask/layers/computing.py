@@ -250,10 +250,10 @@ def _labels(layer: Any, scores: Any, labels: Any) -> tuple[Any, dict[int, Shape]
     if layer.takes_shares and labels.shape == scores.shape and not _one_hot(rows):
         return labels, {1: labels.shape[1:]}
     if not _one_hot(rows):
-        hint = "Give classes (B,), or rows of zeros with a single 1. BCELoss takes several classes."
+        hint = "Give classes (B,), of each step (B, T), or one-hot rows. BCELoss takes several classes."
         raise layer.problem(
             "labels must be class numbers, one-hot or shares of the classes",
-            f"other rows of {rows.shape[1]} values",
+            f"scores of shape {tuple(scores.shape)}, and labels {tuple(labels.shape)} of other values",
             hint,
         )
     return rows.argmax(axis=1), {}

@@ -55,7 +55,7 @@ def class_labels(layer: Layer, ctx: Context, x: Array, labels: Any, classes: int
     source = layer.proto.srclayers[1] if len(layer.proto.srclayers) > 1 else "its second source"
     if labels is None:
         raise DataError(f"layer {layer.name!r} needs labels, but {source!r} has none: see its store_conf.has_label")
-    labels = ctx.ops.asarray(labels).reshape(-1)
+    shape, labels = labels.shape, ctx.ops.asarray(labels).reshape(-1)
     if labels.dtype.kind not in "iu":
         given, labels = labels, labels.astype("int64")
         if (labels != given).any():
@@ -64,9 +64,12 @@ def class_labels(layer: Layer, ctx: Context, x: Array, labels: Any, classes: int
                 "set store_conf.target_shape of the input layer and use EuclideanLoss."
             )
     if labels.size != x.shape[0]:
+        hint = "Does a layer between them slice or join the batch (slice_dim, concate_dim 0)?"
+        if len(shape) > 1:
+            hint = f"For labels of each step or position, set label_shape: {list(shape[1:])} of its input layer."
         raise DataError(
             f"layer {layer.name!r}: {layer.proto.srclayers[0]!r} gives {x.shape[0]} rows, but {source!r} gives "
-            f"{labels.size} labels. Does a layer between them slice or join the batch (slice_dim, concate_dim 0)?"
+            f"{labels.size} labels, {tuple(shape)}. {hint}"
         )
     if within:
         check_classes(layer, labels, classes)

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from singa_dask import Model, Module, autograd
-from singa_dask.errors import ConfigError
+from singa_dask.errors import ConfigError, DataError
 from singa_dask.layers import (
     GRU,
     LSTM,
     Attention,
+    Convolution,
     Embedding,
     InnerProduct,
     LayerNorm,
@@ -36,7 +37,8 @@ DATA = {
     "x": DRAW.integers(0, SYMBOLS, (ROWS, STEPS)),
     "b": DRAW.integers(0, SYMBOLS, (ROWS, BEFORE)),
     "n": np.array([[2], [5], [3]]),
-    "f": DRAW.normal(size=(ROWS, UNITS)),
+    "g": DRAW.integers(0, SYMBOLS, (ROWS, 3)),
+    "v": DRAW.normal(size=(ROWS, STEPS, UNITS)),
     "y": DRAW.integers(0, CLASSES, ROWS),
     "t": DRAW.integers(0, CLASSES, (ROWS, STEPS)),
     "s": DRAW.integers(0, CLASSES, (ROWS, BEFORE)),
@@ -46,7 +48,8 @@ INPUTS = {
     "x": {"shape": [1], "time_steps": STEPS, "has_label": False},
     "b": {"shape": [1], "time_steps": BEFORE, "has_label": False},
     "n": {"shape": [1], "has_label": False},
-    "f": {"shape": [UNITS], "has_label": False},
+    "g": {"shape": [3], "has_label": False},
+    "v": {"shape": [1], "target_shape": [STEPS, UNITS]},
     "y": {"shape": [1]},
     "t": {"shape": [1], "label_shape": [STEPS]},
     "s": {"shape": [1], "label_shape": [BEFORE]},
@@ -68,7 +71,7 @@ class Net(Module):
             InnerProduct(num_output=CLASSES),
             SoftmaxLoss(),
         )
-        self.error, self.last = MSELoss(), Select(index=-1)
+        self.error, self.last, self.conv = MSELoss(), Select(index=-1), Convolution(num_filters=UNITS, pad=1)
 
     def forward(self, *data):
         return self.of(self, *data)
@@ -172,6 +175,20 @@ def reconstructed(net, x):
     return net.error(net.wide(net.gru(h)), h)
 
 
+def targets_of_steps(net, x, v):
+    return net.error(net.wide(net.gru(net.symbols(x))), v)
+
+
+def features_at_each_step(net, x, g, t):
+    """The sum of a sequence and of symbols without an order."""
+    h = net.symbols(x) + autograd.mean(net.others(g), axis=1, keepdims=True)
+    return net.loss(net.scores(bidirectional(h, net.lstm, net.back)), t)
+
+
+def neighbours(net, x, t):
+    return net.loss(net.scores(net.lstm(autograd.relu(net.conv(net.symbols(x))))), t)
+
+
 def penalised(h):
     return autograd.mean(h**2, axis=(1, 2))
 
@@ -219,6 +236,9 @@ CASES = [
     memory,
     memory_of_a_formula,
     shifted,
+    targets_of_steps,
+    features_at_each_step,
+    neighbours,
     reconstructed,
     loss_of_states,
 ]
@@ -308,6 +328,14 @@ def test_what_does_not_fit_names_both_shapes(case):
     forward, words = REFUSED[case]
     with pytest.raises(ConfigError, match=words):
         made(forward)
+
+
+def test_labels_of_another_shape_than_the_net_was_made_for_are_named():
+    _, model, data = made(index)
+    with pytest.raises(DataError, match=r"gives 3 rows, but 'y' gives 15 labels, \(3, 5\).*label_shape: \[5\]"):
+        model(data | {"y": DATA["t"]})
+    with pytest.raises(ConfigError, match=r"scores of shape \(3, 5, 4\), and labels \(3, 4\)"):
+        Net(tagger)(DATA["x"], DATA["s"])
 
 
 def test_a_formula_of_steps_that_fill_up_a_sequence_is_refused():
