@@ -73,7 +73,8 @@ REQUIRED: dict[str, dict[str, str]] = {
 }
 REQUIRED |= {spelling: REQUIRED[kind] for spelling, kind in SPELLINGS.items() if kind in REQUIRED}
 
-FORMULAS = ("singa_dask.layers.formula:Lambda", "singa_dask.layers.formula:Loss")  # user_type of functions
+# user_type of functions.
+FORMULAS = tuple(f"singa_dask.layers.{name}" for name in ("formula:Lambda", "gradient:Gradient", "formula:Loss"))
 ENERGY = frozenset({"kRBMHid", "kRBMVis"})  # trained by contrastive divergence
 SOURCES = frozenset({"kCSVInput", "kRecordInput", "kCharRNN"})  # read data, not layers
 # Prediction, label, maybe weights.

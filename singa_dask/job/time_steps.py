@@ -19,7 +19,7 @@ _ACROSS_STEPS = RECURRENT | {LayerType.kAttention, LayerType.kReverse}
 _OF_POSITIONS = frozenset({"kClassToken", "kSelect"})
 _OF_NEIGHBOURS = frozenset({"kConvolution", "kTransposedConvolution", "kPooling", "kGlobalPooling", "kUpsampling"})
 _OF_ELEMENTS = frozenset({"kAdd", "kSub", "kMul", "kDiv", "kMax"})
-_LAMBDA, _LOSS = FORMULAS
+*_FUNCTIONS, _LOSS = FORMULAS
 
 
 def set_steps(layers: Sequence[LayerProto]) -> None:
@@ -82,7 +82,7 @@ def _reads_whole(layer: LayerProto, named: Mapping[str, LayerProto], steps: Coll
         return layer.HasField("unroll_len")
     if layer.user_type == _LOSS or type_name(layer) in LOSSES:
         return _compares_steps(layer, named, steps)
-    return layer.user_type == _LAMBDA or type_name(layer) in _OF_POSITIONS | (_OF_NEIGHBOURS if vectors else set())
+    return layer.user_type in _FUNCTIONS or type_name(layer) in _OF_POSITIONS | (_OF_NEIGHBOURS if vectors else set())
 
 
 def _compares_steps(loss: LayerProto, named: Mapping[str, LayerProto], steps: Collection[int]) -> bool:

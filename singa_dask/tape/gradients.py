@@ -79,7 +79,7 @@ def grad(
         raise ConfigError(Problem("grad", "an output has nothing to go backward over", repr(every), hint))
     start = [Tensor.made(ones(each), each.device, None, requires_grad=False) for each in every]
     start = [one if factor is None else one * factor for one, factor in zip(start, factors, strict=True)]
-    tape = Tape(every)
+    tape = Tape(every, toward=wanted)
     for _ in tape.backward(
         start if create_graph else [each.array for each in start], keep=wanted, in_functions=create_graph
     ):

@@ -68,10 +68,13 @@ class Call:
 
 
 class Tape:
-    """The calls from which tensors were computed, in order; of those in `until`, none. params: those that were read.
-    tensors: the tensor of each. Raises TrainingError if gradients have gone back over one of the calls."""
+    """The calls from which tensors were computed, in order; of those in `until`, none. toward: only the calls over
+    which gradients go back to these. params: those that were read. tensors: the tensor of each. Raises TrainingError
+    if gradients have gone back over one of the calls."""
 
-    def __init__(self, outputs: Sequence[Tensor], until: Sequence[Tensor] = ()) -> None:
+    def __init__(
+        self, outputs: Sequence[Tensor], until: Sequence[Tensor] = (), toward: Sequence[Tensor] | None = None
+    ) -> None:
         ends = {_key(tensor) for tensor in until}
         found: dict[int, Call] = {}
         stack = [output.call for output in outputs]
@@ -87,6 +90,12 @@ class Tape:
             )
         self.outputs = outputs
         self.calls = [found[number] for number in sorted(found)]
+        if toward is not None:
+            wanted, leads = {_key(tensor) for tensor in toward}, set[Call | None]()
+            for call in self.calls:
+                if any(_key(source) in wanted or source.call in leads for source in call.sources):
+                    leads.add(call)
+            self.calls = [call for call in self.calls if call in leads]
         self.tensors: dict[Param, Tensor] = {}
         for call in self.calls:
             for param, tensor in call.params.items():

@@ -6,7 +6,7 @@ import pytest
 from singa_dask import Job, Model, Module, autograd, device, load_model, opt
 from singa_dask.distopt import DistOpt
 from singa_dask.errors import ConfigError
-from singa_dask.layers import BatchNorm, InnerProduct, Lambda, LayerNorm, Loss, RecordInput
+from singa_dask.layers import GRU, LSTM, BatchNorm, InnerProduct, Lambda, LayerNorm, Loss, RecordInput
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
 from singa_dask.tensor import Tensor, from_numpy
@@ -209,3 +209,38 @@ def test_comparisons_of_layers_are_functions():
     with pytest.raises(ConfigError, match="has no value in forward"):
         Wrong(lambda net, x, a: x if x != 0 else a)(*INPUTS)
     assert INPUTS[0] == INPUTS[0] and INPUTS[0] != INPUTS[1] and INPUTS[0] != "x" and INPUTS[0] in INPUTS
+
+
+class OverTime(Module):
+    """Gradients for what a recurrent layer gives: of a mean over the steps, of the last step, and read by another."""
+
+    def __init__(self):
+        self.lstm, self.gru = LSTM(dim_hidden=3), GRU(dim_hidden=2)
+        self.first, self.second, self.loss = InnerProduct(num_output=4), InnerProduct(num_output=2), Loss(all_squares)
+
+    def u(self, h):
+        return self.second(autograd.tanh(self.first(h)))
+
+    def forward(self, x):
+        h = self.lstm(x)
+        last = h[:, -1]
+        of_mean = autograd.grad(self.second(autograd.tanh(autograd.mean(self.first(h), axis=1))), h, create_graph=True)
+        of_last = autograd.grad(self.u(last), last, create_graph=True)
+        return self.loss(self.gru(of_mean)), self.loss(of_last[:, None] * self.u(h)[:, :, :1])
+
+
+def all_squares(x):
+    return autograd.sum(x * x, axis=(1, 2))
+
+
+def test_gradients_in_a_net_over_time_are_those_of_a_loop(in_float64):
+    x, net = RNG.normal(size=(5, 3, 4)), OverTime()
+    one, other = net(from_numpy(x))
+    loop = {param.param.name: gradient.to_numpy() for param, gradient in autograd.backward(one + other)}
+    start = net.state_dict()
+    model = Model(list(net(RecordInput("x", shape=[4], time_steps=3))), dtype=np.float64)
+    model.load_state_dict(start)
+    assert float(model({"x": x})) == pytest.approx((one + other).item(), rel=1e-11)
+    model.net.backward()
+    for param in model.net.params:
+        np.testing.assert_allclose(param.grad, loop[param.name], 1e-9, 1e-12, err_msg=param.name)
