@@ -355,10 +355,12 @@ def _note_order(facts: Facts, codes: np.ndarray, names: list[str] | None) -> Non
 
 
 def _few_whole(values: np.ndarray) -> list[float] | None:
-    """The distinct values if they are few whole numbers, which may be meant as classes."""
-    whole = values.ndim == 1 and values.dtype.kind == "f" and bool((values[:256] == np.floor(values[:256])).all())
-    if not whole:
+    """The distinct values, of maps those of a sample, if they are few integers, which may be meant as classes."""
+    if values.dtype.kind != "f" or values.ndim == 2:
         return None
-    distinct = np.unique(values)
+    flat = values.reshape(-1)[:: max(1, values.size // CHECKED_VALUES if values.ndim > 1 else 1)]
+    if not bool((flat[:256] == np.floor(flat[:256])).all()):
+        return None
+    distinct = np.unique(flat)
     few = distinct.size <= FEW_VALUES and bool((distinct == np.floor(distinct)).all())
     return distinct.tolist() if few else None

@@ -206,6 +206,7 @@ def test_encoders_of_foreign_manifests_are_checked(change, said):
 
 
 EVEN, NAMES = np.arange(20) % 2, ("a", "b", "c")
+MAPS = np.arange(20 * 6).reshape(20, 2, 3) % 2
 TEXTS = ["dog", "cat", "dog", "emu"] * 5
 
 
@@ -230,6 +231,8 @@ TEXTS = ["dog", "cat", "dog", "emu"] * 5
         ),
         (np.linspace(0, 1, 90), {}, ("target", "float64", None), np.linspace(0, 1, 90), ""),
         (1.0 * EVEN, {}, ("target", "float64", None), EVEN, "holds only 2 different numbers (0, 1)"),
+        (1.0 * MAPS, {}, ("target", "float64", None), MAPS, "holds only 2 different numbers (0, 1)"),
+        (1.0 * MAPS, {"roles": {"label": Role.TARGET}}, ("target", "float64", None), MAPS, ""),
         (1.0 * EVEN, {"roles": {"label": Role.LABEL}}, ("label", "int64", 2), EVEN, ""),
         (np.arange(60).reshape(20, 3), {}, ("target", "int64", None), np.arange(60).reshape(20, 3), ""),
         (np.arange(20) * 10, {"roles": {"label": Role.TARGET}}, ("target", "int64", None), np.arange(20) * 10, ""),
