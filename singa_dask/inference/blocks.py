@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,13 +36,13 @@ BLOCK_NBYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Samples:
-    """Some samples. x: by input layer, (n, ...). answers: labels (n,) or targets (n, ...), by the input layer that has
-    them. numbers: their rows in the source, (n,), or None if only the blocks before would tell; files: the names of
-    its files, (n,), if there are several."""
+    """Some samples. numbers: their rows in the source, (n,), or None if only the blocks before would tell. values: of
+    the input layers, (n, ...), or what is predicted of them, by output. answers: labels (n,) or targets (n, ...), by
+    the input layer that has them, or by output. files: the names of their files, (n,), if there are several."""
 
-    x: Mapping[str, Any]
-    answers: Mapping[str, np.ndarray] = field(default_factory=dict)
-    numbers: np.ndarray | None = None
+    numbers: np.ndarray | None
+    values: Mapping[str, Any]
+    answers: Mapping[str, np.ndarray]
     files: np.ndarray | None = None
 
 
@@ -93,7 +93,8 @@ class ShardBlock:
                 x[one.layer] = values.reshape(len(values), -1) if one.flat else channels_last(values, one.column)
             if one.labels is not None:
                 answers[one.layer] = channels_last(self._rows(one, one.labels), one.labels)
-        return Samples(x, answers, *self._origin())
+        numbers, files = self._origin()
+        return Samples(numbers, x, answers, files)
 
     def _origin(self) -> tuple[np.ndarray, np.ndarray | None]:
         """The rows of the samples in their source, and the names of its files if there are several."""
@@ -140,7 +141,7 @@ class WindowBlock(ShardBlock):
         ends = ShardBlock(self.inputs, [(begin + last, end + last) for begin, end in self.ranges])
         numbers, files = ends._origin()
         read = np.concatenate([np.arange(end - begin) % self.stride == 0 for begin, end in self.ranges])
-        return Samples(x, answers, numbers[read], None if files is None else files[read])
+        return Samples(numbers[read], x, answers, None if files is None else files[read])
 
     def _windows(self, one: ShardInput, column: Column, first: int, count: int, *, flat: bool = False) -> np.ndarray:
         shards, found = _shards(one.folder, one.digest), []

@@ -6,7 +6,7 @@ They are written to a temporary file beside, which is renamed at the end.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from singa_dask.data.origins import free_name
 from singa_dask.data.sources.netcdf import Grid
 from singa_dask.errors import ConfigError, DataError, Problem, disk_full, no_room
 from singa_dask.files import replacing
+from singa_dask.inference.blocks import Samples
 from singa_dask.inference.netcdf_file import netcdf
 from singa_dask.inference.raw_file import RawFile
 
@@ -40,19 +41,7 @@ class Output:
     column: Column | None = None
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """The predictions for some samples. numbers: rows of the samples in their source, (n,), or None if only the
-    predictions before tell; values: by output, (n, ...); answers: labels or targets, by output; files: the names of
-    the files, (n,), if there are several."""
-
-    numbers: np.ndarray | None
-    values: Mapping[str, np.ndarray]
-    answers: Mapping[str, np.ndarray]
-    files: np.ndarray | None = None
-
-
-Write = Callable[[Predicted], None]
+Write = Callable[[Samples], None]
 
 
 def check_format(path: Path) -> None:
@@ -86,7 +75,7 @@ def writing(path: Path, outputs: Sequence[Output], grid: Grid | None = None) -> 
         raise ConfigError(Problem("--out", f"cannot be written ({error.strerror or error})", str(path))) from error
 
 
-def table(predicted: Predicted, outputs: Sequence[Output]) -> dict[str, Any]:
+def table(predicted: Samples, outputs: Sequence[Output]) -> dict[str, Any]:
     """The columns of CSV and Parquet, by name: NumPy arrays (n,), or (n T,) of outputs with T time steps or positions.
 
     Of several outputs, the columns of each begin with its name and a full stop.
@@ -124,7 +113,7 @@ def table(predicted: Predicted, outputs: Sequence[Output]) -> dict[str, Any]:
     return {free_name(name, columns): values for name, values in told.items()} | columns
 
 
-def _time_steps(predicted: Predicted, outputs: Sequence[Output]) -> int:
+def _time_steps(predicted: Samples, outputs: Sequence[Output]) -> int:
     """The time steps for which every output has values; 1 without time steps."""
     steps = {each.name: prod(predicted.values[each.name].shape[1:]) // len(each.names) for each in outputs}
     if len(set(steps.values())) > 1:
@@ -145,7 +134,7 @@ def _csv(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
     with open(path, "w", encoding="utf-8", newline="") as file:
         lines, begun = csv.writer(file), False
 
-        def write(predicted: Predicted) -> None:
+        def write(predicted: Samples) -> None:
             nonlocal begun
             columns = table(predicted, outputs)
             if not begun:
@@ -174,7 +163,7 @@ def _parquet(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
     with ExitStack() as stack:
         writers: list[Any] = []
 
-        def write(predicted: Predicted) -> None:
+        def write(predicted: Samples) -> None:
             rows = pyarrow.table({name: pyarrow.array(column) for name, column in table(predicted, outputs).items()})
             if not writers:
                 writers.append(stack.enter_context(pyarrow.parquet.ParquetWriter(path, rows.schema)))
@@ -200,7 +189,7 @@ def _hdf5(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
                 file[name][len(file[name]) - len(rows) :] = rows
             return file[name]
 
-        def write(predicted: Predicted) -> None:
+        def write(predicted: Samples) -> None:
             taken = [output.name for output in outputs]
             add(free_name("sample", taken), np.asarray(predicted.numbers))
             if predicted.files is not None:

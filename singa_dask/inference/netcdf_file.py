@@ -17,7 +17,8 @@ from singa_dask.data.sources.netcdf import Grid
 from singa_dask.inference.raw_file import RawFile
 
 if TYPE_CHECKING:
-    from singa_dask.inference.files import Output, Predicted, Write
+    from singa_dask.inference.blocks import Samples
+    from singa_dask.inference.files import Output, Write
 
 SAMPLE = "sample"
 
@@ -29,7 +30,7 @@ def netcdf(path: Path, outputs: Sequence[Output], grid: Grid | None) -> Iterator
     with RawFile(path) as raw, h5netcdf.File(raw, "w") as file:
         written = _Written(file, outputs, grid)
 
-        def write(predicted: Predicted) -> None:
+        def write(predicted: Samples) -> None:
             written.add(predicted)
             raw.check()
 
@@ -46,7 +47,7 @@ class _Written:
             self._names[SAMPLE] = self._grid.samples
         file.dimensions = {self._grid.samples: None}
 
-    def add(self, predicted: Predicted) -> None:
+    def add(self, predicted: Samples) -> None:
         numbers = np.asarray(predicted.numbers)
         self._file.resize_dimension(self._grid.samples, self._rows + len(numbers))
         for output in self._outputs:
@@ -127,7 +128,7 @@ class _Written:
         variable[self._rows : self._rows + len(values)] = values.astype(object) if values.dtype.kind == "U" else values
         return variable
 
-    def _coordinates(self, predicted: Predicted) -> None:
+    def _coordinates(self, predicted: Samples) -> None:
         """The coordinates of all dimensions that are in use; those of the samples by their rows in the source."""
         if not self._grid.coordinates:
             return

@@ -22,8 +22,8 @@ from singa_dask.data.origins import Origin, Origins
 from singa_dask.data.shared_files import SharedFiles, check_shared
 from singa_dask.data.sources.files import files_of
 from singa_dask.errors import ConfigError, NotFinite, Problem
-from singa_dask.inference.blocks import Block, close_shards
-from singa_dask.inference.files import Output, Predicted, writing
+from singa_dask.inference.blocks import Block, Samples, close_shards
+from singa_dask.inference.files import Output, writing
 from singa_dask.inference.model import Model
 from singa_dask.inference.predicting import NotANumber
 from singa_dask.inference.sources import grid_of
@@ -67,7 +67,7 @@ def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Cli
     return written
 
 
-def _numbered(predicted: Predicted, origins: Origins, origin: Origin, rows: int) -> Predicted:
+def _numbered(predicted: Samples, origins: Origins, origin: Origin, rows: int) -> Samples:
     places = np.arange(rows)
     files = np.array(origins.files, object)[origin.of(Role.FILE, places)] if origins.files else None
     return replace(predicted, numbers=origin.of(Role.ROW, places), files=files)
@@ -88,14 +88,14 @@ def _outputs(model: Model) -> list[Output]:
     ]
 
 
-def _predict(model: Model, block: Block) -> Predicted:
-    samples = block.read(model)
-    sources = {name: model.known.answered_by(name) for name in model.outputs}
-    answers = {name: samples.answers[by] for name, by in sources.items() if by and by in samples.answers}
-    return Predicted(samples.numbers, model.predict_all(samples.x), answers, samples.files)
+def _predict(model: Model, block: Block) -> Samples:
+    samples, known = block.read(model), model.known
+    sources = {name: known.answered_by(name) or "" for name in model.outputs}
+    answers = {name: samples.answers[by] for name, by in sources.items() if by in samples.answers}
+    return replace(samples, values=model.predict_all(samples.values), answers=answers)
 
 
-def _in_order(submit: Submit, blocks: Sequence[Block], ahead: int, client: Client | None) -> Iterator[Predicted]:
+def _in_order(submit: Submit, blocks: Sequence[Block], ahead: int, client: Client | None) -> Iterator[Samples]:
     """The results of all blocks in their order, of which at most `ahead` are under way or waiting."""
     pending: deque[tuple[Block, Any]] = deque()
     try:
@@ -110,7 +110,7 @@ def _in_order(submit: Submit, blocks: Sequence[Block], ahead: int, client: Clien
             future.cancel()
 
 
-def _result(submit: Submit, block: Block, future: Any, client: Client | None) -> Predicted:
+def _result(submit: Submit, block: Block, future: Any, client: Client | None) -> Samples:
     """The result of a task, which is submitted again if it waits for a worker that has paused. Raises ClusterError if
     no workers are left to compute it."""
     while client is not None:

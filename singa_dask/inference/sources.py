@@ -91,7 +91,7 @@ class FileBlock:
             name = raw_name(column) if column is not None and raw_name(column) in self.y else self.y[0]
             values = self._arranged(raw, name, described.get(layer), "answers")
             answers[layer] = self._answers(name, values, column)
-        return Samples(x, answers)
+        return Samples(None, x, answers)
 
     def _arranged(
         self, raw: Mapping[str, Any], name: str, described: Described | None, which: str, *, flat: bool = False

@@ -8,9 +8,9 @@ from singa_dask import Job, Model, layers, updaters
 from singa_dask.data.columns import Column, Role
 from singa_dask.data.sharding import shard_files
 from singa_dask.inference import blocks as blocks_module
-from singa_dask.inference.blocks import own_blocks
+from singa_dask.inference.blocks import Samples, own_blocks
 from singa_dask.inference.evaluate import model_of
-from singa_dask.inference.files import Output, Predicted, writing
+from singa_dask.inference.files import Output, writing
 from singa_dask.inference.run import predict_blocks
 from singa_dask.inference.sources import blocks_of
 from singa_dask.job import job_to_text
@@ -156,7 +156,7 @@ def test_no_name_is_used_twice(tmp_path):
     with writing(tmp_path / "p.nc", [Output("net", False, names, column=column)]) as write:
         for first in (0, 2):
             part = {"net": rows[first : first + 2]}
-            write(Predicted(np.arange(first, first + 2), part, {"net": -part["net"]}, np.array(["a.csv", "b.csv"])))
+            write(Samples(np.arange(first, first + 2), part, {"net": -part["net"]}, np.array(["a.csv", "b.csv"])))
     with xr.open_dataset(tmp_path / "p.nc", engine="h5netcdf") as found:
         for place, name in enumerate(("sample", "file", "step_", "true_file")):
             np.testing.assert_array_equal(found[name], rows[..., place])

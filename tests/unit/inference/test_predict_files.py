@@ -19,9 +19,9 @@ from singa_dask.data.load import load
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, DataError, NotFinite
 from singa_dask.inference import blocks as blocks_module
 from singa_dask.inference import run as run_module
-from singa_dask.inference.blocks import own_blocks
+from singa_dask.inference.blocks import Samples, own_blocks
 from singa_dask.inference.evaluate import model_of
-from singa_dask.inference.files import Output, Predicted, writing
+from singa_dask.inference.files import Output, writing
 from singa_dask.inference.run import predict_blocks
 from singa_dask.inference.sources import blocks_of
 from singa_dask.job import job_to_text
@@ -371,14 +371,14 @@ def test_every_time_step_has_a_line(tmp_path):
     likely, sizes = DRAW.uniform(size=(2, 4, 3)).astype(np.float32), DRAW.normal(size=(2, 4, 1)).astype(np.float32)
     labels = DRAW.integers(0, 3, (2, 4))
     with writing(tmp_path / "tags.csv", outputs) as write:
-        write(Predicted(np.array([5, 6]), {"tags": likely, "size": sizes}, {"tags": labels}))
+        write(Samples(np.array([5, 6]), {"tags": likely, "size": sizes}, {"tags": labels}))
     lines = pd.read_csv(tmp_path / "tags.csv")
     assert lines["sample"].tolist() == [5] * 4 + [6] * 4 and lines["step"].tolist() == [0, 1, 2, 3] * 2
     assert lines["tags.label"].tolist() == [KINDS[label] for label in labels.ravel()]
     assert lines["tags.class"].tolist() == [KINDS[best] for best in likely.argmax(2).ravel()]
     np.testing.assert_allclose(lines["tags.probability_green"], likely[..., 1].ravel(), rtol=1e-6)
     np.testing.assert_allclose(lines["size.size"], sizes.ravel(), rtol=1e-6)
-    differing = Predicted(np.array([5, 6]), {"tags": likely, "size": sizes[:, 0]}, {})
+    differing = Samples(np.array([5, 6]), {"tags": likely, "size": sizes[:, 0]}, {})
     with pytest.raises(ConfigError, match="differ in their time steps"), writing(tmp_path / "x.csv", outputs) as write:
         write(differing)
     with writing(tmp_path / "tags.h5", outputs) as write:
@@ -448,10 +448,10 @@ def test_files_in_place_are_named(kinds, tmp_path, predict):
 def test_a_target_keeps_its_name_beside_the_row(tmp_path):
     outputs = [Output("net", False, ("sample",))]
     with writing(tmp_path / "p.csv", outputs) as write:
-        write(Predicted(np.array([7]), {"net": np.array([[0.5]])}, {}))
+        write(Samples(np.array([7]), {"net": np.array([[0.5]])}, {}))
     assert lines(tmp_path / "p.csv") == [["sample_", "sample"], ["7", "0.5"]]
     with writing(tmp_path / "p.h5", [Output("file", False, ("y",))]) as write:
-        write(Predicted(np.array([7]), {"file": np.array([[0.5]])}, {}, np.array(["a.csv"], object)))
+        write(Samples(np.array([7]), {"file": np.array([[0.5]])}, {}, np.array(["a.csv"], object)))
     with h5py.File(tmp_path / "p.h5") as file:
         assert file["file_"].asstr()[:].tolist() == ["a.csv"] and "prediction" in file["file"]
 

@@ -91,13 +91,14 @@ def test_predictions_in_hdf5(run, tmp_path, nbytes):
 
 
 def test_predictions_of_many_classes_in_hdf5(tmp_path):
-    from singa_dask.inference.files import Output, Predicted, writing
+    from singa_dask.inference.blocks import Samples
+    from singa_dask.inference.files import Output, writing
 
     names = tuple(f"class number {i}" for i in range(10_000))
     scores = np.zeros((3, len(names)), np.float32)
     with writing(tmp_path / "p.h5", [Output("loss", True, names, names)]) as write:
         for first in range(0, 9, 3):
-            write(Predicted(np.arange(first, first + 3), {"loss": scores}, {"loss": np.array(names[:3], object)}))
+            write(Samples(np.arange(first, first + 3), {"loss": scores}, {"loss": np.array(names[:3], object)}))
     with h5py.File(tmp_path / "p.h5") as file:
         probabilities = file["loss/probabilities"]
         assert probabilities.shape == (9, len(names)) and probabilities.attrs["classes"][-1] == names[-1]
