@@ -9,12 +9,15 @@ from sklearn.utils.validation import _check_sample_weight
 
 from singa_dask.data.columns import Channels, Column, Role, guess_channels
 from singa_dask.data.containers import dense, is_lazy, is_table, native
+from singa_dask.errors import nearest
 
 MISSING = "Input y has missing labels. Leave out these samples."
 
 
 def rows_of(x: Any) -> int:
     """Samples of x, counted in a Dask collection without known sizes. Raises ValueError if there are none."""
+    if len(x.shape) < 2:
+        raise ValueError(f"X must have samples of features, (N, D). Received: the shape {x.shape}.")
     if not is_lazy(x) or isinstance(x.shape[0], int):
         rows = int(x.shape[0])
     elif is_table(x):
@@ -32,13 +35,37 @@ def _length(block: np.ndarray) -> np.ndarray:
 
 
 def known_container(x: Any) -> Any:
-    """In place of a masked array or a table of another library, which scikit-learn reads otherwise, what it knows."""
+    """In place of what scikit-learn reads otherwise, what it knows: of a masked array, of a table of another library,
+    of one whose columns have names that are no texts."""
     x = native(x)
+    if is_table(x) and not is_lazy(x) and not all(isinstance(name, str) for name in x.columns):
+        return x.set_axis([str(name) for name in x.columns], axis=1)
     return dense(x) if isinstance(x, np.ma.MaskedArray) else x
 
 
+def of_numbers(table: Any) -> bool:
+    """Whether all columns of a DataFrame are numbers, which may be missing."""
+    return all(dtype.kind in "biuf" for dtype in table.dtypes)
+
+
+def columns_of(table: Any, names: Any) -> Any:
+    """The columns of these names, as texts, of a DataFrame of Dask; all if there are none. Raises ValueError."""
+    named = {str(name): name for name in table.columns}
+    missing = [] if names is None else [name for name in names if name not in named]
+    if missing:
+        raise ValueError(
+            f"X lacks the columns {', '.join(missing)}, to which it was fitted. {nearest(missing[0], named)}"
+        )
+    return table if names is None else table[[named[name] for name in names]]
+
+
 def check_numbers(values: Any, what: str) -> None:
-    """Raise ValueError that names the first text or date in an array, or in nested lists."""
+    """Raise ValueError that names the first text or date in an array, in nested lists, or in a DataFrame in the place
+    of one of numbers."""
+    if is_table(values) and not of_numbers(values):
+        name, dtype = next((name, dtype) for name, dtype in values.dtypes.items() if dtype.kind not in "biuf")
+        told = f"holds {dtype}, such as {str(values[name].iloc[0])!r}" if len(values) else f"holds {dtype}"
+        raise ValueError(f"{what}: column {name!r} {told}, and must be of numbers, as in fit.")
     array = values if hasattr(values, "dtype") else np.asarray(values)
     kind, hint = array.dtype.kind, "Convert it to numbers."
     if what == "X":

@@ -20,7 +20,7 @@ from singa_dask.data.columns import stored_dtype
 from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.data.manifest import Manifest
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.estimators.arrays import check_numbers, feature_column, known_container, rows_of, weights_of
+from singa_dask.estimators import arrays
 from singa_dask.estimators.nets import from_input_to_loss, layers_for
 from singa_dask.estimators.sequences import LENGTH, Padded, inputs_of, is_ragged, read_lengths, set_time_steps
 from singa_dask.estimators.windows import Windows, check_order, index_of
@@ -181,7 +181,7 @@ class Estimator(BaseEstimator):
         if own and (self.updater is not None or self.learning_rate is not None):
             proto.updater.CopyFrom(self._updater().proto)
         _keep_inputs_of_training(proto)
-        set_time_steps(proto, feature_column(examples.x).shape)
+        set_time_steps(proto, arrays.feature_column(examples.x).shape)
         self._windows = next((w for layer in inputs_of(proto) if (w := Windows.of(layer.store_conf))), None)
         if self._windows is not None:
             check_order(self._index)
@@ -218,8 +218,8 @@ class Estimator(BaseEstimator):
         if isinstance(self.net, Job | str | Path):
             return self.net if isinstance(self.net, Job) else Job.from_file(self.net)
         if examples is not None and self.net is None:
-            target = feature_column(examples.y).net_shape
-            shape, outputs = feature_column(examples.x).net_shape, self._outputs()
+            target = arrays.feature_column(examples.y).net_shape
+            shape, outputs = arrays.feature_column(examples.x).net_shape, self._outputs()
             layers: list[Any] = list(layers_for(shape, outputs, classify=self.classifies, target=target))
         else:
             layers = [self.net] if isinstance(self.net, Module) else list(self.net)
@@ -246,12 +246,12 @@ class Estimator(BaseEstimator):
         weights have the mean 1."""
         answers = self._answers(y)
         if weight is not None:
-            weight = weights_of(weight, answers, scaled=scaled)
+            weight = arrays.weights_of(weight, answers, scaled=scaled)
         if goes_on and is_table(x) and not self._tabular:
             x = x.to_dask_array()
         like = {"like": self._known()} if goes_on and not isinstance(x, Padded) else {"missing": self.missing}
         scale = self._scale if goes_on else {"normalise": True, "normalise_target": True}
-        return Examples(self._arrays(x, answers, weight, **like), x, y, rows_of(x), scale)
+        return Examples(self._arrays(x, answers, weight, **like), x, y, arrays.rows_of(x), scale)
 
     def _arrays(self, x: Any, answers: Any, weight: Any = None, **how: Any) -> Arrays:
         """how: what says how missing values are filled; nothing for a validation set, which is filled likewise."""
@@ -263,7 +263,7 @@ class Estimator(BaseEstimator):
                 raise ConfigError(Problem("missing", message, repr(self.missing), hint))
             return Arrays({"x": x.x, LENGTH: x.lengths}, answers, weight, options)
         return Arrays(
-            x, answers, weight, options if is_table(x) else options | {"channels": feature_column(x).channels}
+            x, answers, weight, options if is_table(x) else options | {"channels": arrays.feature_column(x).channels}
         )
 
     @property
@@ -279,7 +279,7 @@ class Estimator(BaseEstimator):
         """Features and labels or targets: see `_features`; y of NumPy arrays is one too."""
         self._index = index_of(x)
         x, y = self._without_labels(x, y, first=first)
-        x, y = self._features(x, first=first), known_container(y)
+        x, y = self._features(x, first=first), arrays.known_container(y)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         if is_lazy(y) and is_table(y):
@@ -293,24 +293,23 @@ class Estimator(BaseEstimator):
     def _features(self, x: Any, *, first: bool = False) -> Any:
         """X as shards and the model take it: a table, whose columns have encoders, a Dask collection, or an array that
         is checked as scikit-learn does. Raises ValueError."""
-        x, lengths = known_container(x), None
+        x, lengths = arrays.known_container(x), None
         if first:
-            self._tabular, self._ragged = is_table(x), is_ragged(x)
+            self._tabular, self._ragged = is_table(x) and (is_lazy(x) or not arrays.of_numbers(x)), is_ragged(x)
         if is_lazy(x):
-            if x.ndim < 2:
-                raise ValueError(f"X must have samples of features, (N, D). Received: the shape {x.shape}.")
             if first:
-                self.__dict__.pop("feature_names_in_", None)
-                self.n_features_in_ = int(x.shape[1])
-                if self._tabular and all(isinstance(name, str) for name in x.columns):
-                    self.feature_names_in_ = np.asarray(x.columns, dtype=object)
+                validate_data(self, x, reset=True, skip_check_array=True)
+                if self._tabular:
+                    self.feature_names_in_ = np.array([str(name) for name in x.columns], dtype=object)
+            elif is_table(x) and not self._tabular:
+                x = arrays.columns_of(x, getattr(self, "feature_names_in_", None))
         elif is_table(x) and self._tabular:
             validate_data(self, x, reset=first, skip_check_array=True)
         else:
             if self._ragged:
                 padded = Padded.of(x, None if first else self._sample_shape[0])
                 x, lengths = padded.x, padded.lengths
-            check_numbers(x, "X")
+            arrays.check_numbers(x, "X")
             x = validate_data(
                 self, x, reset=first, allow_nd=True, ensure_all_finite="allow-nan" if self._fills else True
             )

@@ -70,12 +70,25 @@ def test_a_validation_set_and_later_calls_are_encoded_as_the_first():
 
 
 @pytest.mark.parametrize("names", [[0, 1, 2], [("a", 1), ("a", 2), ("b", 1)]], ids=["numbers", "tuples"])
-@pytest.mark.parametrize("held", [lambda x: x, lazy], ids=["pandas", "Dask"])
-def test_columns_whose_names_are_no_texts_are_taken_by_their_names(names, held):
+@pytest.mark.parametrize("text", [False, True])
+def test_columns_whose_names_are_no_texts_are_not_confused(names, text):
     table = pd.DataFrame(X, columns=names if isinstance(names[0], int) else pd.MultiIndex.from_tuples(names))
+    if text:
+        table[names[1]] = KINDS
     fitted = regressor().fit(table, Y)
     turned = table[[names[2], names[0], names[1]]]
-    np.testing.assert_allclose(predicted(fitted, held(turned)), predicted(fitted, table), rtol=1e-6)
+    np.testing.assert_allclose(predicted(fitted, lazy(turned)), predicted(fitted, table), rtol=1e-5)
+    with pytest.raises(ValueError, match="The feature names should match those that were passed during fit"):
+        fitted.predict(turned)
+
+
+def test_tables_of_numbers_are_arrays_with_names():
+    table = pd.DataFrame(X, columns=["a", "b", "c"])
+    first = regressor(missing="mask").fit(X, Y)
+    for held in (table, table.convert_dtypes()):
+        equal(first, regressor(missing="mask").fit(held, Y))
+    with pytest.raises(ValueError, match="X: column 'b' holds str, such as 'red', and must be of numbers, as in fit"):
+        first.predict(table.assign(b="red"))
 
 
 def test_an_array_does_not_stand_for_texts_or_dates():
