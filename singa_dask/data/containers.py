@@ -15,7 +15,7 @@ _MISSING = {"M": np.datetime64("NaT"), "m": np.timedelta64("NaT", "s"), "f": np.
 def native(x: Any) -> Any:
     """A table of polars, pyarrow or another library with Arrow's interface as a DataFrame of pandas, and a column of
     one as an array; all else as it is. Raises DataError without pyarrow."""
-    if not hasattr(x, "__arrow_c_stream__") or _of_pandas(x):
+    if not hasattr(x, "__arrow_c_stream__") or _of_pandas(x) or hasattr(x, "dims"):  # xarray's have names
         return x
     if not (hasattr(x, "columns") or hasattr(x, "column_names")):
         return np.asarray(x)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from singa_dask.data.containers import is_lazy
-from singa_dask.data.schema import check_courses, course_of
+from singa_dask.data.schema import check_courses, check_grid, course_of, same_order
 from singa_dask.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,14 @@ def variables_of(dataset: Any, what: str = "X") -> dict[str, Any]:
                 f"first one of {first.name!r}, {first.dims}. Leave it out, or broadcast it."
             )
     return {str(name): variable.transpose(first.dims[0], ...) for name, variable in found.items()}
+
+
+def first_array(x: Any) -> Any:
+    """The first DataArray of X, with whose dimensions all others are compared; None if it has none."""
+    if hasattr(x, "data_vars"):
+        return next(iter(variables_of(x).values()))
+    given = next(iter(x.values()), None) if isinstance(x, Mapping) else x
+    return given if is_labelled(given) else None
 
 
 def stacked(x: Any, what: str, names: Sequence[str] = ()) -> Any:
@@ -104,19 +112,26 @@ def courses_of(array: Any) -> dict[str, str]:
 
 
 def in_order(x: Any, like: Any, what: str) -> Any:
-    """x with the dimensions that the DataArray or Dataset `like` has in the same order; all else as it is.
+    """The DataArray x with the dimensions that `like` has too in the same order, the first one first.
 
-    Raises DataError where they have other coordinates.
+    Raises DataError where they have other coordinates, or x lacks the first one.
     """
-    if not (is_labelled(x) and is_labelled(like)):
-        return x
-    first = next(iter(like.data_vars.values())) if hasattr(like, "data_vars") else like
-    for dim in first.dims:
-        if dim in x.indexes and dim in first.indexes and not x.indexes[dim].equals(first.indexes[dim]):
+    if like.dims[0] not in x.dims:
+        raise DataError(
+            f"{what}: has the dimensions {x.dims}, without that of the samples, which is the first one of X, "
+            f"{like.dims}. Rename or transpose."
+        )
+    check_grid(_sizes(x, like.dims[0]), _sizes(like, like.dims[0]), what, "X")
+    for dim in like.dims:
+        if dim in x.indexes and dim in like.indexes and not x.indexes[dim].equals(like.indexes[dim]):
             raise DataError(
                 f"X and {what} have other coordinates along {dim!r}. Align them first: xarray.align(X, y)."
             )
-    return x.transpose(*(dim for dim in first.dims if dim in x.dims), ...)
+    return x.transpose(like.dims[0], *same_order([dim for dim in x.dims if dim != like.dims[0]], like.dims[1:]))
+
+
+def _sizes(array: Any, samples: str) -> dict[str, int]:
+    return {dim: size for dim, size in array.sizes.items() if dim != samples}
 
 
 def paired(x: Any, y: Any) -> tuple[Any, Any]:
@@ -129,11 +144,8 @@ def paired(x: Any, y: Any) -> tuple[Any, Any]:
     if sample not in x.dims:
         raise DataError(f"X and y have no common dimension of the samples: {x.dims} and {y.dims}. Rename one.")
     x = x.transpose(sample, ...)
-    y = y.transpose(sample, *(dim for dim in x.dims[1:] if dim in y.dims), ...)
-    for dim in x.dims:
-        if dim in y.dims and dim in x.indexes and dim in y.indexes and not x.indexes[dim].equals(y.indexes[dim]):
-            raise DataError(f"X and y have other coordinates along {dim!r}. Align them first: xarray.align(X, y).")
-    return x, y
+    y = in_order(y, x, "y")
+    return x, y.transpose(*(dim for dim in x.dims if dim in y.dims), ...)
 
 
 def labelled(values: Any, x: Any, dims: Sequence[str], coords: Mapping[str, Any], name: str | None = None) -> Any:

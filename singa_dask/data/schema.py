@@ -6,7 +6,8 @@ It is written down once, when data are first described, and kept in the manifest
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -81,14 +82,38 @@ def course_of(values: Any) -> str:
     return ", ".join(map(str, values.tolist())) if named else ""
 
 
-def check_courses(trained: Mapping[str, str], own: Mapping[str, str], what: str) -> None:
-    """Raise DataError if the coordinates of a dimension run otherwise than those of the training data."""
+def same_order(dims: Sequence[str], like: Sequence[str]) -> tuple[str, ...]:
+    """The dimensions, of which those that `like` has too are in its order; the others stay in place.
+
+    >>> same_order(["band", "lon", "lat"], ["lat", "lon"])
+    ('band', 'lat', 'lon')
+    """
+    shared = iter([dim for dim in like if dim in dims])
+    return tuple(next(shared) if dim in like else dim for dim in dims)
+
+
+def check_grid(own: Mapping[str, int], like: Mapping[str, int], what: str, other: str) -> None:
+    """Raise DataError if fields of the same size lie along dimensions of other names: their values would be paired by
+    their places. own, like: the sizes of the dimensions of a sample."""
+    strange, lacking = ([dim for dim in a if dim not in b] for a, b in ((own, like), (like, own)))
+    sizes = Counter(own[dim] for dim in strange) - Counter(like[dim] for dim in lacking)
+    if strange and not sizes and min(len(own), len(like)) > 1:
+        raise DataError(
+            f"{what}: lies along {', '.join(own)}, but {other} along {', '.join(like)}. Rename the dimensions of one, "
+            "for example with xarray, after a look at how their coordinates run."
+        )
+
+
+def check_courses(
+    trained: Mapping[str, str], own: Mapping[str, str], what: str, where: str = "the training data"
+) -> None:
+    """Raise DataError if the coordinates of a dimension run otherwise than there."""
     for name, course in own.items():
         if course and trained.get(name) and course != trained[name]:
             numbers = {course, trained[name]} == {RISING, FALLING}
             hint = f"Reverse the values along {name!r}" if numbers else f"Reorder or select the values along {name!r}"
             raise DataError(
-                f"{what}: the coordinates along {name!r} are {course}, but were {trained[name]} in the training data. "
+                f"{what}: the coordinates along {name!r} are {course}, but were {trained[name]} in {where}. "
                 f"{hint}, for example with xarray."
             )
 

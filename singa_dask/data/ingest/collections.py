@@ -19,7 +19,7 @@ from singa_dask.data.containers import is_lazy, is_sparse, native
 from singa_dask.data.ingest.options import SPLIT_OPTIONS, Splits
 from singa_dask.data.ingest.run import DaskBlock
 from singa_dask.data.ingest.write import write
-from singa_dask.data.labelled import courses_of, in_order, is_labelled, variables_of
+from singa_dask.data.labelled import courses_of, first_array, in_order, is_labelled, variables_of
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.schema import Reading
 from singa_dask.data.sources.files import Block
@@ -77,8 +77,6 @@ def shard(
         raise ConfigError(Problem("out", "is missing: the folder for the shards", "nothing"))
     splits = Splits.of({key: options[key] for key in SPLIT_OPTIONS if key in options})
     cut = Patches.of({"patch": patch, "stride": stride, "nan": nan})
-    if cut:
-        X, y, mask = in_order(X, X, "X"), in_order(y, X, "y"), in_order(mask, X, "mask")
     source = source_of(
         X,
         y,
@@ -120,12 +118,13 @@ def source_of(
     cut: Patches | None = None,
 ) -> Source:
     """The source that `shard` writes. Raises ConfigError and DataError."""
-    features = _given(X, "X")
-    answers = [] if y is None else _given(y, "y", {name for one in features for name in one.raw})
-    weight = [] if sample_weight is None else [_only(_given(sample_weight, "sample_weight"), "sample_weight")]
-    masks = [] if mask is None else [_only(_given(mask, "mask"), "mask")]
+    given_of = partial(_given, like=first_array(X))
+    features = given_of(X, "X")
+    answers = [] if y is None else given_of(y, "y", {name for one in features for name in one.raw})
+    weight = [] if sample_weight is None else [_only(given_of(sample_weight, "sample_weight"), "sample_weight")]
+    masks = [] if mask is None else [_only(given_of(mask, "mask"), "mask")]
     taken = {name for one in (*features, *answers) for name in one.raw}
-    beside = [] if split_data is None else _given(split_data, "split_data", taken)
+    beside = [] if split_data is None else given_of(split_data, "split_data", taken)
     given = [*features, *answers, *weight, *masks, *beside]
     split, aside = _split_columns(splits, features, beside)
     x_names = tuple(name for one in features for name in one.raw if name not in aside)
@@ -240,16 +239,21 @@ class _Given:
         return self.raw[0] if self.columns is None else dict(zip(self.columns, self.raw, strict=True))
 
 
-def _given(value: Any, what: str, taken: set[str] = frozenset()) -> list[_Given]:  # type: ignore[assignment]
-    """The collections of an argument."""
+def _given(
+    value: Any,
+    what: str,
+    taken: set[str] = frozenset(),  # type: ignore[assignment]
+    like: Any = None,
+) -> list[_Given]:
+    """The collections of an argument. like: the first DataArray of X, if it has one."""
     value = native(value)
     value = variables_of(value, what) if is_labelled(value) and hasattr(value, "data_vars") else value
     if is_labelled(value):
-        return [_one(value, what, what.lower() if what in "Xy" else what)]
+        return [_one(value, what, what.lower() if what in "Xy" else what, like)]
     if isinstance(value, Mapping):
         if not value:
             raise ConfigError(Problem(what, "must hold at least one array", "an empty mapping"))
-        return [_one(each, what, _free(str(name), what, taken)) for name, each in value.items()]
+        return [_one(each, what, _free(str(name), what, taken), like) for name, each in value.items()]
     if hasattr(value, "columns") and value.ndim == 2:  # a DataFrame; a Series of Dask has columns too
         columns = list(value.columns)
         if len({str(column) for column in columns}) < len(columns):
@@ -260,14 +264,15 @@ def _given(value: Any, what: str, taken: set[str] = frozenset()) -> list[_Given]
             return _given(value.to_frame(name="x" if value.name is None else value.name), what, taken)
         name = "y" if value.name is None else str(value.name)
         return [_Given(what, value, [_free(name, what, taken) if what == "y" else what])]
-    return [_one(value, what, what.lower() if what in "Xy" else what)]
+    return [_one(value, what, what.lower() if what in "Xy" else what, like)]
 
 
 def _free(name: str, what: str, taken: set[str]) -> str:
     return f"{what}.{name}" if name in taken else name
 
 
-def _one(value: Any, what: str, name: str) -> _Given:
+def _one(value: Any, what: str, name: str, like: Any) -> _Given:
+    value = in_order(value, like, name) if is_labelled(value) and like is not None else value
     dims, courses = (tuple(map(str, value.dims[1:])), courses_of(value)) if is_labelled(value) else ((), {})
     value = value.data if is_labelled(value) else value
     value = value.tocsr() if is_sparse(value) else native(value)

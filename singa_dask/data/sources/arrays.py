@@ -6,13 +6,14 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from singa_dask.data.columns import MAX_RANK, Channels, X, Y
-from singa_dask.data.schema import Reading, check_courses
+from singa_dask.data.schema import Reading, check_courses, check_grid, same_order
 from singa_dask.data.sources.files import Rows, RowsBlock, check_sample, cut_rows, find_files, stamp_of
 from singa_dask.data.sources.patches import Cutting, blocks_of
 from singa_dask.data.sources.source import ARRAYS, Format, Source, Wanted
@@ -45,7 +46,7 @@ class Dataset:
     together: samples that are stored together, such as the rows of a chunk. about: how it is stored, for lists.
     text: whether the values are texts. classes: names of the values 0, 1, ... fault: why it cannot be read, and the
     way out. note: what to warn of. channels: of a sample, if the file says so. dimensions: their names, if they have
-    some. coordinates: how those of a dimension run, as in `Reading`.
+    some. coordinates: how those of a dimension run, as in `Reading`. axes: the order in which its axes are read.
     """
 
     shape: tuple[int, ...]
@@ -59,6 +60,12 @@ class Dataset:
     dimensions: tuple[str, ...] = ()
     note: str = ""
     coordinates: Mapping[str, str] = field(default_factory=dict)
+    axes: tuple[int, ...] = ()
+
+    @property
+    def grid(self) -> dict[str, int]:
+        """The sizes of the dimensions of a sample, if all have names."""
+        return dict(zip(self.dimensions[1:], self.shape[1:], strict=True)) if all(self.dimensions or [""]) else {}
 
     def __str__(self) -> str:
         return f"{'text' if self.text else self.dtype} {self.shape}{self.about and '  ' + self.about}"
@@ -159,10 +166,20 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
     split = {at: at or _date(path, known) for at in wanted.split}
     names = tuple(dict.fromkeys((*wanted.names, *split.values())))
     layouts = {path: _chosen(path, every, names, wanted, {*split.values()}) for path, every in listed.items()}
+    like = max(names, key=lambda name: (len(layouts[path][name].grid) > 1, -names.index(name)))
+    layouts = {
+        file: {
+            name: _in_order(f"{file}: {name}", each, like, layouts[path][like], whole=wanted.cut is None)
+            for name, each in layout.items()
+        }
+        for file, layout in layouts.items()
+    }
     first = layouts[path]
     for other, layout in layouts.items():
         for column in names:
             _check_same(path, first[column], other, layout[column], column)
+    axes = {(file, name): each.axes for file, layout in layouts.items() for name, each in layout.items() if each.axes}
+    read_rows = partial(_turned, axes, read_rows) if axes else read_rows
     nbytes = {column: math.prod(each.shape[1:]) * each.dtype.itemsize for column, each in first.items()}
     largest = max(names, key=nbytes.__getitem__)
     sizes = [
@@ -198,6 +215,30 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
         reading=_reading(named, columns, dimensions, _courses(first.values())),
         cuttings=tuple(cuttings),
     )
+
+
+def _in_order(where: str, dataset: Dataset, name: str, like: Dataset, *, whole: bool) -> Dataset:
+    """The dataset with those dimensions in the same order that the one of this name has too. whole: whether it can be
+    turned. Raises DataError if it does not suit that one."""
+    check_grid(dataset.grid, like.grid, where, name)
+    check_courses(like.coordinates, dataset.coordinates, where, name)
+    dims = same_order(dataset.dimensions, like.dimensions)
+    if dims == dataset.dimensions or not (dataset.grid and like.grid):
+        return dataset
+    if not whole:
+        told = f"has the dimensions {', '.join(dataset.dimensions)}, but {name} {', '.join(like.dimensions)}"
+        raise DataError(f"{where} {told}. Transpose it to cut patches.")
+    axes = tuple(map(dataset.dimensions.index, dims))
+    shape, channels = tuple(dataset.shape[axis] for axis in axes), channels_by_dimensions(dims[1:])
+    return replace(dataset, shape=shape, dimensions=dims, channels=channels, axes=axes)
+
+
+def _turned(
+    axes: Mapping[tuple[Path, str], tuple[int, ...]], read_rows: ReadRows, rows: Rows, names: Sequence[str]
+) -> list[np.ndarray]:
+    """What read_rows reads, with the axes of some datasets of some files in this order."""
+    parts = zip(names, read_rows(rows, names), strict=True)
+    return [values.transpose(axes.get((rows.path, name), range(values.ndim))) for name, values in parts]
 
 
 def _chosen(path: Path, every: Layout, names: Sequence[str], wanted: Wanted, split: Set[str]) -> dict[str, Dataset]:
