@@ -126,7 +126,7 @@ def _time_steps(predicted: Samples, outputs: Sequence[Output]) -> int:
 def _named(numbers: np.ndarray, classes: Sequence[str] | None) -> np.ndarray:
     if classes is None or numbers.dtype.kind not in "iu":
         return numbers
-    return np.array(classes, object)[numbers]
+    return np.array([*classes, ""], object)[np.where(numbers < 0, -1, numbers)]  # those that do not count have no name
 
 
 @contextmanager

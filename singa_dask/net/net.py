@@ -37,7 +37,7 @@ from singa_dask.ops.arrays import Array
 
 class LayerRow(NamedTuple):
     """One line of `Net.describe`. shape: of the layer's samples, on all workers together. parameters: elements that it
-    owns, on all workers together. partition: what is divided among the workers. steps: time steps in one call. sent:
+    owns, on all workers together. partition: what is divided among the workers. steps: time steps of the output. sent:
     values that a worker sends to others, per row of the mini-batch (and time step), forward and backward. sources,
     labels: the layers that it reads, and those of them that it reads labels from."""
 
@@ -302,7 +302,7 @@ class Net:
             sources = tuple(layer.proto.srclayers)
             labels = frozenset(sources[i] for i in layer.label_positions)
             kind = type(layer).__name__
-            rows.append(LayerRow(name, kind, shape, parameters, partition, layer.steps, sent, sources, labels))
+            rows.append(LayerRow(name, kind, shape, parameters, partition, layer.output_steps, sent, sources, labels))
         return rows
 
     def close(self) -> None:
