@@ -45,8 +45,8 @@ class Classifier(ClassifierMixin, Estimator):
     X: (N, D), images (N, H, W, C) or any array (N, ...) of up to four further dimensions, or a DataFrame, of which
     texts, categories and dates are encoded as `shard` does; y: (N,) of any type, or maps (N, H, W) with the class of
     each pixel. Both may be Dask collections: predictions of these are lazy. Nets with recurrent layers read X (N, T,
-    ...) as sequences of T time steps, and so do nets with attention if X is (N, T, D); the layers after these read the
-    last step. For such nets X may be a list of arrays (T_i, ...) of different lengths. With RecordInput(sequence=T,
+    ...) as sequences of T time steps, with an embedding also (N, T), and so do nets with attention if X is (N, T, D);
+    the layers after these read the last step, unless y of a given net is (N, T), a class for each step. For such nets X may be a list of arrays (T_i, ...) of different lengths. With RecordInput(sequence=T,
     horizon=1) as the first layer, X and y are records in the order of time, and the class follows a window of T
     records.
 
@@ -105,7 +105,8 @@ class Classifier(ClassifierMixin, Estimator):
         return float(np.mean(predicted == true.reshape(-1)))
 
     def _checked_answers(self, y: Any) -> Any:
-        if (array := np.asarray(y)).ndim <= 2:
+        of_steps = self.net is not None and np.ndim(y) == 2 and np.shape(y)[1] > 1
+        if (array := np.asarray(y)).ndim <= 2 and not of_steps:
             if array.dtype == object and any(map(_is_missing, array.flat)):
                 raise ValueError(MISSING)
             y = _check_y(y, estimator=self)

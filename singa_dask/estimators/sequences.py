@@ -60,10 +60,12 @@ def inputs_of(proto: JobProto) -> list[LayerProto]:
 
 
 def set_time_steps(proto: JobProto, shape: tuple[int, ...]) -> None:
-    """Let a net that computes over time read samples of this shape as sequences, unless the job says how."""
+    """Let a net that computes over time read samples of this shape as sequences, unless the job says how. Symbols of
+    an embedding are (T,)."""
     layers = [*proto.neuralnet.layer, *(layer for group in proto.neuralnet.layer_group for layer in group.layer)]
     said = any(layer.store_conf.sequence or layer.store_conf.time_steps or layer.unroll_len > 1 for layer in layers)
-    if said or proto.neuralnet.unroll_len > 1 or len(shape) < 2:
+    symbols = any(layer.type in (LayerType.kEmbedding, LayerType.kOneHot) for layer in layers)
+    if said or proto.neuralnet.unroll_len > 1 or len(shape) + symbols < 2:
         return
     recurrent = [layer for layer in layers if layer_class(layer).recurrent]
     if not (recurrent or (len(shape) == 2 and any(layer_class(layer).across_steps for layer in layers))):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singa_dask import Job, Model, Module, load_model, shard, train
+from singa_dask import Classifier, Job, Model, Module, load_model, shard, train
 from singa_dask.data import Manifest
 from singa_dask.data.shards import ShardFolder
 from singa_dask.errors import ConfigError, DataError
+from singa_dask.inference.files import _named
 from singa_dask.layers import LSTM, Embedding, InnerProduct, RecordInput, SoftmaxLoss
 from singa_dask.updaters import SGD
 
@@ -76,3 +77,16 @@ def test_the_shape_that_a_job_gives_is_that_of_the_shards(tmp_path):
     job = Job(name="tagger", layers=[data, Tagger()], updater=SGD(lr=0.5), train_steps=2)
     with pytest.raises(ConfigError, match=r"label_shape.* has labels of shape \[5\]\. Received: \[3\]"):
         train(job, processes=False, workspace=tmp_path / "run")
+
+
+def test_an_estimator_predicts_the_class_of_each_step():
+    y = np.array(["no", "person", "place", "time"])[(X + np.roll(X, 1, axis=1)) % CLASSES]
+    net = [Embedding(vocab_size=9, feature_dim=8), LSTM(dim_hidden=16), InnerProduct(num_output=CLASSES)]
+    fitted = Classifier(net=net, epochs=1, normalise=False).fit(X, y)
+    assert fitted.predict(X).shape == y.shape
+    assert fitted.predict_proba(X).shape == (*y.shape, CLASSES)
+    assert fitted.score(X, y) == pytest.approx((fitted.predict(X) == y).mean())
+
+
+def test_predicted_files_name_no_class_where_a_label_does_not_count():
+    assert _named(np.array([1, -100, 0]), ("no", "yes")).tolist() == ["yes", "", "no"]
