@@ -49,6 +49,9 @@ class Classifier(ClassifierMixin, Estimator):
     the layers after these read the last step, unless y of a given net is (N, T), a class for each step. For such nets
     X may be a list of arrays (T_i, ...) of different lengths. With RecordInput(sequence=T, horizon=1) as the first
     layer, X and y are records in the order of time, and the class follows a window of T records.
+
+    classes_, n_features_in_, feature_names_in_, n_iter_ (epochs), history_ (metrics over the steps), model_ (the
+    Model), result_ (of `train`).
     """
 
     class_weight: Any = field(default=None, kw_only=True)
