@@ -261,7 +261,7 @@ class Loss(_Function, LossLayer):
 
     @property
     def label_sources(self) -> tuple[int, ...]:  # type: ignore[override]
-        return tuple(self.user_conf.get("labels", ()))
+        return tuple(self.given.get("labels", ()))
 
     @property
     def target_sources(self) -> tuple[int, ...]:  # type: ignore[override]
