@@ -164,10 +164,10 @@ def squared(scores: Any, y: Any) -> Any:
 class EncoderDecoder(Module):
     def __init__(self) -> None:
         self.encoder, self.decoder = L.LSTM(dim_hidden=UNITS, return_cell=True), L.LSTM(dim_hidden=UNITS)
-        self.scores, self.loss = dense(1), L.Loss(squared, labels=())
+        self.scores, self.loss = dense(1), L.MSELoss()
 
     def forward(self, x: Any, known: Any, y: Any) -> Any:
-        return self.loss(self.scores(self.decoder(known, self.encoder(x))), y)
+        return self.loss(self.scores(self.decoder(known, self.encoder(x)[:, -1])), y)
 
 
 class MLP(Module):
@@ -212,10 +212,10 @@ def model_of(name: str) -> Model:
 
 
 def _input(name: str, shape: tuple[int, ...]) -> L.RecordInput:
-    if len(shape) == 2:
-        return L.RecordInput(name, shape=shape[1:], time_steps=shape[0])
     if name == "y":
         return L.RecordInput(name, shape=[1], **({"target_shape": shape} if shape else {}))
+    if len(shape) == 2:
+        return L.RecordInput(name, shape=shape[1:], time_steps=shape[0])
     return L.RecordInput(name, shape=[shape[-1], *shape[:-1]])
 
 
