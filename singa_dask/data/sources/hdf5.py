@@ -6,6 +6,7 @@ import importlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import h5py
@@ -31,7 +32,7 @@ def read(source: str | Path, wanted: Wanted, allow_virtual: bool = False) -> dic
 
 def contents(source: str | Path) -> str:
     """The datasets of the first file, one a line. Raises DataError."""
-    return listing(_layout(find_files(source, SUFFIXES)[0], Wanted(), True))
+    return listing(_layout(find_files(source, SUFFIXES)[0], Wanted(), False))
 
 
 FORMAT = Format("hdf5", ARRAYS, SUFFIXES, read, contents)
@@ -52,7 +53,11 @@ def _layout(path: Path, wanted: Wanted, allow_virtual: bool) -> dict[str, Datase
         named = {name: found for name in asked if name and (found := _resolve(file, name))}
         if not wanted.names or len(named) < len({*asked}):
             named = dict(_members(file)) | named
-        return {name: _describe(file, dataset, field, allow_virtual) for name, (dataset, field) in named.items()}
+        layout = {}
+        for name, (dataset, field) in named.items():
+            fault = _lost(dataset) if allow_virtual else _foreign(file, dataset)
+            layout[name] = replace(_describe(dataset, field, fault), note="" if fault else _unwritten(dataset))
+        return layout
 
 
 def _members(file: h5py.File) -> Iterator[tuple[str, tuple[h5py.Dataset, str | None]]]:
@@ -121,7 +126,7 @@ def _lost(dataset: h5py.Dataset) -> str:
     return ""
 
 
-def _describe(file: h5py.File, dataset: h5py.Dataset, field: str | None, allow_virtual: bool) -> Dataset:
+def _describe(dataset: h5py.Dataset, field: str | None, fault: str = "") -> Dataset:
     dtype = dataset.dtype[field] if field else dataset.dtype
     inner = dtype.shape
     dtype = dtype.base
@@ -129,7 +134,7 @@ def _describe(file: h5py.File, dataset: h5py.Dataset, field: str | None, allow_v
         return Dataset((), dtype, fault="is empty (a null dataset). Name another dataset.")
     members = {} if dtype.kind == "b" else h5py.check_enum_dtype(dtype) or {}
     text = dtype.kind == "S" or h5py.check_string_dtype(dtype) is not None
-    fault = (_lost(dataset) if allow_virtual else _foreign(file, dataset)) or _unreadable(dataset, dtype, text)
+    fault = fault or _unreadable(dataset, dtype, text)
     chunks = dataset.chunks
     if dataset.attrs and not (text or members or field):
         dtype, wrong = decoded_type(dtype, lambda: packing(dataset.attrs, dataset.dtype))
@@ -143,7 +148,6 @@ def _describe(file: h5py.File, dataset: h5py.Dataset, field: str | None, allow_v
         text,
         tuple(sorted(members, key=lambda name: members[name])),
         fault,
-        note="" if fault else _unwritten(dataset),
     )
 
 
@@ -181,7 +185,7 @@ def _read_one(file: h5py.File, rows: Rows, name: str) -> np.ndarray:
     dataset, field = _resolve(file, name) or (None, None)
     if dataset is None or dataset.shape[0] < rows.stop:
         raise DataError(f"{rows.path}: {name} has changed since the command began. Start it again.")
-    described = _describe(file, dataset, field, True)
+    described = _describe(dataset, field)
     if described.fault:
         raise DataError(f"{rows.path}: {name} {described.fault}")
     view = dataset.fields(field) if field else dataset.asstr("utf-8") if described.text else dataset
