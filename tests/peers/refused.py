@@ -8,7 +8,7 @@ from peers import nets, ours
 from peers.nets import NETS
 
 from singa_dask import ClusterTopology, Job, Model, autograd
-from singa_dask.layers import RecordInput
+from singa_dask.layers import RecordInput, SoftmaxLoss
 from singa_dask.tensor import Tensor
 
 # What the users of trainers for PyTorch would give a job.
@@ -23,7 +23,7 @@ class Checkpointed(ours.formulas.MLP):
     """Its first layer is computed again in the backward pass."""
 
     def __init__(self) -> None:
-        super().__init__(5, ours.SoftmaxLoss)
+        super().__init__(5, SoftmaxLoss)
 
     def forward(self, x: Any, *targets: Any) -> Any:
         return self.loss(self.second(autograd.checkpoint(self.first, x)), *targets)
