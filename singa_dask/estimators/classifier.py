@@ -67,6 +67,8 @@ class Classifier(ClassifierMixin, Estimator):
         goes_on = hasattr(self, "model_")
         if not goes_on and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit.")
+        if goes_on and classes is not None and not np.isin(classes, self.classes_).all():
+            raise ValueError(f"classes must be those of the first call to partial_fit, {self.classes_.tolist()}.")
         if self.class_weight == "balanced":
             hint = "Give them: class_weight={class: factor}, as sklearn.utils.class_weight computes of all samples."
             raise ValueError(
@@ -77,11 +79,11 @@ class Classifier(ClassifierMixin, Estimator):
     def predict_proba(self, X: Any) -> Any:
         """The probability of each class.   (N, ...) -> (N, classes) or (N, H, W, classes), in the order
         of classes_."""
-        return self._labelled(self._output(X), X, "class", self.classes_)
+        return self._labelled(self._scores(X), X, "class", self.classes_)
 
     def predict(self, X: Any) -> Any:
         """The most probable class.   (N, ...) -> (N,) or (N, H, W)"""
-        scores = self._output(X)
+        scores = self._scores(X)
         if not is_lazy(scores):
             return self._labelled(_best(scores, self.classes_), X)
         if is_table(scores):
@@ -104,15 +106,26 @@ class Classifier(ClassifierMixin, Estimator):
         predicted, true = self._windows.pair(self.predict(X), y, sample_weight)
         return float(np.mean(predicted == true.reshape(-1)))
 
+    def _scores(self, x: Any) -> Any:
+        """The output of the net. Raises ValueError if it has more values than there are classes."""
+        scores = self._output(x)
+        if scores.shape[-1] != len(self.classes_):
+            told = f"the net has {scores.shape[-1]} outputs, and y had {len(self.classes_)} classes"
+            raise ValueError(f"{told}: {self.classes_[:8].tolist()}. Let it have as many.")
+        return scores
+
     def _checked_answers(self, y: Any) -> Any:
-        of_steps = self.net is not None and np.ndim(y) == 2 and np.shape(y)[1] > 1
-        if (array := np.asarray(y)).ndim <= 2 and not of_steps:
-            if array.dtype == object and any(map(_is_missing, array.flat)):
-                raise ValueError(MISSING)
+        array = np.asarray(y)
+        if array.dtype == object and any(map(_is_missing, array.flat)):
+            raise ValueError(MISSING)
+        of_steps = self.net is not None and array.ndim == 2 and array.shape[1] > 1
+        if array.ndim <= 2 and not of_steps:
             y = _check_y(y, estimator=self)
             check_classification_targets(y)
             return y
         y = as_map(array)
+        if y.dtype.kind == "f" and np.isnan(y).any():
+            raise ValueError(MISSING)
         if y.dtype.kind == "f" and not (y == np.floor(y)).all():
             raise ValueError("y must be classes, but holds numbers with fractions. Use a Regressor for numbers.")
         return y

@@ -144,8 +144,10 @@ def test_targets_are_numbers(y, words):
         pa.array([None, *KINDS[1:]]),
         pd.Series(["a", pd.NA] * (N // 2), dtype="string"),
         pd.Series(pd.Categorical(["a", None] * (N // 2))),
+        np.where(np.arange(4) < 2, None, np.full((N, 4, 4), "a")),
+        np.where(np.arange(4) < 2, np.nan, np.ones((N, 4, 4))),
     ],
-    ids=["None", "pyarrow", "NA", "category"],
+    ids=["None", "pyarrow", "NA", "category", "maps of texts", "maps of numbers"],
 )
 def test_missing_labels_are_named(y):
     with pytest.raises(ValueError, match=r"Input y has missing labels|Input y contains NaN"):
@@ -189,3 +191,14 @@ def test_images_of_dask_are_those_of_numpy():
         first.predict(lazy(images.reshape(N, -1)))
     with pytest.raises(ValueError, match=r"X must have samples of features, \(N, D\). Received: the shape \(40,\)"):
         first.fit(lazy(images[:, 0, 0, 0]), lazy(labels))
+
+
+def test_classes_are_those_of_the_net_and_of_the_first_call():
+    fitted = Classifier([InnerProduct(num_output=3)], epochs=1, random_state=0).fit(X, KINDS)
+    for call in (fitted.predict, fitted.predict_proba):
+        with pytest.raises(ValueError, match=r"the net has 3 outputs, and y had 2 classes: \['blue', 'red'\]"):
+            call(X)
+    going = Classifier(random_state=0).partial_fit(X, KINDS, classes=["red", "blue"])
+    going.partial_fit(X, KINDS, classes=["blue", "red"])
+    with pytest.raises(ValueError, match=r"classes must be those of the first call to partial_fit, \['blue', 'red'\]"):
+        going.partial_fit(X, KINDS, classes=["blue", "green"])
