@@ -263,7 +263,8 @@ def layers_of(net, model, **data):
     shape = list(sample_of(model).shape[1:])
     if len(shape) > 1:
         return [RecordInput("data", shape=shape, **data), net, SoftmaxLoss("loss")]
-    return [RecordInput("data", shape=shape, label_shape=[*shape, 1], **data), OfPositions(net), SoftmaxLoss("loss")]
+    labels = {} if data else {"label_shape": [*shape, 1]}  # shards know it
+    return [RecordInput("data", shape=shape, **labels, **data), OfPositions(net), SoftmaxLoss("loss")]
 
 
 def probabilities(scores):
