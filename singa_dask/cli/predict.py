@@ -29,7 +29,12 @@ from singa_dask.cli.run import fork_workers
     metavar="FOLDER|FILE",
     help="What to predict: shards, dataset:NAME/SPLIT, or files of a format of `shard` [default: JOB's test data].",
 )
-@click.option("--x", multiple=True, metavar="NAME", help="With --data: a column or dataset of features; repeatable.")
+@click.option(
+    "--x",
+    multiple=True,
+    metavar="NAME",
+    help="With --data: a column or dataset of features, or COLUMN=DATASET; repeatable.",
+)
 @click.option("--y", multiple=True, metavar="NAME", help="With --data: labels or targets to write too; repeatable.")
 @click.option(
     "--date",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.columns import Column, Role
+from singa_dask.data.columns import Column, Role, X, Y
 from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.data.resolve import resolve
 from singa_dask.data.schema import Reading, check_courses
@@ -178,8 +178,7 @@ def _source(
 
 
 def _arrays(model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str, ...]) -> dict[str, Source]:
-    """Features by the names that they had in training, and others in their order; by the usual names where nothing is
-    known."""
+    """Features by the names that they had in training; by the usual ones, or in their order, where none are known."""
     known, described = model.known, model.known.inputs
     trained = [_path(described[layer], described[layer].column) for layer in known.needed if layer in described]
     told = (described[layer] for layer in known.answering if layer in described)
@@ -188,11 +187,18 @@ def _arrays(model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str
     )
     if table := _columns_of_table(model):
         trained = list(table)
+    whole = len(x) == 1 < len(table)  # all columns of a table, as a matrix
+    if x and trained and all(trained) and not whole:
+        given = {name: own or name for name, _, own in (each.strip("/").partition("=") for each in x)}
+        if {*given} != {*trained}:
+            lacking = [name for name in trained if name not in given] or trained
+            strange = [name for name in given if name not in trained] or ["OTHER"]
+            hint = f"Give the name that one has here behind its own: --x {lacking[0]}={strange[0]}."
+            message = f"must name the columns of the training data, {', '.join(trained)}"
+            raise ConfigError(Problem("--x", message, ", ".join(x), hint))
+        return load(data, x=tuple(given[name] for name in trained), y=y or None)
     if x:
-        others = iter([name for name in x if name not in trained])
-        by_name = len(trained) == len({*x})
-        ordered = [name if name in x else next(others) for name in trained] if by_name else x
-        return load(data, x=tuple(ordered), y=y or None)
+        return load(data, x=x, y=y or None)
     for wanted in (y or tuple(answers), y) if trained and all(trained) else ():
         with suppress(NoDataset):
             return load(data, x=tuple(trained), y=wanted or None)
@@ -200,8 +206,8 @@ def _arrays(model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str
 
 
 def _path(described: Described, column: Column) -> str:
-    """The dataset that a column was in training, "" if that is not known."""
-    return described.schema.reading.datasets.get(column.name, "")
+    """The dataset that a column was in training, or its name; "" if that is not known."""
+    return described.schema.reading.datasets.get(column.name, "" if column.name in (X, Y) else column.name)
 
 
 def _columns_of_table(model: Model) -> tuple[str, ...]:

@@ -503,10 +503,10 @@ def test_fields_are_found_by_their_names_and_dimensions(tmp_path):
     np.testing.assert_array_equal(turned[0], values)
     np.testing.assert_array_equal(turned[1], answers)
     renamed = write_fields(tmp_path / "c.nc", 1, t="temperature")
-    np.testing.assert_array_equal(predicted(renamed, ("temperature", "u"))[0], values)
+    np.testing.assert_array_equal(predicted(renamed, ("t=temperature", "u"))[0], values)
     with pytest.raises(DataError, match=r"say which datasets are the features"):
         predicted(renamed)
-    with pytest.raises(ConfigError, match=r"a column can be used once only.*'t'"):
+    with pytest.raises(ConfigError, match=r"--x: must name the columns .*, t, u\..*--x u=OTHER"):
         predicted(tmp_path / "a.nc", ("t", "t"))
     with pytest.raises(DataError, match="t: has samples along y, lon, but the net was trained along lat, lon"):
         predicted(write_fields(tmp_path / "d.nc", 1, lat="y"))
