@@ -95,8 +95,11 @@ def assemble_shard(layout: Layout, folder: Path, split: int, index: int, durable
             _read(layout, part, row, {name: array[position : position + count] for name, array in arrays.items()})
             position += count
     order = permutation((layout.seed, index, ASSEMBLY + split), samples) if layout.shuffle else None
-    written = write_shard(path, layout.schema.columns, arrays, order, layout.window, durable=durable)
-    _note(path, *written)
+    try:
+        written = write_shard(path, layout.schema.columns, arrays, order, layout.window, durable=durable)
+        _note(path, *written)
+    except OSError as error:
+        raise unwritable(folder, error) from error
     return written
 
 
@@ -120,11 +123,8 @@ def _noted(path: Path, layout: Layout) -> Written | None:
 def _note(path: Path, shard: Shard, statistics: Mapping[str, Statistics]) -> None:
     moments = {f"{i} {of}": value for i, found in enumerate(statistics.values()) for of, value in vars(found).items()}
     temporary = path.with_suffix(f".{os.getpid()}.npz")
-    try:
-        np.savez(temporary, windows=shard.windows, size=[shard.samples, path.stat().st_size], **moments)
-        os.replace(temporary, path.with_suffix(".npz"))
-    except OSError as error:
-        raise unwritable(path.parent, error) from error
+    np.savez(temporary, windows=shard.windows, size=[shard.samples, path.stat().st_size], **moments)
+    os.replace(temporary, path.with_suffix(".npz"))
 
 
 def _read(layout: Layout, number: int, row: int, out: dict[str, np.ndarray]) -> None:

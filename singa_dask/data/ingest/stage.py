@@ -244,5 +244,5 @@ def _write(path: Path, part: Part) -> Part:
 def unwritable(folder: Path, error: OSError) -> DataError:
     """What to say of a folder that could not be written."""
     if no_room(error):
-        return DataError(f"{disk_full(folder.parent, error)} Sharding needs room for the samples twice.")
+        return DataError(f"{disk_full(folder.parent, error)} Sharding can need room for the samples twice.")
     return DataError(f"{folder.parent}: could not be written ({error.strerror}). Check its permissions.")
