@@ -5,24 +5,28 @@ They are on other machines than the processes that may be lost, and held like th
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.held import NannyHolder, read_at
-from singa_dask.cluster.replicas import keep_at, write_at
+from singa_dask.cluster.remote import check_listening
+from singa_dask.cluster.replicas import NannyStore
 from singa_dask.comm.shared_memory import Memory, MemoryAddress
 from singa_dask.memory.owner import CHECKPOINT, Owner, Saved, Version
 from singa_dask.memory.region import RegionsAddress
-from singa_dask.server.replicator import Kept
+from singa_dask.memory.store import Kept
 
+T = TypeVar("T")
 _BLOCK = 16 << 20  # bytes of a message
 _BLOCK_S = 10.0  # for a message to be answered
+OPEN_S = 10.0  # for a nanny to make room: it imports this package for the first one
+_LOOK_S = 0.2
 _KEEP_S = 100.0  # for a nanny to have all
 
 
@@ -71,15 +75,18 @@ class Depositor:
         """
         assert self._holder is not None
         deadline, nbytes = time.monotonic() + _KEEP_S, path.stat().st_size
-        saved = deposit_of(replace(self._holder.version, number=number), content, nbytes)
-        if not keep_at(self._holder, nanny, saved, _Blocks.create, self._room, aborted=self._leaves):
-            return False
+        saved = deposit_of(self._holder.version, content, nbytes)
+        store = NannyStore(self._holder, nanny, saved, _Blocks.create, self._room)
+
+        async def opened() -> bool:
+            await check_listening(nanny)
+            return await store.open(number)
 
         def write(pieces: Sequence[tuple[int, np.ndarray]], *, whole: bool) -> bool:
-            assert self._holder is not None
-            answer = write_at(self._holder, nanny, saved, pieces, whole, _BLOCK_S, aborted=self._leaves)
-            return answer is Kept.KEPT
+            return self._in_time(store.write(pieces, whole=whole), _BLOCK_S) is Kept.KEPT
 
+        if not self._in_time(opened(), OPEN_S):
+            return False
         for first in range(0, nbytes, _BLOCK):
             if self.leaves:
                 return False
@@ -99,6 +106,21 @@ class Depositor:
             if block is None:
                 raise NoAnswer(f"the nanny {deposit.holder} has let its deposit go")
             out(block)
+
+    def _in_time(self, call: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        """What a coroutine returns in Dask's thread. Raises TimeoutError if it takes longer, or there is no time any
+        more."""
+        asked = asyncio.run_coroutine_threadsafe(call, self._worker.loop.asyncio_loop)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return asked.result(_LOOK_S)
+            except TimeoutError:
+                if asked.done() and asked.exception() is not None:
+                    raise
+                if self.leaves or time.monotonic() > deadline:
+                    asked.cancel()
+                    raise
 
 
 class _Blocks:

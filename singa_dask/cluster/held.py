@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import psutil  # type: ignore[import-untyped]
 
@@ -23,22 +23,12 @@ from singa_dask.cluster.remote import ask_nannies
 from singa_dask.comm.shared_memory import Memory, MemoryAddress
 from singa_dask.memory.newest import Listed, Newest, newest
 from singa_dask.memory.owner import CHECKPOINT, Owner, Saved, Version, same_run
+from singa_dask.memory.store import Receiver
 
 logger = logging.getLogger(__name__)
 
 _HOLD_S = 10.0
 _ANSWER_S = 2.0
-
-
-class Written(Protocol):
-    """Memory that a nanny keeps for another machine, which writes to it by messages."""
-
-    @property
-    def memories(self) -> Sequence[Memory]:
-        """All memory that it takes."""
-
-    def write(self, pieces: Sequence[Any]) -> bool:
-        """Take what has come; False if a successor goes on from here."""
 
 
 class Progress(IntEnum):
@@ -52,15 +42,24 @@ class Progress(IntEnum):
 @dataclass
 class HeldMemory:
     """Memory that a nanny holds. described: a pickled Saved. pid: of the owner. own: whether it is of the nanny's own
-    worker. receiver: of messages that write to it, if any; heard: whether one has come lately."""
+    worker. receiver: of messages that bring its content, if any; heard: whether one has come lately."""
 
     described: bytes
     memories: list[Memory]
     pid: int
     progress: Progress
     own: bool = False
-    receiver: Written | None = None
+    receiver: Receiver | None = None
     heard: bool = True
+
+    @property
+    def wanted(self) -> bool:
+        """Whether its owner lives, as far as this nanny knows; if that sends messages: whether one has come since this
+        was asked last."""
+        if self.receiver is None:
+            return psutil.pid_exists(self.pid)
+        heard, self.heard = self.heard, False
+        return heard
 
 
 # A pickled Saved, its memory, and how far it is.
@@ -187,7 +186,7 @@ def _hold(
             loop.call_later(orphan_s, _drop, dask_worker.address, (other, of))
     known = kept[place].progress if place in kept else Progress.COMPLETE
     kept[place] = HeldMemory(described, opened, pid, Progress.SUCCEEDED if only else known, own)
-    loop.call_later(orphan_s, _forget, dask_worker.address, place, orphan_s)
+    forget_later(dask_worker.address, place, orphan_s)
     return True
 
 
@@ -195,13 +194,17 @@ def _drop(nanny: str, place: Place) -> None:
     _held[nanny].pop(place, None)
 
 
+def forget_later(nanny: str, place: Place, orphan_s: float) -> None:
+    """Let memory go once its owner has ended, or has been silent, for so long."""
+    asyncio.get_running_loop().call_later(orphan_s, _forget, nanny, place, orphan_s)
+
+
 def _forget(nanny: str, place: Place, orphan_s: float) -> None:
-    """Let go the memory of a process that has ended long ago."""
-    if place in _held[nanny]:
-        if not psutil.pid_exists(_held[nanny][place].pid):
-            del _held[nanny][place]
-        else:
-            asyncio.get_running_loop().call_later(orphan_s, _forget, nanny, place, orphan_s)
+    held = _held[nanny].get(place)
+    if held is not None and held.wanted:
+        forget_later(nanny, place, orphan_s)
+    elif held is not None:
+        del _held[nanny][place]
 
 
 def _list_held(run: str, dask_worker: Any) -> list[_Listed]:

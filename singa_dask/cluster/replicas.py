@@ -7,127 +7,70 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import pickle
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-from singa_dask.cluster.held import HeldMemory, NannyHolder, Place, Progress, Written, memory_of
-from singa_dask.cluster.remote import check_listening
+from singa_dask.cluster.held import HeldMemory, NannyHolder, Place, Progress, forget_later, memory_of
 from singa_dask.memory.owner import CHECKPOINT, Owner, Saved, same_run
-from singa_dask.server.replica import Piece, Replica
-from singa_dask.server.replicator import OPEN_S, Kept
+from singa_dask.memory.store import Kept, Receiver
 
 logger = logging.getLogger(__name__)
 
 _OP = "singa_dask_replica"
-_LOOK_S = 0.2
 _READ_S = 120.0  # for a checkpoint to be read
 
 
 @dataclass(frozen=True)
-class _Copies:
-    """For what a nanny keeps at this place. whole: as in Target.write."""
+class _Message:
+    """To a nanny, for what it keeps at this place. pieces, whole: as in Store.write."""
 
     place: Place
     pieces: Sequence[Any]
     whole: bool
 
 
-class NannyReplica:
-    """The replica of a server, in the memory of a nanny: a Target.
+class NannyStore:
+    """The memory of a nanny: a Store.
 
-    saved: what the server itself writes. room: whether there is memory for so many bytes, where it is called.
+    saved: describes what is kept there. create: makes room of that there, if there is memory for so many bytes, as
+    `room` tells.
     """
 
-    def __init__(self, holder: NannyHolder, nanny: str, saved: Saved, room: Callable[[int], bool]) -> None:
-        self._holder, self._nanny, self._saved, self._room = holder, nanny, saved, room
+    def __init__(
+        self,
+        holder: NannyHolder,
+        nanny: str,
+        saved: Saved,
+        create: Callable[[Saved, Callable[[int], bool]], Receiver | None],
+        room: Callable[[int], bool],
+    ) -> None:
+        self._holder, self._nanny, self._saved, self._create, self._room = holder, nanny, saved, create, room
 
     async def open(self, number: int) -> bool:
-        """See Target."""
+        """See Store."""
         self._saved = replace(self._saved, version=replace(self._saved.version, number=number))
-        return await _ask_to_keep(self._holder, self._nanny, self._saved, Replica.create, self._room)
+        args = pickle.dumps((self._saved, self._create, self._room, self._holder.orphan_s))
+        answer = await self._holder.worker.rpc(self._nanny).run(function=pickle.dumps(_open), args=args)
+        if answer["status"] != "OK":
+            logger.warning("the nanny %s keeps nothing: %r", self._nanny, answer["exception"])
+            return False
+        return bool(answer["result"])
 
-    async def write(self, pieces: Sequence[Piece], *, whole: bool) -> Kept:
-        """See Target."""
-        place = self._saved.owner, self._saved.version
-        return await _send(self._holder, self._nanny, _Copies(place, pieces, whole))
+    async def write(self, pieces: Sequence[Any], *, whole: bool) -> Kept:
+        """See Store."""
+        from distributed.protocol import to_serialize  # keeps Dask out of programs that only read jobs
 
-
-def keep_at(holder: NannyHolder, nanny: str, *args: Any, aborted: Callable[[], bool] | None = None) -> bool:
-    """Have a nanny keep memory that is written by messages; whether it has room. From another thread than Dask's.
-
-    args: the Saved that describes the memory, what makes it of that, `room` as in NannyReplica. aborted: whether
-    nobody needs the answer any more.
-    Raises OSError if nobody listens at the nanny's address, TimeoutError if it does not answer.
-    """
-
-    async def ask() -> bool:
-        await check_listening(nanny)
-        return await _ask_to_keep(holder, nanny, *args)
-
-    return bool(_in_time(holder, ask(), OPEN_S, aborted))
-
-
-def write_at(
-    holder: NannyHolder,
-    nanny: str,
-    saved: Saved,
-    pieces: Sequence[Any],
-    whole: bool,
-    timeout_s: float,
-    aborted: Callable[[], bool] | None = None,
-) -> Kept:
-    """Write to memory that a nanny keeps, as keep_at. Raises OSError or TimeoutError."""
-    copies = _Copies((saved.owner, saved.version), pieces, whole)
-    return Kept(_in_time(holder, _send(holder, nanny, copies), timeout_s, aborted))
-
-
-def _in_time(holder: NannyHolder, call: Any, timeout_s: float, aborted: Callable[[], bool] | None) -> Any:
-    """What a coroutine returns in Dask's thread. Raises TimeoutError if it takes longer, or is aborted."""
-    asked = asyncio.run_coroutine_threadsafe(call, holder.worker.loop.asyncio_loop)
-    deadline, look_s = time.monotonic() + timeout_s, timeout_s if aborted is None else _LOOK_S
-    while True:
-        try:
-            return asked.result(look_s)
-        except TimeoutError:
-            if asked.done() and asked.exception() is not None:
-                raise
-            if aborted is None or aborted() or time.monotonic() > deadline:
-                asked.cancel()
-                raise
-
-
-async def _ask_to_keep(
-    holder: NannyHolder,
-    nanny: str,
-    saved: Saved,
-    create: Callable[..., Written | None],
-    room: Callable[[int], bool],
-) -> bool:
-    args = pickle.dumps((saved, create, room, os.getpid(), holder.orphan_s))
-    answer = await holder.worker.rpc(nanny).run(function=pickle.dumps(_open), args=args)
-    if answer["status"] != "OK":
-        logger.warning("the nanny %s keeps nothing: %r", nanny, answer["exception"])
-        return False
-    return bool(answer["result"])
-
-
-async def _send(holder: NannyHolder, nanny: str, copies: _Copies) -> Kept:
-    from distributed.protocol import to_serialize  # keeps Dask out of programs that only read jobs
-
-    answer = await getattr(holder.worker.rpc(nanny), _OP)(copies=to_serialize(copies))
-    return Kept(answer) if isinstance(answer, str) else Kept.GONE  # a nanny that was started meanwhile has none
+        message = _Message((self._saved.owner, self._saved.version), pieces, whole)
+        answer = await getattr(self._holder.worker.rpc(self._nanny), _OP)(message=to_serialize(message))
+        return Kept(answer) if isinstance(answer, str) else Kept.GONE  # a nanny that was started meanwhile has none
 
 
 def _open(
     saved: Saved,
-    create: Callable[..., Written | None],
+    create: Callable[[Saved, Callable[[int], bool]], Receiver | None],
     room: Callable[[int], bool],
-    pid: int,
     orphan_s: float,
     dask_worker: Any,
 ) -> bool:
@@ -146,32 +89,32 @@ def _open(
     # A message of its own, as `run` is for calls that are worth a line in a log.
     dask_worker.handlers[_OP] = _handler(dask_worker.address)
     described, memories = pickle.dumps(saved), list(made.memories)
-    kept[place] = HeldMemory(described, memories, pid, Progress.FILLING, receiver=made)
+    kept[place] = HeldMemory(described, memories, 0, Progress.FILLING, receiver=made)
     if is_checkpoint:  # the next one takes its place
         asyncio.get_running_loop().call_later(orphan_s, kept.pop, place, None)
     else:
-        _forget_later(dask_worker.address, place, orphan_s)
+        forget_later(dask_worker.address, place, orphan_s)
     return True
 
 
-def _handler(nanny: str) -> Callable[[_Copies], str]:
-    def take(copies: _Copies) -> str:
-        return _write(nanny, copies).value
+def _handler(nanny: str) -> Callable[[_Message], str]:
+    def take(message: _Message) -> str:
+        return _write(nanny, message).value
 
     return take
 
 
-def _write(nanny: str, copies: _Copies) -> Kept:
-    kept = memory_of(nanny).get(copies.place)
+def _write(nanny: str, message: _Message) -> Kept:
+    kept = memory_of(nanny).get(message.place)
     if kept is None or kept.receiver is None:
         return Kept.GONE
-    if not kept.receiver.write(copies.pieces):
+    if not kept.receiver.write(message.pieces):
         return Kept.SUPERSEDED
     kept.heard = True
-    if copies.whole and kept.progress:  # all servers of its group have been made, as it goes on
+    if message.whole and kept.progress:  # all servers of its group have been made, as it goes on
         kept.progress = Progress.SUCCEEDED
-        _let_go_former(nanny, copies.place)
-    elif copies.whole:
+        _let_go_former(nanny, message.place)
+    elif message.whole:
         kept.progress = Progress.COMPLETE
     return Kept.KEPT
 
@@ -199,17 +142,3 @@ def _same(place: Place, other: Place) -> bool:
 
 def _is_checkpoint(owner: Owner) -> bool:
     return owner.kind == CHECKPOINT
-
-
-def _forget_later(nanny: str, place: Place, orphan_s: float) -> None:
-    asyncio.get_running_loop().call_later(orphan_s, partial(_forget, nanny, place, orphan_s))
-
-
-def _forget(nanny: str, place: Place, orphan_s: float) -> None:
-    """Let a replica go whose server has been silent for long. Its process is on another machine."""
-    kept = memory_of(nanny).get(place)
-    if kept is not None and kept.heard:
-        kept.heard = False
-        _forget_later(nanny, place, orphan_s)
-    elif kept is not None:
-        del memory_of(nanny)[place]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
+from singa_dask.memory.store import Kept, Store
 from singa_dask.server.kept import SLICE, ServerShadow, slices_of
 from singa_dask.server.replica import Piece, nbytes_of
 from singa_dask.server.server import LEAST_RATE, Server
@@ -21,24 +21,6 @@ ALIVE_S = 5.0
 # How often the driver is told that the replica is lost: while replies wait for its answer, and while none do.
 TELL_S, AGAIN_S = 0.5, 10.0
 RETRY_S = 0.2
-
-
-class Kept(Enum):
-    """What came of a message to a replica."""
-
-    KEPT = "kept"
-    SUPERSEDED = "a successor of the server goes on from the replica"
-    GONE = "the replica is not there"
-
-
-class Target(Protocol):
-    """Where the replica is. Raises OSError where the connection breaks."""
-
-    async def open(self, number: int) -> bool:
-        """Make the replica with this number, without images; whether there is memory for it."""
-
-    async def write(self, pieces: Sequence[Piece], *, whole: bool) -> Kept:
-        """Have it take images. whole: from now on it has everything that its server has acknowledged."""
 
 
 class Replicator:
@@ -73,13 +55,13 @@ class Replicator:
         self._server.replica_lost()
         return True
 
-    async def begin(self, target: Target) -> None:
+    async def begin(self, store: Store) -> None:
         """Keep a replica there from now on. Returns once it is whole, or lost."""
         self.end()
         self._server.replica_lost()
         number = self._number = self._server.replicate(self._shadow)
         filled = asyncio.Event()
-        self._task = asyncio.create_task(self._keep(number, target, filled))
+        self._task = asyncio.create_task(self._keep(number, store, filled))
         await filled.wait()
 
     def end(self) -> None:
@@ -87,19 +69,19 @@ class Replicator:
         if self._task is not None:
             self._task.cancel()
 
-    async def _keep(self, number: int, target: Target, filled: asyncio.Event) -> None:
+    async def _keep(self, number: int, store: Store, filled: asyncio.Event) -> None:
         try:
-            kept = await self._fill(number, target)
+            kept = await self._fill(number, store)
         finally:
             filled.set()
         while kept is Kept.KEPT and self._wanted:
             try:
                 await asyncio.wait_for(self._due.wait(), ALIVE_S)
             except TimeoutError:
-                kept = await self._send(target, [], whole=True)
+                kept = await self._send(store, [], whole=True)
             self._due.clear()
             while kept is Kept.KEPT and (pieces := await self._lacking(wait=True)):
-                kept = await self._send(target, pieces, whole=True)
+                kept = await self._send(store, pieces, whole=True)
         if kept is Kept.SUPERSEDED:
             self._server.retire()
         while self._wanted:
@@ -107,10 +89,10 @@ class Replicator:
             self._tell_lost(number, waits)
             await asyncio.sleep(TELL_S if waits else AGAIN_S)
 
-    async def _fill(self, number: int, target: Target) -> Kept:
+    async def _fill(self, number: int, store: Store) -> Kept:
         """Make the replica whole. Nobody waits before it has everything once."""
         try:
-            if not await asyncio.wait_for(target.open(number), OPEN_S):
+            if not await asyncio.wait_for(store.open(number), OPEN_S):
                 return Kept.GONE
         except (OSError, TimeoutError):
             return Kept.GONE
@@ -120,18 +102,18 @@ class Replicator:
             if pieces is None:  # it must not seem to be whole
                 return Kept.SUPERSEDED
             whole = wait and not pieces
-            kept = await self._send(target, pieces, whole=whole)
+            kept = await self._send(store, pieces, whole=whole)
             if whole or kept is not Kept.KEPT:
                 return kept
             slices -= sum(piece.key[1] == SLICE for piece in pieces)
             wait = wait or slices <= 0 or not pieces
 
-    async def _send(self, target: Target, pieces: Sequence[Piece], *, whole: bool) -> Kept:
+    async def _send(self, store: Store, pieces: Sequence[Piece], *, whole: bool) -> Kept:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SILENT_S + nbytes_of(pieces) / LEAST_RATE
         while True:
             try:
-                kept = await asyncio.wait_for(target.write(pieces, whole=whole), max(0.0, deadline - loop.time()))
+                kept = await asyncio.wait_for(store.write(pieces, whole=whole), max(0.0, deadline - loop.time()))
             except TimeoutError:
                 return Kept.GONE
             except OSError:

@@ -19,13 +19,14 @@ from singa_dask.cluster.formation import NoAnswer, WorkersInUse
 from singa_dask.cluster.held import NannyHolder, read_at
 from singa_dask.cluster.leases import server_key
 from singa_dask.cluster.remote import alive
-from singa_dask.cluster.replicas import NannyReplica
+from singa_dask.cluster.replicas import NannyStore
 from singa_dask.cluster.successors import prepare_successor
 from singa_dask.errors import ClusterError
 from singa_dask.memory.owner import Owner, Saved, Version
 from singa_dask.server import Address, ServerActor, ServerPlan, ServerShadow
 from singa_dask.server.kept import read_kept
 from singa_dask.server.messages import Origin
+from singa_dask.server.replica import Replica
 from singa_dask.server.replicator import Replicator
 from singa_dask.training.dask_task import memory_limit
 from singa_dask.training.memory import has_room_here
@@ -202,7 +203,7 @@ class RunServer(ServerActor):
                 aside=partial(asyncio.get_running_loop().run_in_executor, self._sending),
                 tell_lost=self._tell_lost,
             )
-        await self._replicator.begin(NannyReplica(self._holder, nanny, self._shadow.saved, _has_room))
+        await self._replicator.begin(NannyStore(self._holder, nanny, self._shadow.saved, Replica.create, _has_room))
 
     async def replica_lost(self, replica: int, nanny: str) -> None:
         """Go on without this replica, as the driver knows of its loss, or with another one."""

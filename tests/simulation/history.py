@@ -243,8 +243,16 @@ class History:
                 },
             ),
             (region, {"Memory": SimulatedMemory, "_NOTE": 4096}),
-            (deposits, {"Memory": SimulatedMemory}),
-            (replicas, {"asyncio": SIMULATED_ASYNCIO, "time": self.clock, "check_listening": _nothing}),
+            (
+                deposits,
+                {
+                    "Memory": SimulatedMemory,
+                    "asyncio": SIMULATED_ASYNCIO,
+                    "time": self.clock,
+                    "check_listening": _nothing,
+                },
+            ),
+            (replicas, {"asyncio": SIMULATED_ASYNCIO}),
             (memory_checkpoints, {"time": self.clock}),
             (shadows, {"all_gather_objects": lambda comm, own: comm.places}),
             (

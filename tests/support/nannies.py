@@ -40,8 +40,8 @@ class Nannies:
             except ValueError as error:
                 return {"status": "error", "exception": error}
 
-        async def singa_dask_replica(copies):
-            return self.there[address].handlers["singa_dask_replica"](pickle.loads(pickle.dumps(copies.data)))
+        async def singa_dask_replica(message):
+            return self.there[address].handlers["singa_dask_replica"](pickle.loads(pickle.dumps(message.data)))
 
         return SimpleNamespace(run=run, singa_dask_replica=singa_dask_replica)
 

@@ -14,13 +14,14 @@ from singa_dask.cluster import deposits
 from singa_dask.cluster.deposits import Depositor
 from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.held import let_go, memory_of
-from singa_dask.cluster.replicas import NannyReplica
+from singa_dask.cluster.replicas import NannyStore
 from singa_dask.comm.shared_memory import Memory
 from singa_dask.memory.owner import CHECKPOINT, SERVERS, Owner, Saved, Version
 from singa_dask.memory.region import RegionsAddress
+from singa_dask.memory.store import Kept
 from singa_dask.server.kept import read_kept
 from singa_dask.server.messages import Put
-from singa_dask.server.replicator import Kept
+from singa_dask.server.replica import Replica
 
 RUN, OTHER = "job/folder#id", "job/folder#other.5"
 FIRST, SECOND, THIRD = (f"{RUN}.{start}" for start in range(3))
@@ -151,7 +152,7 @@ class Target:
         self.made.server.replicate(self.made.shadow)
         saved = replace(self.made.shadow.saved, version=Version(REPLICATED, generation))
         self.holder = nannies.holder(near, saved.owner, saved.version, orphan_s)
-        self.saved, self.replica = saved, NannyReplica(self.holder, far, saved, room)
+        self.saved, self.replica = saved, NannyStore(self.holder, far, saved, Replica.create, room)
 
     def open(self, number=1):
         return self.nannies.run(self.replica.open(number))
@@ -190,7 +191,7 @@ def test_a_nanny_that_was_started_meanwhile_has_none(nannies, far):
     target.open()
     memory_of(far).clear()
     assert target.write_all(whole=True) is Kept.GONE
-    nannies.there[far].handlers["singa_dask_replica"] = lambda copies: None  # what Dask answers
+    nannies.there[far].handlers["singa_dask_replica"] = lambda message: None  # what Dask answers
     assert target.write() is Kept.GONE
 
 
@@ -268,15 +269,15 @@ def test_a_deposit_is_found_and_read_block_by_block_until_it_is_gone(depositor, 
 def test_a_later_one_replaces_it_once_it_is_whole(depositor, nannies, monkeypatch, far):
     own = depositor()
     assert own.keep(far, 7)
-    wrote, written = deposits.write_at, []
+    wrote, written = NannyStore.write, []
 
-    def breaks(*args, **options):
-        written.append(args)
+    async def breaks(store, pieces, *, whole):
+        written.append(pieces)
         if len(written) == 3:
             raise OSError("the connection broke")
-        return wrote(*args, **options)
+        return await wrote(store, pieces, whole=whole)
 
-    monkeypatch.setattr(deposits, "write_at", breaks)
+    monkeypatch.setattr(NannyStore, "write", breaks)
     with pytest.raises(OSError, match="the connection broke"):
         own.keep(far, 9, 1)
     assert nannies.found(START).checkpoint[0].note == "step 7"
