@@ -10,7 +10,7 @@ so acknowledges nothing that its successor does not know.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -52,24 +52,19 @@ class ImageLayout:
         return _LINE + _NOTE + len(self.arrays) * _lines(self.size * np.dtype(self.dtype).itemsize)
 
 
-@dataclass
 class Image:
     """State after `version` updates, and a note. number: of the image in its region, growing; _NEVER while it is being
     written."""
 
-    head: Array  # number, version, whether a successor has fenced it
-    note_memory: Array
-    arrays: dict[str, Array]
-
-    @classmethod
-    def at(cls, memory: Memory, offset: int, layout: ImageLayout) -> Image:
-        """The image of this layout that begins at a byte of a memory."""
-        head = memory.array(np.int64, 3, offset)
-        note_memory = memory.array(np.uint8, _NOTE, offset + _LINE)
-        dtype, offset = np.dtype(layout.dtype), offset + _LINE + _NOTE
+    def __init__(self, memory: Memory, offset: int, layout: ImageLayout) -> None:
+        """offset: the byte of the memory with which it begins."""
+        self.head = memory.array(np.int64, 3, offset)  # number, version, whether a successor has fenced it
+        self.note_memory = memory.array(np.uint8, _NOTE, offset + _LINE)
+        dtype, first = np.dtype(layout.dtype), offset + _LINE + _NOTE
         each = _lines(layout.size * dtype.itemsize)
-        arrays = {name: memory.array(dtype, layout.size, offset + i * each) for i, name in enumerate(layout.arrays)}
-        return cls(head, note_memory, arrays)
+        self.arrays = {
+            name: memory.array(dtype, layout.size, first + i * each) for i, name in enumerate(layout.arrays)
+        }
 
     @property
     def number(self) -> int:
@@ -83,6 +78,27 @@ class Image:
     def note(self) -> bytes:
         size = int(self.note_memory[:8].view(np.int64)[0])
         return self.note_memory[8 : 8 + size].tobytes()
+
+    def piece(self, key: Key) -> Piece:
+        """A copy, whose original may be written to afterwards. key: of the region."""
+        arrays = {name: array.copy() for name, array in self.arrays.items()}
+        return Piece(key, self.number, self.version, arrays, self.note)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A copy of an image, on its way to a store. key: of its region; the rest: as in Image."""
+
+    key: Key
+    number: int
+    version: int
+    arrays: Mapping[str, Array]
+    note: bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
 
 
 @dataclass
@@ -99,10 +115,11 @@ class Region:
     def __init__(self, images: Sequence[Image], pace: Pace) -> None:
         self._images, self._pace = tuple(images), pace
 
-    def save(self, version: int, arrays: Mapping[str, Array], note: bytes = b"") -> None:
+    def save(self, version: int, arrays: Mapping[str, Array], note: bytes = b"", number: int | None = None) -> None:
         """Save the state after `version` updates, if an image is due.
 
         arrays: the first elements of each, if not all. note: what a successor must know besides, at most 65,528 bytes.
+        number: of the image, by default the next one.
         Raises Superseded if a successor reads the region.
         """
         if not self.due(version):
@@ -117,7 +134,7 @@ class Region:
         older.note_memory[:8].view(np.int64)[0] = len(note)
         older.note_memory[8 : 8 + len(note)] = np.frombuffer(note, np.uint8)
         older.head[1] = version
-        older.head[0] = newer.number + 1
+        older.head[0] = newer.number + 1 if number is None else number
         self._pace.seconds += time.perf_counter() - began
         if self.fenced:
             raise Superseded("a successor of this process continues from what it has saved")
@@ -164,15 +181,15 @@ class RegionsAddress:
     layouts: tuple[ImageLayout, ...]
 
 
-class Regions(Mapping[Key, Region]):
-    """The regions of a process in one Memory, by the key of their images."""
+class Regions(dict[Key, Region]):
+    """The regions of a process in one Memory, by the key of their images. They are a Receiver."""
 
     def __init__(self, memory: Memory, address: RegionsAddress) -> None:
-        self.memory, self.address, self.pace = memory, address, Pace()
-        self._regions, offset = dict[Key, Region](), 0
+        super().__init__()
+        self.memories, self.address, self.pace, offset = (memory,), address, Pace(), 0
         for layout in address.layouts:
             places = offset, offset + layout.nbytes
-            self._regions[layout.key] = Region([Image.at(memory, place, layout) for place in places], self.pace)
+            self[layout.key] = Region([Image(memory, place, layout) for place in places], self.pace)
             offset += 2 * layout.nbytes
 
     @classmethod
@@ -199,14 +216,15 @@ class Regions(Mapping[Key, Region]):
         memory = Memory.open(address.memory)
         return None if memory is None else cls(memory, address)
 
-    def __getitem__(self, key: Key) -> Region:
-        return self._regions[key]
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._regions)
-
-    def __len__(self) -> int:
-        return len(self._regions)
+    def write(self, pieces: Sequence[Piece]) -> bool:
+        """Take images of another process, unless a later one is here: messages may be late. False if a successor has
+        read what is here."""
+        if any(region.fenced for region in self.values()):
+            return False
+        for piece in pieces:
+            if piece.number > self[piece.key].number:
+                self[piece.key].save(piece.version, piece.arrays, piece.note, piece.number)
+        return True
 
     @property
     def version(self) -> int | None:

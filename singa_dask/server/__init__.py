@@ -1,7 +1,7 @@
 """Servers: slices of the parameters, the protocol between workers and servers, and the Dask actors."""
 
 from singa_dask.server.actor import ServerActor
-from singa_dask.server.kept import Keeper, ServerShadow
+from singa_dask.server.kept import Keeper
 from singa_dask.server.link import ActorLink, Address, Link, LocalLink
 from singa_dask.server.server import Server, ServerPlan
 from singa_dask.server.slices import Partition, Slice, partition
@@ -17,7 +17,6 @@ __all__ = [
     "Server",
     "ServerActor",
     "ServerPlan",
-    "ServerShadow",
     "ServerTraffic",
     "Slice",
     "Stub",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singa_dask.memory.owner import Owner, Saved, Version
+from singa_dask.memory.owner import Saved
 from singa_dask.memory.region import VALUES, ImageLayout, Key, Region, Regions
 from singa_dask.server.clocks import Note
 from singa_dask.server.ledger import Ledger
@@ -87,41 +87,17 @@ class KeptSlice:
     before: KeptSlice | None = None
 
 
-class ServerShadow:
-    """The regions of all slices of a server. saved: as a successor finds them."""
-
-    def __init__(self, regions: Regions, saved: Saved) -> None:
-        self.regions, self.saved = regions, saved
-
-    @classmethod
-    def create(
-        cls,
-        protocol: ServerProtocol,
-        owner: Owner,
-        version: Version,
-        sides: Sequence[str],
-        opened: Mapping[str, tuple[int, int]],
-        room: Callable[[int], bool],
-        model: int = 0,
-    ) -> ServerShadow | None:
-        """Have the slices saved from now on; None if there is no memory for so many bytes, as `room` tells, or none
-        that can be shared.
-
-        sides: on which there are neighbours. opened: accounts that a slice opens with its first values, as in
-        ServerPlan; a successor must know them. model: as in Saved.
-        """
-        layouts = []
-        for index, state in protocol.slices.items():
-            parts = {SLICE: tuple(sorted(state.updater.state)), **dict.fromkeys(sides, (_DELTA,))}
-            layouts += [
-                layout_of((index, part), 0, state.size, states, protocol.dtype) for part, states in parts.items()
-            ]
-        regions = Regions.create(layouts, room)
-        if regions is None:
-            return None
-        for index, keeper in Keeper.all_of(regions).items():
-            protocol.slices[index].keeper = keeper
-        return cls(regions, Saved(owner, version, (regions.address,), model, dict(opened)))
+def save_slices(protocol: ServerProtocol, sides: Sequence[str], room: Callable[[int], bool]) -> Regions | None:
+    """Have the slices saved to regions from now on; None if there is no memory for so many bytes, as `room` tells, or
+    none that can be shared. sides: on which there are neighbours."""
+    layouts = []
+    for index, state in protocol.slices.items():
+        parts = {SLICE: tuple(sorted(state.updater.state)), **dict.fromkeys(sides, (_DELTA,))}
+        layouts += [layout_of((index, part), 0, state.size, names, protocol.dtype) for part, names in parts.items()]
+    regions = Regions.create(layouts, room)
+    for index, keeper in ({} if regions is None else Keeper.all_of(regions)).items():
+        protocol.slices[index].keeper = keeper
+    return regions
 
 
 def read_kept(kept: Saved) -> dict[int, KeptSlice] | None:

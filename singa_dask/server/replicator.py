@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from singa_dask.memory.region import Piece, Regions
 from singa_dask.memory.store import Kept, Store
-from singa_dask.server.kept import SLICE, ServerShadow, slices_of
-from singa_dask.server.replica import Piece, nbytes_of
+from singa_dask.server.kept import SLICE, slices_of
+from singa_dask.server.replication import nbytes_of
 from singa_dask.server.server import LEAST_RATE, Server
 
 logger = logging.getLogger(__name__)
@@ -34,13 +35,13 @@ class Replicator:
     def __init__(
         self,
         server: Server,
-        shadow: ServerShadow,
+        regions: Regions,
         *,
         there: Callable[[], bool],
         aside: Callable[..., Any],
         tell_lost: Callable[[int, bool], None],
     ) -> None:
-        self._server, self._shadow, self._there = server, shadow, there
+        self._server, self._regions, self._there = server, regions, there
         self._aside, self._tell_lost = aside, tell_lost
         self._number = 0
         self._due = asyncio.Event()
@@ -59,7 +60,7 @@ class Replicator:
         """Keep a replica there from now on. Returns once it is whole, or lost."""
         self.end()
         self._server.replica_lost()
-        number = self._number = self._server.replicate(self._shadow)
+        number = self._number = self._server.replicate(self._regions)
         filled = asyncio.Event()
         self._task = asyncio.create_task(self._keep(number, store, filled))
         await filled.wait()
@@ -96,7 +97,7 @@ class Replicator:
                 return Kept.GONE
         except (OSError, TimeoutError):
             return Kept.GONE
-        slices, wait = len(slices_of(self._shadow.regions)), False
+        slices, wait = len(slices_of(self._regions)), False
         while True:
             pieces = await self._lacking(wait=wait)
             if pieces is None:  # it must not seem to be whole

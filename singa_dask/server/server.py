@@ -15,15 +15,15 @@ import numpy as np
 
 from singa_dask.job.code_bundle import CodeBundle, unpacked
 from singa_dask.job.job_pb2 import UpdaterProto
-from singa_dask.memory.region import Superseded
+from singa_dask.memory.region import Piece, Regions, Superseded
 from singa_dask.net.flat import ALIGNMENT, Entry
 from singa_dask.ops import Ops, get_ops
 from singa_dask.ops.arrays import Array
-from singa_dask.server.kept import Keeper, ServerShadow
+from singa_dask.server.kept import Keeper
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Done, Fresh, Moved, Reply, Request, State, Sync, Update
 from singa_dask.server.protocol import ServerProtocol, SliceProtocol
-from singa_dask.server.replica import Piece, Replication
+from singa_dask.server.replication import Replication
 from singa_dask.server.slices import Slice
 from singa_dask.updaters import Updater, make_updater
 
@@ -167,10 +167,10 @@ class Server:
 
     # A replica
 
-    def replicate(self, shadow: ServerShadow) -> int:
-        """Begin with a new replica of what is saved in this shadow; returns its number. Nobody waits for it yet."""
+    def replicate(self, regions: Regions) -> int:
+        """Begin with a new replica of what is saved in these regions; returns its number. Nobody waits for it yet."""
         with self._lock:
-            self._replication = self._replication or Replication(shadow)
+            self._replication = self._replication or Replication(regions)
             return self._replication.begin()
 
     def lacking(self, *, wait: bool) -> list[Piece] | None:

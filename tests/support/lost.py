@@ -9,11 +9,11 @@ from support.servers import detached, ones, server_plan
 
 from singa_dask.memory.owner import SERVERS, Owner, Saved, Version
 from singa_dask.ops import Ops
-from singa_dask.server import Server, ServerShadow, partition
-from singa_dask.server.kept import read_kept
+from singa_dask.server import Server, partition
+from singa_dask.server.kept import read_kept, save_slices
 from singa_dask.server.messages import Delta, Origin, Update
 from singa_dask.server.protocol import LEFT, RIGHT
-from singa_dask.server.replica import Replica
+from singa_dask.server.replication import make_replica
 
 SIZE = 16
 
@@ -33,15 +33,17 @@ class Lost:
         self.protocol = plan.protocol(Ops())
         kept = {} if left is None else read_kept(left)
         assert kept is not None
-        place = Owner(SERVERS), Version("run", self.generation)
-        self.shadow = ServerShadow.create(self.protocol, *place, self.sides, accounts, lambda nbytes: True)
+        self.regions = save_slices(self.protocol, self.sides, lambda nbytes: True)
+        where = (self.regions.address,)
+        self.saved = Saved(Owner(SERVERS), Version("run", self.generation), where, note=accounts)
         self.protocol.restore(kept)
         self.server = Server(self.protocol)
 
     def lose(self, **options) -> None:
         """It is lost, and comes back."""
-        before = self.shadow
-        self.make(before.saved.note, before.saved, **options)
+        regions = self.regions  # which its nanny holds
+        self.make(self.saved.note, self.saved, **options)
+        del regions
 
     def ask(self, request):
         future = self.server.call(request)
@@ -53,8 +55,8 @@ class Replicated(Lost):
 
     def replicate(self) -> None:
         """A new replica that is whole."""
-        self.server.replicate(self.shadow)
-        self.replica = Replica.create(self.shadow.saved, lambda nbytes: True)
+        self.server.replicate(self.regions)
+        self.replica = make_replica(self.saved, lambda nbytes: True)
         self.send()
 
     def send(self) -> None:
@@ -64,7 +66,7 @@ class Replicated(Lost):
 
     def successor(self) -> Replicated:
         """One that goes on from the replica, after the loss of the server and of its memory."""
-        memories, before, after = [of.address for of in self.replica.memories], self.shadow.saved, copy(self)
+        memories, before, after = [of.address for of in self.replica.memories], self.saved, copy(self)
         after.make(before.note, before.moved(memories, "another nanny"))
         return after
 

@@ -1,4 +1,4 @@
-"""What nannies hold of runs and of their starts, and which of it counts: memory of processes, replicas, deposits."""
+"""What nannies hold of runs and of their starts, and for how long: memory of processes, replicas, deposits."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ from singa_dask.memory.region import RegionsAddress
 from singa_dask.memory.store import Kept
 from singa_dask.server.kept import read_kept
 from singa_dask.server.messages import Put
-from singa_dask.server.replica import Replica
+from singa_dask.server.replication import make_replica
 
 RUN, OTHER = "job/folder#id", "job/folder#other.5"
 FIRST, SECOND, THIRD = (f"{RUN}.{start}" for start in range(3))
@@ -42,12 +42,7 @@ class Machines:
             assert holder.hold(saved, only=settled, also=also)
 
     def found(self, run=THIRD, *, earlier=True):
-        left = self.nannies.found(run, *self.places, earlier=earlier)
-        return (
-            left.run,
-            {name: [kept.version.generation for kept in group] for name, group in left.groups.items()},
-            left.torn,
-        )
+        return self.nannies.found(run, *self.places, earlier=earlier).run
 
     def held(self, place=0):
         return sorted((of.run, of.generation) for _, of in memory_of(self.places[place]))
@@ -62,35 +57,14 @@ def test_the_newest_start_counts_if_earlier_ones_do_at_all(machines):
     machines.hold(SECOND, 11)
     machines.hold(FIRST, 1)
     machines.hold(OTHER, 21)  # of another run in the same folder
-    assert machines.found() == (SECOND, {"server group 0": [11, 11]}, ())
-    assert machines.found(earlier=False) == ("", {}, ())
-
-
-def test_a_start_that_was_lost_before_all_its_servers_were_there_has_left_nothing(machines):
-    """Neither has it acknowledged anything."""
-    for group in (0, 1):
-        machines.hold(FIRST, 1, group)
-    machines.hold(SECOND, 11, 0, settled=False)
-    machines.hold(SECOND, 11, 1, (0,), settled=False)
-    assert machines.found() == (FIRST, {"server group 0": [1, 1], "server group 1": [1, 1]}, ())
-    machines.hold(SECOND, 11, 1, (1,), settled=False)
-    assert machines.found()[0] == SECOND, "all are there, with the same parameters"
-
-
-def test_what_is_torn_is_not_replaced_by_older_memory(machines):
-    """Accounts of neighbours would not fit."""
-    for group in (0, 1):
-        machines.hold(FIRST, 1, group)
-    machines.hold(SECOND, 11, 0)
-    machines.hold(SECOND, 12, 1, (1,))
-    assert machines.found() == (SECOND, {"server group 0": [11, 11]}, ("server group 1",))
+    assert machines.found() == SECOND and machines.found(earlier=False) == ""
 
 
 def test_memory_that_is_held_again_stays_settled(machines):
     machines.hold(FIRST, 1)
     machines.hold(FIRST, 1, settled=False)
     machines.hold(SECOND, 11, ranks=(0,), settled=False)
-    assert machines.found()[0] == FIRST
+    assert machines.found() == FIRST
 
 
 def test_one_start_is_let_go_or_all_others_of_the_run(machines):
@@ -149,10 +123,10 @@ class Target:
         self.made, self.nannies = Replicated(generation=generation), nannies
         for message in (Put(0, ones(0)), update(0, 0)):
             self.made.server.call(message).result(1)
-        self.made.server.replicate(self.made.shadow)
-        saved = replace(self.made.shadow.saved, version=Version(REPLICATED, generation))
+        self.made.server.replicate(self.made.regions)
+        saved = replace(self.made.saved, version=Version(REPLICATED, generation))
         self.holder = nannies.holder(near, saved.owner, saved.version, orphan_s)
-        self.saved, self.replica = saved, NannyStore(self.holder, far, saved, Replica.create, room)
+        self.saved, self.replica = saved, NannyStore(self.holder, far, saved, make_replica, room)
 
     def open(self, number=1):
         return self.nannies.run(self.replica.open(number))
@@ -193,19 +167,6 @@ def test_a_nanny_that_was_started_meanwhile_has_none(nannies, far):
     assert target.write_all(whole=True) is Kept.GONE
     nannies.there[far].handlers["singa_dask_replica"] = lambda message: None  # what Dask answers
     assert target.write() is Kept.GONE
-
-
-def test_the_last_replica_counts_and_memory_of_the_server_before_it(nannies):
-    places = [nannies.start() for _ in range(3)]
-    for number, place in ((2, places[1]), (1, places[2])):
-        target = Target(nannies, place, near=places[0])
-        target.open(number)
-        target.write()
-    (kept,) = nannies.found(REPLICATED).groups[GROUP]
-    assert (kept.version.number, kept.holder) == (2, places[1])
-    assert target.holder.hold(target.saved)
-    (kept,) = nannies.found(REPLICATED).groups[GROUP]
-    assert (kept.version.number, kept.holder) == (0, places[0])
 
 
 def test_former_replicas_go_once_the_server_goes_on_with_the_last(nannies, far):
@@ -288,17 +249,3 @@ def test_a_later_one_replaces_it_once_it_is_whole(depositor, nannies, monkeypatc
 @pytest.mark.parametrize("room", [no_room, broken_room])
 def test_a_nanny_without_memory_keeps_no_deposit(depositor, far, room):
     assert not depositor(room=room).keep(far, 1) and memory_of(far) == {}
-
-
-def test_the_last_generation_counts_and_then_the_last_number(depositor, nannies):
-    places = [nannies.start() for _ in range(3)]
-    for place, generation, number in zip(places, (1, 2, 2), (30, 10, 20), strict=True):
-        assert depositor(generation).keep(place, number)
-    assert [deposit.note for deposit in nannies.found(START).checkpoint] == ["step 20"]
-    assert [deposit.note for deposit in nannies.found(START, places[0]).checkpoint] == ["step 30"]
-
-
-def test_what_an_earlier_start_has_left_counts_for_a_run_that_resumes(depositor, nannies, far):
-    assert depositor().keep(far, 7)
-    for run, earlier, found in (("1.b", False, 0), ("1.b", True, 1), ("2.a", True, 0)):
-        assert len(nannies.found(f"job/folder#{run}", earlier=earlier).checkpoint) == found

@@ -63,7 +63,7 @@ def test_others_see_it_where_its_memory_is_held():
     regions = regions_of()
     save(regions, FIRST, 1)
     save(regions, SECOND, 1, b"x" * 65528)
-    held = Memory.open(regions.memory.address, mapped=False)
+    held = Memory.open(regions.memories[0].address, mapped=False)
     moved = RegionsAddress(held.address, regions.address.layouts)
     del regions
     again = Regions.open(moved)

@@ -9,9 +9,7 @@ from support.lost import SIZE, Lost, exchange, same, update
 from support.servers import contained, ones
 from support.servers import protocol as protocol_of
 
-from singa_dask.memory.owner import SERVERS, Owner, Version
-from singa_dask.server import ServerShadow
-from singa_dask.server.kept import kept_ledger, read_kept
+from singa_dask.server.kept import kept_ledger, read_kept, save_slices
 from singa_dask.server.messages import (
     Done,
     Get,
@@ -88,14 +86,14 @@ def test_a_server_that_lives_acknowledges_nothing_that_its_successor_does_not_kn
 
 def test_what_is_gone_is_not_read():
     server = Lost()
-    described = server.shadow.saved
+    described = server.saved
     del server
     assert read_kept(described) is None
 
 
 def test_there_is_no_shadow_without_room():
     protocol, asked = protocol_of(SIZE), []
-    assert ServerShadow.create(protocol, Owner(SERVERS), Version("run", 1), (), {}, asked.append) is None
+    assert save_slices(protocol, (), asked.append) is None
     assert asked[0] > 2 * 4 * SIZE
     (answer,) = protocol.handle(0, Put(0, ones(0)))
     assert answer.reply == Done()
@@ -218,14 +216,14 @@ def test_who_reads_the_ledger_of_a_lost_server_supersedes_it():
     """Its driver may be cut off and not dead: nothing is acknowledged that the next driver does not know."""
     made = Lost(slices=2)
     made.ask(Put(0, ones(0)))
-    assert kept_ledger(made.shadow.saved) is None, "a slice has no values"
+    assert kept_ledger(made.saved) is None, "a slice has no values"
     made = Lost(slices=2)
     for index in range(2):
         made.ask(Put(index, ones(0)))
     for index, step in ((0, 0), (1, 0), (0, 1)):
         made.ask(update(0, step, index=index))
-    ledger = kept_ledger(made.shadow.saved)
+    ledger = kept_ledger(made.saved)
     (contained,) = ledger.deals[ledger.deal].values()
     assert (contained.by_all, contained.by_any) == ([0, 1], [0, 2])
     assert made.ask(update(0, 1, index=1)) == Moved()
-    assert kept_ledger(made.shadow.saved).covers(ledger), "it can be read again"
+    assert kept_ledger(made.saved).covers(ledger), "it can be read again"

@@ -12,7 +12,7 @@ from support.servers import ones, until
 
 from singa_dask.server import replicator
 from singa_dask.server.messages import Moved, Put
-from singa_dask.server.replica import Replica
+from singa_dask.server.replication import make_replica
 from singa_dask.server.replicator import Kept, Replicator
 
 
@@ -30,7 +30,7 @@ class Place:
         self.whole, self.number, self.messages = False, 0, []
 
     async def open(self, number: int) -> bool:
-        self.number, self.replica = number, Replica.create(self.server.shadow.saved, lambda nbytes: True)
+        self.number, self.replica = number, make_replica(self.server.saved, lambda nbytes: True)
         await self.held.wait()
         return self.room
 
@@ -68,7 +68,7 @@ def played(test: Callable, begun: bool = True) -> Callable:
 
             sender = Replicator(
                 server.server,
-                server.shadow,
+                server.regions,
                 there=lambda: True,
                 aside=aside,
                 tell_lost=lambda *told: lost.append(told),
@@ -148,7 +148,7 @@ async def test_a_replica_is_filled_while_updates_go_on(server, sender, place, lo
     other.held.set()
     await filling
     assert other.whole and other.number == 2
-    assert (other.replica.regions[0, ""].newest.arrays[""] == -2).all()
+    assert (other.replica[0, ""].newest.arrays[""] == -2).all()
 
 
 @played
@@ -177,7 +177,7 @@ async def test_a_server_that_is_closed_leaves_no_replica_that_seems_to_be_whole(
 
 @played
 async def test_a_fault_of_a_message_is_a_loss(server, sender, place, lost):
-    place.replica.regions = {}
+    place.replica.clear()
     reply = server.server.call(update(0, 0))
     await until(lambda: lost)
     assert lost[0] == (1, True) and not reply.done()

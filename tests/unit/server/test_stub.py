@@ -11,10 +11,10 @@ import pytest
 from support.servers import contained, ones, server_plan
 
 from singa_dask.errors import ClusterError, CommTimeout
-from singa_dask.memory.owner import SERVERS, Owner, Version
 from singa_dask.ops import Ops
-from singa_dask.server import LocalLink, Partition, Server, ServerShadow, ServerTraffic, Stub, partition
+from singa_dask.server import LocalLink, Partition, Server, ServerTraffic, Stub, partition
 from singa_dask.server import stub as stub_module
+from singa_dask.server.kept import save_slices
 from singa_dask.server.messages import (
     Coded,
     Done,
@@ -405,10 +405,7 @@ def test_a_group_begins_with_the_step_that_all_slices_have(kept):
     """Slices that are ahead go back, if there is a copy; else the repeated step adds nothing to them."""
     cut = partition(64, 1, 2, beside=False)
     made = servers(cut, 2)
-    shadows = [
-        ServerShadow.create(server.protocol, Owner(SERVERS), Version("run", 1), (), {}, lambda nbytes: True)
-        for server in (made.values() if kept else ())
-    ]
+    shadows = [save_slices(server.protocol, (), lambda nbytes: True) for server in (made.values() if kept else ())]
     assert None not in shadows
     links = {i: LocalLink(server) for i, server in made.items()}
     lost, values = Stub(cut.slices, links), np.zeros(64, np.float32)

@@ -9,72 +9,16 @@ A server may stop waiting for its replica only once its driver knows: a successo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-import numpy as np
-
-from singa_dask.comm.shared_memory import Memory
 from singa_dask.memory.owner import Saved
-from singa_dask.memory.region import Image, Key, Regions
-from singa_dask.server.kept import SIDES, SLICE, ServerShadow, slices_of
+from singa_dask.memory.region import Key, Piece, Regions
+from singa_dask.server.kept import SIDES, SLICE, slices_of
 
 T = TypeVar("T")
-Array = np.ndarray
 # Bytes of a message: they are copied while the server waits.
 MESSAGE_NBYTES = 16 << 20
-
-
-@dataclass(frozen=True)
-class Piece:
-    """An image of a slice or of an account, on its way to the replica. key: of its region; the rest: as in Image."""
-
-    key: Key
-    number: int
-    version: int
-    arrays: Mapping[str, Array]
-    note: bytes
-
-    @classmethod
-    def of(cls, key: Key, image: Image) -> Piece:
-        """A copy of an image, whose memory may be written to afterwards."""
-        arrays = {name: array.copy() for name, array in image.arrays.items()}
-        return cls(key, image.number, image.version, arrays, image.note)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its arrays."""
-        return sum(array.nbytes for array in self.arrays.values())
-
-
-class Replica:
-    """The regions that a server's images are written to, in the process that keeps them."""
-
-    def __init__(self, regions: Regions) -> None:
-        self.regions, self._written = regions, dict[Key, int]()
-
-    @property
-    def memories(self) -> tuple[Memory, ...]:
-        """All memory that it takes."""
-        return (self.regions.memory,)
-
-    @classmethod
-    def create(cls, saved: Saved, room: Callable[[int], bool]) -> Replica | None:
-        """One without images, with regions as a server's; None if there is no memory for it. room: as in
-        Regions.create."""
-        regions = Regions.create(saved.regions[0].layouts, room)
-        return None if regions is None else cls(regions)
-
-    def write(self, pieces: Sequence[Piece]) -> bool:
-        """Take images, unless a later one is here: messages may be late. False if a successor goes on from here."""
-        if any(region.fenced for region in self.regions.values()):
-            return False
-        for piece in pieces:
-            if piece.number > self._written.get(piece.key, -1):
-                self._written[piece.key] = piece.number
-                self.regions[piece.key].save(piece.version, piece.arrays, piece.note)
-        return True
 
 
 class Replication(Generic[T]):
@@ -83,8 +27,8 @@ class Replication(Generic[T]):
     number: of the replica, 0 before the first. waits: whether replies wait. Not thread-safe.
     """
 
-    def __init__(self, shadow: ServerShadow) -> None:
-        self._regions, self.number, self.waits = shadow.regions, 0, False
+    def __init__(self, regions: Regions) -> None:
+        self._regions, self.number, self.waits = regions, 0, False
         self._has: dict[Key, int] = {}
         self._waiting: list[tuple[int, int, Sequence[T]]] = []  # slice, number of its image, replies
         self._last = -1  # slice that was sent
@@ -139,9 +83,14 @@ class Replication(Generic[T]):
             if self._regions[key].number > self._has.get(key, -1):
                 images = self._regions[key].images
                 for image in images if key not in self._has else images[-1:]:
-                    yield Piece.of(key, image)
+                    yield image.piece(key)
 
 
 def nbytes_of(pieces: Sequence[Piece]) -> int:
     """Bytes of all arrays."""
     return sum(piece.nbytes for piece in pieces)
+
+
+def make_replica(saved: Saved, room: Callable[[int], bool]) -> Regions | None:
+    """Regions as those of a server, without images, for its replica; None if there is no memory for them."""
+    return Regions.create(saved.regions[0].layouts, room)

@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.lost import SIZE, Replicated, update
 from support.servers import ones
 
-from singa_dask.server import replica
+from singa_dask.server import replication
 from singa_dask.server.messages import Done, Fresh, GoBack, Inspect, Moved, Origin, Put
-from singa_dask.server.replica import Replica
+from singa_dask.server.replication import make_replica
 
 
 def filled(**options) -> Replicated:
@@ -46,7 +46,7 @@ def test_one_message_brings_the_newest_copy_of_several_updates():
 
 
 def test_large_messages_are_divided_and_slices_take_turns(monkeypatch):
-    monkeypatch.setattr(replica, "MESSAGE_NBYTES", 2 * 2 * 4 * SIZE)  # values and momentum of two slices
+    monkeypatch.setattr(replication, "MESSAGE_NBYTES", 2 * 2 * 4 * SIZE)  # values and momentum of two slices
     server = filled(slices=3)
     sent = []
     for step in range(3):
@@ -61,14 +61,14 @@ def test_large_messages_are_divided_and_slices_take_turns(monkeypatch):
 def test_nobody_waits_until_the_replica_is_whole_and_after_it_is_lost():
     server = Replicated()
     server.server.call(Put(0, ones(0))).result(1)
-    server.server.replicate(server.shadow)
+    server.server.replicate(server.regions)
     assert server.server.lacking(wait=False) and server.server.call(update(0, 0)).done()
     server.server.lacking(wait=True)
     waits = server.server.call(update(0, 1))
     assert not waits.done() and server.server.replica_awaited
     server.server.replica_lost()
     assert waits.result(0).version == 2 and server.server.call(update(0, 2)).done()
-    assert server.server.replicate(server.shadow) == 2 and len(server.server.lacking(wait=True)) == 2, "all anew"
+    assert server.server.replicate(server.regions) == 2 and len(server.server.lacking(wait=True)) == 2, "all anew"
 
 
 def test_a_request_that_waits_for_the_replica_is_repeated_and_not_lost():
@@ -105,7 +105,7 @@ def test_a_successor_can_go_back_a_step():
 
 def test_there_is_no_replica_without_room():
     server = Replicated()
-    assert Replica.create(server.shadow.saved, lambda nbytes: False) is None
+    assert make_replica(server.saved, lambda nbytes: False) is None
 
 
 def test_a_message_to_a_neighbour_waits_for_the_replica():
