@@ -40,7 +40,7 @@ NOT_DRAWN = {
     *("ops", "layers", "job", "cli", "monitor", "planning"),
     *("profiling", "export", "estimators", "updaters", "algorithms"),
 }
-SIMULATED = {"supervision", "cluster", "server", "training"}
+SIMULATED = {"supervision", "cluster", "server", "training", "memory"}
 NOT_COPIED = (".git", ".venv*", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "runs", "out")
 FILE = click.Path(path_type=Path)
 # Constants to which a test must not be sensitive.
