@@ -134,6 +134,7 @@ def _reading(entry: _Fields) -> Reading:
         entry.take("datasets", *OF_COLUMNS),
         entry.take("dimensions", *OF_COLUMNS),
         entry.take("coordinates", _by_name, "must hold a text for each dimension"),
+        entry.take("units", *OF_COLUMNS),
     )
 
 

@@ -18,7 +18,7 @@ from singa_dask.data.encoders import Encoders
 from singa_dask.errors import DataError
 
 # Of the manifest and of descriptions in checkpoints. Others are refused.
-VERSION = 4
+VERSION = 5
 TYPES = ("number", "integer", "text", "true or false", "date", "zoned date")
 RISING, FALLING = "rising", "falling"
 MAX_NAMED = 1000
@@ -31,7 +31,8 @@ class Reading:
     format: of `singa-dask shard`, "" for arrays and tables in memory. Of CSV: separator; header: whether the first
     line names the columns; dates: formats of dates that are not ISO 8601, by column; types: one of TYPES, by column.
     Of arrays: datasets: the path of each, by column; dimensions: the names of those of a sample, with / between them,
-    by column; coordinates: how those of these dimensions run, by dimension: see `course_of`.
+    by column; coordinates: how those of these dimensions run, by dimension: see `course_of`; units: those that are
+    known, by column.
     """
 
     format: str = ""
@@ -42,6 +43,7 @@ class Reading:
     datasets: Mapping[str, str] = field(default_factory=dict)
     dimensions: Mapping[str, str] = field(default_factory=dict)
     coordinates: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,15 @@ def check_courses(
                 f"{what}: the coordinates along {name!r} are {course}, but were {trained[name]} in {where}. "
                 f"{hint}, for example with xarray."
             )
+
+
+def check_units(known: str, own: str, what: str, where: str) -> None:
+    """Raise DataError if both have units, and these differ."""
+    if known and own and known != own:
+        raise DataError(
+            f"{what}: has the units {own!r}, but {known!r} in {where}. Convert the values, or remove the attribute "
+            "`units` if they mean the same."
+        )
 
 
 def _column_fields(column: Column) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from singa_dask.data.columns import IDENTITY, Channels, Column, Role
 from singa_dask.data.manifest import FILES_FILE, WAY_OUT
 from singa_dask.data.origins import file_names, read_files
 from singa_dask.data.plan import StreamConf, own_windows
-from singa_dask.data.schema import check_courses
+from singa_dask.data.schema import check_courses, check_units
 from singa_dask.data.sequence import check_order
 from singa_dask.data.shared_files import in_place_files
 from singa_dask.data.store import columns_of, record_column, sample_shapes
@@ -186,6 +186,8 @@ def _check_alike(folder: Path, manifest: Manifest, known: Described, column: Col
     if own and trained and own != trained:
         raise DataError(f"{folder}: has samples along {own}, but the net was trained along {trained}. {hint}")
     check_courses(known.schema.reading.coordinates, manifest.schema.reading.coordinates, f"{folder}")
+    before, now = (of.reading.units.get(column.name, "") for of in (known.schema, manifest.schema))
+    check_units(before, now, f"{folder}: {column.name}", "the training data")
     if not column.filled_like(known.column):
         raise DataError(f"{folder}: fills missing values of {column.name!r} otherwise than the training data. {hint}")
     names = [*labels.classes] if labels is not None and isinstance(labels.classes, tuple) else []

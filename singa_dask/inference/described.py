@@ -16,7 +16,7 @@ from singa_dask.data.encoders import DATES, is_plain_number
 from singa_dask.data.labelled import courses_of
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.manifest_reader import read_description
-from singa_dask.data.schema import Schema, check_courses
+from singa_dask.data.schema import Schema, check_courses, check_units
 from singa_dask.data.store import columns_of
 from singa_dask.errors import DataError, nearest
 from singa_dask.job.job_pb2 import StoreProto
@@ -63,6 +63,7 @@ class Described:
         known = self.schema.reading
         dims = known.dimensions.get(self.column.name, "").split("/")
         check_courses(known.coordinates, courses_of(array), what)
+        check_units(known.units.get(self.column.name, ""), array.attrs.get("units", ""), what, "the training data")
         return array.transpose(array.dims[0], *dims) if sorted(dims) == sorted(map(str, array.dims[1:])) else array
 
     def filled(self, x: np.ndarray, store: StoreProto) -> np.ndarray:

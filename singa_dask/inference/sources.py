@@ -13,7 +13,7 @@ import numpy as np
 from singa_dask.data.columns import Column, Role, X, Y
 from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.data.resolve import resolve
-from singa_dask.data.schema import Reading, check_courses
+from singa_dask.data.schema import Reading, check_courses, check_units
 from singa_dask.data.sharding import FORMATS
 from singa_dask.data.sources import netcdf
 from singa_dask.data.sources.arrays import NoDataset
@@ -52,14 +52,15 @@ def blocks_of(
         )
         raise ConfigError(Problem("--x", f"the net has {len(layers)} input layers", ", ".join(source.x), hint))
     dimensions = {name: source.reading.dimensions.get(column, "") for name, column in source.stored.items()}
-    named = replace(source.reading, dimensions=dimensions)
+    units = {name: source.reading.units.get(column, "") for name, column in source.stored.items()}
+    named = replace(source.reading, dimensions=dimensions, units=units)
     return [FileBlock(block, source.x, source.y, source.table, source.classes, named) for block in source.blocks]
 
 
 @dataclass(frozen=True)
 class FileBlock:
     """Samples of a source. x, y: its columns. table: whether x are the columns of a table. classes: as in `Source`.
-    reading: how they were read; its dimensions by the columns of the source."""
+    reading: how they were read; its dimensions and units by the columns of the source."""
 
     block: RawBlock
     x: tuple[str, ...]
@@ -105,6 +106,8 @@ class FileBlock:
         trained = known.dimensions.get(column.name, "").split("/")
         own = self.reading.dimensions.get(name, "").split("/")
         check_courses(known.coordinates, self.reading.coordinates, name)
+        where = f"{self.files[0]}: {name}"
+        check_units(known.units.get(column.name, ""), self.reading.units[name], where, "the training data")
         if own != trained and own[0] and trained[0]:
             if sorted(own) != sorted(trained):
                 told = f"has samples along {', '.join(own)}, but the net was trained along {', '.join(trained)}"

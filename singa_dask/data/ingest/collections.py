@@ -154,17 +154,14 @@ def source_of(
 
 
 def _reading(arguments: Sequence[tuple[list[_Given], str]], *, lone: bool) -> Reading:
-    """The dimensions of the samples of DataArrays. arguments: with the column in shards of a single array. lone:
-    whether arrays of two dimensions are a single record."""
-    named = {
-        one.raw[0] if len(given) > 1 else alone: one
-        for given, alone in arguments
-        for one in given
-        if one.dims and not (lone and len(one.dims) == 1)
-    }
+    """The dimensions of the samples and the units of DataArrays. arguments: with the column in shards of a single
+    array. lone: whether arrays of two dimensions are a single record."""
+    every = {one.raw[0] if len(given) > 1 else alone: one for given, alone in arguments for one in given}
+    named = {column: one for column, one in every.items() if one.dims and not (lone and len(one.dims) == 1)}
     return Reading(
         dimensions={column: "/".join(one.dims) for column, one in named.items()},
         coordinates={name: course for one in named.values() for name, course in one.courses.items()},
+        units={column: one.units for column, one in every.items() if one.units},
     )
 
 
@@ -200,7 +197,7 @@ def images_of(images: Any, labels: Any, classes: Sequence[str], notes: Sequence[
 @dataclass
 class _Given:
     """A collection that was given. what: the argument; raw: its raw columns; columns: of a DataFrame; dims: the names
-    of the dimensions of a sample, and courses: how their coordinates run, of a DataArray."""
+    of the dimensions of a sample, and courses: how their coordinates run, of a DataArray, with its units."""
 
     what: str
     value: Any
@@ -208,6 +205,7 @@ class _Given:
     columns: list[Any] | None = None
     dims: tuple[str, ...] = ()
     courses: Mapping[str, str] = field(default_factory=dict)
+    units: str = ""
     lazy: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -274,13 +272,14 @@ def _free(name: str, what: str, taken: set[str]) -> str:
 def _one(value: Any, what: str, name: str, like: Any) -> _Given:
     value = in_order(value, like, name) if is_labelled(value) and like is not None else value
     dims, courses = (tuple(map(str, value.dims[1:])), courses_of(value)) if is_labelled(value) else ((), {})
+    units = str(value.attrs.get("units", "")) if is_labelled(value) else ""
     value = value.data if is_labelled(value) else value
     value = value.tocsr() if is_sparse(value) else native(value)
     if not (hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__getitem__")):
         value = np.asarray(value)
     if isinstance(value, np.generic) or len(value.shape) == 0:
         raise DataError(f"{what}: must have the samples along its first axis, but it is one value.")
-    return _Given(what, value, [name], dims=dims, courses=courses)
+    return _Given(what, value, [name], dims=dims, courses=courses, units=units)
 
 
 def _only(given: list[_Given], what: str) -> _Given:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import MAX_RANK, Channels, X, Y
-from singa_dask.data.schema import Reading, check_courses, check_grid, same_order
+from singa_dask.data.schema import Reading, check_courses, check_grid, check_units, same_order
 from singa_dask.data.sources.files import Rows, RowsBlock, check_sample, cut_rows, find_files, stamp_of
 from singa_dask.data.sources.patches import Cutting, blocks_of
 from singa_dask.data.sources.source import ARRAYS, Format, Source, Wanted
@@ -47,6 +47,7 @@ class Dataset:
     text: whether the values are texts. classes: names of the values 0, 1, ... fault: why it cannot be read, and the
     way out. note: what to warn of. channels: of a sample, if the file says so. dimensions: their names, if they have
     some. coordinates: how those of a dimension run, as in `Reading`. axes: the order in which its axes are read.
+    units: of numbers, if the file says so.
     """
 
     shape: tuple[int, ...]
@@ -61,6 +62,7 @@ class Dataset:
     note: str = ""
     coordinates: Mapping[str, str] = field(default_factory=dict)
     axes: tuple[int, ...] = ()
+    units: str = ""
 
     @property
     def grid(self) -> dict[str, int]:
@@ -175,9 +177,12 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
         for file, layout in layouts.items()
     }
     first = layouts[path]
+    told = {name: next((at for at, of in layouts.items() if of[name].units), path) for name in names}
+    units = {name: layouts[at][name].units for name, at in told.items()}
     for other, layout in layouts.items():
         for column in names:
             _check_same(path, first[column], other, layout[column], column)
+            check_units(units[column], layout[column].units, f"{other}: {column}", str(told[column]))
     axes = {(file, name): each.axes for file, layout in layouts.items() for name, each in layout.items() if each.axes}
     read_rows = partial(_turned, axes, read_rows) if axes else read_rows
     nbytes = {column: math.prod(each.shape[1:]) * each.dtype.itemsize for column, each in first.items()}
@@ -212,7 +217,7 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
         classes={short[c]: first[c].classes for c in wanted.y if first[c].classes},
         nbytes=0 if cuttings else sum(math.prod(dataset.shape) * dataset.dtype.itemsize for dataset in stored),
         notes=tuple(_notes(layouts)),
-        reading=_reading(named, columns, dimensions, _courses(first.values())),
+        reading=_reading(named, columns, dimensions, _courses(first.values()), units),
         cuttings=tuple(cuttings),
     )
 
@@ -260,8 +265,10 @@ def _reading(
     columns: Mapping[str, str],
     dimensions: Mapping[str, tuple[str, ...]],
     coordinates: Mapping[str, str],
+    units: Mapping[str, str],
 ) -> Reading:
-    """How features and answers were read, by their columns in shards. columns, dimensions: by raw column."""
+    """How features and answers were read, by their columns in shards. columns, dimensions: by raw column. units: by
+    dataset."""
     own = {X if len(named.x) == 1 else name: name for name in named.x}
     own |= {Y if len(named.y) == 1 else name: name for name in named.y}
     datasets = {column: columns[name] for column, name in own.items()}
@@ -271,6 +278,7 @@ def _reading(
         datasets=datasets,
         dimensions={column: "/".join(of) for column, of in named_ones.items() if of},
         coordinates={name: course for name, course in coordinates.items() if name in inner},
+        units={column: units[dataset] for column, dataset in datasets.items() if units[dataset]},
     )
 
 

@@ -50,6 +50,11 @@ def packing(attributes: Mapping[str, Any], dtype: np.dtype) -> dict[str, Any]:
     return found | times
 
 
+def units_of(attributes: Mapping[str, Any], dtype: np.dtype) -> str:
+    """The units of numbers, "" if none are said; those of times are no matter, since these become dates."""
+    return _text(attributes.get("units", "")) if dtype.kind in "iuf" else ""
+
+
 def decoded(values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
     """The unpacked values, with NaN for those that are missing or not valid; integers stay such where there are none
     and nothing is scaled. Raises DataError without xarray."""

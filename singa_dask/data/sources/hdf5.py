@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 
 from singa_dask.data.sources.arrays import Dataset, array_sources, listing, unwritten
-from singa_dask.data.sources.conventions import decoded, decoded_type, packing
+from singa_dask.data.sources.conventions import decoded, decoded_type, packing, units_of
 from singa_dask.data.sources.files import Rows, find_files, reading
 from singa_dask.data.sources.source import ARRAYS, Format, Source, Wanted
 from singa_dask.errors import DataError
@@ -148,6 +148,7 @@ def _describe(dataset: h5py.Dataset, field: str | None, fault: str = "") -> Data
         text,
         tuple(sorted(members, key=lambda name: members[name])),
         fault,
+        units="" if field else units_of(dataset.attrs, dtype),
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from singa_dask.data.origins import file_names
 from singa_dask.data.schema import course_of
 from singa_dask.data.sources.arrays import Dataset, arrays_format, channels_by_dimensions
-from singa_dask.data.sources.conventions import as_first, decoded_type, packing, plain, valid_range
+from singa_dask.data.sources.conventions import as_first, decoded_type, packing, plain, units_of, valid_range
 from singa_dask.data.sources.files import Rows, reading
 from singa_dask.errors import DataError
 
@@ -149,6 +149,7 @@ def _describe(variable: Any, name: str, variables: Mapping[str, Any]) -> Dataset
         channels=channels_by_dimensions([str(name) for name in variable.dims[1:]]),
         dimensions=tuple(map(str, variable.dims)),
         coordinates=_courses(variable, name, variables),
+        units=units_of(variable.attrs, dtype),
     )
 
 

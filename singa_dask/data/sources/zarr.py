@@ -20,7 +20,7 @@ from singa_dask.data.sources.arrays import (
     channels_by_dimensions,
     unwritten,
 )
-from singa_dask.data.sources.conventions import KEYS, decoded_type, packing, plain
+from singa_dask.data.sources.conventions import KEYS, decoded_type, packing, plain, units_of
 from singa_dask.data.sources.files import Rows, reading
 from singa_dask.errors import DataError
 from singa_dask.files import FOLDER, check_regular, kind_of, read_text
@@ -152,6 +152,7 @@ def _describe(array: Any, courses: Mapping[str, str]) -> Dataset:
         dimensions=tuple(dimensions),
         note=_unwritten(array),
         coordinates=courses,
+        units=units_of(array.attrs, dtype),
     )
 
 
