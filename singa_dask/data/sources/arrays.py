@@ -302,7 +302,8 @@ def _date(path: Path, layout: Layout) -> str:
     """The only dataset of dates. Raises DataError."""
     dates = [name for name, dataset in layout.items() if dataset.dtype.kind == "M" and len(dataset.shape) == 1]
     if len(dates) != 1:
-        told = f"has the dates {', '.join(map(repr, dates))}" if dates else "has no dates"
+        unread = [f"{name} {each.fault}" for name, each in layout.items() if each.fault and len(each.shape) == 1]
+        told = f"has the dates {', '.join(map(repr, dates))}" if dates else "; ".join(["has no dates", *unread])
         raise DataError(f"{path}: {told}. Say which dataset splits the samples: --split-by NAME.\n{listing(layout)}")
     return dates[0]
 

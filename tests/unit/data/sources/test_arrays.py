@@ -173,6 +173,15 @@ def test_netcdf_variables_along_other_dimensions_do_not_fit(nc):
         netcdf.FORMAT.load(nc, x="x", y="other")
 
 
+@pytest.mark.parametrize("calendar", ["360_day", "noleap"])
+def test_a_calendar_without_dates_is_named_where_dates_split(tmp_path, calendar):
+    times = ("time", np.arange(30), {"units": "days since 2000-01-01", "calendar": calendar})
+    data = xr.Dataset({"x": (("time", "k"), X[:, 0, 0]), "y": (("time",), Y)}, {"time": times})
+    data.to_netcdf(tmp_path / "f.nc", engine="h5netcdf")
+    with pytest.raises(DataError, match=f"has no dates; time holds times of the calendar '{calendar}'"):
+        netcdf.FORMAT.load(tmp_path / "f.nc", x="x", y="y", split=[""])
+
+
 def test_netcdf_3_is_refused(tmp_path):
     (tmp_path / "f.nc").write_bytes(b"CDF\x01" + bytes(40))
     with pytest.raises(DataError, match="nccopy -k nc4"):
