@@ -111,7 +111,10 @@ class FileBlock:
         if own != trained and own[0] and trained[0]:
             if sorted(own) != sorted(trained):
                 told = f"has samples along {', '.join(own)}, but the net was trained along {', '.join(trained)}"
-                raise DataError(f"{name}: {told}. Rename or select the dimensions.")
+                hint = "Rename or select the dimensions."
+                if {*own} < {*trained}:  # the first dimension counts the samples
+                    hint = "Is that of the samples missing? Add it to a single field: data.expand_dims('time')."
+                raise DataError(f"{name}: {told}. {hint}")
             values = values.transpose(0, *(1 + own.index(name) for name in trained))
         return values if flat or values.shape[1:] != column.raw.shape else channels_last(values, column)
 

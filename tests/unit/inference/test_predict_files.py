@@ -510,6 +510,12 @@ def test_fields_are_found_by_their_names_and_dimensions(tmp_path):
         predicted(tmp_path / "a.nc", ("t", "t"))
     with pytest.raises(DataError, match="t: has samples along y, lon, but the net was trained along lat, lon"):
         predicted(write_fields(tmp_path / "d.nc", 1, lat="y"))
+    with xarray.open_dataset(tmp_path / "a.nc", engine="h5netcdf") as every:
+        every.isel(time=0).to_netcdf(tmp_path / "single.nc", engine="h5netcdf")
+    with pytest.raises(
+        DataError, match=r"Is that of the samples missing\? Add it to a single field: data\.expand_dims"
+    ):
+        predicted(tmp_path / "single.nc")
     turned = write_fields(tmp_path / "e.nc", 1, ("time", "lon", "lat"))
     shard_files("netcdf", tmp_path / "turned", source=turned, x=("t", "u"), target="s")
     with pytest.raises(
