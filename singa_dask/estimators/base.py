@@ -309,6 +309,8 @@ class Estimator(BaseEstimator):
             if self._ragged:
                 padded = Padded.of(x, None if first else self._sample_shape[0])
                 x, lengths = padded.x, padded.lengths
+            if not first and getattr(x, "ndim", 0) > 2:
+                self._check_samples(x)
             arrays.check_numbers(x, "X")
             x = validate_data(
                 self, x, reset=first, allow_nd=True, ensure_all_finite="allow-nan" if self._fills else True

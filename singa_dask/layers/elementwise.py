@@ -39,11 +39,14 @@ class _Combination(Layer):
 
     def setup(self, *src: Shape) -> Shape:
         axes = max(map(len, self.sources(src)))
+        received = ", ".join(f"{name}: {s}" for name, s in zip(self.proto.srclayers, src, strict=False))
+        if axes and () in src:  # NumPy would make (B, B) of (B,) and (B, 1)
+            message = "combines one number for each sample, (B,), with more"
+            raise self.problem(message, received, "Keep its axis: keepdims=True, or reshape(x, (-1, 1)).")
         self._aligned = [(*(1,) * (axes - len(shape)), *shape) for shape in src]
         self._shape = tuple(map(max, zip(*self._aligned, strict=True)))
         for shape in self._aligned:
             if any(size not in (1, whole) for size, whole in zip(shape, self._shape, strict=True)):
-                received = ", ".join(f"{name}: {s}" for name, s in zip(self.proto.srclayers, src, strict=False))
                 raise self.problem("the sources must have the same shape, or size 1 along an axis", received)
         return self._shape
 
