@@ -51,7 +51,7 @@ def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Cli
     outputs = _outputs(model)
     written, origins = 0, Origins([block.spans for block in blocks])
     found = NotANumber(model)
-    grid = grid_of(blocks) if out.suffix.lower() == ".nc" else None
+    grid = grid_of(model, blocks) if out.suffix.lower() == ".nc" else None
     with writing(out, outputs, grid) as write, _submitting(model, client) as (submit, ahead):
         try:
             for block, predicted in zip(blocks, _in_order(submit, blocks, ahead, client), strict=True):

@@ -13,7 +13,7 @@ import numpy as np
 from singa_dask.data.columns import Column, Role, X, Y
 from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.data.resolve import resolve
-from singa_dask.data.schema import Reading, check_courses, check_units
+from singa_dask.data.schema import Reading, check_courses, check_units, same_order
 from singa_dask.data.sharding import FORMATS
 from singa_dask.data.sources import netcdf
 from singa_dask.data.sources.arrays import NoDataset
@@ -127,15 +127,21 @@ class FileBlock:
         return texts.astype(object) if texts.dtype.kind == "U" and np.isin(texts, classes).all() else values
 
 
-def grid_of(blocks: Sequence[Block]) -> netcdf.Grid | None:
-    """The grid of the samples of netCDF files, None of others. Raises DataError."""
+def grid_of(model: Model, blocks: Sequence[Block]) -> netcdf.Grid | None:
+    """The grid of the samples of netCDF files, with dimensions in the order of training; None of others. Raises
+    DataError."""
     own = [block.block for block in blocks if isinstance(block, FileBlock) and isinstance(block.block, RowsBlock)]
     if not own or own[0].rows[0].path.suffix.lower() not in netcdf.FORMAT.suffixes:
         return None
     names = [
         own[0].columns[name] for block in blocks[:1] if isinstance(block, FileBlock) for name in (*block.y, *block.x)
     ]
-    return netcdf.grid_of([*dict.fromkeys(rows.path for block in own for rows in block.rows)], names)
+    grid = netcdf.grid_of([*dict.fromkeys(rows.path for block in own for rows in block.rows)], names)
+    known = [dims.split("/") for one in model.known.inputs.values() for dims in one.schema.reading.dimensions.values()]
+    trained = max(known, key=len, default=[])
+    sizes = {name: dict(dims) for name, dims in grid.variables.items()}
+    turned = {name: tuple((dim, of[dim]) for dim in same_order([*of], trained)) for name, of in sizes.items()}
+    return replace(grid, variables=turned)
 
 
 def format_of(path: Path, option: str = "--data") -> Format:

@@ -105,6 +105,15 @@ def test_classes_have_their_probabilities(predicted):
     assert found["classes"].values.tolist() == ["0", "1", "2"]
 
 
+def test_files_with_dimensions_in_another_order_keep_their_coordinates(predicted, tmp_path):
+    data = weather(5).transpose("time", "lon", "level", "lat")
+    data.to_netcdf(tmp_path / "turned.nc", engine="h5netcdf")
+    found, _ = predicted("rain", *field(), data=tmp_path / "turned.nc")
+    straight, _ = predicted("rain", *field(), name="q.nc")
+    assert found["prediction"].dims == ("time", "lat", "lon")
+    xr.testing.assert_allclose(found, straight)
+
+
 def test_shards_have_rows_alone(predicted, monkeypatch):
     monkeypatch.setattr(blocks_module, "BLOCK_NBYTES", 200)
     found, _ = predicted("rain", *field(), files=4, test=0.5, data="own")
