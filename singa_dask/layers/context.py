@@ -70,7 +70,7 @@ class Scratch(threading.local):
     def of(self, ops: Ops, shape: Shape) -> Array:
         """An uninitialised array; the next call returns the same memory."""
         size = prod(shape)
-        if self._array is None or self._array.size < size:
+        if self._array is None or self._array.size < size or self._array.dtype != ops.dtype:
             self._array = ops.empty((size,))
         return self._array[:size].reshape(shape)
 

@@ -198,10 +198,11 @@ class Workspace:
         try:
             yield
         except BaseException:
-            with suppress(ConfigError, OSError), self.locked():
-                if self.aside is not None and kind_of(self.job) is None:
-                    shutil.rmtree(self._real)
-                    self.aside.rename(self._real)
+            if self.aside is not None:
+                with suppress(ConfigError, OSError), self.locked():
+                    if kind_of(self.job) is None:
+                        shutil.rmtree(self._real)
+                        self.aside.rename(self._real)
             raise
 
     def earlier(self) -> str:

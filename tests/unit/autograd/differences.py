@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from singa_dask import autograd, device
-from singa_dask.ops import get_ops
 from singa_dask.tensor import Tensor
 
 DRAW = np.random.default_rng(7)
-DOUBLE = device.Device("cpu")
-DOUBLE.ops = get_ops("cpu", np.float64)
+DOUBLE = device.Device("cpu", dtype=np.float64)
 
 
 def in_float64(*shape: int) -> Tensor:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from singa_dask.layers import Convolution, TransposedConvolution
+from singa_dask.layers.context import Scratch
 from singa_dask.layers.upsampling import interpolation
 from singa_dask.ops import Ops, Window
 
@@ -45,3 +46,9 @@ def test_offsets_are_where_the_window_lies():
 def test_a_workspace_holds_the_columns_of_all_groups():
     window = Window((3, 3), (1, 1), (1, 1))
     assert Ops().workspace_shape((4, 5, 5, 6), window, 6, 1 << 30, groups=3) == (4 * 25, 9 * 6)
+
+
+def test_scratch_memory_has_the_type_that_is_computed_in():
+    scratch = Scratch()
+    for dtype in (np.float32, np.float64):
+        assert scratch.of(Ops(dtype), (3,)).dtype == dtype

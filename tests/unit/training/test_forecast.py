@@ -240,7 +240,7 @@ def test_windows_of_shards_are_predicted(folder, tmp_path):
         np.testing.assert_array_equal(ends, np.arange(begin + 11, stop - 4))
         for samples in found:
             rows = samples.numbers[:, None]
-            np.testing.assert_array_equal(samples.x["data"][..., 0], SERIES[rows + np.arange(-11, 1)])
+            np.testing.assert_array_equal(samples.values["data"][..., 0], SERIES[rows + np.arange(-11, 1)])
             np.testing.assert_array_equal(samples.answers["data"], SERIES[rows + np.arange(1, 5)])
     assert model.known.names("loss") == ["y_1", "y_2", "y_3", "y_4"]
     assert model.predict(windows(X, 12, 4)[0][:3]).shape == (3, 4)
