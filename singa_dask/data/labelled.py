@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -128,6 +129,19 @@ def in_order(x: Any, like: Any, what: str) -> Any:
                 f"X and {what} have other coordinates along {dim!r}. Align them first: xarray.align(X, y)."
             )
     return x.transpose(like.dims[0], *same_order([dim for dim in x.dims if dim != like.dims[0]], like.dims[1:]))
+
+
+def check_index(like: Any, value: Any, what: str) -> None:
+    """Raise DataError if a pandas object has the index of X in another order: rows are paired by their places."""
+    pandas = sys.modules.get("pandas")
+    one, other = getattr(like, "index", None), getattr(value, "index", None)
+    if pandas is None or not (isinstance(one, pandas.Index) and isinstance(other, pandas.Index)):
+        return
+    if len(one) == len(other) and not one.equals(other) and set(one) == set(other):
+        raise DataError(
+            f"{what} has the index of X in another order, and rows are paired by their places. "
+            f"Reorder it: {what}.loc[X.index]; or leave out the index: {what}.to_numpy()."
+        )
 
 
 def _sizes(array: Any, samples: str) -> dict[str, int]:

@@ -278,6 +278,7 @@ class Estimator(BaseEstimator):
     def _taken(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
         """Features and labels or targets: see `_features`; y of NumPy arrays is one too."""
         self._index = index_of(x)
+        labelled.check_index(x, y, "y")
         x, y = self._without_labels(x, y, first=first)
         x, y = self._features(x, first=first), arrays.known_container(y)
         if y is None:

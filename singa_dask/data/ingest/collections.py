@@ -19,7 +19,7 @@ from singa_dask.data.containers import is_lazy, is_sparse, native
 from singa_dask.data.ingest.options import SPLIT_OPTIONS, Splits
 from singa_dask.data.ingest.run import DaskBlock
 from singa_dask.data.ingest.write import write
-from singa_dask.data.labelled import courses_of, first_array, in_order, is_labelled, variables_of
+from singa_dask.data.labelled import check_index, courses_of, first_array, in_order, is_labelled, variables_of
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.schema import Reading
 from singa_dask.data.sources.files import Block
@@ -118,6 +118,8 @@ def source_of(
     cut: Patches | None = None,
 ) -> Source:
     """The source that `shard` writes. Raises ConfigError and DataError."""
+    for value, what in ((y, "y"), (sample_weight, "sample_weight"), (mask, "mask"), (split_data, "split_data")):
+        check_index(X, value, what)
     given_of = partial(_given, like=first_array(X))
     features = given_of(X, "X")
     answers = [] if y is None else given_of(y, "y", {name for one in features for name in one.raw})

@@ -189,6 +189,15 @@ def test_the_only_dates_stay_a_feature(tmp_path):
     )
 
 
+def test_dates_that_only_split_tell_no_gaps_of_windows(tmp_path, caplog):
+    TABLE.to_csv(tmp_path / "t.csv", index=False)
+    for columns, shuffle, warned in ((["a"], False, True), (["a"], True, False), (["a", "day"], False, False)):
+        caplog.clear()
+        options = {"shuffle": shuffle, "split_by": "day", "test_from": "2010-04-01", "overwrite": True}
+        shard_files("csv", tmp_path / "out", source=tmp_path / "t.csv", x=columns, target="y", **options)
+        assert ("'day' only splits the samples" in caplog.text) == warned
+
+
 def test_groups_on_a_cluster(tmp_path):
     from distributed import Client
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from singa_dask import Classifier, Regressor, updaters
+from singa_dask import Classifier, Regressor, shard, updaters
 from singa_dask.errors import DataError
 from singa_dask.layers import InnerProduct
 
@@ -202,3 +202,19 @@ def test_classes_are_those_of_the_net_and_of_the_first_call():
     going.partial_fit(X, KINDS, classes=["blue", "red"])
     with pytest.raises(ValueError, match=r"classes must be those of the first call to partial_fit, \['blue', 'red'\]"):
         going.partial_fit(X, KINDS, classes=["blue", "green"])
+
+
+@pytest.mark.parametrize("how", ["fit", "shard", "weight"])
+def test_an_index_in_another_order_is_refused(tmp_path, how):
+    x = pd.DataFrame({"a": np.arange(20.0)}, index=np.arange(20)[::-1])
+    y = pd.Series(np.linspace(0, 1, 20), x.index)
+    turned = y.sort_index()
+    use = {
+        "fit": lambda other: Regressor(epochs=1).fit(x, other),
+        "shard": lambda other: shard(x, other, tmp_path / "out", overwrite=True),
+        "weight": lambda other: shard(x, y, tmp_path / "out", sample_weight=other, overwrite=True),
+    }[how]
+    with pytest.raises(DataError, match="has the index of X in another order"):
+        use(turned)
+    for other in (y, turned.to_numpy(), turned.reset_index(drop=True).set_axis(range(20, 40))):
+        use(other)
