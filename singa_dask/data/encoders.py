@@ -6,6 +6,7 @@ They are fitted once, when shards are written, and kept as JSON in the manifest 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -104,9 +105,10 @@ class Encoders(tuple[Encoder, ...]):
         """The number of features, D."""
         return len(self.names)
 
-    def apply(self, frame: Any) -> np.ndarray:
+    def apply(self, frame: Any, filled: Counter[str] | None = None) -> np.ndarray:
         """The features of a pandas DataFrame, or of a mapping from columns to arrays: (rows, D) float32.
 
+        filled: counts the missing values of each column, which are replaced.
         Raises DataError for absent columns, missing values that nothing replaces, and unknown categories.
         """
         named = {str(name): name for name in frame}  # names may be numbers, or tuples
@@ -119,8 +121,10 @@ class Encoders(tuple[Encoder, ...]):
         start = 0
         for encoder in self:
             stop = start + len(encoder.names)
-            values = _checked(encoder, *encode_series(encoder.column, frame[named[encoder.column]]))
-            encoder.features(values, out[:, start:stop])
+            values, facts = encode_series(encoder.column, frame[named[encoder.column]])
+            encoder.features(_checked(encoder, values, facts), out[:, start:stop])
+            if filled is not None:
+                filled[encoder.column] += facts.missing
             start = stop
         return out
 

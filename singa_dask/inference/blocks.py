@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,12 +38,14 @@ BLOCK_NBYTES = 8 << 20
 class Samples:
     """Some samples. numbers: their rows in the source, (n,), or None if only the blocks before would tell. values: of
     the input layers, (n, ...), or what is predicted of them, by output. answers: labels (n,) or targets (n, ...), by
-    the input layer that has them, or by output. files: the names of their files, (n,), if there are several."""
+    the input layer that has them, or by output. files: the names of their files, (n,), if there are several. filled:
+    in how many samples missing values were replaced, by column."""
 
     numbers: np.ndarray | None
     values: Mapping[str, Any]
     answers: Mapping[str, np.ndarray]
     files: np.ndarray | None = None
+    filled: Mapping[str, int] = field(default_factory=dict)
 
 
 class Block(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -94,13 +95,13 @@ class Described:
                 types[raw_name(column)] = "text"
         return types
 
-    def features(self, table: Any) -> np.ndarray:
-        """The features of a DataFrame, or of a mapping from columns to arrays: (rows, D) float32.
+    def features(self, table: Any, filled: Counter[str] | None = None) -> np.ndarray:
+        """The features of a DataFrame, or of a mapping from columns to arrays: (rows, D) float32. filled: see `apply`.
 
         Raises DataError that names the column.
         """
         if self.schema.encoders:
-            return self.schema.encoders.apply(table)
+            return self.schema.encoders.apply(table, filled)
         named = {str(name): name for name in table}  # names may be numbers, or tuples
         names = self.column.names or tuple(named)
         missing = [name for name in names if name not in named]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -32,6 +33,8 @@ from singa_dask.ops.blas import blas_threads
 if TYPE_CHECKING:
     from distributed import Client
 
+logger = logging.getLogger(__name__)
+
 Submit = Callable[[Block], Any]
 CLOSE_S = 10.0
 
@@ -49,7 +52,7 @@ def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Cli
         check_client(client)
         check_shared(client, SharedFiles(files))
     outputs = _outputs(model)
-    written, origins = 0, Origins([block.spans for block in blocks])
+    written, filled, origins = 0, Counter[str](), Origins([block.spans for block in blocks])
     found = NotANumber(model)
     grid = grid_of(model, blocks) if out.suffix.lower() == ".nc" else None
     with writing(out, outputs, grid) as write, _submitting(model, client) as (submit, ahead):
@@ -60,10 +63,13 @@ def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Cli
                     predicted = _numbered(predicted, origins, origins.next(block.spans, rows), rows)
                 write(predicted)
                 found.count(predicted.values)
+                filled.update(predicted.filled)
                 written += rows
         except NotFinite as error:
             raise error.after(written) from None
     found.warn()
+    if told := ", ".join(f"{name!r} in {count:,}" for name, count in filled.items() if count):
+        logger.warning("missing values were replaced as in training: %s of %s samples", told, f"{written:,}")
     return written
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -80,19 +81,22 @@ class FileBlock:
     def read(self, model: Model) -> Samples:
         raw, known = self.block.read(), model.known
         described, table = known.inputs, {name: raw[name] for name in self.x}
-        x, answers = {}, {}
+        x, answers, filled = {}, {}, Counter[str]()
         for i, layer in enumerate(known.needed):
             if not self.table:
                 flat = len(known.store(layer).shape) == 1  # such a net reads the values in the stored order
                 x[layer] = self._arranged(raw, self.x[i], described.get(layer), "column", flat=flat)
+                if layer in described and described[layer].fill is not None:
+                    filled[self.x[i]] = int(np.isnan(x[layer]).reshape(len(x[layer]), -1).any(axis=1).sum())
             else:
-                x[layer] = described[layer].features(table) if layer in described else numbers(table, self.x)
+                of = filled if i == 0 else None
+                x[layer] = described[layer].features(table, of) if layer in described else numbers(table, self.x)
         for layer in known.answering if self.y else ():
             column = described[layer].answers if layer in described else None
             name = raw_name(column) if column is not None and raw_name(column) in self.y else self.y[0]
             values = self._arranged(raw, name, described.get(layer), "answers")
             answers[layer] = self._answers(name, values, column)
-        return Samples(None, x, answers)
+        return Samples(None, x, answers, filled=filled)
 
     def _arranged(
         self, raw: Mapping[str, Any], name: str, described: Described | None, which: str, *, flat: bool = False

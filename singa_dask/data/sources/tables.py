@@ -112,7 +112,9 @@ def column_named(where: str, name: str, schema: Schema) -> str:
     try:
         number = int(name)
     except ValueError:
-        raise DataError(f"{where}: has no column {name!r}. {nearest(name, schema)}") from None
+        unnamed = schema and not any(each.strip()[:1].isalpha() for each in schema)
+        header = " Are these values? A CSV file without a header needs --no-header." * bool(unnamed)
+        raise DataError(f"{where}: has no column {name!r}. {nearest(name, schema)}{header}") from None
     if not -len(schema) <= number < len(schema):
         raise DataError(f"{where}: has the columns 0 to {len(schema) - 1}. Received: {name}.")
     return [*schema][number]

@@ -260,6 +260,9 @@ def test_sources_without_columns_refuse_rules(tmp_path):
     TABLE[["a", "y"]].to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(DataError, match=r"has no column of dates\. Say which column splits the samples: --split-by"):
         shard_files("csv", tmp_path / "out", source=tmp_path / "t.csv", target="y", test_from="2010-01-01")
+    (tmp_path / "n.csv").write_text("10115,1\n10117,2\n")
+    with pytest.raises(DataError, match=r"has no column 'y'.*A CSV file without a header needs --no-header"):
+        shard_files("csv", tmp_path / "out", source=tmp_path / "n.csv", target="y")
     with pytest.raises(DataError, match="has no column 'station'"):
         shard_files("csv", tmp_path / "out", source=tmp_path / "t.csv", target="y", test_groups="station")
     with pytest.raises(ConfigError, match=r"(?s)split_by: is missing, and X has not one column of dates"):

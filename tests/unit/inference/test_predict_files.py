@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import xarray
 from support.shards import write_shards
 from support.views import OtherMachine
 
-from singa_dask import Job, Model, layers, shard, updaters
+from singa_dask import Job, Model, Regressor, layers, shard, updaters
 from singa_dask.data import shard_files
 from singa_dask.data.load import load
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, DataError, NotFinite
@@ -204,6 +205,24 @@ def test_a_missing_value_is_named_by_its_sample_in_the_file(kinds, tmp_path, pre
         file["X"] = x
     with pytest.raises(NotFinite, match=r"column 'x\[3\]': 1 value\(s\) are NaN, the first in sample 17\."):
         predict(kinds, data="a.h5", x=["X"])
+
+
+@pytest.mark.parametrize("table", [True, False], ids=["csv", "h5"])
+def test_replaced_values_are_counted(tmp_path, predict, caplog, monkeypatch, table):
+    monkeypatch.setattr("singa_dask.data.sources.files.BLOCK_NBYTES", 64)
+    x = X.copy()
+    x[[17, 20], 3] = np.nan
+    frame = pd.DataFrame(x, columns=list("abcd"))
+    model = Regressor(epochs=1, missing="mean").fit(frame.assign(t="text") if table else x, X.sum(1)).model_
+    if table:
+        frame.assign(b=np.nan, t="text").to_csv(tmp_path / "a.csv", index=False)
+        said = rf"'b' in {len(x)}, 'd' in 2 of {len(x)} samples"
+    else:
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file["x"] = x
+        said = rf"'x' in 2 of {len(x)} samples"
+    predict(model, data="a.csv" if table else "a.h5", **({} if table else {"x": ["x"]}))
+    assert re.search(f"replaced as in training: {said}", caplog.text)
 
 
 @pytest.mark.parametrize(
