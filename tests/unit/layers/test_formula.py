@@ -7,7 +7,7 @@ import pytest
 from support import formulas
 from support.partitioned import assert_equal_to_serial, batches, net_of
 
-from singa_dask import Job, Model, Module, autograd, check_layer, device, layers, load_model, opt, tensor
+from singa_dask import Job, Model, Module, autograd, check_layer, layers, load_model, opt, tensor
 from singa_dask.algorithms import BP
 from singa_dask.distopt import DistOpt
 from singa_dask.errors import ConfigError, DataError
@@ -32,15 +32,6 @@ class Net(Module):
         first, rest = autograd.split(h, 1, [1, 3])
         h = autograd.cat([autograd.mean(autograd.exp(-first), axis=(2, 3)), autograd.max(rest, axis=-1)[:, 0]])
         return self.loss(self.scores(1 - h), y)
-
-
-@pytest.fixture
-def in_float64(monkeypatch):
-    device.set_default_dtype("float64")
-    monkeypatch.setattr(autograd, "training", True)
-    autograd.set_seed(0)
-    yield
-    device.set_default_dtype("float32")
 
 
 def test_a_module_with_functions_is_the_same_in_a_loop_and_a_model(in_float64):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from singa_dask import Job, Model, Module, autograd, device, load_model, opt
+from singa_dask import Job, Model, Module, autograd, load_model, opt
 from singa_dask.distopt import DistOpt
 from singa_dask.errors import ConfigError
 from singa_dask.layers import GRU, LSTM, BatchNorm, InnerProduct, Lambda, LayerNorm, Loss, RecordInput
@@ -60,15 +60,6 @@ class Curved(Module):
         dx, da = autograd.grad(self.u(x, a), [x, a], create_graph=True)
         twice = autograd.grad(dx[:, :2] * da[:, 1:3], x, grad_outputs=a[:, :2], create_graph=True)
         return self.loss(twice + dx - autograd.grad(squares(da), a, create_graph=True))
-
-
-@pytest.fixture
-def in_float64(monkeypatch):
-    device.set_default_dtype("float64")
-    monkeypatch.setattr(autograd, "training", True)
-    autograd.set_seed(0)
-    yield
-    device.set_default_dtype("float32")
 
 
 @pytest.mark.parametrize("kind", [OwnParameters, Curved])
