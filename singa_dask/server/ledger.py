@@ -109,14 +109,6 @@ class Ledger:
         """The ledger of the difference of two values, of which the second contains no more than the first."""
         return self._paired(known, lambda a, b: Contained(*map(difference, _of(a), _of(b))))
 
-    def covers(self, other: Ledger) -> bool:
-        """Whether all elements contain what all elements contain by another ledger."""
-        return all(
-            not difference(contained.by_all, self.deals.get(deal, {}).get(group, _NONE).by_all)
-            for deal, of in other.deals.items()
-            for group, contained in of.items()
-        )
-
     @staticmethod
     def joint(ledgers: Iterable[Ledger]) -> Ledger:
         """The ledger of all elements, given those of some and of the others; an empty one if there are none."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from singa_dask.server.ledger import Ledger
 from singa_dask.training.forms import OUTDATED
 
 if TYPE_CHECKING:
     from singa_dask.memory.owner import Saved
-    from singa_dask.server.ledger import Ledger
     from singa_dask.supervision.events import Inherited
     from singa_dask.supervision.members import Members
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def inherit(
     members: Members, left: Mapping[str, tuple[Saved, ...]], inherited: Inherited, saved: Ledger | None
 ) -> str:
-    """Have servers go on from what those of an earlier start have left, if that contains all that the newest
-    checkpoint contains, whose ledger is `saved`. Returns why it does not count, "" if it does.
+    """Have servers go on from what those of an earlier start have left, unless the newest checkpoint, whose ledger is
+    `saved`, contains more updates. Returns why it does not count, "" if it does.
 
     A server group of which something is missing takes over a neighbour's parameters.
     """
@@ -27,8 +27,9 @@ def inherit(
     groups = [g for g in members.server_groups if str(g) in inherited.ledgers and g.counts(left[str(g)], 0)]
     if not groups:
         return f"is not whole: {', '.join(inherited.torn) or 'it is gone, or has no parameters yet'}"
-    if saved is not None and not any(inherited.ledgers[str(group)].covers(saved) for group in groups):
-        return "is older than the newest checkpoint"
+    contained = Ledger.joint(inherited.ledgers[str(group)] for group in groups)
+    if saved is not None and contained.updates < saved.updates:
+        return "has fewer updates than the newest checkpoint"
     for group in groups:
         group.left = left[str(group)]
     return ""

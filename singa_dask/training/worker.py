@@ -46,8 +46,6 @@ from singa_dask.training.step_metrics import most_reductions, sum_over_ranks
 # is decided by so many steps, after as many others.
 COPIES_SHARE = 0.02
 PACED_AFTER = 10
-# For the other worker groups to end, once all were asked to stop.
-STOP_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -234,6 +232,8 @@ class _TrainingLoop:
             interrupted = stopping and self._step < job.train_steps
             if group.leads and not interrupted:
                 interrupted, early = self._evaluate(evaluations_due(job, self._step))
+                if interrupted and not ended:
+                    self._leave()
                 if early and not (ended or interrupted):
                     ended, why = True, self._decisions.reason
                     interrupted = self._end_early(why)
@@ -325,17 +325,16 @@ class _TrainingLoop:
         return stopping
 
     def _leave(self) -> None:
-        """Make no more updates. The group that leads then waits for the others, and fetches the result of all."""
+        """Make no more updates. The group that leads then waits until the driver says that the others have ended,
+        however long: it tells the user what the result lacks. Then the group fetches the result of all."""
         self._replica.drain()
         self._replica.stub.leave()
         if not self._group.leads or self._job.cluster.nworker_groups == 1:
             return
-        ended, last = np.zeros(1), math.inf
+        ended = np.zeros(1)
         while not ended[0]:
             time.sleep(0.05)
-            if self._services.stop_requested():  # the other groups were asked too
-                last = min(last, time.monotonic() + STOP_S)
-            ended[0] = self._comm.rank == 0 and (self._services.others_ended() or time.monotonic() > last)
+            ended[0] = self._comm.rank == 0 and self._services.others_ended()
             self._comm.all_reduce(ended)
         self._replica.group_state.fetch(self._step)
 

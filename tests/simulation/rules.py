@@ -10,10 +10,8 @@ What the design lets be lost (docs/frameworks.md, "Losing, adding and removing g
 - A worker group whose servers are made again from a neighbour begins with the last step that its driver knows. Later
   updates that its former servers had passed on are made a second time. A server never applies an update twice, and no
   copy counts an update more often than servers have applied it.
-
-Two rules are still broken, by about one history in 5,000 (seeds.txt): the result of a run that is stopped while a
-process is frozen or cut off lacks what other groups had not passed on; and servers may be made anew, though their
-memory is there, where a host reboots after the driver was lost.
+- If a driver is lost with the memory of some servers, the next one goes on from that of the others, unless the newest
+  checkpoint contains more updates.
 """
 
 from __future__ import annotations
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from simulation.ranks import Meeting
     from simulation.run import Run
 
-NEWCOMERS = 2  # worker groups that may join
 CLEAR_S = 45.0  # after a process was stopped, or messages were late: who was lost by then is known
 
 
@@ -85,7 +82,7 @@ class Lineage:
         self.missing: dict[tuple[int, int], _Missing] = {}
         groups, ledger = rules.run.topology.nworker_groups, ledger.copy()
         ledger.begin(groups, first)
-        self.starts = {group: ledger.next(group) for group in range(groups + NEWCOMERS)}
+        self.starts = {group: ledger.next(group) for group in range(groups + rules.run.newcomers)}
 
     def apply(self, key: str, start: int, stop: int, gradient: np.ndarray, values: np.ndarray) -> None:
         """A server applies an update to the slice [start, stop), which has these values."""
@@ -167,6 +164,15 @@ class Lineage:
         servers = gone | {_place(key): server for key, server in self.servers.items()}
         held = [s for place, server in servers.items() if place[1] == group for s in server.protocol.slices.values()]
         return bool(held) and all(of.values is not None for of in held)
+
+    def left(self, groups: set[int]) -> np.ndarray:
+        """The elements that missing servers of these server groups have."""
+        left = np.zeros(self.base.shape, bool)
+        for gone in self.missing.values():
+            for s in self.rules.run.prepared.partition.slices if _place(gone.key)[1] in groups else ():
+                if (values := _values(gone.server, s.index)) is not None:
+                    left[s.start : s.stop] |= values > 0
+        return left
 
     def copies(self) -> list[np.ndarray]:
         """The parameters of every living server group."""
@@ -357,6 +363,17 @@ class Rules:
             for first, more, lost in zip(self.keepers[group.number], later, outdated, strict=True)
         )
 
+    def outdone(self, request: ev.FormRequest) -> bool:
+        """Whether the first servers of this start begin with a checkpoint that contains more updates than what those
+        of a lost driver have left."""
+        members = self.state.members
+        if not request.fresh or any(member.formed for member in members.all()):
+            return False
+        saved = self.run.saved(request.worker_groups[0].plan.resume).values > 0
+        left = self.lineage.left({group.number for group in members.server_groups if self.returns(group)})
+        saves, leaves = (np.count_nonzero(of.reshape(-1, self.run.width).any(0)) for of in (saved, left))
+        return bool(saves > leaves)
+
     def surveyed(self) -> None:
         """A survey begins."""
         launcher, kept = self.run.supervisor.launcher, dict[str, tuple[int, int]]()
@@ -491,7 +508,7 @@ class CheckedSupervision(Supervision):
     def _see(self, command: ev.Command) -> None:
         for request in command.server_groups if isinstance(command, ev.FormRequest) else ():
             group = self.members.server_groups[request.number]
-            needless = bool(request.left) or not self.rules.returns(group)
+            needless = bool(request.left) or not self.rules.returns(group) or self.rules.outdone(command)
             self.rules.demand(needless, f"{group} is made anew, though its memory is there")
         if isinstance(command, ev.Survey):
             self.rules.surveyed()

@@ -13,7 +13,7 @@ from simulation.client import Client, Task
 from simulation.cluster import Process, describe
 from simulation.disk import Disk, Saved
 from simulation.ranks import Meeting
-from simulation.rules import NEWCOMERS, CheckedSupervision, Counting, Lineage, Rules
+from simulation.rules import CheckedSupervision, Counting, Lineage, Rules
 from singa_dask.cluster import leases
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.cluster.rank import RankTask
@@ -66,7 +66,8 @@ class Run:
     def __post_init__(self) -> None:
         topology = self.topology
         blocks = max(topology.nworkers_per_group, topology.nservers_per_group)
-        self.width = -(-(topology.nworker_groups + NEWCOMERS) * self.steps // ALIGNMENT) * ALIGNMENT
+        self.newcomers = sum(fault.kind == "join" for fault in self.history.scenario.faults)
+        self.width = -(-(topology.nworker_groups + self.newcomers) * self.steps // ALIGNMENT) * ALIGNMENT
         self.size = blocks * self.width
         job = JobProto(name=self.name, train_steps=self.steps, cluster=topology.to_proto())
         layout = SimpleNamespace(entries=(Entry("w", (self.size,), 0, self.size),))

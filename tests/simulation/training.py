@@ -36,7 +36,6 @@ from singa_dask.training.dask_task import BACK, SERVERS_S
 from singa_dask.training.memory_checkpoints import MemoryCheckpoints, _memory_file
 from singa_dask.training.placement import server_plan
 from singa_dask.training.shadows import LATEST, LeftBehind, RankShadow
-from singa_dask.training.worker import STOP_S
 
 if TYPE_CHECKING:
     from simulation.ranks import Meeting, Rank
@@ -262,11 +261,8 @@ class Training:
             stub.leave()
         if not self.plan.leads or self.run_.topology.nworker_groups == 1:
             return
-        told, last = self.meeting.ranks[0].task.told, float("inf")
-        while not told.get("others ended") and self.clock.monotonic() < last:
+        while not self.meeting.ranks[0].task.told.get("others ended"):
             self._pause(LOOK_S)
-            if self._stop_requested():
-                last = min(last, self.clock.monotonic() + STOP_S)
         self._fetch(step)
 
     def _save(self, step: int) -> None:

@@ -95,7 +95,7 @@ NOTES = {
         AGAIN,
         [{"inherited": Inherited(fits=False)}, "begin"],
     ),
-    " is older than the newest checkpoint. ": (
+    " has fewer updates than the newest checkpoint. ": (
         AGAIN,
         [
             {"left": left_by(0, 3, 0), "inherited": Inherited(ledgers={"server group 0": Ledger()})},

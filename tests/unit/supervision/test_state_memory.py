@@ -174,11 +174,13 @@ def ledger(*steps: int) -> Ledger:
     return made
 
 
-def inherits(group=0, steps=(30, 20), replica=0, **about):
-    """What is left when a driver is lost whose newest checkpoint has steps (10, 8)."""
-    inherited = Inherited(ledgers={f"server group {group}": ledger(*steps)}, **about)
+def inherits(steps=None, replica=0, **about):
+    """What is left, by server group, when a driver is lost whose newest checkpoint has steps (10, 8)."""
+    steps = steps or {0: (30, 20)}
+    inherited = Inherited(ledgers={f"server group {group}": ledger(*of) for group, of in steps.items()}, **about)
     saved = Found(Path("step-10.h5"), 10, {}, {}, (), ledger=ledger(10, 8))
-    return {"left": left_by(group, 3, replica), "inherited": inherited, "found": saved}
+    left = {name: of for group in steps for name, of in left_by(group, 3, replica).items()}
+    return {"left": left, "inherited": inherited, "found": saved}
 
 
 SECOND = DOWNPOUR | ONE | {"starts": 1, "steps": {0: 10}}
@@ -198,11 +200,20 @@ INHERITED: dict[str, Case] = {
     ),
     "memory of another net is void": (SECOND, [inherits(fits=False), "begin"], VOID),
     "memory that is gone is void": (SECOND, [{**inherits(), "inherited": Inherited()}, "begin"], VOID),
-    "memory that is older than the checkpoint is void": (SECOND, [inherits(steps=(30, 7)), "begin"], VOID),
-    "be it of the lead alone": (SECOND, [inherits(steps=(9, 20)), "begin"], VOID),
+    "memory with fewer updates than the checkpoint is void": (SECOND, [inherits({0: (5, 12)}), "begin"], VOID),
+    "with as many it counts, though it lacks some of the checkpoint": (
+        SECOND,
+        [inherits({0: (5, 13)}), "begin"],
+        {"fresh": [False], "from": ["generation 3"], "back": []},
+    ),
+    "so do those of several server groups together": (
+        SECOND | HOGWILD | {"server_worker_separate": False},
+        [inherits({1: (4, 14), 2: (6, 6)}), "begin"],
+        {"fresh": [False], "from": ["server group 1", "generation 3", "generation 3"], "back": []},
+    ),
     "a server group that has left nothing takes over a neighbour's parameters": (
         SECOND | HOGWILD | {"server_worker_separate": False},
-        [inherits(group=1), "begin"],
+        [inherits({1: (30, 20)}), "begin"],
         {"from": ["server group 1", "generation 3", "server group 1"], "restarts": [((0, 1, 2), (0, 2), (1,))]},
     ),
     "an attempt that fails is repeated from the same memory, and recorded once": (

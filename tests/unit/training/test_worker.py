@@ -4,12 +4,13 @@ import shutil
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 from support import nccl_on_cpu
-from support.topologies import run_topology
+from support.topologies import run_topology, server_links
 from support.trained import assert_alike, saved_at, train_group, write_points
 
 from singa_dask.comm.threads import run_threads
@@ -67,6 +68,18 @@ def test_a_group_leaves_to_grow_after_a_step_that_is_in_memory(prepared, tmp_pat
     with pytest.raises(ClusterError, match="formed again, with more workers"):
         train_group(prepared("disp_freq=1"), tmp_path / "run", events, services=asked)
     assert max(event["step"] for event in events if event["kind"] == "metrics") == 2, "it left after the third"
+
+
+@pytest.mark.parametrize("within", ["test_freq=0", "test_freq=4"], ids=["a step", "an evaluation"])
+def test_a_group_that_is_stopped_waits_however_long_for_all_others(prepared, tmp_path, monkeypatch, within):
+    """The driver says that they have ended once lost servers are back, and all have exchanged everything."""
+    of_two, minutes, asked = prepared("cluster.nworker_groups=2", within), count(0, 60), count(1)
+    clock = {"monotonic": minutes.__next__, "perf_counter": minutes.__next__, "sleep": lambda seconds: None}
+    monkeypatch.setattr(worker, "time", SimpleNamespace(**clock))
+    links, ended = server_links(of_two), lambda: next(asked) == 5
+    services = {"links": lambda: links, "stop_requested": lambda: True, "others_ended": ended}
+    report, _ = train_group(of_two, tmp_path / "run", services=services, in_process_servers=False)
+    assert report["interrupted"] and next(asked) == 6
 
 
 def test_memory_that_cannot_be_read_is_named(prepared, tmp_path):
