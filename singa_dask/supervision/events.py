@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from singa_dask.supervision.facts import Fact
+
 if TYPE_CHECKING:
     from singa_dask.cluster import WorkerInfo
     from singa_dask.memory.owner import Saved
@@ -302,7 +304,7 @@ class Rewind(Command):
 class Note(Command):
     """Tell the user."""
 
-    text: str
+    what: Fact
 
 
 @dataclass(frozen=True)
@@ -310,11 +312,11 @@ class Reply(Command):
     """Answer a request to join or leave."""
 
     asker: Callable[[str], None]
-    text: str
+    what: Fact
 
 
 @dataclass(frozen=True)
 class End(Command):
     """The run is over. error: why it failed."""
 
-    error: BaseException | None = None
+    error: Fact | BaseException | None = None

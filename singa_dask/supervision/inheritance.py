@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.server.ledger import Ledger
+from singa_dask.supervision.facts import Code, Fact, fact
 from singa_dask.training.forms import OUTDATED
 
 if TYPE_CHECKING:
@@ -16,23 +17,23 @@ if TYPE_CHECKING:
 
 def inherit(
     members: Members, left: Mapping[str, tuple[Saved, ...]], inherited: Inherited, saved: Ledger | None
-) -> str:
+) -> Fact | None:
     """Have servers go on from what those of an earlier start have left, unless the newest checkpoint, whose ledger is
-    `saved`, contains more updates. Returns why it does not count, "" if it does.
+    `saved`, contains more updates. Returns why it does not count, None if it does.
 
     A server group of which something is missing takes over a neighbour's parameters.
     """
     if not inherited.fits:
-        return "is of another topology, net, updater or data"
+        return fact(Code.MISFIT)
     groups = [g for g in members.server_groups if str(g) in inherited.ledgers and g.counts(left[str(g)], 0)]
     if not groups:
-        return f"is not whole: {', '.join(inherited.torn) or 'it is gone, or has no parameters yet'}"
+        return fact(Code.TORN, torn=inherited.torn) if inherited.torn else fact(Code.GONE)
     contained = Ledger.joint(inherited.ledgers[str(group)] for group in groups)
     if saved is not None and contained.updates < saved.updates:
-        return "has fewer updates than the newest checkpoint"
+        return fact(Code.FEWER)
     for group in groups:
         group.left = left[str(group)]
-    return ""
+    return None
 
 
 def recall(members: Members, events: Iterable[Mapping[str, Any]]) -> None:

@@ -10,10 +10,10 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from singa_dask.errors import ClusterError
 from singa_dask.job import ClusterTopology
 from singa_dask.memory.newest import complete
 from singa_dask.supervision.events import ServerGroupRequest, WorkerGroupRequest
+from singa_dask.supervision.facts import Cause, Code, Fact, fact
 from singa_dask.training.worker import GroupPlan
 
 if TYPE_CHECKING:
@@ -33,14 +33,6 @@ def is_first(generation: int) -> bool:
     return generation % GENERATIONS == 1
 
 
-class GroupLost(ClusterError):
-    """A process of the run died or went silent; re-forming its groups may recover."""
-
-
-class NoReplacement(ClusterError):
-    """Nothing can take the place of a process that was lost."""
-
-
 @dataclass(frozen=True)
 class Restart:
     """A restart, for the record: the worker groups that were re-formed, their step, the cause, and the server groups
@@ -48,7 +40,7 @@ class Restart:
 
     groups: tuple[int, ...]
     step: int
-    cause: str
+    cause: Cause
     servers: tuple[int, ...] = ()
     whole: tuple[int, ...] = ()
 
@@ -178,14 +170,12 @@ class ServerGroup(Member):
 class Loss:
     """A loss that waits for a survey.
 
-    refused: a newcomer failed, and is not brought back. unless_all_answer: it is a loss only if a process is silent;
-    otherwise `error` ends the run.
+    cause: an exception ends the run, unless a process is silent. refused: a newcomer failed, and is not brought back.
     """
 
     member: Member
-    error: Exception
+    cause: Cause
     refused: bool = False
-    unless_all_answer: bool = False
 
 
 class Members:
@@ -302,20 +292,20 @@ class Members:
             if (len(workers), len(servers)) == known:
                 return workers, servers
 
-    def way_out(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup], found: Found | None) -> str:
-        """In words: the worker groups that are re-formed, and their starting point. found: the newest checkpoint."""
+    def way_out(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup], found: Found | None) -> Fact:
+        """What members that are formed again go on from. found: the newest checkpoint."""
         if servers and all(group.left for group in servers):
-            names = " and ".join(map(str, [*workers, *servers]))
-            return f" of {names}, with everything that it had acknowledged"
-        names = "" if not self.server_groups else f" of {' and '.join(map(str, workers)) or 'the servers'}"
+            return fact(Code.WITH_EVERYTHING)
         up = self.serving()
         if self.server_groups and not servers and all(self.server_groups[g.server_group] in up for g in workers):
-            return f"{names}, from the servers' parameters"
+            return fact(Code.FROM_SERVERS)
         if up or any(group.left for group in servers):
-            return f"{names}, from the parameters of a neighbouring server group"
+            return fact(Code.FROM_NEIGHBOUR)
         if all(group.left for group in workers):
-            return f"{names}, from the state that its processes have left in memory"
-        return f"{names}, from step {found.step if found else 0}{' in memory' if found and found.deposits else ''}"
+            return fact(Code.FROM_RANKS)
+        in_memory = found is not None and found.deposits
+        source = Code.FROM_CHECKPOINT_IN_MEMORY if in_memory else Code.FROM_CHECKPOINT
+        return fact(source, step=found.step if found else 0)
 
     def returning(self) -> list[ServerGroup]:
         """The server groups that are down, and go on from what they have left."""

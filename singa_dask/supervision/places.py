@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from singa_dask.supervision.members import Member, Members, NoReplacement, Phase, ServerGroup, WorkerGroup
+from singa_dask.supervision.facts import Code, Fact, fact
+from singa_dask.supervision.members import Member, Members, Phase, ServerGroup, WorkerGroup
 from singa_dask.supervision.processes import Processes
 
 if TYPE_CHECKING:
@@ -37,14 +38,19 @@ class Places:
     """Finds Dask workers for members that are to be formed, and better ones for members that run.
 
     least: the fewest workers with which a worker group goes on while replacements are missing; None: it waits.
-    note: tells the user. awaits: whether replacements are missing.
+    tell: is called with what the user is told. awaits: whether replacements are missing.
     """
 
     def __init__(
-        self, members: Members, processes: Processes, patience_s: float, least: int | None, note: Callable[[str], None]
+        self,
+        members: Members,
+        processes: Processes,
+        patience_s: float,
+        least: int | None,
+        tell: Callable[[Fact], None],
     ) -> None:
         self.members, self.processes, self.patience_s, self.least = members, processes, patience_s, least
-        self._note = note
+        self._tell = tell
         self._until: float | None = None  # when replacements must have come
         self._refused: dict[str, _Refused] = {}  # what a group could not take in, by Processes.place
 
@@ -59,12 +65,11 @@ class Places:
 
     def find(
         self, batch: Sequence[Member], there: Sequence[WorkerInfo], at: float, nannies: frozenset[str]
-    ) -> tuple[Sequence[Member], dict[str, int]]:
-        """Replace missing Dask workers by free ones; returns the members of the batch that can be formed now, and
-        processes to kill, pid by address, that do not answer. Nannies restart lost processes under other addresses. If
-        these have left memory, it waits for them: others may be on other machines.
-
-        Raises NoReplacement if replacements have not come in time.
+    ) -> tuple[Sequence[Member], dict[str, int], Fact | None]:
+        """Replace missing Dask workers by free ones; returns the members of the batch that can be formed now,
+        processes to kill, pid by address, that do not answer, and what is missing if it has not come in time. Nannies
+        restart lost processes under other addresses. If these have left memory, it waits for them: others may be on
+        other machines.
         """
         answer = {info.address for info in there}
         missing = _lost(batch, answer)
@@ -76,19 +81,17 @@ class Places:
         if len(places) == len(missing) and (late or not (left and coming)):
             self._until = None
             self.members.relocate(batch, places)
-            return batch, {}
+            return batch, {}, None
         if part := self._part(batch, there, unused, nannies, late=late):
             if len(part) == len(batch):
                 self._until = None
-            return part, {}
+            return part, {}, None
         first, self._until = self._until is None, self._until or at + self.patience_s
         if not late:
-            return (), self.processes.stuck(missing, again=first)
+            return (), self.processes.stuck(missing, again=first), None
         self._until = None
-        raise NoReplacement(
-            f"Dask workers were lost ({', '.join(missing)}): {len(missing)} must be replaced, and {len(unused)} are "
-            f"free after {self.patience_s:g} s. Start more."
-        )
+        lost, after_s = tuple(missing), self.patience_s
+        return (), {}, fact(Code.NO_REPLACEMENT, lost=lost, missing=len(lost), free=len(unused), after_s=after_s)
 
     def least_to_leave_out(self, groups: Sequence[WorkerGroup], there: Sequence[WorkerInfo]) -> list[WorkerGroup]:
         """The worker groups, the last first, without which the processes that answer suffice for those that remain.
@@ -126,7 +129,7 @@ class Places:
             self.members.relocate(batch, places)
             if isinstance(member, ServerGroup):
                 if guests := {rank for rank, address in enumerate(member.where) if address in rest}:
-                    self._note(f"{member} goes on in other processes of the run until there are free ones")
+                    self._tell(fact(Code.GUESTS, member))
                 member.guests |= guests
                 self.members.relocate([member], dict(zip(rest, cycle(hosts), strict=False)))
             elif isinstance(member, WorkerGroup) and rest:
@@ -175,7 +178,7 @@ class Places:
         free, changed = [info.address for info in self.processes.free(there, self.members)], list[Member]()
         for servers in self._with_guests():
             if own := servers.spread(free, self.members.topology.nservers_per_procs):
-                self._note(f"{servers} goes on in {', '.join(own)}, which had no work")
+                self._tell(fact(Code.OWN_PROCESSES, servers, where=tuple(own)))
                 changed.append(servers)
         free = [address for address in free if not self._is_refused(address)]
         for group in filter(self._may_grow, self.members.running()):
@@ -197,22 +200,22 @@ class Places:
         held = bool(self.members.server_groups or group.left)
         return bool(group.lacks and nannied and held and not ends and not served.intersection(group.where))
 
-    def retreat(self, group: WorkerGroup, *, raised: bool) -> str:
+    def retreat(self, group: WorkerGroup, *, raised: bool) -> Fact | None:
         """Undo the last change of the size of a group that fails before it makes a step; returns what could not be
-        done, "" if its size had not changed. raised: whether a rank has raised an error of its own."""
+        done, None if its size had not changed. raised: whether a rank has raised an error of its own."""
         if group.added:
             added, group.added = group.added, ()
             for place in map(self.processes.place, added):
                 self._refused.setdefault(place, _Refused()).again()
             self._resize(group, [a for a in group.where if a not in added], [*group.lacks, *added])
-            return f"{group} could not take in {', '.join(added)}"
+            return fact(Code.NOT_TAKEN_IN, group, added=added)
         if not (group.shrunk and raised):
-            return ""
+            return None
         group.shrunk, group.least = False, len(group.where) + 1
         used = self.members.used()  # what is lost may have come back with its address, for another member
         group.where = (*group.where, *(f"{a} (lost)" if a in used else a for a in group.lacks))
         group.lacks = ()
-        return f"{group} cannot go on with fewer workers"
+        return fact(Code.NOT_SHRUNK, group)
 
     def _is_refused(self, address: str) -> bool:
         """Whether this free process could not be taken in lately. To be asked once per look."""
@@ -221,9 +224,8 @@ class Places:
 
     def _resize(self, group: WorkerGroup, where: Sequence[str], lacks: Sequence[str]) -> None:
         group.where, group.lacks = tuple(where), tuple(lacks)
-        count, whole = len(where), len(where) + len(lacks)
-        size = f"{count} of {whole} workers" if lacks else f"all {whole} workers"
-        self._note(f"{group} goes on with {size}")
+        code = Code.SHRUNK if lacks else Code.COMPLETE
+        self._tell(fact(code, group, count=len(where), whole=len(where) + len(lacks)))
 
     def _with_guests(self) -> list[ServerGroup]:
         return [group for group in self.members.serving() if group.guests]

@@ -84,6 +84,7 @@ class Run:
     _checkpoint: str | None = None
     _best: dict[str, Any] | None = None
     _reports: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _restarts: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._witness = Witness(self._believe, self._tell)
@@ -259,6 +260,7 @@ class Run:
             self._in_process.stop("a callback failed")
 
     def _restarted(self, restart: Restart) -> None:
+        self._restarts.append(asdict(restart))
         self._tell("restart", **asdict(restart))
         for group in restart.groups:
             self.callbacks.put("restart", group=group, step=restart.step, cause=restart.cause)
@@ -378,7 +380,6 @@ class Run:
             status = "interrupted" if stopped and lead.get("interrupted", True) else "completed"
         metrics = lead.get("metrics", {})
         reports = self._reports.values()
-        restarts = state.restarts if state else []
         return {
             "status": status,
             "error": None if error is None else str(error) or type(error).__name__,
@@ -396,12 +397,12 @@ class Run:
             "validate": metrics.get("validate", {}),
             "test": metrics.get("test", {}),
             "confusion": matrices(self._details, job, self.prepared.described),
-            "samples_per_s": rate(reports, bool(restarts)),
+            "samples_per_s": rate(reports, bool(self._restarts)),
             "exchanged_bytes": sum(report["exchanged_bytes"] for report in reports),
             "overflows": sum(report["overflows"] for report in reports),
             "wall_s": round(time.monotonic() - self._started, 3),
-            "restarts": len(restarts),
-            "restarted": [asdict(restart) for restart in restarts],
+            "restarts": len(self._restarts),
+            "restarted": self._restarts,
             "groups": {number: of_group(report) for number, report in sorted(self._reports.items())},
             "checkpoint": self._checkpoint,
             "seed": job.seed,

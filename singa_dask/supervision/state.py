@@ -12,15 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from singa_dask.errors import ClusterError, DriverUnreachable
 from singa_dask.supervision import events as ev
+from singa_dask.supervision.facts import Cause, Code, Fact, fact
 from singa_dask.supervision.inheritance import inherit
 from singa_dask.supervision.members import (
-    GroupLost,
     Loss,
     Member,
     Members,
-    NoReplacement,
     Phase,
     Restart,
     ServerGroup,
@@ -40,11 +38,6 @@ _SURVEY_AGAIN_S = 0.05
 _SILENT_S = 6.0
 # Between two surveys while members run with fewer processes than they should.
 _IMPROVE_EVERY_S = 2.0
-REPLICATED = "servers keep replicas on other hosts; cluster.server_replicas: 0 trains without them"
-UNKEPT = (
-    "leaves no copies in memory, as its processes have no nannies or too little memory: "
-    "after its loss, updates that no other server group has are lost"
-)
 
 
 class Supervision:
@@ -66,18 +59,19 @@ class Supervision:
         least: int | None = None,
     ) -> None:
         self.members, self.processes = members, Processes()
-        self.places = Places(members, self.processes, patience_s, least, lambda text: self._do(ev.Note(text)))
+        self.places = Places(members, self.processes, patience_s, least, self._tell)
         self.max_restarts, self.patience_s = max_restarts, patience_s
         self.steps: dict[int, int] = dict(steps or {})
         self.restarts: list[Restart] = []
         self.stopped, self.over = "", False
         self.lead_told = self.lead_believes = False
-        self.error: BaseException | None = None
+        self.error: Fact | BaseException | None = None
         self.busy: ev.FormRequest | ev.Close | ev.TellLead | None = None
         self._commands: list[ev.Command] = []
         self._losses: list[Loss] = []
         self._askers: list[Any] = []  # of a worker group that wants to join
-        self._flush_fault = self._not_inherited = ""
+        self._flush_fault = ""
+        self._not_inherited: Fact | None = None
         self._silent_until: float | None = None
         self._survey: ev.Survey | None = None  # under way
         self._requests = self._surveys = self._outdated = 0
@@ -169,16 +163,16 @@ class Supervision:
         self.processes.replaced.update(event.replaced.items())
         raised = event.raised is not None
         if why := self.places.retreat(group, raised=raised):
-            self._lose(Loss(group, GroupLost(f"{why}: {event.cause}")))
+            self._lose(Loss(group, fact(Code.RESIZED_IN_VAIN, undone=(why,), cause=event.cause)))
         elif not raised or self._may_be_dropped(group):
-            self._lose(Loss(group, GroupLost(event.cause), refused=raised))
+            self._lose(Loss(group, event.cause, refused=raised))
         else:
             self._end(event.raised)
 
     def _servers_lost(self, addresses: frozenset[str]) -> None:
         for group in self.members.serving():
             if here := sorted(addresses & set(group.where)):
-                self._lose(Loss(group, GroupLost(f"{group}: the process of {', '.join(here)} died or is stopped")))
+                self._lose(Loss(group, fact(Code.SERVERS_DIED, group, where=tuple(here))))
 
     def _replica_lost(self, event: ev.ReplicaLost) -> None:
         """From now on a replica does not count, so its server may go on without it. Unless its group is lost: then a
@@ -188,9 +182,8 @@ class Supervision:
             return
         place = event.generation, event.rank
         if event.replica > group.outdated.get(place, 0) and (event.awaited or event.replica == 1):
-            note = f"{group} has no replica of server {event.rank} now, as its nanny does not answer or has no memory"
-            self.members.record(note)
-            self._do(ev.Note(note))
+            self.members.record(ev.line(event))
+            self._tell(fact(Code.REPLICA_LOST, group, rank=event.rank))
         if event.replica > group.outdated.get(place, 0) and event.awaited:  # else it was never whole
             self._do(ev.RecordOutdated(group.number, event.generation, event.rank, event.replica))
         group.outdated[place] = max(event.replica, group.outdated.get(place, 0))
@@ -215,10 +208,10 @@ class Supervision:
             return self._not_formed(members, event)
         self.processes.pids.update(event.pids)
         for number in event.unkept:
-            self._do(ev.Note(f"{self.members.server_groups[number]} {UNKEPT}"))
+            self._tell(fact(Code.UNKEPT, self.members.server_groups[number]))
         made = [group for group in request.server_groups if is_first(group.generation)]
         if self.members.topology.server_replicas is None and any(any(group.replicas) for group in made):
-            self._do(ev.Note(REPLICATED))
+            self._tell(fact(Code.REPLICATED))
         if self.members.before and made:
             self._do(ev.LetEarlierGo(self.processes.nannies))
         for member in members:
@@ -240,11 +233,11 @@ class Supervision:
         if isinstance(first, WorkerGroup) and self._may_be_dropped(first):
             self._lose(Loss(first, event.error, refused=True))
         elif undone:
-            self._lose(Loss(first, GroupLost(f"{', '.join(undone)}: {event.error}")))
+            self._lose(Loss(first, fact(Code.RESIZED_IN_VAIN, undone=tuple(undone), cause=event.error)))
         elif event.raised is not None:
             self._end(event.raised)
         else:
-            self._lose(Loss(first, GroupLost(str(event.error)) if event.lost else event.error, False, not event.lost))
+            self._lose(Loss(first, str(event.error) if event.lost else event.error))
 
     def _closed(self, replaced: Mapping[str, int]) -> None:
         self._operation_done()
@@ -263,28 +256,27 @@ class Supervision:
             if group.number > 0 or not early:
                 self._do(ev.Stop(group.number))
         if not early:  # after the stop, as it may take a while to write it
-            self._do(ev.Note(f"{by}: stopping after this step (press Ctrl-C {'again ' * (by == 'Ctrl-C')}to abort)"))
+            self._tell(fact(Code.STOPPING, by=by))
         self._refuse_askers()
 
     def _join(self, asker: Any) -> None:
         if self.members.synchronous or self.stopped:
-            synchronous = "one worker group is synchronous, and cannot take in another"
-            why = synchronous if self.members.synchronous else "the run is ending"
-            return self._do(ev.Reply(asker, f"refused: {why}"))
+            refusal = Code.SYNCHRONOUS if self.members.synchronous else Code.ENDING
+            return self._do(ev.Reply(asker, fact(refusal)))
         self._askers.append(asker)
         self._outdated = self._surveys
 
-    def _leave(self, number: int) -> str:
+    def _leave(self, number: int) -> Fact:
         group = next((group for group in self.members.working() if group.number == number), None)
         if group is None:
-            return f"refused: there is no worker group {number} at work"
+            return fact(Code.NOT_AT_WORK, group=number)
         if number == 0:
-            return "refused: worker group 0 tests and saves for the whole run; stop the run instead"
+            return fact(Code.LEAD_STAYS)
         if group.phase is not Phase.RUNNING:
-            return f"refused: worker group {number} is being formed"
+            return fact(Code.BEING_FORMED, group)
         group.leaving = True
         self._do(ev.Stop(number))
-        return f"{group} leaves after its step"
+        return fact(Code.LEAVES, group)
 
     # Decisions on a survey
 
@@ -314,7 +306,7 @@ class Supervision:
                 self._drop(member)
             self._place(there, event.at, event.nannies)
             if self._flush_fault and self.busy is None and not silent:  # else the loss is dealt with first
-                self._do(ev.Note(f"the last exchange between server groups failed: {self._flush_fault}"))
+                self._tell(fact(Code.EXCHANGE_FAILED, cause=self._flush_fault))
                 self._do_alone(ev.TellLead(True))
             self._flush_fault = ""
             if self.busy is None and not (self.stopped or self._pending()):
@@ -327,7 +319,7 @@ class Supervision:
         why = inherit(self.members, left, inherited, None if self._found is None else self._found.ledger)
         if why and why != self._not_inherited:
             step = self._found.step if self._found else 0
-            self._do(ev.Note(f"the memory of the lost driver's servers {why}. The run goes on from step {step}."))
+            self._tell(fact(Code.NOT_TAKEN_OVER, cause=why, step=step))
         self._not_inherited = why
 
     def _waits_for_memory(self, silent: set[str], event: ev.Surveyed) -> bool:
@@ -354,43 +346,40 @@ class Supervision:
 
     def _take_down(self, loss: Loss, silent: set[str]) -> bool:
         """Take down a lost member and what goes along; False if the newest checkpoint must be known first."""
-        member, error = loss.member, loss.error
+        member, cause = loss.member, loss.cause
         workers, servers = self.members.affected(member, silent)
         if loss.refused:
-            self._drop(member, f"{member} could not join: {error}")
-        elif loss.unless_all_answer and not silent:
-            self._end(error)
+            self._drop(member, fact(Code.NOT_JOINED, member, cause=cause))
+        elif isinstance(cause, BaseException) and not silent:
+            self._end(cause)
         elif self.stopped:
-            self._take_down_at_end(error, workers, servers)
+            self._take_down_at_end(cause, workers, servers)
         elif self._needs_start(servers):
             self._needs_checkpoint = True
             return False
         else:
             if isinstance(member, WorkerGroup) and member.leaving:
-                self._drop(member, f"{member} left: {error}")
+                self._drop(member, fact(Code.LEFT, member, cause=cause))
                 workers.remove(member)
             if workers or servers:
-                self._restart(member, error, workers, servers)
+                self._restart(member, cause, workers, servers)
         return True
 
-    def _take_down_at_end(
-        self, error: Exception, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]
-    ) -> None:
+    def _take_down_at_end(self, cause: Cause, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]) -> None:
         """Go on without what is lost while the run is being stopped, unless worker groups wait for it."""
         back = [group for group in servers if group.left]
         if workers:
-            self._do(ev.Note(f"{error}. The run is being stopped, so it ends here."))
+            self._tell(fact(Code.ENDS_HERE, cause=cause))
         for other in (*workers, *(group for group in servers if group not in back)):
             self._drop(other)
         if back:
-            self._restart(back[0], error, (), back)
+            self._restart(back[0], cause, (), back)
 
     def _lose_stranded(self) -> bool:
         """Take down the worker groups whose servers do not come back. Returns whether there are any."""
         stranded = self.members.stranded()
         for group in stranded:
-            lost = f"server group {group.server_group} is lost, and what it had left in memory"
-            self._lose(Loss(group, GroupLost(f"{group}: {lost}")))
+            self._lose(Loss(group, fact(Code.SERVERS_GONE, group, servers=group.server_group)))
         return bool(stranded)
 
     def _needs_start(self, servers: Sequence[ServerGroup]) -> bool:
@@ -399,7 +388,7 @@ class Supervision:
         return self._checkpoint is None and not stay and not any(group.left for group in servers)
 
     def _restart(
-        self, member: Member, error: Exception, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]
+        self, member: Member, cause: Cause, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]
     ) -> None:
         self.places.be_patient()
         numbers = tuple(group.number for group in workers)
@@ -411,21 +400,16 @@ class Supervision:
             self.members.move(other, "take down")
         self.lead_told = False
         if member.restarts > self.max_restarts:
-            return self._end(self._given_up(error, step))
+            given_up = fact(Code.GIVEN_UP, cause=cause, step=step, times=self.max_restarts)
+            return self._end(cause if isinstance(cause, BaseException) else given_up)
         whole = tuple(group.number for group in servers if group.left)
         anew = tuple(group.number for group in servers if group.number not in whole)
-        self.restarts.append(Restart(numbers, step, str(error), anew, whole))
-        attempt = f"Restart {member.restarts} of {self.max_restarts}"
-        way_out = self.members.way_out(workers, servers, self._found)
-        self._do(ev.Note(f"{error} (step {step}). {attempt}{way_out}."))
-
-    def _given_up(self, error: Exception, step: int) -> Exception:
-        """The error of a group that is not restarted any more, with the step."""
-        if not isinstance(error, GroupLost):
-            return error
-        times = f"{self.max_restarts} time{'s' * (self.max_restarts > 1)}"
-        tried = f" The group was restarted {times} without progress (max_restarts)." if self.max_restarts else ""
-        return GroupLost(f"{error} (step {step}).{tried}")
+        self.restarts.append(Restart(numbers, step, cause, anew, whole))
+        way = self.members.way_out(workers, servers, self._found)
+        back = [*workers, *servers] if way.code is Code.WITH_EVERYTHING else workers
+        attempt, everybody = member.restarts, not self.members.server_groups
+        figures = {"step": step, "attempt": attempt, "most": self.max_restarts, "everybody": everybody, "way": way}
+        self._tell(fact(Code.RESTARTED, *back, cause=cause, **figures))
 
     # Places
 
@@ -434,32 +418,29 @@ class Supervision:
         batch = self.members.batch(self._may_be_dropped)
         if not batch or (self._checkpoint is None and not self.members.serving()):
             return
-        try:
-            placed, stuck = self.places.find(batch, there, at, nannies)
-        except NoReplacement as error:
-            return self._not_placed(batch, error, there)
-        if placed:
+        placed, stuck, lack = self.places.find(batch, there, at, nannies)
+        if lack is not None:
+            self._not_placed(batch, lack, there)
+        elif placed:
             self._form(placed)
         else:
             self._kill(stuck)
 
-    def _not_placed(self, batch: Sequence[Member], error: NoReplacement, there: Sequence[WorkerInfo]) -> None:
+    def _not_placed(self, batch: Sequence[Member], lack: Fact, there: Sequence[WorkerInfo]) -> None:
         """Go on without what has no Dask workers if the run can, else end it."""
         *_, last = batch
         groups = [member for member in batch if isinstance(member, WorkerGroup)]
         if isinstance(batch[0], WorkerGroup) and self._may_be_dropped(batch[0]):
-            self._drop(batch[0], f"{batch[0]} could not join: {error}")
+            self._drop(batch[0], fact(Code.NOT_JOINED, batch[0], cause=lack))
         elif self.members.running() and groups == batch and last.number > 0:
             # Those that wait may hold back the others: no further wait for what cannot come.
             for group in self.places.least_to_leave_out(groups, there):
-                self._drop(
-                    group, f"{group} is left out, and the others go on: {error} `singa-dask join` adds a group."
-                )
+                self._drop(group, fact(Code.LEFT_OUT, group, cause=lack))
         elif self.stopped and not any(isinstance(member, WorkerGroup) for member in batch):
             for member in batch:
-                self._drop(member, f"{member} does not come back: {error}")
+                self._drop(member, fact(Code.NOT_BACK, member, cause=lack))
         else:
-            self._end(error)
+            self._end(lack)
 
     def _improve(self, there: Sequence[WorkerInfo]) -> None:
         """Form members again, which have lost nothing, if there are Dask workers that they lack."""
@@ -469,15 +450,15 @@ class Supervision:
             self._checkpoint = None
             self._outdated = self._surveys
 
-    def _newcomer(self, there: Sequence[WorkerInfo]) -> str:
+    def _newcomer(self, there: Sequence[WorkerInfo]) -> Fact:
         """Take in one more worker group on free Dask workers, if they suffice; returns what to answer."""
         needed = self.members.topology.nworkers_per_group
         lost = self.members.used(but=Phase.FORMING) - {info.address for info in there}
         free = self.processes.free(there, self.members)[len(lost) + self.places.lacks :]  # replacements come first
         if len(free) < needed:
-            return f"refused: {needed} free Dask workers are needed, {len(free)} are there; start more and join again"
+            return fact(Code.TOO_FEW_FREE, needed=needed, there=len(free))
         group = self.members.add(free[:needed], first=max(self.steps.values(), default=0))
-        return f"{group} joins on {', '.join(group.where)}"
+        return fact(Code.JOINS, group, where=group.where)
 
     def _kill(self, pids: Mapping[str, int]) -> None:
         if pids:
@@ -498,7 +479,7 @@ class Supervision:
             self._take_over(workers, servers)
         anew = fresh and not all(group.left for group in workers)
         if anew and found and found.deposits and not any(member.formed for member in self.members.all()):
-            self._do(ev.Note(f"the run goes on from step {found.step}, which is in memory"))
+            self._tell(fact(Code.BEGINS_IN_MEMORY, step=found.step))
         for member in batch:
             self.members.move(member, "form")
             member.generation += 1
@@ -536,9 +517,8 @@ class Supervision:
         anew = tuple(group.number for group in servers if group not in returning)
         step = min((self.steps.get(number, 0) for number in numbers), default=0)
         whole = tuple(group.number for group in returning)
-        self.restarts.append(Restart(numbers, step, "its driver was lost", anew, whole))
-        names = " and ".join(map(str, returning))
-        self._do(ev.Note(f"{names}: back from memory, with everything acknowledged under the lost driver"))
+        self.restarts.append(Restart(numbers, step, fact(Code.DRIVER_LOST), anew, whole))
+        self._tell(fact(Code.TAKEN_OVER, *returning))
 
     # Parts
 
@@ -556,11 +536,14 @@ class Supervision:
         self._checkpoint = None
         self._outdated = self._surveys
 
-    def _drop(self, member: Member, why: str = "") -> None:
+    def _drop(self, member: Member, why: Fact | None = None) -> None:
         """Go on without a member."""
         if why:
-            self._do(ev.Note(why))
+            self._tell(why)
         self.members.move(member, "drop")
+
+    def _tell(self, what: Fact) -> None:
+        self._do(ev.Note(what))
 
     def _do(self, command: ev.Command) -> None:
         self._commands.append(command)
@@ -574,14 +557,12 @@ class Supervision:
         self.busy = None
         self._outdated = self._surveys
 
-    def _end(self, error: BaseException | None = None) -> None:
-        """The run is over. An error of the cluster tells what happened before, unless its cause is known."""
+    def _end(self, error: Fact | BaseException | None = None) -> None:
+        """The run is over."""
         self.over, self.error = True, error
-        if isinstance(error, ClusterError) and not isinstance(error, DriverUnreachable):
-            error.add_note("What happened before, the latest last:\n" + "\n".join(self.members.history))
         self._refuse_askers()
         self._do(ev.End(error))
 
     def _refuse_askers(self) -> None:
         while self._askers:
-            self._do(ev.Reply(self._askers.pop(), "refused: the run is ending"))
+            self._do(ev.Reply(self._askers.pop(), fact(Code.ENDING)))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from singa_dask.supervision.launch import GroupLauncher, Launched, close, own_er
 from singa_dask.supervision.servers import Servers
 from singa_dask.supervision.standstill import Standstill
 from singa_dask.supervision.state import Supervision
+from singa_dask.supervision.words import error, sentence
 
 if TYPE_CHECKING:
     from singa_dask.cluster import WorkerInfo
@@ -83,7 +85,7 @@ class Supervisor:
                 while not self.state.over:
                     self._turn()
                 if self.state.error is not None:
-                    raise self.state.error
+                    raise error(self.state.error, self.state.members.history)
                 return self._reports
             finally:
                 self._close()
@@ -135,7 +137,7 @@ class Supervisor:
         for command in self.state.handle(event):
             self._carry_out(command)
         for restart in self.state.restarts[before:]:
-            self.restarted(restart)
+            self.restarted(replace(restart, cause=sentence(restart.cause)))
 
     def _poll(self, number: int, generation: int) -> None:
         """Notice that a worker group has ended or failed."""
@@ -193,8 +195,8 @@ class Supervisor:
 
     def _carry_out(self, command: ev.Command) -> None:
         match command:
-            case ev.Note(text):
-                self.note(text)
+            case ev.Note(what):
+                self.note(sentence(what))
             case ev.Survey():
                 self._begin(self._surveys, self._survey, command)
             case ev.Kill(pids):
@@ -223,8 +225,8 @@ class Supervisor:
                 self._groups[group].stop()
             case ev.Rewind(groups, step):
                 self.rewound(groups, step)
-            case ev.Reply(asker, text):
-                asker(text)
+            case ev.Reply(asker, what):
+                asker(sentence(what))
 
     def _begin(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *args: Any) -> None:
         """Run a function in a thread; its result is the next event."""

@@ -32,8 +32,9 @@ from singa_dask.server.messages import Fresh, Update
 from singa_dask.server.neighbours import Account
 from singa_dask.server.protocol import LEFT
 from singa_dask.supervision import events as ev
-from singa_dask.supervision.members import NoReplacement, Phase, ServerGroup, WorkerGroup, is_first
+from singa_dask.supervision.members import Phase, ServerGroup, WorkerGroup, is_first
 from singa_dask.supervision.state import Supervision
+from singa_dask.supervision.words import NoReplacement
 from singa_dask.updaters import Updater
 
 if TYPE_CHECKING:

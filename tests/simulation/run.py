@@ -27,9 +27,10 @@ from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.inheritance import recall
 from singa_dask.supervision.launch import GroupLauncher
-from singa_dask.supervision.members import Members, NoReplacement
+from singa_dask.supervision.members import Members
 from singa_dask.supervision.servers import REPLICA_LOST
 from singa_dask.supervision.supervisor import Supervisor
+from singa_dask.supervision.words import NoReplacement
 from singa_dask.training.forms import OUTDATED
 from singa_dask.training.worker import WorkerPlan
 

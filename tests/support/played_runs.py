@@ -96,7 +96,7 @@ class Played:
     def _supervisor(self, state, launcher, *, note, newest, rewound, restarted, outdated, giving_up, seeing):
         self.state, self.launcher, self.newest, self.outdated = state, launcher, newest, outdated
         self.giving_up = giving_up
-        state = SimpleNamespace(stopped=self.stopped, restarts=self.restarts)
+        state = SimpleNamespace(stopped=self.stopped)
         return SimpleNamespace(state=state, post=self.posted.append, run=lambda: self._run(rewound, restarted))
 
     def _run(self, rewound, restarted):

@@ -23,9 +23,11 @@ from singa_dask.job.job_pb2 import JobProto
 from singa_dask.net.flat import GroupLayout
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
+from singa_dask.supervision.facts import Fact
 from singa_dask.supervision.launch import GroupLauncher, close
 from singa_dask.supervision.members import Members, Phase
 from singa_dask.supervision.state import Supervision
+from singa_dask.supervision.words import sentence
 from singa_dask.training.worker import WorkerPlan
 
 # Options of a Run, steps to `play`, and what is `seen` then.
@@ -46,7 +48,7 @@ class Run:
     that are gone, and that do not answer in time. kept: the server groups whose memory is held; left: other memory.
     fault: of the next group that forms; unmade: the server groups that cannot be made; formed: is called with each
     new Group; groups: those that are not closed; history: all. commands: all so far, in order; open: those that have
-    no answer yet. notes, replies: what was said.
+    no answer yet. notes: what was said; replies: the same, in short.
     """
 
     def __init__(
@@ -187,10 +189,10 @@ class Run:
         self.commands += commands
         for command in commands:
             match command:
-                case ev.Note(text):
-                    self.notes.append(text)
-                case ev.Reply(asker, text):
-                    self.replies[asker] = text
+                case ev.Note(what):
+                    self.notes.append(sentence(what))
+                case ev.Reply(asker, what):
+                    self.replies[asker] = in_short(what)
                 case ev.Dismiss(server_group, group, generation):
                     self.servers[server_group].dismissed.append((group, generation))
                 case ev.ReplaceReplica(server_group, rank, replica, nanny):
@@ -321,8 +323,8 @@ class Run:
             "grown": [command.growing for command in self.all(ev.Close) if command.growing],
             "lacks": [" ".join(group.lacks) for group in self.worker_groups],
             "guests": [sorted(group.guests) for group in self.server_groups],
-            "replies": {asker: reply.split(":")[0] for asker, reply in self.replies.items()},
-            "over": type(self.state.error).__name__ if self.state.error else "well" if self.state.over else "",
+            "replies": self.replies,
+            "over": in_short(self.state.error) if self.state.error else "well" if self.state.over else "",
         }
 
     # What the launcher calls
@@ -349,6 +351,13 @@ class Run:
         if keeping[0].left is not None:
             made.parameters = f"generation {keeping[0].left.version.generation}"
         return made
+
+
+def in_short(what: Fact | BaseException) -> str:
+    """The code, and Dask workers that it names; the type of an error."""
+    if not isinstance(what, Fact):
+        return type(what).__name__
+    return " ".join([what.code.name.lower().replace("_", " "), *what.figures.get("where", ())])
 
 
 def check(run: Run) -> None:

@@ -1,6 +1,8 @@
-"""What is said about a run: every note, reply and error of its supervision, once."""
+"""What a run's state says, and when: every code, once. test_words.py has the sentences."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.played_groups import deposit, found, left_by
@@ -10,6 +12,7 @@ from singa_dask.errors import ClusterError, ConfigError, Problem
 from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.events import Inherited
+from singa_dask.supervision.facts import Code, Fact
 
 ONE = {"spare": 1}
 KEPT = {"kept": {0, 1, 2}}
@@ -21,161 +24,151 @@ HOSTS = DOWNPOUR | {"hosts": 3}
 AHEAD = Ledger()
 AHEAD.begin(2, 0)
 AHEAD.add(0, 0)
-# A part of the only note that has it, as far as no other note of this table has it too.
-NOTES = {
-    "its process died (step 77). Restart 1 of 3, from step 50.": (
+FULL = ev.LeadTold(True, False, "out of memory")
+IN_VAIN = ["begin", ("lose", 0), "go_on", {"clock": 31.0}, "go_on"]
+# A code and the names that it is about, and the run in which it is in one note, reply or error.
+SAID = {
+    (Code.FROM_CHECKPOINT, 50): (
         ALLREDUCE | ONE,
         ["begin", {"found": found(50)}, ("progress", 0, 77), ("lose", 0), "settle"],
     ),
-    " 70 in memory.": (
+    (Code.FROM_CHECKPOINT_IN_MEMORY, 70): (
         ALLREDUCE | ONE,
         ["begin", {"found": found(70, deposit("its contents"))}, ("lose", 0), "settle"],
     ),
-    ", from the state that its processes have left in memory.": (
-        ALLREDUCE | ONE,
-        ["begin", LEFT, ("lose_host", 0), "settle"],
+    (Code.FROM_RANKS,): (ALLREDUCE | ONE, ["begin", LEFT, ("lose_host", 0), "settle"]),
+    (Code.FROM_SERVERS,): (DOWNPOUR | ONE, ["begin", ("lose", 1), "settle"]),
+    (Code.FROM_NEIGHBOUR,): (HOGWILD | ONE, ["begin", ("lose", 1), "settle"]),
+    (Code.WITH_EVERYTHING,): (HOGWILD | ONE, ["begin", KEPT, ("lose", 1), "settle"]),
+    (Code.RESTARTED, 77, 1, 3, True): (ALLREDUCE | ONE, ["begin", ("progress", 0, 77), ("lose", 0), "settle"]),
+    (Code.RESTARTED, "worker group 1", 0, 1, 3, False): (DOWNPOUR | ONE, ["begin", ("lose", 1), "settle"]),
+    (Code.RESTARTED, "worker group 1", "server group 1"): (HOGWILD | ONE, ["begin", KEPT, ("lose", 1), "settle"]),
+    (Code.RESTARTED, "worker group 0", "worker group 1"): (
+        DOWNPOUR | ONE,
+        ["begin", ("lose_servers", "w3"), "settle"],
     ),
-    " of worker group 1, from the servers' parameters.": (DOWNPOUR | ONE, ["begin", ("lose", 1), "settle"]),
-    " of worker group 1, from the parameters of a neighbouring server group.": (
-        HOGWILD | ONE,
-        ["begin", ("lose", 1), "settle"],
-    ),
-    " of the servers, ": (HOGWILD | ONE, ["begin", ("end", 1, 2), ("lose_servers", "w2"), "settle"]),
-    " of worker group 0 and worker group 1, ": (DOWNPOUR | ONE, ["begin", ("lose_servers", "w3"), "settle"]),
-    " of worker group 1 and server group 1, with everything that it had acknowledged.": (
-        HOGWILD | ONE,
-        ["begin", KEPT, ("lose", 1), "settle"],
-    ),
-    "server group 0: the process of w3, w4 died or is stopped": (
+    (Code.SERVERS_DIED, "server group 0", ("w3", "w4")): (
         SANDBLASTER | {"spare": 2},
         ["begin", KEPT, ("lose_servers", "w3", "w4"), "settle"],
     ),
-    "worker group 0: server group 0 is lost, and what it had left in memory": (
+    (Code.SERVERS_GONE, "worker group 0", 0): (
         DOWNPOUR,
         ["begin", KEPT, ("lose_servers", "w3"), "go_on", {"kept": set()}, "start", "settle"],
     ),
-    "server group 0 leaves no copies in memory, as its processes have no nannies or too little memory": (
-        DOWNPOUR,
-        [{"keeps": False}, "begin"],
-    ),
-    "servers keep replicas on other hosts; cluster.server_replicas: 0 trains without them": (HOSTS, ["begin"]),
-    "server group 0 has no replica of server 0 now, as its nanny does not answer": (
-        HOSTS,
-        ["begin", ("handle", ev.ReplicaLost(0, 1, 0, 1, True))],
-    ),
-    "the last exchange between server groups failed: out of memory": (
+    (Code.UNKEPT, "server group 0"): (DOWNPOUR, [{"keeps": False}, "begin"]),
+    (Code.REPLICATED,): (HOSTS, ["begin"]),
+    (Code.REPLICA_LOST, "server group 0", 0): (HOSTS, ["begin", ("handle", ev.ReplicaLost(0, 1, 0, 1, True))]),
+    (Code.EXCHANGE_FAILED, "out of memory"): (
         HOGWILD,
-        ["begin", ("end", 1, 2), ("answer", ev.TellLead, ev.LeadTold(True, False, "out of memory")), "settle"],
+        ["begin", ("end", 1, 2), ("answer", ev.TellLead, FULL), "settle"],
     ),
-    "Ctrl-C: stopping after this step (press Ctrl-C again to abort)": (DOWNPOUR, ["begin", "stop", "stop"]),
-    "SIGTERM: stopping after this step (press Ctrl-C to abort)": (DOWNPOUR, ["begin", ("stop", "SIGTERM")]),
-    ". The run is being stopped, so it ends here.": (HOGWILD, ["begin", "stop", ("lose_servers", "w3"), "settle"]),
-    "worker group 2 could not join: w4 is in use": (
+    (Code.STOPPING, "Ctrl-C"): (DOWNPOUR, ["begin", "stop", "stop"]),
+    (Code.ENDS_HERE,): (HOGWILD, ["begin", "stop", ("lose_servers", "w3"), "settle"]),
+    (Code.NOT_JOINED, "worker group 2", "ClusterError"): (
         DOWNPOUR | ONE,
         ["begin", {"fault": ClusterError("w4 is in use")}, "join", "settle"],
     ),
-    "worker group 1 left: ": (DOWNPOUR, ["begin", ("leave", 1), ("lose", 1), "settle"]),
-    "worker group 1 is left out, and the others go on: ": (
-        DOWNPOUR,
-        ["begin", ("lose_host", 1), "go_on", {"clock": 31.0}, "settle"],
-    ),
-    "server group 2 does not come back: ": (
+    (Code.LEFT, "worker group 1", "its process died"): (DOWNPOUR, ["begin", ("leave", 1), ("lose", 1), "settle"]),
+    (Code.LEFT_OUT, "worker group 1"): (DOWNPOUR, ["begin", ("lose_host", 1), "go_on", {"clock": 31.0}, "settle"]),
+    (Code.NOT_BACK, "server group 2"): (
         HOGWILD,
         ["begin", ("end", 2), ("lose_servers", "w3"), "go_on", "stop", {"clock": 31.0}, "go_on"],
     ),
-    "the run goes on from step 70, which is in memory": (
+    (Code.BEGINS_IN_MEMORY, 70): (
         ALLREDUCE | {"starts": 1, "steps": {0: 40}},
         [{"found": found(70, deposit("its contents"))}, "begin"],
     ),
-    "server group 0: back from memory, with everything acknowledged under the lost driver": (
+    (Code.TAKEN_OVER, "server group 0"): (
         AGAIN,
         [{"left": left_by(0, 3, 0), "inherited": Inherited(ledgers={"server group 0": Ledger()})}, "begin"],
     ),
-    "the memory of the lost driver's servers is of another topology, net, updater or data. The run goes on": (
-        AGAIN,
-        [{"inherited": Inherited(fits=False)}, "begin"],
-    ),
-    " has fewer updates than the newest checkpoint. ": (
+    (Code.NOT_TAKEN_OVER, 10): (AGAIN, [{"inherited": Inherited(fits=False), "found": found(10)}, "begin"]),
+    (Code.MISFIT,): (AGAIN, [{"inherited": Inherited(fits=False)}, "begin"]),
+    (Code.FEWER,): (
         AGAIN,
         [
             {"left": left_by(0, 3, 0), "inherited": Inherited(ledgers={"server group 0": Ledger()})},
             *({"found": replace(found(10), ledger=AHEAD)}, "begin"),
         ],
     ),
-    " is not whole: server group 0. ": (AGAIN, [{"inherited": Inherited(torn=("server group 0",))}, "begin"]),
-    " is not whole: it is gone, or has no parameters yet. ": (AGAIN, [{"inherited": Inherited()}, "begin"]),
-    "worker group 0 goes on with 2 of 3 workers": (TRIO, ["begin", LEFT, ("lose_host", 0), "go_on"]),
-    "worker group 0 goes on with all 3 workers": (
+    (Code.TORN, ("server group 0",)): (AGAIN, [{"inherited": Inherited(torn=("server group 0",))}, "begin"]),
+    (Code.GONE,): (AGAIN, [{"inherited": Inherited()}, "begin"]),
+    (Code.SHRUNK, "worker group 0", 2, 3): (TRIO, ["begin", LEFT, ("lose_host", 0), "go_on"]),
+    (Code.COMPLETE, "worker group 0", 3): (
         TRIO,
         ["begin", LEFT, ("lose_host", 0), ("until_formed", 2), "start", "settle"],
     ),
-    "worker group 0 cannot go on with fewer workers: ": (
+    (Code.NOT_SHRUNK, "worker group 0"): (
         TRIO,
         ["begin", LEFT, ("lose_host", 0), ("until_formed", 2), ("rank_raises", 0, TOO_BIG), "go_on"],
     ),
-    "worker group 0 could not take in w4: ": (
+    (Code.NOT_TAKEN_IN, "worker group 0", ("w4",)): (
         TRIO,
         [
             *("begin", LEFT, ("lose_host", 0), ("until_formed", 2), "start"),
             *(("until_formed", 3), ("rank_raises", 0, TOO_BIG), "go_on"),
         ],
     ),
-    "server group 0 goes on in other processes of the run until there are free ones": (
+    (Code.RESIZED_IN_VAIN, "its process died"): (
+        TRIO,
+        [
+            *("begin", LEFT, ("lose_host", 0), ("until_formed", 2), "start"),
+            *(("until_formed", 3), ("rank_raises", 0, TOO_BIG), "go_on"),
+        ],
+    ),
+    (Code.GUESTS, "server group 0"): (
         SANDBLASTER,
         ["begin", KEPT, ("kill_host", "w4"), ("lose_servers", "w4"), "go_on"],
     ),
-    "server group 0 goes on in w5, which had no work": (
+    (Code.OWN_PROCESSES, "server group 0", ("w5",)): (
         SANDBLASTER,
         ["begin", KEPT, ("kill_host", "w4"), ("lose_servers", "w4"), "go_on", "start", "settle"],
     ),
+    (Code.SYNCHRONOUS,): (ALLREDUCE, ["begin", "join"]),
+    (Code.ENDING,): (DOWNPOUR, ["begin", "stop", "join"]),
+    (Code.TOO_FEW_FREE, 1, 0): (DOWNPOUR, ["begin", "join", "settle"]),
+    (Code.JOINS, "worker group 2", ("w4",)): (DOWNPOUR | ONE, ["begin", "join", "settle"]),
+    (Code.NOT_AT_WORK, 9): (DOWNPOUR, ["begin", ("leave", 9)]),
+    (Code.LEAD_STAYS,): (DOWNPOUR, ["begin", ("leave", 0)]),
+    (Code.BEING_FORMED, "worker group 1"): (DOWNPOUR | ONE, ["begin", ("lose", 1), ("leave", 1)]),
+    (Code.LEAVES, "worker group 1"): (DOWNPOUR, ["begin", ("leave", 1)]),
+    (Code.GIVEN_UP, "its process died", 0, 2): (
+        ALLREDUCE | {"spare": 3, "max_restarts": 2},
+        ["begin", *[("lose", 0), "settle"] * 3],
+    ),
+    (Code.NO_REPLACEMENT, ("w1",), 1, 0, 30.0): (ALLREDUCE, IN_VAIN),
 }
 
 
-@pytest.mark.parametrize("note", NOTES)
-def test_the_user_is_told(monkeypatch, note):
-    options, steps = NOTES[note]
-    told = Run(monkeypatch, **options).play(steps).notes
-    assert sum(note in text for text in told) == 1, told
+def facts(what: Any) -> Iterator[Fact]:
+    """All that is said in this."""
+    if isinstance(what, tuple):
+        for part in what:
+            yield from facts(part)
+    elif isinstance(what, Fact):
+        yield what
+        yield from facts((what.cause, *what.figures.values()))
+
+
+def about(what: Fact) -> list:
+    """Whom and what it is about, one after the other."""
+    causes = [cause if isinstance(cause, str) else type(cause).__name__ for cause in (what.cause,) if cause]
+    return [what.code, *what.whom, *causes, *what.figures.values()]
+
+
+@pytest.mark.parametrize("said", SAID, ids=str)
+def test_the_user_is_told(monkeypatch, said):
+    options, steps = SAID[said]
+    run = Run(monkeypatch, **options).play(steps)
+    told = [*facts((*(getattr(command, "what", None) for command in run.commands), run.state.error))]
+    found = [each for each in map(about, told) if each[0] is said[0] and not [w for w in said[1:] if w not in each]]
+    assert len(found) == 1, told
+
+
+def test_every_code_is_said():
+    assert {code for code, *_ in SAID} == {*Code} - {Code.DRIVER_LOST}, "that one is for the record"
 
 
 @pytest.mark.parametrize("options", [HOGWILD, HOSTS | {"server_replicas": 1}, HOSTS | {"server_replicas": 0}], ids=str)
 def test_nothing_is_said_of_a_run_that_loses_nothing(monkeypatch, options):
     assert not Run(monkeypatch, **options).play(["begin", ("progress", 0, 5)]).notes
-
-
-REPLIES = {
-    "refused: one worker group is synchronous, and cannot take in another": (ALLREDUCE, ["join"]),
-    "refused: the run is ending": (DOWNPOUR, ["stop", "join"]),
-    "refused: 1 free Dask workers are needed, 0 are there; start more and join again": (DOWNPOUR, ["join", "settle"]),
-    "worker group 2 joins on w4": (DOWNPOUR | ONE, ["join", "settle"]),
-    "refused: there is no worker group 9 at work": (DOWNPOUR, [("leave", 9)]),
-    "refused: worker group 0 tests and saves for the whole run; stop the run instead": (DOWNPOUR, [("leave", 0)]),
-    "refused: worker group 1 is being formed": (DOWNPOUR | ONE, [("lose", 1), ("leave", 1)]),
-    "worker group 1 leaves after its step": (DOWNPOUR, [("leave", 1)]),
-}
-
-
-@pytest.mark.parametrize("reply", REPLIES)
-def test_who_asks_is_told(monkeypatch, reply):
-    options, steps = REPLIES[reply]
-    run = Run(monkeypatch, **options).play(["begin", *steps])
-    assert list(run.replies.values()) == [reply]
-
-
-ERRORS = {
-    "its process died (step 0). The group was restarted 2 times without progress (max_restarts).": (
-        ALLREDUCE | {"spare": 3, "max_restarts": 2},
-        [("lose", 0), "settle"] * 3,
-    ),
-    "its process died (step 0).": (ALLREDUCE | ONE | {"max_restarts": 0}, [("lose", 0), "settle"]),
-    "Dask workers were lost (w1): 1 must be replaced, and 0 are free after 30 s. Start more.": (
-        ALLREDUCE,
-        [("lose", 0), "go_on", {"clock": 31.0}, "go_on"],
-    ),
-}
-
-
-@pytest.mark.parametrize("error", ERRORS)
-def test_a_run_ends_with(monkeypatch, error):
-    options, steps = ERRORS[error]
-    assert str(Run(monkeypatch, **options).play(["begin", *steps]).state.error) == error

@@ -25,14 +25,14 @@ NEWCOMERS: dict[str, Case] = {
         HYBRID | TWO | {"nworkers_per_group": 1},
         ["begin", ("join", "a"), "settle", ("join", "b"), "settle"],
         {
-            "replies": {"a": "worker group 4 joins on w5", "b": "worker group 5 joins on w6"},
+            "replies": {"a": "joins w5", "b": "joins w6"},
             "made": [([4], []), ([5], [])],
         },
     ),
     "a newcomer of several processes needs them all": (
         HYBRID | ONE,
         ["begin", ("join", "first"), "settle", "start", ("join", "then"), "settle"],
-        {"replies": {"first": "refused", "then": "worker group 4 joins on w10, w9"}},
+        {"replies": {"first": "too few free", "then": "joins w10 w9"}},
     ),
     "a newcomer whose forming fails is left out": (
         DOWNPOUR | ONE,
@@ -76,17 +76,17 @@ NEWCOMERS: dict[str, Case] = {
     "nobody joins a synchronous run": (
         ALLREDUCE | ONE,
         ["begin", "join"],
-        {"replies": {"joins": "refused"}, "phases": ["running"]},
+        {"replies": {"joins": "synchronous"}, "phases": ["running"]},
     ),
     "nobody joins a run that is being stopped, nor who asked before": (
         DOWNPOUR | ONE,
         ["begin", ("join", "before"), "stop", "join", "settle"],
-        {"replies": {"before": "refused", "joins": "refused"}, "made": []},
+        {"replies": {"before": "ending", "joins": "ending"}, "made": []},
     ),
     "who asked when the run ends is answered": (
         DOWNPOUR | ONE,
         ["begin", "join", ("end", 0, 1)],
-        {"replies": {"joins": "refused"}, "over": "well"},
+        {"replies": {"joins": "ending"}, "over": "well"},
     ),
     "what is restarted while it forms is not free": (
         DOWNPOUR,
@@ -94,13 +94,13 @@ NEWCOMERS: dict[str, Case] = {
             *("begin", ("join", "first"), "settle", "start", ("lose", 1), "until_forming"),
             *("start", ("kill", "w4"), ("start", "n4"), "join", ("answer", ev.Survey)),
         ],
-        {"replies": {"first": "refused", "joins": "worker group 2 joins on w5"}},
+        {"replies": {"first": "too few free", "joins": "joins w5"}},
     ),
     "who leaves ends after its step and is not brought back": (
         DOWNPOUR | ONE,
         ["begin", ("leave", 1), ("lose", 1), "settle"],
         {
-            "replies": {"leaves": "worker group 1 leaves after its step"},
+            "replies": {"leaves": "leaves"},
             "stopped": [1],
             "phases": ["running", "ended", "running"],
             "restarts": [],
@@ -118,16 +118,16 @@ NEWCOMERS: dict[str, Case] = {
             "from": ["workers", "server group 0", "server group 1"],
         },
     ),
-    "the lead does not leave": (HYBRID, ["begin", ("leave", 0)], {"replies": {"leaves": "refused"}, "stopped": []}),
+    "the lead does not leave": (HYBRID, ["begin", ("leave", 0)], {"replies": {"leaves": "lead stays"}, "stopped": []}),
     "who has left does not leave": (
         DOWNPOUR,
         ["begin", ("end", 1), ("leave", 1)],
-        {"replies": {"leaves": "refused"}, "stopped": []},
+        {"replies": {"leaves": "not at work"}, "stopped": []},
     ),
     "who is being formed does not leave": (
         DOWNPOUR | ONE,
         ["begin", ("lose", 1), ("leave", 1)],
-        {"replies": {"leaves": "refused"}, "stopped": []},
+        {"replies": {"leaves": "being formed"}, "stopped": []},
     ),
 }
 
@@ -197,7 +197,7 @@ ENDS: dict[str, Case] = {
     "also those that are formed later": (
         HOGWILD | ONE,
         ["begin", ("lose", 1), "until_forming", EARLY, "settle", "join", ("end", 1, 2), "settle", ("end", 0)],
-        {"stopped": [2, 1], "replies": {"joins": "refused"}, "over": "well"},
+        {"stopped": [2, 1], "replies": {"joins": "ending"}, "over": "well"},
     ),
 }
 
@@ -216,10 +216,10 @@ def test_a_survey_from_before_the_loss_decides_nothing(monkeypatch):
     run.play([("lose", 1), ("answer", ev.Survey, old)])
     assert run.worker_groups[1].phase is Phase.LOST and not run.replies
     run.settle()
-    assert run.worker_groups[1].where == ("w4",) and run.replies["joins"].startswith("refused")
+    assert run.worker_groups[1].where == ("w4",) and run.replies["joins"] == "too few free"
 
 
 @pytest.mark.parametrize("answered", range(5))
 def test_one_free_worker_is_for_the_loss_whenever_somebody_wants_to_join(monkeypatch, answered):
     run = Run(monkeypatch, spare=1, **DOWNPOUR).play(["begin", ("lose", 1), ("go_on", answered), "join", "settle"])
-    assert run.worker_groups[1].where == ("w4",) and run.replies["joins"].startswith("refused")
+    assert run.worker_groups[1].where == ("w4",) and run.replies["joins"] == "too few free"

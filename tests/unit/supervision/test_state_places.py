@@ -26,7 +26,7 @@ WAITING: dict[str, Case] = {
     "and missed after a while": (
         ALLREDUCE,
         ["begin", ("lose", 0), "go_on", {"clock": 30.0}, "go_on"],
-        {"over": "NoReplacement"},
+        {"over": "no replacement"},
     ),
     "one that comes is taken": (
         ALLREDUCE,
@@ -157,7 +157,7 @@ FEWER: dict[str, Case] = {
     "a group with servers goes on with fewer workers": (
         PAIRS | LEAST,
         [*SHRUNK, "join", "go_on"],
-        {"workers": ["w1 w2", "w4"], "made": [([1], [])], "begin": {0: 0, 1: 7}, "replies": {"joins": "refused"}},
+        {"workers": ["w1 w2", "w4"], "made": [([1], [])], "begin": {0: 0, 1: 7}, "replies": {"joins": "too few free"}},
     ),
     "and takes in others later too": (
         PAIRS | LEAST,
@@ -218,7 +218,7 @@ FEWER: dict[str, Case] = {
     "and missed after a while as well": (
         ALLREDUCE | {"least": 2},
         ["begin", ("lose_host", 0), "go_on", {"clock": 31.0}, "go_on"],
-        {"over": "NoReplacement"},
+        {"over": "no replacement"},
     ),
     "the lead does not grow at the end": (
         PAIRS | LEAST,
@@ -293,13 +293,13 @@ GUESTS: dict[str, Case] = {
         {
             "phases": ["running", "ended", "running", "running"],
             "dismissed": [[(1, 1)]],
-            "replies": {"joins": "worker group 2 joins on w4"},
+            "replies": {"joins": "joins w4"},
         },
     ),
     "a lead without processes ends the run": (
         DOWNPOUR,
         ["begin", KEPT, ("lose_host", 0), "go_on", {"clock": 31.0}, "settle"],
-        {"over": "NoReplacement"},
+        {"over": "no replacement"},
     ),
     "of groups that are lost together those go on that get processes": (
         HOGWILD | {"spare": 2},
