@@ -12,9 +12,11 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.errors import ConfigError, Problem, nearest
 
 ROWS = 7919  # stands for the number of rows of a mini-batch: a prime, which no other size of a net has
+_MOVING = ("Concat", "Expand", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+_OVER_TIME = ("GRU", "LSTM", "RNN")
 _SMALL = 1 << 12  # elements of a constant that shapes may depend on
 _POINTS = np.linspace(-3, 3, 25)
 _IN_GELU: dict[str, Any] = {"Mul": np.multiply, "Add": np.add, "Div": np.divide, "Erf": np.vectorize(erf)}
@@ -28,13 +30,14 @@ _GELU = {
 class OnnxFile:
     """The graph of a model: nodes, the constants that they read, the shapes of tensors, and for each constant that was
     computed from a single initialiser the name of that;
-    types of the inputs.
+    types of the inputs; those of tensors; names of those that are zero, which recurrent nodes begin with.
 
-    shapes: of samples, by input; by default as the model has them.
+    shapes: of samples, by input; by default as the model has them. outputs: names of tensors, by default those that
+    the model gives. Nodes that they do not depend on are left out.
     Raises ConfigError if the model cannot be read, or the shape of a sample is not known.
     """
 
-    def __init__(self, model: Any, shapes: Mapping[str, Sequence[int]]) -> None:
+    def __init__(self, model: Any, shapes: Mapping[str, Sequence[int]], outputs: Sequence[str] | None) -> None:
         try:
             self.model = onnx.load(model) if isinstance(model, str | Path) else model
         except Exception as error:  # the file may hold anything
@@ -46,13 +49,35 @@ class OnnxFile:
         self.inputs = {name: _with_rows(info, shapes.get(name)) for name, info in self.inputs.items()}
         types = {name: info.type.tensor_type.elem_type for name, info in self.inputs.items()}
         self.dtypes = {name: helper.tensor_dtype_to_np_dtype(of) for name, of in types.items()}
-        self.outputs, self.nodes = [each.name for each in graph.output], list(graph.node)
-        before = -1
+        self.outputs = [each.name for each in graph.output] if outputs is None else list(outputs)
+        known = [name for node in graph.node for name in node.output]
+        for name in [name for name in self.outputs if name not in known]:
+            raise ConfigError(Problem("outputs", "must be tensors of the model", repr(name), nearest(name, known)))
+        self.zeros = {name for name, array in self.constants.items() if not array.any()}
+        self.nodes, before = self._needed(graph.node), -1
         while before != len(self.nodes):
             before, self.shapes = len(self.nodes), self._inferred()
             self.nodes = [node for node in self.nodes if not self._folded(node)]
         for node in [node for node in self.nodes if node.op_type in ("Erf", "Tanh")]:
             self._join_gelu(node)
+
+    def _needed(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
+        """Those that the outputs depend on."""
+        for node in nodes:
+            if node.op_type == "ConstantOfShape":
+                zero = not any(numpy_helper.to_array(each.t).any() for each in node.attribute)
+            else:
+                zero = node.op_type in _MOVING and node.input[0] in self.zeros
+            self.zeros |= {*node.output} if zero else set()
+        needed, found = {*self.outputs}, list[onnx.NodeProto]()
+        for node in reversed(nodes):
+            if needed & {*node.output}:
+                read = (
+                    {name for name in node.input[5:7] if name in self.zeros} if node.op_type in _OVER_TIME else set()
+                )
+                needed |= {*node.input} - read
+                found.insert(0, node)
+        return found
 
     def _folded(self, node: onnx.NodeProto) -> bool:
         """Whether the outputs of a node are constants; they are computed then."""
@@ -60,7 +85,7 @@ class OnnxFile:
         given = {name: self.constants[name] for name in node.input if name in self.constants}
         if known is not None:
             given = {node.input[0]: np.broadcast_to(np.float32(0), known)}
-        elif len(given) < sum(map(bool, node.input)) or any(ROWS in self.shapes.get(o, ()) for o in node.output):
+        elif len(given) < len({*node.input} - {""}) or any(ROWS in self.shapes.get(o, ()) for o in node.output):
             return False
         infos = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in [*given, *node.output]]
         graph = helper.make_graph([node], "constant", infos[: len(given)], infos[len(given) :])
@@ -84,6 +109,7 @@ class OnnxFile:
         model = helper.make_model(graph, opset_imports=self.model.opset_import)
         graph = shape_inference.infer_shapes(model, data_prop=True).graph
         types = {each.name: each.type.tensor_type for each in (*graph.input, *graph.value_info, *graph.output)}
+        self.kinds = {name: of.elem_type for name, of in types.items()}
         found = {name: [dim.dim_value for dim in of.shape.dim] for name, of in types.items() if of.HasField("shape")}
         constant = {name: array.shape for name, array in self.constants.items()}
         return {name: tuple(sizes) for name, sizes in found.items() if all(sizes)} | constant

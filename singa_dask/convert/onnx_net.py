@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from singa_dask.layers import Context, Embedding, InnerProduct, Layer
+from singa_dask.functions.primitive import Primitive
+from singa_dask.layers import Context, Embedding, InnerProduct, Layer, Reshape
 from singa_dask.layers.module import Module
 from singa_dask.layers.param import Shape
 from singa_dask.ops.arrays import Array
 
 # A call: a function, or the name of a layer; places of operands, lists of them, and numbers as they are; settings.
 Step = tuple[Callable[..., Any] | str, Sequence[Any], Mapping[str, Any]]
+
+
+whole = Primitive("whole", "", lambda xp, x: xp.trunc(x), real=False)  # what an integer keeps of a number
+
+
+def all_steps(y: Any, steps: int, units: int) -> Any:
+    """What a recurrent layer gives, as samples (T, H): a layer of a net gives a row for each step."""
+    return Reshape(shape=[units, steps], unroll_conn_type=["kUnrollAllToOne"])(y) if isinstance(y, Layer) else y
 
 
 class Place(int):

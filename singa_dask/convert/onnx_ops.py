@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from onnx.helper import tensor_dtype_to_np_dtype
 
 from singa_dask import functions as F
 from singa_dask import layers as kinds
 from singa_dask.convert.onnx_file import ROWS, OnnxFile
-from singa_dask.convert.onnx_net import ImportedNet, Place, ProductWithTable, TableOfSymbols
+from singa_dask.convert.onnx_net import ImportedNet, Place, ProductWithTable, TableOfSymbols, whole
 from singa_dask.convert.onnx_reader import Reader, Value, grouped
+from singa_dask.convert.onnx_time import recurrent
 from singa_dask.convert.torch_state import from_torch
 from singa_dask.layers import Layer
 from singa_dask.tape.state import no_grad
@@ -272,27 +274,80 @@ def _gelu(reader: Reader, node: Any, a: Attributes) -> Value:
     return reader.same(reader.layer(reader.unique("gelu"), layer), reader.value(node))
 
 
+def _cast(reader: Reader, node: Any, a: Attributes) -> Value:
+    x, types = reader.value(node), (reader.file.kinds[node.input[0]], a["to"])
+    before, after = (tensor_dtype_to_np_dtype(of).kind for of in types)
+    if after == "b":
+        return reader.same(F.not_equal, x, 0)
+    return reader.same(whole, x) if before == "f" and after in "iu" else x
+
+
 def _identity(reader: Reader, node: Any, a: Attributes) -> Value:
     return reader.value(node)
+
+
+def _one_hot(reader: Reader, node: Any, a: Attributes) -> Value:
+    depth, values, x = reader.weight(node, 1), reader.weight(node, 2).tolist(), reader.tidy(reader.value(node))
+    if a.get("axis", -1) not in (-1, len(x.axes)) or values != [0, 1]:
+        reader.refuse(node, "axis and values", f"{a.get('axis', -1)} and {values}")
+    place = reader.call(F.one_hot, Place(x.place), depth=int(depth))
+    return Value(place, (*x.sizes, int(depth)), (*x.axes, (len(x.sizes),)))
+
+
+def _pad(reader: Reader, node: Any, a: Attributes) -> Value:
+    x, pads, value = reader.tidy(reader.value(node)), reader.weight(node, 1).tolist(), reader.constant(node, 2)
+    pairs, mode = [*zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=True)], a.get("mode", b"constant")
+    if mode != b"constant" or len(pairs) != len(x.axes) or any(pairs[x.rows_axis]):
+        reader.refuse(node, "mode and pads", f"{mode.decode()} and {pads}")
+    widths = [(0, 0)] * len(x.sizes)
+    for axis, pair in enumerate(pairs):
+        if any(pair):
+            widths[x.axes[axis][0]] = pair
+    place = reader.call(F.pad, Place(x.place), widths=widths, value=0.0 if value is None else float(value))
+    return Value(place, tuple(n + sum(pair) for n, pair in zip(x.sizes, widths, strict=True)), x.axes)
+
+
+def _einsum(reader: Reader, node: Any, a: Attributes) -> Value:
+    sources, _, out = a["equation"].decode().replace(" ", "").partition("->")
+    operands = [reader.tidy(x) if isinstance(x, Value) else x for x in reader.operands(node)]
+    named = [*zip(sources.split(","), operands, strict=True)]
+    found = {name[x.rows_axis] for name, x in named if isinstance(x, Value) and len(x.parts[x.rows_axis]) == 1}
+    if "." in sources or len(found) != 1 or not found <= {*out}:
+        reader.refuse(node, "equation", f"{a['equation'].decode()}, which mixes the rows of the mini-batch")
+    (rows,) = found
+
+    def first(letters: str) -> str:
+        return rows + letters.replace(rows, "")
+
+    arrays = [
+        Place(x.place) if isinstance(x, Value) else reader.repeated(reader.name(node, i), x, reader.first)
+        for i, x in enumerate(operands)
+    ]
+    spec = f"{','.join(first(name) for name, _ in named)}->{first(out)}"
+    return grouped(reader.call(F.einsum, spec, *arrays), [[size] for size in reader.shape(node)])
 
 
 _EDGES = {"Conv": 0.0, "MaxPool": -np.inf}
 _POOLS = {"AveragePool": "AVG", "MaxPool": "MAX"}
 _RESIZING = {("nearest", "asymmetric"): "NEAREST", ("linear", "half_pixel"): "BILINEAR"}
 _SLICE = ("starts", "ends", "axes", "steps")
-_SAME_NAME = "Abs Add Cos Div Equal Exp Greater Less Log Mul Sin Softplus Sqrt Sub Where"
+_SAME_NAME = "Abs Add Cos Div Equal Exp Greater Less Log Mul Sign Sin Softplus Sqrt Sub Where"
 _ELEMENTWISE = {op: op.lower() for op in _SAME_NAME.split()}
 _ELEMENTWISE |= {"Max": "maximum", "Min": "minimum", "Neg": "negative", "Pow": "power"}
+_ELEMENTWISE |= {"GreaterOrEqual": "greater_equal", "LessOrEqual": "less_equal"}
 CONVERTERS: dict[str, Converter] = {
     **{op: _elementwise(getattr(F, name)) for op, name in _ELEMENTWISE.items()},
-    **dict.fromkeys(("Cast", "Dropout", "Identity"), _identity),
+    **dict.fromkeys(("Dropout", "Identity"), _identity),
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _reshape),
     **dict.fromkeys(("Conv", "ConvTranspose"), _conv),
     **dict.fromkeys(_POOLS, _pool),
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global_pool),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
     "BatchNormalization": _batch_norm,
+    "Cast": _cast,
     "Clip": _clip,
     "Concat": _concat,
+    "Einsum": _einsum,
     "Elu": _activation(kinds.ELU, alpha=("alpha", 1.0)),
     "Expand": _expand,
     "Gather": _gather,
@@ -304,8 +359,13 @@ CONVERTERS: dict[str, Converter] = {
     "LeakyRelu": _activation(kinds.LeakyReLU, negative_slope=("alpha", 0.01)),
     "LogSoftmax": _along(F.log_softmax),
     "MatMul": _matmul,
+    "Not": lambda reader, node, a: reader.same(F.equal, reader.value(node), 0),
+    "OneHot": _one_hot,
+    "Pad": _pad,
+    "ReduceLogSumExp": _reduce(F.logsumexp),
     "ReduceMax": _reduce(F.max),
     "ReduceMean": _reduce(F.mean),
+    "ReduceMin": _reduce(F.min),
     "ReduceSum": _reduce(F.sum),
     "Relu": _activation(kinds.ReLU),
     "Resize": _resize,
@@ -318,12 +378,12 @@ CONVERTERS: dict[str, Converter] = {
 }
 
 
-def net_of(model: Any, shapes: Mapping[str, Sequence[int]]) -> ImportedNet:
+def net_of(model: Any, shapes: Mapping[str, Sequence[int]], outputs: Sequence[str] | None) -> ImportedNet:
     """See `convert.from_onnx`."""
-    file = OnnxFile(model, shapes)
+    file = OnnxFile(model, shapes, outputs)
     reader = Reader(file, CONVERTERS)
-    outputs = [reader.plain(reader.values[name]).place for name in file.outputs]
-    net = ImportedNet(reader.steps, outputs, reader.layers)
+    places = [reader.plain(reader.values[name]).place for name in file.outputs]
+    net = ImportedNet(reader.steps, places, reader.layers)
     with no_grad(), np.errstate(all="ignore"):
         net(*(Tensor.of(np.zeros((1, *file.shapes[name][1:]), file.dtypes[name])) for name in file.inputs))
     if reader.weights:

@@ -23,7 +23,7 @@ from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.layers import Layer
 
 Group = Sequence[int]
-_ENDS = re.compile(r"[._](weight|bias|gamma|value|table|scale)(_\d+)?$")  # of the names of a layer's weights
+_ENDS = re.compile(r"[._](weight|bias|gamma|value|table|scale|W)(_\d+)?$")  # of the names of a layer's weights
 
 
 class Value(NamedTuple):
@@ -80,7 +80,8 @@ def split_as(parts: Sequence[int], shape: Sequence[int]) -> tuple[list[int], lis
 
 def named(shape: Sequence[int]) -> str:
     """A shape in words of the model."""
-    return f"({', '.join('rows' if size == ROWS else str(size) for size in shape)})"
+    sizes = (str(size) if size % ROWS else f"rows x {size // ROWS}".removesuffix(" x 1") for size in shape)
+    return f"({', '.join(sizes)})"
 
 
 class Reader:
@@ -139,7 +140,7 @@ class Reader:
     def plain(self, x: Value) -> Value:
         """The same, with the axes of the tensor. Raises ConfigError if the rows are not its first axis."""
         if tuple(x.axes[0]) != (0,):
-            message = "the mini-batch must be the first axis of what a layer reads"
+            message = "the mini-batch must be the first axis of what a layer reads, and alone in it"
             raise ConfigError(Problem("model", message, f"axis {x.rows_axis} of a tensor {named(x.shape)}"))
         return self.tidy(x)
 
@@ -229,6 +230,10 @@ class Reader:
         found = self.constant(node, i)
         return self.refuse(node, f"input {i}", "what the model computes") if found is None else found
 
+    def used(self, node: Any, i: int) -> bool:
+        """Whether something reads an output."""
+        return i < len(node.output) and self._uses[node.output[i]] > 0
+
     def operands(self, node: Any) -> list[Any]:
         """All inputs, of which one depends on samples."""
         return [self.values[name] if name in self.values else self.file.constants[name] for name in node.input]
@@ -270,7 +275,7 @@ class Reader:
 
     def name(self, node: Any, i: int) -> str:
         """Of a layer: what stands before the name of its weight."""
-        given = self.file.origins.get(node.input[i], node.output[0])
+        given = self.file.origins.get(node.input[i]) or node.output[0]
         return self.unique(_ENDS.sub("", given).strip("/").replace("/", "."))
 
     def unique(self, name: str) -> str:

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from singa_dask import convert
+from singa_dask.tensor import Tensor
+
 
 class Builder:
     """Collects nodes and weights. Inputs of nodes are names, or arrays, which become constants."""
@@ -257,6 +260,32 @@ def gpt(
     return b.model(b("MatMul", y, b("Transpose", table, perm=[1, 0])))
 
 
+def lstm(*, steps: int = 6, symbols: int = 11, units: int = 8) -> Any:
+    """A bidirectional LSTM, then a GRU, as PyTorch writes them: symbols (B, T) to scores (B, T, V)."""
+    b = Builder()
+    x = b.take("input_ids", steps, kind=TensorProto.INT64)
+    y = b("Transpose", b("Gather", b.weight("words.weight", symbols, units), x, axis=0), perm=[1, 0, 2])
+    for op, ways, gates, inputs in (("LSTM", 2, 4, units), ("GRU", 1, 3, 2 * units)):
+        weights = [
+            b.weight(f"{op}.{key}", ways, gates * units, n, scale=0.4) for key, n in (("W", inputs), ("R", units))
+        ]
+        bias = b.weight(f"{op}.B", ways, 2 * gates * units, scale=0.1)
+        b.weights[bias][:, -units:] = 0
+        zeros = b("ConstantOfShape", b("Concat", np.array([ways]), b.size(x, 0), np.array([units]), axis=0))
+        more = {"linear_before_reset": 1} if op == "GRU" else {"direction": "bidirectional"}
+        y = b(op, y, *weights, bias, "", *[zeros] * (1 + (op == "LSTM")), hidden_size=units, outputs=2, **more)[0]
+        y = b("Reshape", b("Transpose", y, perm=[0, 2, 1, 3]), np.array([0, 0, ways * units]))
+    return b.model(b.linear(b("Transpose", y, perm=[1, 0, 2]), "head", units, symbols))
+
+
+def read_again(model: Any, fed: Any, results: list[Any], **shapes: Any) -> None:
+    """Assert that the model, as a net, gives these results."""
+    net = convert.from_onnx(model, shapes={"data": fed.shape[1:], **shapes})
+    ours = net(*(Tensor.of(each) for each in (fed if isinstance(fed, tuple) else (fed,))))
+    for y, result in zip(ours if isinstance(ours, tuple) else (ours,), results, strict=True):
+        np.testing.assert_allclose(y.to_numpy(), result, rtol=1e-5, atol=1e-5 * max(1, np.abs(result).max()))
+
+
 MODELS = {
     "resnet18": lambda: resnet((2, 2, 2, 2)),
     "resnet50": lambda: resnet((3, 4, 6, 3), bottleneck=True),
@@ -264,5 +293,6 @@ MODELS = {
     "vit": vit,
     "vit of opset 13": lambda: vit(opset=13),
     "gpt": gpt,
+    "lstm": lstm,
     "gpt of opset 13": lambda: gpt(opset=13),
 }

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from support.onnx_models import MODELS, Builder, gpt, mobilenet, vit
+from support.onnx_models import MODELS, Builder, gpt, lstm, mobilenet, vit
 from support.shards import write_shards
 from support.topologies import run_topology
 
 from singa_dask import ClusterTopology, Job, Model, Module, autograd, convert
+from singa_dask.convert.onnx_ops import CONVERTERS
 from singa_dask.errors import ConfigError
+from singa_dask.export import onnx as onnx_export
 from singa_dask.layers import (
     GELU,
     LRN,
     Attention,
     Convolution,
+    EuclideanLoss,
     GroupNorm,
     InnerProduct,
     LayerNorm,
@@ -136,7 +142,46 @@ def all_in_one(b, x):
     return b("Reshape", changed, np.array([-1, 6, 8]))
 
 
+def over_time(op, direction="forward", *, state=False, bias=True):
+    """A recurrent node: all steps, and the state after the last one."""
+
+    def build(b, x):
+        ways, gates = 1 + (direction == "bidirectional"), {"RNN": 1, "GRU": 3, "LSTM": 4}[op]
+        weights = [b.weight("r.W", ways, 6 * gates, 4), b.weight("r.R", ways, 6 * gates, 6), "", ""]
+        if bias:
+            weights[2] = b.weight("r.B", ways, 12 * gates)
+            b.weights["r.B"][:, -6:] = 0  # what a GRU adds before the reset gate
+        rows = b("Concat", np.array([ways]), b.size(x, 0), np.array([6]), axis=0)
+        states = [b("ConstantOfShape", rows)] * (1 + (op == "LSTM"))
+        if state:
+            means = b("ReduceMean", x, axes=[1], keepdims=0)
+            states = [b("Expand", b("Gemm", means, b.weight(f"s{i}", 4, 6)), rows) for i in range(len(states))]
+        turned, more = b("Transpose", x, perm=[1, 0, 2]), {"linear_before_reset": 1} if op == "GRU" else {}
+        made = b(op, turned, *weights, *states, hidden_size=6, direction=direction, outputs=1 + len(states), **more)
+        steps, after = b("Transpose", made[0], perm=[2, 0, 1, 3]), b("Transpose", made[-1], perm=[1, 0, 2])
+        return b("Concat", steps, b("Unsqueeze", after, np.array([1])), axis=1)
+
+    return build, (5, 4)
+
+
 OPERATORS = {
+    **{f"{op} {way}": over_time(op, way, state=way == "bidirectional", bias=way != "reverse")
+       for op in ("RNN", "GRU", "LSTM") for way in ("forward", "reverse", "bidirectional")},
+    "one of so many": (
+        lambda b, x: b("OneHot", b("Cast", b("Abs", x), to=7), np.int64(3), np.array([0, 1], F32)), (5,),
+    ),
+    "whole numbers": (lambda b, x: b("Cast", b("Cast", b("Mul", x, F32(3)), to=6), to=1), (5, 4)),
+    "numbers that are true": (lambda b, x: b("Where", b("Cast", b("Relu", x), to=9), x, F32(2)), (5, 4)),
+    "edges": of("Pad", np.array([0, 1, 0, 0, 0, 2]), F32(7)),
+    "products by letters": (
+        lambda b, x: b("Einsum", x, b.weight("w", 4, 3), b("Sin", x), equation="bij,jk,bij->bkj"), (5, 4),
+    ),
+    "not": (lambda b, x: b("Where", b("Not", b("Less", x, F32(0))), x, F32(2)), (5, 4)),
+    **{op: (lambda b, x, op=op: b("Where", b(op, x, F32(0)), x, F32(2)), (5, 4))
+       for op in ("GreaterOrEqual", "LessOrEqual")},
+    "signs": of("Sign"),
+    "smallest": of("ReduceMin", axes=[2], keepdims=0),
+    "logarithm of a sum": of("ReduceLogSumExp", axes=[1]),
     "convolution": window("Conv", pads=[1, 1, 1, 1], strides=[2, 1]),
     "dilated convolution": window("Conv", dilations=[2, 1]),
     "grouped convolution": window("Conv", group=3),
@@ -228,6 +273,16 @@ def test_an_operator_computes_what_onnxruntime_does(name):
     np.testing.assert_allclose(in_a_loop(convert.from_onnx(model), x), expected(model, x), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("op", ["RNN", "GRU", "LSTM"])
+def test_a_recurrent_operator_with_a_state_is_the_same_in_a_model(op):
+    build, shape = over_time(op, "bidirectional", state=True)
+    b = Builder()
+    steps = b("Reshape", b.take("x", 20), np.array([0, *shape]))
+    model, x = b.model(b("ReduceMean", build(b, steps), axes=[1, 2], keepdims=0)), drawn((20,))
+    ours = Model([RecordInput("data", shape=[20], target_shape=[6]), convert.from_onnx(model), EuclideanLoss("loss")])
+    np.testing.assert_allclose(ours.predict(x), expected(model, x), atol=1e-5)
+
+
 def sample_of(model, rows=ROWS):
     """Rows of the model's input; symbols all occur."""
     (given,) = model.graph.input
@@ -303,7 +358,7 @@ STRATEGIES = {
 }
 
 
-TRAINED = {"mobilenet": mobilenet, "vit": lambda: vit(depth=1), "gpt": lambda: gpt(depth=1)}
+TRAINED = {"mobilenet": mobilenet, "vit": lambda: vit(depth=1), "gpt": lambda: gpt(depth=1), "lstm": lstm}
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -313,7 +368,7 @@ def test_a_net_trains_on_as_a_job(strategy, name, tmp_path):
     samples, labels = for_nets(sample_of(model, rows=16))
     labels = mapped(labels)
     write_shards(tmp_path / "train", samples, labels)
-    inside = {"": "net"} if name == "gpt" else None
+    inside = {"": "net"} if name in ("gpt", "lstm") else None
     convert.to_torch(convert.from_onnx(model), tmp_path / "w.safetensors", names=inside)
     job = Job(
         name="onward",
@@ -335,6 +390,35 @@ def test_a_net_trains_on_as_a_job(strategy, name, tmp_path):
     assert np.isfinite(last)
 
 
+def written() -> set[str]:
+    """The operators whose names stand in the code of the export."""
+    trees = [ast.parse(path.read_text()) for path in Path(onnx_export.__file__).parent.glob("*.py")]
+    texts = {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    return {schema.name for schema in onnx.defs.get_all_schemas()} & texts
+
+
+def test_every_operator_that_this_project_writes_is_read():
+    computed = {"ConstantOfShape", "Range", "Shape", "Trilu"}  # before the model runs
+    inside = {"Erf"}  # of a GELU
+    assert computed | inside | {"GRU", "LSTM", "RNN"} < written()
+    assert written() - computed - inside <= CONVERTERS.keys()
+
+
+def test_outputs_are_chosen_by_name():
+    b = Builder()
+    build, shape = over_time("LSTM")
+    features = build(b, b.take("x", *shape))
+    model, x = b.model(b("MatMul", features, b.weight("head", 6, 2))), drawn(shape)
+    net = convert.from_onnx(model, outputs=[features])
+    assert [name for name, _ in net.named_layers().values()] == ["r"]
+    again = onnx.ModelProto()
+    again.CopyFrom(model)
+    again.graph.output[0].name = features
+    np.testing.assert_allclose(in_a_loop(net, x), expected(again, x), atol=1e-5)
+    with pytest.raises(ConfigError, match=r"outputs: must be tensors of the model\. Received: 'haed'"):
+        convert.from_onnx(model, outputs=["haed"])
+
+
 def fixed(op, *inputs, shape=(5, 4), **attributes):
     """A model of one node."""
     b = Builder()
@@ -342,7 +426,7 @@ def fixed(op, *inputs, shape=(5, 4), **attributes):
 
 
 REFUSED = {
-    "has no counterpart here. Did you mean Softplus": lambda: fixed("Softsign"),
+    "has no counterpart here. Did you mean Softplus": lambda: fixed("Softplos"),
     "along which the rows of the mini-batch lie": lambda: fixed("Softmax", axis=0),
     "auto_pad must not be SAME_UPPER": lambda: fixed(
         "MaxPool", shape=IMAGE, kernel_shape=[2, 2], auto_pad="SAME_UPPER"

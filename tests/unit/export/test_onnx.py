@@ -4,6 +4,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from google.protobuf import text_format
+from support.onnx_models import read_again
 from support.shards import write_shards
 from support.user_layers import Same
 
@@ -123,9 +124,11 @@ def compared(net, folder, *outputs):
     rule = make_normaliser(net.layers["data"].proto.store_conf, Manifest.load(folder).features)
     normal = rule.reference(raw.reshape(ROWS, -1), np.arange(ROWS)).reshape(raw.shape)
     net.forward({"data": Batch(normal, np.zeros(ROWS, np.int64))}, Step(Phase.kTest, total_rows=ROWS))
-    session = onnxruntime.InferenceSession(export(net, outputs).SerializeToString())
+    model = export(net, outputs)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
     fed = raw.transpose(0, 3, 1, 2) if len(net.shapes["data"]) == 3 else raw.reshape(ROWS, -1)
     results = session.run(list(outputs), {"data": fed})
+    read_again(model, fed, results)
     for name, result in zip(outputs, results, strict=True):
         ours = net.output(name)
         yield (ours.transpose(0, 3, 1, 2) if ours.ndim == 4 else ours), result

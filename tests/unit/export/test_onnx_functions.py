@@ -4,6 +4,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from support import formulas
+from support.onnx_models import read_again
 
 from singa_dask import Model, Module, autograd
 from singa_dask.errors import ConfigError
@@ -73,6 +74,7 @@ def check(function, folder):
     session = onnxruntime.InferenceSession((folder / "net.onnx").read_bytes())
     for rows in (X, X[:2]):
         (theirs,) = session.run(None, {"data": rows})
+        read_again(str(folder / "net.onnx"), rows, [theirs])
         np.testing.assert_allclose(theirs, model.predict(rows.transpose(0, 2, 3, 1)), rtol=1e-4, atol=1e-5)
 
 

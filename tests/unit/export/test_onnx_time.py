@@ -4,6 +4,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from google.protobuf import text_format
+from support.onnx_models import read_again
 from support.shards import write_shards
 from support.user_layers import Same
 
@@ -142,6 +143,8 @@ def test_two_mini_batches_with_carried_state(name, symbols):
         feed = {"data": Batch(rows.astype(np.float32))}
         BPTT().test_one_batch(net, feed, Step(Phase.kTest, number, total_rows=ROWS))
         results = running.run(None, {"data": rows[:, :STEPS], **state})
+        if not state:
+            read_again(export(net, ["loss"]), rows[:, :STEPS], results)
         np.testing.assert_allclose(results[0], by_step(net.output("loss"), ROWS), rtol=1e-5, atol=1e-5)
         state = carried(running, results)
         expected = {
@@ -213,6 +216,7 @@ def test_attention_over_any_number_of_steps(symbols, kind, causal):
     rows = rows_of()
     net.forward({"data": Batch(rows.astype(np.float32))}, Step(Phase.kTest, total_rows=ROWS))
     (whole,) = running.run(None, {"data": rows[:, :STEPS]})
+    read_again(export(net, ["loss"]), rows[:, :STEPS], [whole])
     np.testing.assert_allclose(whole, by_step(net.output("loss"), ROWS), rtol=1e-5, atol=1e-5)
     (fewer,) = running.run(None, {"data": rows[:2, :2]})
     assert fewer.shape == (2, 2, SYMBOLS)
@@ -254,6 +258,8 @@ def test_a_series_of_images(series):
     raw, feed = images(net, series)
     net.forward(feed, Step(Phase.kTest, total_rows=ROWS))
     filtered, hidden, *_ = running.run(None, {"data": raw})
+    with pytest.raises(ConfigError, match=r"alone in it. Received: axis 0 of a tensor \(rows x 4, 2, 6, 5\)"):
+        read_again(export(net, ["in", "cell"]), raw, [])
     ours = by_step(net.output("in"), ROWS).transpose(0, 1, 4, 2, 3)
     np.testing.assert_allclose(filtered, ours, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(hidden, by_step(net.output("cell"), ROWS), rtol=1e-5, atol=1e-5)
