@@ -9,15 +9,6 @@ from singa_dask.memory.owner import CHECKPOINT, Saved, Version, same_run
 
 
 @dataclass(frozen=True)
-class Listed:
-    """Complete saved state, as a nanny lists it. succeeded: whether all processes of the group had theirs, so that it
-    has taken over from former ones."""
-
-    saved: Saved
-    succeeded: bool = False
-
-
-@dataclass(frozen=True)
 class Newest:
     """What a run continues from.
 
@@ -31,8 +22,8 @@ class Newest:
     checkpoint: tuple[Saved, ...] = ()
 
 
-def newest(listed: Iterable[Listed], run: str, *, earlier: bool = False) -> Newest:
-    """What the last complete generation of each group of a run has left, and its newest checkpoint.
+def newest(listed: Iterable[Saved], run: str, *, earlier: bool = False) -> Newest:
+    """What of all this the last complete generation of each group of a run has left, and its newest checkpoint.
 
     earlier: whether earlier starts of the run count too. All groups continue from the same start, as their exchanges
     would not match otherwise: the last one of which a group has taken over from former ones, or of which all groups
@@ -41,23 +32,23 @@ def newest(listed: Iterable[Listed], run: str, *, earlier: bool = False) -> Newe
     ours = [
         each
         for each in listed
-        if (of := each.saved.version.run) == run or (earlier and same_run(of, run))  # and not another run's
+        if (of := each.version.run) == run or (earlier and same_run(of, run))  # and not another run's
     ]
-    copies = [each.saved for each in ours if each.saved.owner.kind == CHECKPOINT]
+    copies = [each for each in ours if each.owner.kind == CHECKPOINT]
     last = max(map(_age, copies), default=None)
     checkpoint = tuple(saved for saved in copies if _age(saved) == last)
-    starts: dict[str, list[Listed]] = {}
+    starts: dict[str, list[Saved]] = {}
     for each in ours:
-        if each.saved.owner.kind != CHECKPOINT:
-            starts.setdefault(each.saved.version.run, []).append(each)
-    names = {each.saved.owner.name for start in starts.values() for each in start}
+        if each.owner.kind != CHECKPOINT:
+            starts.setdefault(each.version.run, []).append(each)
+    names = {each.owner.name for start in starts.values() for each in start}
 
     def by_age(key: str) -> tuple[bool, int]:
-        return key == run, max(each.saved.version.generation for each in starts[key])
+        return key == run, max(each.version.generation for each in starts[key])
 
     for key in sorted(starts, key=by_age, reverse=True):
-        there = {each.saved.owner.name for each in starts[key]}
-        sets = {name: complete(each.saved for each in starts[key] if each.saved.owner.name == name) for name in there}
+        there = {each.owner.name for each in starts[key]}
+        sets = {name: complete(each for each in starts[key] if each.owner.name == name) for name in there}
         groups = {name: images for name, images in sets.items() if images}
         if groups.keys() == names or any(each.succeeded for each in starts[key]):
             return Newest(key, groups, tuple(sorted(there - groups.keys())), checkpoint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from singa_dask.comm.shared_memory import MemoryAddress
 from singa_dask.memory.region import RegionsAddress
@@ -40,13 +40,17 @@ class Version:
     number: int = 0
 
 
+Place: TypeAlias = tuple[Owner, Version]
+
+
 @dataclass(frozen=True)
 class Saved:
     """Saved state, as a successor of its owner finds it.
 
     regions: where it is; without layouts, the memory has plain bytes. model: identifies what is trained, on what, and
     how it is cut. note: what a successor must know besides, by the kind of the owner. holder: the nanny that holds the
-    memory, once the owner is lost.
+    memory, once it does. succeeded: whether all processes of the group had theirs, so that it has taken over from
+    former ones.
     """
 
     owner: Owner
@@ -55,6 +59,12 @@ class Saved:
     model: int = 0
     note: Any = None
     holder: str = ""
+    succeeded: bool = False
+
+    @property
+    def place(self) -> Place:
+        """By which it is found."""
+        return self.owner, self.version
 
     @property
     def memories(self) -> tuple[MemoryAddress, ...]:
@@ -79,3 +89,24 @@ def same_run(one: str, other: str) -> bool:
     True
     """
     return one.rpartition(".")[0] == other.rpartition(".")[0]
+
+
+def same_owner(one: Place, other: Place) -> bool:
+    """Whether both are of one process of one start, or checkpoints of one run."""
+    (owner, version), (other_owner, of) = one, other
+    runs = version.run, of.run
+    return owner == other_owner and (same_run(*runs) if owner.kind == CHECKPOINT else version.run == of.run)
+
+
+def outlived(former: Place, by: Place) -> bool:
+    """Whether former state is not needed any more, as later state has succeeded.
+
+    What a process itself has saved succeeds that of all former generations of the group. A server has one replica, the
+    last, and a run one checkpoint, whatever start it is of.
+    """
+    (owner, version), (of, before) = by, former
+    if version.number:
+        later = (before.generation, before.number) < (version.generation, version.number)
+        return bool(before.number) and later and same_owner(former, by)
+    same_group = (of.kind, of.group, before.run) == (owner.kind, owner.group, version.run)
+    return same_group and before.generation < version.generation

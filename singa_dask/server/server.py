@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any
 from weakref import ref
 
 import numpy as np
 
 from singa_dask.job.code_bundle import CodeBundle, unpacked
 from singa_dask.job.job_pb2 import UpdaterProto
-from singa_dask.memory.region import Piece, Regions, Superseded
+from singa_dask.memory.region import Superseded
 from singa_dask.net.flat import ALIGNMENT, Entry
 from singa_dask.ops import Ops, get_ops
 from singa_dask.ops.arrays import Array
@@ -23,14 +23,9 @@ from singa_dask.server.kept import Keeper
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Done, Fresh, Moved, Reply, Request, State, Sync, Update
 from singa_dask.server.protocol import ServerProtocol, SliceProtocol
-from singa_dask.server.replication import Replication
+from singa_dask.server.replication import LEAST_RATE, Given, Replication, give
 from singa_dask.server.slices import Slice
 from singa_dask.updaters import Updater, make_updater
-
-# Assumed rate of the slowest network for one of several groups: a tenth of 1 Gbit/s is 12.5 MB/s.
-LEAST_RATE = 8e6
-
-_Given: TypeAlias = tuple[Future[Reply], Reply]
 
 
 @dataclass(frozen=True)
@@ -105,9 +100,9 @@ class Server:
         self.live = live
         self.retired = False
         self.on_update: Callable[[], None] = lambda: None
-        self.on_change: Callable[[], None] = lambda: None
-        self._replication: Replication[_Given] | None = None
+        self.on_change: Callable[[], object] = lambda: None
         self._lock = threading.Lock()
+        self.replication = Replication(self._lock)
         self._numbers = count()
         self._open: dict[int, tuple[Future[Reply], Array | None]] = {}
         self._lent: dict[int, list[ref[Array]]] = {}  # by slice
@@ -119,17 +114,16 @@ class Server:
             number = next(self._numbers)
             self._open[number] = future, out
             given = self._moved() if self.retired else self._handled(number, request)
-        _give(given)
-        if self._replication is not None:
-            self.on_change()
+        give(given)
+        self.on_change()
         if isinstance(request, Update | Sync):
             self.on_update()
         return future
 
-    def _handled(self, number: int, request: Request) -> Sequence[_Given]:
+    def _handled(self, number: int, request: Request) -> Sequence[Given]:
         """The replies that a request makes possible, and who waits for them."""
         self._part_with(request.slice)
-        given: list[_Given] = []
+        given: list[Given] = []
         try:
             answers = self.protocol.handle(number, request)
         except Superseded:
@@ -137,21 +131,20 @@ class Server:
         for sender, reply in answers:
             waiting, target = self._open.pop(sender)  # type: ignore[call-overload]
             given.append((waiting, reply if self.live else self._detached(request.slice, reply, target)))
-        return given if self._replication is None else self._replication.after(request.slice, given)
+        return self.replication.after(request.slice, given)  # its image is saved here, and stored there
 
     def retire(self) -> None:
         """Answer nothing any more: there is, or will be, a successor."""
         with self._lock:
             given = self._moved()
-        _give(given)
+        give(given)
         self.on_change()
 
-    def _moved(self) -> Sequence[_Given]:
+    def _moved(self) -> Sequence[Given]:
         self.retired = True
-        given: list[_Given] = [(future, Moved()) for future, _ in self._open.values()]
+        given: list[Given] = [(future, Moved()) for future, _ in self._open.values()]
         self._open.clear()
-        waited = [] if self._replication is None else self._replication.drop()
-        return [*given, *((future, Moved()) for future, _ in waited)]
+        return [*given, *((future, Moved()) for future, _ in self.replication.dropped())]
 
     def withdraw(self, future: Future[Reply], index: int) -> bool:
         """Forget a request waiting in this slice, which will be repeated. Returns False if it has been answered. One
@@ -159,54 +152,18 @@ class Server:
         with self._lock:
             number = next((number for number, (own, _) in self._open.items() if own is future), None)
             if number is None:
-                return self._replication is not None and self._replication.waits and not future.done()
+                return self.replication.waits and not future.done()
             if not self.protocol.slices[index].withdraw(number):
                 return False
             del self._open[number]
             return True
 
-    # A replica
-
-    def replicate(self, regions: Regions) -> int:
-        """Begin with a new replica of what is saved in these regions; returns its number. Nobody waits for it yet."""
-        with self._lock:
-            self._replication = self._replication or Replication(regions)
-            return self._replication.begin()
-
-    def lacking(self, *, wait: bool) -> list[Piece] | None:
-        """What is sent to the replica next; None if the server has a successor. wait: replies wait for it from now
-        on."""
-        with self._lock:
-            if self._replication is None or self.retired:
-                return None
-            self._replication.waits = self._replication.waits or wait
-            return self._replication.lacking()
-
-    def replicated(self, pieces: Sequence[Piece]) -> None:
-        """The replica has these."""
-        with self._lock:
-            given = [] if self._replication is None else self._replication.sent(pieces)
-        _give(given)
-
-    def replica_lost(self) -> None:
-        """Nobody waits for the replica any more."""
-        with self._lock:
-            given = [] if self._replication is None else self._replication.drop()
-        _give(given)
-
-    @property
-    def replica_awaited(self) -> bool:
-        """Whether replies wait for the replica."""
-        return self._replication is not None and self._replication.waits
-
     def kept(self, index: int) -> Future[Reply]:
         """Of Done, once the replica has the slice as it is; of Moved if the server has a successor."""
         future: Future[Reply] = Future()
         with self._lock:
-            given: Sequence[_Given] = [(future, Moved() if self.retired else Done())]
-            if self._replication is not None and not self.retired:
-                given = self._replication.after(index, given)
-        _give(given)
+            done = self.replication.after(index, [(future, Done())]) if not self.retired else [(future, Moved())]
+        give(done)
         self.on_change()
         return future
 
@@ -262,12 +219,6 @@ class Server:
         """Continue with a copy if the values are still in use."""
         if any(lent() is not None for lent in self._lent.pop(index, ())):
             self.protocol.slices[index].part_with()
-
-
-def _give(given: Sequence[_Given]) -> None:
-    for waiting, reply in given:
-        with suppress(InvalidStateError):  # the sender no longer waits
-            waiting.set_result(reply)
 
 
 def server_here(worker: Any, key: str) -> Server | None:

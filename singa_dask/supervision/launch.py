@@ -13,7 +13,7 @@ from zlib import crc32
 
 from singa_dask.cluster import Group, GroupFailed, form_group
 from singa_dask.cluster.formation import NoAnswer
-from singa_dask.cluster.held import Left, left_behind, let_go
+from singa_dask.cluster.nanny_store import Left, left_behind, let_go
 from singa_dask.cluster.remote import ask_nannies
 from singa_dask.errors import ClusterError, SingaError
 from singa_dask.job.schedule import orphan_seconds

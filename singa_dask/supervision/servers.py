@@ -16,10 +16,9 @@ from weakref import ref
 from singa_dask.cluster import leases
 from singa_dask.cluster.departure import OTHERS_S, Departure
 from singa_dask.cluster.formation import NoAnswer, WorkersInUse
-from singa_dask.cluster.held import NannyHolder, read_at
 from singa_dask.cluster.leases import server_key
+from singa_dask.cluster.nanny_store import NannyStore
 from singa_dask.cluster.remote import alive
-from singa_dask.cluster.replicas import NannyStore
 from singa_dask.cluster.successors import prepare_successor
 from singa_dask.errors import ClusterError
 from singa_dask.memory.owner import Owner, Saved, Version
@@ -27,8 +26,7 @@ from singa_dask.memory.region import Regions
 from singa_dask.server import Address, ServerActor, ServerPlan
 from singa_dask.server.kept import read_kept, save_slices
 from singa_dask.server.messages import Origin
-from singa_dask.server.replication import make_replica
-from singa_dask.server.replicator import Replicator
+from singa_dask.server.replication import Replicator
 from singa_dask.training.dask_task import memory_limit
 from singa_dask.training.memory import has_room_here
 
@@ -162,18 +160,18 @@ class RunServer(ServerActor):
         if others:  # it was free when the run chose it
             raise WorkersInUse(f"{plan.key} cannot be made: {worker.address} is in use by {', '.join(others)}.")
         left = keeping.left
+        self._store = NannyStore(worker, keeping.owner, keeping.version, keeping.orphan_s, room=_has_room)
         plan = plan if left is None else replace(plan, accounts=left.note)
         super().__init__(plan)
         protocol, kept = self.server.protocol, {}
         if left is not None:
-            kept = read_at(worker, left.holder, read_kept, left, timeout_s=_CALL_S + plan.transfer_s)
+            kept = self._store.ask(left.holder, read_kept, left, timeout_s=_CALL_S + plan.transfer_s)
             if kept is None:
                 raise NoAnswer(f"{plan.key}: what the lost server has left in memory is gone.")
-        self._holder = NannyHolder.of(worker, keeping.owner, keeping.version, orphan_s=keeping.orphan_s)
         self._also, self._keeping = keeping.also, keeping
         self._saved: tuple[Regions, Saved] | None = None
         self._replicator: Replicator | None = None
-        if self._holder is not None:
+        if worker.nanny:
             room = partial(has_room_here, dask_limit=memory_limit(worker.memory_manager))
             if (regions := save_slices(protocol, keeping.sides, room)) is not None:
                 place, opened = (keeping.owner, keeping.version, (regions.address,)), dict(plan.accounts)
@@ -189,26 +187,25 @@ class RunServer(ServerActor):
         return self._hold(only=True)
 
     def _hold(self, *, only: bool = False) -> bool:
-        if self._holder is None or self._saved is None:
-            return False
-        return self._holder.hold(self._saved[1], only=only, also=self._also)
+        return self._saved is not None and self._store.hold(self._saved[1], only=only, also=self._also)
 
     async def replicate(self, nanny: str) -> None:
         """Have a nanny keep a replica from now on ("": none). Returns once it is whole, or lost."""
-        if not nanny or self._holder is None or self._saved is None:
+        if not nanny or self._saved is None:
             return
-        regions, saved = self._saved
         if self._replicator is None:
             # A thread of its own: that of updates may compile for long.
             self._sending = ThreadPoolExecutor(1, thread_name_prefix="replica")
             self._replicator = Replicator(
                 self.server,
-                regions,
+                self._store,
+                self._saved[1],
+                self._saved[0],
                 there=self.there,
                 aside=partial(asyncio.get_running_loop().run_in_executor, self._sending),
                 tell_lost=self._tell_lost,
             )
-        await self._replicator.begin(NannyStore(self._holder, nanny, saved, make_replica, _has_room))
+        await self._replicator.begin(nanny)
 
     async def replica_lost(self, replica: int, nanny: str) -> None:
         """Go on without this replica, as the driver knows of its loss, or with another one."""

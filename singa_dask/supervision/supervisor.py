@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.cluster import Group, GroupFailed
-from singa_dask.cluster.held import Left
+from singa_dask.cluster.nanny_store import Left
 from singa_dask.cluster.remote import StoppedProcesses, alive, kill_processes, replace_stopped
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError, SchedulerLost

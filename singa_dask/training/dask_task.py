@@ -27,9 +27,8 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
     from distributed import get_client, get_worker
 
     from singa_dask.cluster import current_task
-    from singa_dask.cluster.deposits import Depositor
     from singa_dask.cluster.group import REGROUP
-    from singa_dask.cluster.held import NannyHolder
+    from singa_dask.cluster.nanny_store import NannyStore
     from singa_dask.cluster.successors import prepare_successor
     from singa_dask.data import dask_submit
 
@@ -46,7 +45,6 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
     orphan_s = orphan_seconds(job)
     every_s = max(AT_LEAST_EVERY_S, memory_checkpoint_seconds(job))  # until the next one takes its place
     own, version = Owner(WORKERS, number, comm.rank, comm.size), Version(topic, generation)
-    depositing = NannyHolder.of(worker, Owner(CHECKPOINT), version, orphan_s=orphan_s + 3 * every_s)
     services = RankServices(
         submit=dask_submit(get_client(), worker),
         emit=partial(worker.log_event, topic),
@@ -56,8 +54,15 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         others_ended=lambda: bool(task.told.get("others ended")),
         cores=plan.group.cores[comm.rank],
         memory_limit=memory_limit(worker.memory_manager),
-        holder=NannyHolder.of(worker, own, version, orphan_s=orphan_s),
-        deposits=Depositor(worker, depositing, has_room_here, lambda: task.abort_event.is_set() or task.stop_told),
+        holder=NannyStore(worker, own, version, orphan_s) if worker.nanny else None,
+        deposits=NannyStore(
+            worker,
+            Owner(CHECKPOINT),
+            version,
+            orphan_s + 3 * every_s,
+            room=has_room_here,
+            leaves=lambda: task.abort_event.is_set() or task.stop_told,
+        ),
     )
     return train_rank(comm, plan, services)
 

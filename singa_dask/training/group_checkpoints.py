@@ -13,10 +13,11 @@ from singa_dask.errors import ClusterError
 from singa_dask.job import job_to_text
 from singa_dask.job.schedule import checkpoint_seconds, memory_checkpoint_seconds
 from singa_dask.memory.owner import Saved
+from singa_dask.memory.store import Store
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Checkpoint
 from singa_dask.training.memory import has_room_here
-from singa_dask.training.memory_checkpoints import Deposits, MemoryCheckpoints, load_deposit
+from singa_dask.training.memory_checkpoints import MemoryCheckpoints, load_deposit
 from singa_dask.training.resume import must_save
 from singa_dask.training.saver import Saver
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from singa_dask.training.worker import RankServices, WorkerPlan
 
 
-def load_source(source: Path | Sequence[Saved], deposits: Deposits | None, folder: Path | None) -> Checkpoint:
+def load_source(source: Path | Sequence[Saved], deposits: Store | None, folder: Path | None) -> Checkpoint:
     """The checkpoint in a file, or in the memory of nannies; if those do not have it any more, the newest in the
     folder, if one is given.
 
@@ -68,7 +69,7 @@ class GroupCheckpoints:
         group, deposits, replica = self._plan.group, self._services.deposits, self._replica
         machines = {machine for machine, _ in group.nannies}
         wanted = len(machines) > 1 or (replica.in_process_servers and replica.shadow is None)
-        if not (wanted and group.leads and deposits is not None and deposits.keeps and replica.comm.rank == 0):
+        if not (wanted and group.leads and deposits is not None and deposits.place[1] and replica.comm.rank == 0):
             return None
         every_s = memory_checkpoint_seconds(self._job)
         room = partial(has_room_here, dask_limit=self._services.memory_limit)

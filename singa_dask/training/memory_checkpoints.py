@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from singa_dask.errors import CheckpointError, ClusterError
 from singa_dask.memory.owner import Saved
+from singa_dask.memory.store import Store
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Checkpoint
 from singa_dask.training.checkpoint_file import DiskFull
@@ -32,27 +33,6 @@ AT_LEAST_EVERY_S = 300.0
 _SILENT_S = 300.0
 
 
-class Deposits(Protocol):
-    """What nannies keep for a group (cluster.deposits.Depositor). keeps: whether they can be asked to; own: the nanny
-    of this process; leaves: whether there is no time for it any more."""
-
-    @property
-    def keeps(self) -> bool: ...
-
-    @property
-    def own(self) -> str: ...
-
-    @property
-    def leaves(self) -> bool: ...
-
-    def keep(self, nanny: str, number: int, content: Any, path: Path) -> bool:
-        """Have a nanny keep the bytes of a file in the place of those with a lower number; returns whether it does.
-        Raises OSError if nobody listens at its address, TimeoutError if it does not answer."""
-
-    def read(self, deposit: Saved, out: Callable[[bytes], Any]) -> None:
-        """Read what a nanny keeps. Raises ClusterError if it is gone."""
-
-
 class MemoryCheckpoints:
     """Keeps the newest checkpoint of a group in the memory of two nannies.
 
@@ -62,9 +42,9 @@ class MemoryCheckpoints:
     """
 
     def __init__(
-        self, deposits: Deposits, nannies: Sequence[tuple[str, str]], every_s: float, room: Callable[[int], bool]
+        self, store: Store, nannies: Sequence[tuple[str, str]], every_s: float, room: Callable[[int], bool]
     ) -> None:
-        self._deposits, self._nannies, self._every_s, self._room = deposits, nannies, every_s, room
+        self._store, self._nannies, self._every_s, self._room = store, nannies, every_s, room
         self._began = time.monotonic()
         self._next = self._began + _FIRST_S
         self._silent: dict[str, float] = {}  # nannies and machines, until when they are not asked
@@ -101,7 +81,7 @@ class MemoryCheckpoints:
         every_s = min(self._every_s, 2 * (now - self._began))
         self._next = now + max(every_s, min(took_s / _SHARE, at_most_s))
         machines, wanted = set(self.kept.values()), {machine for machine, _ in self._nannies}
-        if len(machines) < min(_COPIES, len(wanted)) and not self._deposits.leaves:
+        if len(machines) < min(_COPIES, len(wanted)) and not self._store.leaves():
             kept = "only nannies of one machine keep" if machines else "no nanny keeps"
             raise CheckpointError(f"{kept} a checkpoint")
 
@@ -116,23 +96,23 @@ class MemoryCheckpoints:
 
     def _asked(self, machine: str, nanny: str, step: int, content: Any, path: Path) -> bool:
         now = time.monotonic()
-        if self._deposits.leaves or any(self._silent.get(each, now) > now for each in (machine, nanny)):
+        if self._store.leaves() or any(self._silent.get(each, now) > now for each in (machine, nanny)):
             return False
         try:
-            return self._deposits.keep(nanny, step, content, path)
+            return self._store.keep(nanny, step, content, path)
         except (OSError, TimeoutError) as error:
             logger.info("the nanny %s keeps no checkpoint: %r", nanny, error)
             self._silent[machine if isinstance(error, TimeoutError) else nanny] = now + _SILENT_S
             return False
 
 
-def load_deposit(deposits: Deposits, copies: Sequence[Saved]) -> Checkpoint:
+def load_deposit(store: Store, copies: Sequence[Saved]) -> Checkpoint:
     """A checkpoint of which nannies keep copies. Raises ClusterError if none can be read."""
-    for deposit in sorted(copies, key=lambda copy: copy.holder != deposits.own):
+    for deposit in sorted(copies, key=lambda copy: copy.holder != store.place[1]):
         try:
             with _memory_file() as path:
                 with path.open("wb") as file:
-                    deposits.read(deposit, file.write)
+                    store.read(deposit, file.write)
                 return checkpoints.load(path)  # its arrays hold the file open
         except (ClusterError, CheckpointError, OSError) as error:
             logger.warning("a checkpoint in the memory of the nanny %s cannot be read: %s", deposit.holder, error)

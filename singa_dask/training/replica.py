@@ -19,6 +19,7 @@ from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.context import Metric, Step
 from singa_dask.memory.region import Regions
+from singa_dask.memory.store import Store
 from singa_dask.net import Batch, Net
 from singa_dask.net.flat import Entry, GroupLayout
 from singa_dask.ops import Ops
@@ -27,7 +28,7 @@ from singa_dask.server.kept import SLICE, layout_of
 from singa_dask.training.group_state import GroupState
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import form_shared_parameters, parameter_partition, server_plan, suits_sharing
-from singa_dask.training.shadows import Holder, RankShadow
+from singa_dask.training.shadows import RankShadow
 from singa_dask.training.stages import ServerStages
 from singa_dask.updaters import states_of
 from singa_dask.updaters.groups import scaled
@@ -59,7 +60,7 @@ class Replica:
         threaded: bool,
         in_process_servers: bool,
         regions: Regions | None = None,
-        holder: Holder | None = None,
+        holder: Store | None = None,
         data: Mapping[str, str] | None = None,
     ) -> None:
         self.job, self.comm, self.device_comm = job, comm, device_comm
@@ -102,7 +103,7 @@ class Replica:
         ops: Ops,
         links: Mapping[int, Link] | None = None,
         device_comm: Communicator | None = None,
-        holder: Holder | None = None,
+        holder: Store | None = None,
         room: Callable[[int], bool] = lambda nbytes: True,
         data: Mapping[str, str] | None = None,
         **stub: Any,

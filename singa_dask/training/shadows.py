@@ -9,36 +9,26 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from singa_dask.comm.communicator import Communicator, part_of
-from singa_dask.memory.owner import Owner, Saved, Version
+from singa_dask.memory.owner import Saved
 from singa_dask.memory.region import ImageLayout, Regions
+from singa_dask.memory.store import Store
 
 LATEST = 1 << 62  # more than any number of steps
 _MOVING, _BYTES = (0, "moving"), "bytes"
 _SPARE = 1 << 16  # bytes
 
 
-class Holder(Protocol):
-    """Has memory outlive this process. place: the machine, and what holds it there (see cluster.held)."""
-
-    place: tuple[str, str]
-    owner: Owner
-    version: Version
-
-    def hold(self, saved: Saved, *, only: bool = False, also: str = "") -> bool:
-        """Have memory held; returns whether it is."""
-
-
 class RankShadow:
     """The shadow of a rank. net: identifies the parameters, the updater's state and the data. every_step: whether the
     moving state changes with every step, which is the note for successors."""
 
-    def __init__(self, comm: Communicator, slices: Regions, holder: Holder, net: int, *, every_step: bool) -> None:
-        self._comm, self.slices, self._holder, self._net, self._every_step = comm, slices, holder, net, every_step
+    def __init__(self, comm: Communicator, slices: Regions, store: Store, net: int, *, every_step: bool) -> None:
+        self._comm, self.slices, self._store, self._net, self._every_step = comm, slices, store, net, every_step
         self._moving: Regions | None = None
         self._also: str | None = None  # once it is held
 
@@ -46,19 +36,19 @@ class RankShadow:
     def saved(self) -> Saved:
         """As a successor finds it: the slices, and the moving state once there is one."""
         regions = tuple(each.address for each in (self.slices, self._moving) if each is not None)
-        return Saved(self._holder.owner, self._holder.version, regions, self._net, self._every_step)
+        return Saved(self._store.owner, self._store.version, regions, self._net, self._every_step)
 
     def hold(self) -> None:
         """Have it outlive this process from now on, beside what former ranks of the group have left. Collective."""
-        node, own = self._holder.place
+        node, own = self._store.place
         places = all_gather_objects(self._comm, (node, own))
         behind = places[self._comm.rank + 1 :] + places[: self._comm.rank]
         self._also = next((other for where, other in behind if where == node and other != own), "")
-        self._holder.hold(self.saved, also=self._also)
+        self._store.hold(self.saved, also=self._also)
 
     def settle(self) -> None:
         """Let go what former ranks have left: all ranks of the group hold theirs."""
-        self._holder.hold(self.saved, only=True, also=self._also or "")
+        self._store.hold(self.saved, only=True, also=self._also or "")
 
     def save_moving(self, step: int, state: Any) -> None:
         """Copy the moving state after `step` steps: if it changes with every step, when the slices are copied."""
@@ -76,7 +66,7 @@ class RankShadow:
             self._moving = moving
             self._save(step, data)
             if self._also is not None:
-                self._holder.hold(self.saved, also=self._also)
+                self._store.hold(self.saved, also=self._also)
             return
         self._save(step, data)
 

@@ -23,6 +23,7 @@ from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.context import Metric
 from singa_dask.memory.owner import Saved
 from singa_dask.memory.region import Pace
+from singa_dask.memory.store import Store
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
 from singa_dask.ops.blas import blas_threads
@@ -34,12 +35,10 @@ from singa_dask.training.frequencies import batches_of, due, evaluations_due
 from singa_dask.training.group_checkpoints import GroupCheckpoints, load_source
 from singa_dask.training.group_evaluation import evaluate_group
 from singa_dask.training.memory import check_memory, has_room, ran_out
-from singa_dask.training.memory_checkpoints import Deposits
 from singa_dask.training.placement import gpu_of, suits_device_comm
 from singa_dask.training.replica import Replica
 from singa_dask.training.reporter import Reporter
 from singa_dask.training.resume import MEETING_TIMEOUT_S, put_parameters
-from singa_dask.training.shadows import Holder
 from singa_dask.training.step_metrics import most_reductions, sum_over_ranks
 
 # Copies of the state take at most this share of the time: else they are made after every second, third ... step. That
@@ -114,8 +113,8 @@ class RankServices:
     others_ended: Callable[[], bool] = lambda: True
     cores: int = 1
     memory_limit: int | None = None
-    holder: Holder | None = None
-    deposits: Deposits | None = None
+    holder: Store | None = None
+    deposits: Store | None = None
 
 
 def train_rank(comm: Communicator, plan: WorkerPlan, services: RankServices) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from distributed import get_worker, secede
 from support.commands import wait_for
 from support.servers import server_plan
 
-from singa_dask.cluster.held import left_behind, let_go, memory_of
+from singa_dask.cluster.nanny_store import HELD, left_behind, let_go
 from singa_dask.errors import ClusterError
 from singa_dask.memory.owner import SERVERS, Owner, Version
 from singa_dask.server import ActorLink, Address, ServerActor, Stub, partition
@@ -234,7 +234,7 @@ def test_a_killed_server_comes_back_on_another_worker_while_its_client_waits(clu
     wait_for(lambda: version(first) >= 50)
     os.kill(there.pid, signal.SIGKILL)
     if replica:
-        memory_of(there.nanny).clear()  # all nannies are in this process
+        HELD[there.nanny].clear()  # all nannies are in this process
     (kept,) = left_behind(cluster3, nannies, run).groups["server group 0"]
     assert not replica or (kept.version.number, kept.holder) == (1, here.nanny)
     second = placed(make_servers(cluster3, 0, 2, [elsewhere.address], plans, keeping(0, 1, 2, [kept], run)))

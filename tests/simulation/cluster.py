@@ -20,7 +20,7 @@ import psutil  # type: ignore[import-untyped]
 from simulation.clock import Fiber, Loop, SimulatedFuture
 from simulation.memory import SimulatedMemory
 from simulation.network import QUICK_S, Network
-from singa_dask.cluster import held, leases
+from singa_dask.cluster import leases, nanny_store
 from singa_dask.cluster.bootstrap import MpiReport
 from singa_dask.cluster.workers import WorkerInfo
 
@@ -210,7 +210,7 @@ class Cluster:
             process.rank.died()
         if process.nanny and for_good:
             self.processes[process.nanny].alive = False
-            held._held.pop(process.nanny, None)
+            nanny_store.HELD.pop(process.nanny, None)
         elif process.nanny:
             self.loop.call_later(NANNY_S, self._start_again, process)
 

@@ -18,7 +18,7 @@ from simulation.faults import HOSTS, PAIRS, Fault, Scenario
 from simulation.memory import SimulatedMemory
 from simulation.network import Network
 from simulation.run import Run
-from singa_dask.cluster import deposits, exits, formation, group, held, leases, rank, remote, replicas, workers
+from singa_dask.cluster import exits, formation, group, leases, nanny_store, rank, remote, workers
 from singa_dask.job import ClusterTopology
 from singa_dask.memory import region
 from singa_dask.ops import Ops
@@ -56,7 +56,7 @@ class History:
         self.trace: list[str] = []
         self.runs: list[Run] = []
         leases._leases.clear()
-        held._held.clear()
+        nanny_store.HELD.clear()
 
     def play(self) -> Outcome:
         """Let it happen."""
@@ -232,7 +232,7 @@ class History:
             ),
             (remote, {"ask_nannies": self.cluster.ask_nannies, "psutil": psutil, "time": self.clock}),
             (
-                held,
+                nanny_store,
                 {
                     "ask_nannies": self.cluster.ask_nannies,
                     "psutil": psutil,
@@ -240,19 +240,11 @@ class History:
                     "Memory": SimulatedMemory,
                     "os": SimpleNamespace(getpid=lambda: self.cluster.here.pid),
                     "this_node": lambda: self.cluster.here.host,
-                },
-            ),
-            (region, {"Memory": SimulatedMemory, "_NOTE": 4096}),
-            (
-                deposits,
-                {
-                    "Memory": SimulatedMemory,
-                    "asyncio": SIMULATED_ASYNCIO,
                     "time": self.clock,
                     "check_listening": _nothing,
                 },
             ),
-            (replicas, {"asyncio": SIMULATED_ASYNCIO}),
+            (region, {"Memory": SimulatedMemory, "_NOTE": 4096}),
             (memory_checkpoints, {"time": self.clock}),
             (shadows, {"all_gather_objects": lambda comm, own: comm.places}),
             (

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from singa_dask.cluster import held
+from singa_dask.cluster import nanny_store
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.errors import ClusterError
 from singa_dask.memory.owner import CHECKPOINT, same_run
@@ -379,9 +379,9 @@ class Rules:
         """A survey begins."""
         launcher, kept = self.run.supervisor.launcher, dict[str, tuple[int, int]]()
         for nanny in self.state.processes.nannies:
-            for (owner, of), memory in held._held[nanny].items():
+            for (owner, of), memory in nanny_store.HELD[nanny].items():
                 ours = of.run == launcher.topic or (launcher.resumes and same_run(of.run, launcher.topic))
-                if owner.kind == CHECKPOINT and ours and memory.progress:
+                if owner.kind == CHECKPOINT and ours and memory.whole:
                     kept[nanny] = max(kept.get(nanny, (0, 0)), (of.generation, of.number))
         newest = max(kept.values(), default=(0, 0))
         self.deposit = newest[1], [nanny for nanny, of in kept.items() if of == newest]
@@ -460,9 +460,9 @@ class Rules:
 def _holders(run: str, group: str, generation: int, size: int) -> list[list[tuple[str, int]]]:
     """The nannies that hold the memory of each process of a group, and the number of the replica if they hold one."""
     found: list[list[tuple[str, int]]] = [[] for _ in range(size)]
-    for nanny, of in held._held.items():
+    for nanny, of in nanny_store.HELD.items():
         for (owner, version), memory in of.items():
-            if (version.run, owner.name, version.generation) == (run, group, generation) and memory.progress:
+            if (version.run, owner.name, version.generation) == (run, group, generation) and memory.whole:
                 found[owner.rank].append((nanny, version.number))
     return found
 

@@ -14,7 +14,7 @@ import pytest
 from simulation.batch import failed, seed_of_tree
 from simulation.faults import KNOWN, TOPOLOGIES, Fault, Scenario, scenario
 from simulation.shrink import broken, play, shrunk
-from singa_dask.cluster import replicas
+from singa_dask.cluster import nanny_store
 from singa_dask.memory import newest
 from singa_dask.memory.region import Region
 from singa_dask.server import Keeper, Partition, Stub
@@ -197,7 +197,7 @@ def servers_do_not_wait_until_their_driver_knows_of_a_lost_replica(patch):
     tell = RunServer._tell_lost
 
     def wrong(self, replica, awaited):
-        self.server.replica_lost()
+        self.server.replication.drop()
         tell(self, replica, awaited)
 
     patch.setattr(RunServer, "_tell_lost", wrong)
@@ -206,7 +206,7 @@ def servers_do_not_wait_until_their_driver_knows_of_a_lost_replica(patch):
 def the_oldest_checkpoint_in_memory_counts(patch):
     choose = lambda of, **options: (min if isinstance(of, map) else max)(of, **options)  # noqa: E731
     patch.setattr(newest, "max", choose, raising=False)
-    patch.setattr(replicas, "_let_go_former", lambda nanny, owner: None)
+    patch.setattr(nanny_store, "_end_former", lambda kept, place: None)
 
 
 # Mistakes that replace one function: whose, which, and what is in its place.

@@ -19,9 +19,8 @@ import numpy as np
 from simulation.clock import Fiber
 from simulation.disk import Saved
 from simulation.rules import Counting, Lineage
-from singa_dask.cluster.deposits import Depositor
 from singa_dask.cluster.group import REGROUP
-from singa_dask.cluster.held import NannyHolder
+from singa_dask.cluster.nanny_store import NannyStore
 from singa_dask.errors import ClusterError, CommTimeout
 from singa_dask.memory import owner as owners
 from singa_dask.memory.owner import CHECKPOINT, WORKERS, Owner, Version
@@ -164,7 +163,7 @@ class Training:
         run, process, key = self.run_, rank.process, f"rank {rank.task.rank} of {rank.task.plan.group}"
         self.cluster.here = process
         owner = Owner(WORKERS, self.plan.number, rank.task.rank, self.meeting.size)
-        holder = NannyHolder.of(process, owner, self._version, ORPHAN_S)
+        holder = NannyStore(process, owner, self._version, ORPHAN_S) if process.nanny else None
         of_slices = [layout_of((s.index, SLICE), s.start, s.stop, (), np.float32) for s in slices]
         regions = None if holder is None else Regions.create(of_slices)
         if holder is not None and regions is not None:
@@ -298,9 +297,9 @@ class Training:
         self.rules.demand(b"".join(parts) == pickle.dumps(saved), f"the memory of step {saved.step} is damaged")
         return saved
 
-    def _depositor(self) -> Depositor:
+    def _depositor(self) -> NannyStore:
         process = self.meeting.ranks[0].process
-        return Depositor(process, NannyHolder.of(process, Owner(CHECKPOINT), self._version, ORPHAN_S), _has_room)
+        return NannyStore(process, Owner(CHECKPOINT), self._version, ORPHAN_S, room=_has_room)
 
     def _keep(self, step: int) -> None:
         """Keep a checkpoint in memory, beside the next steps: training/group_checkpoints.py."""

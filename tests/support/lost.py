@@ -8,12 +8,12 @@ import numpy as np
 from support.servers import detached, ones, server_plan
 
 from singa_dask.memory.owner import SERVERS, Owner, Saved, Version
+from singa_dask.memory.region import Regions
 from singa_dask.ops import Ops
 from singa_dask.server import Server, partition
 from singa_dask.server.kept import read_kept, save_slices
 from singa_dask.server.messages import Delta, Origin, Update
 from singa_dask.server.protocol import LEFT, RIGHT
-from singa_dask.server.replication import make_replica
 
 SIZE = 16
 
@@ -55,14 +55,14 @@ class Replicated(Lost):
 
     def replicate(self) -> None:
         """A new replica that is whole."""
-        self.server.replicate(self.regions)
-        self.replica = make_replica(self.saved, lambda nbytes: True)
+        self.server.replication.begin(self.regions)
+        self.replica = Regions.create(self.saved.regions[0].layouts)
         self.send()
 
     def send(self) -> None:
-        while pieces := self.server.lacking(wait=True):
+        while pieces := self.server.replication.lacking():
             assert self.replica.write(pieces)
-            self.server.replicated(pieces)
+            self.server.replication.sent(pieces)
 
     def successor(self) -> Replicated:
         """One that goes on from the replica, after the loss of the server and of its memory."""

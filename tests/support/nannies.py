@@ -6,7 +6,7 @@ import threading
 from itertools import count
 from types import SimpleNamespace
 
-from singa_dask.cluster.held import NannyHolder, left_behind
+from singa_dask.cluster.nanny_store import NannyStore, left_behind
 
 
 class Nannies:
@@ -25,10 +25,10 @@ class Nannies:
         self.there[address] = SimpleNamespace(address=address, handlers={})
         return address
 
-    def holder(self, own, owner, version, orphan_s=60.0):
-        """Has this nanny hold memory of its worker."""
+    def store(self, own, owner, version, orphan_s=60.0, **options):
+        """Of a process whose nanny this is."""
         worker = SimpleNamespace(rpc=self.rpc, nanny=own, loop=SimpleNamespace(asyncio_loop=self.loop))
-        return NannyHolder(worker, owner, version, orphan_s)
+        return NannyStore(worker, owner, version, orphan_s, **options)
 
     def rpc(self, address):
         """How a worker reaches a nanny."""
@@ -40,10 +40,10 @@ class Nannies:
             except ValueError as error:
                 return {"status": "error", "exception": error}
 
-        async def singa_dask_replica(message):
-            return self.there[address].handlers["singa_dask_replica"](pickle.loads(pickle.dumps(message.data)))
+        async def singa_dask_saved(message):
+            return self.there[address].handlers["singa_dask_saved"](pickle.loads(pickle.dumps(message.data)))
 
-        return SimpleNamespace(run=run, singa_dask_replica=singa_dask_replica)
+        return SimpleNamespace(run=run, singa_dask_saved=singa_dask_saved)
 
     def ask(self, client, function, args, timeout_s):
         """As cluster.remote.ask_nannies."""

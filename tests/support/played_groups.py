@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.cluster import GroupFailed, RankFailure, WorkerInfo
-from singa_dask.cluster.deposits import deposit_of
+from singa_dask.cluster.nanny_store import file_of
 from singa_dask.comm.shared_memory import MemoryAddress
 from singa_dask.errors import ClusterError
-from singa_dask.memory.owner import SERVERS, Owner, Saved, Version
+from singa_dask.memory.owner import CHECKPOINT, SERVERS, Owner, Saved, Version
 from singa_dask.memory.region import RegionsAddress
 from singa_dask.training.checkpoint import Found
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def deposit(content: Any = None, nbytes: int = 8, holder: str = "") -> Saved:
     """A checkpoint in the memory of a nanny."""
-    return replace(deposit_of(Version("run", 1, 1), content, nbytes), holder=holder)
+    return replace(file_of(Owner(CHECKPOINT), Version("run", 1, 1), content, nbytes), holder=holder)
 
 
 def found(step: int, *deposits: Saved) -> Found:

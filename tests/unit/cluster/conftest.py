@@ -3,12 +3,12 @@
 import pytest
 from support.nannies import Nannies
 
-from singa_dask.cluster import held
+from singa_dask.cluster import nanny_store
 
 
 @pytest.fixture
 def nannies(monkeypatch):
     nannies = Nannies()
-    monkeypatch.setattr(held, "ask_nannies", nannies.ask)
+    monkeypatch.setattr(nanny_store, "ask_nannies", nannies.ask)
     yield nannies
     nannies.close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from singa_dask.comm.shared_memory import MemoryAddress
 from singa_dask.memory import newest as module
-from singa_dask.memory.newest import Listed, Newest, complete, newest
+from singa_dask.memory.newest import Newest, complete, newest
 from singa_dask.memory.owner import CHECKPOINT, SERVERS, WORKERS, Owner, Saved, Version
 from singa_dask.memory.region import RegionsAddress
 
@@ -37,17 +37,19 @@ def holdings(draw):
             numbers = draw(st.lists(st.lists(st.integers(0, 2), unique=True, max_size=2), min_size=2, max_size=2))
             succeeded = draw(st.integers(0, 7)) == 0
             for rank, of in enumerate(numbers):
-                listed += [Listed(saved(kind, group, rank, run, first + at, number), succeeded) for number in of]
+                listed += [
+                    replace(saved(kind, group, rank, run, first + at, number), succeeded=succeeded) for number in of
+                ]
         for at, number in draw(st.lists(st.tuples(st.integers(0, 1), st.integers(1, 3)), unique=True, max_size=3)):
-            listed += [Listed(saved(CHECKPOINT, 0, 0, run, first + at, number, nanny)) for nanny in ("near", "far")]
+            listed += [saved(CHECKPOINT, 0, 0, run, first + at, number, nanny) for nanny in ("near", "far")]
     return draw(st.permutations(listed))
 
 
-def check(listed: list[Listed], earlier: bool, found: Newest) -> None:
+def check(listed: list[Saved], earlier: bool, found: Newest) -> None:
     """What must hold."""
-    ours = [each for each in listed if each.saved.version.run in (RUNS[:3] if earlier else [START])]
-    state = [each.saved for each in ours if each.saved.owner.kind != CHECKPOINT]
-    copies = {(each.saved.version, each.saved.holder) for each in ours if each.saved.owner.kind == CHECKPOINT}
+    ours = [each for each in listed if each.version.run in (RUNS[:3] if earlier else [START])]
+    state = [each for each in ours if each.owner.kind != CHECKPOINT]
+    copies = {(each.version, each.holder) for each in ours if each.owner.kind == CHECKPOINT}
     last = max(((of.generation, of.number) for of, _ in copies), default=None)
     told = {(of.version, of.holder) for of in found.checkpoint}
     assert told == {copy for copy in copies if (copy[0].generation, copy[0].number) == last}
@@ -64,7 +66,7 @@ def check(listed: list[Listed], earlier: bool, found: Newest) -> None:
 
     runs, names = {of.version.run for of in state}, {of.owner.name for of in state}
     whole = {run for run in runs if all(sets(run, name) for name in names)}
-    usable = whole | {each.saved.version.run for each in ours if each.succeeded}
+    usable = whole | {each.version.run for each in ours if each.succeeded}
     assert bool(found.run) == bool(usable), "none only if there is none"
     if not found.run:
         return

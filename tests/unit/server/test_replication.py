@@ -11,7 +11,6 @@ from support.servers import ones
 
 from singa_dask.server import replication
 from singa_dask.server.messages import Done, Fresh, GoBack, Inspect, Moved, Origin, Put
-from singa_dask.server.replication import make_replica
 
 
 def filled(**options) -> Replicated:
@@ -37,11 +36,11 @@ def test_a_reply_waits_for_the_replica():
 def test_one_message_brings_the_newest_copy_of_several_updates():
     server = filled(slices=2)
     replies = [server.server.call(update(0, step, index=index)) for index in range(2) for step in range(3)]
-    pieces = server.server.lacking(wait=True)
+    pieces = server.server.replication.lacking()
     assert [(piece.key[0], piece.version) for piece in pieces] == [(0, 3), (1, 3)]
     late = server.server.call(update(0, 3))
     server.replica.write(pieces)
-    server.server.replicated(pieces)
+    server.server.replication.sent(pieces)
     assert all(reply.done() for reply in replies) and not late.done(), "it was saved after the message was made"
 
 
@@ -52,8 +51,8 @@ def test_large_messages_are_divided_and_slices_take_turns(monkeypatch):
     for step in range(3):
         for index in range(3):
             server.server.call(update(0, step, index=index))
-        pieces = server.server.lacking(wait=True)
-        server.server.replicated(pieces)
+        pieces = server.server.replication.lacking()
+        server.server.replication.sent(pieces)
         sent.append([piece.key[0] for piece in pieces])
     assert sent == [[2, 0], [1, 2], [0, 1]]
 
@@ -61,14 +60,17 @@ def test_large_messages_are_divided_and_slices_take_turns(monkeypatch):
 def test_nobody_waits_until_the_replica_is_whole_and_after_it_is_lost():
     server = Replicated()
     server.server.call(Put(0, ones(0))).result(1)
-    server.server.replicate(server.regions)
-    assert server.server.lacking(wait=False) and server.server.call(update(0, 0)).done()
-    server.server.lacking(wait=True)
+    replication = server.server.replication
+    assert replication.begin(server.regions) == 1
+    pieces = replication.lacking()
+    assert pieces and server.server.call(update(0, 0)).done() and not replication.waits
+    replication.sent(pieces)
+    assert replication.lacking() and replication.waits
     waits = server.server.call(update(0, 1))
-    assert not waits.done() and server.server.replica_awaited
-    server.server.replica_lost()
+    assert not waits.done()
+    replication.drop()
     assert waits.result(0).version == 2 and server.server.call(update(0, 2)).done()
-    assert server.server.replicate(server.regions) == 2 and len(server.server.lacking(wait=True)) == 2, "all anew"
+    assert replication.begin(server.regions) == 2 and len(replication.lacking()) == 2, "all anew"
 
 
 def test_a_request_that_waits_for_the_replica_is_repeated_and_not_lost():
@@ -84,7 +86,7 @@ def test_a_server_without_a_successor_answers_and_one_with_a_successor_does_not(
     server = filled()
     before = server.server.call(update(0, 0))
     after = server.successor()
-    assert not server.replica.write(server.server.lacking(wait=True)), "the successor has read it"
+    assert not server.replica.write(server.server.replication.lacking()), "the successor has read it"
     server.server.retire()
     assert before.result(0) == Moved() and server.server.kept(0).result(0) == Moved()
     assert (after.protocol.slices[0].values == 0).all(), "it is repeated there"
@@ -101,11 +103,6 @@ def test_a_successor_can_go_back_a_step():
     again = after.successor()
     reply = again.server.call(GoBack(0, Origin(0, 1), 1)).result(0)
     assert (reply.values[0], reply.next_step) == (-1, 1)
-
-
-def test_there_is_no_replica_without_room():
-    server = Replicated()
-    assert make_replica(server.saved, lambda nbytes: False) is None
 
 
 def test_a_message_to_a_neighbour_waits_for_the_replica():
@@ -148,7 +145,7 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def make(self):
-        if pieces := self.now.server.lacking(wait=True):
+        if pieces := self.now.server.replication.lacking():
             self.messages.append(pieces)
 
     @precondition(lambda self: self.messages)
@@ -157,7 +154,7 @@ class History(RuleBasedStateMachine):
         pieces = data.draw(st.sampled_from(self.messages))
         assert self.now.replica.write(pieces)
         if answered:
-            self.now.server.replicated(pieces)
+            self.now.server.replication.sent(pieces)
 
     @rule()
     def lose_host(self):
@@ -169,7 +166,7 @@ class History(RuleBasedStateMachine):
     @rule()
     def lose_replica(self):
         """And the driver knows."""
-        self.now.server.replica_lost()
+        self.now.server.replication.drop()
         self.messages = []
         self.check()
         self.now.replicate()

@@ -10,10 +10,10 @@ import pytest
 from support.lost import Replicated, update
 from support.servers import ones, until
 
-from singa_dask.server import replicator
+from singa_dask.memory.region import Regions
+from singa_dask.server import replication
 from singa_dask.server.messages import Moved, Put
-from singa_dask.server.replication import make_replica
-from singa_dask.server.replicator import Kept, Replicator
+from singa_dask.server.replication import Kept, Replicator
 
 
 class Place:
@@ -29,12 +29,12 @@ class Place:
         self.held.set()
         self.whole, self.number, self.messages = False, 0, []
 
-    async def open(self, number: int) -> bool:
-        self.number, self.replica = number, make_replica(self.server.saved, lambda nbytes: True)
+    async def open(self, nanny, saved) -> bool:
+        self.number, self.replica = saved.version.number, Regions.create(saved.regions[0].layouts)
         await self.held.wait()
         return self.room
 
-    async def write(self, pieces, *, whole: bool) -> Kept:
+    async def put(self, nanny, saved, pieces, *, whole: bool) -> Kept:
         self.messages.append([piece.version for piece in pieces])
         if self.broken:
             self.broken -= 1
@@ -49,9 +49,9 @@ class Place:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     for name in ("SILENT_S", "OPEN_S", "ALIVE_S"):
-        monkeypatch.setattr(replicator, name, 0.2)
+        monkeypatch.setattr(replication, name, 0.2)
     for name in ("TELL_S", "AGAIN_S", "RETRY_S"):
-        monkeypatch.setattr(replicator, name, 0.02)
+        monkeypatch.setattr(replication, name, 0.02)
 
 
 def played(test: Callable, begun: bool = True) -> Callable:
@@ -66,16 +66,18 @@ def played(test: Callable, begun: bool = True) -> Callable:
             async def aside(function):
                 return function()
 
+            place = Place(server)
             sender = Replicator(
                 server.server,
+                place,
+                server.saved,
                 server.regions,
                 there=lambda: True,
                 aside=aside,
                 tell_lost=lambda *told: lost.append(told),
             )
-            place = Place(server)
             if begun:
-                await asyncio.wait_for(sender.begin(place), 20)
+                await asyncio.wait_for(sender.begin("nanny"), 20)
             try:
                 await asyncio.wait_for(test(server, sender, place, lost), 20)
             finally:
@@ -110,13 +112,13 @@ async def test_a_broken_connection_is_no_loss(server, sender, place, lost):
 @partial(played, begun=False)
 async def test_nobody_waits_for_a_replica_that_was_never_whole(server, sender, place, lost):
     place.room = False
-    await sender.begin(place)
+    await sender.begin("nanny")
     assert server.server.call(update(0, 0)).done()
     await until(lambda: lost)
     assert set(lost) == {(1, False)}
     place.room = True
     assert sender.lost(1)
-    await sender.begin(place)
+    await sender.begin("nanny")
     assert place.whole and place.number == 2 and not sender.lost(1)
 
 
@@ -140,15 +142,15 @@ async def test_a_replica_is_filled_while_updates_go_on(server, sender, place, lo
     server.server.call(update(0, 0))
     await until(lambda: lost)
     sender.lost(1)
-    other = Place(server)
-    other.held.clear()
-    filling = asyncio.create_task(sender.begin(other))
-    await until(lambda: other.number)
+    place.fault = None
+    place.held.clear()
+    filling = asyncio.create_task(sender.begin("another nanny"))
+    await until(lambda: place.number == 2)
     assert server.server.call(update(0, 1)).done(), "nobody waits while it is filled"
-    other.held.set()
+    place.held.set()
     await filling
-    assert other.whole and other.number == 2
-    assert (other.replica[0, ""].newest.arrays[""] == -2).all()
+    assert place.whole and place.number == 2
+    assert (place.replica[0, ""].newest.arrays[""] == -2).all()
 
 
 @played
@@ -171,7 +173,7 @@ async def test_a_server_whose_replica_a_successor_has_read_is_retired(server, se
 @partial(played, begun=False)
 async def test_a_server_that_is_closed_leaves_no_replica_that_seems_to_be_whole(server, sender, place, lost):
     server.server.retire()
-    await sender.begin(place)
+    await sender.begin("nanny")
     assert not place.whole and place.messages == [] and lost == []
 
 

@@ -9,7 +9,7 @@ from support.played_groups import deposit, failed, found, left_by
 from support.supervised import HOGWILD, Run
 
 from singa_dask.cluster.formation import NoAnswer
-from singa_dask.cluster.held import Left
+from singa_dask.cluster.nanny_store import Left
 from singa_dask.errors import ClusterError, DataError
 from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev

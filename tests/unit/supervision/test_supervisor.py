@@ -12,7 +12,7 @@ from support.played_groups import deposit, failed, found
 from support.supervised import DOWNPOUR, Run
 
 from singa_dask.cluster import remote
-from singa_dask.cluster.held import Left
+from singa_dask.cluster.nanny_store import Left
 from singa_dask.cluster.rank import Looks
 from singa_dask.errors import ClusterError, DataError
 from singa_dask.supervision import events as ev

@@ -64,9 +64,9 @@ def test_a_worker_hears_the_driver_and_is_heard(played, tmp_path):
     assert not services.stop_requested() and not services.others_ended()
     played.task.stop_requested, played.task.told["others ended"] = True, True
     assert services.stop_requested() and services.others_ended()
-    assert not services.deposits.leaves, "that is for its own thread: the rank's looks count"
+    assert not services.deposits.leaves(), "that is for its own thread: the rank's looks count"
     played.task.stop_told = True
-    assert services.deposits.leaves
+    assert services.deposits.leaves()
     services.emit({"kind": "end"})
     assert played.logged == [("topic", {"kind": "end"})]
 

@@ -35,7 +35,7 @@ HOSTS = ("one", "n1"), ("other", "n2")
 class Nannies:
     """What nannies keep: by nanny, the number, the content and the bytes. refuse: those without memory."""
 
-    keeps, own, leaves = True, "", False
+    place, leaves = ("machine", "nanny"), staticmethod(lambda: False)
 
     def __init__(self, *refuse):
         self.kept, self.refuse, self.all = {}, refuse, []
@@ -213,7 +213,7 @@ def test_they_are_as_often_as_the_job_says_and_take_a_small_share_of_the_time(cl
 
 def test_a_rank_that_leaves_asks_nobody_and_complains_of_nothing():
     nannies = Nannies()
-    nannies.leaves = True
+    nannies.leaves = lambda: True
     assert written(in_memory(nannies)) == "" and nannies.all == []
 
 
@@ -227,7 +227,7 @@ def test_no_memory_for_it_is_an_error_and_asks_nobody():
 class Some(Nannies):
     """Nannies of which one has let its copy go, and another has a damaged one. asked: who was to read."""
 
-    own = "own"
+    place = "machine", "own"
 
     def __init__(self, path):
         self.copy, self.asked = path.read_bytes(), []

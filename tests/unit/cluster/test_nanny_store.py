@@ -10,18 +10,15 @@ from support.lost import Replicated, update
 from support.nannies import broken_room, no_room, room
 from support.servers import ones
 
-from singa_dask.cluster import deposits
-from singa_dask.cluster.deposits import Depositor
+from singa_dask.cluster import nanny_store
 from singa_dask.cluster.formation import NoAnswer
-from singa_dask.cluster.held import let_go, memory_of
-from singa_dask.cluster.replicas import NannyStore
+from singa_dask.cluster.nanny_store import HELD, NannyStore, let_go
 from singa_dask.comm.shared_memory import Memory
 from singa_dask.memory.owner import CHECKPOINT, SERVERS, Owner, Saved, Version
 from singa_dask.memory.region import RegionsAddress
 from singa_dask.memory.store import Kept
 from singa_dask.server.kept import read_kept
 from singa_dask.server.messages import Put
-from singa_dask.server.replication import make_replica
 
 RUN, OTHER = "job/folder#id", "job/folder#other.5"
 FIRST, SECOND, THIRD = (f"{RUN}.{start}" for start in range(3))
@@ -37,7 +34,7 @@ class Machines:
         for rank in ranks:
             memory = Memory.create(64)
             owner, version = Owner(SERVERS, group, rank, 2), Version(run, generation)
-            holder = self.nannies.holder(self.places[rank], owner, version, orphan_s)
+            holder = self.nannies.store(self.places[rank], owner, version, orphan_s)
             saved = Saved(owner, version, (RegionsAddress(memory.address, ()),))
             assert holder.hold(saved, only=settled, also=also)
 
@@ -45,7 +42,7 @@ class Machines:
         return self.nannies.found(run, *self.places, earlier=earlier).run
 
     def held(self, place=0):
-        return sorted((of.run, of.generation) for _, of in memory_of(self.places[place]))
+        return sorted((of.run, of.generation) for _, of in HELD[self.places[place]])
 
 
 @pytest.fixture
@@ -109,7 +106,7 @@ def test_memory_that_is_gone_is_not_held(machines):
     owner, version = Owner(SERVERS), Version(FIRST, 1)
     saved = Saved(owner, version, (RegionsAddress(memory.address, ()),))
     del memory
-    assert not machines.nannies.holder(machines.places[0], owner, version).hold(saved)
+    assert not machines.nannies.store(machines.places[0], owner, version).hold(saved)
     assert machines.held() == []
 
 
@@ -123,19 +120,18 @@ class Target:
         self.made, self.nannies = Replicated(generation=generation), nannies
         for message in (Put(0, ones(0)), update(0, 0)):
             self.made.server.call(message).result(1)
-        self.made.server.replicate(self.made.regions)
-        saved = replace(self.made.saved, version=Version(REPLICATED, generation))
-        self.holder = nannies.holder(near, saved.owner, saved.version, orphan_s)
-        self.saved, self.replica = saved, NannyStore(self.holder, far, saved, make_replica, room)
+        self.made.server.replication.begin(self.made.regions)
+        self.saved, self.far = replace(self.made.saved, version=Version(REPLICATED, generation, 1)), far
+        self.store = nannies.store(near, self.saved.owner, self.saved.version, orphan_s, room=room)
 
-    def open(self, number=1):
-        return self.nannies.run(self.replica.open(number))
+    def open(self):
+        return self.nannies.run(self.store.open(self.far, self.saved))
 
     def write(self, pieces=(), *, whole=True):
-        return self.nannies.run(self.replica.write(pieces, whole=whole))
+        return self.nannies.run(self.store.put(self.far, self.saved, pieces, whole=whole))
 
     def write_all(self, *, whole):
-        return self.write(self.made.server.lacking(wait=True), whole=whole)
+        return self.write(self.made.server.replication.lacking(), whole=whole)
 
 
 @pytest.fixture
@@ -149,23 +145,22 @@ def test_a_replica_is_found_once_it_is_whole(nannies, far):
     assert nannies.found(REPLICATED).groups == {}
     assert target.write() is Kept.KEPT
     (kept,) = nannies.found(REPLICATED).groups[GROUP]
-    version = Version(REPLICATED, 1, 1)
-    assert kept == replace(target.saved, regions=kept.regions, holder=far, version=version)
+    assert kept == replace(target.saved, regions=kept.regions, holder=far)
     assert (read_kept(kept)[0].arrays[""] == -1).all()
     assert target.write() is Kept.SUPERSEDED
 
 
 @pytest.mark.parametrize("room", [no_room, broken_room])
 def test_a_nanny_without_memory_keeps_none(nannies, far, room):
-    assert not Target(nannies, far, room=room).open() and memory_of(far) == {}
+    assert not Target(nannies, far, room=room).open() and HELD[far] == {}
 
 
 def test_a_nanny_that_was_started_meanwhile_has_none(nannies, far):
     target = Target(nannies, far)
     target.open()
-    memory_of(far).clear()
+    HELD[far].clear()
     assert target.write_all(whole=True) is Kept.GONE
-    nannies.there[far].handlers["singa_dask_replica"] = lambda message: None  # what Dask answers
+    nannies.there[far].handlers["singa_dask_saved"] = lambda message: None  # what Dask answers
     assert target.write() is Kept.GONE
 
 
@@ -174,9 +169,9 @@ def test_former_replicas_go_once_the_server_goes_on_with_the_last(nannies, far):
         target = Target(nannies, far, generation=generation)
         target.open()
         target.write()
-    assert [of.generation for _, of in memory_of(far)] == [1, 2], "others of its group may not have one yet"
+    assert [of.generation for _, of in HELD[far]] == [1, 2], "others of its group may not have one yet"
     target.write()
-    assert [of.generation for _, of in memory_of(far)] == [2]
+    assert [of.generation for _, of in HELD[far]] == [2]
 
 
 def test_a_replica_whose_server_is_silent_is_let_go(nannies, far):
@@ -186,7 +181,7 @@ def test_a_replica_whose_server_is_silent_is_let_go(nannies, far):
         nannies.run(asyncio.sleep(0.08))
         assert target.write() is Kept.KEPT
     nannies.run(asyncio.sleep(0.25))
-    assert memory_of(far) == {} and target.write() is Kept.GONE
+    assert HELD[far] == {} and target.write() is Kept.GONE
 
 
 START = "job/folder#1.a"
@@ -196,23 +191,22 @@ DATA = np.arange(100, dtype=np.uint8)
 @pytest.fixture
 def depositor(nannies, monkeypatch, tmp_path):
     """Of a generation. keep: DATA + n, at a nanny."""
-    monkeypatch.setattr(deposits, "_BLOCK", 30)
+    monkeypatch.setattr(nanny_store, "_BLOCK", 30)
 
-    class OwnDepositor(Depositor):
+    class Depositor:
         def __init__(self, generation=1, room=room):
-            holder = nannies.holder("near", Owner(CHECKPOINT), Version(START, generation))
-            super().__init__(holder.worker, holder, room)
+            self.store = nannies.store("near", Owner(CHECKPOINT), Version(START, generation), room=room)
 
         def keep(self, nanny, number, n=0):
             (tmp_path / f"{n}").write_bytes((DATA + n).tobytes())
-            return super().keep(nanny, number, f"step {number}", tmp_path / f"{n}")
+            return self.store.keep(nanny, number, f"step {number}", tmp_path / f"{n}")
 
-    return OwnDepositor
+    return Depositor
 
 
 def bytes_of(depositor, deposit):
     parts = []
-    depositor.read(deposit, parts.append)
+    depositor.store.read(deposit, parts.append)
     return b"".join(parts)
 
 
@@ -222,30 +216,30 @@ def test_a_deposit_is_found_and_read_block_by_block_until_it_is_gone(depositor, 
     (deposit,) = nannies.found(START).checkpoint
     assert (deposit.note, deposit.nbytes, deposit.holder) == ("step 7", 100, far)
     assert bytes_of(own, deposit) == DATA.tobytes()
-    memory_of(far).clear()
-    with pytest.raises(NoAnswer, match="let its deposit go"):
+    HELD[far].clear()
+    with pytest.raises(NoAnswer, match="let its checkpoint go"):
         bytes_of(own, deposit)
 
 
 def test_a_later_one_replaces_it_once_it_is_whole(depositor, nannies, monkeypatch, far):
     own = depositor()
     assert own.keep(far, 7)
-    wrote, written = NannyStore.write, []
+    put, written = NannyStore.put, []
 
-    async def breaks(store, pieces, *, whole):
+    async def breaks(store, nanny, saved, pieces, *, whole):
         written.append(pieces)
         if len(written) == 3:
             raise OSError("the connection broke")
-        return await wrote(store, pieces, whole=whole)
+        return await put(store, nanny, saved, pieces, whole=whole)
 
-    monkeypatch.setattr(NannyStore, "write", breaks)
+    monkeypatch.setattr(NannyStore, "put", breaks)
     with pytest.raises(OSError, match="the connection broke"):
         own.keep(far, 9, 1)
     assert nannies.found(START).checkpoint[0].note == "step 7"
-    assert own.keep(far, 11, 2) and [of.number for _, of in memory_of(far)] == [11]
+    assert own.keep(far, 11, 2) and [of.number for _, of in HELD[far]] == [11]
     assert bytes_of(own, nannies.found(START).checkpoint[0]) == (DATA + 2).tobytes()
 
 
 @pytest.mark.parametrize("room", [no_room, broken_room])
 def test_a_nanny_without_memory_keeps_no_deposit(depositor, far, room):
-    assert not depositor(room=room).keep(far, 1) and memory_of(far) == {}
+    assert not depositor(room=room).keep(far, 1) and HELD[far] == {}
