@@ -12,7 +12,7 @@ from singa_dask.layers.context import Context
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.partition import Form
 from singa_dask.ops.arrays import Array
-from singa_dask.ops.normalisation import GroupSum
+from singa_dask.ops.normalisation import UNBOUNDED, Bounds, GroupSum
 
 
 class BatchNorm(Layer):
@@ -23,11 +23,13 @@ class BatchNorm(Layer):
     them. Parameters: scale, bias, mean, var; servers sum the updates of the last two.   bm_conf: factor,
     epsilon.
     A worker with COLUMNS has all N elements of its channels, and the parameters of these channels only.
+    bounds: set by a net where only a ReLU reads y: those of its output, which the layer then has itself.
     """
 
     type: ClassVar[str] = "kBM"
     conf_field: ClassVar[str | None] = "bm_conf"
     takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.COLUMNS)
+    bounds: Bounds = UNBOUNDED
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)
@@ -48,21 +50,28 @@ class BatchNorm(Layer):
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ops, xp = ctx.ops, ctx.ops.xp
-        y, ctx.x = ctx.buffer("y", x[0].shape), x[0].reshape(-1, x[0].shape[-1])
+        ctx.x = x[0].reshape(-1, x[0].shape[-1])
         if ctx.step.phase & Phase.kTrain:
             ctx.of = ops.batch_statistics(ctx.x, self.scale.value, self.conf.epsilon, self._group_sum(ctx))
             about, factor = ctx.of.about, ctx.of.factor
         else:
             inverse = 1 / xp.sqrt(self.var.value + self.conf.epsilon)
-            about, factor = self.mean.value, (self.scale.value * inverse).astype(ctx.x.dtype)
-        ops.normalise_channels(ctx.x, about, factor, self.bias.value, y.reshape(ctx.x.shape))
-        return y
+            about, factor = self.mean.value.copy(), (self.scale.value * inverse).astype(ctx.x.dtype)
+        ctx.affine = about, factor, self.bias.value.copy()
+        return self.normalised(ctx, ctx.buffer("y", x[0].shape), self.bounds)
+
+    def normalised(self, ctx: Context, out: Array, bounds: Bounds = UNBOUNDED) -> Array:
+        """The output of the last forward call, by default without the bounds of a ReLU."""
+        about, factor, bias = ctx.affine
+        ctx.ops.normalise_channels(ctx.x, about, factor, bias, out.reshape(ctx.x.shape), bounds)
+        return out
 
     def backward(self, ctx: Context, dy: Array) -> Array:
         rows, share = dy.reshape(ctx.x.shape), self._share(ctx)
         grads = [(param.grad, param.claim()) for param in (self.scale, self.bias, self.mean, self.var)]
         values = self.scale.value, self.mean.value, self.var.value
-        ctx.ops.batch_norm_gradients(rows, ctx.x, ctx.of, values, grads, share, self._group_sum(ctx))
+        clip = None if self.bounds is UNBOUNDED else (self.bias.value, self.bounds)
+        ctx.ops.batch_norm_gradients(rows, ctx.x, ctx.of, values, grads, share, self._group_sum(ctx), clip)
         return dy
 
     def _share(self, ctx: Context) -> float:

@@ -135,11 +135,9 @@ class _Function(Layer):
             return as_images(rows)
         return rows.reshape(self.steps, -1, *rows.shape[1:]).swapaxes(0, 1)
 
-    def _rows(self, y: Array, xp: Any) -> Array:
+    def _rows(self, y: Array) -> Array:
         """The inverse."""
-        if self.steps == 1:
-            return xp.ascontiguousarray(channels_last(y))
-        return xp.ascontiguousarray(y.swapaxes(0, 1)).reshape(-1, *y.shape[2:])
+        return channels_last(y) if self.steps == 1 else y.swapaxes(0, 1).reshape(-1, *y.shape[2:])
 
     def _tried(self, src: Sequence[Shape]) -> Iterator[Any]:
         """The results for two rows, and for each of them alone, of numbers that are drawn."""
@@ -189,7 +187,7 @@ class _Function(Layer):
             if gradient is not None:
                 param.grad[...] = gradient + (param.grad if param.claim() else 0)
         ctx.tensors = ctx.result = None
-        return tuple(None if each is None else self._rows(each, ctx.ops.xp) for each in found[:count])
+        return tuple(None if each is None else self._rows(each) for each in found[:count])
 
 
 class Lambda(_Function):
@@ -218,10 +216,10 @@ class Lambda(_Function):
             message = f"the function must keep the rows{' and the time steps' * (self.steps > 1)} of its sources"
             raise self.problem(message, f"{both.shape} for {', '.join(str((*lead, *shape)) for shape in src)}")
         self._mixes = not np.allclose(both, np.concatenate(each), equal_nan=True)
-        return self._rows(both, np).shape[1:]
+        return self._rows(both).shape[1:]
 
     def _output(self, ctx: Context, x: Sequence[Array]) -> Array:
-        return self._rows(ctx.result.array.astype(ctx.ops.dtype, copy=False), ctx.ops.xp)
+        return self._rows(ctx.result.array.astype(ctx.ops.dtype, copy=False))
 
     def backward(self, ctx: Context, dy: Array) -> Any:
         if not ctx.result.requires_grad:

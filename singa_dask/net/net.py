@@ -15,6 +15,7 @@ from singa_dask.job.job_pb2 import NetProto
 from singa_dask.job.unroll import origin
 from singa_dask.layers import layer_class
 from singa_dask.layers.base import Layer, LossLayer, OutputLayer
+from singa_dask.layers.batch_norm import BatchNorm
 from singa_dask.layers.context import Context, Memory, Metric, Scratch, Step
 from singa_dask.layers.formula import Loss
 from singa_dask.layers.group import Group
@@ -237,6 +238,8 @@ class Net:
         if name not in self.layers:
             raise KeyError(f"no layer {name!r} in this net. {nearest(name, self.layers)}")
         value = self._passes.values[self._outputs[name]]
+        if isinstance(layer := self.layers[name], BatchNorm) and name in self.routing.rectified:
+            return layer.normalised(self.contexts[name], self.ops.empty(value.shape))
         return self.layers[name].forward(Context(self.ops), value) if name in self.pooled_first else value
 
     def sources_of(self, name: str) -> list[Array]:

@@ -10,7 +10,7 @@ from singa_dask.errors import DataError, SingaError, TrainingError
 from singa_dask.layers.checks import by_source, checked_gradient, checked_output, contiguous, failure
 from singa_dask.layers.context import Step
 from singa_dask.layers.input import InputLayer
-from singa_dask.layers.param import Param, Shape
+from singa_dask.layers.param import Param
 from singa_dask.net.plan import LayerPlan, NetPlan
 from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array, address_of
@@ -50,7 +50,6 @@ class Passes:
         self._ops = ops
         self.values: list[Any] = [None] * plan.values
         self._gradients: list[Any] = [None] * plan.gradients
-        self._sums: dict[int, Array] = {}
         self._read = {slot for step in plan.forward for slot in step.arguments}
         self._to_go_back = False  # whether forward ran without a backward since
 
@@ -193,18 +192,9 @@ class Passes:
             return
         slot, shape = plan.dx[i], self.values[plan.arguments[i]].shape
         array = checked_gradient(array, shape, self._ops.xp)
-        so_far = self._gradients[slot]
-        if so_far is not None:
-            total = self._sum_buffer(slot, shape)
-            self._ops.xp.add(so_far, array, out=total)
-            array = total
+        if (so_far := self._gradients[slot]) is not None:
+            array += so_far  # which a backward call may overwrite, as its dy
         self._gradients[slot] = array
-
-    def _sum_buffer(self, slot: int, shape: Shape) -> Array:
-        buffer = self._sums.get(slot)
-        if buffer is None or buffer.shape != shape:
-            buffer = self._sums[slot] = self._ops.empty(shape)
-        return buffer
 
 
 def _complete(owner: Param, on_gradient: Callable[[Param], None] | None) -> None:

@@ -6,12 +6,14 @@ several outputs, or a layer's labels. A slot of `gradients` holds the gradient o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from singa_dask.layers.activation import ReLU
 from singa_dask.layers.base import Layer, LossLayer
+from singa_dask.layers.batch_norm import BatchNorm
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Param
 from singa_dask.layers.pooling import Pooling
@@ -54,7 +56,7 @@ class NetPlan:
 
     idle: owners that no backward call can reach; values, gradients: numbers of slots. outputs: the slot of every
     layer's output, and of the input of a layer that runs after its pooling. pooled_first: the step of that pooling, by
-    layer.
+    layer. rectified: the normalisations that compute the ReLU behind them.
     """
 
     forward: list[LayerPlan]
@@ -64,6 +66,7 @@ class NetPlan:
     gradients: int
     outputs: dict[str, int]
     pooled_first: dict[str, LayerPlan]
+    rectified: frozenset[str]
 
 
 def make_plan(
@@ -114,9 +117,12 @@ def make_plan(
     reached = _mark_completion(backward)
     idle = [owner for owner in owners if owner not in reached]
     _send_early(graph, steps)
-    pooled_first = _pool_first(graph, steps)
+    remembered = {layer.proto.rnn_dummy_conf.dynamic_srclayer for layer in layers.values()}
+    pooled_first = _pool_first(graph, steps, remembered)
+    rectified = _rectify(graph, steps, remembered)
     outputs = {**slots.output, **{name: step.arguments[0] for name, step in pooled_first.items()}}
-    return NetPlan(list(steps.values()), backward, idle, slots.count, slots.gradient_count, outputs, pooled_first)
+    counts = slots.count, slots.gradient_count
+    return NetPlan(list(steps.values()), backward, idle, *counts, outputs, pooled_first, rectified)
 
 
 def _send_early(graph: Graph, steps: Mapping[str, LayerPlan]) -> None:
@@ -129,10 +135,9 @@ def _send_early(graph: Graph, steps: Mapping[str, LayerPlan]) -> None:
                 reader.ctx.send_gradient = partial(layer.start_backward, step.ctx)
 
 
-def _pool_first(graph: Graph, steps: Mapping[str, LayerPlan]) -> dict[str, LayerPlan]:
+def _pool_first(graph: Graph, steps: Mapping[str, LayerPlan], remembered: Collection[str]) -> dict[str, LayerPlan]:
     """Swap each max-pooling with a monotonic layer before it: max f(x) = f(max x), and fewer elements remain after
     pooling. Returns the pooling of each swapped layer."""
-    remembered = {step.layer.proto.rnn_dummy_conf.dynamic_srclayer for step in steps.values()}
     pooled_first: dict[str, LayerPlan] = {}
     for name, first in steps.items():
         if not _keeps_order(first.layer) or len(graph.consumers[name]) != 1 or name in remembered:
@@ -145,6 +150,24 @@ def _pool_first(graph: Graph, steps: Mapping[str, LayerPlan]) -> dict[str, Layer
                 setattr(first, field, its)
                 setattr(second, field, mine)
     return pooled_first
+
+
+def _rectify(graph: Graph, steps: Mapping[str, LayerPlan], remembered: Collection[str]) -> frozenset[str]:
+    """Let each batch normalisation that only a ReLU reads compute both, in one pass over memory. Returns their
+    names."""
+    found = set()
+    for name, step in steps.items():
+        if type(step.layer) is BatchNorm and len(graph.consumers[name]) == 1 and name not in remembered:
+            second = steps[graph.consumers[name][0].consumer]
+            if type(second.layer) is ReLU and second.layer.conf.negative_slope == 0:
+                step.layer.bounds = (0.0, second.layer.limit)
+                second.forward = second.backward = _pass_on
+                found.add(name)
+    return frozenset(found)
+
+
+def _pass_on(ctx: Context, array: Any) -> Any:
+    return array
 
 
 def _keeps_order(layer: Layer) -> bool:

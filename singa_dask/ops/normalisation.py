@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 from singa_dask.ops.arrays import Array
 
 GroupSum = Callable[[Array], Array]
+Bounds = tuple[float, float]
+UNBOUNDED: Bounds = (-inf, inf)
 
 
 class BatchStatistics(NamedTuple):
@@ -75,6 +78,12 @@ class NormalisationOps:
         """The sums over rows of d and of d (x - mean): (2, C) in float64."""
         return self._row_sums(d, d * (x - mean))
 
+    def clipped_products(self, d: Array, x: Array, mean: Array, factor: Array, bias: Array, bounds: Bounds) -> Array:
+        """d = 0 where (x - mean) factor + bias is not between the bounds; then `channel_products`."""
+        y = self.normalise_channels(x, mean, factor, bias, self.xp.empty_like(x))
+        d *= (bounds[0] < y) & (y < bounds[1])
+        return self.channel_products(d, x, mean)
+
     def _row_sums(self, *arrays: Array) -> Array:
         sums = self.xp.empty((len(arrays), arrays[0].shape[1]), "float64")
         for array, out in zip(arrays, sums, strict=True):
@@ -107,14 +116,19 @@ class NormalisationOps:
         grads: Sequence[tuple[Array, bool]],
         share: float,
         group_sum: GroupSum | None = None,
+        clip: tuple[Array, Bounds] | None = None,
     ) -> Array:
         """Turns the gradient d for the output into that for x, in place, and writes or adds those of the parameters.
 
         values: scale, and the running mean and var. grads: of scale, bias, mean, var, each with whether to add to it;
-        those of the last two are the shares of what servers subtract, share (running - batch), var unbiased.
+        those of the last two are the shares of what servers subtract, share (running - batch), var unbiased. clip: the
+        bias, and the bounds of the output.
         """
         scale, *running = values
-        sums = self.channel_products(d, x, of.about)
+        if clip is None:
+            sums = self.channel_products(d, x, of.about)
+        else:
+            sums = self.clipped_products(d, x, of.about, of.factor, *clip)
         sums[1] *= of.inverse
         batch = of.mean, of.var * (of.rows / max(1, of.rows - 1))
         changes = [share * (before - now) for before, now in zip(running, batch, strict=True)]
@@ -128,12 +142,14 @@ class NormalisationOps:
         weights = (factor, -factor * of.inverse * means[1], -factor * means[0])
         return self.batch_norm_backward(d, x, of.about, *(each.astype(d.dtype) for each in weights))
 
-    def normalise_channels(self, x: Array, mean: Array, factor: Array, bias: Array, out: Array) -> Array:
-        """out = (x - mean) factor + bias."""
+    def normalise_channels(
+        self, x: Array, mean: Array, factor: Array, bias: Array, out: Array, bounds: Bounds = UNBOUNDED
+    ) -> Array:
+        """out = (x - mean) factor + bias, within bounds."""
         self.xp.subtract(x, mean, out=out)
         out *= factor
         out += bias
-        return out
+        return self.xp.clip(out, *bounds, out=out)
 
     def batch_norm_backward(self, d: Array, x: Array, mean: Array, factor: Array, slope: Array, shift: Array) -> Array:
         """In place, d = factor d + slope (x - mean) + shift."""

@@ -6,6 +6,7 @@ A case is a function (ops, rng) -> arrays. It draws its inputs with `rng` in Num
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -157,11 +158,22 @@ def _batch_norm(rows: int, channels: int) -> Case:
         mean, factor, bias, slope = (draw(ops, rng, channels) for _ in range(4))
         moments, products = ops.channel_moments(x, mean), ops.channel_products(d, x, mean)
         y = ops.normalise_channels(x, mean, factor, bias, ops.empty(x.shape))
-        results = [moments, products, y, ops.batch_norm_backward(d, x, mean, factor, slope, bias)]
+        bounded = ops.normalise_channels(x, mean, factor, bias, ops.empty(x.shape), (0.0, 0.7))
+        clipped = draw(ops, rng, rows, channels)
+        sums = ops.clipped_products(clipped, x, mean, factor, bias, (0.0, 0.7))
+        results = [
+            moments,
+            products,
+            y,
+            ops.batch_norm_backward(d, x, mean, factor, slope, bias),
+            bounded,
+            clipped,
+            sums,
+        ]
         for more in (False, True) if rows else ():
-            of = ops.batch_statistics(x, factor, 1e-3)
-            grads = [(draw(ops, rng, channels), more) for _ in range(4)]
-            rows_d = ops.batch_norm_gradients(draw(ops, rng, rows, channels), x, of, (factor, mean, bias), grads, 0.3)
+            of, clip = ops.batch_statistics(x, factor, 1e-3), (bias, (0.0, inf)) if more else None
+            grads, rows_d = [(draw(ops, rng, channels), more) for _ in range(4)], draw(ops, rng, rows, channels)
+            ops.batch_norm_gradients(rows_d, x, of, (factor, mean, bias), grads, 0.3, clip=clip)
             results += [*of[1:], *(grad for grad, _ in grads), rows_d]
         return results
 

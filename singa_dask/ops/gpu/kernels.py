@@ -109,9 +109,16 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         'const L row = rows[i / columns]; y = row < 0 ? T(nan("")) : table[(long long)row * columns + i % columns];',
     ),
     "normalise_channels": (
-        "T x, raw T mean, raw T factor, raw T bias, int32 channels",
+        "T x, raw T mean, raw T factor, raw T bias, int32 channels, T low, T high",
         "T y",
-        "const int c = i % channels; y = (x - mean[c]) * factor[c] + bias[c];",
+        "const int c = i % channels; const T z = (x - mean[c]) * factor[c] + bias[c];"
+        "y = z < low ? low : z > high ? high : z;",
+    ),
+    "clip_gradient": (
+        "T x, raw T mean, raw T factor, raw T bias, int32 channels, T low, T high",
+        "T d",
+        "const int c = i % channels; const T z = (x - mean[c]) * factor[c] + bias[c];"
+        "d = low < z && z < high ? d : T(0);",
     ),
     "batch_norm_backward": (
         "T x, raw T mean, raw T factor, raw T slope, raw T shift, int32 channels",

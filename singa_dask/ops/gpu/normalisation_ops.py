@@ -12,7 +12,7 @@ from singa_dask.ops.arrays import Array
 from singa_dask.ops.base import Ops
 from singa_dask.ops.gpu.column_kernels import COLUMNS
 from singa_dask.ops.gpu.warps import LANES
-from singa_dask.ops.normalisation import BatchStatistics, GroupSum
+from singa_dask.ops.normalisation import UNBOUNDED, BatchStatistics, Bounds, GroupSum
 
 # So many rows a warp adds up in the time of the second launch that more rows take.
 _FEW = 1024
@@ -51,6 +51,10 @@ class GpuNormalisationOps(Ops):
     def channel_products(self, d: Array, x: Array, mean: Array) -> Array:
         return self._columns("channel_products", x.shape, (d, x, mean), self.xp.empty((2, x.shape[1]), np.float64))
 
+    def clipped_products(self, d: Array, x: Array, mean: Array, factor: Array, bias: Array, bounds: Bounds) -> Array:
+        self._kernels.clip_gradient(x, mean, factor, bias, x.shape[1], *bounds, d)
+        return self.channel_products(d, x, mean)
+
     def batch_statistics(
         self, x: Array, scale: Array, epsilon: float, group_sum: GroupSum | None = None
     ) -> BatchStatistics:
@@ -70,16 +74,22 @@ class GpuNormalisationOps(Ops):
         grads: Sequence[tuple[Array, bool]],
         share: float,
         group_sum: GroupSum | None = None,
+        clip: tuple[Array, Bounds] | None = None,
     ) -> Array:
         if group_sum is not None or not len(x):
-            return super().batch_norm_gradients(d, x, of, values, grads, share, group_sum)
+            return super().batch_norm_gradients(d, x, of, values, grads, share, group_sum, clip)
+        if clip is not None:
+            bias, bounds = clip
+            self._kernels.clip_gradient(x, of.about, of.factor, bias, x.shape[1], *bounds, d)
         weights, more = self.xp.empty((3, x.shape[1]), x.dtype), sum(add << k for k, (_, add) in enumerate(grads))
         given = d, x, of.mean, of.var, of.inverse, of.about, *values, share, more
         self._columns("batch_gradients", x.shape, given, *(grad for grad, _ in grads), weights)
         return self.batch_norm_backward(d, x, of.about, *weights)
 
-    def normalise_channels(self, x: Array, mean: Array, factor: Array, bias: Array, out: Array) -> Array:
-        return self._kernels.normalise_channels(x, mean, factor, bias, x.shape[1], out)
+    def normalise_channels(
+        self, x: Array, mean: Array, factor: Array, bias: Array, out: Array, bounds: Bounds = UNBOUNDED
+    ) -> Array:
+        return self._kernels.normalise_channels(x, mean, factor, bias, x.shape[1], *bounds, out)
 
     def batch_norm_backward(self, d: Array, x: Array, mean: Array, factor: Array, slope: Array, shift: Array) -> Array:
         return self._kernels.batch_norm_backward(x, mean, factor, slope, shift, x.shape[1], d)

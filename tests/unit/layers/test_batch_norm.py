@@ -49,6 +49,35 @@ def test_running_statistics_follow_the_batches_whatever_the_updater(updater):
     np.testing.assert_allclose(test.output("norm"), (x - mean) / np.sqrt(var + 1e-5) * scale + bias)
 
 
+@pytest.mark.parametrize(
+    ("settings", "together"), [({}, True), ({"max_value": 1}, True), ({"negative_slope": 0.1}, False)]
+)
+def test_a_relu_behind_it_is_computed_with_it(settings, together):
+    """The same numbers as where a second layer reads it, so that both compute alone."""
+    chain = [
+        RecordInput("data", shape=[3], batchsize=8),
+        InnerProduct("below", "data", num_output=3),
+        BatchNorm("norm", "below"),
+        layers.ReLU("relu", "norm", **settings),
+        EuclideanLoss("loss", ["relu", "data"]),
+    ]
+    x = np.random.default_rng(0).normal(2, 3, (8, 3))
+    found = []
+    for more in ([], [layers.BridgeSrc("second", "norm")]):
+        proto = NetProto(layer=[layer.proto for layer in [*chain, *more]])
+        made = Net(proto, Phase.kTrain, get_ops("cpu", np.float64))
+        made.initialise(0)
+        BP().train_one_batch(made, {"data": Batch(x)}, Step(total_rows=8))
+        assert made.routing.rectified == ({"norm"} if together and not more else set())
+        test = Net(proto, Phase.kTest, made.ops, made)
+        test.forward({"data": Batch(x)}, Step(Phase.kTest, total_rows=8))
+        outputs = [one.output(name) for one in (made, test) for name in ("norm", "relu")]
+        found.append([made.flat.grads, *outputs])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-15)
+    assert (found[0][1] < 0).any()
+
+
 @pytest.mark.parametrize("cut", [False, True])
 def test_statistics_are_those_of_the_rows_that_come(cut):
     """Layers below may have cut the batch, or joined two."""

@@ -43,12 +43,28 @@ def channel_products(d, x, mean, sums):
 
 
 @kernel
-def normalise_channels(x, mean, factor, bias, out):
+def clipped_products(d, x, mean, factor, bias, bounds, sums):
+    """As NormalisationOps.clipped_products, but adds to `sums`."""
+    low, high = x.dtype.type(bounds[0]), x.dtype.type(bounds[1])
+    for begin in range(0, x.shape[0], _ROWS):
+        rows = slice(begin, min(begin + _ROWS, x.shape[0]))
+        for n in range(rows.start, rows.stop):
+            row, gradient = x[n], d[n]
+            for c in range(row.size):
+                y = (row[c] - mean[c]) * factor[c] + bias[c]
+                gradient[c] = gradient[c] if low < y and y < high else d.dtype.type(0)
+        channel_products(d[rows], x[rows], mean, sums)
+
+
+@kernel
+def normalise_channels(x, mean, factor, bias, bounds, out):
     """As NormalisationOps.normalise_channels."""
+    low, high = x.dtype.type(bounds[0]), x.dtype.type(bounds[1])
     for n in range(x.shape[0]):
         row, result = x[n], out[n]
         for c in range(row.size):
-            result[c] = (row[c] - mean[c]) * factor[c] + bias[c]
+            y = (row[c] - mean[c]) * factor[c] + bias[c]
+            result[c] = low if y < low else high if y > high else y
 
 
 @kernel

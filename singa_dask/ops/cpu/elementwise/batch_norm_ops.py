@@ -10,6 +10,7 @@ import numpy as np
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.cpu.elementwise import batch_norm_kernels
 from singa_dask.ops.cpu.toolkit.threaded_ops import ThreadedOps
+from singa_dask.ops.normalisation import UNBOUNDED, Bounds
 
 
 class CpuBatchNormOps(ThreadedOps):
@@ -19,20 +20,30 @@ class CpuBatchNormOps(ThreadedOps):
     _row_values: ClassVar[int] = 512
 
     def channel_moments(self, x: Array, mean: Array) -> Array:
-        return self._sums(batch_norm_kernels.channel_moments, (x,), mean)
+        return self._sums(batch_norm_kernels.channel_moments, (x,), (mean,))
 
     def channel_products(self, d: Array, x: Array, mean: Array) -> Array:
-        return self._sums(batch_norm_kernels.channel_products, (d, x), mean)
+        return self._sums(batch_norm_kernels.channel_products, (d, x), (mean,))
 
-    def _sums(self, kernel: Callable[..., None], arrays: tuple[Array, ...], mean: Array) -> Array:
-        (*wide, mean), together = list(self._wide(arrays, (mean,))), self._together(arrays[0])
-        like = np.empty((2, mean.size))
-        sums = self._summed(wide[0], lambda n, own: kernel(*(array[n] for array in wide), mean, own), like)
+    def clipped_products(self, d: Array, x: Array, mean: Array, factor: Array, bias: Array, bounds: Bounds) -> Array:
+        return self._sums(batch_norm_kernels.clipped_products, (d, x), (mean, factor, bias), bounds)
+
+    def _sums(
+        self, kernel: Callable[..., None], arrays: tuple[Array, ...], channels: tuple[Array, ...], *bounds: Bounds
+    ) -> Array:
+        wide, together = list(self._wide(arrays, channels)), self._together(arrays[0])
+        wide, channels = wide[: len(arrays)], tuple(wide[len(arrays) :])
+        like = np.empty((2, channels[0].size))
+        sums = self._summed(
+            wide[0], lambda n, own: kernel(*(array[n] for array in wide), *channels, *bounds, own), like
+        )
         return sums.reshape(2, together, -1).sum(axis=1)
 
-    def normalise_channels(self, x: Array, mean: Array, factor: Array, bias: Array, out: Array) -> Array:
+    def normalise_channels(
+        self, x: Array, mean: Array, factor: Array, bias: Array, out: Array, bounds: Bounds = UNBOUNDED
+    ) -> Array:
         x, target, mean, factor, bias = self._wide((x, out), (mean, factor, bias))
-        self._share(x, lambda n: batch_norm_kernels.normalise_channels(x[n], mean, factor, bias, target[n]))
+        self._share(x, lambda n: batch_norm_kernels.normalise_channels(x[n], mean, factor, bias, bounds, target[n]))
         return out
 
     def batch_norm_backward(self, d: Array, x: Array, mean: Array, factor: Array, slope: Array, shift: Array) -> Array:
