@@ -58,23 +58,23 @@ def copy_by_turns(every: int) -> None:
 
 def keep_by_turns(every: int) -> None:
     """In this process, from now on, a checkpoint in memory is due once in 2 `every` steps."""
-    from singa_dask.training.memory_checkpoints import MemoryCheckpoints as Kept
+    from singa_dask.training.group_checkpoints import MemoryCheckpoints as Kept
 
-    write, steps = Kept.write, itertools.count()
+    put, steps = Kept.put, itertools.count()
     Kept.written_s = []  # type: ignore[attr-defined]
 
     def timed(kept: Kept, *arguments: Any) -> None:
         began = time.perf_counter()
-        write(kept, *arguments)
+        put(kept, *arguments)
         Kept.written_s.append(time.perf_counter() - began)  # type: ignore[attr-defined]
 
-    Kept.write = timed  # type: ignore[method-assign]
+    Kept.put = timed  # type: ignore[method-assign]
     Kept.due = property(lambda _: next(steps) % (2 * every) == 1)  # type: ignore[assignment, method-assign]
 
 
 def written_s() -> list[float]:
     """The seconds in which each checkpoint in memory was written in this process."""
-    from singa_dask.training.memory_checkpoints import MemoryCheckpoints as Kept
+    from singa_dask.training.group_checkpoints import MemoryCheckpoints as Kept
 
     return getattr(Kept, "written_s", [])
 

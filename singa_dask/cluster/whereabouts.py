@@ -10,7 +10,7 @@ _PACKAGE = str(Path(__file__).parents[1])
 _LIBRARIES = tuple({str(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")})
 _COMPILERS = ("/numba/", "/llvmlite/")
 # Whose code waits: for other processes, for data, for the disk.
-_WAITING = ("comm/", "server/", "data/", "training/group_checkpoints", "training/checkpoint", "training/saver")
+_WAITING = ("comm/", "server/", "data/", "training/group_checkpoints", "training/checkpoint")
 
 
 def place_of(stack: Iterable[tuple[str, str, int]]) -> tuple[str, bool]:

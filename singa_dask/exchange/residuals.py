@@ -13,7 +13,7 @@ from singa_dask.exchange.base import BucketExchange
 from singa_dask.exchange.portions import Gathered, Holding, held_by, read_all, send_portions
 from singa_dask.net.flat import FlatParams
 
-_RANK = "rank {}"
+RANK = "rank {}"
 
 
 @dataclass
@@ -52,7 +52,7 @@ def gather_residuals(
             found[entry.name] = Gathered.of_array(comm, portion, entry.shape, own)
         return found
 
-    found = {_RANK.format(rank): kept(rank, residual) for rank in range(comm.size)}
+    found = {RANK.format(rank): kept(rank, residual) for rank in range(comm.size)}
     found["values"] = kept(0, values)
     found["pushes"] = {h.name: Gathered.of_array(comm, h.portion, h.shape, pushes[h.elements]) for h in held}
     return found
@@ -71,7 +71,7 @@ def share_residuals(
     The same number of ranks get their own back; in a group of another size the first rank takes over all.
     parameters: of the checkpoint, in place of values that it lacks: those of parameters that were split.
     """
-    ranks = [kept for key, kept in saved.items() if key.startswith(_RANK.format(""))]
+    ranks = [kept for key, kept in saved.items() if key.startswith(RANK.format(""))]
     found = np.array([float(len(saved)), float(len(ranks))])
     comm.broadcast(found)
     if not found[0]:
@@ -83,7 +83,7 @@ def share_residuals(
         elements = slice(entry.start, entry.stop)
         if int(found[1]) == comm.size:
             for rank in range(comm.size):
-                array = saved[_RANK.format(rank)].get(entry.name) if saved else None
+                array = saved[RANK.format(rank)].get(entry.name) if saved else None
                 out = residual[elements] if rank == comm.rank else residual[:0]
                 send_portions(comm, held_by(rank, entry.size, comm.size), array, out)
         else:
@@ -92,7 +92,7 @@ def share_residuals(
             read_all(shared[entry.name], values[elements])
     comm.broadcast(values)
     for h in held:
-        send_portions(comm, h.portion, saved["pushes"][h.name] if saved else None, pushes[h.elements])
+        send_portions(comm, h.portion, saved.get("pushes", {}).get(h.name), pushes[h.elements])
         if h.split:
             send_portions(comm, h.portion, _Sum(ranks, h.name), owed[h.start - flat.size :][: h.portion.size])
     return ResidualState(residual, values, pushes, owed)

@@ -23,7 +23,7 @@ from singa_dask.layers.base import OutputLayer
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training.checkpoint import Checkpoint
+from singa_dask.training.checkpoint import Checkpoint, contents_of
 from singa_dask.training.feed import Feed
 from singa_dask.training.frequencies import batches_of
 from singa_dask.training.kept_code import code_of
@@ -110,7 +110,7 @@ def model_of(job: JobProto, code: CodeBundle | None, path: Path) -> Model:
 def check_fits(found: Checkpoint, path: Path, wanted: Mapping[str, tuple[int, ...]]) -> None:
     """Raise CheckpointError where a checkpoint has other parameters than a net."""
     shapes = {name: array.shape for name, array in found.parameters.items()}
-    if faults := checkpoints.misfits(shapes, wanted):
+    if faults := checkpoints.misfits(contents_of(shapes), contents_of(wanted)):
         raise CheckpointError(
             f"{path} does not fit this job: {'; '.join(faults)}. Give the job that it was trained with: "
             "it is job.conf in the workspace of its run."

@@ -92,10 +92,7 @@ def _check_same(prepared: Prepared, workspace: Workspace, found: Found) -> None:
     faults = []
     if found.step > prepared.job.train_steps:
         faults.append(f"it is from step {found.step}, beyond train_steps, {prepared.job.train_steps}")
-    faults += checkpoints.misfits(found.shapes, prepared.shapes)
-    if set(found.updater_state) != set(prepared.updater_state):
-        names = [", ".join(sorted(state)) or "none" for state in (found.updater_state, prepared.updater_state)]
-        faults.append(f"updater state: {names[0]} in the checkpoint, {names[1]} in this job")
+    faults += checkpoints.misfits(found.contents, prepared.contents)
     if faults:
         raise CheckpointError(
             f"{found.path} does not fit this job: {'; '.join(faults)}. Resume with what {workspace.job} says."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.comm.communicator import Communicator
+from singa_dask.comm.objects import broadcast_object
 from singa_dask.data.plan import share_rows
 from singa_dask.exchange.portions import Gathered, held_by, send_portions
 from singa_dask.job.unroll import origin
@@ -55,13 +55,8 @@ def joined_carried(shares: Sequence[Mapping[str, list[tuple[np.ndarray, int | No
 def share_carried(net: Net, comm: Communicator, saved: Mapping[str, list[Any]] | None) -> None:
     """Give every worker its portion of the first worker's state. saved: None on the others. Collective."""
     kept = {name: [(array.shape, array.dtype) for array in arrays] for name, arrays in (saved or {}).items()}
-    image = np.frombuffer(pickle.dumps(kept), np.uint8).copy()
-    size = np.array([image.size])
-    comm.broadcast(size)
-    image = image if saved is not None else np.empty(int(size[0]), np.uint8)
-    comm.broadcast(image)
     partitions, state = _partitions(net), {}
-    for name, arrays in pickle.loads(image.tobytes()).items():  # from this group's first worker
+    for name, arrays in broadcast_object(comm, kept).items():
         state[name] = [
             _own(net, comm, partitions.get(name, LayerPartition()), shape, dtype, saved[name][i] if saved else None)
             for i, (shape, dtype) in enumerate(arrays)

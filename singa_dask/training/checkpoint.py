@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -43,7 +43,6 @@ from singa_dask.net import Net
 from singa_dask.server.ledger import Ledger
 from singa_dask.training import checkpoint_file
 from singa_dask.training.checkpoint_file import SavedArray
-from singa_dask.training.ledgers import joint_ledger
 from singa_dask.training.saving_host import saved_elsewhere
 from singa_dask.updaters import EMA
 
@@ -56,6 +55,10 @@ FORMAT = "singa_dask checkpoint 1"
 BEST = "best.h5"
 UNFINISHED = ".*.h5.*.tmp"
 _NAME = re.compile(r"step-(\d+)\.h5")
+
+
+# By parameter: its shape, and the names of the updater's arrays for it.
+Contents: TypeAlias = Mapping[str, tuple[tuple[int, ...], tuple[str, ...]]]
 
 
 @dataclass
@@ -86,7 +89,17 @@ class Checkpoint:
     @property
     def ledger(self) -> Ledger:
         """Which gradients the parameters contain."""
-        return joint_ledger(self.ledgers)
+        texts = [] if self.ledgers is None else [row.tobytes() for row in np.asarray(self.ledgers)]
+        return Ledger.joint(Ledger.decode(json.loads(text)) for text in texts if text.strip())
+
+    @property
+    def contents(self) -> Contents:
+        """Of which parameters it is, and what it has of them."""
+
+        def states(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+            return tuple(sorted(of for of, its in self.updater.items() if name in its and its[name].shape == shape))
+
+        return {name: (array.shape, states(name, array.shape)) for name, array in self.parameters.items()}
 
     @property
     def trained(self) -> Mapping[str, Any]:
@@ -280,8 +293,7 @@ class Found:
     path: Path
     step: int
     data: Mapping[str, str]
-    shapes: Mapping[str, tuple[int, ...]]
-    updater_state: tuple[str, ...]
+    contents: Contents
     decisions: Mapping[str, Any] = field(default_factory=dict)
     job: str = ""
     ledger: Ledger = field(default_factory=Ledger)
@@ -293,13 +305,22 @@ class Found:
         return self.deposits or self.path
 
 
-def misfits(saved: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """The differences between the shapes `saved` in a checkpoint and those `wanted` by a net."""
-    return [
-        f"parameter {name!r}: {saved.get(name, 'none')} in the checkpoint, {wanted.get(name, 'none')} in this job"
-        for name in sorted(saved.keys() | wanted.keys())
-        if saved.get(name) != wanted.get(name)
-    ]
+def contents_of(shapes: Mapping[str, tuple[int, ...]], states: Iterable[str] = ()) -> Contents:
+    """Of a job whose updater has the same arrays for each parameter."""
+    return {name: (shape, tuple(sorted(states))) for name, shape in shapes.items()}
+
+
+def misfits(saved: Contents, wanted: Contents) -> list[str]:
+    """The differences between what is `saved` in a checkpoint and what a job has."""
+    faults = []
+    for name in sorted(saved.keys() | wanted.keys()):
+        (shape, states), (other, others) = (of.get(name, ("none", ())) for of in (saved, wanted))
+        if shape != other:
+            faults.append(f"parameter {name!r}: {shape} in the checkpoint, {other} in this job")
+        elif states != others:
+            said = (", ".join(of) or "none" for of in (states, others))
+            faults.append("updater state: {} in the checkpoint, {} in this job".format(*said))
+    return list(dict.fromkeys(faults))
 
 
 def newest(folder: Path) -> tuple[Found | None, list[str]]:
@@ -333,10 +354,8 @@ def _valid(path: Path, faults: list[str]) -> Found | None:
 def found(path: Path) -> Found:
     """The checkpoint in a file. Raises CheckpointError as `load` does."""
     checkpoint = load(path)
-    shapes = {name: value.shape for name, value in checkpoint.parameters.items()}
-    states = tuple(checkpoint.updater)
-    rest = checkpoint.decisions, checkpoint.job, checkpoint.ledger
-    return Found(path, checkpoint.step, checkpoint.data, shapes, states, *rest)
+    of = checkpoint.contents, checkpoint.decisions, checkpoint.job, checkpoint.ledger
+    return Found(path, checkpoint.step, checkpoint.data, *of)
 
 
 def find(where: Path) -> Path:
@@ -381,6 +400,11 @@ def _arrays(checkpoint: Checkpoint) -> dict[str, Any]:
     if checkpoint.code:
         texts["code"] = checkpoint.code.to_bytes()
     return arrays | {name: np.frombuffer(text or b" ", np.uint8) for name, text in texts.items()}
+
+
+def ledger_row(ledger: Ledger) -> np.ndarray:
+    """A ledger as a row of `Checkpoint.ledgers`."""
+    return np.frombuffer(json.dumps(ledger.encode()).encode(), np.uint8)
 
 
 def _bytes(array: SavedArray) -> bytes:

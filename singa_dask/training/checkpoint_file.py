@@ -31,7 +31,7 @@ _HASHED = ("format", "step", "seed", "data")
 _HEADERS = 1 << 12  # bytes of HDF5's own beside an array, at most
 
 
-class DiskFull(Exception):
+class DiskFull(OSError):
     """The disk has no room for a file."""
 
 

@@ -11,8 +11,8 @@ from singa_dask.job.job_pb2 import JobProto
 from singa_dask.job.schedule import memory_checkpoint_seconds, orphan_seconds
 from singa_dask.memory.owner import CHECKPOINT, WORKERS, Owner, Version
 from singa_dask.server import ActorLink, Link
+from singa_dask.training.group_checkpoints import AT_LEAST_EVERY_S
 from singa_dask.training.memory import has_room_here
-from singa_dask.training.memory_checkpoints import AT_LEAST_EVERY_S
 from singa_dask.training.worker import RankServices, WorkerPlan, train_rank
 
 # Servers are made once all worker groups that are formed with them have formed.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -11,11 +11,13 @@ from zlib import crc32
 import numpy as np
 
 from singa_dask.comm.communicator import Communicator
+from singa_dask.comm.objects import all_gather_objects, broadcast_object
 from singa_dask.errors import CheckpointError
 from singa_dask.exchange.portions import Gathered, Holding, holdings, read_all, send_portions
-from singa_dask.exchange.residuals import ResidualState, gather_residuals, share_residuals
+from singa_dask.exchange.residuals import RANK, ResidualState, gather_residuals, share_residuals
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.layers.init import initial_value
+from singa_dask.layers.partition import Portion
 from singa_dask.memory.owner import Saved
 from singa_dask.memory.region import VALUES
 from singa_dask.net import Net
@@ -25,12 +27,14 @@ from singa_dask.server.clocks import Note
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import State
 from singa_dask.training.carried import gather_carried, joined_carried, own_carried, share_carried
-from singa_dask.training.checkpoint import Checkpoint, fitting, misfits
+from singa_dask.training.checkpoint import Checkpoint, contents_of, fitting, ledger_row, misfits
 from singa_dask.training.decisions import reductions_in
-from singa_dask.training.ledgers import gather_ledgers, share_ledger
-from singa_dask.training.shadows import LATEST, all_gather_objects, provider_of
+from singa_dask.training.shadows import LATEST, provider_of
 from singa_dask.training.stages import ServerStages
 from singa_dask.updaters import EMA, states_of
+
+# Of a ledger that other groups extend while a checkpoint is written. It grows by some bytes with every restart.
+_LEDGER_ROOM = 4096
 
 
 class GroupState:
@@ -55,6 +59,7 @@ class GroupState:
         self._data = data
         self._job, self._comm, self._net, self._stages, self._carries = job, comm, net, stages, carries
         self._held = holdings(net.flat, net.own, stages.exchange)
+        self._contents = contents_of({h.name: h.shape for h in self._held}, states_of(job.updater))
         self._size = net.flat.size + net.own.size
         self._has_residuals = job.cluster.codec != job.cluster.kFull and (
             comm.size > 1 or not stages.in_process_servers
@@ -89,69 +94,34 @@ class GroupState:
         self._put(values, own, {}, 0)
 
     def restore(self, checkpoint: Checkpoint | None, *, carry: bool = True) -> None:
-        """Put the first worker's checkpoint (None on the others) on the servers, with its reductions of the learning
-        rate.
+        """Go on from the first worker's checkpoint (None on the others).
 
         carry: whether the state of recurrent layers and the residuals are those of this group.
         Raises CheckpointError where the checkpoint is of another net or updater.
         """
-        flat, comm = self._net.flat, self._comm
-        values, own = self._zeros(flat.size), self._own_on_host()
-        states = {name: self._zeros(self._size) for name in self._updater_state}
-        parameters: Mapping[str, Any] = {}
+        flat, saved = self._net.flat, checkpoint or Checkpoint(0, 0, "", {})
+        values, own, states = self._zeros(flat.size), self._own_on_host(), self._empty_states()
         if checkpoint is not None:
-            self._check(checkpoint)
-            parameters = checkpoint.parameters
+            if faults := misfits(checkpoint.contents, self._contents):
+                raise CheckpointError(f"the checkpoint does not fit this job: {'; '.join(faults)}.")
             for entry in flat.entries:
-                read_all(parameters[entry.name], values[entry.start : entry.stop])
+                read_all(saved.parameters[entry.name], values[entry.start : entry.stop])
         for h in self._held:
             if h.split:
-                send_portions(comm, h.portion, parameters.get(h.name), own[h.start - flat.size :][: h.portion.size])
-            for name, state in states.items():
-                array = None if checkpoint is None else checkpoint.updater[name][h.name]
-                send_portions(comm, h.portion, array, state[h.elements])
-        both = np.array([checkpoint.step, reductions_in(checkpoint.decisions)] if checkpoint else [0, 0])
-        comm.broadcast(both)
-        step, reductions = map(int, both)
-        ledger = share_ledger(comm, Ledger() if checkpoint is None else checkpoint.ledger)
-        self._put(values, own, states, step, reductions, ledger)
-        if not carry:
-            return
-        self._restored_step = step
-        kept = {} if checkpoint is None else checkpoint.residuals
-        self._residuals = share_residuals(comm, kept, parameters, flat, self._net.own, self._held)
-        if self._carries:
-            share_carried(self._net, comm, None if checkpoint is None else checkpoint.carried)
+                out = own[h.start - flat.size :][: h.portion.size]
+                send_portions(self._comm, h.portion, saved.parameters.get(h.name), out)
+            for name in self._contents[h.name][1]:
+                send_portions(self._comm, h.portion, saved.updater.get(name, {}).get(h.name), states[name][h.elements])
+        self._begin(values, own, states, saved, carry=carry)
 
-    @property
-    def fingerprint(self) -> int:
-        """The same for groups of any size that can go on from each other's state."""
-        parameters = [(h.name, h.shape) for h in self._held]
-        return crc32(repr((parameters, self._updater_state, sorted(self._data.items()))).encode())
-
-    @property
-    def moves(self) -> bool:
-        """Whether there is a moving state, which changes at every step."""
-        return self._carries or self._has_residuals
-
-    def moving(self) -> dict[str, Any]:
-        """This rank's moving state between steps (see shadows.py)."""
-        state: dict[str, Any] = {"carried": own_carried(self._net) if self._carries else {}}
-        if self._has_residuals:
-            stub, exchange = self._stages.stub, self._stages.exchange
-            state["residual"] = exchange.residual
-            state["pushes"] = {stub.slices[i].start: part for i, part in stub.residual.items()}
-            state["values"] = self._net.ops.to_host(self._net.flat.values) if self._comm.rank == 0 else None
-        return state
-
-    def recover(self, lost: Sequence[Saved], least: int = 0) -> dict[str, Any] | None:
-        """Put on the servers what the ranks of a lost group have left in memory: the newest step that all of it knows.
-        Returns the first rank's moving state, on every rank; None, and nothing has changed, if something is missing or
-        of another net, or the step is before `least`.
+    def recover(self, lost: Sequence[Saved], least: int = 0) -> Mapping[str, Any] | None:
+        """Go on from what the ranks of a lost group have left in memory: the newest step that all of it knows. Returns
+        what evaluations had decided; None, and nothing has changed, if something is missing or of another net, or the
+        step is before `least`.
 
         lost: by rank. A group of another size divides the state anew, unless layers are split.
         """
-        comm = self._comm
+        comm, flat = self._comm, self._net.flat.size
         providers, mine = provider_of(comm, lost)
         straight = len(lost) == comm.size and providers == list(range(comm.size))
         alien = any(saved.model != self.fingerprint for saved in lost)
@@ -163,42 +133,78 @@ class GroupState:
         self.outdated = step < least
         if self.outdated or comm.all_gather_number(sum(image is None for _, image in images)).any():
             return None
-        values, own = self._zeros(self._net.flat.size), self._own_on_host()
-        states = {name: self._zeros(self._size) for name in self._updater_state}
+        values, own, states = self._zeros(flat), self._own_on_host(), self._empty_states()
+        ledgers = []
         for of, image in images:
             assert image is not None
-            if of.start >= values.size:
-                own[of.start - values.size : of.stop - values.size] = image.arrays[VALUES]
-            else:
-                values[of.start : of.stop] = image.arrays[VALUES]
-            for name, state in states.items():
-                state[of.start : of.stop] = image.arrays[name]
-        for array in (values, *(state[: values.size] for state in states.values())):
+            place = slice(of.start, of.stop)
+            out = values[place] if of.start < flat else own[of.start - flat : of.stop - flat]
+            out[...] = image.arrays[VALUES]
+            for name in of.arrays[1:]:
+                states[name][place] = image.arrays[name]
+            ledgers.append(Note.decode(image.note).ledger)
+        for array in (values, *(state[:flat] for state in states.values())):
             comm.all_reduce(array)  # what a rank does not bring is zero there
-        moving = all_gather_objects(comm, {rank: found.moving(step) for rank, found in mine.items()})
-        told = dict(item for each in moving for item in each.items())
-        ranks = [told[rank] or {} for rank in range(len(lost))]
-        own_ledgers = [Note.decode(image.note).ledger for _, image in images if image is not None]
-        ledgers = [ledger for each in all_gather_objects(comm, own_ledgers) for ledger in each]
-        self._put(values, own, states, step, reductions_in(ranks[0].get("decisions") or {}), Ledger.joint(ledgers))
-        self._restored_step = step
-        if self._carries:
-            share_carried(self._net, comm, joined_carried([rank["carried"] for rank in ranks]))
-        self._residuals = self._left_residuals(ranks, straight=straight)
-        return ranks[0]
+        told = all_gather_objects(comm, (ledgers, {rank: found.moving(step) or {} for rank, found in mine.items()}))
+        moving = dict(item for _, each in told for item in each.items())
+        ranks = [moving[rank] for rank in range(len(lost))]
+        decisions = ranks[0].get("decisions") or {}
+        saved = Checkpoint(step, self._job.seed, "", {}, residuals=self._left_residuals(ranks), decisions=decisions)
+        saved.ledgers = ledger_row(Ledger.joint(ledger for of_rank, _ in told for ledger in of_rank))[None]
+        saved.carried = joined_carried([rank["carried"] for rank in ranks]) if self._carries else {}
+        self._begin(values, own, states, saved)
+        return decisions
 
-    def _left_residuals(self, ranks: Sequence[Mapping[str, Any]], *, straight: bool) -> ResidualState | None:
-        """The residuals that lost ranks have left. In a group of another size the first rank takes over all."""
-        rank, dtype, flat = self._comm.rank, self._net.flat.values.dtype, self._net.flat.size
-        if any("values" not in each for each in ranks):
-            return None
-        residual, pushes = np.zeros(flat, dtype), np.zeros(self._size, dtype)
-        taken = [ranks[rank]] if straight else ranks if rank == 0 else []
-        for each in taken:
-            residual += 0 if each["residual"] is None else each["residual"]
-            for start, part in each["pushes"].items():
-                pushes[start : start + part.size] += part
-        return ResidualState(residual, ranks[0]["values"], pushes, np.zeros(self._net.own.size, dtype))
+    def _begin(
+        self,
+        values: np.ndarray,
+        own: np.ndarray,
+        states: Mapping[str, np.ndarray],
+        saved: Checkpoint,
+        *,
+        carry: bool = True,
+    ) -> None:
+        """Go on from these arrays, and from what else the first worker knows of the saved state."""
+        comm, net = self._comm, self._net
+        step, reductions, ledger = broadcast_object(comm, (saved.step, reductions_in(saved.decisions), saved.ledger))
+        self._put(values, own, states, step, reductions, ledger)
+        if not carry:
+            return
+        self._restored_step, first = step, comm.rank == 0
+        self._residuals = share_residuals(
+            comm, saved.residuals if first else {}, saved.parameters, net.flat, net.own, self._held
+        )
+        if self._carries:
+            share_carried(net, comm, saved.carried if first else None)
+
+    def _left_residuals(self, ranks: Sequence[Mapping[str, Any]]) -> Mapping[str, Mapping[str, np.ndarray]]:
+        """The residuals that lost ranks have left, as in a checkpoint; none where one of them had none."""
+        if any("residual" not in each for each in ranks):
+            return {}
+        none = self._zeros(self._net.flat.size)
+        left = {RANK.format(i): none if each["residual"] is None else each["residual"] for i, each in enumerate(ranks)}
+        return {
+            key: {entry.name: array[entry.start : entry.stop] for entry in self._net.flat.entries}
+            for key, array in {**left, "values": ranks[0]["values"]}.items()
+        }
+
+    @property
+    def fingerprint(self) -> int:
+        """The same for groups of any size that can go on from each other's state."""
+        return crc32(repr((list(self._contents.items()), sorted(self._data.items()))).encode())
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is a moving state, which changes at every step."""
+        return self._carries or self._has_residuals
+
+    def moving(self) -> dict[str, Any]:
+        """This rank's moving state between steps (see shadows.py), of which other processes have nothing."""
+        state: dict[str, Any] = {"carried": own_carried(self._net) if self._carries else {}}
+        if self._has_residuals:
+            state["residual"] = self._stages.exchange.residual
+            state["values"] = self._net.ops.to_host(self._net.flat.values) if self._comm.rank == 0 else None
+        return state
 
     def fetch(self, first: int = 0) -> int:
         """Take the servers' parameters and reductions of the learning rate. Returns the step with which the group
@@ -248,10 +254,13 @@ class GroupState:
         carried = gather_carried(self._net, comm) if self._carries else {}
         residuals = self._gather_residuals(comm) if self._has_residuals else {}
         servers = _Servers(self._stages.stub, self._net.ops, self._stages.values if own_values else None)
-        parameters, *states = (self._gathered(comm, servers, name) for name in ("", *self._updater_state))
-        updater = dict(zip(self._updater_state, states, strict=True))
-        ledgers = gather_ledgers(comm, Ledger.joint(self._stages.stub.ledgers), lambda: servers.ledger)
-        return Checkpoint(step, self._job.seed, job_text, parameters, updater, data, carried, residuals, ledgers)
+        found: dict[str, dict[str, Gathered]] = {name: {} for name in ("", *self._empty_states(0))}
+        for h in self._held:
+            for name in ("", *self._contents[h.name][1]):
+                held, dtype = partial(servers.elements, h, name), self._net.flat.values.dtype
+                found[name][h.name] = Gathered(comm, h.portion, h.shape, dtype, held)
+        ledgers = servers.gather_ledgers(comm)
+        return Checkpoint(step, self._job.seed, job_text, found.pop(""), found, data, carried, residuals, ledgers)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -284,9 +293,10 @@ class GroupState:
         self._net.own.values[...] = ops.asarray(own, dtype)
         self._comm.barrier()
 
-    @property
-    def _updater_state(self) -> tuple[str, ...]:
-        return states_of(self._job.updater)
+    def _empty_states(self, size: int | None = None) -> dict[str, np.ndarray]:
+        """The updater's arrays by name, of zeros."""
+        names = dict.fromkeys(name for _, states in self._contents.values() for name in states)
+        return {name: self._zeros(self._size if size is None else size) for name in names}
 
     def _zeros(self, size: int) -> np.ndarray:
         return np.zeros(size, self._net.flat.values.dtype)
@@ -295,18 +305,6 @@ class GroupState:
         """Where the values of own portions are set: the net's array, which needs no second one, if it is there."""
         values = self._net.own.values
         return values if isinstance(values, np.ndarray) else self._zeros(values.size)
-
-    def _check(self, checkpoint: Checkpoint) -> None:
-        names = self._updater_state
-        if set(checkpoint.updater) != set(names):
-            raise CheckpointError(
-                f"the checkpoint holds updater state {sorted(checkpoint.updater)}, this job's updater has "
-                f"{sorted(names)}. Resume with the updater of the job.conf beside it."
-            )
-        wanted = {h.name: h.shape for h in self._held}
-        for arrays in (checkpoint.parameters, *checkpoint.updater.values()):
-            if faults := misfits({name: array.shape for name, array in arrays.items()}, wanted):
-                raise CheckpointError(f"the checkpoint is of another net: {'; '.join(faults)}.")
 
     def _put(
         self,
@@ -322,13 +320,6 @@ class GroupState:
         self._stages.put(values, own)
         self._comm.barrier()  # memory that workers share is written by all of them
         self._stages.stub.put(self._stages.values, states, step, reductions, ledger)
-
-    def _gathered(self, comm: Communicator, servers: _Servers, name: str) -> dict[str, Gathered]:
-        """The parameters of all servers, or the updater's state `name`."""
-        dtype = self._net.flat.values.dtype
-        return {
-            h.name: Gathered(comm, h.portion, h.shape, dtype, partial(servers.elements, h, name)) for h in self._held
-        }
 
     def _gather_residuals(self, comm: Communicator) -> dict[str, dict[str, Gathered]]:
         stub, pushes = self._stages.stub, self._zeros(self._size)
@@ -353,8 +344,7 @@ class GroupState:
 class _Servers:
     """What this worker's servers hold, slice by slice: it keeps those of one parameter at a time.
 
-    values: the parameters, where they are not those of the servers. ledger: of the parameters that were read so far,
-    or of `values`; None without any.
+    values: the parameters, where they are not those of the servers.
     """
 
     def __init__(self, stub: Stub, ops: Ops, values: Any = None) -> None:
@@ -362,35 +352,38 @@ class _Servers:
         self._states: dict[int, State] = {}
         self._ledgers: list[Ledger] = [] if values is None else [ledger.copy() for ledger in stub.ledgers]
 
-    @property
-    def ledger(self) -> Ledger | None:
-        return Ledger.joint(self._ledgers) if self._ledgers else None
-
     def elements(self, held: Holding, name: str, first: int, last: int) -> np.ndarray:
         """Elements [first, last) of a holding: of the updater's state `name`, or of the parameter with ""."""
-        found = []
-        if self._values is not None and not name:
-            return self._own_values(held.start + first, held.start + last)
-        for i in self._inspected(held):
-            s, state = self._stub.slices[i], self._states[i]
+        found, own = [np.empty(0, self._ops.dtype)], self._values is not None and not name
+        wanted = {
+            i: s
+            for i, s in enumerate(self._stub.slices)
+            if s.start < held.elements.stop and held.elements.start < s.stop
+        }
+        self._states = {} if own else {i: self._states[i] if i in self._states else self._inspect(i) for i in wanted}
+        for i, s in wanted.items():
             begin, end = max(held.start + first, s.start), min(held.start + last, s.stop)
-            if begin < end:
-                array = state.state[name] if name else state.values
+            if begin < end and own:
+                found.append(self._ops.to_host(self._values[begin:end]))
+            elif begin < end:
+                array = self._states[i].state[name] if name else self._states[i].values
                 found.append(self._ops.to_host(array[begin - s.start : end - s.start]))
-        return found[0] if len(found) == 1 else np.concatenate([np.empty(0, self._ops.dtype), *found])
+        return found[1] if len(found) == 2 else np.concatenate(found)
 
-    def _own_values(self, first: int, last: int) -> np.ndarray:
-        """Elements of this worker's slices in the range [first, last) of the flat parameters."""
-        cuts = [(max(first, s.start), min(last, s.stop)) for s in self._stub.slices]
-        found = [self._ops.to_host(self._values[begin:end]) for begin, end in cuts if begin < end]
-        return np.concatenate([np.empty(0, self._ops.dtype), *found])
+    def gather_ledgers(self, comm: Communicator) -> Gathered:
+        """The ledgers of all workers' slices: uint8 (workers, bytes), each row JSON and spaces. They are known once
+        the parameters were gathered. Collective."""
+        known = ledger_row(Ledger.joint(self._stub.ledgers))
+        nbytes = int(comm.all_gather_number(2 * known.size + _LEDGER_ROOM).max())
+        portion = Portion((comm.size, nbytes), 0, tuple(range(comm.size + 1)), comm.rank)
 
-    def _inspected(self, held: Holding) -> Iterable[int]:
-        """The positions of a holding's slices."""
-        begin, end = held.elements.start, held.elements.stop
-        wanted = [i for i, s in enumerate(self._stub.slices) if s.start < end and begin < s.stop]
-        self._states = {i: self._states[i] if i in self._states else self._inspect(i) for i in wanted}
-        return wanted
+        def elements(first: int, last: int) -> np.ndarray:
+            row = ledger_row(Ledger.joint(self._ledgers)) if self._ledgers else np.empty(0, np.uint8)
+            if row.size > nbytes:
+                raise ValueError(f"the ledger has {row.size} bytes, and the checkpoint has room for {nbytes}")
+            return np.pad(row, (0, nbytes - row.size), constant_values=ord(" "))[first:last]
+
+        return Gathered(comm, portion, portion.shape, np.uint8, elements)
 
     def _inspect(self, i: int) -> State:
         state = self._stub.inspect(i)

@@ -34,7 +34,7 @@ from singa_dask.net import LayerRow, Net, features_as_targets, labelled_inputs
 from singa_dask.net.flat import GroupLayout
 from singa_dask.ops import Ops, get_ops
 from singa_dask.server import Partition
-from singa_dask.training.checkpoint import find, fitting, load_parameters
+from singa_dask.training.checkpoint import Contents, contents_of, find, fitting, load_parameters
 from singa_dask.training.feed import data_key, group_stream
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import parameter_partition
@@ -70,6 +70,11 @@ class Prepared:
     updater_state: tuple[str, ...]
     described: dict[str, str] = field(default_factory=dict)
     code: CodeBundle | None = None
+
+    @property
+    def contents(self) -> Contents:
+        """Of its checkpoints."""
+        return contents_of(self.shapes, self.updater_state)
 
     @property
     def partition(self) -> Partition:

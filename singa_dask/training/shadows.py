@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.comm.communicator import Communicator, part_of
+from singa_dask.comm.communicator import Communicator
+from singa_dask.comm.objects import all_gather_objects
 from singa_dask.memory.owner import Saved
 from singa_dask.memory.region import ImageLayout, Regions
 from singa_dask.memory.store import Store
@@ -54,25 +55,16 @@ class RankShadow:
         """Copy the moving state after `step` steps: if it changes with every step, when the slices are copied."""
         if self._every_step and step % self.slices.pace.every:
             return
-        began = time.perf_counter()
-        self._save_moving(step, np.frombuffer(pickle.dumps(state, pickle.HIGHEST_PROTOCOL), np.uint8))
-        self.slices.pace.seconds += time.perf_counter() - began
-
-    def _save_moving(self, step: int, data: np.ndarray) -> None:
-        if self._moving is None or data.size > self._moving.address.layouts[0].size:
+        began, moving = time.perf_counter(), self._moving
+        data = np.frombuffer(pickle.dumps(state, pickle.HIGHEST_PROTOCOL), np.uint8)
+        if moving is None or data.size > moving.address.layouts[0].size:
             moving = Regions.create([ImageLayout(_MOVING, 0, 2 * data.size + _SPARE, (_BYTES,), "uint8")])
-            if moving is None:
-                return
-            self._moving = moving
-            self._save(step, data)
-            if self._also is not None:
+        if moving is not None:
+            moving[_MOVING].save(step, {_BYTES: data}, data.size.to_bytes(8, "little"))
+            grown, self._moving = moving is not self._moving, moving
+            if grown and self._also is not None:
                 self._store.hold(self.saved, also=self._also)
-            return
-        self._save(step, data)
-
-    def _save(self, step: int, data: np.ndarray) -> None:
-        assert self._moving is not None
-        self._moving[_MOVING].save(step, {_BYTES: data}, data.size.to_bytes(8, "little"))
+        self.slices.pace.seconds += time.perf_counter() - began
 
 
 class LeftBehind:
@@ -84,7 +76,7 @@ class LeftBehind:
     @classmethod
     def open(cls, saved: Saved) -> LeftBehind | None:
         """None if the shadow is on another machine, or gone."""
-        opened = [regions for address in saved.regions if (regions := Regions.open(address)) is not None]
+        opened = [regions for each in saved.regions if (regions := Regions.open(each)) is not None]
         return cls(*opened, every_step=saved.note) if len(opened) == len(saved.regions) else None
 
     @property
@@ -110,16 +102,6 @@ class LeftBehind:
         if image is None:
             return None
         return pickle.loads(image.arrays[_BYTES][: int.from_bytes(image.note, "little")].tobytes())
-
-
-def all_gather_objects(comm: Communicator, own: Any) -> list[Any]:
-    """Every rank's object, by rank. Collective."""
-    image = np.frombuffer(pickle.dumps(own, pickle.HIGHEST_PROTOCOL), np.uint8)
-    sizes = comm.all_gather_number(image.size).tolist()
-    images = np.empty(sum(sizes), np.uint8)
-    images[part_of(comm.rank, sizes)] = image
-    comm.all_gather(images, sizes)
-    return [pickle.loads(images[part_of(rank, sizes)].tobytes()) for rank in range(comm.size)]  # of this group's ranks
 
 
 def provider_of(comm: Communicator, lost: Sequence[Saved]) -> tuple[list[int], dict[int, LeftBehind]]:

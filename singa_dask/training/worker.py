@@ -32,13 +32,13 @@ from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.decisions import Decisions, Verdict
 from singa_dask.training.feed import Feed, data_key
 from singa_dask.training.frequencies import batches_of, due, evaluations_due
-from singa_dask.training.group_checkpoints import GroupCheckpoints, load_source
+from singa_dask.training.group_checkpoints import GroupCheckpoints
 from singa_dask.training.group_evaluation import evaluate_group
 from singa_dask.training.memory import check_memory, has_room, ran_out
 from singa_dask.training.placement import gpu_of, suits_device_comm
 from singa_dask.training.replica import Replica
 from singa_dask.training.reporter import Reporter
-from singa_dask.training.resume import MEETING_TIMEOUT_S, put_parameters
+from singa_dask.training.resume import MEETING_TIMEOUT_S, begin
 from singa_dask.training.step_metrics import most_reductions, sum_over_ranks
 
 # Copies of the state take at most this share of the time: else they are made after every second, third ... step. That
@@ -56,7 +56,7 @@ class GroupPlan:
     later one. fresh: whether the servers are new, and have no parameters. in_process_servers: whether every server is
     in the process of the only worker that uses it. cores: of each worker's process.
     left: the shadows of the ranks that it replaces, from which it goes on if they are still there. nannies: that may
-    keep its newest checkpoint in memory, as for MemoryCheckpoints.
+    keep its newest checkpoint in memory, as for group_checkpoints.MemoryCheckpoints.
     """
 
     number: int = 0
@@ -197,22 +197,23 @@ class _TrainingLoop:
         self._decisions = Decisions(replica.job)  # made by the first rank of the group that leads
         self._saves_now = self._keeps_now = False
         self._paced_since = 0.0
-        self._unread = False  # whether lost ranks have left what these cannot go on from
 
     def run(self) -> dict[str, Any]:
         job, group, group_state = self._job, self._group, self._replica.group_state
-        decided = self._put() if group.puts else {}
+        deposits = self._services.deposits
+        decided, unread = begin(self._replica, self._plan, deposits) if group.puts else ({}, False)
         # Servers that are new know where each group of the job goes on, by the ledger of the checkpoint.
         founds = group.fresh and group.number < job.cluster.nworker_groups
         start = self._step = group_state.fetch(0 if founds else group.first)
         self._feed = self._stack.enter_context(self._open(self._replica.net, start))
         self._reporter = Reporter(self._replica, self._services.emit, self._group.number, self._feed.batchsize)
-        self._checkpoints = GroupCheckpoints(self._replica, self._plan, self._services, self._reporter, self._stack)
+        self._checkpoints = GroupCheckpoints(self._replica, self._plan, self._services, self._reporter)
+        self._stack.push(lambda kind, error, trace: self._checkpoints.close(failed=kind is not None))
         self._warm_up()
         if job.cluster.nworker_groups > 1 and not self._replica.in_process_servers:
             group_state.fetch(start)  # other groups have gone on meanwhile
         self._reporter.start(start)
-        if self._unread:
+        if unread:
             self._reporter.unread(start)
         if group.leads:
             self._recall(decided)
@@ -249,21 +250,6 @@ class _TrainingLoop:
             self._pace_copies(self._step - start)
             if self._step == start + 1 and self._replica.shadow is not None:
                 self._replica.shadow.settle()
-
-    def _put(self) -> Mapping[str, Any]:
-        """Give the servers what lost ranks have left, or else a checkpoint, or the initial parameters; returns what
-        evaluations had decided by then."""
-        group = self._group
-        if group.left:
-            found = self._replica.group_state.recover(group.left, group.first)
-            if found is not None:
-                return found.get("decisions") or {}
-            self._unread = not self._replica.group_state.outdated
-        # Servers that are not new may have been given this one already, and no other.
-        folder = self._plan.checkpoints if group.fresh else None
-        load = partial(load_source, group.resume, self._services.deposits, folder) if group.resume else None
-        checkpoint = put_parameters(self._replica, load, carry=group.leads, servers_are_new=group.fresh)
-        return checkpoint.decisions if checkpoint else {}
 
     @property
     def _pace(self) -> Pace:

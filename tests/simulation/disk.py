@@ -24,7 +24,7 @@ class Saved:
     @property
     def found(self) -> Found:
         """As training/checkpoint.py finds it."""
-        return Found(Path(self.path), self.step, {}, {}, (), ledger=self.ledger)
+        return Found(Path(self.path), self.step, {}, {}, ledger=self.ledger)
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Disk:
         return saved and saved.found
 
     def save(self, step: int, values: np.ndarray, ledger: Ledger, lineage: Lineage) -> None:
-        """Save, unless the disk is full or an intact one is there: training/saver.py only says so."""
+        """Save, unless the disk is full or an intact one is there: training/group_checkpoints.py only says so."""
         lineage.check_values(values, f"checkpoint {step}", complete=False)
         if not self.full and not any(saved.step == step for saved in self.saved):
             self.saved.append(Saved(f"step-{step}.h5", step, values, ledger))

@@ -25,7 +25,7 @@ from singa_dask.ops import Ops
 from singa_dask.server import actor, link, protocol, server, stub
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch, servers, supervisor
-from singa_dask.training import memory_checkpoints, shadows
+from singa_dask.training import group_checkpoints, shadows
 
 LIMIT_S = 1500.0  # every run ends by then, whatever happens to it
 RESUMED_S = 3.0  # after its driver was lost
@@ -245,7 +245,7 @@ class History:
                 },
             ),
             (region, {"Memory": SimulatedMemory, "_NOTE": 4096}),
-            (memory_checkpoints, {"time": self.clock}),
+            (group_checkpoints, {"time": self.clock}),
             (shadows, {"all_gather_objects": lambda comm, own: comm.places}),
             (
                 workers,

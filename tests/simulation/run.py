@@ -78,7 +78,7 @@ class Run:
             layout=layout,
             code=None,
             data={},
-            shapes={},
+            contents={},
             updater_state=(),
             partition=self.cut(topology),
         )

@@ -32,7 +32,7 @@ from singa_dask.server.kept import SLICE, layout_of
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Fresh, Reply, Request, Update
 from singa_dask.training.dask_task import BACK, SERVERS_S
-from singa_dask.training.memory_checkpoints import MemoryCheckpoints, _memory_file
+from singa_dask.training.group_checkpoints import MemoryCheckpoints, memory_file
 from singa_dask.training.placement import server_plan
 from singa_dask.training.shadows import LATEST, LeftBehind, RankShadow
 
@@ -283,7 +283,7 @@ class Training:
         return values, Ledger.joint(ledgers)
 
     def _load(self, source: Path | tuple[owners.Saved, ...]) -> Saved:
-        """A checkpoint, as the first rank reads it: GroupCheckpoints.load_source."""
+        """A checkpoint, as the first rank reads it: training/resume.py."""
         saved, parts = self.run_.saved(source), list[bytes]()
         for deposit in () if isinstance(source, Path) else source:
             parts.clear()
@@ -314,9 +314,9 @@ class Training:
         self.keeping = self.meeting.ranks[0].process.start(partial(self._kept, self.memory, saved))
 
     def _kept(self, memory: MemoryCheckpoints, saved: Saved) -> None:
-        with _memory_file() as path:
+        with memory_file() as path:
             path.write_bytes(pickle.dumps(saved))
-            memory._keep(saved.step, saved.found, path)
+            memory.keep(saved.found, path)
 
     def _emit(self, step: int) -> None:
         """Tell the driver, by an event of Dask."""

@@ -26,7 +26,7 @@ def deposit(content: Any = None, nbytes: int = 8, holder: str = "") -> Saved:
 
 def found(step: int, *deposits: Saved) -> Found:
     """A checkpoint: on the disk, or in memory."""
-    return Found(Path(f"step-{step}.h5"), step, {}, {}, (), deposits=deposits)
+    return Found(Path(f"step-{step}.h5"), step, {}, {}, deposits=deposits)
 
 
 def left_by(group: int, generation: int, *replicas: int) -> dict[str, tuple[Saved, ...]]:

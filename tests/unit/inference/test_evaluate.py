@@ -21,7 +21,6 @@ from singa_dask.training.forms import SAVES
 from singa_dask.training.group_evaluation import evaluate_group
 from singa_dask.training.prepare import check_given, prepare, training_data
 from singa_dask.training.replica import Replica
-from singa_dask.training.resume import put_parameters
 from singa_dask.training.workspace import Workspace
 
 JOB = """
@@ -178,7 +177,7 @@ def measured(proto):
     def member(comm, submit):
         replica = Replica.form(proto, comm, get_ops("cpu"))
         try:
-            put_parameters(replica, None, carry=True, servers_are_new=True)
+            replica.group_state.initialise()
             replica.group_state.fetch(0)
             with Feed.open(proto, replica.nets[Phase.kTest], submit, comm.rank, comm.size) as feed:
                 return feed.count, evaluate_group(replica, Phase.kTest, feed, lambda: False).numbers

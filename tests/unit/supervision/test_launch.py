@@ -128,16 +128,16 @@ def test_memory_of_an_earlier_start_must_be_of_the_same_model_and_readable(run, 
         ({}, True),
         ({"data": {"train/data": "a", "test/data": "other"}}, True),
         ({"data": {"train/data": "other"}}, False),
-        ({"shapes": {"w": (3,)}}, False),
-        ({"updater_state": ()}, False),
+        ({"contents": {"w": ((3,), ("velocity",))}}, False),
+        ({"contents": {"w": ((2,), ())}}, False),
         ({"step": 11}, False),
     ],
 )
 def test_a_checkpoint_in_memory_must_be_of_the_same_net_updater_and_data(run, there, fits):
     made = run.launcher.prepared
-    made.shapes, made.updater_state, made.data = {"w": (2,)}, ("velocity",), {"train/data": "a"}
+    made.contents, made.data = {"w": ((2,), ("velocity",))}, {"train/data": "a"}
     made.job.train_steps = 10
-    of = {"shapes": made.shapes, "updater_state": made.updater_state, "data": made.data} | there
+    of = {"contents": made.contents, "data": made.data} | there
     kept = deposit(replace(found(7), **of), 8)
     held = run.launcher.checkpoint_in(Left(checkpoint=(kept, kept)))
     assert held == (replace(kept.note, deposits=(kept, kept)) if fits else None)

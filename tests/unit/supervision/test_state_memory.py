@@ -178,7 +178,7 @@ def inherits(steps=None, replica=0, **about):
     """What is left, by server group, when a driver is lost whose newest checkpoint has steps (10, 8)."""
     steps = steps or {0: (30, 20)}
     inherited = Inherited(ledgers={f"server group {group}": ledger(*of) for group, of in steps.items()}, **about)
-    saved = Found(Path("step-10.h5"), 10, {}, {}, (), ledger=ledger(10, 8))
+    saved = Found(Path("step-10.h5"), 10, {}, {}, ledger=ledger(10, 8))
     left = {name: of for group in steps for name, of in left_by(group, 3, replica).items()}
     return {"left": left, "inherited": inherited, "found": saved}
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import tracemalloc
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import h5py
@@ -23,7 +24,7 @@ from singa_dask.server.ledger import Ledger
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import checkpoint_file
 from singa_dask.training.checkpoint import Checkpoint, contribute, load, newest, path_of, save
-from singa_dask.training.ledgers import gather_ledgers, share_ledger
+from singa_dask.training.group_state import _Servers
 
 
 def example(step=7):
@@ -308,9 +309,9 @@ def test_a_checkpoint_says_what_all_slices_contain_and_what_some_do(tmp_path, be
 
     def member(comm):
         held = LEDGERS[comm.rank]
-        now = [Ledger()]
-        ledgers = gather_ledgers(comm, held or Ledger(), lambda: now[0])
-        now[0] = held  # known once the parameters were read
+        servers = _Servers(SimpleNamespace(ledgers=[held or Ledger()]), None)
+        ledgers = servers.gather_ledgers(comm)
+        servers._ledgers += filter(None, [held])  # known once the parameters were read
         checkpoint = Checkpoint(50, 1, "", {"w": np.zeros(3, np.float32)}, ledgers=ledgers)
         checkpoint = checkpoint.taken() if beside else checkpoint
         return contribute(checkpoint) if comm.rank else save(checkpoint, path)
@@ -329,10 +330,7 @@ def test_a_checkpoint_without_ledger_contains_nothing_that_is_known(tmp_path):
 
 def test_a_ledger_beyond_its_room_is_an_error():
     many = Ledger.decode([[1, 0, [[0, list(range(4000)), list(range(4000)), []]]]])
+    servers = _Servers(SimpleNamespace(ledgers=[]), None)
+    servers._ledgers = [many]
     with pytest.raises(ValueError, match=r"the ledger has \d+ bytes, and the checkpoint has room for 4\d\d\d"):
-        gather_ledgers(SoloCommunicator(), Ledger(), lambda: many).taken()
-
-
-def test_every_worker_gets_the_first_ones():
-    given = Ledger.decode(JOINT)
-    assert run_threads(3, lambda comm: share_ledger(comm, given if comm.rank == 0 else Ledger())) == [given] * 3
+        servers.gather_ledgers(SoloCommunicator()).taken()

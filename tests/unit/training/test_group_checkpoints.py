@@ -1,22 +1,30 @@
 """The checkpoints of a worker group, on the disk and in memory."""
 
+from concurrent import futures
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from support.played_groups import deposit as deposit_at
 from support.trained import assert_alike, saved_at, train_group, write_points
 
+from singa_dask.comm import run_threads
 from singa_dask.errors import CheckpointError, ClusterError
+from singa_dask.exchange import portions
+from singa_dask.exchange.portions import Gathered
 from singa_dask.job import Job
+from singa_dask.job.job_pb2 import JobProto
+from singa_dask.layers.partition import Portion
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.training import memory_checkpoints
-from singa_dask.training.checkpoint import Checkpoint
-from singa_dask.training.group_checkpoints import load_source
-from singa_dask.training.memory_checkpoints import MemoryCheckpoints
+from singa_dask.training import checkpoint_file, group_checkpoints
+from singa_dask.training.checkpoint import Checkpoint, newest, path_of
+from singa_dask.training.group_checkpoints import GroupCheckpoints, MemoryCheckpoints
 from singa_dask.training.prepare import prepare
+from singa_dask.training.resume import load
+from singa_dask.training.worker import RankServices, WorkerPlan
 
 JOB = """
 name: "points" train_steps: 12 seed: 5
@@ -126,12 +134,12 @@ def test_the_checkpoint_of_another_run_is_not_taken_for_its_own(prepared, tmp_pa
 @pytest.fixture
 def clock(monkeypatch):
     now = SimpleNamespace(s=100.0)
-    monkeypatch.setattr(memory_checkpoints, "time", SimpleNamespace(monotonic=lambda: now.s))
+    monkeypatch.setattr(group_checkpoints, "time", SimpleNamespace(monotonic=lambda: now.s))
     return now
 
 
 def written(memory, step=3):
-    memory.write(Checkpoint(step, 0, "", {"w": np.ones(5, np.float32)}), lambda: None)
+    memory.put(Checkpoint(step, 0, "", {"w": np.ones(5, np.float32)}), lambda: None)
     return "".join(memory.kept)
 
 
@@ -220,7 +228,7 @@ def test_a_rank_that_leaves_asks_nobody_and_complains_of_nothing():
 def test_no_memory_for_it_is_an_error_and_asks_nobody():
     memory, begun = in_memory(Nannies(), room=lambda nbytes: False), []
     with pytest.raises(CheckpointError, match=r"there is no memory for a checkpoint of \d+"):
-        memory.write(Checkpoint(1, 0, "", {"w": np.ones(5)}), lambda: begun.append(1))
+        memory.put(Checkpoint(1, 0, "", {"w": np.ones(5)}), lambda: begun.append(1))
     assert not begun and not memory.due
 
 
@@ -255,14 +263,139 @@ def test_the_next_copy_is_read_where_one_is_gone_or_damaged_and_then_the_disk(tm
         checkpoints.save(Checkpoint(5, 0, "", {"w": np.ones(5)}), checkpoints.path_of(tmp_path, 5))
     found = [deposit_at(holder=holder) for holder in holders]
     with pytest.raises(ClusterError, match="the checkpoint in memory is gone") if step is None else nullcontext():
-        assert load_source(found, some, tmp_path).step == step
+        assert load(found, some, tmp_path).step == step
     assert some.asked == asked
 
 
 def test_a_checkpoint_that_is_lost_is_named(tmp_path):
     with pytest.raises(ClusterError, match="is gone"):
-        load_source(
-            [deposit_at(holder="gone")], Some(checkpoints.save(Checkpoint(1, 0, "", {}), tmp_path / "c")), None
-        )
+        load([deposit_at(holder="gone")], Some(checkpoints.save(Checkpoint(1, 0, "", {}), tmp_path / "c")), None)
     with pytest.raises(CheckpointError, match="not found"):
-        load_source(tmp_path / "lost.h5", None, tmp_path)
+        load(tmp_path / "lost.h5", None, tmp_path)
+
+
+# Beside training
+
+WHOLE = np.arange(400, dtype=np.float32).reshape(100, 4)
+
+
+class Worker:
+    """A rank with two columns of a parameter and of its momentum, and the state of a recurrent layer."""
+
+    def __init__(self, comm, folder):
+        self.failures, self.written = [], []
+        self.portion = Portion(WHOLE.shape, axis=1, bounds=(0, 2, 4), rank=comm.rank)
+        self.array = np.ascontiguousarray(WHOLE[:, 2 * comm.rank : 2 * comm.rank + 2]).reshape(-1)
+        about = {"group_state": self, "drain": lambda: None, "in_process_servers": False}
+        replica = SimpleNamespace(comm=comm, job=JobProto(), **about)
+        reporter = SimpleNamespace(
+            saved=lambda path, step: self.written.append(step), unsaved=lambda step, why: self.failures.append(why)
+        )
+        self.checkpoints = GroupCheckpoints(replica, WorkerPlan(b"", folder), RankServices(None), reporter)
+
+    def snapshot(self, step, text, data, comm, *, own_values):
+        w, m, x = [Gathered.of_array(comm, self.portion, WHOLE.shape, self.array) for _ in range(3)]
+        return Checkpoint(step, 0, text, {"w": w}, {"momentum": {"w": m}}, carried={"rnn": [x]})
+
+    def save(self, step):
+        self.checkpoints.save_step(step, {})
+
+    def end(self, **options):
+        self.checkpoints.wait(**options)
+        self.checkpoints.close(failed=False)
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    full = checkpoint_file.DiskFull("needs 2 GB, and the disk has 1 GB free")
+    monkeypatch.setattr(checkpoint_file, "_reserve", Mock(side_effect=full))
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_what_is_saved_is_the_state_of_the_call(tmp_path, monkeypatch, room):
+    """Training goes on at once, or without room for a copy once the file is there."""
+    monkeypatch.setattr(group_checkpoints, "has_room", lambda comm, nbytes, limit: room and nbytes == 3 * 4 * 200)
+    monkeypatch.setattr(portions, "BLOCK", 10)
+
+    def member(comm):
+        worker = Worker(comm, tmp_path)
+        worker.save(1)
+        at_once = list(worker.written)
+        worker.array[:] = -1  # the next step
+        worker.end(must=True)
+        return at_once, worker.written, worker.failures
+
+    assert run_threads(2, member) == [([] if room else [1], [1], [])] * 2
+    loaded = saved_at(tmp_path, 1)
+    for array in (loaded.parameters["w"], loaded.updater["momentum"]["w"], loaded.carried["rnn"][0]):
+        np.testing.assert_array_equal(array, WHOLE)
+
+
+def test_a_full_disk_does_not_end_training(tmp_path, full_disk, monkeypatch):
+    """Whether the next checkpoint waits for it or a step only looks."""
+    monkeypatch.setattr(group_checkpoints, "has_room", lambda *_: True)
+
+    def member(comm):
+        worker = Worker(comm, tmp_path)
+        for step in (1, 2):
+            worker.save(step)
+        futures.wait([worker.checkpoints._under_way[0]])
+        worker.checkpoints.look()
+        worker.end()
+        return worker.failures, worker.written
+
+    (failures, written), (others_failures, _) = run_threads(2, member)
+    assert [("the disk has 1 GB free" in why) for why in failures] == [True, True]
+    assert not written and not others_failures and not list(tmp_path.iterdir())
+
+
+def test_without_the_last_checkpoint_a_run_fails(tmp_path, full_disk):
+    def member(comm):
+        worker = Worker(comm, tmp_path)
+        worker.save(1)
+        with pytest.raises(CheckpointError, match=r"01\.h5: needs 2 GB") if comm.rank == 0 else nullcontext():
+            worker.checkpoints.wait(must=True)
+        worker.end()
+
+    run_threads(2, member)
+
+
+def test_a_fault_of_the_disk_half_way_leaves_no_rank_waiting(tmp_path, monkeypatch):
+    monkeypatch.setattr(portions, "BLOCK", 10)
+    before = checkpoints.save(Checkpoint(1, 0, "", {"w": WHOLE}), path_of(tmp_path, 1)).read_bytes()
+    calls = []
+
+    def breaks(descriptor, offset, block):
+        calls.append(offset)
+        if len(calls) == 3:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(checkpoint_file, "write_at", breaks)
+
+    def member(comm):
+        worker = Worker(comm, tmp_path)
+        worker.save(2)
+        worker.end()
+        return worker.failures
+
+    failures, none = run_threads(2, member)
+    assert len(failures) == 1 and "Input/output error" in failures[0] and not none
+    assert newest(tmp_path)[0].step == 1 and path_of(tmp_path, 1).read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_failed_group_does_not_wait_for_ranks_that_are_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(group_checkpoints, "has_room", lambda *_: True)
+
+    def member(comm):
+        worker = Worker(comm, tmp_path)
+        worker.save(1)
+        if comm.rank == 1:
+            worker.checkpoints.wait()  # and does not contribute
+        else:
+            worker.checkpoints.save(2, {}, path_of(tmp_path, 2), lambda: None)
+            worker.checkpoints.close(failed=True)
+        return worker.written
+
+    assert run_threads(2, member) == [[1], [1]]
+    assert list(tmp_path.iterdir()) == [path_of(tmp_path, 1)]
