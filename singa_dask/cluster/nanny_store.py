@@ -36,12 +36,10 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _OP = "singa_dask_saved"
-_HOLD_S = 10.0
 _ANSWER_S = 2.0
-OPEN_S = 10.0  # for a nanny to make room: it imports this package for the first one
+_CALL_S = 10.0  # for a nanny to hold something, make room or take a message: it imports this package for the first one
 _READ_S = 120.0  # for a checkpoint to be read
 _BLOCK = 16 << 20  # bytes of a message with a part of a file
-_BLOCK_S = 10.0  # for it to be answered
 _LOOK_S = 0.2
 _KEEP_S = 100.0  # for a nanny to have all
 
@@ -85,7 +83,7 @@ class NannyStore:
         version: Version,
         orphan_s: float,
         *,
-        room: Callable[[int], bool] = lambda nbytes: True,
+        room: Callable[[int], bool],
         leaves: Callable[[], bool] = lambda: False,
     ) -> None:
         self.place, self.owner, self.version = (this_node(), worker.nanny or ""), owner, version
@@ -93,22 +91,19 @@ class NannyStore:
 
     def hold(self, saved: Saved, *, only: bool = False, also: str = "") -> bool:
         """See Store."""
-        asked = [self._held_by(nanny, saved, only) for nanny in (self.place[1], also) if nanny]
-        return any(asked)
-
-    def _held_by(self, nanny: str, saved: Saved, only: bool) -> bool:
-        args = saved, os.getpid(), only, self._orphan_s, nanny == self.place[1]
-        try:
-            return bool(self.ask(nanny, _hold, *args, timeout_s=_HOLD_S))
-        except NoAnswer as error:
-            logger.warning("memory is not held: %s", error)
-            return False
+        held = False
+        for nanny in [nanny for nanny in (self.place[1], also) if nanny]:
+            args = saved, os.getpid(), only, self._orphan_s, nanny == self.place[1]
+            try:
+                held |= self.ask(nanny, _hold, *args, timeout_s=_CALL_S)
+            except NoAnswer as error:
+                logger.warning("memory is not held: %s", error)
+        return held
 
     def ask(self, nanny: str, function: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
         """What a function returns on a nanny, which may be on another machine. Raises NoAnswer without an answer."""
-        call = self._run(nanny, function, *args)
         try:
-            return asyncio.run_coroutine_threadsafe(call, self._worker.loop.asyncio_loop).result(timeout_s)
+            return self._in_time(self._run(nanny, function, *args), timeout_s)
         except (OSError, TimeoutError) as error:
             raise NoAnswer(f"the nanny {nanny}, which holds memory, does not answer: {error!r}") from error
 
@@ -145,7 +140,7 @@ class NannyStore:
             await check_listening(nanny)
             return await self.open(nanny, saved)
 
-        kept = self._in_time(opened(), OPEN_S)
+        kept = self._in_time(opened(), _CALL_S)
         for first in (*range(0, nbytes, _BLOCK), nbytes):  # the last message says that the former ones may go
             if not kept or self.leaves():
                 return False
@@ -153,7 +148,7 @@ class NannyStore:
                 raise TimeoutError(f"{nbytes} bytes took longer than {_KEEP_S:g} s")
             block = first, np.fromfile(path, np.uint8, _BLOCK, offset=first)
             put = self.put(nanny, saved, [block], whole=first + _BLOCK >= nbytes)
-            kept = self._in_time(put, _BLOCK_S) is Kept.KEPT
+            kept = self._in_time(put, _CALL_S) is Kept.KEPT
         return kept
 
     def _in_time(self, call: Coroutine[Any, Any, T], timeout_s: float) -> T:
@@ -172,28 +167,19 @@ class NannyStore:
         """See Store."""
         for first in range(0, saved.nbytes, _BLOCK):
             args = saved.memories[0], first, min(_BLOCK, saved.nbytes - first)
-            block = self.ask(saved.holder, _read, *args, timeout_s=_BLOCK_S)
+            block = self.ask(saved.holder, _read, *args, timeout_s=_CALL_S)
             if block is None:
                 raise NoAnswer(f"the nanny {saved.holder} has let its checkpoint go")
             out(block)
 
 
-@dataclass(frozen=True)
-class Left(Newest):
-    """What processes of a run have left in memory. nannies: those that answer; silent: those that do not answer in
-    time, and may hold more."""
-
-    nannies: frozenset[str] = frozenset()
-    silent: frozenset[str] = frozenset()
-
-
-def left_behind(client: Any, nannies: Iterable[str], run: str, *, earlier: bool = False) -> Left:
+def left_behind(client: Any, nannies: Iterable[str], run: str, *, earlier: bool = False) -> Newest:
     """The newest of what these nannies hold. earlier: as for `newest`."""
     answers = ask_nannies(client, _listed, dict.fromkeys(nannies, (run,)), _ANSWER_S)
     there = {nanny: answer for nanny, answer in sorted(answers.items()) if not isinstance(answer, Exception)}
     silent = frozenset(nanny for nanny, answer in answers.items() if isinstance(answer, TimeoutError))
     found = newest((saved for listed in there.values() for saved in listed), run, earlier=earlier)
-    return Left(**vars(found), nannies=frozenset(there), silent=silent)
+    return replace(found, nannies=frozenset(there), silent=silent)
 
 
 def let_go(

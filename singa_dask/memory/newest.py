@@ -13,13 +13,16 @@ class Newest:
     """What a run continues from.
 
     run: the key of the start that has left it, "" if there is nothing. groups: by the group's name, in the order of
-    the processes; torn: the groups of which something is missing. checkpoint: copies of the newest checkpoint.
+    the processes; torn: the groups of which something is missing. checkpoint: copies of the newest one. nannies:
+    those that have said what they hold; silent: those that have not in time, and may hold more.
     """
 
     run: str = ""
     groups: Mapping[str, tuple[Saved, ...]] = field(default_factory=dict)
     torn: tuple[str, ...] = ()
     checkpoint: tuple[Saved, ...] = ()
+    nannies: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
 
 
 def newest(listed: Iterable[Saved], run: str, *, earlier: bool = False) -> Newest:

@@ -24,7 +24,6 @@ Key: TypeAlias = tuple[int, str]  # of an image among those of its process: the 
 VALUES = ""  # the name of the parameters among the arrays of an image; all other names are the updater's
 _LINE = 64  # bytes of a cache line
 _NOTE = 1 << 16  # bytes, with their number in front
-_NEVER = -1
 
 
 class Superseded(ClusterError):
@@ -53,12 +52,12 @@ class ImageLayout:
 
 
 class Image:
-    """State after `version` updates, and a note. number: of the image in its region, growing; _NEVER while it is being
-    written."""
+    """State after `version` updates, and a note. number: of the image in its region, growing; -1 where there is none,
+    or while it is being written."""
 
     def __init__(self, memory: Memory, offset: int, layout: ImageLayout) -> None:
         """offset: the byte of the memory with which it begins."""
-        self.head = memory.array(np.int64, 3, offset)  # number, version, whether a successor has fenced it
+        self.head = memory.array(np.int64, 3, offset)  # number + 1, version, whether a successor has fenced it
         self.note_memory = memory.array(np.uint8, _NOTE, offset + _LINE)
         dtype, first = np.dtype(layout.dtype), offset + _LINE + _NOTE
         each = _lines(layout.size * dtype.itemsize)
@@ -68,7 +67,7 @@ class Image:
 
     @property
     def number(self) -> int:
-        return int(self.head[0])
+        return int(self.head[0]) - 1
 
     @property
     def version(self) -> int:
@@ -128,13 +127,13 @@ class Region:
         older, newer = sorted(self._images, key=lambda image: image.number)
         if len(note) > _NOTE - 8:
             raise ValueError(f"a note has at most {_NOTE - 8} bytes. Received: {len(note)}.")
-        older.head[0] = _NEVER
+        older.head[0] = 0
         for name, array in arrays.items():
             older.arrays[name][: array.size] = array
         older.note_memory[:8].view(np.int64)[0] = len(note)
         older.note_memory[8 : 8 + len(note)] = np.frombuffer(note, np.uint8)
         older.head[1] = version
-        older.head[0] = newer.number + 1 if number is None else number
+        older.head[0] = 1 + (newer.number + 1 if number is None else number)
         self._pace.seconds += time.perf_counter() - began
         if self.fenced:
             raise Superseded("a successor of this process continues from what it has saved")
@@ -161,7 +160,7 @@ class Region:
     @property
     def images(self) -> list[Image]:
         """The images that are whole, the older one first."""
-        return sorted((image for image in self._images if image.number > _NEVER), key=lambda image: image.number)
+        return sorted((image for image in self._images if image.number >= 0), key=lambda image: image.number)
 
     @property
     def newest(self) -> Image | None:
@@ -202,13 +201,7 @@ class Regions(dict[Key, Region]):
         """
         nbytes = 2 * sum(layout.nbytes for layout in layouts)
         memory = Memory.create(nbytes) if room(nbytes) else None
-        if memory is None:
-            return None
-        made = cls(memory, RegionsAddress(memory.address, tuple(layouts)))
-        for region in made.values():
-            for image in region._images:
-                image.head[:2] = _NEVER
-        return made
+        return None if memory is None else cls(memory, RegionsAddress(memory.address, tuple(layouts)))
 
     @classmethod
     def open(cls, address: RegionsAddress) -> Regions | None:

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singa_dask.memory.owner import Saved
-from singa_dask.memory.region import VALUES, ImageLayout, Key, Region, Regions
+from singa_dask.memory.region import VALUES, Image, ImageLayout, Key, Region, Regions
 from singa_dask.server.clocks import Note
 from singa_dask.server.ledger import Ledger
-from singa_dask.server.neighbours import Account
 
 if TYPE_CHECKING:
     from singa_dask.server.protocol import ServerProtocol, SliceProtocol
@@ -33,46 +32,36 @@ _DELTA = "delta"
 
 
 class Keeper:
-    """Saves a slice to its region, and its accounts to regions by side."""
+    """Saves a slice, and its accounts by side, to their regions."""
 
-    def __init__(self, of_slice: Region, accounts: Mapping[str, Region] | None = None) -> None:
-        self._slice, self._accounts = of_slice, accounts or {}
-        self._saved: dict[str, tuple[Account, int, int]] = {}  # the account, its changes, the number of its image
+    def __init__(self, index: int, regions: Regions) -> None:
+        self._index, self._regions = index, regions
 
     @classmethod
     def all_of(cls, regions: Regions) -> dict[int, Keeper]:
         """For each slice whose region is among these, by index."""
-        found: dict[int, dict[str, Region]] = {}
-        for (index, side), region in regions.items():
-            found.setdefault(index, {})[side] = region
-        return {index: cls(of.pop(SLICE), of) for index, of in found.items()}
+        return {index: cls(index, regions) for index in slices_of(regions)}
 
     def save(self, state: SliceProtocol) -> None:
         """Save what a successor needs, if an image is due. Raises Superseded."""
-        if not self._slice.due(state.version):
+        region = self._regions[self._index, SLICE]
+        if not region.due(state.version):
             return
-        accounts = {side: self._save_account(side, account) for side, account in state.accounts.items()}
+        for side, account in state.accounts.items():
+            of_account = self._regions[self._index, side]
+            if of_account.at(account.change) is None:
+                values, delta, about = account.saved()
+                arrays = {VALUES: values} if delta is None else {VALUES: values, _DELTA: delta}
+                of_account.save(account.change, arrays, json.dumps(about).encode())
+        accounts = {side: account.change for side, account in state.accounts.items()}
         note = Note(state.ledger, state.members, state.reductions, state.untold, state.heard, accounts)
-        self._slice.save(state.version, {VALUES: state.values, **state.updater.state}, note.encode())
+        region.save(state.version, {VALUES: state.values, **state.updater.state}, note.encode())
 
     def at(self, version: int) -> KeptSlice | None:
         """The slice as it was after `version` updates, if it is still here and had no accounts."""
-        image = self._slice.at(version)
-        note = None if image is None else Note.decode(image.note)
-        if image is None or note is None or note.accounts:
-            return None
-        return KeptSlice(image.version, image.arrays, note, {})
-
-    def _save_account(self, side: str, account: Account) -> int:
-        """The number of the image that has the account as it is."""
-        known, changes, number = self._saved.get(side, (None, 0, 0))
-        if known is not account or changes != account.changes:
-            number += 1
-            values, delta, note = account.saved()
-            arrays = {VALUES: values} if delta is None else {VALUES: values, _DELTA: delta}
-            self._accounts[side].save(number, arrays, json.dumps(note).encode())
-            self._saved[side] = account, account.changes, number
-        return number
+        image = self._regions[self._index, SLICE].at(version)
+        left = None if image is None else _left(self._regions, self._index, image)
+        return None if left is None or left.note.accounts else left
 
 
 @dataclass(frozen=True)
@@ -110,14 +99,16 @@ def read_kept(kept: Saved) -> dict[int, KeptSlice] | None:
     for index, region in slices_of(regions).items():
         region.fence()
         for image in region.images:
-            note, left = Note.decode(image.note), {}
-            for side, number in note.accounts.items() if image is region.newest else ():
-                account = regions[index, side].at(number)
-                assert account is not None  # the older one is overwritten once no image names it
-                left[side] = account.arrays[VALUES], account.arrays[_DELTA], json.loads(account.note)
-            before = None if note.accounts else found.get(index)
-            found[index] = KeptSlice(image.version, image.arrays, note, left, before)
+            found[index] = _left(regions, index, image, found.get(index))
     return found
+
+
+def _left(regions: Regions, index: int, image: Image, before: KeptSlice | None = None) -> KeptSlice:
+    """A slice as an image has it. Accounts that only an older image names may be written over by now."""
+    note = Note.decode(image.note)
+    named = {side: regions[index, side].at(change) for side, change in note.accounts.items()}
+    left = {side: (of.arrays[VALUES], of.arrays[_DELTA], json.loads(of.note)) for side, of in named.items() if of}
+    return KeptSlice(image.version, image.arrays, note, left, None if note.accounts else before)
 
 
 def kept_ledger(kept: Saved) -> Ledger | None:

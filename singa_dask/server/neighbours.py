@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import astuple
+from itertools import count
 from typing import Any
 
 from singa_dask.ops.arrays import Array
@@ -29,14 +30,15 @@ from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Delta, Refused, Sync
 from singa_dask.updaters import Changes, Mixing
 
+_CHANGES = count(1)
 Mix = Callable[[int, Changes, Changes], Mixing]
 
 
 class Account:
     """The values that one slice and its counterpart at a neighbour both know, and their ledger.
 
-    The left neighbour starts every exchange, so both sides add the same numbers in the same order. changes: how often
-    it has changed.
+    The left neighbour starts every exchange, so both sides add the same numbers in the same order. change: the number
+    of its last change, which no other change in this process has.
     """
 
     def __init__(self, values: Array, ledger: Ledger, generations: tuple[int, int] = (0, 0)) -> None:
@@ -46,7 +48,7 @@ class Account:
         self.sequence = 0  # of the last exchange started (left) or answered (right)
         self._said: Sync | None = None
         self._answer: Delta | None = None
-        self.changes = 0
+        self.change = next(_CHANGES)
 
     @property
     def opening(self) -> tuple[Array, Ledger]:
@@ -61,7 +63,7 @@ class Account:
     def begin(self, slice_: int, values: Array, ledger: Ledger, reductions: int = 0) -> Sync:
         """The left side's next message; the same one until it is answered."""
         if self._said is None:
-            self.sequence, self.changes = self.sequence + 1, self.changes + 1
+            self.sequence, self.change = self.sequence + 1, next(_CHANGES)
             delta, added = self.untold(values, ledger)
             self._add(delta, added)
             self._said = Sync(slice_, self.generations, self.sequence, delta, reductions, added)
@@ -70,7 +72,7 @@ class Account:
     def finish(self, values: Array, ledger: Ledger, said: Sync, answer: Delta) -> None:
         """Take the right side's answer. Ignored if it belongs to an earlier account or was taken before."""
         if said is self._said:
-            self._said, self.changes = None, self.changes + 1
+            self._said, self.change = None, next(_CHANGES)
             self._settle()
             self._hear(values, ledger, answer)
             self._correct(values, answer.mixing, said.delta, said.delta, answer.delta)
@@ -88,7 +90,7 @@ class Account:
         mixing = mix(message.sequence, *changes)
         if not isinstance(mixing, Mixing):
             raise TypeError(f"mix must return a Mixing, not {mixing!r}")
-        self.sequence, self.changes = message.sequence, self.changes + 1
+        self.sequence, self.change = message.sequence, next(_CHANGES)
         self._settle()
         self._hear(values, ledger, message)
         self._add(delta, added)

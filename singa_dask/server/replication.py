@@ -17,7 +17,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from singa_dask.memory.owner import Saved
 from singa_dask.memory.region import Image, Key, Piece, Region
@@ -115,9 +115,9 @@ class Replication:
 class Replicator:
     """Keeps the replica of a server: sends what it lacks, one message at a time, as long as it answers.
 
-    saved: what the server saves, in these regions. there: whether the server is still wanted. aside: calls a function
-    in another thread. tell_lost: tells the driver that the replica with this number is lost, and whether replies wait
-    for it: they do until the driver has answered, by `lost`.
+    saved: what the server saves, in these regions. there: whether the server is still wanted. tell_lost: tells the
+    driver that the replica with this number is lost, and whether replies wait for it: they do until the driver has
+    answered, by `lost`.
     """
 
     def __init__(
@@ -128,11 +128,10 @@ class Replicator:
         regions: dict[Key, Region],
         *,
         there: Callable[[], bool],
-        aside: Callable[..., Any],
         tell_lost: Callable[[int, bool], None],
     ) -> None:
         self._server, self._store, self._saved, self._regions, self._there = server, store, saved, regions, there
-        self._replication, self._aside, self._tell_lost = server.replication, aside, tell_lost
+        self._replication, self._tell_lost = server.replication, tell_lost
         self._due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         server.on_change = partial(asyncio.get_running_loop().call_soon_threadsafe, self._due.set)
@@ -177,7 +176,7 @@ class Replicator:
             return Kept.GONE
         whole = silent = False
         while kept is Kept.KEPT and self._wanted:
-            pieces = await self._aside(self._replication.lacking)
+            pieces = await asyncio.to_thread(self._replication.lacking)
             if pieces or silent or not whole:
                 whole = whole or (not pieces and self._replication.waits)
                 kept, silent = await self._send(nanny, saved, pieces, whole), False

@@ -13,10 +13,11 @@ from zlib import crc32
 
 from singa_dask.cluster import Group, GroupFailed, form_group
 from singa_dask.cluster.formation import NoAnswer
-from singa_dask.cluster.nanny_store import Left, left_behind, let_go
+from singa_dask.cluster.nanny_store import left_behind, let_go
 from singa_dask.cluster.remote import ask_nannies
 from singa_dask.errors import ClusterError, SingaError
 from singa_dask.job.schedule import orphan_seconds
+from singa_dask.memory.newest import Newest
 from singa_dask.memory.owner import SERVERS, Owner, Saved, Version
 from singa_dask.server import ServerPlan
 from singa_dask.server.kept import kept_ledger
@@ -107,7 +108,7 @@ class GroupLauncher:
             launched.event = Formed(request.number, launched.moved, {w.address: w.pid for w in workers}, unkept)
         return launched
 
-    def left_behind(self, nannies: Iterable[str]) -> tuple[Left, Inherited | None]:
+    def left_behind(self, nannies: Iterable[str]) -> tuple[Newest, Inherited | None]:
         """What the processes of each group have left. If an earlier start of the run had servers that have left it,
         also whether they fit this one, and their ledgers: they acknowledge nothing any more."""
         left = left_behind(self.client, nannies, self.topic, earlier=self.resumes)
@@ -118,7 +119,7 @@ class GroupLauncher:
         fits = all(kept.model == self.model for group in servers.values() for kept in group)
         return left, Inherited(fits, torn, self._ledgers(servers) if fits else {})
 
-    def checkpoint_in(self, left: Left) -> Found | None:
+    def checkpoint_in(self, left: Newest) -> Found | None:
         """The checkpoint that nannies keep in memory, if it fits this run."""
         if not left.checkpoint:
             return None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -194,15 +192,12 @@ class RunServer(ServerActor):
         if not nanny or self._saved is None:
             return
         if self._replicator is None:
-            # A thread of its own: that of updates may compile for long.
-            self._sending = ThreadPoolExecutor(1, thread_name_prefix="replica")
             self._replicator = Replicator(
                 self.server,
                 self._store,
                 self._saved[1],
                 self._saved[0],
                 there=self.there,
-                aside=partial(asyncio.get_running_loop().run_in_executor, self._sending),
                 tell_lost=self._tell_lost,
             )
         await self._replicator.begin(nanny)
@@ -215,7 +210,6 @@ class RunServer(ServerActor):
     async def close(self) -> None:
         if self._replicator is not None:
             self._replicator.end()
-            self._sending.shutdown(wait=False)
         self.closed = True
         await self._departure.remove()
         await super().close()

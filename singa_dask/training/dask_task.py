@@ -54,7 +54,7 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         others_ended=lambda: bool(task.told.get("others ended")),
         cores=plan.group.cores[comm.rank],
         memory_limit=memory_limit(worker.memory_manager),
-        holder=NannyStore(worker, own, version, orphan_s) if worker.nanny else None,
+        holder=NannyStore(worker, own, version, orphan_s, room=has_room_here) if worker.nanny else None,
         deposits=NannyStore(
             worker,
             Owner(CHECKPOINT),

@@ -270,7 +270,6 @@ class History:
                     "alive": self.cluster.alive,
                     "time": self.clock,
                     "uuid4": unique,
-                    "ThreadPoolExecutor": at_once,
                     "has_room_here": lambda nbytes, dask_limit: True,
                     "memory_limit": lambda manager: None,
                     "prepare_successor": lambda worker: None,

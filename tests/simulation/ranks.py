@@ -81,7 +81,7 @@ def _tear(shadow: RankShadow) -> None:
     """The process dies while it writes the older of two images."""
     for region in shadow.slices.values():
         older = min(region._images, key=lambda image: image.number)
-        older.head[0], older.arrays[VALUES][...] = -1, np.nan
+        older.head[0], older.arrays[VALUES][...] = 0, np.nan
 
 
 @dataclass(eq=False)

@@ -163,7 +163,7 @@ class Training:
         run, process, key = self.run_, rank.process, f"rank {rank.task.rank} of {rank.task.plan.group}"
         self.cluster.here = process
         owner = Owner(WORKERS, self.plan.number, rank.task.rank, self.meeting.size)
-        holder = NannyStore(process, owner, self._version, ORPHAN_S) if process.nanny else None
+        holder = NannyStore(process, owner, self._version, ORPHAN_S, room=_has_room) if process.nanny else None
         of_slices = [layout_of((s.index, SLICE), s.start, s.stop, (), np.float32) for s in slices]
         regions = None if holder is None else Regions.create(of_slices)
         if holder is not None and regions is not None:

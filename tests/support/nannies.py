@@ -9,6 +9,10 @@ from types import SimpleNamespace
 from singa_dask.cluster.nanny_store import NannyStore, left_behind
 
 
+def room(nbytes):
+    return True
+
+
 class Nannies:
     """Nannies by address, which a thread acts for, as Dask's in each of them. No two tests have one in common."""
 
@@ -25,10 +29,10 @@ class Nannies:
         self.there[address] = SimpleNamespace(address=address, handlers={})
         return address
 
-    def store(self, own, owner, version, orphan_s=60.0, **options):
+    def store(self, own, owner, version, orphan_s=60.0, room=room):
         """Of a process whose nanny this is."""
         worker = SimpleNamespace(rpc=self.rpc, nanny=own, loop=SimpleNamespace(asyncio_loop=self.loop))
-        return NannyStore(worker, owner, version, orphan_s, **options)
+        return NannyStore(worker, owner, version, orphan_s, room=room)
 
     def rpc(self, address):
         """How a worker reaches a nanny."""
@@ -61,10 +65,6 @@ class Nannies:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(5)
         self.loop.close()
-
-
-def room(nbytes):
-    return True
 
 
 def no_room(nbytes):

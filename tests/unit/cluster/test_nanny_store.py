@@ -1,4 +1,4 @@
-"""What nannies hold of runs and of their starts, and for how long: memory of processes, replicas, deposits."""
+"""What nannies keep of runs and of their starts, and for how long: memory of processes, replicas of servers, files."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from support.servers import ones
 
 from singa_dask.cluster import nanny_store
 from singa_dask.cluster.formation import NoAnswer
-from singa_dask.cluster.nanny_store import HELD, NannyStore, let_go
+from singa_dask.cluster.nanny_store import HELD, NannyStore, file_of, let_go
 from singa_dask.comm.shared_memory import Memory
 from singa_dask.memory.owner import CHECKPOINT, SERVERS, Owner, Saved, Version
 from singa_dask.memory.region import RegionsAddress
@@ -22,6 +22,7 @@ from singa_dask.server.messages import Put
 
 RUN, OTHER = "job/folder#id", "job/folder#other.5"
 FIRST, SECOND, THIRD = (f"{RUN}.{start}" for start in range(3))
+SOON = 0.05
 
 
 class Machines:
@@ -30,16 +31,13 @@ class Machines:
     def __init__(self, nannies):
         self.nannies, self.places = nannies, [nannies.start(), nannies.start()]
 
-    def hold(self, run, generation=1, group=0, ranks=(0, 1), *, settled=True, also="", orphan_s=60.0):
+    def hold(self, run, generation=1, ranks=(0, 1), *, settled=False, beside=False, orphan_s=60.0):
         for rank in ranks:
             memory = Memory.create(64)
-            owner, version = Owner(SERVERS, group, rank, 2), Version(run, generation)
-            holder = self.nannies.store(self.places[rank], owner, version, orphan_s)
+            owner, version = Owner(SERVERS, 0, rank, 2), Version(run, generation)
+            store = self.nannies.store(self.places[rank], owner, version, orphan_s)
             saved = Saved(owner, version, (RegionsAddress(memory.address, ()),))
-            assert holder.hold(saved, only=settled, also=also)
-
-    def found(self, run=THIRD, *, earlier=True):
-        return self.nannies.found(run, *self.places, earlier=earlier).run
+            assert store.hold(saved, only=settled, also=self.places[0] if beside else "")
 
     def held(self, place=0):
         return sorted((of.run, of.generation) for _, of in HELD[self.places[place]])
@@ -50,88 +48,96 @@ def machines(nannies):
     return Machines(nannies)
 
 
-def test_the_newest_start_counts_if_earlier_ones_do_at_all(machines):
-    machines.hold(SECOND, 11)
-    machines.hold(FIRST, 1)
-    machines.hold(OTHER, 21)  # of another run in the same folder
-    assert machines.found() == SECOND and machines.found(earlier=False) == ""
+def within(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
-def test_memory_that_is_held_again_stays_settled(machines):
-    machines.hold(FIRST, 1)
-    machines.hold(FIRST, 1, settled=False)
-    machines.hold(SECOND, 11, ranks=(0,), settled=False)
-    assert machines.found() == FIRST
+@pytest.mark.parametrize(
+    ("holds", "held", "found"),
+    [
+        ([(FIRST, 1), (SECOND, 2), (OTHER, 3)], [(FIRST, 1), (SECOND, 2), (OTHER, 3)], SECOND),
+        (
+            [(FIRST, 1, {"settled": True}), (FIRST, 1), (SECOND, 2, {"ranks": (0,)})],
+            [(FIRST, 1), (SECOND, 2)],
+            FIRST,
+        ),
+        ([(FIRST, 1), (OTHER, 1), (FIRST, 2)], [(FIRST, 1), (FIRST, 2), (OTHER, 1)], FIRST),
+        ([(FIRST, 1), (OTHER, 1), (FIRST, 2, {"settled": True})], [(FIRST, 2), (OTHER, 1)], FIRST),
+        ([(FIRST, 1, {"orphan_s": SOON}), (OTHER, 1, {"orphan_s": SOON})], [(OTHER, 1)], ""),
+        (
+            [(FIRST, 1, {"ranks": (1,), "beside": True, "orphan_s": SOON}), (OTHER, 1, {"orphan_s": SOON})],
+            [(FIRST, 1), (OTHER, 1)],
+            "",
+        ),
+    ],
+    ids=[
+        "the newest start counts",
+        "what is held again has succeeded still",
+        "former generations stay until all processes have theirs",
+        "and then go",
+        "what another run's worker has left of its former run goes, once that had time to go on from it",
+        "but not that of another worker of the machine",
+    ],
+)
+def test_what_processes_have_saved_is_held_as_long_as_it_may_be_needed(machines, holds, held, found):
+    for run, generation, *options in holds:
+        machines.hold(run, generation, **dict(*options))
+    machines.nannies.run(asyncio.sleep(3 * SOON))
+    within(lambda: machines.held() == held)
+    assert machines.nannies.found(THIRD, *machines.places, earlier=True).run == found
+    assert not machines.nannies.found(THIRD, *machines.places).run
 
 
 def test_one_start_is_let_go_or_all_others_of_the_run(machines):
     for generation, run in enumerate((FIRST, SECOND, THIRD, OTHER)):
-        machines.hold(run, generation)
+        machines.hold(run, generation, orphan_s=60)
     let_go(None, machines.places, THIRD, own=False, earlier=True)
     assert machines.held(0) == [(THIRD, 2), (OTHER, 3)]
     let_go(None, machines.places, THIRD)
     assert machines.held(1) == [(OTHER, 3)]
 
 
-def test_a_run_whose_worker_another_run_has_taken_may_still_go_on_from_memory(machines):
-    """It has just lost a process, say, and forms again on others."""
-    for run in (FIRST, OTHER):
-        machines.hold(run, ranks=(0,), orphan_s=0.1)
-    assert machines.held() == [(FIRST, 1), (OTHER, 1)]
-    deadline = time.monotonic() + 20
-    while machines.held() != [(OTHER, 1)]:
-        assert time.monotonic() < deadline, "its process lives, but is of another run by now"
-        time.sleep(0.01)
-
-
-def test_memory_of_another_worker_of_the_machine_stays(machines):
-    beside = {"ranks": (1,), "also": machines.places[0], "orphan_s": 0.05}
-    machines.hold(FIRST, **beside)
-    machines.hold(OTHER, ranks=(0,), orphan_s=0.05)
-    machines.hold(FIRST, **beside)
-    machines.nannies.run(asyncio.sleep(0.1))
-    assert machines.held() == [(FIRST, 1), (OTHER, 1)]
-
-
-def test_former_generations_stay_until_all_processes_of_the_group_have_theirs(machines):
-    for run, generation in ((FIRST, 1), (OTHER, 1), (FIRST, 2)):
-        machines.hold(run, generation, settled=False)
-    assert machines.held() == [(FIRST, 1), (FIRST, 2), (OTHER, 1)]
-    machines.hold(FIRST, 2)
-    assert machines.held() == [(FIRST, 2), (OTHER, 1)]
-
-
 def test_memory_that_is_gone_is_not_held(machines):
     memory = Memory.create(64)
-    owner, version = Owner(SERVERS), Version(FIRST, 1)
-    saved = Saved(owner, version, (RegionsAddress(memory.address, ()),))
+    saved = Saved(Owner(SERVERS), Version(FIRST, 1), (RegionsAddress(memory.address, ()),))
     del memory
-    assert not machines.nannies.store(machines.places[0], owner, version).hold(saved)
-    assert machines.held() == []
+    assert not machines.nannies.store(machines.places[0], *saved.place).hold(saved) and machines.held() == []
 
 
-REPLICATED, GROUP = "job/folder#1", "server group 0"
+# What messages bring
 
 
-class Target:
-    """The replica, at a nanny, of a server with an update, which the nanny `near` has."""
+DATA = np.arange(100, dtype=np.uint8)
 
-    def __init__(self, nannies, far, near="near", generation=1, orphan_s=60.0, room=room):
-        self.made, self.nannies = Replicated(generation=generation), nannies
-        for message in (Put(0, ones(0)), update(0, 0)):
-            self.made.server.call(message).result(1)
-        self.made.server.replication.begin(self.made.regions)
-        self.saved, self.far = replace(self.made.saved, version=Version(REPLICATED, generation, 1)), far
-        self.store = nannies.store(near, self.saved.owner, self.saved.version, orphan_s, room=room)
+
+class Sent:
+    """State that messages bring to a nanny: the replica of a server with an update, or a file."""
+
+    def __init__(self, kind, nannies, far, generation=1, orphan_s=60.0, room=room):
+        self.nannies, self.far, version = nannies, far, Version(FIRST, generation, 1)
+        self.saved = file_of(Owner(CHECKPOINT), version, "content", DATA.size)
+        self.pieces = [(0, DATA[:30]), (30, DATA[30:])]
+        if kind == "replica":
+            made = Replicated()
+            for message in (Put(0, ones(0)), update(0, 0)):
+                made.server.call(message).result(1)
+            made.server.replication.begin(made.regions)
+            self.saved, self.pieces = replace(made.saved, version=version), made.server.replication.lacking()
+        self.store = nannies.store("near", self.saved.owner, version, orphan_s, room=room)
 
     def open(self):
         return self.nannies.run(self.store.open(self.far, self.saved))
 
-    def write(self, pieces=(), *, whole=True):
+    def put(self, *, whole, pieces=()):
         return self.nannies.run(self.store.put(self.far, self.saved, pieces, whole=whole))
 
-    def write_all(self, *, whole):
-        return self.write(self.made.server.replication.lacking(), whole=whole)
+    def found(self):
+        """What a run goes on from."""
+        found = self.nannies.found(FIRST)
+        return [*found.checkpoint, *(of for group in found.groups.values() for of in group)]
 
 
 @pytest.fixture
@@ -139,92 +145,78 @@ def far(nannies):
     return nannies.start()
 
 
-def test_a_replica_is_found_once_it_is_whole(nannies, far):
-    target = Target(nannies, far)
-    assert target.open() and target.write_all(whole=False) is Kept.KEPT
-    assert nannies.found(REPLICATED).groups == {}
-    assert target.write() is Kept.KEPT
-    (kept,) = nannies.found(REPLICATED).groups[GROUP]
-    assert kept == replace(target.saved, regions=kept.regions, holder=far)
-    assert (read_kept(kept)[0].arrays[""] == -1).all()
-    assert target.write() is Kept.SUPERSEDED
+@pytest.fixture(params=["replica", "file"])
+def sent(request, nannies, far):
+    return lambda **options: Sent(request.param, nannies, far, **options)
+
+
+def test_what_messages_bring_is_found_once_it_is_whole(sent, far):
+    own = sent()
+    assert own.open() and own.put(whole=False, pieces=own.pieces) is Kept.KEPT and own.found() == []
+    assert own.put(whole=True) is Kept.KEPT
+    (found,) = own.found()
+    assert found == replace(own.saved, regions=found.regions, holder=far)
+    if found.owner.kind == SERVERS:
+        assert (read_kept(found)[0].arrays[""] == -1).all() and own.put(whole=True) is Kept.SUPERSEDED
+    else:
+        parts = []
+        own.store.read(found, parts.append)
+        assert b"".join(parts) == DATA.tobytes()
+    assert sent().open() and sent().found() == [], "it is made anew"
 
 
 @pytest.mark.parametrize("room", [no_room, broken_room])
-def test_a_nanny_without_memory_keeps_none(nannies, far, room):
-    assert not Target(nannies, far, room=room).open() and HELD[far] == {}
+def test_a_nanny_without_memory_keeps_nothing(sent, far, room):
+    assert not sent(room=room).open() and HELD[far] == {}
 
 
-def test_a_nanny_that_was_started_meanwhile_has_none(nannies, far):
-    target = Target(nannies, far)
-    target.open()
+def test_a_nanny_that_was_started_meanwhile_has_nothing(sent, nannies, far):
+    own = sent()
+    own.open()
     HELD[far].clear()
-    assert target.write_all(whole=True) is Kept.GONE
+    assert own.put(whole=True, pieces=own.pieces) is Kept.GONE
     nannies.there[far].handlers["singa_dask_saved"] = lambda message: None  # what Dask answers
-    assert target.write() is Kept.GONE
+    assert own.put(whole=True) is Kept.GONE
 
 
-def test_former_replicas_go_once_the_server_goes_on_with_the_last(nannies, far):
+def test_former_ones_go_once_all_of_the_last_is_there_and_it_goes_on(sent, far, monkeypatch):
+    monkeypatch.setattr(nanny_store, "_READ_S", SOON)
     for generation in (1, 2):
-        target = Target(nannies, far, generation=generation)
-        target.open()
-        target.write()
+        own = sent(generation=generation)
+        own.open()
+        own.put(whole=True)
     assert [of.generation for _, of in HELD[far]] == [1, 2], "others of its group may not have one yet"
-    target.write()
+    own.put(whole=True)
+    within(lambda: [of.generation for _, of in HELD[far]] == [2])
+
+
+def test_what_could_not_be_completed_goes_with_the_next(sent, far):
+    for generation in (1, 2):
+        sent(generation=generation).open()
     assert [of.generation for _, of in HELD[far]] == [2]
 
 
-def test_a_replica_whose_server_is_silent_is_let_go(nannies, far):
-    target = Target(nannies, far, orphan_s=0.1)
-    target.open()
-    for _ in range(4):
-        nannies.run(asyncio.sleep(0.08))
-        assert target.write() is Kept.KEPT
-    nannies.run(asyncio.sleep(0.25))
-    assert HELD[far] == {} and target.write() is Kept.GONE
+def test_what_nobody_brings_any_more_is_let_go_and_a_file_with_its_time(sent, nannies, far):
+    own = sent(orphan_s=0.5)
+    own.open()
+    for _ in range(12):
+        nannies.run(asyncio.sleep(0.1))
+        kept = own.put(whole=True)
+    assert kept is (Kept.KEPT if own.saved.owner.kind == SERVERS else Kept.GONE)
+    within(lambda: HELD[far] == {})
 
 
-START = "job/folder#1.a"
-DATA = np.arange(100, dtype=np.uint8)
+# Files
 
 
-@pytest.fixture
-def depositor(nannies, monkeypatch, tmp_path):
-    """Of a generation. keep: DATA + n, at a nanny."""
+def test_a_later_file_takes_the_place_of_one_once_it_is_whole(nannies, monkeypatch, far, tmp_path):
     monkeypatch.setattr(nanny_store, "_BLOCK", 30)
+    store = nannies.store("near", Owner(CHECKPOINT), Version(FIRST, 1))
+    put, written, parts = NannyStore.put, [], []
 
-    class Depositor:
-        def __init__(self, generation=1, room=room):
-            self.store = nannies.store("near", Owner(CHECKPOINT), Version(START, generation), room=room)
-
-        def keep(self, nanny, number, n=0):
-            (tmp_path / f"{n}").write_bytes((DATA + n).tobytes())
-            return self.store.keep(nanny, number, f"step {number}", tmp_path / f"{n}")
-
-    return Depositor
-
-
-def bytes_of(depositor, deposit):
-    parts = []
-    depositor.store.read(deposit, parts.append)
-    return b"".join(parts)
-
-
-def test_a_deposit_is_found_and_read_block_by_block_until_it_is_gone(depositor, nannies, far):
-    own = depositor()
-    assert own.keep(far, 7)
-    (deposit,) = nannies.found(START).checkpoint
-    assert (deposit.note, deposit.nbytes, deposit.holder) == ("step 7", 100, far)
-    assert bytes_of(own, deposit) == DATA.tobytes()
-    HELD[far].clear()
-    with pytest.raises(NoAnswer, match="let its checkpoint go"):
-        bytes_of(own, deposit)
-
-
-def test_a_later_one_replaces_it_once_it_is_whole(depositor, nannies, monkeypatch, far):
-    own = depositor()
-    assert own.keep(far, 7)
-    put, written = NannyStore.put, []
+    def keep(number):
+        (tmp_path / "file").write_bytes((DATA + number).tobytes())
+        return store.keep(far, number, f"step {number}", tmp_path / "file")
 
     async def breaks(store, nanny, saved, pieces, *, whole):
         written.append(pieces)
@@ -232,14 +224,17 @@ def test_a_later_one_replaces_it_once_it_is_whole(depositor, nannies, monkeypatc
             raise OSError("the connection broke")
         return await put(store, nanny, saved, pieces, whole=whole)
 
+    assert keep(7)
     monkeypatch.setattr(NannyStore, "put", breaks)
     with pytest.raises(OSError, match="the connection broke"):
-        own.keep(far, 9, 1)
-    assert nannies.found(START).checkpoint[0].note == "step 7"
-    assert own.keep(far, 11, 2) and [of.number for _, of in HELD[far]] == [11]
-    assert bytes_of(own, nannies.found(START).checkpoint[0]) == (DATA + 2).tobytes()
-
-
-@pytest.mark.parametrize("room", [no_room, broken_room])
-def test_a_nanny_without_memory_keeps_no_deposit(depositor, far, room):
-    assert not depositor(room=room).keep(far, 1) and HELD[far] == {}
+        keep(9)
+    assert nannies.found(FIRST).checkpoint[0].note == "step 7"
+    assert keep(11) and [of.number for _, of in HELD[far]] == [11]
+    (found,) = nannies.found(FIRST).checkpoint
+    store.read(found, parts.append)
+    assert b"".join(parts) == (DATA + 11).tobytes() and len(parts) == 4
+    HELD[far].clear()
+    with pytest.raises(NoAnswer, match="let its checkpoint go"):
+        store.read(found, parts.append)
+    store.leaves = lambda: True
+    assert not keep(13)

@@ -9,7 +9,7 @@ from support.lost import SIZE, Lost, exchange, same, update
 from support.servers import contained, ones
 from support.servers import protocol as protocol_of
 
-from singa_dask.server.kept import kept_ledger, read_kept, save_slices
+from singa_dask.server.kept import SLICE, kept_ledger, read_kept, save_slices
 from singa_dask.server.messages import (
     Done,
     Get,
@@ -173,8 +173,8 @@ def test_a_server_that_dies_while_it_saves_an_account_leaves_the_one_before(monk
     left.ask(update(0, 0))
     exchange(left, right, ())
     left.ask(update(0, 1))
-    shadow = left.protocol.slices[0].keeper._slice
-    monkeypatch.setattr(shadow, "save", lambda *args: 1 / 0)  # the account is saved, the slice is not
+    region = left.regions[0, SLICE]
+    monkeypatch.setattr(region, "save", lambda *args: 1 / 0)  # the account is saved, the slice is not
     with pytest.raises(ZeroDivisionError):
         left.server.begin_sync(0, force=True)
     left.lose()

@@ -63,9 +63,6 @@ def played(test: Callable, begun: bool = True) -> Callable:
             server, lost = Replicated(), []
             server.server.call(Put(0, ones(0))).result(1)
 
-            async def aside(function):
-                return function()
-
             place = Place(server)
             sender = Replicator(
                 server.server,
@@ -73,7 +70,6 @@ def played(test: Callable, begun: bool = True) -> Callable:
                 server.saved,
                 server.regions,
                 there=lambda: True,
-                aside=aside,
                 tell_lost=lambda *told: lost.append(told),
             )
             if begun:

@@ -9,8 +9,8 @@ from support.played_groups import deposit, failed, found, left_by
 from support.supervised import HOGWILD, Run
 
 from singa_dask.cluster.formation import NoAnswer
-from singa_dask.cluster.nanny_store import Left
 from singa_dask.errors import ClusterError, DataError
+from singa_dask.memory.newest import Newest
 from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
@@ -108,7 +108,7 @@ def test_memory_of_an_earlier_start_must_be_of_the_same_model_and_readable(run, 
         for i in range(3):
             ((name, (kept,)),) = left_by(i, 1, 0).items()
             groups[name] = (replace(kept, model=model, holder=f"n{i}"),)
-        found = Left(start, groups, ("server group 7", "worker group 0"))
+        found = Newest(start, groups, ("server group 7", "worker group 0"))
         monkeypatch.setattr(launch, "left_behind", lambda *args, earlier: found)
         return launcher.left_behind(["n0", "n1", "n2"])[1]
 
@@ -139,9 +139,9 @@ def test_a_checkpoint_in_memory_must_be_of_the_same_net_updater_and_data(run, th
     made.job.train_steps = 10
     of = {"contents": made.contents, "data": made.data} | there
     kept = deposit(replace(found(7), **of), 8)
-    held = run.launcher.checkpoint_in(Left(checkpoint=(kept, kept)))
+    held = run.launcher.checkpoint_in(Newest(checkpoint=(kept, kept)))
     assert held == (replace(kept.note, deposits=(kept, kept)) if fits else None)
-    assert run.launcher.checkpoint_in(Left()) is None
+    assert run.launcher.checkpoint_in(Newest()) is None
 
 
 @pytest.mark.parametrize(

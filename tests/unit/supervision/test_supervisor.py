@@ -12,9 +12,9 @@ from support.played_groups import deposit, failed, found
 from support.supervised import DOWNPOUR, Run
 
 from singa_dask.cluster import remote
-from singa_dask.cluster.nanny_store import Left
 from singa_dask.cluster.rank import Looks
 from singa_dask.errors import ClusterError, DataError
+from singa_dask.memory.newest import Newest
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch, standstill
 from singa_dask.supervision import supervisor as supervision
@@ -44,7 +44,7 @@ def world(monkeypatch):
         "kill_processes": lambda client, pids: run.kill(*pids),
     }.items():
         monkeypatch.setattr(supervision, name, value)
-    monkeypatch.setattr(launch, "left_behind", lambda *args, earlier: Left())
+    monkeypatch.setattr(launch, "left_behind", lambda *args, earlier: Newest())
     monkeypatch.setattr(launch, "let_go", lambda client, nannies, topic, **kinds: run.let_go.append(kinds))
     monkeypatch.setattr(remote, "_STOPPED_EVERY_S", 0.0)
     monkeypatch.setattr(remote, "_LOOK_SHARE_S", 0.0)

@@ -272,7 +272,7 @@ def forget(replica, version):
     for region in replica.shadow.slices.values():
         for copy in region._images:
             if copy.version == version:
-                copy.head[0] = -1
+                copy.head[0] = 0
 
 
 @pytest.mark.parametrize("late", [(0,), (1,), (0, 2), (0, 1, 2, 3)])
