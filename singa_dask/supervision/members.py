@@ -6,7 +6,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from singa_dask.job import ClusterTopology
 from singa_dask.memory.newest import complete
 from singa_dask.supervision.events import ServerGroupRequest, WorkerGroupRequest
 from singa_dask.supervision.facts import Cause, Code, Fact, fact
+from singa_dask.supervision.phases import Phase, moved
 from singa_dask.training.worker import GroupPlan
 
 if TYPE_CHECKING:
@@ -43,36 +43,6 @@ class Restart:
     cause: Cause
     servers: tuple[int, ...] = ()
     whole: tuple[int, ...] = ()
-
-
-class Phase(Enum):
-    """The phase of a worker group or a server group. Its processes are in use until it has ENDED."""
-
-    DOWN = "down"  # waits for places
-    FORMING = "forming"  # the launcher has it
-    RUNNING = "running"  # is watched
-    LOST = "lost"  # waits for a survey, which shows the extent of the loss
-    CLOSING = "closing"  # its ranks or servers are being closed
-    DROPPED = "dropped"  # the same, for good
-    ENDED = "ended"
-
-
-TRANSITIONS = {
-    (Phase.DOWN, "form"): Phase.FORMING,
-    (Phase.FORMING, "formed"): Phase.RUNNING,
-    (Phase.FORMING, "not formed"): Phase.DOWN,
-    (Phase.FORMING, "lost"): Phase.LOST,
-    (Phase.RUNNING, "lost"): Phase.LOST,
-    (Phase.RUNNING, "ended"): Phase.ENDED,
-    (Phase.LOST, "take down"): Phase.CLOSING,
-    (Phase.RUNNING, "take down"): Phase.CLOSING,
-    (Phase.DOWN, "take down"): Phase.CLOSING,
-    (Phase.CLOSING, "closed"): Phase.DOWN,
-    (Phase.LOST, "drop"): Phase.DROPPED,
-    (Phase.RUNNING, "drop"): Phase.DROPPED,
-    (Phase.DOWN, "drop"): Phase.DROPPED,
-    (Phase.DROPPED, "closed"): Phase.ENDED,
-}
 
 
 @dataclass(eq=False)
@@ -234,8 +204,8 @@ class Members:
         return {a for m in self.all() if m.phase not in (Phase.ENDED, but) for a in m.where}
 
     def move(self, member: Member, what: str) -> None:
-        """Make the transition that `what` means. Raises KeyError where TRANSITIONS has none."""
-        before, member.phase = member.phase, TRANSITIONS[member.phase, what]
+        """Make the transition that `what` means."""
+        before, member.phase = member.phase, moved(member.phase, what)
         self.record(f"{member} on {', '.join(member.where)}: {what}: {before.value} -> {member.phase.value}")
 
     def add(self, workers: Sequence[WorkerInfo], first: int) -> WorkerGroup:
@@ -254,6 +224,14 @@ class Members:
         if group.phase is Phase.RUNNING:  # else this is late news of servers that are lost
             for other in self.worker_groups:
                 other.given = other.given or other.server_group == group.server_group
+
+    def found_left(self, left: Mapping[str, tuple[Saved, ...]]) -> None:
+        """What lost processes have left in memory, by the group's name: members continue from it if it counts."""
+        for group in self.worker_groups:
+            group.left = left.get(str(group), ())
+        for servers in self.server_groups:
+            saved = left.get(str(servers), ())
+            servers.left = saved if servers.current(saved) else ()
 
     def relocate(self, members: Iterable[Member], moved: Mapping[str, str]) -> None:
         """Put members elsewhere: old address -> new one."""
@@ -293,7 +271,7 @@ class Members:
                 return workers, servers
 
     def way_out(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup], found: Found | None) -> Fact:
-        """What members that are formed again go on from. found: the newest checkpoint."""
+        """What members that are formed again continue from. found: the newest checkpoint."""
         if servers and all(group.left for group in servers):
             return fact(Code.WITH_EVERYTHING)
         up = self.serving()

@@ -8,7 +8,8 @@ from itertools import cycle
 from typing import TYPE_CHECKING
 
 from singa_dask.supervision.facts import Code, Fact, fact
-from singa_dask.supervision.members import Member, Members, Phase, ServerGroup, WorkerGroup
+from singa_dask.supervision.members import Member, Members, ServerGroup, WorkerGroup
+from singa_dask.supervision.phases import Phase
 from singa_dask.supervision.processes import Processes
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Places:
     """Finds Dask workers for members that are to be formed, and better ones for members that run.
 
     least: the fewest workers with which a worker group goes on while replacements are missing; None: it waits.
-    tell: is called with what the user is told. awaits: whether replacements are missing.
+    tell: as RunState.tell. awaits: whether replacements are missing.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Places:
         processes: Processes,
         patience_s: float,
         least: int | None,
-        tell: Callable[[Fact], None],
+        tell: Callable[..., None],
     ) -> None:
         self.members, self.processes, self.patience_s, self.least = members, processes, patience_s, least
         self._tell = tell
@@ -129,7 +130,7 @@ class Places:
             self.members.relocate(batch, places)
             if isinstance(member, ServerGroup):
                 if guests := {rank for rank, address in enumerate(member.where) if address in rest}:
-                    self._tell(fact(Code.GUESTS, member))
+                    self._tell(Code.GUESTS, member)
                 member.guests |= guests
                 self.members.relocate([member], dict(zip(rest, cycle(hosts), strict=False)))
             elif isinstance(member, WorkerGroup) and rest:
@@ -178,7 +179,7 @@ class Places:
         free, changed = [info.address for info in self.processes.free(there, self.members)], list[Member]()
         for servers in self._with_guests():
             if own := servers.spread(free, self.members.topology.nservers_per_procs):
-                self._tell(fact(Code.OWN_PROCESSES, servers, where=tuple(own)))
+                self._tell(Code.OWN_PROCESSES, servers, where=tuple(own))
                 changed.append(servers)
         free = [address for address in free if not self._is_refused(address)]
         for group in filter(self._may_grow, self.members.running()):
@@ -225,7 +226,7 @@ class Places:
     def _resize(self, group: WorkerGroup, where: Sequence[str], lacks: Sequence[str]) -> None:
         group.where, group.lacks = tuple(where), tuple(lacks)
         code = Code.SHRUNK if lacks else Code.COMPLETE
-        self._tell(fact(code, group, count=len(where), whole=len(where) + len(lacks)))
+        self._tell(code, group, count=len(where), whole=len(where) + len(lacks))
 
     def _with_guests(self) -> list[ServerGroup]:
         return [group for group in self.members.serving() if group.guests]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from singa_dask.supervision.members import Members, Phase
+from singa_dask.supervision.members import Members
+from singa_dask.supervision.phases import Phase
 
 if TYPE_CHECKING:
     from singa_dask.cluster import WorkerInfo

@@ -196,16 +196,16 @@ class Run:
         starts = [event["event"] for event in self._told].count("start")
         members = Members.placed(topology, place(topology, free), starts)
         recall(members, self._told)
-        state = Supervision(
+        supervision = Supervision(
             members,
             steps=self._steps,
             max_restarts=self.max_restarts,
             patience_s=self.patience_s,
             least=None if split else topology.min_workers,
         )
-        state.processes.there(free)
+        supervision.run.processes.there(free)
         supervisor = self._supervisor = Supervisor(
-            state,
+            supervision,
             launcher,
             note=self.display.note,
             newest=lambda: checkpoints.newest(self.workspace.checkpoints)[0],

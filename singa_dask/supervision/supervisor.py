@@ -50,7 +50,7 @@ class Supervisor:
 
     def __init__(
         self,
-        state: Supervision,
+        supervision: Supervision,
         launcher: GroupLauncher,
         *,
         note: Callable[[str], None],
@@ -61,7 +61,8 @@ class Supervisor:
         giving_up: Callable[[], None],
         seeing: Callable[[list[WorkerInfo]], tuple[list[WorkerInfo], str]] | None = None,
     ) -> None:
-        self.state, self.launcher, self.client = state, launcher, launcher.client
+        self.supervision, self.state, self.launcher = supervision, supervision.run, launcher
+        self.client = launcher.client
         self.note, self.newest, self.rewound, self.restarted = note, newest, rewound, restarted
         self.outdated, self.giving_up, self.seeing = outdated, giving_up, seeing
         self._reports: dict[int, dict[str, Any]] = {}
@@ -73,7 +74,7 @@ class Supervisor:
         self._surveys = ThreadPoolExecutor(1, thread_name_prefix="survey")
         self._checked_at = 0.0
         self._stopped = StoppedProcesses(self.client)
-        self._standstill = Standstill(state.patience_s)
+        self._standstill = Standstill(supervision.places.patience_s)
         self._gave_up = False
 
     def run(self) -> dict[int, dict[str, Any]]:
@@ -134,7 +135,7 @@ class Supervisor:
         if isinstance(event, ev.Progress):
             self._standstill.made_step(event.group, time.monotonic())
         before = len(self.state.restarts)
-        for command in self.state.handle(event):
+        for command in self.supervision.handle(event):
             self._carry_out(command)
         for restart in self.state.restarts[before:]:
             self.restarted(replace(restart, cause=sentence(restart.cause)))

@@ -32,7 +32,9 @@ from singa_dask.server.messages import Fresh, Update
 from singa_dask.server.neighbours import Account
 from singa_dask.server.protocol import LEFT
 from singa_dask.supervision import events as ev
-from singa_dask.supervision.members import Phase, ServerGroup, WorkerGroup, is_first
+from singa_dask.supervision.members import ServerGroup, WorkerGroup, is_first
+from singa_dask.supervision.phases import Phase
+from singa_dask.supervision.run_state import RunState
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.words import NoReplacement
 from singa_dask.updaters import Updater
@@ -266,7 +268,7 @@ class Rules:
         self.lineage = Lineage(self, 0, np.zeros(run.size, np.float32), Ledger())
         self.lead = np.arange(run.size) % run.width < run.steps  # the elements of worker group 0
         self.incomplete = False
-        self.state: Supervision | None = None
+        self.state: RunState | None = None
         self.done, self.done_at = 0, 0.0
         self.holders: list[list[str]] = []
         self.keepers: dict[int, list[list[tuple[str, int]]]] = {}
@@ -471,10 +473,10 @@ class CheckedSupervision(Supervision):
     """Supervision whose every step is checked."""
 
     def handle(self, event: ev.Event | None) -> list[ev.Command]:
-        before = [(member, member.generation) for member in self.members.all()]
-        if isinstance(event, ev.Formed) and isinstance(self.busy, ev.FormRequest):
-            self.rules.formed(self.busy)
-        running = {group: group.where for group in self.members.running()}
+        before = [(member, member.generation) for member in self.run.members.all()]
+        if isinstance(event, ev.Formed) and isinstance(self.run.request, ev.FormRequest):
+            self.rules.formed(self.run.request)
+        running = {group: group.where for group in self.run.members.running()}
         commands = super().handle(event)
         for group, where in running.items():
             grows = len(group.where) > len(where)
@@ -482,15 +484,17 @@ class CheckedSupervision(Supervision):
                 self.rules.goes(group)
         if any(isinstance(command, ev.Note) for command in commands):
             without = (
-                isinstance(event, ev.Surveyed) and len(self.members.serving()) > 1 and ev.TellLead(True) in commands
+                isinstance(event, ev.Surveyed)
+                and len(self.run.members.serving()) > 1
+                and ev.TellLead(True) in commands
             )
-            ends = self.stopped and any(group.phase is Phase.DROPPED for group in self.members.worker_groups)
+            ends = self.run.stopped and any(group.phase is Phase.DROPPED for group in self.run.members.worker_groups)
             self.rules.incomplete = bool(self.rules.incomplete or without or ends)
         if self.rules.run.history.traced:
             self.rules.run.tell(f"{ev.line(event)} -> {'; '.join(map(ev.line, commands))}")
         for command in commands:
             self._see(command)
-        members = self.members
+        members = self.run.members
         for member, generation in before:
             if not generation <= member.generation <= generation + 1:
                 self.rules.broken(f"the generation of {member} has jumped")
@@ -499,16 +503,18 @@ class CheckedSupervision(Supervision):
         servers = [a for of in serving for a in {a for rank, a in enumerate(of.where) if rank not in of.guests}]
         for places in (workers + servers,) if members.topology.server_worker_separate else (workers, servers):
             self.rules.demand(len(set(places)) == len(places), "two members are on one process")
-        if self.over and self.error is None:  # servers that are lost after the last exchange are not made again
+        if (
+            self.run.over and self.run.error is None
+        ):  # servers that are lost after the last exchange are not made again
             phases = {str(group): group.phase for group in members.worker_groups}
             self.rules.demand(set(phases.values()) <= {Phase.ENDED}, f"the run is over: {phases}")
-        if self.over:
+        if self.run.over:
             self.rules.keepers.clear()  # its memory is let go
         return commands
 
     def _see(self, command: ev.Command) -> None:
         for request in command.server_groups if isinstance(command, ev.FormRequest) else ():
-            group = self.members.server_groups[request.number]
+            group = self.run.members.server_groups[request.number]
             needless = bool(request.left) or not self.rules.returns(group) or self.rules.outdone(command)
             self.rules.demand(needless, f"{group} is made anew, though its memory is there")
         if isinstance(command, ev.Survey):

@@ -149,22 +149,22 @@ class Run:
         self.known = {0: found.step} if found else {}
         members = Members.placed(self.topology, place(self.topology, free), self.starts)
         recall(members, self.outdated)
-        state = CheckedSupervision(
+        supervision = CheckedSupervision(
             members,
             steps=self.known,
             max_restarts=self.max_restarts,
             patience_s=self.patience_s,
             least=self.topology.min_workers,
         )
-        state.processes.there(free)
-        state.rules, self.rules.state = self.rules, state
+        supervision.run.processes.there(free)
+        supervision.rules, self.rules.state = self.rules, supervision.run
         topic = leases.run_key(self.name, f"/{self.name}")
         plan = WorkerPlan(self.prepared.job.SerializeToString(), Path(self.name))
         launcher = GroupLauncher(
             self.client, self.prepared, plan, topic=topic, patience_s=self.patience_s, resumes=resume
         )
         self.supervisor = Supervisor(
-            state,
+            supervision,
             launcher,
             note=lambda text: None,
             newest=self.disk.newest,
@@ -174,7 +174,7 @@ class Run:
             giving_up=lambda: None,
         )
         self.supervisor.run()
-        return "interrupted" if state.stopped else "completed"
+        return "interrupted" if supervision.run.stopped else "completed"
 
     def _free(self) -> list[Any]:
         """The free Dask workers, once there are enough: supervision/queue.py."""

@@ -93,11 +93,11 @@ class Played:
         self.local.append(nworkers)
         yield self.client
 
-    def _supervisor(self, state, launcher, *, note, newest, rewound, restarted, outdated, giving_up, seeing):
-        self.state, self.launcher, self.newest, self.outdated = state, launcher, newest, outdated
+    def _supervisor(self, supervision, launcher, *, note, newest, rewound, restarted, outdated, giving_up, seeing):
+        self.members, self.launcher, self.newest, self.outdated = supervision.run.members, launcher, newest, outdated
         self.giving_up = giving_up
-        state = SimpleNamespace(stopped=self.stopped)
-        return SimpleNamespace(state=state, post=self.posted.append, run=lambda: self._run(rewound, restarted))
+        told = SimpleNamespace(stopped=self.stopped)
+        return SimpleNamespace(state=told, post=self.posted.append, run=lambda: self._run(rewound, restarted))
 
     def _run(self, rewound, restarted):
         self.busy -= 1

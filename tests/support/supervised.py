@@ -1,6 +1,6 @@
 """A run without a cluster: its state and its launcher are real, processes and what is in them are played.
 
-A test decides when a question or an operation is answered, or has a Supervisor do it with `Run.state` and
+A test decides when a question or an operation is answered, or has a Supervisor do it with `Run.supervision` and
 `Run.launcher`. What happens in a test may be a table of steps, and what comes of it of entries of `Run.seen`.
 """
 
@@ -25,7 +25,8 @@ from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
 from singa_dask.supervision.facts import Fact
 from singa_dask.supervision.launch import GroupLauncher, close
-from singa_dask.supervision.members import Members, Phase
+from singa_dask.supervision.members import Members
+from singa_dask.supervision.phases import Phase
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.words import sentence
 from singa_dask.training.worker import WorkerPlan
@@ -83,7 +84,8 @@ class Run:
             self.start()
         members = Members.placed(topology, placement, starts)
         bound = {} if max_restarts is None else {"max_restarts": max_restarts}
-        self.state = Supervision(members, steps=steps, patience_s=30.0, least=least, **bound)
+        self.supervision = Supervision(members, steps=steps, patience_s=30.0, least=least, **bound)
+        self.state = self.supervision.run
         self.state.processes.there(self.there.values())
         self.members, self.worker_groups, self.server_groups = members, members.worker_groups, members.server_groups
         prepared = SimpleNamespace(
@@ -185,7 +187,7 @@ class Run:
     # What is answered
 
     def handle(self, event: ev.Event | None) -> list[ev.Command]:
-        commands = self.state.handle(event)
+        commands = self.supervision.handle(event)
         self.commands += commands
         for command in commands:
             match command:
@@ -246,13 +248,13 @@ class Run:
                 self.answer()
 
     def until_forming(self) -> None:
-        while not isinstance(self.state.busy, ev.FormRequest):
+        while not isinstance(self.state.request, ev.FormRequest):
             self.answer()
 
     def until_formed(self, times: int) -> None:
         """Answer until members have been formed so many times in all."""
         for _ in range(200):
-            if len(self.made()) >= times and not isinstance(self.state.busy, ev.FormRequest):
+            if len(self.made()) >= times and not isinstance(self.state.request, ev.FormRequest):
                 return
             self.answer()
         raise AssertionError(f"{self.open} without end")
@@ -260,7 +262,7 @@ class Run:
     def not_formed(self, error: Exception, about: dict[str, Any] | None = None) -> None:
         """What is being formed fails. about: more of NotFormed."""
         self.until_forming()
-        self.answer(ev.FormRequest, ev.NotFormed(self.state.busy.number, error, **about or {}))
+        self.answer(ev.FormRequest, ev.NotFormed(self.state.request.number, error, **about or {}))
 
     def begin(self) -> Run:
         self.handle(None)
@@ -367,8 +369,8 @@ def check(run: Run) -> None:
     assert len(operations) <= 1 and len(run.open) - len(operations) <= 1, "one operation and one survey at a time"
     if state.over:
         return
-    assert operations == ([state.busy] if state.busy else [])
-    request = state.busy if isinstance(state.busy, ev.FormRequest) else ev.FormRequest(0, (), (), False)
+    assert operations == ([state.request] if state.request else [])
+    request = state.request if isinstance(state.request, ev.FormRequest) else ev.FormRequest(0, (), (), False)
     forming = [str(member) for member in members.all() if member.phase is Phase.FORMING]
     named = [f"worker group {g.plan.number}" for g in request.worker_groups]
     assert [*named, *(f"server group {g.number}" for g in request.server_groups)] == forming
@@ -385,11 +387,11 @@ def check(run: Run) -> None:
     for member in members.all():
         mine = [generation for name, generation in generations if name == str(member)]
         assert mine == [*range(members.before + 1, member.generation + 1)], "generations grow by one a request"
-        assert member.restarts <= state.max_restarts
+        assert member.restarts <= run.supervision.losing.max_restarts
     for group in members.running():
         ranks = run.ranks[group.number]
         assert (ranks.addresses, ranks.plan.group.generation) == (group.where, group.generation)
-        if run.server_groups and not state._losses:
+        if run.server_groups and not run.supervision.losing.losses:
             serves = members.server_groups[group.server_group].phase is Phase.RUNNING
             assert serves or run.open, "its servers are there, or come back"
     taken = [member.where for member in members.all() if member.phase is Phase.FORMING]

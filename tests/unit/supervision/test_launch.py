@@ -22,7 +22,7 @@ from singa_dask.supervision.launch import close, model_of, own_error
 def run(monkeypatch):
     """Three worker groups beside three server groups, before their first request; the request is `run.request`."""
     run = Run(monkeypatch, **HOGWILD).play([("handle", None), "until_forming"])
-    run.request = run.state.busy
+    run.request = run.state.request
     run.form = lambda **changes: run.launcher.form(replace(run.request, **changes), {}, {})
     return run
 

@@ -326,18 +326,18 @@ def test_the_summary_of_a_stopped_run_is_written_before_ranks_are_given_up(playe
 def test_each_start_of_a_run_has_higher_generations_and_knows_outdated_replicas(played):
     played.to_end()
     run, first = played.workspace.id, played.launcher.topic
-    assert played.state.members.before == 0 and not played.launcher.resumes
+    assert played.members.before == 0 and not played.launcher.resumes
     played.outdated(RecordOutdated(0, 3, 1, 2))
     played.workspace.append({"group": 0, "phase": "train", "step": 6, "loss": 0.5})
     played.events = [{"kind": "start", "group": 0, "step": 5, "samples": 0}]
     played.to_end(resume=True)
     assert played.workspace.id == run and same_run(first, played.launcher.topic) and played.launcher.resumes
-    assert played.state.members.before == GENERATIONS
-    assert played.state.members.server_groups[0].outdated == {(3, 1): 2}
+    assert played.members.before == GENERATIONS
+    assert played.members.server_groups[0].outdated == {(3, 1): 2}
     assert list(played.workspace.rows()) == [], "the worker group begins before that"
     played.to_end()
     assert played.workspace.id != run and not same_run(first, played.launcher.topic)
-    assert played.state.members.before == 0 and played.state.members.server_groups[0].outdated == {}
+    assert played.members.before == 0 and played.members.server_groups[0].outdated == {}
 
 
 # What this process and the workers see of each other's files

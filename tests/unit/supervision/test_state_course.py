@@ -6,7 +6,7 @@ from support.supervised import ALLREDUCE, DOWNPOUR, HOGWILD, HYBRID, Case, Run, 
 
 from singa_dask.errors import ClusterError, DataError
 from singa_dask.supervision import events as ev
-from singa_dask.supervision.members import Phase
+from singa_dask.supervision.phases import Phase
 
 ONE, TWO, THREE = ({"spare": spare} for spare in (1, 2, 3))
 

@@ -12,7 +12,7 @@ from support.supervised import Run
 
 from singa_dask.errors import ClusterError
 from singa_dask.supervision import events as ev
-from singa_dask.supervision.members import Phase
+from singa_dask.supervision.phases import Phase
 
 pytestmark = pytest.mark.timeout(300)  # seconds to pass, minutes to make a failure small
 
@@ -60,10 +60,10 @@ class Supervised(RuleBasedStateMachine):
         if command in self.run.open:
             self.say(command, answer)
 
-    @precondition(lambda self: self.going and self.run.state.busy)
+    @precondition(lambda self: self.going and self.run.state.request)
     @rule(how=st.sampled_from(["lost", "error", "refused", "flush"]))
     def fail(self, how):
-        command = self.run.state.busy
+        command = self.run.state.request
         if isinstance(command, ev.FormRequest) and how != "flush":
             error = ClusterError("in use") if how == "error" else failed()
             where = [*command.worker_groups, *command.server_groups][0].where[0]

@@ -58,7 +58,7 @@ def made(world):
     """A supervisor of that world. told: what it told of restarts, steps back and replicas."""
     notes, told = world.notes, {"restarted": [], "rewound": [], "outdated": []}
     made = Supervisor(
-        world.state,
+        world.supervision,
         world.launcher,
         note=notes.append,
         newest=lambda: None,
@@ -317,7 +317,7 @@ def test_the_newest_checkpoint_is_on_the_disk_or_in_memory(made, world, disk, me
 
 def test_an_outdated_replica_is_recorded_before_its_server_hears_that_it_is_known(made):
     heard = []
-    made.state.handle = lambda event: [ev.RecordOutdated(0, 1, 0, 2), ev.ReplaceReplica(0, 0, 2, "n1")]
+    made.supervision.handle = lambda event: [ev.RecordOutdated(0, 1, 0, 2), ev.ReplaceReplica(0, 0, 2, "n1")]
     made._servers[0] = SimpleNamespace(replica_lost=lambda *given: heard.append((given, [*made.told["outdated"]])))
     made._handle(ev.ReplicaLost(0, 1, 0, 2, True))
     assert heard == [((0, 2, "n1"), [ev.RecordOutdated(0, 1, 0, 2)])]
