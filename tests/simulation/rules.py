@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
+from support.run_phases import contradictions
 
 from singa_dask.cluster import nanny_store
 from singa_dask.cluster.formation import WorkersInUse
@@ -495,6 +496,7 @@ class CheckedSupervision(Supervision):
         for command in commands:
             self._see(command)
         members = self.run.members
+        self.rules.demand(not (wrong := contradictions(self.run)), f"phases that contradict the state: {wrong}")
         for member, generation in before:
             if not generation <= member.generation <= generation + 1:
                 self.rules.broken(f"the generation of {member} has jumped")

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from support.played_groups import Group, Servers, left_by
+from support.run_phases import contradictions
 
 from singa_dask.cluster import WorkerInfo
 from singa_dask.cluster.workers import place
@@ -367,6 +368,7 @@ def check(run: Run) -> None:
     state, members = run.state, run.members
     operations = [c for c in run.open if not isinstance(c, ev.Survey)]
     assert len(operations) <= 1 and len(run.open) - len(operations) <= 1, "one operation and one survey at a time"
+    assert not contradictions(state)
     if state.over:
         return
     assert operations == ([state.request] if state.request else [])
