@@ -345,7 +345,9 @@ class LayerCall(Call):
         phase = _TRAINING if state.training else _TEST
         step = Step(phase, layer.kept.calls, state.seed, rank.get() * rows, rows)
         group, scratch = group_of.get()(device.ops) or Group(), _scratch(device)
-        self.ctx: Any = Context(device.ops, step, needs_input_grad=bool(self.wanted), group=group, scratch=scratch)
+        self.ctx: Any = Context(
+            device.ops, step, needs_input_grad=bool(self.wanted), wanted=self.wanted, group=group, scratch=scratch
+        )
         layer.kept.calls += state.training
         try:
             y = self._layer.forward(self.ctx, *x)

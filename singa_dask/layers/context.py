@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -80,7 +80,8 @@ class Context:
     """One layer's memory between its forward and backward calls, with its reused buffers.
 
     A layer may set any attribute. The net sets `step` before each forward call, `labels` of an input layer from its
-    feed, and once `needs_input_grad`: False if no layer below needs a gradient.
+    feed, and once `needs_input_grad`: False if no layer below needs a gradient, and `wanted`: the positions of the
+    sources that do.
     group: the workers that share the mini-batch; its calls are collective. send_gradient: a split layer calls it with
     the gradient for its source before it computes those of its parameters. output_step: the rows of the output if they
     are not those of `step`. memory: of a recurrent layer. last_output: the output of a named layer at the previous
@@ -91,6 +92,7 @@ class Context:
     step: Step = field(default_factory=Step)
     labels: Array = None
     needs_input_grad: bool = True
+    wanted: Sequence[int] = (0,)
     group: Group = field(default_factory=Group)
     output_step: Step | None = None
     memory: Memory = field(default_factory=Memory)

@@ -179,7 +179,7 @@ class Recurrent(Layer):
         else:
             self._steps_backward(ctx, dy, w, da, dbefore)
         dx = None
-        if ctx.needs_input_grad:
+        if 0 in ctx.wanted:
             dx = ops.gemm(da, ctx.wx_T.T, out=ctx.buffer("dx", ctx.x_RI.shape)).reshape(ctx.x_shape)
             if not ctx.given:
                 ctx.send_gradient(dx)
@@ -197,14 +197,13 @@ class Recurrent(Layer):
             table = ctx.buffer("dtable", ctx.wx_T.shape)
             table[...] = 0
             ops.embed_backward(da, ctx.columns, table)
+            of_inputs = table.T
+        else:
+            of_inputs = ops.gemm(da.T, ctx.x_RI, out=ctx.buffer("dwx", (da.shape[1], self._inputs)))
         sums = ops.column_sums(da if ctx.columns is None else table, ctx.buffer("db", da.shape[1:]))
-        for k in range(len(self.gates)):
+        for k, weight in enumerate(self.input_weights):
             gate = slice(k * units, (k + 1) * units)
-            weight = self.input_weights[k]
-            if ctx.columns is None:
-                ops.gemm(da[:, gate].T, ctx.x_RI, out=weight.grad, accumulate=weight.claim())
-            else:
-                _add(weight, table[:, gate].T)
+            _add(weight, of_inputs[gate])
             if self.biases:
                 _add(self.biases[k], sums[gate])
         for n, (dah, weights) in enumerate(zip(self._state_sums(ctx, da), self._products(), strict=True)):

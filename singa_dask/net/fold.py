@@ -32,6 +32,9 @@ from singa_dask.net.lengths import lengths_of
 # Layers that read the lengths of sequences of different lengths.
 _COUNTING = frozenset({LayerType.kAttention, LayerType.kReverse})
 _WHOLE = frozenset({UnrollConnType.kUnrollAllToOne, UnrollConnType.kUnrollOneToEach})
+_ALL: Any = slice(None)
+# user_conf of functions that take the last one of all time steps.
+_LAST = [functions.getitem(RecordInput("x"), (_ALL, -1, *rest)).proto.user_conf for rest in ((), (_ALL,))]
 
 
 def in_time(layers: Sequence[LayerProto], *, fold: bool = True) -> list[LayerProto]:
@@ -119,6 +122,11 @@ def _folded(layers: Sequence[LayerProto], ends: Mapping[str, str], *, fold: bool
         for field in ("unroll_conn_type", "shift", "unroll_source", "srclayers"):
             folded.ClearField(field)
         for position, connection in enumerate(connections(layer, times)):
+            if _takes_last(layer, connection, times):
+                folded.type, folded.unroll_len = LayerType.kLastStep, times.lengths[connection.source]
+                folded.ClearField("user_type")
+                folded.srclayers.append(connection.source)
+                continue
             source = _source(layer, position, connection, times)
             if source is None:
                 raise _NotFolded(f"{layer.name!r} reads other time steps of {connection.source!r} than its own")
@@ -139,6 +147,12 @@ def _folded(layers: Sequence[LayerProto], ends: Mapping[str, str], *, fold: bool
             folded.srclayers.append(counted)
         result.append(folded)
     return result
+
+
+def _takes_last(layer: LayerProto, read: Connection, times: Times) -> bool:
+    """Whether a layer is x[:, -1] of the time steps of a layer; then it computes that step alone."""
+    whole = read.kind == UnrollConnType.kUnrollAllToOne and read.source not in times.sequences
+    return layer.user_conf in _LAST and layer.unroll_len == 1 and whole and times.lengths[read.source] > 1
 
 
 def _counting(loss: LayerProto, lengths: str, steps: int) -> list[LayerProto]:

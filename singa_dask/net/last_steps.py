@@ -21,6 +21,8 @@ def last_step(
     Raises ConfigError if the layer combines a last step with all steps of a sequence.
     """
     if isinstance(layer, LastStep):
+        if layer.proto.user_conf:  # a function takes it, and says so
+            return None
         return layer.proto.srclayers[0]
     if layer.steps > 1 or layer.proto.num_instances > 1:
         return None

@@ -105,7 +105,7 @@ def make_plan(
         )
         step.dy = slots.gradients[name]
         step.wanted = tuple(i for i, slot in enumerate(step.dx) if slot >= 0)
-        step.ctx.needs_input_grad = bool(step.wanted)
+        step.ctx.wanted, step.ctx.needs_input_grad = step.wanted, bool(step.wanted)
         steps[name] = step
     active = _below_a_loss(graph, layers, steps)
     for name, layer in layers.items():

@@ -48,10 +48,11 @@ class ArrayOps:
 
     def gemm(self, a: Array, b: Array, out: Array | None = None, accumulate: bool = False) -> Array:
         """out = a b, or out += a b.   a: (M, K), b: (K, N), transposed views or not -> out: (M, N), C-contiguous."""
+        product = self.xp.multiply if a.shape[1] == 1 else self.xp.matmul  # BLAS takes long for a column times a row
         if accumulate:
-            out += self.xp.matmul(a, b)
+            out += product(a, b)
             return out
-        return self.xp.matmul(a, b, out=out)
+        return product(a, b, out=out)
 
     def affine(self, x: Array, w: Array, b: Array | None, out: Array | None = None) -> Array:
         """out = x w + b.   x: (B, I), w: (I, O), b: (O,) or None -> out: (B, O)."""

@@ -134,6 +134,12 @@ def sum_with_all_steps(net, x, y):
     return net.loss(net.scores((h + net.attention(h))[:, 0]), y)
 
 
+def last_with_all_steps(net, x, y):
+    h = net.gru(net.symbols(x))
+    weights = autograd.softmax(autograd.einsum("btf,bf->bt", h, h[:, -1, :]))
+    return net.loss(net.scores(autograd.einsum("bt,btf->bf", weights, h)), y)
+
+
 def encoder_decoder(net, x, b, s):
     return net.loss(net.scores(net.lstm(net.others(b), net.encoder(net.symbols(x))[:, -1])), s)
 
@@ -229,6 +235,7 @@ CASES = [
     select,
     mask_of_symbols,
     sum_with_all_steps,
+    last_with_all_steps,
     encoder_decoder,
     bridge,
     luong,
@@ -273,6 +280,14 @@ def test_a_net_computes_what_a_loop_computes(case):
     assert own == pytest.approx(float(loss), rel=1e-12)
     for name, gradient in found.items():
         np.testing.assert_allclose(gradients[name], gradient, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_an_index_of_the_last_step_reads_no_others():
+    _, model, _ = made(encoder_decoder)
+    layers = model.net.layers.values()
+    (last,) = (layer for layer in layers if layer.type == "kLastStep")
+    assert last.proto.srclayers == ["encoder"]
+    assert all(layer.proto.srclayers != ["encoder"] or layer is last for layer in layers)
 
 
 @pytest.mark.parametrize("case", [tagger, gpt, luong, encoder_decoder])
