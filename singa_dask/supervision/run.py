@@ -1,4 +1,4 @@
-"""One run of a job, from an empty workspace or a checkpoint to its end, and its record."""
+"""One run of a job, from an empty workspace or a checkpoint to its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from singa_dask.cluster.remote import unsubscribe
 from singa_dask.cluster.workers import place
 from singa_dask.errors import ClusterError, ConfigError, SchedulerLost, TrainingError
 from singa_dask.job import job_to_text
-from singa_dask.monitor.curves import draw_curves, load_drawing
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.callbacks import Callbacks
 from singa_dask.supervision.control import listening
@@ -29,18 +28,16 @@ from singa_dask.supervision.inheritance import recall
 from singa_dask.supervision.interrupts import interrupts
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members, Restart
-from singa_dask.supervision.pictures import Details, draw_pictures, matrices
 from singa_dask.supervision.queue import Queue
+from singa_dask.supervision.record import Record
 from singa_dask.supervision.servers import REPLICA_LOST
 from singa_dask.supervision.sight import Sight, Witness
 from singa_dask.supervision.start_point import fresh, resumed
 from singa_dask.supervision.state import Supervision
-from singa_dask.supervision.summary import of_group, rate, versions
 from singa_dask.supervision.supervisor import Supervisor
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
 from singa_dask.training.forms import BEGUN, OUTDATED, REWOUND
-from singa_dask.training.history import row_of
 from singa_dask.training.prepare import Prepared, files_named
 from singa_dask.training.worker import WorkerPlan
 from singa_dask.training.workspace import Workspace
@@ -70,7 +67,6 @@ class Run:
     max_queue_s: float | None = None
     processes: bool = True
     curves: bool = True
-    _started: float = field(default_factory=time.monotonic)
     _launcher: GroupLauncher | None = None
     _supervisor: Supervisor | None = None
     _in_process: InProcess | None = None
@@ -78,16 +74,10 @@ class Run:
     _told: list[dict[str, Any]] = field(default_factory=list)  # by earlier starts of the run
     _heard: bool = False  # anything from a worker group
     _over: bool = False  # training has ended: what is left is not cut off
-    _unwritten: bool = False  # whether metrics wait in memory
-    # What the worker groups have told so far: the record of a run that fails.
-    _steps: dict[int, int] = field(default_factory=dict)
-    _checkpoint: str | None = None
-    _best: dict[str, Any] | None = None
-    _reports: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _restarts: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._witness = Witness(self._believe, self._tell)
+        self._record = Record(self.prepared, self.workspace, self.display, self.curves)
+        self._witness = Witness(self._believe, self._record.tell)
 
     def to_end(self, client: Client | None, resume: bool) -> dict[str, Any]:
         """Run until done, stopped or beyond rescue; returns the summary, which is left in the workspace either way."""
@@ -99,7 +89,7 @@ class Run:
                 start = fresh(self.prepared, self.workspace)
             found = start.found
             if found is not None:
-                self._steps[0], self._checkpoint = found.step, str(found.path)
+                self._record.steps[0], self._record.checkpoint = found.step, str(found.path)
             with ExitStack() as shown:
                 shown.enter_context(self.display)
                 if client is not None:  # before anything is moved
@@ -108,7 +98,7 @@ class Run:
                 aside = None if resume else self.workspace.set_aside() or self.workspace.aside
                 self.workspace.open(job_to_text(self.prepared.job), resumes=resume)
                 self._told = self.workspace.told()
-                self._tell("start", step=found.step if found else 0)
+                self._record.tell("start", step=found.step if found else 0)
                 error: BaseException | None = None
                 try:
                     with shown.pop_all() as stack:
@@ -125,7 +115,7 @@ class Run:
                     error = caught
                     raise
                 finally:
-                    summary = self._record(error)
+                    summary = self._record.close(error, self._stopped)
                     self._call_at_end(summary, error)
                 return summary
 
@@ -150,7 +140,7 @@ class Run:
     def _train_in_process(self, found: Found | None) -> None:
         self._in_process = InProcess(self._worker_plan, found, self._handle)
         with self._calling():
-            self._reports = {0: self._in_process.run()}
+            self._record.reports = {0: self._in_process.run()}
             self._witness.settle()
 
     def _train(self, client: Client, resume: bool) -> None:
@@ -171,14 +161,14 @@ class Run:
 
     def _saved_without_scheduler(self) -> str:
         """What the workers, who save before they end, have made of the run."""
-        last, deadline = self._steps.get(0, 0), time.monotonic() + _LAST_SAVE_S
+        last, deadline = self._record.steps.get(0, 0), time.monotonic() + _LAST_SAVE_S
         found = checkpoints.newest(self.workspace.checkpoints)[0]
         while (found is None or found.step < last) and time.monotonic() < deadline:
             time.sleep(0.25)
             found = checkpoints.newest(self.workspace.checkpoints)[0]
         if found is None:
             return "The run has no checkpoint."
-        self._steps[0], self._checkpoint = max(last, found.step), str(found.path)
+        self._record.steps[0], self._record.checkpoint = max(last, found.step), str(found.path)
         return f"The newest checkpoint is of step {found.step}: go on with --resume."
 
     def _free_workers(self, client: Client) -> list[WorkerInfo]:
@@ -198,7 +188,7 @@ class Run:
         recall(members, self._told)
         supervision = Supervision(
             members,
-            steps=self._steps,
+            steps=self._record.steps,
             max_restarts=self.max_restarts,
             patience_s=self.patience_s,
             least=None if split else topology.min_workers,
@@ -211,24 +201,17 @@ class Run:
             newest=lambda: checkpoints.newest(self.workspace.checkpoints)[0],
             rewound=self._rewound,
             restarted=self._restarted,
-            outdated=lambda lost: self._tell(OUTDATED, **asdict(lost)),
-            giving_up=self._record_stop,
+            outdated=lambda lost: self._record.tell(OUTDATED, **asdict(lost)),
+            giving_up=lambda: self._record.write(None, self._stopped),
             seeing=self._sight.seeing if self._sight else None,
         )
         with listening(launcher.client, self.prepared.job.name, str(self.workspace.folder), supervisor.post):
-            self._reports |= supervisor.run()
+            self._record.reports |= supervisor.run()
         self._witness.settle()
 
-    def _record_stop(self) -> None:
-        """Write the summary of a run that was stopped and may not come to its end."""
-        try:
-            self.workspace.write_summary(self._summary(None))
-        except OSError as fault:
-            logger.error("%s: the record of this run is incomplete: %s", self.workspace.folder, fault)
-
     def _rewound(self, groups: Collection[int], step: int | None) -> None:
-        self._steps |= dict.fromkeys(groups, step or 0)
-        self._tell(REWOUND, groups=tuple(groups), step=step)
+        self._record.steps |= dict.fromkeys(groups, step or 0)
+        self._record.tell(REWOUND, groups=tuple(groups), step=step)
         self.workspace.rewind(step, groups if self._heard else None)  # there may have been more groups before
         if 0 in groups:
             self._tell_decided({})
@@ -249,7 +232,7 @@ class Run:
             self._over = True
             self.callbacks.call()
         if self.callbacks.error:
-            saved = f" The run ended with the checkpoint {self._checkpoint}." if self._checkpoint else ""
+            saved = f" The run ended with the checkpoint {self._record.checkpoint}." if self._record.checkpoint else ""
             raise TrainingError(f"{self.callbacks.error}.{saved}") from self.callbacks.error.__cause__
 
     def _call(self) -> None:
@@ -260,8 +243,8 @@ class Run:
             self._in_process.stop("a callback failed")
 
     def _restarted(self, restart: Restart) -> None:
-        self._restarts.append(asdict(restart))
-        self._tell("restart", **asdict(restart))
+        self._record.restarts.append(asdict(restart))
+        self._record.tell("restart", **asdict(restart))
         for group in restart.groups:
             self.callbacks.put("restart", group=group, step=restart.step, cause=restart.cause)
         self._call()
@@ -269,7 +252,7 @@ class Run:
     def _call_at_end(self, summary: Mapping[str, Any], error: BaseException | None) -> None:
         """Tell callbacks of the end. What one raises then is raised unless the run itself has failed."""
         before = self.callbacks.error
-        path = self._checkpoint and Path(self._checkpoint)
+        path = self._record.checkpoint and Path(self._record.checkpoint)
         about = {"status": summary["status"], "metrics": summary["test"], "cause": summary["error"] or ""}
         self.callbacks.put("end", step=summary["step"], path=path, **about)
         self.callbacks.call()
@@ -279,13 +262,7 @@ class Run:
                 raise fault
             logger.error("%s", fault)
 
-    # The record
-
-    def _tell(self, event: str, **about: Any) -> None:
-        try:
-            self.workspace.tell(event, **about)
-        except OSError as fault:  # must not end the run
-            logger.error("%s: the record of this run is incomplete: %s", self.workspace.folder, fault)
+    # What worker groups tell
 
     def _handle(self, event: dict[str, Any]) -> None:
         try:
@@ -303,10 +280,10 @@ class Run:
         self._heard = True
         if event["kind"] == "start":  # what comes after this step is measured again
             self.workspace.rewind(event["step"] or None, [event["group"]])
-        self._steps[event["group"]] = event["step"]
+        self._record.steps[event["group"]] = event["step"]
         if event["kind"] == "start" and self._supervisor:
-            steps = sorted(self._steps.items())
-            self._supervisor.post(partial(self._tell, BEGUN, group=event["group"], steps=steps))
+            steps = sorted(self._record.steps.items())
+            self._supervisor.post(partial(self._record.tell, BEGUN, group=event["group"], steps=steps))
         if self._supervisor:
             self._supervisor.post(Progress(event["group"], event["step"]))
         if event["kind"] == "decision" and event.get("ends") and self._supervisor:
@@ -318,20 +295,16 @@ class Run:
                 self._supervisor.post(self._witness.settle)
             return
         if event["kind"] == "end":
-            # It may come after the group's own report, which has more.
-            self._reports[event["group"]] = self._reports.get(event["group"], {}) | event["record"]
+            self._record.end(event["group"], event["record"])
         if event["kind"] == "metrics":
-            if self.curves:
-                load_drawing()
-            self.workspace.append(row_of(event))
-            self._tell_of_a_full_disk()
+            self._record.measure(event)
         self._show(event)
 
     def _believe(self, event: dict[str, Any]) -> None:
         if event["kind"] == "best":
-            self._best = event["best"]
+            self._record.best = event["best"]
         else:
-            self._checkpoint = event["path"]
+            self._record.checkpoint = event["path"]
         self._show(event)
 
     def _show(self, event: dict[str, Any]) -> None:
@@ -342,72 +315,11 @@ class Run:
             else:  # the group is in this thread
                 self._call()
 
-    def _tell_of_a_full_disk(self) -> None:
-        fault, before = self.workspace.unwritten, self._unwritten
-        self._unwritten = fault is not None
-        if fault is not None and not before:
-            self.display.note(f"{self.workspace.folder}: metrics wait in memory until they can be written ({fault})")
-
-    def _record(self, error: BaseException | None) -> dict[str, Any]:
-        summary = self._summary(error)
-        try:
-            self.workspace.must_write()
-            self.workspace.write_summary(summary)
-            if self.curves:
-                title = f"{self.prepared.job.name}, {self.prepared.topology.framework.value}"
-                draw_curves(list(self.workspace.rows()), self.workspace.curves, title)
-                draw_pictures(self._details, self.prepared.job, self.prepared.described, self.workspace.folder)
-        except (OSError, ValueError, ConfigError) as fault:  # must not hide how the run itself ended
-            logger.error("%s: the record of this run is incomplete: %s", self.workspace.folder, fault)
-        return summary
-
     @property
-    def _details(self) -> Details:
-        details: Details = self._reports.get(0, {}).get("details", {})
-        return details
-
-    def _summary(self, error: BaseException | None) -> dict[str, Any]:
-        job, topology = self.prepared.job, self.prepared.topology
-        lead = self._reports.get(0, {})
-        state = self._supervisor and self._supervisor.state
-        asked = state or self._in_process
-        stopped = "" if self.callbacks.error else asked.stopped if asked else ""
-        if isinstance(error, KeyboardInterrupt):
-            stopped = stopped or "Ctrl-C"
-        if error is not None and not stopped:
-            status = "failed"
-        else:
-            status = "interrupted" if stopped and lead.get("interrupted", True) else "completed"
-        metrics = lead.get("metrics", {})
-        reports = self._reports.values()
-        return {
-            "status": status,
-            "error": None if error is None else str(error) or type(error).__name__,
-            "stopped_by": stopped if status == "interrupted" else None,
-            "output_lost": self.display.lost,
-            "run": self.workspace.id,
-            "job": job.name,
-            "framework": topology.framework.name.lower(),
-            "topology": asdict(topology),
-            "train_steps": job.train_steps,
-            "step": lead.get("step", self._steps.get(0, 0)),
-            "ended_early": lead.get("ended_early"),
-            "best": self._best,
-            "train": metrics.get("train", {}),
-            "validate": metrics.get("validate", {}),
-            "test": metrics.get("test", {}),
-            "confusion": matrices(self._details, job, self.prepared.described),
-            "samples_per_s": rate(reports, bool(self._restarts)),
-            "exchanged_bytes": sum(report["exchanged_bytes"] for report in reports),
-            "overflows": sum(report["overflows"] for report in reports),
-            "wall_s": round(time.monotonic() - self._started, 3),
-            "restarts": len(self._restarts),
-            "restarted": self._restarts,
-            "groups": {number: of_group(report) for number, report in sorted(self._reports.items())},
-            "checkpoint": self._checkpoint,
-            "seed": job.seed,
-            "versions": versions(),
-        }
+    def _stopped(self) -> str:
+        """By whom the run was asked to stop. A callback that failed is an error of its own."""
+        asked = (self._supervisor and self._supervisor.state) or self._in_process
+        return asked.stopped if asked and not self.callbacks.error else ""
 
 
 def _raise(error: Exception) -> None:

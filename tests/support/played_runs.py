@@ -13,7 +13,7 @@ from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.cluster.workers import WorkerInfo
 from singa_dask.job import Job, job_to_text
 from singa_dask.monitor.progress import Display
-from singa_dask.supervision import queue, sight
+from singa_dask.supervision import queue, record, sight
 from singa_dask.supervision import run as module
 from singa_dask.supervision.callbacks import Callbacks
 from singa_dask.supervision.run import Run
@@ -76,12 +76,12 @@ class Played:
         monkeypatch.setattr(sight, "SEEN_S", 0.2)
         for name, value in {
             "Supervisor": self._supervisor,
-            "load_drawing": lambda: None,
             "files_named": lambda prepared: self.files,
-            "draw_curves": lambda rows, path, title: self.drawn.append((rows, path, title)),
             "local_cluster": self._local_cluster,
         }.items():
             monkeypatch.setattr(module, name, value)
+        monkeypatch.setattr(record, "load_drawing", lambda: None)
+        monkeypatch.setattr(record, "draw_curves", lambda *drawn: self.drawn.append(drawn))
 
     def _wait_workers(self, client, count, patience_s):
         self.waited.append((client in (self.client, self.given), count, patience_s))

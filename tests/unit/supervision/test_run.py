@@ -17,6 +17,7 @@ from support.views import OtherMachine
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, Problem, TrainingError
 from singa_dask.memory.owner import same_run
+from singa_dask.supervision import record
 from singa_dask.supervision import run as module
 from singa_dask.supervision.events import Progress, RecordOutdated, StopAsked
 from singa_dask.supervision.members import GENERATIONS, Restart
@@ -193,7 +194,7 @@ def test_a_signal_does_not_cut_off_the_end_of_a_run(played, monkeypatch, python_
     if moment == "the cluster closes":
         monkeypatch.setattr(module, "local_cluster", closing)
     elif moment == "curves are drawn":
-        monkeypatch.setattr(module, "draw_curves", told)
+        monkeypatch.setattr(record, "draw_curves", told)
     else:
         played.callbacks = [lambda event: told() if event.kind == "end" else None]
     try:
@@ -250,7 +251,7 @@ def test_metrics_that_cannot_be_recorded_end_the_run(played, monkeypatch, fault,
 
 
 def test_a_picture_that_cannot_be_drawn_does_not_hide_the_result(played, monkeypatch, caplog):
-    monkeypatch.setattr(module, "draw_curves", raising(ValueError("no font")))
+    monkeypatch.setattr(record, "draw_curves", raising(ValueError("no font")))
     assert played.to_end()["status"] == "completed" and "no font" in caplog.text
 
 
