@@ -195,6 +195,16 @@ KNOWN: dict[str, tuple[Mapping[str, Any], list[tuple[str, int, float, float]]]] 
         HOGWILD,
         [("lose driver", 0, 1.3, 0.0), ("kill for good", 2, 1.6, 0.0), ("kill", 0, 8.0, 0.0)],
     ),
+    # What both have left is found, and the replica is older.
+    "a server is lost after its replica": (
+        DOWNPOUR,
+        [("lose", 0, 0.7, 8.0), ("kill", 0, 6.0, 0.0)],
+    ),
+    # Nannies hold the memory of both runs.
+    "another run begins while there is no driver": (
+        HOGWILD,
+        [("lose driver", 0, 1.2, 0.0), ("second run", 0, 2.0, 0.0)],
+    ),
 }
 _KNOWN_SHARE = 0.2
 _UNREPLICATED_SHARE = 0.4

@@ -17,6 +17,7 @@ What the design lets be lost (docs/frameworks.md, "Losing, adding and removing g
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -359,12 +360,26 @@ class Rules:
         if history.network.faulty_at() >= min(since, default=history.loop.now) - CLEAR_S:
             return False
         living = {nanny for nanny in state.processes.nannies if history.cluster.processes[nanny].alive}
-        later = self._keepers(group.number)  # replicas that were made since
+        since_then = self._keepers(group.number)  # replicas that were made since
+        return self._kept(group, living, self.keepers[group.number], since_then)
+
+    def listed(self, group: ServerGroup, nannies: Collection[str]) -> bool:
+        """Whether these nannies, which have answered a survey, hold what the servers of a group left that was lost in
+        this start: whatever else happens, it counts."""
+        there = {nanny for nanny in nannies if self.run.history.cluster.processes[nanny].alive}
+        return group.formed > 0 and self._kept(group, there, self.keepers[group.number])
+
+    def _kept(self, group: ServerGroup, nannies: Collection[str], *keepers: list[list[tuple[str, int]]]) -> bool:
+        """Whether these nannies hold the memory of each server, or a replica that it has not lost."""
         _, generation, size = self.last[group.number]
-        outdated = [group.outdated.get((generation, rank), 0) for rank in range(size)]
+        lost = [group.outdated.get((generation, rank), 0) for rank in range(size)]
         return all(
-            any(nanny in living and (replica == 0 or replica > lost) for nanny, replica in (*first, *more))
-            for first, more, lost in zip(self.keepers[group.number], later, outdated, strict=True)
+            any(
+                nanny in nannies and (replica == 0 or replica > lost[rank])
+                for of in keepers
+                for nanny, replica in of[rank]
+            )
+            for rank in range(size)
         )
 
     def outdone(self, request: ev.FormRequest) -> bool:
@@ -493,8 +508,9 @@ class CheckedSupervision(Supervision):
             self.rules.incomplete = bool(self.rules.incomplete or without or ends)
         if self.rules.run.history.traced:
             self.rules.run.tell(f"{ev.line(event)} -> {'; '.join(map(ev.line, commands))}")
+        nannies = event.nannies if isinstance(event, ev.Surveyed) else frozenset()
         for command in commands:
-            self._see(command)
+            self._see(command, nannies)
         members = self.run.members
         self.rules.demand(not (wrong := contradictions(self.run)), f"phases that contradict the state: {wrong}")
         for member, generation in before:
@@ -514,10 +530,12 @@ class CheckedSupervision(Supervision):
             self.rules.keepers.clear()  # its memory is let go
         return commands
 
-    def _see(self, command: ev.Command) -> None:
+    def _see(self, command: ev.Command, nannies: frozenset[str]) -> None:
+        """nannies: that have answered the survey on which it rests."""
         for request in command.server_groups if isinstance(command, ev.FormRequest) else ():
             group = self.run.members.server_groups[request.number]
-            needless = bool(request.left) or not self.rules.returns(group) or self.rules.outdone(command)
+            returns = self.rules.listed(group, nannies) or self.rules.returns(group)
+            needless = bool(request.left) or not returns or self.rules.outdone(command)
             self.rules.demand(needless, f"{group} is made anew, though its memory is there")
         if isinstance(command, ev.Survey):
             self.rules.surveyed()

@@ -100,10 +100,10 @@ def restarted_groups_begin_too_early(patch):
 def repeated_exchanges_are_added_again(patch):
     answer = Account.answer
 
-    def wrong(self, values, ledger, message):
+    def wrong(self, values, ledger, message, mix):
         if message.account == self.generations and message.sequence == self.sequence:
             values += message.delta
-        return answer(self, values, ledger, message)
+        return answer(self, values, ledger, message, mix)
 
     patch.setattr(Account, "answer", wrong)
 
@@ -132,7 +132,8 @@ def servers_save_every_other_change(patch):
 
 def accounts_stay_as_they_were_opened(patch):
     """Exchanges since then are made again with a server that comes back, or refused."""
-    patch.setattr(Account, "changes", property(lambda self: 0, lambda self, changes: None), raising=False)
+    opened = property(lambda self: vars(self)["change"], lambda self, change: vars(self).setdefault("change", change))
+    patch.setattr(Account, "change", opened, raising=False)
 
 
 def worker_groups_are_restarted_with_their_servers(patch):
@@ -167,6 +168,17 @@ def memory_of_any_start_counts(patch):
     oldest_first = lambda of, *, key=None, reverse=False: sorted(of, key=key)  # noqa: E731
     patch.setattr(newest, "sorted", oldest_first, raising=False)
     patch.setattr(GroupLauncher, "let_go", lambda self, nannies, **options: None)
+
+
+def an_older_generation_counts(patch):
+    """Also where a later one is complete."""
+    wrong = lambda of, *, key=None, reverse=False: sorted(of, key=key, reverse=reverse and key is not None)  # noqa: E731
+    patch.setattr(newest, "sorted", wrong, raising=False)
+
+
+def memory_of_another_run_counts(patch):
+    for module in (newest, nanny_store):
+        patch.setattr(module, "same_run", lambda one, other: True)
 
 
 def a_part_of_a_group_is_enough(patch):
@@ -216,6 +228,7 @@ REPLACED = {
     "processes_in_use_are_free": (Processes, "free", lambda self, there, members: list(there)),
     "nobody_has_the_slices_of_workers_that_are_missing": (Partition, "dealt_to", lambda self, workers: self),
     "memory_is_of_different_steps": (Region, "at", lambda self, version: self.newest),
+    "an_older_image_counts": (newest, "_nearness", lambda of: (of.number != 0, -of.number)),
     "nobody_waits_for_nannies": (Processes, "coming", lambda *_: set()),
     "updates_are_acknowledged_before_the_replica_has_them": (
         Replication,
@@ -246,6 +259,8 @@ MISTAKES |= {
         what_is_left_is_not_looked_for,
         what_a_lost_driver_has_left_is_not_looked_for,
         memory_of_any_start_counts,
+        an_older_generation_counts,
+        memory_of_another_run_counts,
         a_part_of_a_group_is_enough,
         servers_forget_the_clocks,
     )
