@@ -34,6 +34,7 @@ class Gathered:
     ) -> None:
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)
         self._comm, self._portion, self._held = comm, portion.of(comm.rank), held
+        self._blocks = self._gather()
 
     @classmethod
     def of_array(cls, comm: Communicator, portion: Portion, shape: Shape, array: np.ndarray) -> Gathered:
@@ -51,7 +52,11 @@ class Gathered:
         return Gathered.of_array(self._comm, self._portion, self.shape, own)
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """The blocks of the whole array in order, on the first rank; nothing on the others. Collective."""
+        """The blocks of the whole array in order, on the first rank; nothing on the others. Each is gathered once: who
+        asks again gets those that are left. Collective."""
+        return self._blocks
+
+    def _gather(self) -> Iterator[np.ndarray]:
         comm, portion = self._comm, self._portion
         for first, last in blocks(portion):
             counts = _counts(portion, first, last)

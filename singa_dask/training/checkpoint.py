@@ -23,7 +23,7 @@ import logging
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from operator import index
 from pathlib import Path
@@ -129,18 +129,18 @@ def path_of(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}.h5"
 
 
-def save(checkpoint: Checkpoint, path: Path, begin: Callable[[], None] = lambda: None) -> Path:
+def save(checkpoint: Checkpoint, path: Path) -> Path:
     """Write a checkpoint to a temporary file, sync it, and rename it, so that readers never see a partial file.
 
-    Arrays that are gathered come block by block from the other ranks, which `contribute`. begin: called before that,
-    once the disk has room for the file; if it was called, all blocks are gathered, even if writing fails.
+    Arrays that are gathered come block by block from the other ranks, which `contribute`. So must this one if saving
+    fails: others wait for it.
     Raises CheckpointError (disk full, no permission); the temporary file is removed.
     """
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
-            write(checkpoint, temporary, begin)
+            write(checkpoint, temporary)
             sync(temporary)
         sync(path.parent)
     except checkpoint_file.DiskFull as error:
@@ -150,7 +150,7 @@ def save(checkpoint: Checkpoint, path: Path, begin: Callable[[], None] = lambda:
     return path
 
 
-def write(checkpoint: Checkpoint, path: Path, begin: Callable[[], None] = lambda: None) -> None:
+def write(checkpoint: Checkpoint, path: Path) -> None:
     """Write a checkpoint to a file, as `save` does to its temporary file."""
     attributes = {
         "format": FORMAT,
@@ -159,7 +159,7 @@ def write(checkpoint: Checkpoint, path: Path, begin: Callable[[], None] = lambda
         "data": json.dumps(dict(checkpoint.data), sort_keys=True),
         "run": checkpoint.run,
     }
-    checkpoint_file.write(path, attributes, _arrays(checkpoint), begin)
+    checkpoint_file.write(path, attributes, _arrays(checkpoint))
 
 
 def nbytes_of(checkpoint: Checkpoint) -> int:
@@ -168,7 +168,7 @@ def nbytes_of(checkpoint: Checkpoint) -> int:
 
 
 def contribute(checkpoint: Checkpoint) -> None:
-    """Send this rank's portions of a checkpoint that the first rank saves."""
+    """Take part in gathering what is left of a checkpoint that the first rank saves."""
     for array in _arrays(checkpoint).values():
         if isinstance(array, Gathered):
             deque(array.blocks(), maxlen=0)

@@ -11,7 +11,7 @@ import io
 import os
 import shutil
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -92,12 +92,11 @@ class _File:
             yield f
 
 
-def write(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, Any], begin: Callable[[], None]) -> None:
+def write(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
     """Write a file.
 
-    arrays: NumPy's, saved ones or Gathered, written in this order. begin: called when the disk has room for all of
-    them; after that all blocks are gathered, even if writing them fails.
-    Raises DiskFull before `begin` is called, OSError where writing fails.
+    arrays: NumPy's, saved ones or Gathered, written in this order.
+    Raises DiskFull before anything is gathered, OSError where writing fails.
     """
     file = _File(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666))
     _reserve(file, path, nbytes_of(arrays))
@@ -107,18 +106,11 @@ def write(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, Any], 
         for name, value in {**attributes, "sha256": "0" * hashlib.sha256().digest_size * 2}.items():
             hdf5.attrs[name] = value
     _reserve(file, path, os.fstat(file.descriptor).st_size)
-    begin()
-    fault: OSError | None = None
     for name, array in arrays.items():
         offset = offsets[name]
         for block in _blocks(array):
-            try:
-                write_at(file.descriptor, offset, block)
-            except OSError as error:
-                fault = fault or error
+            write_at(file.descriptor, offset, block)
             offset += block.nbytes
-    if fault is not None:
-        raise fault
     with file.as_hdf5("r+") as hdf5:
         hdf5.attrs.modify("sha256", _digest(hdf5, _saved_arrays(hdf5, file)))
     file.close()

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,9 +43,6 @@ _SHARE = 0.02
 AT_LEAST_EVERY_S = 300.0
 # For so long a nanny is not asked again that has not answered, or its machine.
 _SILENT_S = 300.0
-
-# Writes a checkpoint; calls a function once there is room for it, after which all ranks contribute.
-Put: TypeAlias = Callable[[Checkpoint, Callable[[], None]], Any]
 
 
 class GroupCheckpoints:
@@ -109,8 +106,8 @@ class GroupCheckpoints:
         """Begin to save one in a file. decisions: of evaluations. saved: is called by a later method, once it is
         written. own_values: as for GroupState.snapshot."""
 
-        def put(checkpoint: Checkpoint, begin: Callable[[], None]) -> None:
-            checkpoints.save(checkpoint, path, begin)
+        def put(checkpoint: Checkpoint) -> None:
+            checkpoints.save(checkpoint, path)
             if self._job.keep:
                 checkpoints.keep_newest(path.parent, self._job.keep, checkpoint.step)
 
@@ -129,7 +126,7 @@ class GroupCheckpoints:
 
     def _begin(
         self,
-        put: Put | None,
+        put: Callable[[Checkpoint], Any] | None,
         step: int,
         decisions: Mapping[str, Any],
         saved: Callable[[], None],
@@ -188,24 +185,13 @@ class GroupCheckpoints:
         return None
 
 
-def _write(checkpoint: Checkpoint, comm: Communicator, put: Put | None) -> None:
-    begins = np.zeros(1)
+def _write(checkpoint: Checkpoint, comm: Communicator, put: Callable[[Checkpoint], Any] | None) -> None:
     with comm.patiently(WRITING_TIMEOUT_S):
-        if comm.rank > 0 or put is None:
-            comm.broadcast(begins)
-            if begins[0]:
-                checkpoints.contribute(checkpoint)
-            return
-
-        def begin() -> None:
-            begins[0] = 1
-            comm.broadcast(begins)
-
         try:
-            put(checkpoint, begin)
+            if comm.rank == 0 and put is not None:
+                put(checkpoint)
         finally:
-            if not begins[0]:
-                comm.broadcast(begins)
+            checkpoints.contribute(checkpoint)
 
 
 class MemoryCheckpoints:
@@ -230,8 +216,8 @@ class MemoryCheckpoints:
         """Whether it is time for the next one."""
         return time.monotonic() >= self._next
 
-    def put(self, checkpoint: Checkpoint, begin: Callable[[], None]) -> None:
-        """Write a checkpoint into the memory of the nannies. begin: as for checkpoints.save.
+    def put(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint into the memory of the nannies.
 
         Raises CheckpointError if this process has no memory for it, or if nannies of several machines should keep it
         and those of at most one do.
@@ -244,7 +230,7 @@ class MemoryCheckpoints:
             raise CheckpointError(f"there is no memory for a checkpoint of {format_nbytes(nbytes)}")
         try:
             with memory_file() as path:
-                checkpoints.write(checkpoint, path, begin)
+                checkpoints.write(checkpoint, path)
                 self.kept = self.keep(checkpoints.found(path), path)
         except OSError as error:
             raise CheckpointError(str(error)) from error
