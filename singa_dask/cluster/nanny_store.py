@@ -131,10 +131,12 @@ class NannyStore:
         answer = await getattr(self._worker.rpc(nanny), _OP)(message=to_serialize((saved.place, pieces, whole)))
         return Kept(answer) if isinstance(answer, str) else Kept.GONE  # a nanny that was started meanwhile has none
 
-    def keep(self, nanny: str, number: int, content: Any, path: Path) -> bool:
+    def keep(self, nanny: str, saved: Saved, path: Path) -> bool:
         """See Store."""
         deadline, nbytes = time.monotonic() + _KEEP_S, path.stat().st_size
-        saved = file_of(self.owner, replace(self.version, number=number), content, nbytes)
+        where = (RegionsAddress(MemoryAddress(0, 0, 0, nbytes), ()),)
+        version = replace(self.version, number=saved.version.number)
+        saved = replace(saved, owner=self.owner, version=version, regions=where)
 
         async def opened() -> bool:
             await check_listening(nanny)
@@ -173,12 +175,12 @@ class NannyStore:
             out(block)
 
 
-def left_behind(client: Any, nannies: Iterable[str], run: str, *, earlier: bool = False) -> Newest:
-    """The newest of what these nannies hold. earlier: as for `newest`."""
+def left_behind(client: Any, nannies: Iterable[str], run: str, **options: Any) -> Newest:
+    """The newest of what these nannies hold. options: of `newest`."""
     answers = ask_nannies(client, _listed, dict.fromkeys(nannies, (run,)), _ANSWER_S)
     there = {nanny: answer for nanny, answer in sorted(answers.items()) if not isinstance(answer, Exception)}
     silent = frozenset(nanny for nanny, answer in answers.items() if isinstance(answer, TimeoutError))
-    found = newest((saved for listed in there.values() for saved in listed), run, earlier=earlier)
+    found = newest((saved for listed in there.values() for saved in listed), run, **options)
     return replace(found, nannies=frozenset(there), silent=silent)
 
 
@@ -188,11 +190,6 @@ def let_go(
     """Hold nothing any more of this start of a run (`own`), or of all other starts of the run (`earlier`); but
     checkpoints, unless these are to go too."""
     ask_nannies(client, _let_go, dict.fromkeys(nannies, (run, own, earlier, deposits)), _ANSWER_S)
-
-
-def file_of(owner: Owner, version: Version, content: Any, nbytes: int) -> Saved:
-    """The bytes of a file in the memory of a nanny, which `content` describes."""
-    return Saved(owner, version, (RegionsAddress(MemoryAddress(0, 0, 0, nbytes), ()),), note=content)
 
 
 # On nannies

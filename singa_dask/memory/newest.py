@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from singa_dask.memory.owner import CHECKPOINT, Saved, Version, same_run
@@ -13,8 +13,8 @@ class Newest:
     """What a run continues from.
 
     run: the key of the start that has left it, "" if there is nothing. groups: by the group's name, in the order of
-    the processes; torn: the groups of which something is missing. checkpoint: copies of the newest one. nannies:
-    those that have said what they hold; silent: those that have not in time, and may hold more.
+    the processes; torn: the groups of which something is missing. checkpoint: copies of the newest one, in memory or in
+    a file. nannies: those that have said what they hold; silent: those that have not in time, and may hold more.
     """
 
     run: str = ""
@@ -25,21 +25,31 @@ class Newest:
     silent: frozenset[str] = frozenset()
 
 
-def newest(listed: Iterable[Saved], run: str, *, earlier: bool = False) -> Newest:
+def newest(
+    listed: Iterable[Saved],
+    run: str,
+    *,
+    earlier: bool = False,
+    files: tuple[Saved, ...] = (),
+    fits: Callable[[Saved], bool] = lambda saved: True,
+) -> Newest:
     """What of all this the last complete generation of each group of a run has left, and its newest checkpoint.
 
     earlier: whether earlier starts of the run count too. All groups continue from the same start, as their exchanges
     would not match otherwise: the last one of which a group has taken over from former ones, or of which all groups
-    are complete.
+    are complete. files: copies of the newest checkpoint in a file, which counts if none in memory has more steps.
+    fits: whether a checkpoint in memory is of what is trained now.
     """
     ours = [
         each
         for each in listed
         if (of := each.version.run) == run or (earlier and same_run(of, run))  # and not another run's
     ]
-    copies = [each for each in ours if each.owner.kind == CHECKPOINT]
+    copies = [each for each in ours if each.owner.kind == CHECKPOINT and fits(each)]
     last = max(map(_age, copies), default=None)
     checkpoint = tuple(saved for saved in copies if _age(saved) == last)
+    if files and not any(saved.version.number > files[0].version.number for saved in checkpoint):
+        checkpoint = files
     starts: dict[str, list[Saved]] = {}
     for each in ours:
         if each.owner.kind != CHECKPOINT:

@@ -44,9 +44,9 @@ class Store(Protocol):
     async def put(self, nanny: str, saved: Saved, pieces: Sequence[Any], *, whole: bool) -> Kept:
         """Have the nanny take pieces of it. whole: from now on it has everything that its owner has acknowledged."""
 
-    def keep(self, nanny: str, number: int, content: Any, path: Path) -> bool:
-        """Have a nanny keep the bytes of a file in the place of those with a lower number, above 0; returns whether it
-        does. Until it has all of them, it keeps the former ones too.
+    def keep(self, nanny: str, saved: Saved, path: Path) -> bool:
+        """Have a nanny keep the bytes of a file, which `saved` describes, in the place of those with a lower number,
+        above 0; returns whether it does. Until it has all of them, it keeps the former ones too.
 
         Raises OSError if nobody listens at its address, TimeoutError if it does not answer, or takes too long.
         """

@@ -173,10 +173,10 @@ class Forming:
             numbers = tuple(group.number for group in workers)
             self.run.steps |= dict.fromkeys(numbers, found.step if found else 0)
             self.run.do(ev.Rewind(numbers, found.step if found else None))
-        if anew and found and found.deposits and not any(member.formed for member in self.members.all()):
+        if anew and found and found.in_memory and not any(member.formed for member in self.members.all()):
             self.run.tell(Code.BEGINS_IN_MEMORY, step=found.step)
         for group in workers:
-            group.resume, group.first = (found.source, found.step) if found else (None, 0)
+            group.resume, group.first = (found.copies, found.step) if found else ((), 0)
             group.given = False
 
     def _take_over(self, workers: Sequence[WorkerGroup], servers: Sequence[ServerGroup]) -> None:

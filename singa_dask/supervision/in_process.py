@@ -28,8 +28,8 @@ class InProcess:
     """The only worker of a run. emit: is called with its events; plan: without a group."""
 
     def __init__(self, plan: WorkerPlan, found: Found | None, emit: Callable[[dict[str, Any]], None]) -> None:
-        cores, step, path = (equal_share(1),), found.step if found else 0, found.path if found else None
-        self._plan = replace(plan, group=GroupPlan(resume=path, first=step, cores=cores))
+        step, copies = (found.step, found.copies) if found else (0, ())
+        self._plan = replace(plan, group=GroupPlan(resume=copies, first=step, cores=(equal_share(1),)))
         self._emit = emit
         self.stopped = ""  # by whom
 

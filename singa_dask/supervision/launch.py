@@ -32,6 +32,7 @@ from singa_dask.supervision.events import (
 )
 from singa_dask.supervision.members import is_first
 from singa_dask.supervision.servers import Keeping, Servers, make_servers
+from singa_dask.training.checkpoint import model_of as checkpoint_model
 from singa_dask.training.dask_task import train_on_dask_worker
 from singa_dask.training.placement import server_plan
 from singa_dask.training.prepare import Prepared, training_data
@@ -39,8 +40,6 @@ from singa_dask.training.worker import WorkerPlan
 
 if TYPE_CHECKING:
     from distributed import Client
-
-    from singa_dask.training.checkpoint import Found
 
 logger = logging.getLogger(__name__)
 
@@ -108,10 +107,13 @@ class GroupLauncher:
             launched.event = Formed(request.number, launched.moved, {w.address: w.pid for w in workers}, unkept)
         return launched
 
-    def left_behind(self, nannies: Iterable[str]) -> tuple[Newest, Inherited | None]:
+    def left_behind(self, nannies: Iterable[str], files: tuple[Saved, ...] = ()) -> tuple[Newest, Inherited | None]:
         """What the processes of each group have left. If an earlier start of the run had servers that have left it,
-        also whether they fit this one, and their ledgers: they acknowledge nothing any more."""
-        left = left_behind(self.client, nannies, self.topic, earlier=self.resumes)
+        also whether they fit this one, and their ledgers: they acknowledge nothing any more.
+
+        files: as for `newest`.
+        """
+        left = left_behind(self.client, nannies, self.topic, earlier=self.resumes, files=files, fits=self._fits)
         servers = {name: group for name, group in left.groups.items() if name.startswith(SERVERS)}
         torn = tuple(name for name in left.torn if name.startswith(SERVERS))
         if left.run in ("", self.topic) or not (servers or torn):
@@ -119,17 +121,11 @@ class GroupLauncher:
         fits = all(kept.model == self.model for group in servers.values() for kept in group)
         return left, Inherited(fits, torn, self._ledgers(servers) if fits else {})
 
-    def checkpoint_in(self, left: Newest) -> Found | None:
-        """The checkpoint that nannies keep in memory, if it fits this run."""
-        if not left.checkpoint:
-            return None
-        found, made = left.checkpoint[0].note, self.prepared
-        fits = (
-            found.step <= made.job.train_steps
-            and found.contents == made.contents
-            and training_data(found.data) == training_data(made.data)
+    def _fits(self, saved: Saved) -> bool:
+        made = self.prepared
+        return saved.version.number <= made.job.train_steps and saved.model == checkpoint_model(
+            made.contents, made.data
         )
-        return replace(found, deposits=left.checkpoint) if fits else None
 
     def _ledgers(self, servers: Mapping[str, tuple[Saved, ...]]) -> dict[str, Ledger]:
         """Of each group of which all memory can be read."""

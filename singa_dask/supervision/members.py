@@ -6,7 +6,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from singa_dask.job import ClusterTopology
@@ -83,7 +82,7 @@ class WorkerGroup(Member):
     added: tuple[str, ...] = ()
     began: int | None = None
     given: bool = False
-    resume: Path | tuple[Saved, ...] | None = None
+    resume: tuple[Saved, ...] = ()
     first: int = 0
     left: tuple[Saved, ...] = ()
     joined: bool = False
@@ -281,7 +280,7 @@ class Members:
             return fact(Code.FROM_NEIGHBOUR)
         if all(group.left for group in workers):
             return fact(Code.FROM_RANKS)
-        in_memory = found is not None and found.deposits
+        in_memory = found is not None and found.in_memory
         source = Code.FROM_CHECKPOINT_IN_MEMORY if in_memory else Code.FROM_CHECKPOINT
         return fact(source, step=found.step if found else 0)
 

@@ -16,7 +16,6 @@ from singa_dask.cluster import Group, GroupFailed
 from singa_dask.cluster.remote import StoppedProcesses, alive, kill_processes, replace_stopped
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError, SchedulerLost
-from singa_dask.memory.newest import Newest
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.interrupts import interrupts
 from singa_dask.supervision.launch import GroupLauncher, Launched, close, own_error
@@ -250,17 +249,14 @@ class Supervisor:
             replace_stopped(self.client, command.nannies - {info.nanny for info in workers})
         # Another run may have the workers that this one had before its driver was lost.
         nannies = command.nannies and command.nannies | {info.nanny for info in workers if info.nanny}
-        left, inherited = self.launcher.left_behind(nannies) if nannies else (Newest(), None)
-        found = self._newest(left) if command.checkpoint else None
+        on_disk = self.newest() if command.checkpoint else None
+        left, inherited = self.launcher.left_behind(nannies, () if on_disk is None else on_disk.copies)
+        copies = left.checkpoint if command.checkpoint else ()
+        found = replace(copies[0].note, copies=copies) if copies else None
         at = time.monotonic()
         return ev.Surveyed(
             command.number, tuple(workers), at, found, left.groups, left.nannies, inherited, left.silent
         )
-
-    def _newest(self, left: Newest) -> Found | None:
-        """The newest checkpoint, on the disk or in memory."""
-        found, held = self.newest(), self.launcher.checkpoint_in(left)
-        return held if held is not None and (found is None or held.step > found.step) else found
 
     def _close(self) -> None:
         for pool in (self._operations, self._surveys):

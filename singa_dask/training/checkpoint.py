@@ -27,7 +27,8 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+from zlib import crc32
 
 import numpy as np
 
@@ -39,15 +40,15 @@ from singa_dask.errors import CheckpointError, reason, way_out
 from singa_dask.exchange.portions import Gathered
 from singa_dask.files import FILE, FOLDER, NotAFile, kind_of, replacing
 from singa_dask.job.code_bundle import CodeBundle
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.memory.owner import CHECKPOINT, Owner, Saved, Version
 from singa_dask.net import Net
 from singa_dask.server.ledger import Ledger
 from singa_dask.training import checkpoint_file
 from singa_dask.training.checkpoint_file import SavedArray
+from singa_dask.training.feed import data_key
 from singa_dask.training.saving_host import saved_elsewhere
 from singa_dask.updaters import EMA
-
-if TYPE_CHECKING:
-    from singa_dask.memory.owner import Saved
 
 logger = logging.getLogger(__name__)
 
@@ -287,22 +288,26 @@ def fitting(given: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], dra
 
 @dataclass(frozen=True)
 class Found:
-    """A valid checkpoint: its path, its completed steps, and its contents without arrays. deposits: where it is in
-    memory, if it is not on the disk."""
+    """A valid checkpoint without its arrays: its completed steps, and what it is of. copies: where it is, in a file or
+    in the memory of nannies."""
 
-    path: Path
     step: int
     data: Mapping[str, str]
     contents: Contents
     decisions: Mapping[str, Any] = field(default_factory=dict)
     job: str = ""
     ledger: Ledger = field(default_factory=Ledger)
-    deposits: tuple[Saved, ...] = ()
+    copies: tuple[Saved, ...] = ()
 
     @property
-    def source(self) -> Path | tuple[Saved, ...]:
-        """Where it is read from."""
-        return self.deposits or self.path
+    def path(self) -> Path:
+        """The file."""
+        return Path(self.copies[0].holder)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it is in the memory of nannies."""
+        return any(copy.regions for copy in self.copies)
 
 
 def contents_of(shapes: Mapping[str, tuple[int, ...]], states: Iterable[str] = ()) -> Contents:
@@ -354,8 +359,17 @@ def _valid(path: Path, faults: list[str]) -> Found | None:
 def found(path: Path) -> Found:
     """The checkpoint in a file. Raises CheckpointError as `load` does."""
     checkpoint = load(path)
-    of = checkpoint.contents, checkpoint.decisions, checkpoint.job, checkpoint.ledger
-    return Found(path, checkpoint.step, checkpoint.data, *of)
+    of = checkpoint.data, checkpoint.contents, checkpoint.decisions, checkpoint.job, checkpoint.ledger
+    found = Found(checkpoint.step, *of)
+    version = Version(checkpoint.run, 0, checkpoint.step)
+    where = Saved(Owner(CHECKPOINT), version, (), model_of(found.contents, found.data), found, str(path))
+    return replace(found, copies=(where,))
+
+
+def model_of(contents: Contents, data: Mapping[str, str]) -> int:
+    """The same for state that groups of any size can go on from. data: fingerprints; those of training count."""
+    training = sorted((key, value) for key, value in data.items() if key.startswith(data_key(Phase.kTrain, "")))
+    return crc32(repr((sorted(contents.items()), training)).encode())
 
 
 def find(where: Path) -> Path:

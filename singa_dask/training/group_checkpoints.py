@@ -21,6 +21,7 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import CheckpointError
 from singa_dask.job import job_to_text
 from singa_dask.job.schedule import checkpoint_seconds, memory_checkpoint_seconds
+from singa_dask.memory.owner import Saved
 from singa_dask.memory.store import Store
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Checkpoint
@@ -231,7 +232,7 @@ class MemoryCheckpoints:
         try:
             with memory_file() as path:
                 checkpoints.write(checkpoint, path)
-                self.kept = self.keep(checkpoints.found(path), path)
+                self.kept = self.keep(checkpoints.found(path).copies[0], path)
         except OSError as error:
             raise CheckpointError(str(error)) from error
         now = time.monotonic()
@@ -243,21 +244,21 @@ class MemoryCheckpoints:
             kept = "only nannies of one machine keep" if machines else "no nanny keeps"
             raise CheckpointError(f"{kept} a checkpoint")
 
-    def keep(self, found: checkpoints.Found, path: Path) -> dict[str, str]:
-        """Have nannies keep a file: of as many machines as there are, at most two."""
+    def keep(self, saved: Saved, path: Path) -> dict[str, str]:
+        """Have nannies keep a file, which `saved` describes: of as many machines as there are, at most two."""
         kept: dict[str, str] = {}
         for apart in (True, False):  # two nannies of one machine, if there is no other
             for machine, nanny in self._nannies:
                 if len(kept) < _COPIES and nanny not in kept and not (apart and machine in kept.values()):
-                    kept |= {nanny: machine} if self._asked(machine, nanny, found, path) else {}
+                    kept |= {nanny: machine} if self._asked(machine, nanny, saved, path) else {}
         return kept
 
-    def _asked(self, machine: str, nanny: str, found: checkpoints.Found, path: Path) -> bool:
+    def _asked(self, machine: str, nanny: str, saved: Saved, path: Path) -> bool:
         now = time.monotonic()
         if self._store.leaves() or any(self._silent.get(each, now) > now for each in (machine, nanny)):
             return False
         try:
-            return self._store.keep(nanny, found.step, found, path)
+            return self._store.keep(nanny, saved, path)
         except (OSError, TimeoutError) as error:
             logger.info("the nanny %s keeps no checkpoint: %r", nanny, error)
             self._silent[machine if isinstance(error, TimeoutError) else nanny] = now + _SILENT_S

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from singa_dask.server.clocks import Note
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import State
 from singa_dask.training.carried import gather_carried, joined_carried, own_carried, share_carried
-from singa_dask.training.checkpoint import Checkpoint, contents_of, fitting, ledger_row, misfits
+from singa_dask.training.checkpoint import Checkpoint, contents_of, fitting, ledger_row, misfits, model_of
 from singa_dask.training.decisions import reductions_in
 from singa_dask.training.shadows import LATEST, provider_of
 from singa_dask.training.stages import ServerStages
@@ -191,7 +190,7 @@ class GroupState:
     @property
     def fingerprint(self) -> int:
         """The same for groups of any size that can go on from each other's state."""
-        return crc32(repr((list(self._contents.items()), sorted(self._data.items()))).encode())
+        return model_of(self._contents, self._data)
 
     @property
     def moves(self) -> bool:

@@ -30,8 +30,7 @@ def begin(replica: Replica, plan: WorkerPlan, deposits: Store | None) -> tuple[M
     """Put the state on the servers with which the group begins. Collective.
 
     Returns what evaluations had decided by then, on the first rank, and whether lost ranks have left what this group
-    cannot read. Raises CheckpointError where a new group's checkpoint is missing or damaged, ClusterError where it was
-    in memory.
+    cannot read. Raises CheckpointError or ClusterError where a new group's checkpoint is missing or damaged.
     """
     state, comm, group, unread = replica.group_state, replica.comm, plan.group, False
     if group.left:
@@ -59,22 +58,27 @@ def begin(replica: Replica, plan: WorkerPlan, deposits: Store | None) -> tuple[M
     return checkpoint.decisions if checkpoint else {}, unread
 
 
-def load(source: Path | Sequence[Saved], deposits: Store | None, folder: Path | None) -> Checkpoint:
-    """The checkpoint in a file, or in the memory of nannies; if those do not have it any more, the newest in the
-    folder, if one is given. Raises CheckpointError if the file is missing or damaged, ClusterError if nothing is left.
-    """
-    if isinstance(source, Path):
-        return checkpoints.load(source)
-    assert deposits is not None
-    for copy in sorted(source, key=lambda copy: copy.holder != deposits.place[1]):
+def load(copies: Sequence[Saved], store: Store | None, folder: Path | None) -> Checkpoint:
+    """The checkpoint of which these are copies, in files or in the memory of nannies, the own one first. If none can
+    be read, the newest in the folder, if one is given. Raises CheckpointError or ClusterError if nothing is left."""
+    fault: Exception | None = None
+    for copy in sorted(copies, key=lambda copy: store is not None and copy.holder != store.place[1]):
         try:
-            with memory_file() as path:
-                with path.open("wb") as file:
-                    deposits.read(copy, file.write)
-                return checkpoints.load(path)  # its arrays hold the file open
+            return _read(copy, store)
         except (ClusterError, CheckpointError, OSError) as error:
-            logger.warning("a checkpoint in the memory of the nanny %s cannot be read: %s", copy.holder, error)
+            logger.warning("the checkpoint at %s cannot be read: %s", copy.holder, error)
+            fault = error
     found = None if folder is None else checkpoints.newest(folder)[0]
     if found is None:
-        raise ClusterError("the checkpoint in memory is gone")
+        raise ClusterError("the checkpoint in memory is gone") if fault is None or copies[0].regions else fault
     return checkpoints.load(found.path)
+
+
+def _read(copy: Saved, store: Store | None) -> Checkpoint:
+    if not copy.regions:
+        return checkpoints.load(Path(copy.holder))
+    assert store is not None
+    with memory_file() as path:
+        with path.open("wb") as file:
+            store.read(copy, file.write)
+        return checkpoints.load(path)  # its arrays hold the file open

@@ -62,7 +62,7 @@ class GroupPlan:
     number: int = 0
     generation: int = 0
     puts: bool = True
-    resume: Path | tuple[Saved, ...] | None = None
+    resume: tuple[Saved, ...] = ()
     first: int = 0
     fresh: bool = True
     in_process_servers: bool = True
@@ -164,7 +164,7 @@ def _form_replica(
         comm,
         ops,
         in_process_servers=services.links is None,
-        resumes=group.puts and group.resume is not None,
+        resumes=bool(group.puts and group.resume),
         dask_limit=services.memory_limit,
     )
     replica = Replica.form(

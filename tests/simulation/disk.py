@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from simulation.rules import Lineage
+from singa_dask.memory import owner as owners
+from singa_dask.memory.owner import CHECKPOINT, Owner, Version
 from singa_dask.server.ledger import Ledger
-from singa_dask.training.checkpoint import Found
+from singa_dask.training.checkpoint import Found, model_of
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,9 @@ class Saved:
     @property
     def found(self) -> Found:
         """As training/checkpoint.py finds it."""
-        return Found(Path(self.path), self.step, {}, {}, ledger=self.ledger)
+        found, version = Found(self.step, {}, {}, job=self.path, ledger=self.ledger), Version("", 0, self.step)
+        where = owners.Saved(Owner(CHECKPOINT), version, (), model_of({}, {}), found, self.path)
+        return replace(found, copies=(where,))
 
 
 @dataclass

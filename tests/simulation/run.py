@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from singa_dask.cluster.workers import place
 from singa_dask.errors import ClusterError
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto
+from singa_dask.memory import owner as owners
 from singa_dask.net.flat import ALIGNMENT, Entry
 from singa_dask.server import Partition, ServerActor, partition
 from singa_dask.server.ledger import Ledger
@@ -195,12 +197,12 @@ class Run:
 
     # What its tasks do
 
-    def saved(self, source: Any) -> Saved:
+    def saved(self, source: Sequence[owners.Saved]) -> Saved:
         """The checkpoint on the disk or in memory, or the start."""
-        if source is None:
+        if not source:
             return Saved("", 0, np.zeros(self.size, np.float32), Ledger())
-        of, path = (self.disk.saved, source) if isinstance(source, Path) else (self.deposited, source[0].note.path)
-        return next(saved for saved in of if saved.path == str(path))
+        of = self.deposited if source[0].regions else self.disk.saved
+        return next(saved for saved in of if saved.path == source[0].note.job)
 
     def new_lineage(self, source: Any) -> None:
         """All begin at a checkpoint, or at the start."""

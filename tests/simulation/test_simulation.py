@@ -235,7 +235,7 @@ REPLACED = {
         "after",
         lambda self, index, replies: replies,
     ),
-    "checkpoints_in_memory_are_not_looked_for": (GroupLauncher, "checkpoint_in", lambda self, left: None),
+    "checkpoints_in_memory_are_not_looked_for": (GroupLauncher, "_fits", lambda self, saved: False),
 }
 
 

@@ -10,7 +10,6 @@ import pickle
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +88,7 @@ class Training:
     def run(self) -> dict[str, Any]:
         plan, ranks, topology = self.plan, self.meeting.ranks, self.run_.topology
         recovered = plan.in_process_servers and self._recover(plan.left)
-        if not recovered and plan.puts and plan.resume is not None:
+        if not recovered and plan.puts and plan.resume:
             saved = self._load(plan.resume)
             self.values[...], self.ledger, self.first = saved.values, saved.ledger, saved.step
         if plan.in_process_servers:
@@ -282,18 +281,18 @@ class Training:
                 ledgers.append(state.ledger)
         return values, Ledger.joint(ledgers)
 
-    def _load(self, source: Path | tuple[owners.Saved, ...]) -> Saved:
+    def _load(self, source: Sequence[owners.Saved]) -> Saved:
         """A checkpoint, as the first rank reads it: training/resume.py."""
         saved, parts = self.run_.saved(source), list[bytes]()
-        for deposit in () if isinstance(source, Path) else source:
+        if not source[0].regions:
+            return saved
+        for deposit in source:
             parts.clear()
             with suppress(ClusterError):
                 self._depositor().read(deposit, parts.append)
                 break
         else:
-            if not isinstance(source, Path):
-                raise ClusterError("the checkpoint in memory is gone")
-            return saved
+            raise ClusterError("the checkpoint in memory is gone")
         self.rules.demand(b"".join(parts) == pickle.dumps(saved), f"the memory of step {saved.step} is damaged")
         return saved
 
@@ -316,7 +315,7 @@ class Training:
     def _kept(self, memory: MemoryCheckpoints, saved: Saved) -> None:
         with memory_file() as path:
             path.write_bytes(pickle.dumps(saved))
-            memory.keep(saved.found, path)
+            memory.keep(saved.found.copies[0], path)
 
     def _emit(self, step: int) -> None:
         """Tell the driver, by an event of Dask."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.cluster import GroupFailed, RankFailure, WorkerInfo
-from singa_dask.cluster.nanny_store import file_of
 from singa_dask.comm.shared_memory import MemoryAddress
 from singa_dask.errors import ClusterError
 from singa_dask.memory.owner import CHECKPOINT, SERVERS, Owner, Saved, Version
@@ -21,12 +20,19 @@ if TYPE_CHECKING:
 
 def deposit(content: Any = None, nbytes: int = 8, holder: str = "") -> Saved:
     """A checkpoint in the memory of a nanny."""
-    return replace(file_of(Owner(CHECKPOINT), Version("run", 1, 1), content, nbytes), holder=holder)
+    where = (RegionsAddress(MemoryAddress(0, 0, 0, nbytes), ()),)
+    return Saved(Owner(CHECKPOINT), Version("run", 1, 1), where, note=content, holder=holder)
+
+
+def in_file(path: Path) -> tuple[Saved, ...]:
+    """A checkpoint in a file."""
+    return (Saved(Owner(CHECKPOINT), Version("", 0, 1), (), holder=str(path)),)
 
 
 def found(step: int, *deposits: Saved) -> Found:
     """A checkpoint: on the disk, or in memory."""
-    return Found(Path(f"step-{step}.h5"), step, {}, {}, deposits=deposits)
+    of = Found(step, {}, {})
+    return replace(of, copies=deposits or tuple(replace(at, note=of) for at in in_file(Path(f"step-{step}.h5"))))
 
 
 def left_by(group: int, generation: int, *replicas: int) -> dict[str, tuple[Saved, ...]]:

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from support.played_groups import in_file
 from support.shards import write_shards
 
 from singa_dask.comm.threads import run_threads
@@ -24,6 +25,8 @@ def write_points(folder: Path, *, features=3, spread=2.0, seed=0, window=None, *
 def train_group(prepared, folder, events=None, *, services=(), decided=None, run="", **group):
     """Train one worker group; the first rank's report and all events. group: of its plan."""
     events = [] if events is None else events
+    if isinstance(path := group.get("resume", ()), Path):
+        group["resume"] = in_file(path)
     plan = WorkerPlan(
         prepared.job.SerializeToString(), folder, prepared.data, GroupPlan(**group), decided=decided or {}, run=run
     )

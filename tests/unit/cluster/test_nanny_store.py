@@ -216,7 +216,8 @@ def test_a_later_file_takes_the_place_of_one_once_it_is_whole(nannies, monkeypat
 
     def keep(number):
         (tmp_path / "file").write_bytes((DATA + number).tobytes())
-        return store.keep(far, number, f"step {number}", tmp_path / "file")
+        saved = Saved(Owner(CHECKPOINT), Version("", 0, number), (), note=f"step {number}")
+        return store.keep(far, saved, tmp_path / "file")
 
     async def breaks(store, nanny, saved, pieces, *, whole):
         written.append(pieces)

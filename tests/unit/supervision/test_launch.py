@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock, call
 
 import pytest
-from support.played_groups import deposit, failed, found, left_by
+from support.played_groups import deposit, failed, left_by
 from support.supervised import HOGWILD, Run
 
 from singa_dask.cluster.formation import NoAnswer
@@ -16,6 +16,7 @@ from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
 from singa_dask.supervision.events import Inherited
 from singa_dask.supervision.launch import close, model_of, own_error
+from singa_dask.training.checkpoint import model_of as checkpoint_model
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_memory_of_an_earlier_start_must_be_of_the_same_model_and_readable(run, 
             ((name, (kept,)),) = left_by(i, 1, 0).items()
             groups[name] = (replace(kept, model=model, holder=f"n{i}"),)
         found = Newest(start, groups, ("server group 7", "worker group 0"))
-        monkeypatch.setattr(launch, "left_behind", lambda *args, earlier: found)
+        monkeypatch.setattr(launch, "left_behind", lambda *args, **options: found)
         return launcher.left_behind(["n0", "n1", "n2"])[1]
 
     def ask(client, function, args, timeout_s):
@@ -138,10 +139,9 @@ def test_a_checkpoint_in_memory_must_be_of_the_same_net_updater_and_data(run, th
     made.contents, made.data = {"w": ((2,), ("velocity",))}, {"train/data": "a"}
     made.job.train_steps = 10
     of = {"contents": made.contents, "data": made.data} | there
-    kept = deposit(replace(found(7), **of), 8)
-    held = run.launcher.checkpoint_in(Newest(checkpoint=(kept, kept)))
-    assert held == (replace(kept.note, deposits=(kept, kept)) if fits else None)
-    assert run.launcher.checkpoint_in(Newest()) is None
+    kept = replace(deposit(), model=checkpoint_model(of["contents"], of["data"]))
+    kept = replace(kept, version=replace(kept.version, number=there.get("step", 7)))
+    assert run.launcher._fits(kept) == fits
 
 
 @pytest.mark.parametrize(

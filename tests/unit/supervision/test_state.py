@@ -26,7 +26,7 @@ LOSSES: dict[str, Case] = {
             "steps": {0: 50},
             "back": [((0,), 50)],
             "begin": {0: 50},
-            "resume": {0: found(50).path},
+            "resume": {0: found(50).copies},
         },
     ),
     "a checkpoint in memory is one like others": (
@@ -42,7 +42,7 @@ LOSSES: dict[str, Case] = {
     "a run begins at its checkpoint and goes back nowhere": (
         ALLREDUCE | {"steps": {0: 40}},
         [{"found": found(40)}, "begin"],
-        {"begin": {0: 40}, "resume": {0: found(40).path}, "back": [], "restarts": [], "put": [0], "let go": 0},
+        {"begin": {0: 40}, "resume": {0: found(40).copies}, "back": [], "restarts": [], "put": [0], "let go": 0},
     ),
     "a group goes on with the servers that run": (
         DOWNPOUR | ONE,

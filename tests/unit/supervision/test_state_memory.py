@@ -1,6 +1,6 @@
 """Servers that are lost, themselves or with their driver, and go on from what they have left in memory."""
 
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from support.played_groups import failed, found, left_by
@@ -10,7 +10,6 @@ from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.events import Inherited
 from singa_dask.supervision.inheritance import recall
-from singa_dask.training.checkpoint import Found
 from singa_dask.training.forms import OUTDATED
 
 ONE, TWO, THREE = ({"spare": spare} for spare in (1, 2, 3))
@@ -178,13 +177,13 @@ def inherits(steps=None, replica=0, **about):
     """What is left, by server group, when a driver is lost whose newest checkpoint has steps (10, 8)."""
     steps = steps or {0: (30, 20)}
     inherited = Inherited(ledgers={f"server group {group}": ledger(*of) for group, of in steps.items()}, **about)
-    saved = Found(Path("step-10.h5"), 10, {}, {}, ledger=ledger(10, 8))
+    saved = replace(found(10), ledger=ledger(10, 8))
     left = {name: of for group in steps for name, of in left_by(group, 3, replica).items()}
     return {"left": left, "inherited": inherited, "found": saved}
 
 
 SECOND = DOWNPOUR | ONE | {"starts": 1, "steps": {0: 10}}
-VOID = {"fresh": [True], "restarts": [], "back": [((0, 1), 10)], "resume": dict.fromkeys((0, 1), found(10).path)}
+VOID = {"fresh": [True], "restarts": [], "back": [((0, 1), 10)], "resume": dict.fromkeys((0, 1), found(10).copies)}
 INHERITED: dict[str, Case] = {
     "servers go on from memory, and worker groups ask them for their step": (
         SECOND,

@@ -51,7 +51,7 @@ WAITING: dict[str, Case] = {
             "back": [],
             "left": {0: ("0", "1", "2")},
             "begin": {0: 50},
-            "resume": {0: found(50).path},
+            "resume": {0: found(50).copies},
         },
     ),
     "once": (

@@ -8,7 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from support.played_groups import deposit, failed, found
+from support.played_groups import failed, found
 from support.supervised import DOWNPOUR, Run
 
 from singa_dask.cluster import remote
@@ -44,7 +44,7 @@ def world(monkeypatch):
         "kill_processes": lambda client, pids: run.kill(*pids),
     }.items():
         monkeypatch.setattr(supervision, name, value)
-    monkeypatch.setattr(launch, "left_behind", lambda *args, earlier: Newest())
+    monkeypatch.setattr(launch, "left_behind", lambda *args, files, **options: Newest(checkpoint=files))
     monkeypatch.setattr(launch, "let_go", lambda client, nannies, topic, **kinds: run.let_go.append(kinds))
     monkeypatch.setattr(remote, "_STOPPED_EVERY_S", 0.0)
     monkeypatch.setattr(remote, "_LOOK_SHARE_S", 0.0)
@@ -304,14 +304,9 @@ def test_a_stop_ends_ranks_that_make_no_step(still, world):
     assert not world.let_go, "the nannies hold what ranks have left, and --resume goes on from there"
 
 
-@pytest.mark.parametrize(
-    ("disk", "memory", "newest"), [(None, None, None), (5, None, 5), (5, 5, 5), (None, 3, -3), (5, 6, -6), (7, 6, 7)]
-)
-def test_the_newest_checkpoint_is_on_the_disk_or_in_memory(made, world, disk, memory, newest):
-    made.newest = lambda: disk and found(disk)
-    world.launcher.checkpoint_in = lambda left: memory and found(memory, deposit())
-    chosen = made._survey(ev.Survey(1, checkpoint=True)).found
-    assert newest == (chosen and (-chosen.step if chosen.deposits else chosen.step))
+def test_the_newest_checkpoint_is_looked_for_where_a_survey_asks(made):
+    made.newest = lambda: found(5)
+    assert made._survey(ev.Survey(1, checkpoint=True)).found.step == 5
     assert made._survey(ev.Survey(1)).found is None
 
 
