@@ -13,8 +13,8 @@ class Newest:
     """What a run continues from.
 
     run: the key of the start that has left it, "" if there is nothing. groups: by the group's name, in the order of
-    the processes; torn: the groups of which something is missing. checkpoint: copies of the newest one, in memory or in
-    a file. nannies: those that have said what they hold; silent: those that have not in time, and may hold more.
+    the processes; torn: the groups of which something is missing. checkpoint: copies of the newest one, in memory or
+    in a file. nannies: those that have said what they hold; silent: those that have not in time, and may hold more.
     """
 
     run: str = ""

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from support.lost import Replicated, update
 from support.nannies import broken_room, no_room, room
+from support.played_groups import deposit
 from support.servers import ones
 
 from singa_dask.cluster import nanny_store
 from singa_dask.cluster.formation import NoAnswer
-from singa_dask.cluster.nanny_store import HELD, NannyStore, file_of, let_go
+from singa_dask.cluster.nanny_store import HELD, NannyStore, let_go
 from singa_dask.comm.shared_memory import Memory
 from singa_dask.memory.owner import CHECKPOINT, SERVERS, Owner, Saved, Version
 from singa_dask.memory.region import RegionsAddress
@@ -118,7 +119,7 @@ class Sent:
 
     def __init__(self, kind, nannies, far, generation=1, orphan_s=60.0, room=room):
         self.nannies, self.far, version = nannies, far, Version(FIRST, generation, 1)
-        self.saved = file_of(Owner(CHECKPOINT), version, "content", DATA.size)
+        self.saved = replace(deposit("content", DATA.size), version=version)
         self.pieces = [(0, DATA[:30]), (30, DATA[30:])]
         if kind == "replica":
             made = Replicated()
