@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from singa_dask.data.containers import is_lazy
-from singa_dask.data.schema import check_courses, check_grid, course_of, same_order
+from singa_dask.data.schema import SEPARATOR, Along, check_grid, course_of, same_order
+from singa_dask.data.sources.conventions import VALID, packing, units_of
 from singa_dask.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -23,13 +24,17 @@ def is_labelled(x: Any) -> bool:
 
 
 def as_table(x: Any) -> Any:
-    """A Dataset whose variables have one value per sample as a DataFrame; all else as it is."""
+    """A Dataset whose variables have one value per sample as a DataFrame, which keeps their units as an attribute; all
+    else as it is."""
     if not hasattr(x, "data_vars") or any(variable.ndim != 1 for variable in x.data_vars.values()):
         return x
+    units = {str(name): along_of(variable, str(name)).units for name, variable in x.data_vars.items()}
     plain = x.reset_coords(drop=True)
     if any(is_lazy(variable.data) for variable in x.data_vars.values()):
         return plain.to_dask_dataframe()[list(x.data_vars)]
-    return plain.to_dataframe()[list(x.data_vars)]
+    table = plain.to_dataframe()[list(x.data_vars)]
+    table.attrs["units"] = units
+    return table
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,15 @@ class Labels:
 
     dims: tuple[str, ...]
     coords: Mapping[str, Any]
+    along: Along
     name: str | None = None
     variables: tuple[str, ...] = ()
+
+    def of(self, values: Any) -> Any:
+        """Values with these dimensions as a DataArray."""
+        import xarray
+
+        return xarray.DataArray(values, self.coords, self.dims, self.name, {"units": self.along.units})
 
 
 def variables_of(dataset: Any, what: str = "X") -> dict[str, Any]:
@@ -84,32 +96,57 @@ def stacked(x: Any, what: str, names: Sequence[str] = ()) -> Any:
             raise DataError(f"{what}: the variables differ in their dimensions: {first}, but {name!r} {own}.")
     if not names:
         logger.warning("%s: the variables %s are the channels, in this order.", what, ", ".join(arrays))
-    return x[list(arrays)].to_dataarray(VARIABLE).transpose(*first, VARIABLE)
+    units = SEPARATOR.join(along_of(variable, f"{what}: {name}").units for name, variable in arrays.items())
+    made = x[list(arrays)].to_dataarray(VARIABLE).transpose(*first, VARIABLE)
+    made.attrs = {"units": units} if units.strip(SEPARATOR) else {}
+    return made
 
 
-def labels_of(array: Any) -> Labels:
+def labels_of(array: Any, what: str) -> Labels:
     """Those of a DataArray, which may be a Dataset that was `stacked`."""
     variables = array[VARIABLE].values.tolist() if VARIABLE in array.coords else ()
     coords = {name: array.coords[name] for name in array.dims[1:] if name in array.coords}
     name = None if array.name is None else str(array.name)
-    return Labels(tuple(array.dims), coords, name, tuple(variables))
+    return Labels(tuple(array.dims), coords, along_of(array, what), name, tuple(variables))
 
 
-def ordered(array: Any, labels: Labels, what: str) -> Any:
-    """A DataArray with the dimensions in the order of the training data. Raises DataError if it has others, or if
-    coordinates run otherwise."""
-    if set(array.dims) != set(labels.dims):
+def along_of(array: Any, what: str) -> Along:
+    """What a DataArray says of its samples, which its first dimension counts. Raises DataError if its values are
+    packed."""
+    try:
+        packed = packing(array.attrs, array.dtype).keys() - {VALID}
+    except ValueError as error:
+        raise DataError(f"{what}: {error}") from error
+    if packed:
         raise DataError(
-            f"{what}: has the dimensions {array.dims}, but must have {labels.dims}. Rename or select them."
+            f"{what}: holds packed values, as its attribute {min(packed)!r} says. Unpack them: "
+            "xarray.decode_cf(dataset), or open the file without mask_and_scale=False and decode_times=False."
         )
-    trained = {name: course_of(coord.values) for name, coord in labels.coords.items()}
-    check_courses(trained, courses_of(array), what)
-    return array.transpose(*labels.dims)
+    dims = array.dims[1:]
+    courses = {str(name): course_of(array.coords[name].values) for name in dims if name in array.coords}
+    return Along(tuple(map(str, dims)), courses, units_of(array.attrs, array.dtype))
 
 
-def courses_of(array: Any) -> dict[str, str]:
-    """How the coordinates of the dimensions of a DataArray run, but for the samples."""
-    return {name: course_of(array.coords[name].values) for name in array.dims[1:] if name in array.coords}
+def turned(array: Any, trained: Along, what: str) -> Any:
+    """A DataArray with the samples first, and then the dimensions in the order of the training data. Raises DataError
+    if they do not suit these."""
+    others = [dim for dim in array.dims if dim not in trained.dims]
+    if trained.dims and len(others) == 1:
+        array = array.transpose(*others, ...)
+    axes = along_of(array, what).axes_like(trained, what)
+    return array.transpose(array.dims[0], *trained.dims) if axes else array
+
+
+def beside(like: Any, value: Any, what: str) -> Any:
+    """What is given beside X, row by row: a DataArray with the same dimensions in the same order. Raises DataError if
+    its coordinates or its index say that the rows are others."""
+    check_index(like, value, what)
+    first = first_array(like)
+    return (
+        in_order(value, first, what)
+        if first is not None and is_labelled(value) and not hasattr(value, "data_vars")
+        else value
+    )
 
 
 def in_order(x: Any, like: Any, what: str) -> Any:
@@ -131,13 +168,16 @@ def in_order(x: Any, like: Any, what: str) -> Any:
     return x.transpose(like.dims[0], *same_order([dim for dim in x.dims if dim != like.dims[0]], like.dims[1:]))
 
 
-def check_index(like: Any, value: Any, what: str) -> None:
-    """Raise DataError if a pandas object has the index of X in another order: rows are paired by their places."""
+def check_index(like: Any, value: Any, what: str, *, partition: bool = False) -> None:
+    """Raise DataError if a pandas object has the index of X in another order: rows are paired by their places.
+    partition: of a Dask collection, which may hold a part of these rows."""
     pandas = sys.modules.get("pandas")
     one, other = getattr(like, "index", None), getattr(value, "index", None)
     if pandas is None or not (isinstance(one, pandas.Index) and isinstance(other, pandas.Index)):
         return
-    if len(one) == len(other) and not one.equals(other) and set(one) == set(other):
+    if len(one) != len(other) or one.equals(other):
+        return
+    if set(one) == set(other) or (partition and not set(one).isdisjoint(other)):
         raise DataError(
             f"{what} has the index of X in another order, and rows are paired by their places. "
             f"Reorder it: {what}.loc[X.index]; or leave out the index: {what}.to_numpy()."

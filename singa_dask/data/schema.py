@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,40 @@ from singa_dask.errors import DataError
 VERSION = 5
 TYPES = ("number", "integer", "text", "true or false", "date", "zoned date")
 RISING, FALLING = "rising", "falling"
+SEPARATOR = ", "
 MAX_NAMED = 1000
+
+
+class Along(NamedTuple):
+    """What is known of the samples of a column beside their values. dims: the names of their dimensions; courses: how
+    the coordinates of these run, see `course_of`; units: of several variables with commas between them."""
+
+    dims: tuple[str, ...] = ()
+    courses: Mapping[str, str] = {}
+    units: str = ""
+
+    def axes_like(self, trained: Along, what: str, where: str = "the training data") -> tuple[int, ...]:
+        """The axes of samples in the order of those there; none where one has no names. Raises DataError if they lie
+        along other dimensions or coordinates, or have other units."""
+        check_units(trained.units, self.units, what, where)
+        check_courses(trained.courses, self.courses, what, where)
+        if not (self.dims and trained.dims):
+            return ()
+        if sorted(self.dims) != sorted(trained.dims):
+            hint = "Rename or select the dimensions."
+            if {*self.dims} < {*trained.dims}:  # the first dimension counts the samples
+                hint = "Is that of the samples missing? Add it to a single field: data.expand_dims('time')."
+            raise DataError(
+                f"{what}: has samples along {_listed(self.dims)}, but in {where} along {_listed(trained.dims)}. {hint}"
+            )
+        return tuple(map(self.dims.index, trained.dims))
+
+    def check_like(self, trained: Along, what: str, where: str = "the training data") -> None:
+        """Raise DataError if the samples would have to be turned to be like those there, as `axes_like`."""
+        axes = self.axes_like(trained, what, where)
+        if axes != tuple(range(len(axes))):
+            told = f"has samples along {_listed(self.dims)}, but in {where} along {_listed(trained.dims)}"
+            raise DataError(f"{what}: {told}. Transpose the dimensions.")
 
 
 @dataclass(frozen=True)
@@ -44,6 +77,11 @@ class Reading:
     dimensions: Mapping[str, str] = field(default_factory=dict)
     coordinates: Mapping[str, str] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
+
+    def along(self, column: str) -> Along:
+        """What is known of the samples of a column."""
+        dims = self.dimensions.get(column, "")
+        return Along(tuple(dims.split("/") if dims else ()), self.coordinates, self.units.get(column, ""))
 
 
 @dataclass(frozen=True)
@@ -81,7 +119,7 @@ def course_of(values: Any) -> str:
         rises = values[1:] > values[:-1]
         return RISING if rises.all() else FALLING if (values[1:] < values[:-1]).all() else ""
     named = values.dtype.kind in "SUTO" and len(values) <= MAX_NAMED
-    return ", ".join(map(str, values.tolist())) if named else ""
+    return SEPARATOR.join(map(str, values.tolist())) if named else ""
 
 
 def same_order(dims: Sequence[str], like: Sequence[str]) -> tuple[str, ...]:
@@ -122,11 +160,17 @@ def check_courses(
 
 def check_units(known: str, own: str, what: str, where: str) -> None:
     """Raise DataError if both have units, and these differ."""
-    if known and own and known != own:
+    both = (known.split(SEPARATOR), own.split(SEPARATOR))
+    pairs = zip(*both, strict=True) if len(both[0]) == len(both[1]) else [(known, own)]
+    if any(one and other and one != other for one, other in pairs):
         raise DataError(
             f"{what}: has the units {own!r}, but {known!r} in {where}. Convert the values, or remove the attribute "
             "`units` if they mean the same."
         )
+
+
+def _listed(dims: Sequence[str]) -> str:
+    return ", ".join(dims)
 
 
 def _column_fields(column: Column) -> dict[str, Any]:

@@ -106,15 +106,19 @@ def unique(y: Any) -> np.ndarray:
     return np.unique(found)
 
 
-def codes(y: Any, classes: np.ndarray) -> Any:
-    """The place of each value among the classes, int64. Raises ValueError for other values."""
+def codes(y: Any, classes: np.ndarray, *, uncounted: bool = False) -> Any:
+    """The place of each value among the classes, int64. uncounted: whether negative numbers are none, and become -1.
+    Raises ValueError for other values."""
     if is_lazy(y):
         mapped = y.map_partitions if hasattr(y, "map_partitions") else y.map_blocks
         kind = {"meta": ("y", "int64")} if hasattr(y, "map_partitions") else {"dtype": "int64"}
-        return mapped(codes, classes, **kind)
+        return mapped(codes, classes, uncounted=uncounted, **kind)
     values = np.asarray(y)
     places = np.minimum(np.searchsorted(classes, values), len(classes) - 1)
     unknown = classes[places] != values
+    if uncounted and values.dtype.kind in "if":
+        unknown &= values >= 0
+        places = np.where(values < 0, -1, places)
     if unknown.any():
         raise ValueError(
             f"y holds {values[unknown].tolist()[0]!r}, which is not one of the classes: {classes.tolist()}."

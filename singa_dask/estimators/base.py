@@ -19,10 +19,19 @@ from singa_dask.data import labelled
 from singa_dask.data.columns import stored_dtype
 from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.data.manifest import Manifest
+from singa_dask.data.schema import check_units
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.estimators import arrays
 from singa_dask.estimators.nets import from_input_to_loss, layers_for
-from singa_dask.estimators.sequences import LENGTH, Padded, inputs_of, is_ragged, read_lengths, set_time_steps
+from singa_dask.estimators.sequences import (
+    LENGTH,
+    Padded,
+    by_names,
+    inputs_of,
+    is_ragged,
+    read_lengths,
+    set_time_steps,
+)
 from singa_dask.estimators.windows import Windows, check_order, index_of
 from singa_dask.inference.evaluate import load_model
 from singa_dask.inference.model import Model
@@ -125,7 +134,7 @@ class Estimator(BaseEstimator):
     ) -> Self:
         """Train. epochs: of one call of several, in place of the parameter; it counts weights as they are and has no
         validation. goes_on: from the parameters of the model. classes: all of them, if they are told."""
-        x, y = self._taken(x, y, first=not goes_on)
+        x, y, weight = self._taken(x, y, weight, first=not goes_on)
         if not goes_on:
             self._describe_answers(y, classes)
         examples = self._examples(x, y, weight, goes_on=goes_on, scaled=epochs is None)
@@ -133,7 +142,7 @@ class Estimator(BaseEstimator):
             job, batch, samples = self._job(examples, epochs)
             validation = self.validation if epochs is None else None
             if isinstance(validation, tuple):
-                x, y = self._taken(*validation, first=False)
+                x, y, _ = self._taken(*validation, first=False)
                 validation = self._arrays(x, self._answers(y))
             if goes_on:
                 start = folder.with_name(f".{folder.name}.start.h5")
@@ -255,16 +264,19 @@ class Estimator(BaseEstimator):
 
     def _arrays(self, x: Any, answers: Any, weight: Any = None, **how: Any) -> Arrays:
         """how: what says how missing values are filled; nothing for a validation set, which is filled likewise."""
-        options = {"durable": self.workspace is not None, "progress": None if self.verbose else False}
+        options: dict[str, Any] = {"durable": self.workspace is not None, "progress": None if self.verbose else False}
         options |= self._options() | how
         if isinstance(x, Padded):
             if self._fills:
                 message, hint = "is not for sequences of different lengths", "Fill them before."
                 raise ConfigError(Problem("missing", message, repr(self.missing), hint))
             return Arrays({"x": x.x, LENGTH: x.lengths}, answers, weight, options)
-        return Arrays(
-            x, answers, weight, options if is_table(x) else options | {"channels": arrays.feature_column(x).channels}
+        options |= {} if is_table(x) else {"channels": arrays.feature_column(x).channels}
+        x, answers = (  # so that the model knows their dimensions too
+            of.of(each) if of is not None and len(of.dims) == getattr(each, "ndim", 0) else each
+            for of, each in zip(self._labels, (x, answers), strict=True)
         )
+        return Arrays(x, answers, weight, options)
 
     @property
     def _fills(self) -> bool:
@@ -275,11 +287,10 @@ class Estimator(BaseEstimator):
         tags.input_tags.allow_nan = self._fills
         return tags
 
-    def _taken(self, x: Any, y: Any, *, first: bool) -> tuple[Any, Any]:
-        """Features and labels or targets: see `_features`; y of NumPy arrays is one too."""
+    def _taken(self, x: Any, y: Any, weight: Any = None, *, first: bool) -> tuple[Any, Any, Any]:
+        """Features, labels or targets, and weights: see `_features`; y of NumPy arrays is one too."""
         self._index = index_of(x)
-        labelled.check_index(x, y, "y")
-        x, y = self._without_labels(x, y, first=first)
+        x, y, weight = self._without_labels(x, y, weight, first=first)
         x, y = self._features(x, first=first), arrays.known_container(y)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
@@ -289,12 +300,14 @@ class Estimator(BaseEstimator):
             y = self._checked_answers(y)
         if not is_lazy(x):
             check_consistent_length(x.x if isinstance(x, Padded) else x, y)
-        return x, y
+        return x, y, weight
 
     def _features(self, x: Any, *, first: bool = False) -> Any:
         """X as shards and the model take it: a table, whose columns have encoders, a Dask collection, or an array that
         is checked as scikit-learn does. Raises ValueError."""
-        x, lengths = arrays.known_container(x), None
+        lengths = None
+        x, names = by_names(arrays.known_container(x), None if first else self._columns)
+        self._columns: Any = names
         if first:
             self._tabular, self._ragged = is_table(x) and (is_lazy(x) or not arrays.of_numbers(x)), is_ragged(x)
         if is_lazy(x):
@@ -332,30 +345,38 @@ class Estimator(BaseEstimator):
         if others := [each.column for each in encoders if each.kind != "number"]:
             raise ValueError(f"X must be a DataFrame, as in fit, which had texts or dates in {others[0]!r}.")
 
-    def _without_labels(self, x: Any, y: Any, *, first: bool = False) -> tuple[Any, Any]:
-        """The values of DataArrays, and of Datasets with their variables as channels; all else as it is."""
+    def _without_labels(self, x: Any, y: Any, weight: Any = None, *, first: bool = False) -> tuple[Any, Any, Any]:
+        """The values of DataArrays, and of Datasets with their variables as channels; all else as it is. Raises
+        DataError for samples that do not suit those of fit, and for answers and weights of other rows."""
         fitted = (None, None) if first else self._labels
         x, y = (
-            labelled.stacked(labelled.as_table(each) if what == "X" else each, what, of.variables if of else ())
+            labelled.stacked(each, what, of.variables if of else ()) if labelled.as_table(each) is each else each
             for each, what, of in zip((x, y), "Xy", fitted, strict=True)
         )
-        if labelled.is_labelled(x) and labelled.is_labelled(y):
+        if labelled.is_labelled(x) and labelled.is_labelled(y) and not hasattr(x, "data_vars"):
             x, y = labelled.paired(x, y)
+        y, weight = (labelled.beside(x, each, what) for each, what in ((y, "y"), (weight, "sample_weight")))
+        x = labelled.as_table(x)
+        units = dict(getattr(x, "attrs", {}).get("units", {})) if is_table(x) else {}
         if first:
-            found = (labelled.labels_of(each) if labelled.is_labelled(each) else None for each in (x, y))
+            self._units = units
+            found = (labelled.labels_of(e, w) if labelled.is_labelled(e) else None for e, w in ((x, "X"), (y, "y")))
             self._labels: tuple[labelled.Labels | None, ...] = tuple(found)
+        for name, own in units.items():
+            check_units(self._units.get(name, ""), own, f"X: column {name!r}", "fit")
         x, y = (
-            labelled.ordered(each, of, what) if of and labelled.is_labelled(each) else each
+            labelled.turned(each, of.along, what) if of and labelled.is_labelled(each) else each
             for each, what, of in zip((x, y), "Xy", self._labels, strict=True)
         )
-        return tuple(each.data if labelled.is_labelled(each) else each for each in (x, y))
+        x, y, weight = (each.data if labelled.is_labelled(each) else each for each in (x, y, weight))
+        return x, y, weight
 
     def _labelled(self, predicted: Any, x: Any, last: str = "output", classes: Any = None) -> Any:
         """Predictions as a DataArray if x is one or a Dataset. last: the name of their last axis, of the classes."""
         of, answers = self._labels
         if not labelled.is_labelled(x) or of is None or self._windows is not None:
             return predicted
-        x = labelled.ordered(labelled.stacked(x, "X", of.variables), of, "X")
+        x = labelled.turned(labelled.stacked(x, "X", of.variables), of.along, "X")
         own = {} if classes is None else {last: classes}
         if answers is not None and len(answers.dims) + len(own) == predicted.ndim:
             return labelled.labelled(predicted, x, (*answers.dims[1:], *own), {**answers.coords, **own}, answers.name)
@@ -373,7 +394,7 @@ class Estimator(BaseEstimator):
             given = {first: given.x, LENGTH: given.lengths[:, np.newaxis]}
         if self._windows is not None:
             check_order(index_of(x))
-            given = arrays_of(self.model_, given)
+            given, _ = arrays_of(self.model_, given)
             given = self._windows.features(given[first] if isinstance(given, dict) else given)
         found = self.model_.predict(given)
         return found.to_numpy() if is_table(found) and not is_lazy(found) else found

@@ -79,7 +79,14 @@ class Classifier(ClassifierMixin, Estimator):
     def predict_proba(self, X: Any) -> Any:
         """The probability of each class.   (N, ...) -> (N, classes) or (N, H, W, classes), in the order
         of classes_."""
-        return self._labelled(self._scores(X), X, "class", self.classes_)
+        scores = self._scores(X)
+        if is_table(scores):
+            scores = scores.map_partitions(_as_probabilities, meta=scores._meta)
+        elif is_lazy(scores):
+            scores = scores.map_blocks(_as_probabilities, dtype=scores.dtype)
+        else:
+            _as_probabilities(scores)
+        return self._labelled(scores, X, "class", self.classes_)
 
     def predict(self, X: Any) -> Any:
         """The most probable class.   (N, ...) -> (N,) or (N, H, W)"""
@@ -94,13 +101,14 @@ class Classifier(ClassifierMixin, Estimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy, of maps over all pixels, of a net that reads windows over those whose horizon is in y."""
-        X, y = self._without_labels(X, y)
+        X, y, sample_weight = self._without_labels(X, y, sample_weight)
         if self._positions:
             predicted, true = np.asarray(self.predict(X)), as_map(np.asarray(y))
             if predicted.shape != true.shape:
                 raise ValueError(f"y must be maps of the shape {predicted.shape}. Received: {np.shape(y)}.")
-            correct = predicted == true
-            return float(np.average(correct.reshape(len(correct), -1).mean(axis=1), weights=sample_weight))
+            counted = _counted(true)
+            weight = counted * 1.0 if sample_weight is None else (counted.T * np.asarray(sample_weight)).T
+            return float(np.average(predicted == true, weights=weight))
         if self._windows is None:
             return float(super().score(X, y, sample_weight))
         predicted, true = self._windows.pair(self.predict(X), y, sample_weight)
@@ -131,8 +139,13 @@ class Classifier(ClassifierMixin, Estimator):
         return y
 
     def _describe_answers(self, y: Any, classes: Any) -> None:
-        self.classes_ = self._classes(unique(y) if classes is None else np.unique(classes))
         self._positions = tuple(map(int, y.shape[1:]))
+        found = unique(y) if classes is None else np.unique(classes)
+        self._uncounted = bool(self._positions) and not _counted(found).all()
+        if self._uncounted:
+            logger.warning("y: positions with negative numbers do not count.")
+            found = found[_counted(found)]
+        self.classes_ = self._classes(found)
 
     def _classes(self, found: np.ndarray) -> np.ndarray:
         """The classes; all outputs of a given net, if the classes are integers among their numbers."""
@@ -144,7 +157,7 @@ class Classifier(ClassifierMixin, Estimator):
         return np.arange(outputs, dtype=found.dtype)
 
     def _answers(self, y: Any) -> Any:
-        return codes(y, self.classes_)
+        return codes(y, self.classes_, uncounted=bool(self._positions))
 
     def _outputs(self) -> int:
         return len(self.classes_)
@@ -153,18 +166,37 @@ class Classifier(ClassifierMixin, Estimator):
         return {"labels": True, "classes": [str(name) for name in self.classes_], "places": True}
 
     def _set_loss(self, proto: JobProto, y: Any) -> None:
+        losses = [layer for layer in proto.neuralnet.layer if layer.type == LayerType.kSoftmaxLoss]
+        for layer in losses if self._uncounted else ():
+            layer.softmaxloss_conf.ignore_label = -1
         if self.class_weight is None:
             return
         y = np.asarray(y).reshape(-1)
+        y = y[_counted(y)] if self._positions else y
         present = np.isin(self.classes_, y)
         factors = np.ones(len(self.classes_))
         factors[present] = compute_class_weight(self.class_weight, classes=self.classes_[present], y=y)
-        losses = [layer for layer in proto.neuralnet.layer if layer.type == LayerType.kSoftmaxLoss]
         if not losses:
             hint = "Leave it out, or let your loss count classes."
             raise ConfigError(Problem("class_weight", "is of a SoftmaxLoss, and the net has none", hint=hint))
         for layer in losses:
             layer.softmaxloss_conf.class_weight[:] = factors
+
+
+def _as_probabilities(scores: Any) -> Any:
+    """The scores. Raises ValueError if they are no probabilities."""
+    values = np.asarray(scores)
+    if (values < 0).any() or not np.allclose(values.sum(axis=-1), 1, atol=1e-3, equal_nan=True):
+        hint = (
+            "End it with a SoftmaxLoss, or with a Softmax below a loss of your own. `predict` takes the largest score."
+        )
+        raise ValueError(f"the net gives scores of the classes, and no probabilities. {hint}")
+    return scores
+
+
+def _counted(y: np.ndarray) -> np.ndarray:
+    """Which positions have a class; negative numbers mark the others."""
+    return y >= 0 if y.dtype.kind in "if" else np.ones(y.shape, bool)
 
 
 def _is_missing(label: Any) -> bool:

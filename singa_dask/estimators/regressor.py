@@ -64,16 +64,19 @@ class Regressor(RegressorMixin, Estimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R2, the mean over targets. Of fields, channels are the targets, and each position counts as a sample. Of
         windows, over those whose horizon is in y."""
-        X, y = self._without_labels(X, y)
+        X, y, sample_weight = self._without_labels(X, y, sample_weight)
         predicted = self.predict(X)
         if self._windows is not None:
             predicted, y = self._windows.pair(predicted, y, sample_weight)
         if predicted.ndim <= 2:
             return float(r2_score(y, predicted, sample_weight=sample_weight))
         column = self._known().targets
-        first = column is not None and column.channels is Channels.FIRST
-        axis = predicted.ndim - len(self._target_shape) if first else -1
-        fields = [np.moveaxis(np.asarray(each), axis, -1) for each in (y, predicted)]
+        channels = Channels.LAST if column is None else column.channels
+        fields = [np.asarray(each) for each in (y, predicted)]
+        if channels is Channels.NONE:
+            fields = [each[..., np.newaxis] for each in fields]
+        elif channels is Channels.FIRST:
+            fields = [np.moveaxis(each, each.ndim - len(self._target_shape), -1) for each in fields]
         if sample_weight is not None:
             sample_weight = np.repeat(sample_weight, prod(fields[0].shape[1:-1]))
         target, prediction = (field.reshape(-1, field.shape[-1]) for field in fields)

@@ -16,7 +16,6 @@ from singa_dask.data.columns import IDENTITY, Channels, Column, Role
 from singa_dask.data.manifest import FILES_FILE, WAY_OUT
 from singa_dask.data.origins import file_names, read_files
 from singa_dask.data.plan import StreamConf, own_windows
-from singa_dask.data.schema import check_courses, check_units
 from singa_dask.data.sequence import check_order
 from singa_dask.data.shared_files import in_place_files
 from singa_dask.data.store import columns_of, record_column, sample_shapes
@@ -183,13 +182,8 @@ def _check_alike(folder: Path, manifest: Manifest, known: Described, column: Col
     """Raises DataError if the dimensions of samples, what fills missing values, or the classes of labels are others
     than in training."""
     hint = "Predict the file itself, or write the shards with like= the manifest of the training data."
-    own = manifest.schema.reading.dimensions.get(column.name)
-    trained = known.schema.reading.dimensions.get(known.column.name)
-    if own and trained and own != trained:
-        raise DataError(f"{folder}: has samples along {own}, but the net was trained along {trained}. {hint}")
-    check_courses(known.schema.reading.coordinates, manifest.schema.reading.coordinates, f"{folder}")
-    before, now = (of.reading.units.get(column.name, "") for of in (known.schema, manifest.schema))
-    check_units(before, now, f"{folder}: {column.name}", "the training data")
+    trained = known.schema.reading.along(known.column.name)
+    manifest.schema.reading.along(column.name).check_like(trained, f"{folder}: {column.name}")
     if not column.filled_like(known.column):
         raise DataError(f"{folder}: fills missing values of {column.name!r} otherwise than the training data. {hint}")
     names = [*labels.classes] if labels is not None and isinstance(labels.classes, tuple) else []

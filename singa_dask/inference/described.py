@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,16 +15,17 @@ import numpy as np
 
 from singa_dask.data.columns import Channels, Column, Fill, Role
 from singa_dask.data.encoders import DATES, is_plain_number
-from singa_dask.data.labelled import courses_of
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.manifest_reader import read_description
-from singa_dask.data.schema import Schema, check_courses, check_units
+from singa_dask.data.schema import Along, Schema, check_units
 from singa_dask.data.store import columns_of
 from singa_dask.errors import DataError, nearest
 from singa_dask.job.job_pb2 import StoreProto
 from singa_dask.job.stores import records_of, row_shape
 from singa_dask.layers.input import InputLayer, arrange
 from singa_dask.net import Net, inputs_of
+
+logger = logging.getLogger(__name__)
 
 _NUMBERS = set("?bBhHiIlLqQefd")
 
@@ -58,14 +60,9 @@ class Described:
         values = [one.fill_of_number for one in self.schema.encoders for _ in one.names]
         return None if all(map(math.isnan, values)) else Fill(tuple(values))
 
-    def ordered(self, array: Any, what: str) -> Any:
-        """A DataArray with its dimensions as in training, if it has the same. Raises DataError if its coordinates run
-        otherwise."""
-        known = self.schema.reading
-        dims = known.dimensions.get(self.column.name, "").split("/")
-        check_courses(known.coordinates, courses_of(array), what)
-        check_units(known.units.get(self.column.name, ""), array.attrs.get("units", ""), what, "the training data")
-        return array.transpose(array.dims[0], *dims) if sorted(dims) == sorted(map(str, array.dims[1:])) else array
+    def along(self, column: Column) -> Along:
+        """What is known of the samples of the column or of the answers."""
+        return self.schema.reading.along(column.name)
 
     def filled(self, x: np.ndarray, store: StoreProto) -> np.ndarray:
         """Samples as an input layer takes them, (n, ...), without missing values. Those of another shape stay."""
@@ -100,9 +97,14 @@ class Described:
 
         Raises DataError that names the column.
         """
+        for name, units in getattr(table, "attrs", {}).get("units", {}).items():
+            known = self.schema.reading.units.get(name, "")
+            check_units(known, units, f"column {name!r}", "the training data")
         if self.schema.encoders:
             return self.schema.encoders.apply(table, filled)
         named = {str(name): name for name in table}  # names may be numbers, or tuples
+        if not self.column.names:
+            logger.warning("the net knows no names of columns: those of the table are taken by their places.")
         names = self.column.names or tuple(named)
         missing = [name for name in names if name not in named]
         if missing:

@@ -133,7 +133,7 @@ class Model:
         Raises DataError where x and y do not fit the net or each other.
         """
         known = KnownData(self.net, self.described)
-        feed, rows = feed_of(known, x, y)
+        feed, rows = feed_of(known, *arrays_of(self, x, y))
         counts = self.ranks.numbers(rows)
         self.net.forward(normalised(known, feed), self._step(Phase.kTrain, self.number, counts))
         self.last = Loss(self, self.net.metrics(), rows, sum(counts))
@@ -147,7 +147,7 @@ class Model:
         Of a partitioned model collective: each rank calls it with rows of its own, as many as it likes, and gets the
         metrics of the rows of all ranks. Raises ConfigError if a metric does not exist or does not fit the net.
         """
-        feed = feed_of(self.known, arrays_of(self, x), y)
+        feed = feed_of(self.known, *arrays_of(self, x, y))
         measured = self._evaluator(metrics).measure(self._mini_batches(*feed, batchsize))
         if self.partitioned:
             measured.share(self.ranks.rank, self.ranks.numbers)

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singa_dask.data.containers import is_lazy, is_table, native
-from singa_dask.data.labelled import as_table, dims_of, is_labelled, labelled, stacked, variables_of
+from singa_dask.data.labelled import (
+    VARIABLE,
+    as_table,
+    beside,
+    dims_of,
+    is_labelled,
+    labelled,
+    stacked,
+    turned,
+    variables_of,
+)
+from singa_dask.data.schema import SEPARATOR, Along
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.inference.described import numbers
 from singa_dask.net import inputs_of
@@ -46,35 +57,56 @@ def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
 
 def _with_labels(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
     """The output for a DataArray, or a Dataset, whose variables are the input layers, or else the channels of one."""
-    inputs = inputs_of(model.net, output)
-    if hasattr(x, "data_vars") and len(inputs) > 1:
-        arrays = {name: _ordered(model, name, array) for name, array in variables_of(x, "x").items()}
-        first, given = next(iter(arrays.values())), {n: array.data for n, array in arrays.items() if n in inputs}
-    else:
-        first = _ordered(model, inputs[0], stacked(x, "x"))
-        given = first.data
-    found = predict(model, given, output, batchsize)
+    arrays = _by_layer(model, x, output)
+    first = next(iter(arrays.values()))
+    found = predict(model, {name: array.data for name, array in arrays.items()}, output, batchsize)
     last = "class" if model.known.classifies(output) else "output"
     dims, names = dims_of(first, found.shape[1:], last), model.known.names(output)
     coords = {last: names} if dims[-1:] == (last,) and len(names) == found.shape[-1] else {}
     return labelled(found, first, dims, coords)
 
 
-def _ordered(model: Model, layer: str, array: Any) -> Any:
-    """A DataArray for an input layer, as in training. Raises DataError."""
-    described = model.known.inputs.get(layer)
-    return array if described is None else described.ordered(array, f"x of {layer}")
+def _by_layer(model: Model, x: Any, output: str) -> dict[str, Any]:
+    """The DataArrays that the input layers read of one, of a Dataset or of a mapping, as in training: of a Dataset the
+    variables are those of the layers, or else the channels of a single one. Raises DataError."""
+    inputs, known = inputs_of(model.net, output), model.known.inputs
+    trained = {name: known[name].along(known[name].column) if name in known else Along() for name in inputs}
+    if isinstance(x, Mapping) and not is_labelled(x):
+        given = dict(x)
+    elif len(inputs) > 1 and hasattr(x, "data_vars"):
+        given = {name: array for name, array in variables_of(x, "x").items() if name in inputs}
+    else:
+        along, given = trained[inputs[0]], {inputs[0]: x}
+        if VARIABLE in along.dims:
+            given = {inputs[0]: stacked(x, "x", along.courses.get(VARIABLE, "").split(SEPARATOR))}
+        elif hasattr(x, "data_vars"):
+            given = {inputs[0]: stacked(x, "x") if len(x.data_vars) > 1 else next(iter(x.data_vars.values()))}
+    return {
+        name: turned(array, trained.get(name, Along()), f"x of {name}") if is_labelled(array) else array
+        for name, array in given.items()
+    }
 
 
-def arrays_of(model: Model, x: Any) -> Any:
-    """The arrays that the input layers read of a table in memory; all else as it is. Raises ConfigError."""
+def arrays_of(model: Model, x: Any, y: Any = None) -> tuple[Any, Any]:
+    """The arrays that the input layers read of a table in memory, of DataArrays and Datasets, and labels or targets
+    for the same rows; all else as it is. Raises ConfigError, DataError."""
+    answers = y if isinstance(y, Mapping) else {None: y}
+    answers = {name: beside(x, each, "y") for name, each in answers.items()}
+    for name in (name for name, each in answers.items() if is_labelled(each)):
+        layer = name if name in model.known.inputs else next(iter(model.known.answering), "")
+        described = model.known.inputs.get(layer)
+        if described is not None and described.answers is not None:
+            answers[name] = turned(answers[name], described.along(described.answers), "y")
+    y = answers if isinstance(y, Mapping) else answers[None]
     table = native(as_table(x) if is_labelled(x) else x)
+    if is_labelled(table):
+        return {name: array.data for name, array in _by_layer(model, table, model.outputs[0]).items()}, y
     if not is_table(table):
-        return x
+        return x, y
     if is_lazy(table):
         hint = "Give x.compute(), or a Dask array."
         raise ConfigError(Problem("x", "is a Dask DataFrame, and tables are evaluated in memory", hint=hint))
-    return _features(table, model, model.outputs[0])
+    return _features(table, model, model.outputs[0]), y
 
 
 def predicted(model: Model, x: Any, output: str, batchsize: int | None) -> np.ndarray:

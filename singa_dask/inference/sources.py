@@ -14,14 +14,14 @@ import numpy as np
 from singa_dask.data.columns import Column, Role, X, Y
 from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.data.resolve import resolve
-from singa_dask.data.schema import Reading, check_courses, check_units, same_order
+from singa_dask.data.schema import Reading, same_order
 from singa_dask.data.sharding import FORMATS
 from singa_dask.data.sources import netcdf
 from singa_dask.data.sources.arrays import NoDataset
 from singa_dask.data.sources.files import Block as RawBlock
 from singa_dask.data.sources.files import RowsBlock
 from singa_dask.data.sources.source import TABLE, Format, Source
-from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.errors import ConfigError, Problem
 from singa_dask.files import FILE, FOLDER, kind_of
 from singa_dask.inference.blocks import Block, Samples, channels_last, check_described, shard_blocks
 from singa_dask.inference.described import Described, numbers, raw_name
@@ -106,20 +106,8 @@ class FileBlock:
         values, column = np.asarray(raw[name]), None if described is None else getattr(described, which)
         if described is None or column is None:
             return values
-        known = described.schema.reading
-        trained = known.dimensions.get(column.name, "").split("/")
-        own = self.reading.dimensions.get(name, "").split("/")
-        check_courses(known.coordinates, self.reading.coordinates, name)
-        where = f"{self.files[0]}: {name}"
-        check_units(known.units.get(column.name, ""), self.reading.units[name], where, "the training data")
-        if own != trained and own[0] and trained[0]:
-            if sorted(own) != sorted(trained):
-                told = f"has samples along {', '.join(own)}, but the net was trained along {', '.join(trained)}"
-                hint = "Rename or select the dimensions."
-                if {*own} < {*trained}:  # the first dimension counts the samples
-                    hint = "Is that of the samples missing? Add it to a single field: data.expand_dims('time')."
-                raise DataError(f"{name}: {told}. {hint}")
-            values = values.transpose(0, *(1 + own.index(name) for name in trained))
+        axes = self.reading.along(name).axes_like(described.along(column), f"{self.files[0]}: {name}")
+        values = values.transpose(0, *(1 + axis for axis in axes)) if axes else values
         return values if flat or values.shape[1:] != column.raw.shape else channels_last(values, column)
 
     def _answers(self, name: str, values: np.ndarray, column: Column | None) -> np.ndarray:

@@ -159,6 +159,13 @@ class _Function(Layer):
             self.cut_off = frozenset(i for i in range(len(src)) if id(tensors[i]) not in reached)
             yield y.array
 
+    def _check_samples(self, both: Array, single: Array, lead: int) -> None:
+        """Raise ConfigError if samples of the result are of another shape where there are more rows."""
+        if both.shape[lead:] != single.shape[lead:]:
+            hint = "(B, 1) and (B,) give (B, B): give both the same axes. If that is meant, return the mean over it."
+            received = f"{both.shape} for 2 rows, {single.shape} for one"
+            raise self.problem("the result of the function has an axis that grows with the rows", received, hint)
+
     def _learning(self, x: Sequence[Array]) -> list[int]:
         """The numbers of the sources and parameters that may get gradients."""
         sources = [i for i in range(len(x)) if x[i].dtype.kind == "f" and i not in self.label_positions]
@@ -215,6 +222,7 @@ class Lambda(_Function):
         if both.shape[: len(lead)] != lead:
             message = f"the function must keep the rows{' and the time steps' * (self.steps > 1)} of its sources"
             raise self.problem(message, f"{both.shape} for {', '.join(str((*lead, *shape)) for shape in src)}")
+        self._check_samples(both, each[0], len(lead))
         self._mixes = not np.allclose(both, np.concatenate(each), equal_nan=True)
         return self._rows(both).shape[1:]
 
@@ -280,6 +288,7 @@ class Loss(_Function, LossLayer):
         both, *each = self._tried(every)
         if both.ndim and len(both) != 2:
             raise self.problem("the function must give a number, or one for each row", f"{both.shape} for 2 rows")
+        self._check_samples(both, each[0], 1)
         self._mixes = not np.allclose(both.mean(), (each[0].mean() + each[1].mean()) / 2, equal_nan=True)
         return src[0]
 

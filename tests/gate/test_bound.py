@@ -48,7 +48,9 @@ def other_units(x: Any) -> Any:
 
 
 def packed(x: Any) -> Any:
-    return x.map(packed) if hasattr(x, "data_vars") else x.assign_attrs(PACKED)
+    if hasattr(x, "data_vars"):
+        return x.assign({name: packed(array) for name, array in x.data_vars.items()})
+    return x.assign_attrs(PACKED)
 
 
 OF_X = {
@@ -114,7 +116,10 @@ WAYS = {
     **{f"{way}, y": (call, "y", OF_Y) for way, call in WITH_Y.items()},
     **{f"{way}, sample_weight": (call, "weights", OF_WEIGHTS) for way, call in WITH_WEIGHTS.items()},
 }
-FIRST = {("fit, y", "units")}  # there is nothing yet that they could differ from
+NOT_KNOWN = {
+    ("fit, y", "units", kind)
+    for kind in SAMPLES  # there is nothing yet that they could differ from
+} | {(f"{way}, X", "units", "Dataset of numbers") for way in ("Model.predict", "Model.evaluate")}  # a warning says so
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +127,6 @@ def nets() -> dict[str, Any]:
     return {kind: fitted(*samples) for kind, samples in SAMPLES.items()}
 
 
-@pytest.mark.xfail(strict=True, reason="units, packing, names and the order of rows are compared at some ways in only")
 @pytest.mark.parametrize("way", WAYS)
 def test_what_does_not_fit_the_description_is_refused(way: str, nets: dict[str, Any]) -> None:
     call, what, faults = WAYS[way]
@@ -131,7 +135,7 @@ def test_what_does_not_fit_the_description_is_refused(way: str, nets: dict[str, 
         given = {"x": x, "y": y, "weights": weights(y)}[what]
         expected = None
         for fault, (change, kinds) in faults.items():
-            if kind not in kinds or (way, fault) in FIRST:
+            if kind not in kinds or (way, fault, kind) in NOT_KNOWN:
                 continue
             try:
                 found = call(nets[kind], x, y, change(given))

@@ -19,9 +19,9 @@ from singa_dask.data.containers import is_lazy, is_sparse, native
 from singa_dask.data.ingest.options import SPLIT_OPTIONS, Splits
 from singa_dask.data.ingest.run import DaskBlock
 from singa_dask.data.ingest.write import write
-from singa_dask.data.labelled import check_index, courses_of, first_array, in_order, is_labelled, variables_of
+from singa_dask.data.labelled import along_of, check_index, first_array, in_order, is_labelled, variables_of
 from singa_dask.data.manifest import Manifest
-from singa_dask.data.schema import Reading
+from singa_dask.data.schema import Along, Reading
 from singa_dask.data.sources.files import Block
 from singa_dask.data.sources.patches import NUMBER, Cutting, Patches, Tile
 from singa_dask.data.sources.source import THE_DATE, Source
@@ -159,11 +159,15 @@ def _reading(arguments: Sequence[tuple[list[_Given], str]], *, lone: bool) -> Re
     """The dimensions of the samples and the units of DataArrays. arguments: with the column in shards of a single
     array. lone: whether arrays of two dimensions are a single record."""
     every = {one.raw[0] if len(given) > 1 else alone: one for given, alone in arguments for one in given}
-    named = {column: one for column, one in every.items() if one.dims and not (lone and len(one.dims) == 1)}
+    told = {column: one.along for column, one in every.items()}
+    told = {column: along for column, along in told.items() if not (lone and len(along.dims) == 1)}
+    units = {column: along.units for column, along in told.items() if along.units}
+    for one in (one for given, _ in arguments for one in given if one.columns):
+        units |= {one.named[name]: of for name, of in getattr(one.value, "attrs", {}).get("units", {}).items() if of}
     return Reading(
-        dimensions={column: "/".join(one.dims) for column, one in named.items()},
-        coordinates={name: course for one in named.values() for name, course in one.courses.items()},
-        units={column: one.units for column, one in every.items() if one.units},
+        dimensions={column: "/".join(along.dims) for column, along in told.items() if along.dims},
+        coordinates={name: course for along in told.values() for name, course in along.courses.items()},
+        units=units,
     )
 
 
@@ -198,16 +202,14 @@ def images_of(images: Any, labels: Any, classes: Sequence[str], notes: Sequence[
 
 @dataclass
 class _Given:
-    """A collection that was given. what: the argument; raw: its raw columns; columns: of a DataFrame; dims: the names
-    of the dimensions of a sample, and courses: how their coordinates run, of a DataArray, with its units."""
+    """A collection that was given. what: the argument; raw: its raw columns; columns: of a DataFrame; along: what a
+    DataArray says of its samples."""
 
     what: str
     value: Any
     raw: list[str]
     columns: list[Any] | None = None
-    dims: tuple[str, ...] = ()
-    courses: Mapping[str, str] = field(default_factory=dict)
-    units: str = ""
+    along: Along = field(default_factory=Along)
     lazy: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -273,15 +275,14 @@ def _free(name: str, what: str, taken: set[str]) -> str:
 
 def _one(value: Any, what: str, name: str, like: Any) -> _Given:
     value = in_order(value, like, name) if is_labelled(value) and like is not None else value
-    dims, courses = (tuple(map(str, value.dims[1:])), courses_of(value)) if is_labelled(value) else ((), {})
-    units = str(value.attrs.get("units", "")) if is_labelled(value) else ""
+    along = along_of(value, what) if is_labelled(value) else Along()
     value = value.data if is_labelled(value) else value
     value = value.tocsr() if is_sparse(value) else native(value)
     if not (hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__getitem__")):
         value = np.asarray(value)
     if isinstance(value, np.generic) or len(value.shape) == 0:
         raise DataError(f"{what}: must have the samples along its first axis, but it is one value.")
-    return _Given(what, value, [name], dims=dims, courses=courses, units=units)
+    return _Given(what, value, [name], along=along)
 
 
 def _only(given: list[_Given], what: str) -> _Given:

@@ -17,7 +17,7 @@ from singa_dask.data.ingest.options import Encoding, Splits
 from singa_dask.data.ingest.stage import StagePlan
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.origins import Origin, Origins, free_name
-from singa_dask.data.schema import Schema, check_courses, check_units
+from singa_dask.data.schema import Schema
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
@@ -160,14 +160,9 @@ def _number_of_shards(
 def prepared_like(source: Source, like: Manifest) -> tuple[Source, Encoding]:
     """The source with the columns, roles and classes of a folder. Raises DataError for absent columns, and for samples
     along other dimensions or coordinates."""
-    encoders, reading = like.encoders, like.schema.reading
-    for name, own in source.reading.dimensions.items():
-        if (trained := reading.dimensions.get(name)) and own != trained:
-            told = f"has samples along {own}, but in {_named(like)} along {trained}"
-            raise DataError(f"{source.name}: {name!r} {told}. Rename or transpose the dimensions.")
-    check_courses(reading.coordinates, source.reading.coordinates, source.name)
-    for name, own in source.reading.units.items():
-        check_units(reading.units.get(name, ""), own, f"{source.name}: {name}", _named(like))
+    encoders, reading, own = like.encoders, like.schema.reading, source.reading
+    for name in dict.fromkeys((*own.dimensions, *own.units)):
+        own.along(name).check_like(reading.along(name), f"{source.name}: {name}", _named(like))
     for encoder in encoders:
         if encoder.column not in source.x:
             hint = nearest(encoder.column, source.x)

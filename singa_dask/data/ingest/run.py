@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from singa_dask.data.labelled import check_index
 from singa_dask.data.sources.files import Block
 from singa_dask.errors import ClusterError
 
@@ -72,9 +73,10 @@ def _call_computed(
 
 
 def _columns(names: Sequence[Any], computed: Sequence[Any]) -> dict[str, Any]:
-    """By raw column."""
+    """By raw column. Raises DataError if partitions of DataFrames and Series hold other rows."""
     raw: dict[str, Any] = {}
     for name, value in zip(names, computed, strict=True):
+        check_index(computed[0], value, str(name), partition=True)
         if isinstance(name, str):
             raw[name] = value
         elif isinstance(name, tuple):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from singa_dask import Classifier, Job, Model, Regressor, layers, load_model, shard, train, updaters
+from singa_dask import Classifier, Job, Model, Regressor, autograd, layers, load_model, shard, train, updaters
 from singa_dask.cli import main
 from singa_dask.errors import ConfigError
 from singa_dask.inference.blocks import own_blocks
@@ -152,3 +152,41 @@ def test_maps_with_an_axis_of_one_are_scored_as_those_without():
     assert fitted.score(x, y) == fitted.score(x, y[..., 0]) == fitted.score(x, y[..., 0].tolist())
     with pytest.raises(ValueError, match=r"y must be maps of the shape \(6, 4, 4\)\. Received: \(6, 4, 2\)"):
         fitted.score(x, x[..., 0, :])
+
+
+def test_positions_with_negative_numbers_do_not_count(caplog):
+    partly = Y.astype(np.int16)
+    partly[:, :3] = -1
+    fitted = classifier(class_weight="balanced").fit(X, partly)
+    assert "positions with negative numbers do not count" in caplog.text
+    assert fitted.classes_.tolist() == [0, 1, 2] and set(np.unique(fitted.predict(X))) <= {0, 1, 2}
+    assert fitted.score(X, partly) == pytest.approx((fitted.predict(X) == Y)[:, 3:].mean())
+    weights = DRAW.random(80)
+    assert fitted.score(X, partly, weights) == pytest.approx(
+        np.average((fitted.predict(X) == Y)[:, 3:].mean(axis=(1, 2)), weights=weights)
+    )
+
+
+@pytest.mark.parametrize("channels", [(), (1,)])
+def test_r2_of_fields_is_over_all_positions(channels):
+    rows = X[..., 0]
+    fields = (rows + 10 * np.arange(rows.shape[2])).reshape(*rows.shape, *channels)
+    fitted = Regressor(epochs=3, random_state=0).fit(X[..., :1], fields)
+    predicted = fitted.predict(X[..., :1])
+    assert predicted.shape == fields.shape
+    wanted = 1 - ((fields - predicted) ** 2).sum() / ((fields - fields.mean()) ** 2).sum()
+    assert fitted.score(X[..., :1], fields) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_scores_of_a_loss_of_ones_own_are_no_probabilities():
+    flat, answers = X.reshape(80, -1), Y[:, 0, 0]
+    given = [layers.InnerProduct(num_output=3), layers.Loss(one_hot_error, labels=1)]
+    fitted = Classifier(given, epochs=1, random_state=0).fit(flat, answers)
+    assert set(fitted.predict(flat)) <= {0, 1, 2}
+    for x in (flat, da.from_array(flat, chunks=(40, -1))):
+        with pytest.raises(ValueError, match="scores of the classes, and no probabilities"):
+            np.asarray(fitted.predict_proba(x))
+
+
+def one_hot_error(x, y):
+    return autograd.sum((x - autograd.one_hot(y, 3)) ** 2, axis=1)

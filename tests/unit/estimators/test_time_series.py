@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pandas
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import TimeSeriesSplit, cross_val_score
@@ -213,3 +214,18 @@ def few():
 def test_sequences_that_do_not_fit_are_refused(call, error, message):
     with pytest.raises(error, match=message):
         call(*ragged(60))
+
+
+@pytest.mark.parametrize("lengths", [(7, 7), (4, 9)])
+def test_columns_of_lists_of_tables_are_taken_by_their_names(lengths):
+    draw = np.random.default_rng(0)
+    given = [pandas.DataFrame(draw.normal(size=(n, 2)), columns=["a", "b"]) for n in draw.choice(lengths, 40)]
+    y = np.array([each.a.iloc[-1] for each in given])
+    mixed = [each[["b", "a"]] if i % 2 and i else each for i, each in enumerate(given)]
+    net = [layers.GRU(dim_hidden=4), layers.InnerProduct(num_output=1)]
+    fitted, others = (Regressor(net, epochs=1, random_state=0).fit(each, y) for each in (given, mixed))
+    expected = fitted.predict(given)
+    np.testing.assert_array_equal(others.predict(given), expected)
+    np.testing.assert_array_equal(fitted.predict(mixed), expected)
+    with pytest.raises(ValueError, match="X lacks the columns b"):
+        fitted.predict([each.rename(columns={"b": "c"}) for each in given])

@@ -527,7 +527,7 @@ def test_fields_are_found_by_their_names_and_dimensions(tmp_path):
         predicted(renamed)
     with pytest.raises(ConfigError, match=r"--x: must name the columns .*, t, u\..*--x u=OTHER"):
         predicted(tmp_path / "a.nc", ("t", "t"))
-    with pytest.raises(DataError, match="t: has samples along y, lon, but the net was trained along lat, lon"):
+    with pytest.raises(DataError, match="t: has samples along y, lon, but in the training data along lat, lon"):
         predicted(write_fields(tmp_path / "d.nc", 1, lat="y"))
     with xarray.open_dataset(tmp_path / "a.nc", engine="h5netcdf") as every:
         every.isel(time=0).to_netcdf(tmp_path / "single.nc", engine="h5netcdf")
@@ -538,7 +538,7 @@ def test_fields_are_found_by_their_names_and_dimensions(tmp_path):
     turned = write_fields(tmp_path / "e.nc", 1, ("time", "lon", "lat"))
     shard_files("netcdf", tmp_path / "turned", source=turned, x=("t", "u"), target="s")
     with pytest.raises(
-        DataError, match=r"has samples along lon/lat, but the net was trained along lat/lon\. Predict the"
+        DataError, match=r"has samples along lon, lat, but in the training data along lat, lon\. Transpose"
     ):
         blocks_of(model, str(tmp_path / "turned"))
 

@@ -143,6 +143,14 @@ def enclosed(factor):
         (lambda: Model([Lambda(lambda x: 3)(FC(DATA))]), "must return one tensor"),
         (lambda: Model([Lambda(lambda x: autograd.sum(x))(FC(DATA))]), "must keep the rows of its sources"),
         (
+            lambda: Model([Lambda(lambda x: x[:, :1] - x[:, 0])(FC(DATA))]),
+            r"an axis that grows with the rows\. Received: \(2, 2\) for 2 rows, \(1, 1\) for one.*\(B, 1\) and \(B,\)",
+        ),
+        (
+            lambda: Model([DATA, FC, Loss(lambda x, t: x[:, :1] - autograd.reshape(t, (-1,)), labels=1)]),
+            "an axis that grows with the rows",
+        ),
+        (
             lambda: Model([Loss(formulas.cross_entropy)(FC(DATA), DATA)]),
             r"Write labels=1 in Loss\(\.\.\.\) .* or labels=\(\)",
         ),
