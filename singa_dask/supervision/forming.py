@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.facts import Code, Fact, fact
-from singa_dask.supervision.inheritance import inherit
 from singa_dask.supervision.losing import Losing
 from singa_dask.supervision.members import Member, Restart, ServerGroup, WorkerGroup, is_first
 from singa_dask.supervision.phases import Checkpoint, Course, Phase
@@ -74,9 +74,19 @@ class Forming:
     # Decisions on a survey
 
     def inherit(self, left: Mapping[str, tuple[Any, ...]], inherited: ev.Inherited) -> None:
-        """Have servers continue from what those of an earlier start have left, or say why not."""
-        found = self.run.found
-        why = inherit(self.members, left, inherited, found.ledger if found else None)
+        """Have servers continue from what those of an earlier start have left, unless the newest checkpoint contains
+        more updates; or say why not. A group of which something is missing takes over a neighbour's parameters."""
+        found, why = self.run.found, None
+        groups = [g for g in self.members.server_groups if str(g) in inherited.ledgers and g.counts(left[str(g)], 0)]
+        contained = Ledger.joint(inherited.ledgers[str(group)] for group in groups)
+        if not inherited.fits:
+            why = fact(Code.MISFIT)
+        elif not groups:
+            why = fact(Code.TORN, torn=inherited.torn) if inherited.torn else fact(Code.GONE)
+        elif found is not None and contained.updates < found.ledger.updates:
+            why = fact(Code.FEWER)
+        for group in groups if why is None else ():
+            group.left = left[str(group)]
         if why and why != self._not_inherited:
             self.run.tell(Code.NOT_TAKEN_OVER, cause=why, step=found.step if found else 0)
         self._not_inherited = why

@@ -6,13 +6,14 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from singa_dask.job import ClusterTopology
 from singa_dask.memory.newest import complete
 from singa_dask.supervision.events import ServerGroupRequest, WorkerGroupRequest
 from singa_dask.supervision.facts import Cause, Code, Fact, fact
 from singa_dask.supervision.phases import Phase, moved
+from singa_dask.training.forms import OUTDATED
 from singa_dask.training.worker import GroupPlan
 
 if TYPE_CHECKING:
@@ -240,6 +241,13 @@ class Members:
                 member.added = tuple(moved.get(address, address) for address in member.added)
         if moved:
             self.record(f"moved: {dict(moved)}")
+
+    def recall(self, told: Iterable[Mapping[str, Any]]) -> None:
+        """Know the outdated replicas that earlier drivers have recorded. told: events of the run."""
+        for lost in told:
+            if lost["event"] == OUTDATED and lost["server_group"] < len(self.server_groups):
+                outdated = self.server_groups[lost["server_group"]].outdated
+                outdated[lost["generation"], lost["rank"]] = lost["replica"]
 
     def record(self, line: str) -> None:
         """Add a line to the history."""

@@ -24,7 +24,6 @@ from singa_dask.supervision.callbacks import Callbacks
 from singa_dask.supervision.control import listening
 from singa_dask.supervision.events import Progress, ReplicaLost, StopAsked
 from singa_dask.supervision.in_process import InProcess
-from singa_dask.supervision.inheritance import recall
 from singa_dask.supervision.interrupts import interrupts
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members, Restart
@@ -83,11 +82,11 @@ class Run:
         """Run until done, stopped or beyond rescue; returns the summary, which is left in the workspace either way."""
         with self.workspace.locked(), interrupts(lambda by: not self._over):
             self.workspace.check_own()
-            if resume:
-                start = resumed(self.prepared, self.workspace, lives=client is not None)
-            else:
-                start = fresh(self.prepared, self.workspace)
-            found = start.found
+            found, notes = (
+                fresh(self.prepared, self.workspace)
+                if not resume
+                else resumed(self.prepared, self.workspace, lives=client is not None)
+            )
             if found is not None:
                 self._record.steps[0], self._record.checkpoint = found.step, str(found.path)
             with ExitStack() as shown:
@@ -102,7 +101,7 @@ class Run:
                 error: BaseException | None = None
                 try:
                     with shown.pop_all() as stack:
-                        for note in start.notes:
+                        for note in notes:
                             self.display.say(note)
                         if aside:
                             self.display.note(f"the earlier run in this workspace is now {aside}")
@@ -185,7 +184,7 @@ class Run:
         self.display.note(f"forming {groups} worker group{'s' * (groups > 1)} of {size} on Dask workers")
         starts = [event["event"] for event in self._told].count("start")
         members = Members.placed(topology, place(topology, free), starts)
-        recall(members, self._told)
+        members.recall(self._told)
         supervision = Supervision(
             members,
             steps=self._record.steps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -19,31 +19,22 @@ from singa_dask.training.saving_host import saved_elsewhere
 from singa_dask.training.workspace import Workspace
 
 
-@dataclass(frozen=True)
-class StartPoint:
-    """found: the checkpoint from which a run goes on; None for step 0. notes: what its user must know of it."""
-
-    found: Found | None = None
-    notes: tuple[str, ...] = ()
-
-
-def fresh(prepared: Prepared, workspace: Workspace) -> StartPoint:
-    """The start of a new run. The checkpoints with its first parameters must be there, must fit, and must stay there.
+def fresh(prepared: Prepared, workspace: Workspace) -> tuple[None, Sequence[str]]:
+    """The start of a new run, and what the user must know of it. The checkpoints with its first parameters must be
+    there, must fit, and must stay there.
 
     Raises ConfigError or CheckpointError otherwise.
     """
-    problems = []
-    for path in prepared.job.checkpoint_path:
-        if workspace.folder in (where := Path(path).absolute()).parents or where == workspace.folder:
-            hint = "Pass another --workspace."
-            problems.append(Problem("checkpoint_path", "lies in the workspace that this run replaces", path, hint))
-    if problems:
-        raise ConfigError(problems)
-    return StartPoint(notes=check_given(prepared))
+    why, hint = "lies in the workspace that this run replaces", "Pass another --workspace."
+    inside = [path for path in prepared.job.checkpoint_path if Path(path).absolute().is_relative_to(workspace.folder)]
+    if inside:
+        raise ConfigError([Problem("checkpoint_path", why, path, hint) for path in inside])
+    return None, check_given(prepared)
 
 
-def resumed(prepared: Prepared, workspace: Workspace, *, lives: bool = False) -> StartPoint:
-    """The newest valid checkpoint of the run in the workspace, whatever workers it had.
+def resumed(prepared: Prepared, workspace: Workspace, *, lives: bool = False) -> tuple[Found | None, Sequence[str]]:
+    """The newest valid checkpoint of the run in the workspace, whatever workers it had, and what the user must know of
+    it.
 
     lives: whether Dask workers may still have the run's state in memory; then no checkpoint is needed.
     Raises CheckpointError if there is none here, or if it is of another net, updater or data.
@@ -51,12 +42,8 @@ def resumed(prepared: Prepared, workspace: Workspace, *, lives: bool = False) ->
     found, faults = checkpoints.newest(workspace.checkpoints)
     elsewhere = "" if found or faults else saved_elsewhere(workspace.folder)
     if found is None and lives and workspace.job.exists() and not elsewhere:
-        return StartPoint(
-            notes=(
-                "there is no checkpoint: the run goes on from the memory of its Dask workers, if they "
-                "still have it, else from step 0",
-            )
-        )
+        where = "the memory of its Dask workers, if they still have it, else from step 0"
+        return None, [f"there is no checkpoint: the run goes on from {where}"]
     if found is None:
         raise CheckpointError(
             f"{workspace.checkpoints}: no valid checkpoint to resume from. "
@@ -67,24 +54,23 @@ def resumed(prepared: Prepared, workspace: Workspace, *, lives: bool = False) ->
             )
         )
     _check_same(prepared, workspace, found)
-    before = text_format.Parse(found.job, JobProto()).cluster
+    before, topology = text_format.Parse(found.job, JobProto()).cluster, prepared.topology
     notes = [f"passed over: {fault}" for fault in faults]
     if training_data(found.data) != training_data(prepared.data):
-        same = before.nworker_groups == prepared.topology.nworker_groups
-        if same or not _dealt_alike(prepared, before.nworker_groups, found):
+        was, now = before.nworker_groups, topology.nworker_groups
+        if was == now or not _dealt_alike(prepared, was, found):
             raise CheckpointError(
                 f"{found.path} was made with other data: other shards, batchsize, shuffle or seed. Resume with what "
                 f"{workspace.job} says, or start from its parameters in another workspace: "
                 f"--workspace NEW --set 'checkpoint_path=[\"{found.path}\"]'."
             )
         notes.append(
-            f"{_groups(prepared.topology.nworker_groups)} instead of {_groups(before.nworker_groups)}: "
+            f"{now} worker group{'s' * (now > 1)} instead of {was} worker group{'s' * (was > 1)}: "
             f"the training data are dealt anew, and each group goes on with mini-batch {found.step} of its own share"
         )
-    was, now = ClusterTopology.from_proto(before).describe(), prepared.topology.describe()
-    if found.job and was != now:
-        notes.append(f"resumed with another cluster. Before: {was}. Now: {now}.")
-    return StartPoint(found, tuple(notes))
+    if found.job and (earlier := ClusterTopology.from_proto(before).describe()) != topology.describe():
+        notes.append(f"resumed with another cluster. Before: {earlier}. Now: {topology.describe()}.")
+    return found, notes
 
 
 def _check_same(prepared: Prepared, workspace: Workspace, found: Found) -> None:
@@ -106,7 +92,3 @@ def _dealt_alike(prepared: Prepared, groups: int, found: Found) -> bool:
     job.cluster.nworker_groups = groups
     fingerprints, _ = resolve_data(job, [graph_phase(job.neuralnet.layer, Phase.kTrain)])
     return training_data(fingerprints) == training_data(found.data)
-
-
-def _groups(count: int) -> str:
-    return f"{count} worker group{'s' * (count > 1)}"

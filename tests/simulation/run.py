@@ -27,7 +27,6 @@ from singa_dask.net.flat import ALIGNMENT, Entry
 from singa_dask.server import Partition, ServerActor, partition
 from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
-from singa_dask.supervision.inheritance import recall
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members
 from singa_dask.supervision.servers import REPLICA_LOST
@@ -150,7 +149,7 @@ class Run:
         found = self.disk.newest() if resume else None
         self.known = {0: found.step} if found else {}
         members = Members.placed(self.topology, place(self.topology, free), self.starts)
-        recall(members, self.outdated)
+        members.recall(self.outdated)
         supervision = CheckedSupervision(
             members,
             steps=self.known,

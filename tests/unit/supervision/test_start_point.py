@@ -49,27 +49,27 @@ def workspace(tmp_path):
 def test_a_checkpoint_on_another_host_is_not_gone_on_without(workspace, lives):
     workspace.job.touch()
     workspace.tell("saves", host="nodeb")
-    assert resumed(prepared(ALLREDUCE), workspace).found, "it is here"
+    assert resumed(prepared(ALLREDUCE), workspace)[0], "it is here"
     checkpoints.path_of(workspace.checkpoints, 4).unlink()
     with pytest.raises(CheckpointError, match="nodeb"):
         resumed(prepared(ALLREDUCE), workspace, lives=lives)
 
 
 def test_with_the_same_workers_nothing_is_said(workspace):
-    start = resumed(prepared(ALLREDUCE), workspace)
-    assert (start.found.step, start.notes) == (4, ())
+    found, notes = resumed(prepared(ALLREDUCE), workspace)
+    assert (found.step, notes) == (4, [])
 
 
 @pytest.mark.parametrize("cluster", ["nworkers_per_group: 4 nservers_per_group: 1", ""])
 def test_the_workers_of_a_group_may_be_others(workspace, cluster):
     made = prepared(cluster)
-    (note,) = resumed(made, workspace).notes
+    (note,) = resumed(made, workspace)[1]
     before, now = prepared(ALLREDUCE).topology.describe(), made.topology.describe()
     assert note == f"resumed with another cluster. Before: {before}. Now: {now}."
 
 
 def test_so_may_the_groups(workspace):
-    dealt, other = resumed(prepared(DOWNPOUR), workspace).notes
+    dealt, other = resumed(prepared(DOWNPOUR), workspace)[1]
     assert dealt.startswith("3 worker groups instead of 1 worker group: the training data are dealt anew")
     assert "mini-batch 4 of its own share" in dealt and "Now: Downpour" in other
 

@@ -9,7 +9,6 @@ from support.supervised import DOWNPOUR, HOGWILD, SANDBLASTER, Case, Run, become
 from singa_dask.server.ledger import Ledger
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.events import Inherited
-from singa_dask.supervision.inheritance import recall
 from singa_dask.training.forms import OUTDATED
 
 ONE, TWO, THREE = ({"spare": spare} for spare in (1, 2, 3))
@@ -264,5 +263,5 @@ def test_a_server_of_a_lost_group_does_not_hear_that_its_replica_is_known_to_be_
 def test_a_replica_that_the_lost_driver_knew_to_be_outdated_does_not_count(monkeypatch, group, counts):
     run = Run(monkeypatch, **SECOND).play([inherits(replica=1)])
     lost = {"server_group": group, "generation": 3, "rank": 0, "replica": 1}
-    recall(run.members, [{"event": "start", "step": 0}, {"event": OUTDATED, **lost}])
+    run.members.recall([{"event": "start", "step": 0}, {"event": OUTDATED, **lost}])
     assert [request.fresh for request in run.begin().requests] == [not counts]
