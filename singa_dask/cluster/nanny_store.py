@@ -29,7 +29,7 @@ from singa_dask.cluster.remote import ask_nannies, check_listening
 from singa_dask.comm.shared_memory import Memory, MemoryAddress
 from singa_dask.memory.newest import Newest, newest
 from singa_dask.memory.owner import CHECKPOINT, Owner, Place, Saved, Version, outlived, same_owner, same_run
-from singa_dask.memory.region import Blocks, Regions, RegionsAddress
+from singa_dask.memory.region import Regions, RegionsAddress
 from singa_dask.memory.store import Kept
 
 logger = logging.getLogger(__name__)
@@ -46,15 +46,17 @@ _KEEP_S = 100.0  # for a nanny to have all
 
 @dataclass
 class Held:
-    """Saved state that a nanny holds. pid: of its owner, 0 if messages bring it; heard: whether one has come lately.
-    own: whether it is of the nanny's own worker. whole: whether it has everything that its owner has acknowledged."""
+    """Saved state that a nanny holds. pid: of its owner, 0 if messages bring it; these are for `write`. heard: whether
+    one has come lately. own: whether it is of the nanny's own worker. whole: whether it has everything that its owner
+    has acknowledged."""
 
     saved: Saved
-    memory: Regions | Blocks | list[Memory]
+    memories: list[Memory]
     pid: int = 0
     own: bool = False
     whole: bool = True
     heard: bool = True
+    write: Callable[[Sequence[Any]], bool] | None = None
 
     @property
     def wanted(self) -> bool:
@@ -115,6 +117,7 @@ class NannyStore:
 
     async def open(self, nanny: str, saved: Saved) -> bool:
         """See Store."""
+        await check_listening(nanny)
         try:
             return bool(await self._run(nanny, _open, saved, self._room, self._orphan_s))
         except OSError:
@@ -137,12 +140,7 @@ class NannyStore:
         where = (RegionsAddress(MemoryAddress(0, 0, 0, nbytes), ()),)
         version = replace(self.version, number=saved.version.number)
         saved = replace(saved, owner=self.owner, version=version, regions=where)
-
-        async def opened() -> bool:
-            await check_listening(nanny)
-            return await self.open(nanny, saved)
-
-        kept = self._in_time(opened(), _CALL_S)
+        kept = self._in_time(self.open(nanny, saved), _CALL_S)
         for first in (*range(0, nbytes, _BLOCK), nbytes):  # the last message says that the former ones may go
             if not kept or self.leaves():
                 return False
@@ -208,7 +206,7 @@ def _hold(saved: Saved, pid: int, only: bool, orphan_s: float, own: bool, dask_w
     for other in [other for other in kept if own and kept[other].own and other[1].run != saved.version.run]:
         asyncio.get_running_loop().call_later(orphan_s, kept.pop, other, None)
     succeeded = only or (place in kept and kept[place].saved.succeeded)
-    _add(dask_worker.address, Held(replace(saved, succeeded=succeeded), opened, pid, own), opened, orphan_s)
+    _add(dask_worker.address, Held(replace(saved, succeeded=succeeded), opened, pid, own), orphan_s)
     if only:
         _end_former(kept, place)
     return True
@@ -216,18 +214,28 @@ def _hold(saved: Saved, pid: int, only: bool, orphan_s: float, own: bool, dask_w
 
 def _open(saved: Saved, room: Callable[[int], bool], orphan_s: float, dask_worker: Any) -> bool:
     """Make memory that messages fill, in place of what could not be completed."""
-    kept, layouts = HELD[dask_worker.address], saved.regions[0].layouts
+    kept = HELD[dask_worker.address]
     for other in [other for other in kept if not kept[other].whole and same_owner(other, saved.place)]:
         del kept[other]
-    made = Regions.create(layouts, room) if layouts else Blocks.create(saved.nbytes, room)
-    if made is not None:
-        dask_worker.handlers[_OP] = lambda message: _put(kept, message)  # Dask asks for its __name__
-        _add(dask_worker.address, Held(saved, made, whole=False), made.memories, orphan_s)
-    return made is not None
+    memory = Memory.create(saved.nbytes) if room(saved.nbytes) else None
+    if memory is None:
+        return False
+    regions = Regions(memory, saved.regions[0])  # none for a file
+    write = regions.write if regions else partial(_write, memory)
+    _add(dask_worker.address, Held(saved, [memory], whole=False, write=write), orphan_s)
+    dask_worker.handlers[_OP] = lambda message: _put(kept, message)  # Dask asks for its __name__
+    return True
 
 
-def _add(nanny: str, held: Held, memories: Sequence[Memory], orphan_s: float) -> None:
-    held.saved = held.saved.moved([memory.address for memory in memories], nanny)
+def _write(memory: Memory, blocks: Sequence[tuple[int, np.ndarray]]) -> bool:
+    """Write blocks of a file, each with the place of its first byte. Nobody supersedes who sends them."""
+    for first, block in blocks:
+        memory.array(np.uint8, block.size, first)[...] = block
+    return True
+
+
+def _add(nanny: str, held: Held, orphan_s: float) -> None:
+    held.saved = held.saved.moved([memory.address for memory in held.memories], nanny)
     HELD[nanny][held.saved.place] = held
     _end_later(HELD[nanny], held.saved.place, orphan_s)
 
@@ -235,9 +243,9 @@ def _add(nanny: str, held: Held, memories: Sequence[Memory], orphan_s: float) ->
 def _put(kept: dict[Place, Held], message: tuple[Place, Sequence[Any], bool]) -> str:
     place, pieces, whole = message
     held = kept.get(place)
-    if held is None or isinstance(held.memory, list):
+    if held is None or held.write is None:
         return Kept.GONE.value
-    if not held.memory.write(pieces):
+    if not held.write(pieces):
         return Kept.SUPERSEDED.value
     held.heard = True
     if whole and held.whole:  # all servers of its group have been made, as it goes on
@@ -268,8 +276,8 @@ def _end_later(kept: dict[Place, Held], place: Place, orphan_s: float, *, now: b
 
 def _listed(run: str, dask_worker: Any) -> list[Saved]:
     """What this nanny holds of all starts of a run."""
-    held = HELD[dask_worker.address].values()
-    return [each.saved for each in held if each.whole and same_run(each.saved.version.run, run)]
+    kept = HELD[dask_worker.address]
+    return [held.saved for (_, of), held in kept.items() if held.whole and same_run(of.run, run)]
 
 
 def _let_go(run: str, own: bool, earlier: bool, deposits: bool, dask_worker: Any) -> None:

@@ -226,24 +226,5 @@ class Regions(dict[Key, Region]):
         return None if None in newest else min((image.version for image in newest if image is not None), default=None)
 
 
-class Blocks:
-    """Memory with the bytes of a file, which messages bring block by block."""
-
-    def __init__(self, memory: Memory, nbytes: int) -> None:
-        self.memories, self._bytes = (memory,), memory.array(np.uint8, nbytes)
-
-    @classmethod
-    def create(cls, nbytes: int, room: Callable[[int], bool]) -> Blocks | None:
-        """None where the system has no memory for it."""
-        memory = Memory.create(nbytes) if room(nbytes) else None
-        return None if memory is None else cls(memory, nbytes)
-
-    def write(self, blocks: Sequence[tuple[int, Array]]) -> bool:
-        """Take blocks, each with the place of its first byte. True: nobody supersedes who writes them."""
-        for first, block in blocks:
-            self._bytes[first : first + block.size] = block
-        return True
-
-
 def _lines(size: int) -> int:
     return -(-size // _LINE) * _LINE

@@ -136,12 +136,13 @@ class Replicator:
         self._task: asyncio.Task[None] | None = None
         server.on_change = partial(asyncio.get_running_loop().call_soon_threadsafe, self._due.set)
 
-    def lost(self, number: int) -> bool:
-        """Wait no more for this replica, as the driver knows that it is lost. False if it is another one by now."""
-        if number != self._replication.number:
-            return False
-        self._replication.drop()
-        return True
+    async def lost(self, number: int, nanny: str) -> None:
+        """Wait no more for this replica, unless it is another one by now, as the driver knows that it is lost. Begin
+        with another one at a nanny, if there is one."""
+        if number == self._replication.number:
+            self._replication.drop()
+            if nanny:
+                await self.begin(nanny)
 
     async def begin(self, nanny: str) -> None:
         """Have a nanny keep a replica from now on. Returns once it is whole, or lost."""

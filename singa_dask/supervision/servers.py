@@ -204,8 +204,8 @@ class RunServer(ServerActor):
 
     async def replica_lost(self, replica: int, nanny: str) -> None:
         """Go on without this replica, as the driver knows of its loss, or with another one."""
-        if self._replicator is not None and self._replicator.lost(replica):
-            await self.replicate(nanny)
+        if self._replicator is not None:
+            await self._replicator.lost(replica, nanny)
 
     async def close(self) -> None:
         if self._replicator is not None:

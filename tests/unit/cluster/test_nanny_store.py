@@ -32,10 +32,10 @@ class Machines:
     def __init__(self, nannies):
         self.nannies, self.places = nannies, [nannies.start(), nannies.start()]
 
-    def hold(self, run, generation=1, ranks=(0, 1), *, settled=False, beside=False, orphan_s=60.0):
+    def hold(self, run, generation=1, ranks=(0, 1), *, group=0, settled=False, beside=False, orphan_s=60.0):
         for rank in ranks:
             memory = Memory.create(64)
-            owner, version = Owner(SERVERS, 0, rank, 2), Version(run, generation)
+            owner, version = Owner(SERVERS, group, rank, 2), Version(run, generation)
             store = self.nannies.store(self.places[rank], owner, version, orphan_s)
             saved = Saved(owner, version, (RegionsAddress(memory.address, ()),))
             assert store.hold(saved, only=settled, also=self.places[0] if beside else "")
@@ -61,7 +61,7 @@ def within(condition, seconds=20):
     [
         ([(FIRST, 1), (SECOND, 2), (OTHER, 3)], [(FIRST, 1), (SECOND, 2), (OTHER, 3)], SECOND),
         (
-            [(FIRST, 1, {"settled": True}), (FIRST, 1), (SECOND, 2, {"ranks": (0,)})],
+            [(FIRST, 1, {"settled": True}), (FIRST, 1), (SECOND, 2, {"ranks": (0,), "group": 1})],
             [(FIRST, 1), (SECOND, 2)],
             FIRST,
         ),
@@ -232,10 +232,11 @@ def test_a_later_file_takes_the_place_of_one_once_it_is_whole(nannies, monkeypat
         keep(9)
     assert nannies.found(FIRST).checkpoint[0].note == "step 7"
     assert keep(11) and [of.number for _, of in HELD[far]] == [11]
+    let_go(None, [far], FIRST, deposits=False)
     (found,) = nannies.found(FIRST).checkpoint
     store.read(found, parts.append)
     assert b"".join(parts) == (DATA + 11).tobytes() and len(parts) == 4
-    HELD[far].clear()
+    let_go(None, [far], FIRST)
     with pytest.raises(NoAnswer, match="let its checkpoint go"):
         store.read(found, parts.append)
     store.leaves = lambda: True

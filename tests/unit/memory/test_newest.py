@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from singa_dask.comm.shared_memory import MemoryAddress
 from singa_dask.memory import newest as module
 from singa_dask.memory.newest import Newest, complete, newest
-from singa_dask.memory.owner import CHECKPOINT, SERVERS, WORKERS, Owner, Saved, Version
+from singa_dask.memory.owner import CHECKPOINT, SERVERS, WORKERS, Owner, Saved, Version, outlived
 from singa_dask.memory.region import RegionsAddress
 
 RUN, START = "job/folder#id", "job/folder#id.2"
@@ -159,3 +159,33 @@ def test_the_properties_find_a_mistake(mistake, monkeypatch):
 def test_state_that_is_too_old_does_not_count_nor_do_replicas_that_are_lost(numbers, options, found):
     images = [saved(SERVERS, 0, rank, START, 7, number) for rank, number in enumerate(numbers)]
     assert complete(images, **options) == (tuple(images) if found else ())
+
+
+LATER = {"memory": (SERVERS, 0, 1, START, 7, 0), "replica": (SERVERS, 0, 1, START, 7, 3)}
+LATER["checkpoint"] = (CHECKPOINT, 0, 0, START, 7, 3)
+
+
+@pytest.mark.parametrize(
+    ("later", "former", "gone"),
+    [
+        ("memory", (SERVERS, 0, 0, START, 6, 0), True),
+        ("memory", (SERVERS, 0, 0, START, 6, 2), True),
+        ("memory", (SERVERS, 0, 0, START, 7, 0), False),
+        ("memory", (SERVERS, 0, 0, START, 8, 0), False),
+        ("memory", (SERVERS, 1, 1, START, 6, 0), False),
+        ("memory", (WORKERS, 0, 1, START, 6, 0), False),
+        ("memory", (SERVERS, 0, 1, RUNS[1], 6, 0), False),
+        ("replica", (SERVERS, 0, 1, START, 7, 2), True),
+        ("replica", (SERVERS, 0, 1, START, 6, 4), True),
+        ("replica", (SERVERS, 0, 1, START, 7, 4), False),
+        ("replica", (SERVERS, 0, 1, START, 6, 0), False),
+        ("replica", (SERVERS, 0, 0, START, 6, 2), False),
+        ("replica", (SERVERS, 0, 1, RUNS[1], 6, 2), False),
+        ("checkpoint", (CHECKPOINT, 0, 0, START, 7, 2), True),
+        ("checkpoint", (CHECKPOINT, 0, 0, RUNS[1], 6, 9), True),
+        ("checkpoint", (CHECKPOINT, 0, 0, START, 7, 4), False),
+        ("checkpoint", (CHECKPOINT, 0, 0, RUNS[3], 6, 2), False),
+    ],
+)
+def test_what_is_not_needed_once_later_state_has_succeeded(later, former, gone):
+    assert outlived(saved(*former).place, saved(*LATER[later]).place) == gone

@@ -91,7 +91,8 @@ def test_a_process_that_is_killed_while_it_saves_leaves_the_version_before(saved
 
     with pytest.raises(Torn):
         regions[FIRST].save(saved, Arrays())
-    assert regions[FIRST].at(saved) is None and holds(regions[FIRST].newest, saved - 1)
+    assert regions[FIRST].at(saved) is None and regions[FIRST].newest.version == saved - 1
+    assert all(holds(image, image.version) for image in regions[FIRST].images)
     save(regions, FIRST, saved)
     assert holds(regions[FIRST].newest, saved)
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from functools import partial, wraps
+
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.lost import SIZE, Replicated, update
-from support.servers import ones
+from support.servers import ones, until
 
+from singa_dask.memory.region import Regions
 from singa_dask.server import replication
 from singa_dask.server.messages import Done, Fresh, GoBack, Inspect, Moved, Origin, Put
+from singa_dask.server.replication import Kept, Replicator
 
 
 def filled(**options) -> Replicated:
@@ -57,22 +64,6 @@ def test_large_messages_are_divided_and_slices_take_turns(monkeypatch):
     assert sent == [[2, 0], [1, 2], [0, 1]]
 
 
-def test_nobody_waits_until_the_replica_is_whole_and_after_it_is_lost():
-    server = Replicated()
-    server.server.call(Put(0, ones(0))).result(1)
-    replication = server.server.replication
-    assert replication.begin(server.regions) == 1
-    pieces = replication.lacking()
-    assert pieces and server.server.call(update(0, 0)).done() and not replication.waits
-    replication.sent(pieces)
-    assert replication.lacking() and replication.waits
-    waits = server.server.call(update(0, 1))
-    assert not waits.done()
-    replication.drop()
-    assert waits.result(0).version == 2 and server.server.call(update(0, 2)).done()
-    assert replication.begin(server.regions) == 2 and len(replication.lacking()) == 2, "all anew"
-
-
 def test_a_request_that_waits_for_the_replica_is_repeated_and_not_lost():
     server = filled()
     reply = server.server.call(update(0, 0))
@@ -80,17 +71,6 @@ def test_a_request_that_waits_for_the_replica_is_repeated_and_not_lost():
     again = server.server.call(update(0, 0))
     server.send()
     assert again.result(0).version == 1
-
-
-def test_a_server_without_a_successor_answers_and_one_with_a_successor_does_not():
-    server = filled()
-    before = server.server.call(update(0, 0))
-    after = server.successor()
-    assert not server.replica.write(server.server.replication.lacking()), "the successor has read it"
-    server.server.retire()
-    assert before.result(0) == Moved() and server.server.kept(0).result(0) == Moved()
-    assert (after.protocol.slices[0].values == 0).all(), "it is repeated there"
-    assert after.server.call(update(0, 0)).result(0).version == 1
 
 
 def test_a_successor_can_go_back_a_step():
@@ -123,6 +103,149 @@ def test_a_message_to_a_neighbour_waits_for_the_replica():
     assert (again.sequence, again.delta[0]) == (sync.sequence, sync.delta[0])
     after.server.finish_sync(again, right.server.call(again).result(0))
     assert (answer.delta == 0).all() and (right.protocol.slices[0].values == -1).all()
+
+
+# Sending
+
+
+class Nanny:
+    """A Store with one replica.
+
+    held: answers wait until it is set; broken: how many messages are lost with their connection; fault: what messages
+    are answered with.
+    """
+
+    def __init__(self, server: Replicated) -> None:
+        self.server, self.room, self.broken, self.fault = server, True, 0, None
+        self.held = asyncio.Event()
+        self.held.set()
+        self.whole, self.number, self.messages = False, 0, []
+
+    async def open(self, nanny, saved) -> bool:
+        self.number, self.replica = saved.version.number, Regions.create(saved.regions[0].layouts)
+        return self.room
+
+    async def put(self, nanny, saved, pieces, *, whole: bool) -> Kept:
+        self.messages.append([piece.version for piece in pieces])
+        if self.broken:
+            self.broken -= 1
+            raise OSError("the connection broke")
+        await self.held.wait()
+        if self.fault is not None:
+            return self.fault
+        self.whole = self.whole or whole
+        return Kept.KEPT if self.replica.write(pieces) else Kept.SUPERSEDED
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    for name in ("SILENT_S", "OPEN_S", "ALIVE_S"):
+        monkeypatch.setattr(replication, name, 0.2)
+    for name in ("TELL_S", "AGAIN_S", "RETRY_S"):
+        monkeypatch.setattr(replication, name, 0.02)
+
+
+def played(test: Callable, begun: bool = True) -> Callable:
+    """A test with a server on an event loop. begun: whether the server has a whole replica."""
+
+    @wraps(test)
+    def run(*args) -> None:
+        async def in_time() -> None:
+            server, lost = Replicated(), []
+            server.server.call(Put(0, ones(0))).result(1)
+            nanny = Nanny(server)
+            told = {"there": lambda: True, "tell_lost": lambda *told: lost.append(told)}
+            sender = Replicator(server.server, nanny, server.saved, server.regions, **told)
+            if begun:
+                await asyncio.wait_for(sender.begin("nanny"), 20)
+            try:
+                await asyncio.wait_for(test(server, sender, nanny, lost, *args), 20)
+            finally:
+                sender.end()
+
+        asyncio.run(in_time())
+
+    del run.__wrapped__  # its arguments are no fixtures
+    return run
+
+
+@played
+async def test_an_update_is_acknowledged_once_the_replica_has_it(server, sender, nanny, lost):
+    assert nanny.whole and nanny.number == 1 and nanny.messages == [[0], []]
+    nanny.held.clear()
+    reply = server.server.call(update(0, 0))
+    await until(lambda: len(nanny.messages) == 3)
+    assert not reply.done()
+    nanny.held.set()
+    await until(reply.done)
+    assert reply.result().version == 1 and lost == []
+
+
+FAULTS = {
+    "its connection breaks for a moment": (lambda server, nanny: setattr(nanny, "broken", 3), Fresh),
+    "a successor of the server has read it": (lambda server, nanny: server.successor(), Moved),
+    "it is silent": (lambda server, nanny: nanny.held.clear(), None),
+    "it is gone": (lambda server, nanny: setattr(nanny, "fault", Kept.GONE), None),
+    "it fails": (lambda server, nanny: nanny.replica.clear(), None),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_reply_waits_for_a_replica_that_is_lost_until_the_driver_knows(fault):
+    happen, answer = FAULTS[fault]
+
+    @played
+    async def plays(server, sender, nanny, lost):
+        server.replica = nanny.replica
+        happen(server, nanny)
+        reply = server.server.call(update(0, 0))
+        await until(lambda: reply.done() or len(lost) > 3)
+        if answer is not None:
+            assert isinstance(reply.result(0), answer) and lost == []
+            assert server.server.retired == (server.server.kept(0).result(0) == Moved()) == (answer is Moved)
+            return
+        await sender.lost(2, "")
+        assert set(lost) == {(1, True)} and not reply.done(), "a successor may have read the replica"
+        await sender.lost(1, "")
+        assert reply.result(0).version == 1 and server.server.call(update(0, 1)).done()
+        await until(lambda: lost[-1] == (1, False))  # it still has none
+
+    plays()
+
+
+@played
+async def test_an_idle_replica_that_is_gone_is_missed(server, sender, nanny, lost):
+    await until(lambda: len(nanny.messages) > 3)
+    nanny.fault = Kept.GONE
+    await until(lambda: lost)
+    assert lost[0] == (1, True)
+
+
+@partial(played, begun=False)
+async def test_nobody_waits_for_a_replica_before_it_is_whole(server, sender, nanny, lost):
+    nanny.room = False
+    await sender.begin("nanny")
+    assert server.server.call(update(0, 0)).done()
+    await until(lambda: lost)
+    assert set(lost) == {(1, False)}
+    nanny.room = True
+    nanny.held.clear()
+    filling = asyncio.create_task(sender.lost(1, "another nanny"))
+    await until(lambda: nanny.messages)
+    assert server.server.call(update(0, 1)).done(), "nor while it is filled"
+    nanny.held.set()
+    await filling
+    assert nanny.whole and (nanny.replica[0, ""].newest.arrays[""] == -2).all()
+
+
+@partial(played, begun=False)
+async def test_a_server_that_is_closed_leaves_no_replica_that_seems_to_be_whole(server, sender, nanny, lost):
+    server.server.retire()
+    await sender.begin("nanny")
+    assert not nanny.whole and nanny.messages == [] and lost == []
+
+
+# All that may happen
 
 
 @settings(max_examples=32, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
