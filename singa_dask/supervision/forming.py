@@ -112,8 +112,9 @@ class Forming:
         if isinstance(first, WorkerGroup) and self.run.dispensable(first):
             self.run.drop(first, Code.NOT_JOINED, lack)
         elif self.members.running() and groups == batch and last.number > 0:
-            # Those that wait may hold back the others: no further wait for what cannot come.
-            for group in self.places.least_to_leave_out(groups, there):
+            # All that wait may hold back the others, newcomers too: no further wait for what cannot come.
+            down = [group for group in self.members.worker_groups if group.phase is Phase.DOWN]
+            for group in self.places.least_to_leave_out(down, there):
                 self.run.drop(group, Code.LEFT_OUT, lack)
         elif self.run.course.phase is Course.STOPPING and not groups:
             for member in batch:

@@ -121,6 +121,11 @@ WAITING: dict[str, Case] = {
         ["begin", ("lose_host", 1), ("lose_host", 2), "go_on", {"clock": 31.0}, "settle"],
         {"phases": ["running", "ended", "ended", "running"], "over": ""},
     ),
+    "newcomers too": (
+        DOWNPOUR | {"spare": 1},
+        ["begin", "join", "settle", ("lose_host", 2), ("lose_host", 1), "go_on", {"clock": 31.0}, "settle"],
+        {"phases": ["running", "ended", "ended", "running"], "over": ""},
+    ),
     "but no more than it takes": (
         PAIRS | {"nworker_groups": 3},
         ["begin", ("lose_host", 1, "w3"), ("lose_host", 2, "w5"), "go_on", {"clock": 31.0}, "settle"],
