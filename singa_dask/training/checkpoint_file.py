@@ -141,7 +141,10 @@ def read(path: Path, expected: str) -> tuple[dict[str, Any], dict[str, SavedArra
     file = _File(regular(path, os.O_RDONLY))
     with file.as_hdf5("r") as hdf5:
         if hdf5.attrs.get("format") != expected:
-            raise CheckpointError(f"format {hdf5.attrs.get('format')!r}, expected {expected!r}.")
+            raise CheckpointError(
+                f"it has the format {hdf5.attrs.get('format')!r}, and this version of singa_dask reads {expected!r}. "
+                "Train again, or use the version that has written it."
+            )
         arrays = _saved_arrays(hdf5, file)
         if hdf5.attrs.get("sha256") != _digest(hdf5, arrays):
             raise CheckpointError(
