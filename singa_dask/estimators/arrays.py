@@ -48,13 +48,13 @@ def of_numbers(table: Any) -> bool:
     return all(dtype.kind in "biuf" for dtype in table.dtypes)
 
 
-def columns_of(table: Any, names: Any) -> Any:
-    """The columns of these names, as texts, of a DataFrame of Dask; all if there are none. Raises ValueError."""
+def columns_of(table: Any, names: Any, what: str = "X") -> Any:
+    """The columns of these names, as texts, of a DataFrame; all if there are none. Raises ValueError."""
     named = {str(name): name for name in table.columns}
     missing = [] if names is None else [name for name in names if name not in named]
     if missing:
         raise ValueError(
-            f"X lacks the columns {', '.join(missing)}, to which it was fitted. {nearest(missing[0], named)}"
+            f"{what} lacks the columns {', '.join(missing)}, to which it was fitted. {nearest(missing[0], named)}"
         )
     return table if names is None else table[[named[name] for name in names]]
 

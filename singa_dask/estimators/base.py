@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from singa_dask.data import labelled
 from singa_dask.data.columns import stored_dtype
 from singa_dask.data.containers import is_lazy, is_table
+from singa_dask.data.encoders import DATES
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.schema import check_units
 from singa_dask.errors import ConfigError, Problem
@@ -32,7 +33,7 @@ from singa_dask.estimators.sequences import (
     read_lengths,
     set_time_steps,
 )
-from singa_dask.estimators.windows import Windows, check_order, index_of
+from singa_dask.estimators.windows import Windows, check_dates, check_order, index_of
 from singa_dask.inference.evaluate import load_model
 from singa_dask.inference.model import Model
 from singa_dask.inference.predicting import arrays_of
@@ -256,7 +257,7 @@ class Estimator(BaseEstimator):
         answers = self._answers(y)
         if weight is not None:
             weight = arrays.weights_of(weight, answers, scaled=scaled)
-        if goes_on and is_table(x) and not self._tabular:
+        if goes_on and is_table(x) and not self._tabular and not hasattr(self, "feature_names_in_"):
             x = x.to_dask_array()
         like = {"like": self._known()} if goes_on and not isinstance(x, Padded) else {"missing": self.missing}
         scale = self._scale if goes_on else {"normalise": True, "normalise_target": True}
@@ -271,12 +272,24 @@ class Estimator(BaseEstimator):
                 message, hint = "is not for sequences of different lengths", "Fill them before."
                 raise ConfigError(Problem("missing", message, repr(self.missing), hint))
             return Arrays({"x": x.x, LENGTH: x.lengths}, answers, weight, options)
+        x = self._named(x)
         options |= {} if is_table(x) else {"channels": arrays.feature_column(x).channels}
         x, answers = (  # so that the model knows their dimensions too
             of.of(each) if of is not None and len(of.dims) == getattr(each, "ndim", 0) else each
             for of, each in zip(self._labels, (x, answers), strict=True)
         )
         return Arrays(x, answers, weight, options)
+
+    def _named(self, x: Any) -> Any:
+        """An array as a DataFrame if the columns of the table in fit had names, which the model knows then."""
+        names = getattr(self, "feature_names_in_", None)
+        if names is None or is_table(x) or is_lazy(x) or self.missing == "mask":
+            return x
+        import pandas
+
+        table = pandas.DataFrame(x, columns=names)
+        table.attrs["units"] = self._units
+        return table
 
     @property
     def _fills(self) -> bool:
@@ -291,7 +304,7 @@ class Estimator(BaseEstimator):
         """Features, labels or targets, and weights: see `_features`; y of NumPy arrays is one too."""
         self._index = index_of(x)
         x, y, weight = self._without_labels(x, y, weight, first=first)
-        x, y = self._features(x, first=first), arrays.known_container(y)
+        x = self._features(x, first=first)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         if is_lazy(y) and is_table(y):
@@ -356,7 +369,12 @@ class Estimator(BaseEstimator):
         if labelled.is_labelled(x) and labelled.is_labelled(y) and not hasattr(x, "data_vars"):
             x, y = labelled.paired(x, y)
         y, weight = (labelled.beside(x, each, what) for each, what in ((y, "y"), (weight, "sample_weight")))
-        x = labelled.as_table(x)
+        x, y = arrays.known_container(labelled.as_table(x)), arrays.known_container(y)
+        answers = [str(name) for name in y.columns] if is_table(y) else None
+        if first:
+            self._answer_names = answers
+        elif answers is not None and self._answer_names is not None:
+            y = arrays.columns_of(y, self._answer_names, "y")
         units = dict(getattr(x, "attrs", {}).get("units", {})) if is_table(x) else {}
         if first:
             self._units = units
@@ -394,6 +412,7 @@ class Estimator(BaseEstimator):
             given = {first: given.x, LENGTH: given.lengths[:, np.newaxis]}
         if self._windows is not None:
             check_order(index_of(x))
+            check_dates(given, [each.column for each in self._known().encoders if each.kind in DATES])
             given, _ = arrays_of(self.model_, given)
             given = self._windows.features(given[first] if isinstance(given, dict) else given)
         found = self.model_.predict(given)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
-from singa_dask.data.labelled import is_labelled
+from singa_dask.data.labelled import first_array, is_labelled
 from singa_dask.data.windows import LONG_GAP
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.estimators.arrays import is_lazy
@@ -19,14 +20,14 @@ logger = logging.getLogger(__name__)
 
 
 def index_of(x: Any) -> Any:
-    """The index of a DataFrame in memory, or that of the samples of a DataArray, which may tell their times."""
-    if is_lazy(x):
-        return None
-    return x.indexes.get(x.dims[0]) if is_labelled(x) and isinstance(x.dims, tuple) else getattr(x, "index", None)
+    """The index of a DataFrame, or that of the samples of a DataArray or a Dataset, which may tell their times."""
+    return x.indexes.get(first_array(x).dims[0]) if is_labelled(x) else getattr(x, "index", None)
 
 
 def check_order(index: Any) -> None:
     """Warn of gaps in the index of records. Raises ValueError if it does not rise."""
+    if is_lazy(index):
+        index = index.compute() if getattr(index.dtype, "kind", "") == "M" else None
     if not hasattr(index, "is_monotonic_increasing") or len(index) < 2:
         return
     if not index.is_monotonic_increasing:
@@ -37,6 +38,14 @@ def check_order(index: Any) -> None:
         if gaps := int((steps > LONG_GAP * np.median(steps)).sum()):
             message = "X: its index has %s, which windows cross. TimeSeriesSplit leaves none."
             logger.warning(message, f"{gaps:,} gap{'s' * (gaps > 1)}")
+
+
+def check_dates(table: Any, names: Sequence[str]) -> None:
+    """Raise ValueError if a table has columns of dates, and none of them rises."""
+    columns = [table[name] for name in names]
+    if columns and not any(column.is_monotonic_increasing for column in columns):
+        hint = "Sort it by time."
+        raise ValueError(f"X: {names[0]!r} does not rise, and the net reads windows in the order of time. {hint}")
 
 
 @dataclass(frozen=True)

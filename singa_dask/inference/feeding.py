@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Channels, Column, Role
-from singa_dask.data.containers import dense, native
+from singa_dask.data.containers import dense, is_table, native
 from singa_dask.data.encoders import is_plain_number
 from singa_dask.data.normalise import resolve_normalisation
 from singa_dask.errors import DataError, NotFinite
-from singa_dask.inference.described import KnownData, class_names
+from singa_dask.inference.described import KnownData, class_names, numbers
 from singa_dask.job.job_pb2 import LayerProto, NetProto
 from singa_dask.job.stores import net_shape
 from singa_dask.net import Batch, Net, features_as_targets, inputs_of, labelled_inputs
@@ -143,6 +143,14 @@ def _numbered(known: KnownData, layer: str, answers: Any) -> Any:
     Raises DataError where a label is not one of the classes, or a target is missing that no mask leaves out.
     """
     described, given = known.inputs.get(layer), dense(native(answers))
+    if is_table(given):
+        names = described.answers.names if described is not None and described.answers is not None else ()
+        if not names and len(given.columns) > 1:
+            hint = "Give y.to_numpy(), with the columns in the order of training."
+            raise DataError(
+                f"y: has the columns {', '.join(map(str, given.columns))}, and the net knows no names. {hint}"
+            )
+        given = numbers(given, names or list(given))
     classes = class_names(described.answers) if described is not None else None
     if classes is not None and classes != tuple(map(str, range(len(classes)))):
         values = np.asarray(given)

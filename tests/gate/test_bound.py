@@ -119,7 +119,7 @@ WAYS = {
 NOT_KNOWN = {
     ("fit, y", "units", kind)
     for kind in SAMPLES  # there is nothing yet that they could differ from
-} | {(f"{way}, X", "units", "Dataset of numbers") for way in ("Model.predict", "Model.evaluate")}  # a warning says so
+}
 
 
 @pytest.fixture(scope="module")

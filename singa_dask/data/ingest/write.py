@@ -107,7 +107,8 @@ def write(
     unread = [raw for raw in source.split.values() if raw not in source.x]
     if not shuffle and unread and (chosen.validation_from or chosen.test_from) is not None:
         message = (
-            "%s: %r only splits the samples, so windows over them cannot tell its gaps. Read it as a feature too."
+            "%s: %r only splits the samples, so windows over them can tell neither its gaps nor whether it rises. "
+            "Sort the source by it, and read it as a feature too."
         )
         logger.warning(message, source.name, unread[0])
     in_files = client is not None or any(isinstance(block, DaskBlock) for block in source.blocks)  # dear to compute

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
@@ -377,3 +378,29 @@ def test_classes_that_are_outputs_of_the_net_keep_their_numbers(weights):
     assert scores.shape == (60, 10) and (scores.argmax(axis=1) == y).all()
     assert (classifier.predict(x) == y).all() and classifier.score(x, y) == 1
     assert Classifier([layers.InnerProduct(num_output=2)], epochs=1).fit(x, y).classes_.tolist() == [2, 7]
+
+
+def test_targets_are_taken_by_the_names_of_their_columns():
+    draw = np.random.default_rng(0)
+    x = pandas.DataFrame(draw.normal(size=(60, 3)), columns=list("abc"))
+    y = pandas.DataFrame({"u": 3 * x.a, "v": 50 * x.b})
+    turned = y[["v", "u"]]
+    fitted = Regressor(epochs=2, random_state=0, validation=(x, y)).fit(x, y)
+    assert fitted.score(x, turned) == fitted.score(x, y)
+    other = Regressor(epochs=2, random_state=0, validation=(x, turned)).fit(x, y)
+    np.testing.assert_array_equal(other.history_.loss, fitted.history_.loss)
+    np.testing.assert_array_equal(
+        *(Regressor(random_state=0).partial_fit(x, y).partial_fit(x, each).predict(x) for each in (y, turned))
+    )
+    with pytest.raises(ValueError, match="y lacks the columns v"):
+        fitted.score(x, y.rename(columns={"v": "w"}))
+    with pytest.raises(DataError, match="y: has the columns v, u, and the net knows no names"):
+        fitted.model_.evaluate(x, turned)
+
+
+def test_a_model_of_a_table_of_numbers_knows_its_columns():
+    x = pandas.DataFrame(np.random.default_rng(0).normal(size=(60, 3)), columns=list("abc"))
+    fitted = Regressor(epochs=2, random_state=0).fit(x, x.a * 2)
+    np.testing.assert_array_equal(fitted.model_.predict(x[["c", "b", "a"]]), fitted.model_.predict(x))
+    with pytest.raises(DataError, match="column 'a': is not there"):
+        fitted.model_.predict(x.set_axis(list("xyz"), axis=1))

@@ -2,6 +2,7 @@
 
 import pickle
 
+import dask.dataframe as dd
 import numpy as np
 import pandas
 import pytest
@@ -10,6 +11,8 @@ from sklearn.model_selection import TimeSeriesSplit, cross_val_score
 
 from singa_dask import Classifier, Regressor, layers
 from singa_dask.errors import ConfigError
+
+xarray = pytest.importorskip("xarray")
 
 HOURS = np.arange(24 * 50)
 DAY = np.sin(2 * np.pi * HOURS / 24)
@@ -229,3 +232,26 @@ def test_columns_of_lists_of_tables_are_taken_by_their_names(lengths):
     np.testing.assert_array_equal(fitted.predict(mixed), expected)
     with pytest.raises(ValueError, match="X lacks the columns b"):
         fitted.predict([each.rename(columns={"b": "c"}) for each in given])
+
+
+TIMES = pandas.date_range("2024-01-01", periods=60, freq="h")
+RECORDS = {
+    "DataFrame": lambda x: x,
+    "DataFrame of Dask": lambda x: dd.from_pandas(x, npartitions=2, sort=False),
+    "DataArray": lambda x: xarray.DataArray(x.to_numpy(), {"time": x.index}, ("time", "f")),
+    "Dataset": lambda x: xarray.Dataset({"x": xarray.DataArray(x.to_numpy(), {"time": x.index}, ("time", "f"))}),
+    "column of dates": lambda x: x.reset_index(),
+}
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_records_that_do_not_rise_in_time_are_refused_in_every_container(kind):
+    frame = pandas.DataFrame(X[:60], TIMES, ["a", "b"])
+    make = RECORDS[kind]
+    y = dd.from_pandas(pandas.Series(Y[:60]), npartitions=2) if kind == "DataFrame of Dask" else Y[:60]
+    net = [layers.RecordInput(sequence=4, horizon=1), layers.InnerProduct(num_output=1)]
+    with pytest.raises((ValueError, ConfigError), match="in the order of time"):
+        Regressor(net, epochs=1).fit(make(frame[::-1]), y)
+    if kind != "DataFrame of Dask":  # of which windows are not predicted
+        with pytest.raises(ValueError, match="in the order of time"):
+            Regressor(net, epochs=1).fit(make(frame), y).predict(make(frame[::-1]))
