@@ -192,9 +192,10 @@ class Passes:
             return
         slot, shape = plan.dx[i], self.values[plan.arguments[i]].shape
         array = checked_gradient(array, shape, self._ops.xp)
-        if (so_far := self._gradients[slot]) is not None:
-            array += so_far  # which a backward call may overwrite, as its dy
-        self._gradients[slot] = array
+        if self._gradients[slot] is None:
+            self._gradients[slot] = array
+        else:
+            self._gradients[slot] += array  # not to `array`, which may be that of the next source too
 
 
 def _complete(owner: Param, on_gradient: Callable[[Param], None] | None) -> None:

@@ -11,6 +11,7 @@ from singa_dask.errors import ConfigError, DataError, SingaError, TrainingError
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import (
     Activation,
+    Add,
     BridgeSrc,
     Convolution,
     CSVOutput,
@@ -175,6 +176,16 @@ def test_parameters_without_a_gradient_get_zero():
     net.flat.grads[...] = 7
     trained(net)
     assert not any(param.grad.any() for param in net.params)
+
+
+def test_what_is_added_to_one_gradient_is_added_to_no_other():
+    """A sum hands the same gradient to both of its sources, of which another loss reads the first."""
+    layers = [data(), InnerProduct("a", "x", num_output=3), InnerProduct("b", "x", num_output=3)]
+    layers += [Add("sum", ["a", "b"]), SquaredError("loss", ["sum", "x"])]
+    alone, both = build(*layers), build(*layers, SquaredError("other", ["a", "x"]))
+    of_one, of_both = (net.flat.named(trained(net)) for net in (alone, both))
+    np.testing.assert_array_equal(of_one["b_weight"], of_both["b_weight"])
+    assert not np.allclose(of_one["a_weight"], of_both["a_weight"])
 
 
 def test_gradients_are_announced_once_complete_and_from_the_top():
