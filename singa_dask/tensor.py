@@ -284,16 +284,17 @@ class Tensor(Operators):
         for each in operands if len(sources) < len(operands) else ():
             if hasattr(each, "_node_of"):
                 return each._node_of(primitive, operands, settings)
-        device = sources[0].device
-        if any(each.device != device for each in sources):
-            found = ", ".join(dict.fromkeys(repr(each.device) for each in sources))
-            raise DataError(f"{primitive}: the tensors must be on one device. Received: {found}.")
+        device, learns = sources[0].device, False
+        for each in sources:
+            learns = learns or (each.requires_grad and primitive.differentiable)
+            if each.device is not device and each.device != device:
+                found = ", ".join(dict.fromkeys(repr(each.device) for each in sources))
+                raise DataError(f"{primitive}: the tensors must be on one device. Received: {found}.")
         arrays = [_array_of(each, device, real=primitive.real) for each in operands]
         with np.errstate(all="ignore"):
             y = primitive.computed(device.ops.xp, arrays, operands, settings)
         if not hasattr(y, "base"):
             y = np.asarray(y)
-        learns = any(each.requires_grad for each in sources) and primitive.differentiable
         traced = learns or (
             caller.get() == "forward" and any(each.requires_grad or each.call is not None for each in sources)
         )

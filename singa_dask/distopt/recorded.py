@@ -32,6 +32,7 @@ class Recorded:
     def __init__(self, tape: Tape) -> None:
         self.ops = tape.outputs[0].device.ops
         self.params: Sequence[Param] = tape.params
+        self._known = frozenset(self.params)
         if twice := [name for name, count in Counter(param.name for param in self.params).items() if count > 1]:
             hint = "Name the modules that have them: net.name = 'left'. Call SetRandSeed before all layers."
             raise ConfigError(Problem("loss", "two layers have parameters of one name", ", ".join(twice), hint))
@@ -79,17 +80,16 @@ class Recorded:
                 f"another optimiser or to_device has moved the parameters {names}. Use one optimiser for each "
                 "parameter, and move parameters to their device before the first update."
             )
-        if others := [param.name for param in tape.params if param not in set(self.params)]:
+        if others := [param.name for param in tape.params if param not in self._known]:
             names = ", ".join(others)
             raise TrainingError(
                 f"the first loss did not use the parameters {names}. Let the first step use all layers. Make tensors "
                 "with stores_grad=True once, before the first step."
             )
-        used = np.array([param in tape.tensors for param in self.params], np.float64)
-        told = self.ranks.numbers(2 * tape.rows + (not used.all()))
+        told, self.unused = self.ranks.numbers(2 * tape.rows + (len(tape.params) < len(self.params))), frozenset()
         if any(number % 2 for number in told):
-            used = self.ranks.sum(used)
-        self.unused = frozenset(param.name for param, count in zip(self.params, used, strict=True) if not count)
+            used = self.ranks.sum(np.array([param in tape.tensors for param in self.params], np.float64))
+            self.unused = frozenset(param.name for param, count in zip(self.params, used, strict=True) if not count)
         return RecordedLoss(self, tape, tape.rows, sum(number // 2 for number in told))
 
     def claim(self, tape: Tape, total_rows: int) -> None:

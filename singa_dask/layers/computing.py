@@ -31,6 +31,7 @@ from singa_dask.tape.state import caller, group_of, name_by_number, rank, rememb
 from singa_dask.tape.tape import Call, gradients_in_functions
 from singa_dask.tensor import Parameter, Tensor, as_images, channels_last
 
+_TENSORS = frozenset({Tensor, Parameter})
 _TRAINING, _TEST = Phase.kTrain, Phase.kTest
 _LAYOUT = "Tensors of images are (B, channels, height, width), arrays (B, height, width, channels)."
 
@@ -98,6 +99,8 @@ def computed(layer: Any, sources: Sequence[Any]) -> Any:
     true, the call is remembered. A loss gives the mean loss of the rows, shape (1,).
     Raises ConfigError for a layer that cannot be called on arrays, and where the shapes do not fit.
     """
+    if _TENSORS.issuperset(map(type, sources)):  # the quickest test
+        return _called(layer, _tensors(layer, sources)[1], list(sources), 0)
     if any(hasattr(each, "_recorded") and not isinstance(each, Tensor) for each in sources):  # one that is traced
         if layer.formula is None:
             raise layer.problem(f"{type(layer).__name__} is no function, and cannot be called in one that is exported")

@@ -168,7 +168,8 @@ class _Function(Layer):
 
     def _learning(self, x: Sequence[Array]) -> list[int]:
         """The numbers of the sources and parameters that may get gradients."""
-        sources = [i for i in range(len(x)) if x[i].dtype.kind == "f" and i not in self.label_positions]
+        labels = self.label_positions
+        sources = [i for i in range(len(x)) if x[i].dtype.kind == "f" and i not in labels]
         return [*sources, *range(len(x), len(x) + len(self.params))]
 
     def forward(self, ctx: Context, *x: Array) -> Array:
@@ -304,7 +305,7 @@ class Loss(_Function, LossLayer):
         if not ctx.result.requires_grad or not ctx.rows:
             return (None,) * len(self.proto.srclayers)
         each = ctx.part * ctx.rows / (ctx.step.total_rows * prod(y.shape))
-        return self._gradients(ctx, ctx.ops.zeros(y.shape) + ctx.ops.dtype.type(each))
+        return self._gradients(ctx, ctx.ops.xp.full(y.shape, each, ctx.ops.dtype))
 
     def metrics(self, ctx: Context) -> dict[str, Metric]:
         return {"loss": Metric(ctx.loss, ctx.rows * ctx.part)}

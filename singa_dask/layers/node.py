@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.functions import equal, not_equal
@@ -126,6 +126,17 @@ class Node(Operators, Description):
             hint = "Let if and while depend on attributes of the module only: the net is the same for all samples."
             raise self.problem("has no value in forward, which runs once to build the net", repr(self), hint)
         return True
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raises AttributeError, which says of what depends on the samples why it is not there."""
+            if name in ("shape", "ndim", "size"):
+                raise AttributeError(
+                    f"a layer has no {name} in forward, which runs once before samples come: write -1 for the rows in "
+                    f"reshape, and other sizes as numbers ({self!r})"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def to_numpy(self) -> Any:
         """Raises ConfigError: what `forward` computes from numbers it would compute once."""

@@ -35,7 +35,7 @@ def tape_of(loss: Any) -> Tape:
 
 def ones(tensor: Tensor) -> Any:
     """An array of the shape of a tensor."""
-    return tensor.device.ops.zeros(tensor.shape, tensor.dtype) + tensor.dtype.type(1)
+    return tensor.device.ops.xp.ones(tensor.shape, tensor.dtype)
 
 
 def backward(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,7 @@ class Tape:
         """The ids of the tensors that the calls read, as far as gradients go back to them."""
         return {id(source) for call in self.calls for source in call.sources if source.requires_grad}
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Of the mini-batch: those of the last call that knows them, or else of the first input."""
         for call in reversed(self.calls):

@@ -254,6 +254,17 @@ class Conditional(Child):
         return ReLU()(x) if x else x
 
 
+class Shaped(Child):
+    def forward(self, x):
+        return autograd.reshape(self.fc(x), (x.shape[0], -1))
+
+
+def test_a_layer_has_no_shape_while_a_net_is_built():
+    assert not hasattr(data(), "shape") and not hasattr(data(), "other")
+    with pytest.raises(AttributeError, match=r"no shape in forward.*write -1 for the rows.*RecordInput\('data'\)"):
+        Shaped(ReLU())(data())
+
+
 class Careless(Module):
     def forward(self, x):
         return Block(64)(x)
