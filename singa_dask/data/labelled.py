@@ -127,13 +127,16 @@ def along_of(array: Any, what: str) -> Along:
     return Along(tuple(map(str, dims)), courses, units_of(array.attrs, array.dtype))
 
 
-def turned(array: Any, trained: Along, what: str) -> Any:
+def turned(array: Any, trained: Along, what: str, *, warns: bool = True) -> Any:
     """A DataArray with the samples first, and then the dimensions in the order of the training data. Raises DataError
-    if they do not suit these."""
+    if they do not suit these. warns: of other coordinates."""
     others = [dim for dim in array.dims if dim not in trained.dims]
     if trained.dims and len(others) == 1:
         array = array.transpose(*others, ...)
-    axes = along_of(array, what).axes_like(trained, what)
+    own = along_of(array, what)
+    axes = own.axes_like(trained, what)
+    if warns:
+        own.warn_of_places(trained, what)
     return array.transpose(array.dims[0], *trained.dims) if axes else array
 
 

@@ -6,6 +6,7 @@ It is written down once, when data are first described, and kept in the manifest
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -17,11 +18,14 @@ from singa_dask.data.columns import Column
 from singa_dask.data.encoders import Encoders
 from singa_dask.errors import DataError
 
+logger = logging.getLogger(__name__)
+
 # Of the manifest and of descriptions in checkpoints. Others are refused.
 VERSION = 5
 TYPES = ("number", "integer", "text", "true or false", "date", "zoned date")
 RISING, FALLING = "rising", "falling"
 SEPARATOR = ", "
+_FROM = " from "
 MAX_NAMED = 1000
 
 
@@ -48,6 +52,14 @@ class Along(NamedTuple):
                 f"{what}: has samples along {_listed(self.dims)}, but in {where} along {_listed(trained.dims)}. {hint}"
             )
         return tuple(map(self.dims.index, trained.dims))
+
+    def warn_of_places(self, trained: Along, what: str) -> None:
+        """Log a warning if the coordinates of a dimension are others than in the training data."""
+        for name, course in self.courses.items():
+            ends, known = (each.partition(_FROM)[2] for each in (course, trained.courses.get(name, "")))
+            if ends and known and ends != known:
+                message = "%s: the coordinates along %r run from %s, but ran from %s in the training data."
+                logger.warning(message, what, name, ends, known)
 
     def check_like(self, trained: Along, what: str, where: str = "the training data") -> None:
         """Raise DataError if the samples would have to be turned to be like those there, as `axes_like`."""
@@ -110,14 +122,16 @@ class Schema:
 
 
 def course_of(values: Any) -> str:
-    """How the coordinates of a dimension run: rising or falling of numbers and times, the names of others, with commas
-    between them; "" if there is no such order, or if these are too many."""
+    """How the coordinates of a dimension run: of numbers and times "rising from 0 to 330", or falling; the names of
+    others, with commas between them; "" if there is no such order, or if these are too many."""
     values = np.asarray(values)
     if values.ndim != 1 or len(values) < 2:
         return ""
     if values.dtype.kind in "iufM":
         rises = values[1:] > values[:-1]
-        return RISING if rises.all() else FALLING if (values[1:] < values[:-1]).all() else ""
+        way = RISING if rises.all() else FALLING if (values[1:] < values[:-1]).all() else ""
+        ends = [str(end) if values.dtype.kind == "M" else f"{end:g}" for end in values[[0, -1]]]
+        return way and way + _FROM + " to ".join(ends)
     named = values.dtype.kind in "SUTO" and len(values) <= MAX_NAMED
     return SEPARATOR.join(map(str, values.tolist())) if named else ""
 
@@ -149,11 +163,12 @@ def check_courses(
 ) -> None:
     """Raise DataError if the coordinates of a dimension run otherwise than there."""
     for name, course in own.items():
-        if course and trained.get(name) and course != trained[name]:
-            numbers = {course, trained[name]} == {RISING, FALLING}
+        way, before = (each.partition(_FROM)[0] for each in (course, trained.get(name, "")))
+        if way and before and way != before:
+            numbers = {way, before} == {RISING, FALLING}
             hint = f"Reverse the values along {name!r}" if numbers else f"Reorder or select the values along {name!r}"
             raise DataError(
-                f"{what}: the coordinates along {name!r} are {course}, but were {trained[name]} in {where}. "
+                f"{what}: the coordinates along {name!r} are {way}, but were {before} in {where}. "
                 f"{hint}, for example with xarray."
             )
 

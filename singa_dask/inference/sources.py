@@ -52,6 +52,10 @@ def blocks_of(
             f"Name a dataset for each of the input layers {', '.join(layers)}: {' '.join('--x NAME' for _ in layers)}."
         )
         raise ConfigError(Problem("--x", f"the net has {len(layers)} input layers", ", ".join(source.x), hint))
+    columns = {name: column for name, column in source.stored.items() if name in source.x}
+    for layer, column in () if source.table else zip(layers, columns.values(), strict=True):
+        if (known := model.known.inputs.get(layer)) is not None:
+            source.reading.along(column).warn_of_places(known.along(known.column), data)
     dimensions = {name: source.reading.dimensions.get(column, "") for name, column in source.stored.items()}
     units = {name: source.reading.units.get(column, "") for name, column in source.stored.items()}
     named = replace(source.reading, dimensions=dimensions, units=units)

@@ -16,7 +16,7 @@ import numpy as np
 from singa_dask.data.origins import file_names
 from singa_dask.data.schema import course_of
 from singa_dask.data.sources.arrays import Dataset, arrays_format, channels_by_dimensions
-from singa_dask.data.sources.conventions import as_first, decoded_type, packing, plain, units_of, valid_range
+from singa_dask.data.sources.conventions import FILLS, as_first, decoded_type, packing, plain, units_of, valid_range
 from singa_dask.data.sources.files import Rows, reading
 from singa_dask.errors import DataError
 
@@ -24,6 +24,12 @@ logger = logging.getLogger(__name__)
 
 SUFFIXES = (".nc", ".nc4", ".cdf", ".netcdf")
 _REMEDY = "Is it a whole netCDF 4 file? Copy it again, or leave it out of --source."
+
+
+# netCDF's default fill values, by type; it has none that count for single bytes.
+_NEVER_WRITTEN: dict[str, Any] = {f"int{8 * size}": np.array(-(1 << 8 * size - 1) + 1) for size in (2, 4)}
+_NEVER_WRITTEN |= {f"float{bits}": np.float32(9.969209968386869e36) for bits in (32, 64)}
+_NEVER_WRITTEN["int64"] = np.int64(-(1 << 63) + 2)
 
 
 @dataclass(frozen=True)
@@ -162,8 +168,11 @@ def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
 
 
 def _packing(variable: Any) -> dict[str, Any]:
-    """What xarray has left of it: times, and which values are valid, which are given as stored."""
+    """What xarray has left of it: times, which values are valid, which are given as stored, and what stands where
+    nothing was written."""
     attributes, how = dict(variable.attrs), variable.encoding
+    if variable.dtype.name in _NEVER_WRITTEN and not {*FILLS, "scale_factor", "add_offset"} & how.keys():
+        attributes.setdefault(FILLS[0], _NEVER_WRITTEN[variable.dtype.name])
     limits = valid_range(attributes)
     if limits is not None and "scale_factor" in how and limits.dtype.kind in "iu":
         # A stored integer stands for all numbers that are rounded to it.

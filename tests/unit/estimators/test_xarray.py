@@ -147,3 +147,15 @@ def test_channels_of_other_names_or_order_are_refused():
         DataError, match=r"along .band. are slp, sst, but were sst, slp in the training data\. Reorder"
     ):
         fitted.predict(bands.isel(band=[1, 0]))
+
+
+def test_other_places_are_told(caplog):
+    fitted = Regressor(epochs=1).fit(DATA, INDEX)
+    fitted.predict(DATA)
+    assert "run from" not in caplog.text
+    west = DATA.assign_coords(lon=DATA.lon - 180)
+    for given in (fitted, fitted.model_):
+        caplog.clear()
+        given.predict(west)
+        told = "the coordinates along 'lon' run from -180 to -176, but ran from 0 to 4 in the training data."
+        assert caplog.text.count(told) == 1

@@ -562,8 +562,8 @@ def test_grids_that_run_the_other_way_are_refused(tmp_path, kind):
     for name, path in paths.items():
         (manifest,) = shard_files(kind, tmp_path / name, source=path, x="t", target="s").values()
         assert manifest.schema.reading.coordinates == {
-            "lat": "rising" if name == "north" else "falling",
-            "lon": "rising",
+            "lat": "rising from 0 to 3" if name == "north" else "falling from 3 to 0",
+            "lon": "rising from 0 to 3",
         }
     x = layers.RecordInput("t", path=str(tmp_path / "north"), batchsize=4, shape=[4, 4])
     model = model_for(tmp_path, layers.EuclideanLoss()(layers.Activation(type="RELU")(x), x))

@@ -168,6 +168,21 @@ def test_netcdf_variables_are_decoded_and_dimensions_tell_the_channels(nc):
     np.testing.assert_allclose(np.delete(found["z"], 3, 0), np.delete(X[:, 0], 3, 0), atol=0.126)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "default"), [("f4", 15 * 2.0**119), ("f8", 15 * 2.0**119), ("i2", -32767), ("i8", -(2**63) + 2)]
+)
+def test_what_was_never_written_in_netcdf_is_missing(tmp_path, dtype, default):
+    values = np.arange(6).astype(dtype)
+    values[4] = default
+    dataset = xr.Dataset({"x": ("time", values), "y": ("time", np.zeros(6))})
+    dataset.to_netcdf(tmp_path / "f.nc", engine="h5netcdf", encoding={"x": {"_FillValue": None}})
+    found = read_all(netcdf.FORMAT.load(tmp_path / "f.nc", x="x", y="y")[""])["x"]
+    np.testing.assert_array_equal(found, np.where(np.arange(6) == 4, np.nan, np.arange(6)))
+    other = dataset.assign(x=("time", np.arange(6).astype(dtype)))
+    other.to_netcdf(tmp_path / "g.nc", engine="h5netcdf", encoding={"x": {"_FillValue": None}})
+    assert read_all(netcdf.FORMAT.load(tmp_path / "g.nc", x="x", y="y")[""])["x"].dtype == dtype
+
+
 def test_netcdf_variables_along_other_dimensions_do_not_fit(nc):
     with pytest.raises(DataError, match="samples of x are along 'time', but those of other along 'station'"):
         netcdf.FORMAT.load(nc, x="x", y="other")
