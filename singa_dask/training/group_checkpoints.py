@@ -160,10 +160,10 @@ class GroupCheckpoints:
     def wait(self, *, must: bool = False) -> None:
         """Return when everything is written. Raises CheckpointError on the first rank if the last one `must` be there
         and could not be written; ClusterError where another rank is lost."""
-        fault = self._report() if self._under_way is not None else None
+        fault = self._report(must=must) if self._under_way is not None else None
         with self._comm.patiently(WRITING_TIMEOUT_S):  # only the first rank has written
             self._comm.barrier()
-        if must and fault is not None:
+        if fault is not None and must:
             raise fault
 
     def close(self, *, failed: bool) -> None:
@@ -174,13 +174,14 @@ class GroupCheckpoints:
         if self._gathering is not None:
             self._gathering.close()
 
-    def _report(self) -> CheckpointError | None:
+    def _report(self, *, must: bool = False) -> CheckpointError | None:
         assert self._under_way is not None
         (written, saved, failed), self._under_way = self._under_way, None
         try:
             written.result()
         except CheckpointError as error:
-            failed(str(error))
+            if not must:
+                failed(str(error))
             return error
         saved()
         return None

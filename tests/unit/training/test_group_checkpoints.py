@@ -3,7 +3,6 @@
 from concurrent import futures
 from contextlib import nullcontext, suppress
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -93,23 +92,21 @@ def test_a_group_goes_on_from_memory_as_if_nothing_had_happened(prepared, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("setting", "places", "without"),
+    ("setting", "places", "nannies", "lines"),
     [
-        ('memory_checkpoint_every="0s"', HOSTS, False),
-        ("keep=0", (), False),
-        ("keep=0", HOSTS, True),
+        ('memory_checkpoint_every="0s"', HOSTS, Nannies(), 0),
+        ("keep=0", (), Nannies(), 0),
+        ("keep=0", HOSTS, None, 0),
+        ("keep=0", HOSTS, Nannies("n1", "n2"), 1),
     ],
+    ids=["not wanted", "no hosts", "no nannies", "no memory"],
 )
-def test_none_is_kept_where_none_is_wanted_or_nobody_can(prepared, tmp_path, always_due, setting, places, without):
-    nannies = Nannies()
-    run(prepared(setting), tmp_path / "run", None if without else nannies, places)
-    assert nannies.all == []
-
-
-def test_without_memory_training_goes_on_and_one_line_says_so(prepared, tmp_path, always_due):
-    _, said = run(prepared(), tmp_path / "run", Nannies("n1", "n2"))
-    (line,) = said
-    assert line.startswith("not kept in memory: no nanny keeps a checkpoint; after a loss, the run may have to go")
+def test_where_none_can_be_kept_training_goes_on(prepared, tmp_path, always_due, setting, places, nannies, lines):
+    """One line says so if nannies refuse."""
+    _, said = run(prepared(setting), tmp_path / "run", nannies, places)
+    assert nannies is None or nannies.all == []
+    start = "not kept in memory: no nanny keeps a checkpoint; after a loss, the run may have to go"
+    assert [line[: len(start)] for line in said] == [start] * lines
 
 
 def test_only_so_many_stay_on_the_disk(prepared, tmp_path):
@@ -148,25 +145,27 @@ def in_memory(nannies, places=HOSTS, every_s=10.0, room=lambda nbytes: True):
 
 
 @pytest.mark.parametrize(
-    ("places", "refuse", "kept"),
+    ("places", "refuse", "options", "kept", "fault"),
     [
-        ("an am bo", "", "no"),
-        ("an am bo", "n", "mo"),
-        ("an am", "", "nm"),
-        ("an bm co", "", "nm"),
-        ("an bm co", "m", "no"),
-        ("an", "", "n"),
+        ("an am bo", "", {}, "no", None),
+        ("an am bo", "n", {}, "mo", None),
+        ("an am", "", {}, "nm", None),
+        ("an bm co", "", {}, "nm", None),
+        ("an bm co", "m", {}, "no", None),
+        ("an", "", {}, "n", None),
+        ("an am bo", "o", {}, "nm", "only nannies of one machine keep a checkpoint"),
+        ("an bm", "", {"leaves": True}, "", None),
+        ("an bm", "", {"room": False}, "", r"there is no memory for a checkpoint of \d+"),
     ],
 )
-def test_two_nannies_keep_it_on_two_machines_if_there_are(places, refuse, kept):
-    assert written(in_memory(Nannies(*refuse), [tuple(place) for place in places.split()])) == kept
-
-
-def test_copies_on_one_of_several_machines_are_a_fault():
-    memory = in_memory(Nannies("o"), [tuple(place) for place in ("an", "am", "bo")])
-    with pytest.raises(CheckpointError, match="only nannies of one machine keep a checkpoint"):
+def test_two_nannies_keep_it_on_two_machines_if_there_are(places, refuse, options, kept, fault):
+    """A rank that leaves asks nobody, and complains of nothing."""
+    nannies, room = Nannies(*refuse), options.get("room", True)
+    nannies.leaves = lambda: "leaves" in options
+    memory = in_memory(nannies, [tuple(place) for place in places.split()], room=lambda nbytes: room)
+    with pytest.raises(CheckpointError, match=fault) if fault else nullcontext():
         written(memory)
-    assert "".join(memory.kept) == "nm", "which is better than nothing"
+    assert "".join(memory.kept) == kept and (kept or not nannies.all) and not memory.due
 
 
 @pytest.mark.parametrize(("error", "asked"), [(TimeoutError(), "noono"), (ConnectionRefusedError(), "nmomonmo")])
@@ -217,19 +216,6 @@ def test_they_are_as_often_as_the_job_says_and_take_a_small_share_of_the_time(cl
         25.0,
         300.0,
     ]
-
-
-def test_a_rank_that_leaves_asks_nobody_and_complains_of_nothing():
-    nannies = Nannies()
-    nannies.leaves = lambda: True
-    assert written(in_memory(nannies)) == "" and nannies.all == []
-
-
-def test_no_memory_for_it_is_an_error_and_asks_nobody():
-    memory = in_memory(nannies := Nannies(), room=lambda nbytes: False)
-    with pytest.raises(CheckpointError, match=r"there is no memory for a checkpoint of \d+"):
-        memory.put(Checkpoint(1, 0, "", {"w": np.ones(5)}))
-    assert not nannies.all and not memory.due
 
 
 class Some(Nannies):
@@ -305,12 +291,6 @@ class Worker:
         self.checkpoints.close(failed=False)
 
 
-@pytest.fixture
-def full_disk(monkeypatch):
-    full = checkpoint_file.DiskFull("needs 2 GB, and the disk has 1 GB free")
-    monkeypatch.setattr(checkpoint_file, "_reserve", Mock(side_effect=full))
-
-
 @pytest.mark.parametrize("room", [True, False])
 def test_what_is_saved_is_the_state_of_the_call(tmp_path, monkeypatch, room):
     """Training goes on at once, or without room for a copy once the file is there."""
@@ -331,55 +311,40 @@ def test_what_is_saved_is_the_state_of_the_call(tmp_path, monkeypatch, room):
         np.testing.assert_array_equal(array, WHOLE)
 
 
-def test_a_full_disk_does_not_end_training(tmp_path, full_disk, monkeypatch):
-    """Whether the next checkpoint waits for it or a step only looks."""
-    monkeypatch.setattr(group_checkpoints, "has_room", lambda *_: True)
-
-    def member(comm):
-        worker = Worker(comm, tmp_path)
-        for step in (1, 2):
-            worker.save(step)
-        futures.wait([worker.checkpoints._under_way[0]])
-        worker.checkpoints.look()
-        worker.end()
-        return worker.failures, worker.written
-
-    (failures, written), (others_failures, _) = run_threads(2, member)
-    assert [("the disk has 1 GB free" in why) for why in failures] == [True, True]
-    assert not written and not others_failures and not list(tmp_path.iterdir())
+def no_room(descriptor, offset, block):
+    raise checkpoint_file.DiskFull("needs 2 GB, and the disk has 1 GB free")
 
 
-def test_without_the_last_checkpoint_a_run_fails(tmp_path, full_disk):
-    def member(comm):
-        worker = Worker(comm, tmp_path)
-        worker.save(1)
-        with pytest.raises(CheckpointError, match=r"01\.h5: needs 2 GB") if comm.rank == 0 else nullcontext():
-            worker.checkpoints.wait(must=True)
-        worker.end()
-
-    run_threads(2, member)
+def half_way(descriptor, offset, block):
+    if offset > 5000:
+        raise OSError(5, "Input/output error")
 
 
-def test_a_fault_of_the_disk_half_way_leaves_no_rank_waiting(tmp_path, monkeypatch):
+@pytest.mark.parametrize("must", [False, True])
+@pytest.mark.parametrize(
+    ("at", "breaks", "why"),
+    [("_reserve", no_room, "the disk has 1 GB free"), ("write_at", half_way, "Input/output error")],
+)
+def test_a_fault_of_the_disk_ends_a_run_with_its_last_checkpoint_only(tmp_path, monkeypatch, at, breaks, why, must):
+    """No rank waits. It is told whether the next one waits for it or a step only looks."""
     monkeypatch.setattr(portions, "BLOCK", 10)
     before = checkpoints.save(Checkpoint(1, 0, "", {"w": WHOLE}), path_of(tmp_path, 1)).read_bytes()
-    calls = []
-
-    def breaks(descriptor, offset, block):
-        calls.append(offset)
-        if len(calls) == 3:
-            raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(checkpoint_file, "write_at", breaks)
+    monkeypatch.setattr(checkpoint_file, at, breaks)
 
     def member(comm):
         worker = Worker(comm, tmp_path)
-        worker.save(2)
+        for step in (2, 3):
+            worker.save(step)
+            futures.wait([worker.checkpoints._under_way[0]] if worker.checkpoints._under_way else [])
+            if step == 2:
+                worker.checkpoints.look()
+        with pytest.raises(CheckpointError, match=why) if must and comm.rank == 0 else nullcontext():
+            worker.checkpoints.wait(must=must)
         worker.end()
-        return worker.failures
+        return [why in each for each in worker.failures], [step for step in worker.written if comm.rank == 0]
 
-    failures, none = run_threads(2, member)
-    assert len(failures) == 1 and "Input/output error" in failures[0] and not none
+    monkeypatch.setattr(group_checkpoints, "has_room", lambda *_: True)
+    assert run_threads(2, member) == [([True] if must else [True, True], []), ([], [])]
     assert newest(tmp_path)[0].step == 1 and path_of(tmp_path, 1).read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1
 
