@@ -527,7 +527,8 @@ class CheckedSupervision(Supervision):
             phases = {str(group): group.phase for group in members.worker_groups}
             self.rules.demand(set(phases.values()) <= {Phase.ENDED}, f"the run is over: {phases}")
         if self.run.over:
-            self.rules.keepers.clear()  # its memory is let go
+            self.rules.keepers.clear()  # its memory is let go, also if it has failed
+            self.rules.holders.clear()
         return commands
 
     def _see(self, command: ev.Command, nannies: frozenset[str]) -> None:
