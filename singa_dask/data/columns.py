@@ -22,7 +22,7 @@ SHOWN_FILLS = 4
 class Role(StrEnum):
     """What a column is for. Labels are numbers of classes, one for a sample or for each of its positions; targets are
     the numbers that a net is to predict; a mask says which values of a target count. Row and file tell where a sample
-    comes from; nets do not read them."""
+    comes from, and time by what it was split; nets do not read them."""
 
     FEATURE = "feature"
     LABEL = "label"
@@ -31,11 +31,12 @@ class Role(StrEnum):
     MASK = "mask"
     ROW = "row"
     FILE = "file"
+    TIME = "time"
 
 
 # Of columns whose numbers have no mean.
-NUMBERED = (Role.LABEL, Role.ROW, Role.FILE)
-IDENTITY = (Role.ROW, Role.FILE)
+NUMBERED = (Role.LABEL, Role.ROW, Role.FILE, Role.TIME)
+IDENTITY = (Role.ROW, Role.FILE, Role.TIME)
 
 
 class Channels(StrEnum):

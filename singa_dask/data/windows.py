@@ -121,6 +121,11 @@ def _check_times(manifest: Manifest, starts: Sequence[int]) -> None:
             if gaps:
                 message = "%s: %s has %s, which windows cross. Number the parts between gaps in a column for series."
                 logger.warning(message, manifest.folder, name, f"{gaps:,} gap{'s' * (gaps > 1)}")
+            if repeats := int((steps == 0).sum()):
+                message = (
+                    "%s: %s repeats %s times, and windows mix those. Sort by series, and give a column of series."
+                )
+                logger.warning(message, manifest.folder, name, f"{repeats:,}")
             return
         late[name] = int(falls.sum())
     if late:
@@ -139,7 +144,10 @@ def _series_of(manifest: Manifest, name: str) -> np.ndarray:
 
 
 def _dates(manifest: Manifest) -> Iterator[tuple[str, np.ndarray]]:
-    """The columns of dates by their names, in days."""
+    """The columns of dates by their names, in days; and the one by which the samples were split."""
+    for column in manifest.columns:
+        if column.role is Role.TIME:
+            yield column.name, _values(manifest, column.name)[:, 0]
     for encoder, places in _encoded(manifest):
         if encoder.kind in DATES:
             yield encoder.column, _values(manifest, manifest.features.name, places)[:, 0]

@@ -100,6 +100,9 @@ def make_layout(
     for role, dtype in ((Role.ROW, "int64"), (Role.FILE, "int32"))[: 2 if origins.files else int(moved)]:
         columns.append(Column(free_name(role, pieces), role, dtype, ()))
         pieces[columns[-1].name] = Role.ROW
+    if Role.TIME in parts[0].pieces:
+        columns.append(Column(free_name(Role.TIME, pieces), Role.TIME, "float64", ()))
+        pieces[columns[-1].name] = Role.TIME
     nbytes = sum(column.nbytes for column in columns)
     made = tuple(columns) if like is None else columns_like(columns, like)
     fitted = "" if like is None else like.schema.fitted.partition("; ")[2]

@@ -62,10 +62,14 @@ class Rules:
             end -= count
         return order[np.argsort(place[order], kind="stable")], tuple(np.bincount(place, minlength=3).tolist())
 
+    def times(self, raw: Mapping[str, Any]) -> np.ndarray | None:
+        """The values from one of which on rows are in a split, if they are divided so."""
+        column = self.columns.get(self.splits.split_by or THE_DATE)
+        return None if column is None else _encoded(column, raw[column])[0]
+
     def _since(self, raw: Mapping[str, Any], key: str) -> np.ndarray:
         """Which rows are in the split that begins with a value."""
-        name = self.splits.split_by or THE_DATE
-        column = self.columns[name]
+        column = self.columns[self.splits.split_by or THE_DATE]
         values, known = _encoded(column, raw[column])
         if known is Kind.TEXT:
             hint = "Name a column of dates or numbers; dates of other forms are read with --date."

@@ -37,7 +37,7 @@ from singa_dask.temporary import in_use
 logger = logging.getLogger(__name__)
 
 # Of the parts: those of another version are not used again.
-PARTS_VERSION = 5
+PARTS_VERSION = 6
 HELD_NBYTES = 64 << 20  # of parts that stay in the memory of this process
 _SHARE = (
     "Write to a folder on a file system that all workers and this process share, or leave out client (--scheduler) "
@@ -104,13 +104,6 @@ def write(
     _check_options(source, seed)
     if chosen.given:
         check_columns(chosen, source)
-    unread = [raw for raw in source.split.values() if raw not in source.x]
-    if not shuffle and unread and (chosen.validation_from or chosen.test_from) is not None:
-        message = (
-            "%s: %r only splits the samples, so windows over them can tell neither its gaps nor whether it rises. "
-            "Sort the source by it, and read it as a feature too."
-        )
-        logger.warning(message, source.name, unread[0])
     in_files = client is not None or any(isinstance(block, DaskBlock) for block in source.blocks)  # dear to compute
     memory = None if in_files else Memory(HELD_NBYTES)
     work = _Work(

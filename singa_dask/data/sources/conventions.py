@@ -68,6 +68,9 @@ def decoded(values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
     if not attributes or (not _scales(attributes, values.dtype) and not _missing(values, attributes).any()):
         return values
     xarray = need("xarray", "fields", "packed values")
+    if {*FILLS} <= attributes.keys():  # of two, xarray warns
+        values = np.where(_missing(values, attributes), values.dtype.type(attributes[FILLS[0]]), values)
+        attributes = {key: value for key, value in attributes.items() if key != FILLS[1]}
     raw = xarray.Variable([f"d{axis}" for axis in range(values.ndim)], values, dict(attributes))
     try:
         return np.asarray(xarray.conventions.decode_cf_variable("values", raw, decode_timedelta=None).values)

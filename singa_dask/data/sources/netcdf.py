@@ -16,20 +16,24 @@ import numpy as np
 from singa_dask.data.origins import file_names
 from singa_dask.data.schema import course_of
 from singa_dask.data.sources.arrays import Dataset, arrays_format, channels_by_dimensions
-from singa_dask.data.sources.conventions import FILLS, as_first, decoded_type, packing, plain, units_of, valid_range
+from singa_dask.data.sources.conventions import as_first, decoded_type, packing, plain, units_of
 from singa_dask.data.sources.files import Rows, reading
 from singa_dask.errors import DataError
 
 logger = logging.getLogger(__name__)
 
 SUFFIXES = (".nc", ".nc4", ".cdf", ".netcdf")
+# Of the netCDF library: NC_FILL_SHORT to NC_FILL_DOUBLE. Bytes have none.
+DEFAULT_FILLS: Mapping[str, Any] = {
+    "i2": 1 - 2**15,
+    "i4": 1 - 2**31,
+    "i8": 2 - 2**63,
+    "u2": 2**16 - 1,
+    "u4": 2**32 - 1,
+    "u8": 2**64 - 2,
+    **dict.fromkeys(("f4", "f8"), float.fromhex("0x1.ep+122")),
+}
 _REMEDY = "Is it a whole netCDF 4 file? Copy it again, or leave it out of --source."
-
-
-# netCDF's default fill values, by type; it has none that count for single bytes.
-_NEVER_WRITTEN: dict[str, Any] = {f"int{8 * size}": np.array(-(1 << 8 * size - 1) + 1) for size in (2, 4)}
-_NEVER_WRITTEN |= {f"float{bits}": np.float32(9.969209968386869e36) for bits in (32, 64)}
-_NEVER_WRITTEN["int64"] = np.int64(-(1 << 63) + 2)
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ def _opened(path: Path) -> Iterator[dict[str, Any]]:
     if _magic(path) == b"CDF":
         raise DataError(f"{path}: is of netCDF 3. Convert it: nccopy -k nc4 {path.name} new.nc")
     with reading(path, _REMEDY), ExitStack() as stack:
-        groups = xarray.open_groups(path, engine="h5netcdf", decode_times=False, cache=False)
+        groups = xarray.open_groups(path, engine="h5netcdf", decode_times=False, mask_and_scale=False, cache=False)
         for dataset in groups.values():
             stack.callback(dataset.close)
         yield {
@@ -168,17 +172,9 @@ def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
 
 
 def _packing(variable: Any) -> dict[str, Any]:
-    """What xarray has left of it: times, which values are valid, which are given as stored, and what stands where
-    nothing was written."""
-    attributes, how = dict(variable.attrs), variable.encoding
-    if variable.dtype.name in _NEVER_WRITTEN and not {*FILLS, "scale_factor", "add_offset"} & how.keys():
-        attributes.setdefault(FILLS[0], _NEVER_WRITTEN[variable.dtype.name])
-    limits = valid_range(attributes)
-    if limits is not None and "scale_factor" in how and limits.dtype.kind in "iu":
-        # A stored integer stands for all numbers that are rounded to it.
-        ends = (limits + np.array([-0.5, 0.5])) * how["scale_factor"] + how.get("add_offset", 0.0)
-        attributes["valid_range"] = np.sort(ends)
-    return packing(attributes, variable.dtype)
+    """With the value that stands where none was written, if the variable names no other."""
+    fill = DEFAULT_FILLS.get(variable.dtype.str[1:])
+    return packing(({} if fill is None else {"_FillValue": fill}) | variable.attrs, variable.dtype)
 
 
 # The first dimension is the samples, and the names of the others tell where the channels are.

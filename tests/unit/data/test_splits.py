@@ -9,8 +9,10 @@ from support.blocks import stored
 
 from singa_dask import shard
 from singa_dask.data.ingest import collections
+from singa_dask.data.manifest import Manifest
 from singa_dask.data.sharding import shard_files
 from singa_dask.data.sources import csv as csv_source
+from singa_dask.data.windows import series_starts
 from singa_dask.errors import ConfigError, DataError
 
 ROWS = 120
@@ -189,13 +191,28 @@ def test_the_only_dates_stay_a_feature(tmp_path):
     )
 
 
-def test_dates_that_only_split_tell_no_gaps_of_windows(tmp_path, caplog):
-    TABLE.to_csv(tmp_path / "t.csv", index=False)
-    for columns, shuffle, warned in ((["a"], False, True), (["a"], True, False), (["a", "day"], False, False)):
+def test_windows_know_the_order_of_dates_that_only_split(tmp_path, caplog):
+    table = TABLE.assign(day=TABLE["day"][::-1].to_numpy(), number=np.arange(ROWS))
+    gap = table["day"].where(table["number"] < 20, table["day"] + SPAN[9])
+    twice = table["day"].where(table["number"] != 7, table["day"][6])
+    options = {"source": tmp_path / "t.csv", "x": ["a"], "target": "y", "split_by": "day", "test_from": "2010-04-01"}
+    for written, by, told in (
+        (table, {}, ""),
+        (table.assign(day=gap), {}, "time has 1 gap"),
+        (table.assign(day=twice), {}, "time repeats 1 times"),
+        (table[::-1], {}, "time falls 89 times"),
+        (table[::-1], {"split_by": "number", "test_from": 90}, "time falls 89 times"),
+        (table[::-1], {"shuffle": True}, ""),
+    ):
         caplog.clear()
-        options = {"shuffle": shuffle, "split_by": "day", "test_from": "2010-04-01", "overwrite": True}
-        shard_files("csv", tmp_path / "out", source=tmp_path / "t.csv", x=columns, target="y", **options)
-        assert ("'day' only splits the samples" in caplog.text) == warned
+        written.to_csv(tmp_path / "t.csv", index=False)
+        made = shard_files("csv", tmp_path / "out", **{**options, "shuffle": False, "overwrite": True, **by})
+        if "falls" in told:
+            with pytest.raises(ConfigError, match=told):
+                series_starts(Manifest.load(made["train"].folder))
+        else:
+            series_starts(Manifest.load(made["train"].folder))
+            assert told in caplog.text and bool(told) == bool(caplog.records)
 
 
 def test_groups_on_a_cluster(tmp_path):

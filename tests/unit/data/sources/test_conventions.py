@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 
 import h5py
 import numpy as np
@@ -44,6 +45,22 @@ def test_packed_values_are_unpacked_and_fill_values_are_missing(tmp_path, kind, 
     write(kind, source, holed, encoding)
     with pytest.raises(DataError, match=r"column 'temp': 2 value\(s\) are NaN, the first in sample 3\."):
         shard_files(kind.partition(" ")[0], tmp_path / "other", **options)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill", "missing"),
+    [("f4", 2**122 * 1.875, 1), ("i2", -32767, 1), ("u1", 255, 0)],
+)
+def test_values_that_were_never_written_are_missing_beside_a_missing_value(tmp_path, dtype, fill, missing):
+    x = np.arange(48).reshape(24, 2).astype(dtype)
+    x[5, 1] = fill
+    for own in ({}, {"missing_value": x.dtype.type(3)}, {"scale_factor": 0.5, "add_offset": 1.0}):
+        data = xarray.Dataset({"x": (("n", "f"), x, own), "y": ("n", np.arange(24.0))})
+        data.to_netcdf(tmp_path / "d.nc", engine="h5netcdf", encoding={"x": {"_FillValue": None}})
+        count = missing + ("missing_value" in own)
+        with pytest.raises(DataError, match=rf"column 'x': {count} value\(s\) are NaN") if count else nullcontext():
+            options = {"target": "y", "overwrite": True}
+            shard_files("netcdf", tmp_path / "out", source=tmp_path / "d.nc", x="x", **options)
 
 
 def test_packed_values_are_not_read_in_place(tmp_path):
