@@ -104,8 +104,9 @@ class NannyStore:
 
     def ask(self, nanny: str, function: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
         """What a function returns on a nanny, which may be on another machine. Raises NoAnswer without an answer."""
-        try:
-            return self._in_time(self._run(nanny, function, *args), timeout_s)
+        call = self._run(nanny, function, *args)
+        try:  # also of a process that leaves: it may have to read first
+            return asyncio.run_coroutine_threadsafe(call, self._worker.loop.asyncio_loop).result(timeout_s)
         except (OSError, TimeoutError) as error:
             raise NoAnswer(f"the nanny {nanny}, which holds memory, does not answer: {error!r}") from error
 

@@ -241,3 +241,25 @@ def test_a_later_file_takes_the_place_of_one_once_it_is_whole(nannies, monkeypat
         store.read(found, parts.append)
     store.leaves = lambda: True
     assert not keep(13)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_nanny_that_does_not_answer_is_not_waited_for_for_long(nannies, monkeypatch, far, tmp_path, leaves):
+    answers = asyncio.Event()
+
+    async def silent(*args):
+        await answers.wait()
+
+    store, file = nannies.store("near", Owner(CHECKPOINT), Version(FIRST, 1)), tmp_path / "file"
+    store.leaves = lambda: leaves
+    file.write_bytes(b"x")
+    monkeypatch.setattr(NannyStore, "_run", silent)
+    monkeypatch.setattr(nanny_store, "_CALL_S", 60 if leaves else 0.1)
+    with pytest.raises(TimeoutError):
+        store.keep(far, deposit("content", 1), file)
+    monkeypatch.setattr(nanny_store, "_CALL_S", 0.1)
+    assert not store.hold(deposit("content", 1))
+    with pytest.raises(NoAnswer, match="does not answer"):
+        store.read(deposit("content", 1, far), print)
+    nannies.loop.call_soon_threadsafe(answers.set)
+    nannies.run(asyncio.sleep(0.05))
