@@ -10,7 +10,7 @@ from singa_dask.supervision import events as ev
 from singa_dask.supervision.facts import Code, Fact, fact
 from singa_dask.supervision.losing import Losing
 from singa_dask.supervision.members import Member, Restart, ServerGroup, WorkerGroup, is_first
-from singa_dask.supervision.phases import Checkpoint, Course, Phase
+from singa_dask.supervision.phases import Checkpoint, Phase
 from singa_dask.supervision.places import Places
 from singa_dask.supervision.run_state import RunState
 
@@ -55,12 +55,12 @@ class Forming:
                 member.began = None
                 if member.number == 0:
                     self.run.lead.move("formed")
-                if self.run.stopped or member.leaving:
+                if self.run.stopping or member.leaving:
                     self.run.do(ev.Stop(member.number))
 
     def join(self, asker: Any) -> None:
         """Somebody wants one more worker group."""
-        if self.members.synchronous or self.run.stopped:
+        if self.members.synchronous or self.run.stopping:
             refusal = Code.SYNCHRONOUS if self.members.synchronous else Code.ENDING
             return self.run.do(ev.Reply(asker, fact(refusal)))
         self.askers.append(asker)
@@ -116,7 +116,7 @@ class Forming:
             down = [group for group in self.members.worker_groups if group.phase is Phase.DOWN]
             for group in self.places.least_to_leave_out(down, there):
                 self.run.drop(group, Code.LEFT_OUT, lack)
-        elif self.run.course.phase is Course.STOPPING and not groups:
+        elif self.run.stopping and not groups:
             for member in batch:
                 self.run.drop(member, Code.NOT_BACK, lack)
         else:

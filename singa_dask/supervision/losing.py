@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.facts import Cause, Code, fact
 from singa_dask.supervision.members import Loss, Member, Restart, ServerGroup, WorkerGroup
-from singa_dask.supervision.phases import Checkpoint, Course, Phase
+from singa_dask.supervision.phases import Checkpoint, Phase
 from singa_dask.supervision.places import Places
 from singa_dask.supervision.run_state import RunState
 
@@ -126,7 +126,7 @@ class Losing:
         lost = [m for loss in self.losses for of in self.members.affected(loss.member, silent) for m in of]
         without = (m for m in keepers if (m in lost or m.phase is Phase.DOWN) and m.formed and not m.left)
         asked = any(self.run.processes.nannies_of(m.where) & event.silent for m in without)
-        if self.run.course.phase is Course.STOPPING or not asked:
+        if self.run.stopping or not asked:
             self._silent_until = None
             return False
         if self._silent_until is None:
@@ -154,7 +154,7 @@ class Losing:
             self.run.drop(member, Code.NOT_JOINED, cause)
         elif isinstance(cause, BaseException) and not silent:
             self.run.end(cause)
-        elif self.run.course.phase is Course.STOPPING:
+        elif self.run.stopping:
             self._take_down_at_end(cause, workers, servers)
         elif self._needs_start(servers):
             self.run.checkpoint.move("want")

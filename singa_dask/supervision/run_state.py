@@ -44,6 +44,11 @@ class RunState:
         return self.course.phase is Course.OVER
 
     @property
+    def stopping(self) -> bool:
+        """Whether the run was asked to stop."""
+        return self.course.phase is Course.STOPPING
+
+    @property
     def idle(self) -> bool:
         """Whether there is no operation under way."""
         return self.operation.phase is Operation.NONE

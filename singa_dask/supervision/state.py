@@ -66,7 +66,7 @@ class Supervision:
                 self.losing.closed(replaced)
             case ev.LeadTold():
                 self.ending.lead_told(event)
-            case ev.StopAsked(by, early) if not run.stopped:
+            case ev.StopAsked(by, early) if not run.stopping:
                 self.ending.stop(by, early)
                 self.forming.refuse()
             case ev.JoinAsked(asker):
@@ -115,7 +115,7 @@ class Supervision:
     @property
     def _improves(self) -> bool:
         """Whether members that run wait for more processes, and nothing else waits for a decision."""
-        return self.places.wanting and not (self.run.stopped or self._pending)
+        return self.places.wanting and not (self.run.stopping or self._pending)
 
     def _surveyed(self, event: ev.Surveyed) -> None:
         run, members, was = self.run, self.run.members, self.run.survey.phase
@@ -134,12 +134,12 @@ class Supervision:
         self.losing.kill(back)
         silent = members.used() - {info.address for info in there}
         if run.idle and not self.losing.waits_for_memory(silent, event) and not self.losing.take_losses(silent):
-            for member in members.cut_off() if run.stopped else ():
+            for member in members.cut_off() if run.stopping else ():
                 run.drop(member)
             self.forming.place(there, event.at, event.nannies)
             if not run.over:
                 self.ending.without_exchange(complete=not silent)
-                if run.idle and not (run.stopped or self._pending):
+                if run.idle and not (run.stopping or self._pending):
                     self.forming.improve(there)
         if not run.over:
             self.forming.answer_askers(there)
