@@ -2,9 +2,9 @@
 
 import pytest
 from support.played_groups import failed, found
-from support.supervised import ALLREDUCE, DOWNPOUR, HOGWILD, HYBRID, Case, Run, becomes
+from support.supervised import DOWNPOUR, HOGWILD, HYBRID, Case, Run, becomes
 
-from singa_dask.errors import ClusterError, DataError
+from singa_dask.errors import DataError
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.phases import Phase
 
@@ -28,16 +28,6 @@ NEWCOMERS: dict[str, Case] = {
             "replies": {"a": "joins w5", "b": "joins w6"},
             "made": [([4], []), ([5], [])],
         },
-    ),
-    "a newcomer of several processes needs them all": (
-        HYBRID | ONE,
-        ["begin", ("join", "first"), "settle", "start", ("join", "then"), "settle"],
-        {"replies": {"first": "too few free", "then": "joins w10 w9"}},
-    ),
-    "a newcomer whose forming fails is left out": (
-        DOWNPOUR | ONE,
-        ["begin", {"fault": ClusterError("w4 is in use")}, "join", "settle"],
-        {"phases": ["running", "running", "ended", "running"], "dismissed": [[(2, 1)]], "restarts": [], "over": ""},
     ),
     "a newcomer without processes is left out after a while": (
         DOWNPOUR | ONE,
@@ -72,11 +62,6 @@ NEWCOMERS: dict[str, Case] = {
         DOWNPOUR | TWO,
         ["begin", "join", "settle", {"found": found(60)}, ("end", 0, 1), ("lose_servers", "w3"), "settle"],
         {"made": [([2], []), ([2], [0])], "begin": {0: 0, 1: 0, 2: 60}, "put": [0, 2], "fresh": [True, False, True]},
-    ),
-    "nobody joins a synchronous run": (
-        ALLREDUCE | ONE,
-        ["begin", "join"],
-        {"replies": {"joins": "synchronous"}, "phases": ["running"]},
     ),
     "nobody joins a run that is being stopped, nor who asked before": (
         DOWNPOUR | ONE,
@@ -118,16 +103,10 @@ NEWCOMERS: dict[str, Case] = {
             "from": ["workers", "server group 0", "server group 1"],
         },
     ),
-    "the lead does not leave": (HYBRID, ["begin", ("leave", 0)], {"replies": {"leaves": "lead stays"}, "stopped": []}),
     "who has left does not leave": (
         DOWNPOUR,
         ["begin", ("end", 1), ("leave", 1)],
         {"replies": {"leaves": "not at work"}, "stopped": []},
-    ),
-    "who is being formed does not leave": (
-        DOWNPOUR | ONE,
-        ["begin", ("lose", 1), ("leave", 1)],
-        {"replies": {"leaves": "being formed"}, "stopped": []},
     ),
 }
 
@@ -177,7 +156,6 @@ ENDS: dict[str, Case] = {
         ["begin", ("end", 1, 2), ("answer", ev.TellLead, FAULT), "settle"],
         {"made": [], "flushed": [(0, 1, 0), ()], "lead heard": [True]},
     ),
-    "a stop reaches what runs, once": (DOWNPOUR, ["begin", "stop", "stop"], {"stopped": [0, 1]}),
     "a stop reaches what is formed later": (
         DOWNPOUR | ONE,
         ["begin", ("lose", 1), "until_forming", "stop", "settle"],
@@ -193,8 +171,7 @@ ENDS: dict[str, Case] = {
         [("handle", None), ("answer",), "stop", ("kill", "w2"), ("not_formed", failed(), {"lost": True}), "settle"],
         {"phases": ["ended", "ended", "running"] * 2, "over": ""},
     ),
-    "an early end stops all groups but the lead": (HOGWILD, ["begin", EARLY], {"stopped": [1, 2], "over": ""}),
-    "also those that are formed later": (
+    "an early end stops all groups but the lead, also those that are formed later": (
         HOGWILD | ONE,
         ["begin", ("lose", 1), "until_forming", EARLY, "settle", "join", ("end", 1, 2), "settle", ("end", 0)],
         {"stopped": [2, 1], "replies": {"joins": "ending"}, "over": "well"},

@@ -27,11 +27,6 @@ BACK: dict[str, Case] = {
             "counted": [0, 0, 1],
         },
     ),
-    "one of the servers of a synchronous group comes back": (
-        SANDBLASTER | TWO,
-        [*KEPT, ("lose_servers", "w4"), "settle"],
-        {"made": [([], [0])], "from": ["generation 1"], "phases": ["running"] * 2},
-    ),
     "a synchronous group that is lost with its servers goes on too": (
         SANDBLASTER | THREE,
         [*KEPT, ("kill", "w1"), ("lose_servers", "w3", "w4"), "settle"],
@@ -58,11 +53,6 @@ BACK: dict[str, Case] = {
         [*KEPT, ("servers_stop", "w3")],
         {"killed": ["w3"], "phases": ["running", "running", "lost"]},
     ),
-    "and come back": (
-        DOWNPOUR,
-        [*KEPT, ("servers_stop", "w3"), ("kill", "w3"), ("start", "n3"), "settle"],
-        {"made": [([], [0])], "from": ["generation 1"], "servers": ["w4"]},
-    ),
     "a worker group that is lost with its server goes on where it was": (
         HOGWILD | ONE,
         [*KEPT, ("progress", 1, 20), ("lose", 1), "settle"],
@@ -72,16 +62,6 @@ BACK: dict[str, Case] = {
             "begin": {0: 0, 1: 20, 2: 0},
             "met": [2, 1, 0],
             "restarts": [((1,), (), (1,))],
-        },
-    ),
-    "server groups that come back are there for those that do not": (
-        HOGWILD | THREE,
-        [*KEPT, {"kept": {1}}, ("lose_servers", "w1", "w2", "w3"), "settle"],
-        {
-            "made": [([0, 1, 2], [0, 1, 2])],
-            "fresh": [True, False],
-            "from": ["server group 1", "generation 1", "server group 1"],
-            "restarts": [((0, 1, 2), (0, 2), (1,))],
         },
     ),
     "worker groups whose servers come back in vain are formed again": (
@@ -101,25 +81,15 @@ BACK: dict[str, Case] = {
         ],
         {"made": [([], [0]), ([0, 1], [0])], "fresh": [True, False, True]},
     ),
-    "a failed attempt is repeated": (
-        DOWNPOUR | TWO,
-        [*KEPT, ("lose_servers", "w3"), ("not_formed", failed(), {"lost": True}), "settle"],
-        {"made": [([], [0])] * 2, "from": ["generation 1"], "restarts": [((), (), (0,))] * 2},
-    ),
     "a run that is being stopped waits for its servers": (
         DOWNPOUR | ONE,
         [*KEPT, "stop", ("lose_servers", "w3"), "settle", ("end", 1, 0), "settle"],
         {"made": [([], [0])], "phases": ["ended", "ended", "running"], "over": "well"},
     ),
-    "which are guests after a while": (
+    "servers of a run that is being stopped are guests after a while": (
         DOWNPOUR,
         [*KEPT, "stop", ("lose_servers", "w3"), "go_on", {"clock": 31.0}, "settle"],
         {"servers": ["w1"], "phases": ["running"] * 3},
-    ),
-    "or are done without": (
-        DOWNPOUR,
-        [*KEPT, "stop", ("lose_servers", "w3"), "go_on", {"kept": set(), "clock": 31.0}, "go_on"],
-        {"over": "well", "phases": ["ended", "ended", "ended"]},
     ),
 }
 
@@ -197,7 +167,6 @@ INHERITED: dict[str, Case] = {
         },
     ),
     "memory of another net is void": (SECOND, [inherits(fits=False), "begin"], VOID),
-    "memory that is gone is void": (SECOND, [{**inherits(), "inherited": Inherited()}, "begin"], VOID),
     "memory with fewer updates than the checkpoint is void": (SECOND, [inherits({0: (5, 12)}), "begin"], VOID),
     "with as many it counts, though it lacks some of the checkpoint": (
         SECOND,

@@ -38,12 +38,7 @@ WAITING: dict[str, Case] = {
         ["begin", ("lose", 0), "go_on"],
         {"killed": [], "phases": ["down"]},
     ),
-    "a group waits for the processes that its memory is beside": (
-        ALLREDUCE | {"spare": 2},
-        ["begin", LEFT, ("lose", 0, "w2"), "go_on"],
-        {"phases": ["down"]},
-    ),
-    "and goes on from it": (
+    "a group waits for the processes beside its memory, and goes on from it": (
         ALLREDUCE | {"spare": 2},
         ["begin", LEFT | {"found": found(50)}, ("lose", 0, "w2"), "go_on", ("start", "n2"), "settle"],
         {
@@ -53,25 +48,6 @@ WAITING: dict[str, Case] = {
             "begin": {0: 50},
             "resume": {0: found(50).copies},
         },
-    ),
-    "once": (
-        ALLREDUCE | {"spare": 2},
-        [
-            "begin",
-            LEFT | {"found": found(50)},
-            ("lose", 0),
-            {"clock": 31.0},
-            "go_on",
-            {"left": {}},
-            ("lose", 0),
-            "settle",
-        ],
-        {"left": {}, "back": [((0,), 50)]},
-    ),
-    "others take the place of processes whose nanny is lost too": (
-        ALLREDUCE | {"spare": 2},
-        ["begin", LEFT, ("lose_host", 0, "w2"), "settle"],
-        {"workers": ["w1 w3"], "phases": ["running"]},
     ),
     "others take the place of processes whose nanny takes too long": (
         ALLREDUCE | {"spare": 2},
@@ -101,16 +77,6 @@ WAITING: dict[str, Case] = {
         ["begin", {"silent_nannies": {"n2"}}, ("lose", 0, "w2"), SURVEY, {"clock": 6.1}, "settle"],
         {"left": {}, "back": [((0,), None)], "phases": ["running"]},
     ),
-    "servers wait for a nanny that may hold them, and their groups for them": (
-        DOWNPOUR | {"spare": 1},
-        ["begin", {"silent_nannies": {"n3"}}, ("lose_servers", "w3"), SURVEY, {"clock": 5.9}, SURVEY],
-        {"phases": ["running", "running", "lost"]},
-    ),
-    "servers that are not held anywhere take along their groups": (
-        DOWNPOUR | {"spare": 1},
-        ["begin", {"silent_nannies": {"n3"}}, ("lose_servers", "w3"), SURVEY, {"clock": 6.1}, "settle"],
-        {"restarts": [((0, 1), (0,), ())], "phases": ["running"] * 3},
-    ),
     "a group does not wait for the processes of another": (
         DOWNPOUR | {"nworker_groups": 3},
         ["begin", ("lose_host", 1), ("lose_host", 2), "start", "go_on"],
@@ -131,11 +97,6 @@ WAITING: dict[str, Case] = {
         ["begin", ("lose_host", 1, "w3"), ("lose_host", 2, "w5"), "go_on", {"clock": 31.0}, "settle"],
         {"phases": ["running", "running", "ended", "running"], "workers": ["w1 w2", "w6 w4", "w5 w6"], "over": ""},
     ),
-    "a group whose nanny starts a process takes no other": (
-        DOWNPOUR | {"nworker_groups": 3},
-        ["begin", ("lose", 1), ("lose", 2), "start", "go_on"],
-        {"phases": ["running", "down", "down", "running"]},
-    ),
     "each of two groups takes what its own nanny starts": (
         DOWNPOUR | {"nworker_groups": 3},
         ["begin", ("lose", 1), ("lose", 2), "start", "go_on", ("start", "n2"), "settle"],
@@ -144,17 +105,7 @@ WAITING: dict[str, Case] = {
 }
 
 FEWER: dict[str, Case] = {
-    "a group whose nanny starts a process waits for it": (
-        TRIO | LEAST,
-        ["begin", LEFT, ("lose", 0, "w2"), "go_on"],
-        {"phases": ["down"]},
-    ),
-    "else it goes on with fewer workers": (
-        TRIO | LEAST,
-        ["begin", LEFT, ("lose_host", 0, "w2"), ("until_formed", 2)],
-        {"workers": ["w1 w3"], "lacks": ["w2"]},
-    ),
-    "and takes in others later": (
+    "a group that goes on with fewer workers takes in others later": (
         TRIO | LEAST,
         ["begin", LEFT, ("lose_host", 0, "w2"), ("until_formed", 2), "start", "settle"],
         {"workers": ["w1 w3 w4"], "lacks": [""], "grown": [(0,)], "restarts": [((0,), (), ())]},
@@ -164,23 +115,10 @@ FEWER: dict[str, Case] = {
         [*SHRUNK, "join", "go_on"],
         {"workers": ["w1 w2", "w4"], "made": [([1], [])], "begin": {0: 0, 1: 7}, "replies": {"joins": "too few free"}},
     ),
-    "and takes in others later too": (
-        PAIRS | LEAST,
-        [*SHRUNK, "start", "settle"],
-        {"workers": ["w1 w2", "w4 w6"], "restarts": [((1,), (), ())], "grown": [(1,)]},
-    ),
     "a group that cannot go on with fewer workers waits for the others": (
         TRIO | LEAST,
         ["begin", LEFT, ("lose_host", 0, "w2"), ("until_formed", 2), ("rank_raises", 0, TOO_BIG), "go_on"],
         {"phases": ["down"], "over": ""},
-    ),
-    "until they come": (
-        TRIO | LEAST,
-        [
-            *("begin", LEFT, ("lose_host", 0, "w2"), ("until_formed", 2)),
-            *(("rank_raises", 0, TOO_BIG), "go_on", "start", "settle"),
-        ],
-        {"workers": ["w1 w3 w4"], "lacks": [""]},
     ),
     "a group that fails with one worker goes on with two": (
         {"nworkers_per_group": 4, "nservers_per_group": 1, "server_worker_separate": True} | LEAST,
@@ -196,13 +134,7 @@ FEWER: dict[str, Case] = {
         ],
         {"workers": ["w1 w6"], "lacks": ["w3 w4"]},
     ),
-    "an invalid job ends the run": (TRIO | LEAST, ["begin", ("rank_raises", 0, TOO_BIG)], {"over": "ConfigError"}),
-    "a group all of whose workers are lost waits": (
-        PAIRS | LEAST,
-        ["begin", {"lost_nannies": {"n4"}}, ("kill", "w4"), ("lose_host", 1, "w3"), "go_on"],
-        {"phases": ["running", "down", "running"], "made": []},
-    ),
-    "for the first that comes": (
+    "a group all of whose workers are lost waits for the first that comes": (
         PAIRS | LEAST,
         [
             "begin",
@@ -219,11 +151,6 @@ FEWER: dict[str, Case] = {
         ALLREDUCE | {"least": 2},
         ["begin", ("lose_host", 0), "go_on", {"clock": 29.0}, "go_on"],
         {"phases": ["down"]},
-    ),
-    "and missed after a while as well": (
-        ALLREDUCE | {"least": 2},
-        ["begin", ("lose_host", 0), "go_on", {"clock": 31.0}, "go_on"],
-        {"over": "no replacement"},
     ),
     "the lead does not grow at the end": (
         PAIRS | LEAST,
@@ -252,22 +179,12 @@ FEWER: dict[str, Case] = {
 KEPT = {"kept": {0, 1, 2}}
 TWO_SERVERS = DOWNPOUR | {"nservers_per_group": 2}
 GUESTS: dict[str, Case] = {
-    "servers are guests in other processes": (
-        TWO_SERVERS,
-        ["begin", KEPT, ("kill_host", "w4"), ("lose_servers", "w4"), "go_on"],
-        {"servers": ["w3 w3"], "guests": [[1]], "from": ["generation 1"], "workers": ["w1", "w2"]},
-    ),
-    "until there is a free one": (
+    "servers are guests in other processes until there is a free one": (
         TWO_SERVERS,
         ["begin", KEPT, ("kill_host", "w4"), ("lose_servers", "w4"), "go_on", "start", "settle"],
         {"servers": ["w3 w5"], "guests": [[]], "from": ["generation 2"], "restarts": [((), (), (0,))]},
     ),
-    "servers are guests beside a worker": (
-        DOWNPOUR,
-        ["begin", KEPT, ("kill_host", "w3"), ("lose_host", 1), "go_on"],
-        {"servers": ["w1"], "guests": [[0]], "phases": ["running", "down", "running"]},
-    ),
-    "and go when both get processes": (
+    "servers are guests beside a worker until both get processes": (
         DOWNPOUR,
         ["begin", KEPT, ("kill_host", "w3"), ("lose_host", 1), "go_on", "start", "start", "settle", ("lose", 0)],
         {"guests": [[]], "phases": ["lost", "running", "running"]},
@@ -279,20 +196,10 @@ GUESTS: dict[str, Case] = {
     ),
     "servers wait for the process that their nanny starts": (
         TWO_SERVERS,
-        ["begin", KEPT, ("lose_servers", "w4"), "go_on"],
-        {"phases": ["running", "running", "down"]},
-    ),
-    "and take it": (
-        TWO_SERVERS,
         ["begin", KEPT, ("lose_servers", "w4"), "go_on", ("start", "n4"), "settle"],
         {"servers": ["w3 w5"], "guests": [[]]},
     ),
-    "a worker group without processes waits": (
-        DOWNPOUR,
-        ["begin", KEPT, ("lose_host", 1), "go_on"],
-        {"phases": ["running", "down", "running"]},
-    ),
-    "and is left out then": (
+    "a worker group without processes is left out after a while": (
         DOWNPOUR,
         ["begin", KEPT, ("lose_host", 1), "go_on", {"clock": 31.0}, "settle", "start", "join", "settle"],
         {
