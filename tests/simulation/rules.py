@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
-from support.run_phases import contradictions
+from support.run_state import contradictions
 
 from singa_dask.cluster import nanny_store
 from singa_dask.cluster.formation import WorkersInUse

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from support.played_groups import Group, Servers, left_by
-from support.run_phases import contradictions
+from support.run_state import contradictions, in_short
 
 from singa_dask.cluster import WorkerInfo
 from singa_dask.cluster.workers import place
@@ -24,7 +24,6 @@ from singa_dask.job.job_pb2 import JobProto
 from singa_dask.net.flat import GroupLayout
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch
-from singa_dask.supervision.facts import Fact
 from singa_dask.supervision.launch import GroupLauncher, close
 from singa_dask.supervision.members import Members
 from singa_dask.supervision.phases import Phase
@@ -68,12 +67,8 @@ class Run:
     ):
         topology = ClusterTopology(**numbers)
         self.there: dict[str, WorkerInfo] = {}
-        self.stuck: set[str] = set()
-        self.reborn: set[str] = set()
-        self.lost_nannies: set[str] = set()
-        self.silent_nannies: set[str] = set()
-        self.kept: set[int] = set()
-        self.unmade: set[int] = set()
+        self.stuck, self.reborn, self.lost_nannies, self.silent_nannies = (set[str]() for _ in range(4))
+        self.kept, self.unmade = set[int](), set[int]()
         self.groups: list[Group] = []
         self.history: list[Group] = []
         self.hears, self.fault, self.nannies, self.keeps = True, None, nannies, True
@@ -354,13 +349,6 @@ class Run:
         if keeping[0].left is not None:
             made.parameters = f"generation {keeping[0].left.version.generation}"
         return made
-
-
-def in_short(what: Fact | BaseException) -> str:
-    """The code, and Dask workers that it names; the type of an error."""
-    if not isinstance(what, Fact):
-        return type(what).__name__
-    return " ".join([what.code.name.lower().replace("_", " "), *what.figures.get("where", ())])
 
 
 def check(run: Run) -> None:

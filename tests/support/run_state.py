@@ -1,10 +1,11 @@
-"""What the phases of a run say, compared with what is known otherwise."""
+"""The state of a run in short, and whether its phases agree with the rest of it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from singa_dask.supervision import events as ev
+from singa_dask.supervision.facts import Fact
 from singa_dask.supervision.phases import Checkpoint, Course, Lead, Operation, Phase, Survey
 from singa_dask.supervision.run_state import RunState
 
@@ -29,3 +30,10 @@ def contradictions(run: RunState) -> list[Any]:
         run.lead.phase: run.lead.phase is not Lead.TOLD or lead not in (Phase.DOWN, Phase.FORMING, Phase.CLOSING),
     }
     return [phase for phase, truth in holds.items() if not truth]
+
+
+def in_short(what: Fact | BaseException) -> str:
+    """The code, and Dask workers that it names; the type of an error."""
+    if not isinstance(what, Fact):
+        return type(what).__name__
+    return " ".join([what.code.name.lower().replace("_", " "), *what.figures.get("where", ())])
