@@ -171,7 +171,8 @@ ENDS: dict[str, Case] = {
         [("handle", None), ("answer",), "stop", ("kill", "w2"), ("not_formed", failed(), {"lost": True}), "settle"],
         {"phases": ["ended", "ended", "running"] * 2, "over": ""},
     ),
-    "an early end stops all groups but the lead, also those that are formed later": (
+    "an early end stops all groups but the lead": (HOGWILD, ["begin", EARLY], {"stopped": [1, 2], "over": ""}),
+    "also those that are formed later": (
         HOGWILD | ONE,
         ["begin", ("lose", 1), "until_forming", EARLY, "settle", "join", ("end", 1, 2), "settle", ("end", 0)],
         {"stopped": [2, 1], "replies": {"joins": "ending"}, "over": "well"},

@@ -49,6 +49,14 @@ WAITING: dict[str, Case] = {
             "resume": {0: found(50).copies},
         },
     ),
+    "a group goes on from what it has left once": (
+        ALLREDUCE | {"spare": 2},
+        [
+            *("begin", LEFT | {"found": found(50)}, ("lose", 0), {"clock": 31.0}, "go_on"),
+            *({"left": {}}, ("lose", 0), "settle"),
+        ],
+        {"left": {}, "back": [((0,), 50)]},
+    ),
     "others take the place of processes whose nanny takes too long": (
         ALLREDUCE | {"spare": 2},
         ["begin", LEFT, ("lose", 0, "w2"), "go_on", {"clock": 31.0}, "settle"],
