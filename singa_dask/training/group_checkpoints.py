@@ -15,9 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from singa_dask.comm.communicator import Communicator
+from singa_dask.comm.objects import broadcast_object
 from singa_dask.errors import CheckpointError
 from singa_dask.job import job_to_text
 from singa_dask.job.schedule import checkpoint_seconds, memory_checkpoint_seconds
@@ -89,10 +88,10 @@ class GroupCheckpoints:
         self.wait()  # it may be this step's
         self._saved_at = time.monotonic()
         path = checkpoints.path_of(self._plan.checkpoints, step)
-        there = np.array([float(step == 0 or (self._comm.rank == 0 and checkpoints.intact(path, self._plan.run)))])
+        there = step == 0 or (self._comm.rank == 0 and checkpoints.intact(path, self._plan.run))
         with self._comm.patiently(WRITING_TIMEOUT_S):
-            self._comm.broadcast(there)
-        if not there[0]:
+            there = broadcast_object(self._comm, there)
+        if not there:
             self.save(step, decisions, path, partial(self._reporter.saved, path, step))
 
     def save(

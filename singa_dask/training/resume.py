@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from singa_dask.comm.objects import broadcast_object
 from singa_dask.errors import CheckpointError, ClusterError
 from singa_dask.memory.owner import Saved
 from singa_dask.memory.store import Store
@@ -42,18 +41,17 @@ def begin(replica: Replica, plan: WorkerPlan, deposits: Store | None) -> tuple[M
         paths = replica.job.checkpoint_path if comm.rank == 0 else []
         state.initialise(checkpoints.load_parameters(paths, replica.net))
         return {}, unread
-    checkpoint, found = None, np.ones(1)
+    checkpoint = None
     if comm.rank == 0:
         try:
             # Servers that are not new may have been given this one already, and no other.
             checkpoint = load(group.resume, deposits, plan.checkpoints if group.fresh else None)
         except (CheckpointError, ClusterError):
             if replica.in_process_servers or group.fresh:
-                raise
-            found[0] = 0  # it may have been removed since; servers that are not new have the parameters
+                raise  # else it may have been removed since: servers that are not new have the parameters
     with comm.patiently(MEETING_TIMEOUT_S):
-        comm.broadcast(found)
-    if found[0]:
+        there = broadcast_object(comm, checkpoint is not None)
+    if there:
         state.restore(checkpoint, carry=group.leads)
     return checkpoint.decisions if checkpoint else {}, unread
 
