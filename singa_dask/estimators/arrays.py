@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,9 @@ def known_container(x: Any) -> Any:
     """In place of what scikit-learn reads otherwise, what it knows: of a masked array, of a table of another library,
     of one whose columns have names that are no texts."""
     x = native(x)
+    if is_table(x) and len({str(name) for name in x.columns}) < len(x.columns):
+        twice = next(name for name, count in Counter(map(str, x.columns)).items() if count > 1)
+        raise ValueError(f"several columns are named {twice!r}. Rename or drop one.")
     if is_table(x) and not is_lazy(x) and not all(isinstance(name, str) for name in x.columns):
         return x.set_axis([str(name) for name in x.columns], axis=1)
     return dense(x) if isinstance(x, np.ma.MaskedArray) else x
@@ -80,6 +84,9 @@ def check_numbers(values: Any, what: str) -> None:
 def weights_of(weight: Any, answers: Any, *, scaled: bool) -> Any:
     """The weights of samples with these answers. scaled: so that their mean is 1. Raises ValueError."""
     weight = known_container(weight)
+    if getattr(weight, "ndim", 1) > 1:
+        hint = "Positions that do not count: a negative class, or mask= of shard."
+        raise ValueError(f"sample_weight must be (N,), a number for each sample. Received: {weight.shape}. {hint}")
     if not is_lazy(answers):
         weight = _check_sample_weight(weight, answers, ensure_non_negative=True)
     mean: Any = weight.mean() if scaled else 1.0

@@ -319,6 +319,10 @@ class Estimator(BaseEstimator):
         """X as shards and the model take it: a table, whose columns have encoders, a Dask collection, or an array that
         is checked as scikit-learn does. Raises ValueError."""
         lengths = None
+        if isinstance(x, Mapping):
+            raise ValueError("X is a mapping, and must be an array or a DataFrame: pandas.DataFrame(X).")
+        if not first:
+            self._check_kind(x)
         x, names = by_names(arrays.known_container(x), None if first else self._columns)
         self._columns: Any = names
         if first:
@@ -339,9 +343,14 @@ class Estimator(BaseEstimator):
             if not first and getattr(x, "ndim", 0) > 2:
                 self._check_samples(x)
             arrays.check_numbers(x, "X")
-            x = validate_data(
-                self, x, reset=first, allow_nd=True, ensure_all_finite="allow-nan" if self._fills else True
-            )
+            finite = "allow-nan" if self._fills else True
+            try:
+                x = validate_data(self, x, reset=first, allow_nd=True, ensure_all_finite=finite)
+            except ValueError as error:
+                if "contains NaN" not in str(error):
+                    raise
+                hint = 'Say what replaces them: missing="mean", a number, or "mask"; or leave out these samples.'
+                raise ValueError(f"Input X contains NaN: it has missing values. {hint}") from error
             x = x if stored_dtype(x.dtype) else x.astype(np.float64)
         if first:
             self._sample_shape: tuple[int, ...] = tuple(map(int, x.shape[1:]))
@@ -354,9 +363,17 @@ class Estimator(BaseEstimator):
         shape = tuple(x.shape[1:])
         if len(shape) != len(self._sample_shape) or (shape != self._sample_shape and not is_lazy(x)):
             raise ValueError(f"X has samples of shape {shape}, but it was fitted to {self._sample_shape}.")
+
+    def _check_kind(self, x: Any) -> None:
+        """Raise ValueError if X is no table, and must be one for its texts or dates."""
         encoders = self._known().encoders if self._tabular and hasattr(self, "model_") else ()
-        if others := [each.column for each in encoders if each.kind != "number"]:
-            raise ValueError(f"X must be a DataFrame, as in fit, which had texts or dates in {others[0]!r}.")
+        others = [each.column for each in encoders if each.kind != "number"]
+        if others and not is_table(arrays.known_container(x)):
+            names = ", ".join(each.column for each in encoders)
+            raise ValueError(
+                f"X must be a DataFrame with the columns {names}, as in fit, where {others[0]!r} had texts or dates. "
+                f"Received: {type(x).__name__} of shape {np.shape(x)}. Give it as pandas.DataFrame(X, columns=[...])."
+            )
 
     def _without_labels(self, x: Any, y: Any, weight: Any = None, *, first: bool = False) -> tuple[Any, Any, Any]:
         """The values of DataArrays, and of Datasets with their variables as channels; all else as it is. Raises

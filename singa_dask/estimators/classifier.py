@@ -132,6 +132,8 @@ class Classifier(ClassifierMixin, Estimator):
             check_classification_targets(y)
             return y
         y = as_map(array)
+        if y.ndim > 3 and y.dtype.kind in "biu" and ((y == 0) | (y == 1)).all() and (y.sum(axis=-1) == 1).all():
+            raise ValueError(f"y must be the classes, but is one-hot, {y.shape}. Give y.argmax(axis=-1).")
         if y.dtype.kind == "f" and np.isnan(y).any():
             raise ValueError(MISSING)
         if y.dtype.kind == "f" and not (y == np.floor(y)).all():

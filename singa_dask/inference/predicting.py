@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
     """The output `output` of a model for every row of x, which is of any kind that `Model.predict` takes."""
     x = as_table(x) if is_labelled(x) else x
-    if is_labelled(x):
+    if is_labelled(x) or (isinstance(x, Mapping) and any(map(is_labelled, x.values()))):
         return _with_labels(model, x, output, batchsize)
     table = native(x)
     if table is not x:
@@ -58,8 +58,9 @@ def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
 def _with_labels(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
     """The output for a DataArray, or a Dataset, whose variables are the input layers, or else the channels of one."""
     arrays = _by_layer(model, x, output)
-    first = next(iter(arrays.values()))
-    found = predict(model, {name: array.data for name, array in arrays.items()}, output, batchsize)
+    first = next(array for array in arrays.values() if is_labelled(array))
+    given = {name: array.data if is_labelled(array) else array for name, array in arrays.items()}
+    found = predict(model, given, output, batchsize)
     last = "class" if model.known.classifies(output) else "output"
     dims, names = dims_of(first, found.shape[1:], last), model.known.names(output)
     coords = {last: names} if dims[-1:] == (last,) and len(names) == found.shape[-1] else {}

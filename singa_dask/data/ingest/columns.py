@@ -162,7 +162,8 @@ def _fill(facts: ColumnFacts, column: Column, how: str | float) -> Fill:
         return Fill((float(how),))
     if how == "mask" and not column.has_channels:
         message = f'"mask" needs samples with channels, or vectors, and those of {facts.name!r} are neither'
-        raise ConfigError(Problem("missing", message, str(column.shape), "Use mean or a number."))
+        hint = "Use mean or a number, or give arrays an axis of one channel: X[..., None]."
+        raise ConfigError(Problem("missing", message, str(column.shape), hint))
     means = facts.means()
     if np.isnan(means).any():
         which = f"[{int(np.isnan(means).argmax())}]" if means.size > 1 else ""

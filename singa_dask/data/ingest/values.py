@@ -170,6 +170,7 @@ def _encode_pandas(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
     import pandas as pd
 
     raw = pd.Series(raw, copy=False)
+    raw = raw.sparse.to_dense() if isinstance(raw.dtype, pd.SparseDtype) else raw
     dtype = raw.dtype
     if dtype.kind == "c":
         raise _not_usable(name, dtype)

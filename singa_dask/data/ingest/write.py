@@ -59,7 +59,7 @@ def write(
     encode: Mapping[str, str | Sequence[str]] | None = None,
     unknown: str = "error",
     max_categories: int = MAX_CATEGORIES,
-    like: Manifest | None = None,
+    like: Manifest | str | Path | None = None,
     outputs: int | None = None,
     places: bool = False,
     overwrite: bool = False,
@@ -76,8 +76,8 @@ def write(
     shuffle, seed: write the samples in a random order, which depends on the seed and the blocks only.
     missing: what replaces missing values of features, see `Encoding`. encode, unknown, max_categories: of the columns
         of a table. Fitted on the training samples, and kept in the manifest; the categories are those of all samples.
-    like: the manifest of a folder, such as that of the training samples, whose encoders and classes are used instead
-        of new ones.
+    like: a folder of shards or its manifest, such as that of the training samples, whose encoders and classes are used
+        instead of new ones.
     outputs: of the net that the samples are for: labels that are integers below it keep their numbers. By default,
         the labels become 0, 1, ... if they are other numbers. places: labels are the numbers of the classes even where
         these are called by other numbers.
@@ -95,6 +95,7 @@ def write(
     source = replace(source, outputs=outputs, places=places or source.places)
     source, encode = _labels_among(source, encode or {})
     encoding = Encoding(missing, dict(encode), unknown, max_categories)
+    like = Manifest.load(Path(like)) if isinstance(like, str | Path) else like
     if like is None:
         encoding.check(source.x, table=source.table)
     else:

@@ -95,7 +95,7 @@ def test_an_array_does_not_stand_for_texts_or_dates():
     fitted = regressor().fit(TABLE[["a", "day"]], Y)
     days = (DAYS - pd.Timestamp(0)).days.to_numpy(float)
     for array in (np.stack([X[:, 0], days], 1), lazy(np.stack([X[:, 0], days], 1))):
-        with pytest.raises(ValueError, match="X must be a DataFrame, as in fit, which had texts or dates in 'day'"):
+        with pytest.raises(ValueError, match="X must be a DataFrame with the columns a, day, as in fit, where"):
             fitted.predict(array)
     numbers = regressor().fit(pd.DataFrame(X, columns=["a", "b", "c"]), Y)
     expected = predicted(numbers, pd.DataFrame(X, columns=["a", "b", "c"]))
@@ -218,3 +218,44 @@ def test_an_index_in_another_order_is_refused(tmp_path, how):
         use(turned)
     for other in (y, turned.to_numpy(), turned.reset_index(drop=True).set_axis(range(20, 40))):
         use(other)
+
+
+@pytest.mark.parametrize(
+    ("x", "told"),
+    [
+        (
+            lambda: X,
+            r"X must be a DataFrame with the columns a, kind, day, level, as in fit.*ndarray of shape \(40, 3\)",
+        ),
+        (lambda: TABLE.to_dict("list"), "X is a mapping, and must be an array or a DataFrame"),
+        (lambda: pd.concat([TABLE, TABLE[["a"]]], axis=1), "several columns are named 'a'"),
+    ],
+)
+@pytest.mark.parametrize("call", ["predict", "partial_fit"])
+def test_what_is_no_such_table_is_named(x, told, call):
+    fitted = regressor().partial_fit(TABLE, Y)
+    with pytest.raises(ValueError, match=told):
+        fitted.predict(x()) if call == "predict" else fitted.partial_fit(x(), Y)
+
+
+def test_columns_of_sparse_values_are_columns_of_numbers():
+    fitted = regressor().fit(TABLE, Y)
+    sparse = TABLE.assign(a=pd.arrays.SparseArray(TABLE.a.to_numpy()))
+    np.testing.assert_array_equal(predicted(fitted, sparse), predicted(fitted, TABLE))
+
+
+def test_missing_values_weights_of_positions_and_one_hot_maps_are_named():
+    with pytest.raises(
+        ValueError, match=r'contains NaN: it has missing values\. Say what replaces them: missing="mean"'
+    ):
+        regressor().fit(np.where(X > 1, np.nan, X), Y)
+    maps = (DRAW.normal(size=(8, 4, 4)) > 0).astype(int)
+    with pytest.raises(ValueError, match=r"is one-hot, \(8, 4, 4, 2\)\. Give y\.argmax"):
+        Classifier(epochs=1).fit(maps[..., np.newaxis] * 1.0, np.eye(2, dtype=int)[maps])
+    with pytest.raises(ValueError, match=r"sample_weight must be \(N,\)"):
+        Classifier(epochs=1).fit(maps[..., np.newaxis] * 1.0, maps, sample_weight=np.ones(maps.shape))
+
+
+def test_like_may_be_a_path(tmp_path):
+    shard(TABLE, Y, tmp_path / "a")
+    assert shard(TABLE, Y, tmp_path / "b", like=str(tmp_path / "a"))[""].encoders.names
