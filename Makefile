@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-unit test-runs test-budget test-long test-slow test-slurm test-gpu test-isa test-peers singa-examples test-openmpi test-lowest simulate simulate-ci mutants check format proto lock peers bench against storm faults clean
+.PHONY: help setup gpu train test test-unit test-runs test-budget test-long test-slow test-slurm test-gpu gpu-check test-isa test-peers singa-examples test-openmpi test-lowest simulate simulate-ci mutants check format proto lock peers bench against storm faults clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -54,6 +54,15 @@ test-slurm: setup  ## run the Slurm scripts on a Slurm of their own, where its d
 
 test-gpu: setup  ## run the GPU tests: on the GPUs after `make gpu`, else on stand-ins for them
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
+
+# CuPy, NVRTC and CUDA's headers, beside .venv: without a driver, they serve the emulation alone.
+.gpu/.ready: requirements-gpu.lock
+	rm -rf .gpu
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes --target .gpu/packages -r requirements-gpu.lock
+	@touch $@
+
+gpu-check: setup .gpu/.ready  ## run the GPU tests on GPUs that are emulated on the CPU, and compile the kernels with NVRTC (ARGS=--all)
+	$(BIN)/python tests/gpu_check.py $(ARGS)
 
 test-isa: setup  ## run the kernel tests with AVX-512, AVX2 and no vectors, as far as this CPU has them
 	$(BIN)/python tests/isa.py $(ARGS)
@@ -110,9 +119,11 @@ format: setup  ## format the code and mend what the linter can
 proto: setup  ## generate job_pb2 and kvfile_pb2 from their .proto files
 	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. singa_dask/job/job.proto singa_dask/data/sources/kvfile.proto
 
-lock:  ## renew the lock file (needs uv)
+lock:  ## renew the lock files (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --extra mpich --extra datasets --extra dev \
 		--generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links -o requirements.lock
+	printf '%s\n' cupy-cuda13x==14.2.* cuda-pathfinder nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt | uv pip compile - --universal \
+		--python-version 3.11 --no-deps --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links -o requirements-gpu.lock
 
 peers: setup  ## install the peers that the benchmarks compare with (PyTorch and jax, CPU)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
@@ -130,5 +141,5 @@ faults: setup  ## kill one process in each of several runs, and measure what it 
 	$(BIN)/python benchmarks/faults.py $(ARGS)
 
 clean:  ## remove .venv, caches and runs
-	rm -rf $(VENV) $(OPENMPI) $(LOWEST) runs build dist .pytest_cache .reports .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OPENMPI) $(LOWEST) .gpu runs build dist .pytest_cache .reports .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
 """A group of processes, or threads, with a GPU each: collectives between GPUs.
 
-Tested with a stand-in for CuPy and NCCL on processors (tests/support/nccl_on_cpu.py); it has not met a GPU.
+Tested on GPUs that are emulated on a CPU (tests/cuda_on_cpu), and between two processes on one GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ import numpy as np
 from singa_dask.comm.calling_thread import CallingThread
 from singa_dask.comm.checks import check_counts, check_flat, check_met, check_parts, check_root, check_target
 from singa_dask.comm.communicator import Communicator, part_of
-from singa_dask.comm.nccl_library import UNIQUE_ID_NBYTES, device_identity, libraries, shared_id
+from singa_dask.comm.nccl_library import (
+    UNIQUE_ID_NBYTES,
+    UnlistedStatus,
+    device_identity,
+    libraries,
+    listed,
+    shared_id,
+)
 from singa_dask.comm.polled import PolledCommunicator
 from singa_dask.errors import ClusterError
 
@@ -76,7 +83,8 @@ class NcclCommunicator(PolledCommunicator):
         self._device.use()
         self._stream = self._cupy.cuda.Stream(non_blocking=True)
         self._before, self._after = (self._cupy.cuda.Event(disable_timing=True) for _ in range(2))
-        handle = self._nccl.NcclCommunicator(self.size, unique_id, self.rank)
+        with listed():
+            handle = self._nccl.NcclCommunicator(self.size, unique_id, self.rank)
         with self._in_handle:
             self._handle = handle
         if self._broken:  # `form` has given up
@@ -84,7 +92,7 @@ class NcclCommunicator(PolledCommunicator):
 
     @property
     def _errors(self) -> tuple[type[Exception], ...]:
-        return self._nccl.NcclError, self._cupy.cuda.runtime.CUDARuntimeError
+        return self._nccl.NcclError, self._cupy.cuda.runtime.CUDARuntimeError, UnlistedStatus
 
     def _wait_for(self, operation: str, fn: Callable[[], None]) -> None:
         """Make a call that moves no arrays, with the deadline of an operation."""
@@ -258,7 +266,8 @@ class NcclCommunicator(PolledCommunicator):
                     place.set(array, stream=self._stream)
             handle = self._alive()
             if any(array.size for array in arrays):
-                calls(handle, self._stream.ptr, *(place.data.ptr for place in places))
+                with listed():
+                    calls(handle, self._stream.ptr, *(place.data.ptr for place in places))
             self._after.record(self._stream)
 
         def start() -> Callable[[], bool]:
@@ -296,7 +305,8 @@ class NcclCommunicator(PolledCommunicator):
         with self._in_handle:
             if self._handle is None:  # an abort ends kernels too, but not what they were to do
                 return False
-            self._handle.check_async_error()
+            with listed():
+                self._handle.check_async_error()
         runtime = self._cupy.cuda.runtime
         status = runtime.eventQuery(self._after.ptr)  # Event.done takes an error for "not yet"
         if status not in (_SUCCESS, _NOT_READY):

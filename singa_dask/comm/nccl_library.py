@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -12,6 +13,19 @@ import numpy as np
 from singa_dask.errors import ClusterError
 
 UNIQUE_ID_NBYTES = 128
+
+
+class UnlistedStatus(Exception):
+    """NCCL returned a status that CuPy does not list."""
+
+
+@contextmanager
+def listed() -> Iterator[None]:
+    """Inside, a status that CuPy does not list, which is a KeyError of CuPy's, is an UnlistedStatus."""
+    try:
+        yield
+    except KeyError as error:
+        raise UnlistedStatus(f"NCCL returned status {error}, which this version of CuPy does not know") from error
 
 
 def libraries() -> tuple[Any, Any]:

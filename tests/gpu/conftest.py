@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 
@@ -29,11 +30,47 @@ def gpu_library():
         yield "cupy"
         return
     except ConfigError as error:
+        if os.environ.get("CUDA_ON_CPU"):
+            raise
         if shutil.which("g++") is None:
             pytest.skip(f"neither a GPU ({error}) nor g++")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "cupy", cupy_on_cpu.module())
         yield "cupy_on_cpu"
+
+
+@pytest.fixture(scope="session")
+def emulation():
+    """The emulation of `make gpu-check`, where there is one: it is real for CuPy."""
+    if not os.environ.get("CUDA_ON_CPU"):
+        return None
+    from cuda_on_cpu import emulation
+
+    return emulation
+
+
+@pytest.fixture(scope="session")
+def cupy(gpu_library):
+    """CuPy itself, on a GPU of this machine or on an emulated one."""
+    if gpu_library != "cupy":
+        pytest.skip("needs a GPU, or the emulation of `make gpu-check`")
+    return sys.modules["cupy"]
+
+
+@pytest.fixture
+def emulated(cupy, emulation):
+    """The emulation, for tests that ask it what happened, or have it fail."""
+    if emulation is None:
+        pytest.skip("needs the emulation of `make gpu-check`")
+    return emulation
+
+
+@pytest.fixture(autouse=True)
+def no_faults_of_gpus(emulation):
+    """What the emulation notices fails the test in which it happened."""
+    yield
+    if emulation and "cupy" in sys.modules:
+        assert emulation.faults() == []
 
 
 @pytest.fixture(params=[np.float32, np.float64], ids=["float32", "float64"])

@@ -1,40 +1,75 @@
 """`singa-dask train` with `gpu`: on the GPUs, or what it says where there are none."""
 
 import os
-import sys
 
+import numpy as np
 import pytest
 from support import commands
-from support.commands import cluster, example, sets, summary
+from support.background import in_mpi, wait_for_step, workers
+from support.commands import cluster, events, example, parameters, said, sets, started, summary, wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(500)
+QUIET = {"test_freq": 0, "checkpoint_freq": 0, "disp_freq": 5}
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    return {**os.environ, "SINGA_DASK_CACHE": str(tmp_path_factory.mktemp("cache"))}
+
+
+def arguments(workspace, gpu, framework="allreduce", **values):
+    given = sets(gpu=str([*gpu]).replace(" ", ""), **QUIET | values)
+    return "train", example(), "--cluster", cluster(framework), "--workspace", workspace, *given
 
 
 @pytest.fixture
-def train(tmp_path):
-    environment = {**os.environ, "SINGA_DASK_CACHE": str(tmp_path / "cache")}
-
-    def run(*options):
-        arguments = ("train", example(), "--cluster", cluster(), "--workspace", "run", *options)
-        return commands.run(*arguments, cwd=tmp_path, env=environment, timeout=280)
+def train(tmp_path, environment):
+    def run(*args, code=0, **values):
+        return commands.run(*arguments(*args, **values), cwd=tmp_path, env=environment, code=code, timeout=280)
 
     return run
 
 
-def test_three_workers_on_the_gpus_there_are(train, gpu_library, tmp_path):
-    if gpu_library != "cupy":
-        pytest.skip("needs a GPU")
-    count = min(sys.modules["cupy"].cuda.runtime.getDeviceCount(), 3)
-    ran = train("--set", f"gpu={list(range(count))}".replace(" ", ""))
-    assert ran.code == 0, ran.err
-    told = summary(tmp_path / "run")
-    assert told["test"]["accuracy"] >= 0.97
-    assert ("wire reduce_scatter" in told["groups"]["0"]["operations"]) == (count == 3)
+@pytest.fixture
+def devices(cupy):
+    return range(min(cupy.cuda.runtime.getDeviceCount(), 3))
 
 
-def test_a_gpu_that_is_not_there_is_an_error_before_the_first_step(train, gpu_library):
+def assert_alike(tmp_path, count):
+    """The run on GPUs ended as that on the CPU; by NCCL if there are three GPUs."""
+    expected, got = parameters(tmp_path / "cpu"), parameters(tmp_path / "gpu")
+    for name, value in expected.items():
+        np.testing.assert_allclose(got[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+    operations = summary(tmp_path / "gpu")["groups"]["0"]["operations"]
+    assert ("device reduce_scatter" in operations) == (count == 3)
+
+
+def test_three_workers_on_the_gpus_there_are(train, devices, tmp_path):
+    train("gpu", devices, train_steps=40)
+    train("cpu", (), train_steps=40)
+    assert_alike(tmp_path, len(devices))
+
+
+def test_three_groups_on_the_gpus_there_are(train, devices, tmp_path):
+    groups = {"cluster__nworker_groups": 3, "cluster__nworkers_per_group": 1}
+    ran = train("gpu", devices, "downpour", train_steps=100, test_freq=100, **groups)
+    assert summary(tmp_path / "gpu")["test"]["accuracy"] >= 0.9, ran.out
+
+
+def test_a_run_whose_worker_is_killed_ends_as_without(train, devices, environment, tmp_path):
+    steps = 120
+    with started(*arguments("gpu", devices, train_steps=steps), folder=tmp_path, env=environment) as run:
+        wait_for_step(40, run, tmp_path, within=200)
+        next(process for process in workers(run) if in_mpi(process)).kill()
+        wait_until(lambda: run.poll() is not None, run, tmp_path, within=280)
+        assert run.wait() == 0, said(tmp_path)
+    assert [event["event"] for event in events(tmp_path / "gpu")].count("restart") == 1
+    train("cpu", (), train_steps=steps)
+    assert_alike(tmp_path, len(devices))
+
+
+def test_a_gpu_that_is_not_there_is_an_error_before_the_first_step(train):
     """Without CuPy, without a driver and with a number that no machine has."""
-    ran = train("--set", "gpu=[99]", *sets(train_steps=2))
-    assert ran.code == 2, ran.err
+    ran = train("run", [99], code=2, train_steps=2)
     assert "\nerror: device: " in "\n" + ran.err and "To compute on the CPU: " in ran.err
     assert "Traceback" not in ran.err and "step" not in ran.out
