@@ -319,7 +319,7 @@ class Estimator(BaseEstimator):
         """X as shards and the model take it: a table, whose columns have encoders, a Dask collection, or an array that
         is checked as scikit-learn does. Raises ValueError."""
         lengths = None
-        if isinstance(x, Mapping):
+        if isinstance(x, Mapping) and not hasattr(x, "shape"):
             raise ValueError("X is a mapping, and must be an array or a DataFrame: pandas.DataFrame(X).")
         if not first:
             self._check_kind(x)
