@@ -5,6 +5,7 @@ A cell is right where the samples are refused, or where the fault is one of orde
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -97,18 +98,18 @@ WITH_X = {
     "Model.evaluate": lambda net, x, y, now: number(net.model_.evaluate(now, y)["loss"]),
     "score": lambda net, x, y, now: number(net.score(now, y)),
     "validation": lambda net, x, y, now: validated(fitted(x, y, validation=(now, y))),
-    "partial_fit": lambda net, x, y, now: number(fitted(x, y).partial_fit(now, y).predict(x)),
+    "partial_fit": lambda net, x, y, now: number(deepcopy(net).partial_fit(now, y).predict(x)),
 }
 WITH_Y = {
     "fit": lambda net, x, y, now: number(fitted(x, now).predict(x)),
     "score": lambda net, x, y, now: number(net.score(x, now)),
     "Model.evaluate": lambda net, x, y, now: number(net.model_.evaluate(x, now)["loss"]),
     "validation": lambda net, x, y, now: validated(fitted(x, y, validation=(x, now))),
-    "partial_fit": lambda net, x, y, now: number(fitted(x, y).partial_fit(x, now).predict(x)),
+    "partial_fit": lambda net, x, y, now: number(deepcopy(net).partial_fit(x, now).predict(x)),
 }
 WITH_WEIGHTS = {
     "fit": lambda net, x, y, now: number(fitted(x, y, sample_weight=now).predict(x)),
-    "partial_fit": lambda net, x, y, now: number(fitted(x, y).partial_fit(x, y, sample_weight=now).predict(x)),
+    "partial_fit": lambda net, x, y, now: number(deepcopy(net).partial_fit(x, y, sample_weight=now).predict(x)),
     "score": lambda net, x, y, now: number(net.score(x, y, sample_weight=now)),
 }
 WAYS = {
