@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-unit test-runs test-budget test-long test-slow test-slurm test-gpu gpu-check test-isa test-peers singa-examples test-openmpi test-lowest simulate simulate-ci mutants check format proto lock peers bench against storm faults clean
+.PHONY: help setup gpu train test test-unit test-runs test-budget test-long test-slow test-slurm test-gpu gpu-check gpu-mistakes test-isa test-peers singa-examples test-openmpi test-lowest simulate simulate-ci mutants check format proto lock peers bench against storm faults clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -63,6 +63,9 @@ test-gpu: setup  ## run the GPU tests: on the GPUs after `make gpu`, else on sta
 
 gpu-check: setup .gpu/.ready  ## run the GPU tests on GPUs that are emulated on the CPU, and compile the kernels with NVRTC (ARGS=--all)
 	$(BIN)/python tests/gpu_check.py $(ARGS)
+
+gpu-mistakes: setup .gpu/.ready  ## plant six mistakes in the GPU code, one at a time, and see gpu-check notice each
+	$(BIN)/python tests/gpu_mistakes.py
 
 test-isa: setup  ## run the kernel tests with AVX-512, AVX2 and no vectors, as far as this CPU has them
 	$(BIN)/python tests/isa.py $(ARGS)
