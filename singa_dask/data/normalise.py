@@ -124,14 +124,13 @@ def _planes(column: Column) -> int:
     return column.shape[0] if column.channels is Channels.FIRST else 0
 
 
-def resolve_normalisation(store: StoreProto, column: Column, fitted: Column, targets: Column | None) -> list[str]:
+def resolve_normalisation(store: StoreProto, column: Column, fitted: Column, targets: Column | None) -> None:
     """Put the numbers into `mean`, `std`, `target_mean` and `target_std`, in place of files and of `normalise`.
 
-    column: of the layer. fitted, targets: the column and its targets in the training data. Returns the names of what
-    is constant in them, so that it cannot be scaled. Raises ConfigError, DataError.
+    column: of the layer. fitted, targets: the column and its targets in the training data; what is constant there is
+    not scaled. Raises ConfigError, DataError.
     """
     make_normaliser(store, column)
-    constant: list[str] = []
     flat = len(store.shape) == 1
     for name in ("mean", "std"):
         if getattr(store, f"{name}_file"):
@@ -143,14 +142,13 @@ def resolve_normalisation(store: StoreProto, column: Column, fitted: Column, tar
             getattr(store, name)[:] = in_net_order(values, column, flat=True)
     if store.normalise:
         _check_alone(store)
-        for name, numbers in (("mean", fitted.mean), ("std", _scales(fitted, constant))):
+        for name, numbers in (("mean", fitted.mean), ("std", _scales(fitted))):
             values = in_stored_order(numbers, column)
             getattr(store, name)[:] = in_net_order(values, column, flat=flat)
     if store.normalise_target and targets is not None:
-        store.target_mean[:], store.target_std[:] = targets.mean, _scales(targets, constant)
+        store.target_mean[:], store.target_std[:] = targets.mean, _scales(targets)
     store.ClearField("normalise")
     store.ClearField("normalise_target")
-    return constant
 
 
 def _check_alone(store: StoreProto) -> None:
@@ -160,12 +158,8 @@ def _check_alone(store: StoreProto) -> None:
             raise ConfigError(Problem("store_conf.normalise", message, "true", "Leave one of them out."))
 
 
-def _scales(column: Column, constant: list[str]) -> list[float]:
+def _scales(column: Column) -> list[float]:
     """The standard deviations, 1 in place of 0."""
-    for i, value in enumerate(column.std):
-        if value == 0:
-            single = len(column.std) == 1
-            constant.append(column.names[i] if column.names else column.name if single else f"{column.name}[{i}]")
     return [value or 1.0 for value in column.std]
 
 

@@ -168,7 +168,8 @@ class Estimator(BaseEstimator):
             self.model_: Model = load_model(best if best.exists() else folder, dtype=dtype)
             store = self.model_.known.store(self.model_.net.input_layers[0])
             self._scale = {name: list(getattr(store, name)) for name in _SCALE if getattr(store, name)}
-        self.n_iter_ = max(1, self.result_.summary["step"] * batch // samples)
+        before: int = self.n_iter_ if goes_on else 0
+        self.n_iter_: int = before + max(1, self.result_.summary["step"] * batch // samples)
         return self
 
     @contextmanager

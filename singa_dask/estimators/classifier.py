@@ -178,6 +178,9 @@ class Classifier(ClassifierMixin, Estimator):
         present = np.isin(self.classes_, y)
         factors = np.ones(len(self.classes_))
         factors[present] = compute_class_weight(self.class_weight, classes=self.classes_[present], y=y)
+        if not factors[present].any():
+            hint = "Give at least one of them a factor above 0."
+            raise ConfigError(Problem("class_weight", "is 0 for all classes of y", repr(self.class_weight), hint))
         if not losses:
             hint = "Leave it out, or let your loss count classes."
             raise ConfigError(Problem("class_weight", "is of a SoftmaxLoss, and the net has none", hint=hint))

@@ -6,7 +6,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
@@ -189,9 +189,12 @@ class KnownData:
         return value_names(self.answers(output), width, classifies=classifies, horizon=horizon)
 
     def answers(self, output: str) -> Column | None:
-        """The labels or targets of an output, if they are described."""
+        """The labels or targets of an output, if they are described, with the name of their dataset."""
         known = self.inputs.get(self.answered_by(output) or "")
-        return None if known is None else known.answers
+        if known is None or known.answers is None:
+            return None
+        path = known.schema.reading.datasets.get(known.answers.name, known.answers.name)
+        return replace(known.answers, name=path.rpartition("/")[2])
 
 
 def class_names(column: Column | None) -> tuple[str, ...] | None:

@@ -172,6 +172,14 @@ def _parquet(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
         yield write
 
 
+def _as_target(rows: np.ndarray, column: Column | None) -> np.ndarray:
+    """Fields of one channel without it, if those of the target have none."""
+    fields = (
+        column is not None and len(column.shape) > 1 and rows.shape[1:] in ((1, *column.shape), (*column.shape, 1))
+    )
+    return rows.reshape(len(rows), *column.shape) if column is not None and fields else rows
+
+
 @contextmanager
 def _hdf5(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
     import h5py
@@ -200,7 +208,7 @@ def _hdf5(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
                     add(f"{output.name}/class", rows.argmax(axis=-1))
                     add(f"{output.name}/probabilities", rows).attrs["classes"] = list(output.names)
                 else:
-                    add(f"{output.name}/prediction", rows)
+                    add(f"{output.name}/prediction", _as_target(rows, output.column))
                 if answers is not None:
                     add(f"{output.name}/{'label' if output.classifies else 'target'}", answers)
             raw.check()

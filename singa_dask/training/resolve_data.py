@@ -165,9 +165,7 @@ class _Resolver:
         _check_answers(store, "label_shape", "labels", positions, info)
         store.target_shape[:] = shape
         store.label_shape[:] = positions
-        constant = resolve_normalisation(store, info.column, fitted.column, fitted.labels if targets else None)
-        if constant and phase == Phase.kTrain:
-            logger.warning("%s: constant in the training data, and of no use: %s", info.path, _shortened(constant))
+        resolve_normalisation(store, info.column, fitted.column, fitted.labels if targets else None)
         self.fingerprints[data_key(phase, name)] = stream.fingerprint
         if phase == Phase.kTrain:
             self.trained[name] = info, store
@@ -269,10 +267,6 @@ def _normalisation(store: StoreProto) -> tuple[Any, ...]:
     fields = ("mean_value", "std_value", "mean", "std", "target_mean", "target_std")
     values = (getattr(store, name) for name in fields)
     return tuple(value if isinstance(value, float) else tuple(value) for value in values)
-
-
-def _shortened(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def _resolve_mean(layer: LayerProto) -> None:

@@ -247,4 +247,7 @@ def unwritable(folder: Path, error: OSError) -> DataError:
     """What to say of a folder that could not be written."""
     if no_room(error):
         return DataError(f"{disk_full(folder.parent, error)} Sharding can need room for the samples twice.")
+    if isinstance(error, FileNotFoundError):
+        hint = "Does another command write there at the same time? Give each a folder or workspace of its own."
+        return DataError(f"{folder}: was removed while it was written. {hint}")
     return DataError(f"{folder.parent}: could not be written ({error.strerror}). Check its permissions.")

@@ -41,6 +41,8 @@ def packing(attributes: Mapping[str, Any], dtype: np.dtype) -> dict[str, Any]:
     if dtype.kind in "iuf" and (limits := valid_range(attributes)) is not None:
         found[VALID] = limits
     times = {key: _text(attributes[key]) for key in TIMES if key in attributes}
+    if (parts := times.get("units", "").split(maxsplit=2))[1:2] and parts[1].lower() == "since":
+        times["units"] = " ".join([parts[0].lower(), "since", *parts[2:]])
     since, span = " since " in times.get("units", ""), times.get("dtype", "").startswith("timedelta64")
     if dtype.kind not in "iuf" or not (since or span):
         return found
@@ -72,10 +74,15 @@ def decoded(values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
         values = np.where(_missing(values, attributes), values.dtype.type(attributes[FILLS[0]]), values)
         attributes = {key: value for key, value in attributes.items() if key != FILLS[1]}
     raw = xarray.Variable([f"d{axis}" for axis in range(values.ndim)], values, dict(attributes))
+    told = f"holds times in {attributes.get('units', '')!r}"
+    hint = "Write them in another unit, such as days since 1970-01-01."
     try:
-        return np.asarray(xarray.conventions.decode_cf_variable("values", raw, decode_timedelta=None).values)
+        found = np.asarray(xarray.conventions.decode_cf_variable("values", raw, decode_timedelta=None).values)
     except (ValueError, OverflowError) as error:
-        raise DataError(f"times in {attributes.get('units', '')!r} cannot be read ({error}). Correct them.") from error
+        raise DataError(f"{told}, which cannot be read ({error}). {hint}") from error
+    if found.dtype.kind == "O":
+        raise DataError(f"{told}, which are no dates of NumPy: before 1582-10-15, the calendar is Julian. {hint}")
+    return found
 
 
 def valid_range(attributes: Mapping[str, Any]) -> np.ndarray | None:
@@ -116,7 +123,10 @@ def decoded_type(dtype: np.dtype, packed: Callable[[], Mapping[str, Any]]) -> tu
     except (ValueError, OSError) as error:
         return dtype, str(error)
     scaled = attributes and _scales(attributes, dtype)
-    return decoded(np.zeros(1, dtype), attributes).dtype if scaled else dtype, ""
+    try:
+        return decoded(np.zeros(1, dtype), attributes).dtype if scaled else dtype, ""
+    except DataError as error:
+        return dtype, str(error)
 
 
 def plain(values: np.ndarray, packed: Callable[[], Mapping[str, Any]]) -> np.ndarray:

@@ -40,6 +40,7 @@ def columns(y, **more):
         (NINE, {"validation": 0.001}, ConfigError, "validation: gets none of 9 samples"),
         (NINE, {"nshards": 10}, ConfigError, "nshards: must be from 1 to 9"),
         (NINE, {"window": 0}, ConfigError, "window: must be at least 1"),
+        (NINE, {"like": "nowhere"}, DataError, "nowhere: is not a folder of shards"),
         (NINE, {"seed": -1}, ConfigError, "seed: must not be negative"),
         (NINE, {"ordered": True}, ConfigError, "the order of the samples of rows matters"),
         (NINE, {"missing": "median"}, ConfigError, "missing: is for the columns of a table"),

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from singa_dask import Classifier, Regressor, shard, updaters
-from singa_dask.errors import DataError
+from singa_dask.errors import ConfigError, DataError
 from singa_dask.layers import InnerProduct
 
 N = 40
@@ -259,3 +259,10 @@ def test_missing_values_weights_of_positions_and_one_hot_maps_are_named():
 def test_like_may_be_a_path(tmp_path):
     shard(TABLE, Y, tmp_path / "a")
     assert shard(TABLE, Y, tmp_path / "b", like=str(tmp_path / "a"))[""].encoders.names
+
+
+def test_epochs_of_partial_fit_add_up_and_one_class_must_count():
+    net, y = Classifier(random_state=0), X[:, 0] > 0
+    assert [net.partial_fit(X, y, classes=[False, True]).n_iter_ for _ in range(2)] == [1, 2]
+    with pytest.raises(ConfigError, match="class_weight: is 0 for all classes of y"):
+        Classifier(class_weight={False: 0, True: 0}).fit(X, y)

@@ -9,6 +9,7 @@ from singa_dask import Job, layers, load_model, shard, train, updaters
 from singa_dask.data.ingest.write import write
 from singa_dask.data.sources import hdf5, netcdf, npz, zarr
 from singa_dask.errors import ConfigError
+from singa_dask.inference.files import _as_target
 from singa_dask.inference.sources import blocks_of
 
 DRAW = np.random.default_rng(0)
@@ -64,3 +65,25 @@ def test_inputs_are_found_by_their_names(tmp_path, suffix, before):
     for file, names in ((path, ["sst", "u"]), (other, ["SLP", "SST"]), (path, ["sst"])):
         with pytest.raises(ConfigError, match=r"--x: must name the columns of the training data, sst, slp.*--x \w+="):
             read(model, file, x=names)
+
+
+def test_a_mapping_of_data_arrays_is_read_as_a_dataset(tmp_path):
+    model = trained(tmp_path, "nc")
+    given = xr.Dataset({"sst": (("time", "lat", "lon"), A), "slp": (("time", "lat", "lon"), B)})
+    expected = model.predict({"sst": A, "slp": B})
+    turned = {"sst": given.sst.transpose("time", "lon", "lat"), "slp": given.slp}
+    for x in (given, dict(given.data_vars), turned, {"sst": given.sst, "slp": B}):
+        np.testing.assert_allclose(model.predict(x), expected, rtol=1e-6)
+
+
+def test_a_target_is_called_as_its_dataset_and_fields_have_its_shape(tmp_path):
+    for target, shape, names in ((Y, (20, 1), ["enso"]), (A, (20, 2, 2, 1), [f"enso_{i}" for i in range(4)])):
+        data = stored(tmp_path / f"{len(names)}.nc", sst=A, enso=target)
+        write(netcdf.FORMAT.load(data, x="sst", target="enso")[""], tmp_path / "s", overwrite=True)
+        read = layers.RecordInput("data", path=str(tmp_path / "s"), batchsize=10)
+        net = [read, layers.InnerProduct(num_output=len(names)), layers.EuclideanLoss()]
+        job = Job(name="n", layers=net, updater=updaters.SGD(lr=0.1), train_steps=1)
+        model = load_model(train(job, processes=False, workspace=tmp_path / str(len(names))).checkpoint)
+        (output,) = model.outputs
+        assert model.known.names(output) == names
+        assert _as_target(np.zeros(shape), model.known.answers(output)).shape == (shape if target is Y else A.shape)

@@ -90,8 +90,8 @@ def test_fields_have_the_coordinates_of_the_source(predicted, answers):
 def test_values_of_several_files_keep_their_times(predicted):
     found, _ = predicted("total", layers.InnerProduct(num_output=1), layers.EuclideanLoss(), files=3)
     truth = [weather(5, 5 * number)["total"].to_numpy() for number in range(3)]
-    assert {"y", "true_y"} <= {*found.data_vars} and found["y"].dims == ("time",)
-    np.testing.assert_array_equal(found["true_y"], np.concatenate(truth))
+    assert {"total", "true_total"} <= {*found.data_vars} and found["total"].dims == ("time",)
+    np.testing.assert_array_equal(found["true_total"], np.concatenate(truth))
     assert found["time"].values[-1] == np.datetime64("2000-01-15")
     assert found["file"].values.tolist() == [f"{number}.nc" for number in range(3) for _ in range(5)]
     assert found["sample"].values.tolist() == [*range(5)] * 3

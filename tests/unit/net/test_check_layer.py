@@ -118,6 +118,13 @@ class Noisy(Scale):
         return super().forward(ctx, *x) + DRAW.normal(size=x[0].shape).astype(x[0].dtype)
 
 
+class Centred(Scale):
+    rowwise = True
+
+    def forward(self, ctx, *x):
+        return super().forward(ctx, x[0] - x[0].mean(axis=0))
+
+
 class One(DOCUMENTED["Difference"]):
     def backward(self, ctx, dy):
         return dy
@@ -166,6 +173,7 @@ class Mute(Pinball):
         (WidenedBack, "backward returned float64 for source 0 of float32"),
         (Overwriting, "forward overwrites the output of source 0. Other layers read it: copy it first"),
         (Noisy, "other values for the same sources and step. Draw from .* ctx.step.seed"),
+        (Centred, "is rowwise, but the first row of its output depends on other rows. Leave out `rowwise`"),
         (One, "backward returned one gradient for 2 sources. Return a tuple"),
         (Three, "backward returned 3 gradients for 2 sources"),
         (

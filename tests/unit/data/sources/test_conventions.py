@@ -181,6 +181,13 @@ def test_times_are_dates_whatever_their_units_count_from(tmp_path, kind):
     one = features(stations(np.arange(8) + 31))
     np.testing.assert_allclose(one, np.stack([np.arange(8), np.arange(8) / 24], 1), atol=1e-6)
     np.testing.assert_array_equal(features(stations(np.arange(8), "2020-02-01")), one)
+    capitals = stations(np.arange(8), "2020-02-01")
+    capitals.day.attrs["units"] = "Days Since 2020-02-01"
+    np.testing.assert_array_equal(features(capitals), one)
+    with pytest.raises(
+        DataError, match=r"day holds times in 'days since 0001-01-01', .* such as days since 1970-01-01"
+    ):
+        features(stations(np.arange(8) + 730_000, "0001-01-01"))
     with pytest.raises(DataError, match="day holds times of the calendar 'noleap', in which NumPy has no dates"):
         features(stations(np.arange(8), calendar="noleap"))
 
