@@ -21,7 +21,7 @@ from singa_dask.errors import DataError
 logger = logging.getLogger(__name__)
 
 # Of the manifest and of descriptions in checkpoints. Others are refused.
-VERSION = 5
+VERSION = 6
 TYPES = ("number", "integer", "text", "true or false", "date", "zoned date")
 RISING, FALLING = "rising", "falling"
 SEPARATOR = ", "
@@ -58,7 +58,10 @@ class Along(NamedTuple):
         for name, course in self.courses.items():
             ends, known = (each.partition(_FROM)[2] for each in (course, trained.courses.get(name, "")))
             if ends and known and ends != known:
-                message = "%s: the coordinates along %r run from %s, but ran from %s in the training data."
+                message = (
+                    "%s: the coordinates along %r run from %s, but ran from %s in the training data. If the net "
+                    "depends on the place, select or convert these coordinates"
+                )
                 logger.warning(message, what, name, ends, known)
 
     def check_like(self, trained: Along, what: str, where: str = "the training data") -> None:

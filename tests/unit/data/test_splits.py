@@ -278,7 +278,7 @@ def test_sources_without_columns_refuse_rules(tmp_path):
     with pytest.raises(DataError, match=r"has no column of dates\. Say which column splits the samples: --split-by"):
         shard_files("csv", tmp_path / "out", source=tmp_path / "t.csv", target="y", test_from="2010-01-01")
     (tmp_path / "n.csv").write_text("10115,1\n10117,2\n")
-    with pytest.raises(DataError, match=r"has no column 'y'.*A CSV file without a header needs --no-header"):
+    with pytest.raises(DataError, match=r"has no column 'y'.*The file has no header: use these numbers"):
         shard_files("csv", tmp_path / "out", source=tmp_path / "n.csv", target="y")
     with pytest.raises(DataError, match="has no column 'station'"):
         shard_files("csv", tmp_path / "out", source=tmp_path / "t.csv", target="y", test_groups="station")
