@@ -57,6 +57,7 @@ class Image:
 
     def __init__(self, memory: Memory, offset: int, layout: ImageLayout) -> None:
         """offset: the byte of the memory with which it begins."""
+        self.layout = layout
         self.head = memory.array(np.int64, 3, offset)  # number + 1, version, whether a successor has fenced it
         self.note_memory = memory.array(np.uint8, _NOTE, offset + _LINE)
         dtype, first = np.dtype(layout.dtype), offset + _LINE + _NOTE
@@ -78,17 +79,17 @@ class Image:
         size = int(self.note_memory[:8].view(np.int64)[0])
         return self.note_memory[8 : 8 + size].tobytes()
 
-    def piece(self, key: Key) -> Piece:
-        """A copy, whose original may be written to afterwards. key: of the region."""
-        arrays = {name: array.copy() for name, array in self.arrays.items()}
-        return Piece(key, self.number, self.version, arrays, self.note)
+    def piece(self, *, copy: bool = True) -> Piece:
+        """copy: of its arrays, so that the image may be written to afterwards."""
+        arrays = {name: array.copy() if copy else array for name, array in self.arrays.items()}
+        return Piece(self.layout, self.number, self.version, arrays, self.note)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A copy of an image, on its way to a store. key: of its region; the rest: as in Image."""
+    """An image on its way to a store or a successor: as in Image."""
 
-    key: Key
+    layout: ImageLayout
     number: int
     version: int
     arrays: Mapping[str, Array]
@@ -204,10 +205,11 @@ class Regions(dict[Key, Region]):
         return None if memory is None else cls(memory, RegionsAddress(memory.address, tuple(layouts)))
 
     @classmethod
-    def open(cls, address: RegionsAddress) -> Regions | None:
-        """The regions of another process; None if they are on another machine, or gone."""
-        memory = Memory.open(address.memory)
-        return None if memory is None else cls(memory, address)
+    def open(cls, *addresses: RegionsAddress) -> dict[Key, Region] | None:
+        """The regions of another process; None if some are on another machine, or gone."""
+        opened = [cls(memory, each) for each in addresses if (memory := Memory.open(each.memory)) is not None]
+        found = {key: region for regions in opened for key, region in regions.items()}
+        return found if len(opened) == len(addresses) else None
 
     def write(self, pieces: Sequence[Piece]) -> bool:
         """Take images of another process, unless a later one is here: messages may be late. False if a successor has
@@ -215,15 +217,10 @@ class Regions(dict[Key, Region]):
         if any(region.fenced for region in self.values()):
             return False
         for piece in pieces:
-            if piece.number > self[piece.key].number:
-                self[piece.key].save(piece.version, piece.arrays, piece.note, piece.number)
+            region = self[piece.layout.key]
+            if piece.number > region.number:
+                region.save(piece.version, piece.arrays, piece.note, piece.number)
         return True
-
-    @property
-    def version(self) -> int | None:
-        """The number of updates after which every region has an image; None if one has none."""
-        newest = [region.newest for region in self.values()]
-        return None if None in newest else min((image.version for image in newest if image is not None), default=None)
 
 
 def _lines(size: int) -> int:

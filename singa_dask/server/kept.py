@@ -11,21 +11,21 @@ the slice names those that belong to it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from singa_dask.memory.owner import Saved
-from singa_dask.memory.region import VALUES, Image, ImageLayout, Key, Region, Regions
+from singa_dask.memory.region import VALUES, ImageLayout, Key, Piece, Region, Regions
 from singa_dask.server.clocks import Note
 from singa_dask.server.ledger import Ledger
+from singa_dask.server.neighbours import Account
 
 if TYPE_CHECKING:
     from singa_dask.server.protocol import ServerProtocol, SliceProtocol
 
-Array = np.ndarray
+Left: TypeAlias = dict[Key, list[Piece]]
 SIDES = ("left", "right")
 SLICE = ""  # an image's key is the index of a slice, and this, or the side of an account
 _DELTA = "delta"
@@ -57,23 +57,10 @@ class Keeper:
         note = Note(state.ledger, state.members, state.reductions, state.untold, state.heard, accounts)
         region.save(state.version, {VALUES: state.values, **state.updater.state}, note.encode())
 
-    def at(self, version: int) -> KeptSlice | None:
+    def at(self, version: int) -> Piece | None:
         """The slice as it was after `version` updates, if it is still here and had no accounts."""
         image = self._regions[self._index, SLICE].at(version)
-        left = None if image is None else _left(self._regions, self._index, image)
-        return None if left is None or left.note.accounts else left
-
-
-@dataclass(frozen=True)
-class KeptSlice:
-    """What a server has left of a slice. arrays: of its image. accounts: by side, as Account.restored takes them.
-    before: the image before this one, if there is one and the slice has no accounts."""
-
-    version: int
-    arrays: Mapping[str, Array]
-    note: Note
-    accounts: Mapping[str, tuple[Array, Array, Mapping[str, Any]]]
-    before: KeptSlice | None = None
+        return None if image is None or Note.decode(image.note).accounts else image.piece(copy=False)
 
 
 def save_slices(protocol: ServerProtocol, sides: Sequence[str], room: Callable[[int], bool]) -> Regions | None:
@@ -89,34 +76,41 @@ def save_slices(protocol: ServerProtocol, sides: Sequence[str], room: Callable[[
     return regions
 
 
-def read_kept(kept: Saved) -> dict[int, KeptSlice] | None:
-    """What a server has left, by slice, without those that had no values yet; None if the memory is gone. The server,
-    if it lives, acknowledges nothing any more."""
+def read_kept(kept: Saved) -> Left | None:
+    """What a server has left: of each slice both images, or the newest one and its accounts if it has any; None if the
+    memory is gone. The server, if it lives, acknowledges nothing any more."""
     regions = Regions.open(*kept.regions)
     if regions is None:
         return None
-    found: dict[int, KeptSlice] = {}
-    for index, region in slices_of(regions).items():
+    left: Left = {}
+    for (index, part), region in regions.items():
         region.fence()
-        for image in region.images:
-            found[index] = _left(regions, index, image, found.get(index))
-    return found
+        images, newest = region.images, regions[index, SLICE].newest
+        accounts = {} if newest is None else Note.decode(newest.note).accounts
+        if part != SLICE:  # accounts that only an older image names may be written over by now
+            images = [image for image in images if image.version == accounts.get(part)]
+        elif accounts:
+            images = images[-1:]
+        left[index, part] = [image.piece(copy=False) for image in images]
+    return left
 
 
-def _left(regions: Regions, index: int, image: Image, before: KeptSlice | None = None) -> KeptSlice:
-    """A slice as an image has it. Accounts that only an older image names may be written over by now."""
-    note = Note.decode(image.note)
-    named = {side: regions[index, side].at(change) for side, change in note.accounts.items()}
-    left = {side: (of.arrays[VALUES], of.arrays[_DELTA], json.loads(of.note)) for side, of in named.items() if of}
-    return KeptSlice(image.version, image.arrays, note, left, None if note.accounts else before)
+def accounts_of(left: Left, index: int) -> dict[str, Account]:
+    """The accounts of a slice, by side."""
+    found = [(side, of) for side in SIDES for of in left.get((index, side), ())]
+    return {
+        side: Account.restored(index, of.arrays[VALUES], of.arrays[_DELTA], json.loads(of.note)) for side, of in found
+    }
 
 
 def kept_ledger(kept: Saved) -> Ledger | None:
     """Which steps' gradients the slices of a lost server contain; None if the memory is gone, or a slice had no
     values. The server, if it lives, acknowledges nothing any more."""
-    found = read_kept(kept) or {}
-    whole = len(found) == sum(part == SLICE for _, part in (layout.key for layout in kept.regions[0].layouts))
-    return Ledger.joint(left.note.ledger for left in found.values()) if whole else None
+    left = read_kept(kept)
+    slices = None if left is None else [images for (_, part), images in left.items() if part == SLICE]
+    if slices is None or not all(slices):
+        return None
+    return Ledger.joint(Note.decode(of[-1].note).ledger for of in slices)
 
 
 def slices_of(regions: Regions) -> dict[int, Region]:

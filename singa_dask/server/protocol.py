@@ -11,10 +11,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from singa_dask.memory.region import VALUES
+from singa_dask.memory.region import VALUES, Piece
 from singa_dask.ops import Ops
-from singa_dask.server.clocks import GroupClock
-from singa_dask.server.kept import Keeper, KeptSlice
+from singa_dask.server.clocks import GroupClock, Note
+from singa_dask.server.kept import SLICE, Keeper, Left, accounts_of
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import (
     Array,
@@ -90,10 +90,10 @@ class ServerProtocol:
             for s in slices
         }
 
-    def restore(self, kept: Mapping[int, KeptSlice]) -> None:
-        """Go on from what a lost server has left, by slice. A slice of which nothing was saved waits for its Put."""
-        for index, left in kept.items():
-            self.slices[index].restore(left)
+    def restore(self, left: Left) -> None:
+        """Go on from what a lost server has left. A slice of which nothing was saved waits for its Put."""
+        for state in self.slices.values():
+            state.restore(left)
 
     def handle(self, sender: Sender, request: Request) -> list[Answer]:
         """Take a message. Returns all replies that are now possible, to this or earlier messages."""
@@ -204,23 +204,22 @@ class SliceProtocol:
         assert isinstance(request, Inspect)
         return State(self.values, self.updater.state, self.version, self.reductions)
 
-    def restore(self, left: KeptSlice) -> None:
+    def restore(self, left: Left) -> None:
         """Go on from what a lost server has left, and keep it. Worker groups that are not expected have left."""
-        for each in (left.before, left):
-            if each is not None:
-                self._take(each)
-                for group, member in self.members.items():
-                    member.active = member.active and group in self.groups
-                self.changed = True
-                self.save()
+        for image in left[self.index, SLICE]:
+            self._take(image, accounts_of(left, self.index))
+            for group, member in self.members.items():
+                member.active = member.active and group in self.groups
+            self.changed = True
+            self.save()
 
-    def _take(self, left: KeptSlice) -> None:
-        note = left.note
+    def _take(self, left: Piece, accounts: dict[str, Account]) -> None:
+        note = Note.decode(left.note)
         self.values = self.ops.asarray(left.arrays[VALUES]).copy()
         self.updater.load_state({name: array for name, array in left.arrays.items() if name != VALUES})
         self.version, self.ledger, self.members = left.version, note.ledger, note.members
         self.reductions, self.untold, self.heard = note.reductions, note.untold, note.heard
-        self.accounts = {side: Account.restored(self.index, *account) for side, account in left.accounts.items()}
+        self.accounts = accounts
 
     # Worker groups
 
@@ -301,7 +300,7 @@ class SliceProtocol:
         left = self.keeper.at(self.version - ahead) if self.keeper is not None and ahead > 0 else None
         if left is not None and len(self.members) == 1:
             reductions = self.reductions  # the evaluation came before the step
-            self._take(left)
+            self._take(left, {})
             self.reductions, self.changed = reductions, True
             self._enter(request.origin)
         return Fresh(self.values, self.version)

@@ -73,7 +73,7 @@ class Replication:
             self.waits = self.waits or not any(self._newer((i, SLICE)) for i in indices if (i, SLICE) not in self._has)
             for index in indices:
                 keys = [key for side in (*SIDES, SLICE) if (key := (index, side)) in self._regions]
-                of_slice = [image.piece(key) for key in keys for image in self._newer(key)]
+                of_slice = [image.piece() for key in keys for image in self._newer(key)]
                 if pieces and nbytes_of([*pieces, *of_slice]) > MESSAGE_NBYTES:
                     break
                 pieces += of_slice
@@ -83,7 +83,9 @@ class Replication:
     def sent(self, pieces: Sequence[Piece]) -> None:
         """The replica has these: give the replies that waited for them."""
         with self._lock:
-            self._has |= {piece.key: max(piece.number, self._has.get(piece.key, -1)) for piece in pieces}
+            for piece in pieces:
+                key = piece.layout.key
+                self._has[key] = max(piece.number, self._has.get(key, -1))
             has = {index: number for (index, part), number in self._has.items() if part == SLICE}
             given = [reply for index, number, of in self._waiting if has.get(index, -1) >= number for reply in of]
             self._waiting = [each for each in self._waiting if has.get(each[0], -1) < each[1]]

@@ -28,7 +28,7 @@ from singa_dask.server.messages import State
 from singa_dask.training.carried import gather_carried, joined_carried, own_carried, share_carried
 from singa_dask.training.checkpoint import Checkpoint, contents_of, fitting, ledger_row, misfits, model_of
 from singa_dask.training.decisions import reductions_in
-from singa_dask.training.shadows import LATEST, provider_of
+from singa_dask.training.shadows import LATEST, moving_of, provider_of, step_of
 from singa_dask.training.stages import ServerStages
 from singa_dask.updaters import EMA, states_of
 
@@ -126,9 +126,9 @@ class GroupState:
         alien = any(saved.model != self.fingerprint for saved in lost)
         if alien or min(providers) < 0 or (self._net.own.size and not straight):
             return None
-        steps = [found.step for found in mine.values() if found.step is not None]
+        steps = [known for rank, left in mine.items() if (known := step_of(lost[rank], left)) is not None]
         step = int(comm.all_gather_number(min(steps, default=LATEST)).min())
-        images = [(of, found.slices[of.key].at(step)) for found in mine.values() for of in found.layouts]
+        images = [(of, left[of.key].at(step)) for rank, left in mine.items() for of in lost[rank].regions[0].layouts]
         self.outdated = step < least
         if self.outdated or comm.all_gather_number(sum(image is None for _, image in images)).any():
             return None
@@ -144,7 +144,8 @@ class GroupState:
             ledgers.append(Note.decode(image.note).ledger)
         for array in (values, *(state[:flat] for state in states.values())):
             comm.all_reduce(array)  # what a rank does not bring is zero there
-        told = all_gather_objects(comm, (ledgers, {rank: found.moving(step) or {} for rank, found in mine.items()}))
+        own_moving = {rank: moving_of(lost[rank], left, step) or {} for rank, left in mine.items()}
+        told = all_gather_objects(comm, (ledgers, own_moving))
         moving = dict(item for _, each in told for item in each.items())
         ranks = [moving[rank] for rank in range(len(lost))]
         decisions = ranks[0].get("decisions") or {}

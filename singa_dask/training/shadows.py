@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,11 @@ import numpy as np
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.objects import all_gather_objects
 from singa_dask.memory.owner import Saved
-from singa_dask.memory.region import ImageLayout, Regions
+from singa_dask.memory.region import ImageLayout, Key, Region, Regions
 from singa_dask.memory.store import Store
 
 LATEST = 1 << 62  # more than any number of steps
-_MOVING, _BYTES = (0, "moving"), "bytes"
+MOVING, _BYTES = (0, "moving"), "bytes"
 _SPARE = 1 << 16  # bytes
 
 
@@ -58,60 +58,44 @@ class RankShadow:
         began, moving = time.perf_counter(), self._moving
         data = np.frombuffer(pickle.dumps(state, pickle.HIGHEST_PROTOCOL), np.uint8)
         if moving is None or data.size > moving.address.layouts[0].size:
-            moving = Regions.create([ImageLayout(_MOVING, 0, 2 * data.size + _SPARE, (_BYTES,), "uint8")])
+            moving = Regions.create([ImageLayout(MOVING, 0, 2 * data.size + _SPARE, (_BYTES,), "uint8")])
         if moving is not None:
-            moving[_MOVING].save(step, {_BYTES: data}, data.size.to_bytes(8, "little"))
+            moving[MOVING].save(step, {_BYTES: data}, data.size.to_bytes(8, "little"))
             grown, self._moving = moving is not self._moving, moving
             if grown and self._also is not None:
                 self._store.hold(self.saved, also=self._also)
         self.slices.pace.seconds += time.perf_counter() - began
 
 
-class LeftBehind:
-    """The shadow of a lost rank, as a successor sees it."""
-
-    def __init__(self, slices: Regions, moving: Regions | None = None, *, every_step: bool) -> None:
-        self.slices, self._moving, self._every_step = slices, moving, every_step
-
-    @classmethod
-    def open(cls, saved: Saved) -> LeftBehind | None:
-        """None if the shadow is on another machine, or gone."""
-        opened = [regions for each in saved.regions if (regions := Regions.open(each)) is not None]
-        return cls(*opened, every_step=saved.note) if len(opened) == len(saved.regions) else None
-
-    @property
-    def layouts(self) -> tuple[ImageLayout, ...]:
-        """Of the images of its slices."""
-        return self.slices.address.layouts
-
-    @property
-    def step(self) -> int | None:
-        """The newest step after which everything is here; None if something was never saved, LATEST if there is
-        nothing: the rank had no slice."""
-        steps = [self.slices.version] if self.layouts else []
-        if self._every_step:
-            steps.append(None if self._moving is None else self._moving.version)
-        return None if None in steps else min((step for step in steps if step is not None), default=LATEST)
-
-    def moving(self, step: int) -> Any:
-        """The moving state after `step` steps; None if there is none."""
-        if self._moving is None:
-            return None
-        region = self._moving[_MOVING]
-        image = region.at(step) if self._every_step else region.newest
-        if image is None:
-            return None
-        return pickle.loads(image.arrays[_BYTES][: int.from_bytes(image.note, "little")].tobytes())
+def step_of(saved: Saved, left: Mapping[Key, Region]) -> int | None:
+    """The newest step after which everything is here that a lost rank has left; None if something was never saved,
+    LATEST if there is nothing: the rank had no slice."""
+    wanted = [region for key, region in left.items() if saved.note or key != MOVING]
+    newest = [image.version for region in wanted if (image := region.newest) is not None]
+    if len(newest) < len(wanted) or (saved.note and MOVING not in left):
+        return None
+    return min(newest, default=LATEST)
 
 
-def provider_of(comm: Communicator, lost: Sequence[Saved]) -> tuple[list[int], dict[int, LeftBehind]]:
-    """Which rank brings each lost rank's shadow, and those that this rank brings, by lost rank. Collective.
+def moving_of(saved: Saved, left: Mapping[Key, Region], step: int) -> Any:
+    """The moving state after `step` steps; None if there is none."""
+    region = left.get(MOVING)
+    image = None if region is None else region.at(step) if saved.note else region.newest
+    if image is None:
+        return None
+    return pickle.loads(image.arrays[_BYTES][: int.from_bytes(image.note, "little")].tobytes())
+
+
+def provider_of(comm: Communicator, lost: Sequence[Saved]) -> tuple[list[int], dict[int, dict[Key, Region]]]:
+    """Which rank brings what each lost rank has left, and those that this rank brings, by lost rank. Collective.
 
     A rank can bring what is on its machine. The provider is -1 for what nobody can bring.
     """
-    opened = [LeftBehind.open(saved) for saved in lost]
+    opened = [Regions.open(*saved.regions) for saved in lost]
     table = np.zeros((comm.size, len(lost)), np.int64)
-    table[comm.rank] = [found is not None and found.step is not None for found in opened]
+    table[comm.rank] = [
+        left is not None and step_of(saved, left) is not None for saved, left in zip(lost, opened, strict=True)
+    ]
     comm.all_gather(table.reshape(-1), [len(lost)] * comm.size)
     providers = [_first(table[:, rank], rank) for rank in range(len(lost))]
     mine = {i: found for i, found in enumerate(opened) if found is not None and providers[i] == comm.rank}

@@ -23,7 +23,7 @@ from singa_dask.cluster.nanny_store import NannyStore
 from singa_dask.errors import ClusterError, CommTimeout
 from singa_dask.memory import owner as owners
 from singa_dask.memory.owner import CHECKPOINT, WORKERS, Owner, Version
-from singa_dask.memory.region import VALUES, Regions
+from singa_dask.memory.region import VALUES, Key, Region, Regions
 from singa_dask.ops import Ops
 from singa_dask.server import ActorLink, Address, Keeper, Link, LocalLink, Server, Slice, Stub
 from singa_dask.server.clocks import Note
@@ -33,7 +33,7 @@ from singa_dask.server.messages import Fresh, Reply, Request, Update
 from singa_dask.training.dask_task import BACK, SERVERS_S
 from singa_dask.training.group_checkpoints import MemoryCheckpoints, memory_file
 from singa_dask.training.placement import server_plan
-from singa_dask.training.shadows import LATEST, LeftBehind, RankShadow
+from singa_dask.training.shadows import LATEST, RankShadow, step_of
 
 if TYPE_CHECKING:
     from simulation.ranks import Meeting, Rank
@@ -188,12 +188,12 @@ class Training:
 
     def _recover(self, lost: Sequence[owners.Saved]) -> bool:
         """Take what lost ranks have left in memory: training/group_state.py."""
-        opened = [self._open(saved) for saved in lost]
-        found = [left for left in opened if left is not None and left.step is not None]
-        if not found or len(found) < len(lost):
+        opened = [(saved, left) for saved in lost if (left := self._open(saved)) is not None]
+        steps = [step for saved, left in opened if (step := step_of(saved, left)) is not None]
+        if not steps or len(steps) < len(lost):
             return False
-        step = min(left.step for left in found if left.step is not None)
-        images = [(of, left.slices[of.key].at(step)) for left in found for of in left.layouts]
+        step = min(steps)
+        images = [(of, left[of.key].at(step)) for saved, left in opened for of in saved.regions[0].layouts]
         if step < self.plan.first or any(image is None for _, image in images):
             return False
         ledgers = []
@@ -203,11 +203,11 @@ class Training:
         self.ledger, self.first = Ledger.joint(ledgers), step
         return True
 
-    def _open(self, saved: owners.Saved) -> LeftBehind | None:
+    def _open(self, saved: owners.Saved) -> dict[Key, Region] | None:
         """What a lost rank has left, if a rank is on its machine."""
         for rank in self.meeting.ranks:
             self.cluster.here = rank.process
-            if (left := LeftBehind.open(saved)) is not None:
+            if (left := Regions.open(*saved.regions)) is not None:
                 return left
         return None
 

@@ -31,12 +31,13 @@ class Lost:
         self.generation += 1
         plan = server_plan(self.cut, accounts=accounts, **self.options | options)
         self.protocol = plan.protocol(Ops())
-        kept = {} if left is None else read_kept(left)
-        assert kept is not None
+        kept = None if left is None else read_kept(left)
+        assert left is None or kept is not None
         self.regions = save_slices(self.protocol, self.sides, lambda nbytes: True)
         where = (self.regions.address,)
         self.saved = Saved(Owner(SERVERS), Version("run", self.generation), where, note=accounts)
-        self.protocol.restore(kept)
+        if kept is not None:
+            self.protocol.restore(kept)
         self.server = Server(self.protocol)
 
     def lose(self, **options) -> None:

@@ -158,7 +158,7 @@ def test_what_messages_bring_is_found_once_it_is_whole(sent, far):
     (found,) = own.found()
     assert found == replace(own.saved, regions=found.regions, holder=far)
     if found.owner.kind == SERVERS:
-        assert (read_kept(found)[0].arrays[""] == -1).all() and own.put(whole=True) is Kept.SUPERSEDED
+        assert (read_kept(found)[0, ""][-1].arrays[""] == -1).all() and own.put(whole=True) is Kept.SUPERSEDED
     else:
         parts = []
         own.store.read(found, parts.append)

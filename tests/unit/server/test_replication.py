@@ -44,7 +44,7 @@ def test_one_message_brings_the_newest_copy_of_several_updates():
     server = filled(slices=2)
     replies = [server.server.call(update(0, step, index=index)) for index in range(2) for step in range(3)]
     pieces = server.server.replication.lacking()
-    assert [(piece.key[0], piece.version) for piece in pieces] == [(0, 3), (1, 3)]
+    assert [(piece.layout.key[0], piece.version) for piece in pieces] == [(0, 3), (1, 3)]
     late = server.server.call(update(0, 3))
     server.replica.write(pieces)
     server.server.replication.sent(pieces)
@@ -60,7 +60,7 @@ def test_large_messages_are_divided_and_slices_take_turns(monkeypatch):
             server.server.call(update(0, step, index=index))
         pieces = server.server.replication.lacking()
         server.server.replication.sent(pieces)
-        sent.append([piece.key[0] for piece in pieces])
+        sent.append([piece.layout.key[0] for piece in pieces])
     assert sent == [[2, 0], [1, 2], [0, 1]]
 
 
