@@ -78,7 +78,7 @@ def _row(client: Client, there: str, here: str, mb: float, rounds: int) -> dict[
 def _plan(cut: Partition) -> ServerPlan:
     entries = (Entry("w", (cut.size,), 0, cut.size),)
     updater = SGD(lr=0.01, momentum=0.9).proto.SerializeToString()
-    return ServerPlan(f"server-{uuid4().hex}", updater, entries, cut.slices)
+    return ServerPlan(updater, entries, cut.slices, key=f"server-{uuid4().hex}")
 
 
 def take_turns(
