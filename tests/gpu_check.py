@@ -31,6 +31,9 @@ def environment() -> dict[str, str]:
         "CUDA_ON_CPU": GPUS,
         "CUDA_ON_CPU_SOURCES": str(SOURCES),
         "CUPY_CACHE_DIR": str(KEPT / "kernels"),
+        "LD_LIBRARY_PATH": os.pathsep.join([str(libraries()), os.environ.get("LD_LIBRARY_PATH", "")]).rstrip(
+            os.pathsep
+        ),
         "PYTHONPATH": os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
     }
 
@@ -57,7 +60,6 @@ def main() -> None:
     given = parser.parse_args()
     SOURCES.mkdir(parents=True, exist_ok=True)
     sys.path.insert(0, str(PACKAGES))
-    libraries()
     for name, passes in (
         ("tests", lambda: test(given.all, given.pytest)),
         ("kernels", lambda: compile_kernels(given.all)),

@@ -16,6 +16,7 @@ import numpy as np
 from singa_dask.comm.nccl_library import device_identity, libraries, unique_id
 from singa_dask.ops import Window, get_ops
 from singa_dask.ops.gpu import kernels
+from singa_dask.ops.gpu.visible import visible_gpus
 
 # Rows and columns of the gradients of biases, and of batch normalisation, in nets of examples/.
 TALL = ((65536, 16), (16384, 32), (4096, 64), (65536, 64), (8192, 512))
@@ -52,9 +53,10 @@ def first_kernel_s() -> float:
 
 
 def identity() -> dict[str, Any]:
-    """What NCCL tells this GPU by; a uuid that CuPy has cut off is shorter than 16 bytes."""
-    uuid = cupy.cuda.runtime.getDeviceProperties(0)["uuid"]
-    return {"uuid": uuid.hex(), "identity": device_identity(0), "bus": cupy.cuda.runtime.deviceGetPCIBusId(0)}
+    """What this GPU is told by."""
+    gpu = visible_gpus()[0]
+    bus = cupy.cuda.runtime.deviceGetPCIBusId(0)
+    return {"machine and uuid": gpu.identity, "name": gpu.name, "nccl": device_identity(0), "bus": bus}
 
 
 def nccl() -> dict[str, Any]:

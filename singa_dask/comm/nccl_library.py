@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.errors import ClusterError
+from singa_dask.ops.gpu import visible
 
 UNIQUE_ID_NBYTES = 128
 
@@ -63,12 +64,10 @@ def shared_id(maker: bool, spread: Callable[[np.ndarray], np.ndarray]) -> bytes:
 
 
 def device_identity(device: int) -> int:
-    """A number that no other GPU has; 0 without NCCL."""
+    """A number that no other GPU of any machine has; 0 without NCCL."""
     try:
-        cupy, _ = libraries()
+        libraries()
     except ClusterError:
         return 0
-    runtime = cupy.cuda.runtime
-    # CuPy takes the uuid for a C string, and cuts it at its first zero byte.
-    known = runtime.getDeviceProperties(device)["uuid"] + runtime.deviceGetPCIBusId(device).encode()
-    return int.from_bytes(hashlib.sha256(known).digest()[:7], "big") + 1
+    known = visible.visible_gpus()[device].identity
+    return int.from_bytes(hashlib.sha256(known.encode()).digest()[:7], "big") + 1

@@ -83,6 +83,5 @@ def gpus(gpu_library, monkeypatch):
     """How many GPUs there are for workers that talk over NCCL, up to 4; 3 of the stand-in."""
     if gpu_library == "cupy":
         return min(sys.modules["cupy"].cuda.runtime.getDeviceCount(), 4)
-    for name, module in nccl_on_cpu.modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
+    nccl_on_cpu.install(monkeypatch)
     return 3

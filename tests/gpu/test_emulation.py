@@ -1,7 +1,13 @@
 """What the emulation of GPUs notices."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+
+from singa_dask.ops.gpu.visible import visible_gpus
 
 
 @pytest.mark.parametrize(("moved", "words"), [(1, "beyond the end"), (-1, "before the beginning")])
@@ -46,3 +52,22 @@ def test_launches_waits_and_copies_are_counted(cupy, emulated):
         ("product", "upload", "download", "wait"), 1
     )
     assert counts["upload bytes"] == counts["download bytes"] == 16 and counts["allocation"] == 4
+
+
+def test_the_driver_lists_the_gpus_that_cupy_sees(cupy):
+    runtime, gpus = cupy.cuda.runtime, visible_gpus()
+    assert [gpu.number for gpu in gpus] == [*range(runtime.getDeviceCount())]
+    assert len({gpu.identity for gpu in gpus}) == len(gpus)
+    for gpu in gpus:
+        properties = runtime.getDeviceProperties(gpu.number)
+        assert gpu.name == properties["name"].decode()
+        assert bytes.fromhex(gpu.identity.rpartition("/")[2]).startswith(properties["uuid"])
+
+
+def test_hidden_gpus_are_not_listed(emulated):
+    program = "from singa_dask.ops.gpu.visible import visible_gpus as v; print(*(g.identity[-2:] for g in v()))"
+    shown = {"2,0": "02 00", "1": "01", "": "", "0,7,1": "00"}
+    for variable, expected in shown.items():
+        environment = os.environ | {"CUDA_VISIBLE_DEVICES": variable}
+        ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+        assert ran.stdout.strip() == expected, ran.stderr

@@ -28,8 +28,7 @@ def run(request, monkeypatch):
     if request.param == "threads":
         return lambda fn, *args: run_threads(3, fn, *args)
     if request.param == "nccl":
-        for name, module in nccl_on_cpu.modules().items():
-            monkeypatch.setitem(sys.modules, name, module)
+        nccl_on_cpu.install(monkeypatch)
         return lambda fn, *args: run_threads(3, _over_nccl, fn, *args)
     client, ranks = request.getfixturevalue("cluster3"), request.getfixturevalue("ranks3")
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
 import weakref
 from collections import defaultdict, deque
 from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from support import cupy_on_cpu
+
+from singa_dask.ops.gpu import visible
 
 GPUS = 8
 _memory: dict[int, weakref.ref] = {}
@@ -401,15 +404,21 @@ def _of_device(function):
     return call
 
 
-def modules() -> dict[str, ModuleType]:
+def install(patch: Any) -> None:
+    """Have a pytest.MonkeyPatch put all of it in place, and GPUs that the driver lists."""
+    for name, module in _modules().items():
+        patch.setitem(sys.modules, name, module)
+    gpus = tuple(visible.Gpu(number, f"host/{number}") for number in range(GPUS))
+    patch.setattr(visible, "visible_gpus", lambda: gpus)
+
+
+def _modules() -> dict[str, ModuleType]:
     """What is to stand in sys.modules."""
     cupy, cuda, nccl = cupy_on_cpu.module(), ModuleType("cupy.cuda"), ModuleType("cupy.cuda.nccl")
     runtime = SimpleNamespace(
         getDeviceCount=lambda: GPUS,
         getDevice=current_device,
         eventQuery=lambda event: 0 if event.recorded.is_set() else 600,
-        getDeviceProperties=lambda device: {"uuid": b""},  # as of one that begins with a zero byte
-        deviceGetPCIBusId=lambda device: f"0000:{device:02X}:00.0",
         CUDARuntimeError=type("CUDARuntimeError", (Exception,), {}),
     )
     vars(cuda).update(nccl=nccl, runtime=runtime, Device=Device, Stream=Stream, Event=Event)

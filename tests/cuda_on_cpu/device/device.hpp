@@ -14,6 +14,7 @@ enum Status {
     SUCCESS = 0,
     INVALID_VALUE = 1,
     OUT_OF_MEMORY = 2,
+    NO_DEVICE = 100,
     INVALID_DEVICE = 101,
     INVALID_IMAGE = 200,
     INVALID_HANDLE = 400,
@@ -51,6 +52,8 @@ void check_guards();
 using Handle = intptr_t;  // of a stream or an event; stream 0 is the null stream of the current device
 using Task = std::function<bool()>;  // false: it cannot end yet, and is to be called again
 int device_count();
+int on_machine(int device);  // its number among all devices of the machine
+void write_uuid(int device, char *uuid);  // 16 bytes, of which some are zero
 int &current_device();
 Handle create_stream(bool blocking);
 void destroy_stream(Handle stream);

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 #include <vector>
 
@@ -21,7 +22,11 @@ static void *context() { return (void *)(intptr_t)(current_device() + 1); }
 API int cuGetErrorName(int, const char **text) { return *text = "CUDA_ERROR_OF_THE_EMULATION", SUCCESS; }
 API int cuGetErrorString(int, const char **text) { return *text = "an error of the emulated driver", SUCCESS; }
 API int cuDriverGetVersion(int *version) { return *version = 13000, SUCCESS; }
-API int cuInit(unsigned) { return SUCCESS; }
+API int cuInit(unsigned) { return device_count() ? SUCCESS : NO_DEVICE; }
+API int cuDeviceGetCount(int *count) { return *count = device_count(), SUCCESS; }
+API int cuDeviceGet(int *device, int number) { return *device = number, SUCCESS; }
+API int cuDeviceGetUuid_v2(char *uuid, int device) { return write_uuid(device, uuid), SUCCESS; }
+API int cuDeviceGetName(char *name, int length, int) { return snprintf(name, length, "emulated GPU"), SUCCESS; }
 API int cuCtxGetCurrent(void **found) { return *found = context(), SUCCESS; }
 API int cuCtxSetCurrent(void *) { return SUCCESS; }
 API int cuCtxGetDevice(int *found) { return *found = current_device(), SUCCESS; }

@@ -256,7 +256,7 @@ API int ncclCommInitRankConfig(Comm **made, int size, Id id, int rank, void *) {
     if (rank < 0 || rank >= size) return INVALID_ARGUMENT;
     auto comm = new Comm{Meeting(id.folder), size, rank, current_device()};
     const char *host = std::getenv("NCCL_HOSTID");
-    std::string own = std::string(host ? host : "") + " GPU " + std::to_string(comm->device);
+    std::string own = std::string(host ? host : "") + " GPU " + std::to_string(on_machine(comm->device));
     comm->meeting.leave("size", std::to_string(size));
     comm->meeting.leave("rank-" + std::to_string(rank), own);
     for (int other = 0; other < size; ++other) {

@@ -130,13 +130,14 @@ int attribute(int which, int number) {
 }
 PyObject *properties(int number) {
     check(number);
-    const char uuid[] = {'e', 'm', (char)('0' + number), 0};
+    char uuid[17] = {};  // CuPy takes it for a text, which ends with the first zero byte
+    write_uuid(number, uuid);
     return Py_BuildValue("{s:y,s:y,s:i,s:i,s:i,s:i}", "name", "emulated GPU", "uuid", uuid, "major", 9, "minor", 0,
                          "multiProcessorCount", 132, "warpSize", 32);
 }
 PyObject *bus_id(int number) {
     check(number);
-    return PyUnicode_FromFormat("0000:%02X:00.0", number);
+    return PyUnicode_FromFormat("0000:%02X:00.0", on_machine(number));
 }
 int can_access_peer(int, int) { return 0; }
 void do_nothing(int) {}

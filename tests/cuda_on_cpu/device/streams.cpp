@@ -3,10 +3,12 @@
 #include "device.hpp"
 
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <deque>
 #include <map>
 #include <random>
+#include <sstream>
 #include <vector>
 
 namespace device {
@@ -41,7 +43,37 @@ static bool drawn() {
     return random() & 1;
 }
 
-int device_count() { return (int)number_of("CUDA_ON_CPU", 1); }
+// Of the machine's devices, those that CUDA_VISIBLE_DEVICES lists, in its order.
+static std::vector<int> find_devices() {
+    int there = (int)number_of("CUDA_ON_CPU", 1);
+    std::vector<int> found;
+    const char *given = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (!given) {
+        for (int i = 0; i < there; ++i) found.push_back(i);
+        return found;
+    }
+    std::stringstream entries(given);
+    for (std::string entry; std::getline(entries, entry, ',') && !entry.empty();) {
+        int number = std::atoi(entry.c_str());
+        if (number < 0 || number >= there) break;  // CUDA ignores what follows, too
+        found.push_back(number);
+    }
+    return found;
+}
+
+static const std::vector<int> &devices() {
+    static const std::vector<int> found = find_devices();
+    return found;
+}
+
+int device_count() { return (int)devices().size(); }
+int on_machine(int device) { return devices().at(device); }
+
+void write_uuid(int device, char *uuid) {
+    std::memset(uuid, 0, 16);
+    std::memcpy(uuid, "em", 2);
+    uuid[15] = (char)on_machine(device);
+}
 
 int &current_device() {
     static thread_local int current = 0;

@@ -19,8 +19,7 @@ from singa_dask.errors import ClusterError, CommTimeout
 
 @pytest.fixture(autouse=True)
 def cupy(monkeypatch):
-    for name, module in nccl_on_cpu.modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
+    nccl_on_cpu.install(monkeypatch)
     return sys.modules["cupy"]
 
 

@@ -1,7 +1,6 @@
 """The training loop of the ranks, as threads of one process, on real shards."""
 
 import shutil
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -241,8 +240,7 @@ def gpus(monkeypatch):
     """GPUs and NCCL, played on the CPU."""
     if shutil.which("g++") is None:
         pytest.skip("needs g++")
-    for name, module in nccl_on_cpu.modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
+    nccl_on_cpu.install(monkeypatch)
 
 
 @pytest.mark.parametrize(("gpu", "wired"), [("[0,1,2]", True), ("[0]", False)])
