@@ -93,15 +93,22 @@ def _cpu(dtype: Any) -> Device:
 
 @cache
 def create_cuda_gpu_on(device_id: int) -> Device:
-    """GPU number `device_id` of this machine. On a machine without GPUs it is the CPU, and a warning says why."""
+    """GPU number `device_id` of this machine. On a machine without GPUs it is the CPU, and a warning says why.
+
+    Raises ConfigError where the machine has GPUs, but none of this number, or where the GPU cannot be used.
+    """
     why = "there is none"
     try:
         import cupy
 
-        if cupy.cuda.runtime.getDeviceCount() > 0:
-            return Device("gpu", device_id)
+        count = cupy.cuda.runtime.getDeviceCount()
     except Exception as error:  # CuPy is missing, or its driver
-        why = str(error)
+        count, why = 0, str(error)
+    if count > 0:
+        from singa_dask.ops.gpu.preflight import usable_cupy
+
+        usable_cupy(device_id)
+        return Device("gpu", device_id)
     log.warning("this machine has no GPU that CuPy can use (%s): computing on the CPU", why)
     return get_default_device()
 

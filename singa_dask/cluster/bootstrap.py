@@ -48,6 +48,7 @@ class _Process:
 
     world: str = ""
     spent: bool = False
+    retired: bool = False
     abandoned: list[Any] = field(default_factory=list)
 
 
@@ -76,6 +77,16 @@ def spend_world(comm: Any) -> None:
     """Remember that a group failed in this process. Keep its communicator: MPI may still write into its buffers."""
     _process.spent = True
     _process.abandoned.append(comm)
+
+
+def retire_process() -> None:
+    """Remember that no group may run in this process any more."""
+    _process.retired = True
+
+
+def is_retired() -> bool:
+    """Whether no group may run in this process any more."""
+    return _process.retired
 
 
 def launched_sizes(environment: Mapping[str, str]) -> dict[str, int]:

@@ -97,6 +97,8 @@ def shared_world(workers: Sequence[WorkerInfo]) -> tuple[int, ...] | None:
 
     A world that we made is not used again after a failure, as new processes are cheap; one that mpiexec made is.
     """
+    if any(worker.retired for worker in workers):
+        return None
     if len(workers) == 1:
         return (0,)
     reports = [worker.mpi for worker in workers]
@@ -170,7 +172,7 @@ class _Forming:
         """The workers, fresh where they had to be, and their ranks in the world that they share: None, a new one."""
         for attempt in range(2):
             world_ranks = shared_world(workers)
-            stale = [worker for worker in workers if worker.mpi.world]
+            stale = [worker for worker in workers if worker.mpi.world or worker.retired]
             if world_ranks or not stale:
                 if world_ranks is None and len({(worker.node, worker.pid) for worker in workers}) < len(workers):
                     raise self.error("ranks need a process each; use LocalCluster(processes=True)")

@@ -22,7 +22,7 @@ from distributed import get_worker, secede
 from distributed.core import Status
 
 from singa_dask.cluster import leases
-from singa_dask.cluster.bootstrap import spend_world
+from singa_dask.cluster.bootstrap import retire_process, spend_world
 from singa_dask.cluster.departure import CLOSING_S, OTHERS_S, Departure
 from singa_dask.cluster.join import RankPlan, join_group
 from singa_dask.cluster.segments import unlink_orphans, unlink_segments
@@ -30,6 +30,7 @@ from singa_dask.cluster.whereabouts import place_of
 from singa_dask.cluster.workers import WorkerInfo, describe
 from singa_dask.comm import Communicator
 from singa_dask.errors import ClusterError, DriverUnreachable, MpiUnusable, TrainingError
+from singa_dask.ops.gpu.faults import gpu_is_lost
 
 logger = logging.getLogger(__name__)
 
@@ -214,6 +215,8 @@ def rank_task(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:
     except BaseException as error:
         if plan.size > 1:
             spend_world(comm)
+        if gpu_is_lost(error):
+            retire_process()
         if isinstance(error, ClusterError) and task.abort_reason:
             raise ClusterError(f"rank {plan.rank} was aborted: {task.abort_reason}") from error
         if not isinstance(error, Exception):  # Dask would end the worker's event loop

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from singa_dask.cluster import leases
-from singa_dask.cluster.bootstrap import MpiReport, mpi_report, this_node
+from singa_dask.cluster.bootstrap import MpiReport, is_retired, mpi_report, this_node
 from singa_dask.cluster.remote import alive, run_each, threads_of
 from singa_dask.data.dask_demand import demand
 from singa_dask.errors import ClusterError
@@ -34,6 +34,7 @@ class WorkerInfo:
     address: of its Dask comm; host: the IP address in it; node: equal for processes that can share memory;
     cores: how many the process may run on; cpus: which, empty for unknown; nanny: what respawns it, "" for none;
     group: that it belongs to, or a server that it has; "" while it is free. run: that either is of (leases.run_key).
+    retired: whether the process must be replaced before a group uses it.
     """
 
     address: str
@@ -46,6 +47,7 @@ class WorkerInfo:
     cpus: frozenset[int] = frozenset()
     group: str = ""
     run: str = ""
+    retired: bool = False
 
     def __str__(self) -> str:
         return f"{self.address} (host {self.node.partition('/')[0] or self.host}, pid {self.pid})"
@@ -84,6 +86,7 @@ def describe(dask_worker: Any = None) -> WorkerInfo:
         mpi=mpi_report(),
         group=leases.holder(address) or server,
         run=leases.run_of(address) or server.partition("@")[2],
+        retired=is_retired(),
     )
 
 

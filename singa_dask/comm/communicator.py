@@ -164,6 +164,9 @@ class Communicator(ABC):
         """The ranks of this one's color."""
         return [rank for rank, color in enumerate(colors) if color == colors[self.rank]]
 
+    def warm_up(self) -> None:  # noqa: B027 - most are ready
+        """Connect to the other ranks as operations need it. Collective."""
+
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release what the communicator holds; the last call."""
 

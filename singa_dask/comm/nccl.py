@@ -67,16 +67,19 @@ class NcclCommunicator(PolledCommunicator):
         device: int,
         timeout_s: float = 30.0,
         interrupted: Callable[[], str] = str,
+        connect_s: float | None = None,
     ) -> NcclCommunicator:
         """Connect to the other ranks. Collective.
 
-        unique_id: the same on all ranks. Raises CommTimeout if a rank does not come, ClusterError if NCCL fails or is
-        missing. A rank that has timed out cannot cancel its call: the process should end.
+        unique_id: the same on all ranks. connect_s: the deadline of that, by default `timeout_s`. Raises CommTimeout
+        if a rank does not come, ClusterError if NCCL fails or is missing. A rank that has timed out cannot cancel its
+        call: the process should end.
         """
         if len(unique_id) != UNIQUE_ID_NBYTES:
             raise ValueError(f"unique_id must be {UNIQUE_ID_NBYTES} bytes. Received: {len(unique_id)}.")
         made = cls(size, rank, device, timeout_s, interrupted)
-        made._wait_for("connect", lambda: made._connect(unique_id))
+        with made.patiently(timeout_s if connect_s is None else connect_s):
+            made._wait_for("connect", lambda: made._connect(unique_id))
         return made
 
     def _connect(self, unique_id: bytes) -> None:
@@ -206,6 +209,18 @@ class NcclCommunicator(PolledCommunicator):
         made, rank = shared_id(self.rank == members[0], spread), members.index(self.rank)
         return NcclCommunicator.form(made, len(members), rank, self._device.id, self.timeout_s, lambda: self.aborted)
 
+    def warm_up(self) -> None:
+        """Make each kind of operation once, as NCCL connects two ranks when it first needs them connected."""
+        even, uneven = [1] * self.size, [2, *[1] * (self.size - 1)]
+        for counts in (even, uneven):
+            whole, own = np.zeros(sum(counts), np.float32), np.zeros(counts[self.rank], np.float32)
+            self.reduce_scatter(whole, own, counts)
+            self.all_gather(whole, counts)
+        self.all_to_all(np.zeros(self.size, np.uint8), even, np.zeros(self.size, np.uint8), even)
+        self.all_reduce(np.zeros(1, np.float32))
+        self.nbytes.clear()
+        self.seconds.clear()
+
     def close(self) -> None:
         if self._handle is not None:  # neither broken nor aborted
             self._wait_for("close", self._handle.destroy)
@@ -331,11 +346,13 @@ def _abort(handle: Any, in_use: Sequence[Array]) -> None:
     handle.abort()
 
 
-def form_nccl(comm: Communicator, device: int, timeout_s: float = 30.0) -> NcclCommunicator | None:
+def form_nccl(
+    comm: Communicator, device: int, timeout_s: float = 30.0, connect_s: float | None = None
+) -> NcclCommunicator | None:
     """The NCCL communicator of the ranks of `comm`; None if two ranks share a GPU, or any has no NCCL. Collective.
 
-    device: this rank's GPU, by number. An abort of `comm` ends its operations. Raises ClusterError on all ranks if
-    NCCL fails on one.
+    device: this rank's GPU, by number. connect_s: see NcclCommunicator.form. An abort of `comm` ends its operations.
+    Raises ClusterError on all ranks if NCCL fails on one.
     """
     gpus = comm.all_gather_number(device_identity(device))
     if not gpus.all() or len(np.unique(gpus)) < comm.size:
@@ -346,4 +363,4 @@ def form_nccl(comm: Communicator, device: int, timeout_s: float = 30.0) -> NcclC
         return own
 
     made = shared_id(comm.rank == 0, spread)
-    return NcclCommunicator.form(made, comm.size, comm.rank, device, timeout_s, lambda: comm.aborted)
+    return NcclCommunicator.form(made, comm.size, comm.rank, device, timeout_s, lambda: comm.aborted, connect_s)

@@ -72,12 +72,22 @@ class ServerPlan:
         """Maximum transfer time of all slices and updater arrays in float32, in seconds."""
         return 4 * 4 * sum(s.size for s in self.slices) / LEAST_RATE
 
-    def warm_up(self) -> None:
-        """Compile the kernels of an update on the CPU, with an update that is discarded."""
-        if self.slices:
-            ops, size = get_ops("cpu"), ALIGNMENT
-            updater = self._updater(ops, [Entry("any", (size,), 0, size)], 0, size)
-            updater.update(0, ops.zeros((size,)), ops.zeros((size,)), made=0)
+    def warm_up(self, ops: Ops | None = None) -> None:
+        """Compile the kernels of an update on `ops`, by default the CPU's, with updates that are discarded: of
+        parameters that are shorter than those of the slices and, on given `ops`, scaled alike."""
+        if ops is None:
+            layouts = [[Entry("any", (ALIGNMENT,), 0, ALIGNMENT)]] if self.slices else []
+        else:
+            layouts = [[e for e in self.entries if e.start < s.stop and s.start < e.stop] for s in self.slices]
+        for entries in layouts:
+            short = [
+                replace(entry, shape=(ALIGNMENT,), start=ALIGNMENT * i, size=ALIGNMENT)
+                for i, entry in enumerate(entries)
+            ]
+            used, size = ops or get_ops("cpu"), ALIGNMENT * len(short)
+            updater, values = self._updater(used, short, 0, size), used.zeros((size,))
+            updater.start(values)
+            updater.update(0, values, used.zeros((size,)), made=0)
 
     def _updater(self, ops: Ops, entries: Sequence[Entry], start: int, stop: int) -> Updater:
         with unpacked(self.code):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -187,12 +188,29 @@ class Replica:
         """Take the replies to all updates that are under way. Collective."""
         self.stages.drain()
 
-    def warm_up(self, feed: Mapping[str, Batch], step: Step) -> None:
-        """Compute, and discard, the gradients of one mini-batch: compiles what this net needs."""
+    def warm_up(self, feed: Mapping[str, Batch], step: Step, timeout_s: float) -> None:
+        """Compute, and discard, the gradients of one mini-batch, and on a GPU an update: compiles what this net needs.
+
+        timeout_s: of what travels between GPUs meanwhile, as other ranks compile too. Collective.
+        """
+        with ExitStack() as stack:
+            if self.net.ops.device != "cpu":
+                for comm in {self.comm, self.device_comm or self.comm, self.group.comm}:
+                    stack.enter_context(comm.patiently(timeout_s))
+            self._warm_up(feed, step)
+
+    def _warm_up(self, feed: Mapping[str, Batch], step: Step) -> None:
+        if self.device_comm is not None:
+            self.device_comm.warm_up()
         state = {name: [array.copy() for array in arrays] for name, arrays in self.net.state.items()}
         self.algorithm.train_one_batch(self.net, feed, step)
         self.net.state = state
         self.exchange.warm_up()
+        if self.in_process_servers and self.net.ops.device != "cpu":
+            size = self.net.flat.size
+            entries = (*self.net.flat.entries, *(entry.moved(size) for entry in self.net.own.entries))
+            server_plan(self.job, entries, self.stub.slices).warm_up(self.net.ops)
+            self.stages.warm_up()
 
     def close(self, *, failed: bool = False) -> None:
         """End the thread of the exchange. failed: whether other workers may still be in an operation of the layers,

@@ -14,7 +14,7 @@ from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.exchange.staging import Staging
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.net import Net
-from singa_dask.net.flat import Joined
+from singa_dask.net.flat import ALIGNMENT, Joined
 from singa_dask.server import Stub
 
 
@@ -63,6 +63,14 @@ class ServerStages:
         self._own_range = range(net.flat.size, net.flat.size + net.own.size)
         self._clip = norm_clip(job.updater, net.flat, net.own)
         self._squares: Any = 0.0  # of the sums of this worker's parts so far
+
+    def warm_up(self) -> None:
+        """Compile what clipping by the norm needs."""
+        if self._clip is not None:
+            few, part = self._net.ops.zeros((ALIGNMENT,)), slice(0, ALIGNMENT)
+            squares = self._clip.squares(few, part)
+            float(0.0 + squares + squares + 0.0)  # as the sums of a step are made
+            self._clip.apply(0.5, few, part)
 
     def begin(self, step: int) -> None:
         """Begin a step, on every worker."""

@@ -156,7 +156,7 @@ def _form_replica(
         if comm.size == 1:
             device_comm = SoloCommunicator(interrupted=lambda: comm.aborted)
         else:
-            device_comm = form_nccl(comm, gpu, comm.timeout_s)
+            device_comm = form_nccl(comm, gpu, comm.timeout_s, MEETING_TIMEOUT_S)
     if device_comm is not None:
         stack.callback(device_comm.close)
     check_memory(
@@ -274,7 +274,7 @@ class _TrainingLoop:
     def _warm_up(self) -> None:
         """Compile what a step needs, check what the decisions of a run rest on, and wait until all ranks have."""
         with self._open(self._replica.net, self._step, stop=self._step + 1) as feed:
-            self._replica.warm_up(*feed.next(self._step))
+            self._replica.warm_up(*feed.next(self._step), MEETING_TIMEOUT_S)
         self._replica.net.close()  # what output layers have written
         for phase in self._decisions.phases if self._group.leads else ():
             with self._open(self._replica.nets[phase], 0, stop=1) as feed:

@@ -142,8 +142,15 @@ def module() -> ModuleType:
     """A module to stand in sys.modules["cupy"]."""
     cupy = ModuleType("cupy")
     cupy.__dict__.update({name: getattr(np, name) for name in dir(np) if not name.startswith("_")})
-    runtime = SimpleNamespace(getDeviceCount=lambda: 1, CUDARuntimeError=type("CUDARuntimeError", (Exception,), {}))
-    cupy.__dict__.update(
-        ElementwiseKernel=ElementwiseKernel, asnumpy=np.asarray, cuda=SimpleNamespace(runtime=runtime, Device=_Device)
+    failure = type("CUDARuntimeError", (Exception,), {"status": 0})
+    versions = dict.fromkeys(("runtimeGetVersion", "driverGetVersion"), lambda: 13000)
+    runtime = SimpleNamespace(getDeviceCount=lambda: 1, CUDARuntimeError=failure, **versions)
+    cuda = SimpleNamespace(
+        runtime=runtime,
+        driver=SimpleNamespace(CUDADriverError=failure),
+        Device=_Device,
+        device=SimpleNamespace(get_cublas_handle=lambda: 0),
+        nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)),
     )
+    cupy.__dict__.update(__version__="14.2.0", ElementwiseKernel=ElementwiseKernel, asnumpy=np.asarray, cuda=cuda)
     return cupy

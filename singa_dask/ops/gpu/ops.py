@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from math import inf
@@ -11,17 +10,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from singa_dask.errors import ConfigError, Problem
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.gpu import kernels as gpu_kernels
 from singa_dask.ops.gpu.attention_ops import GpuAttentionOps
 from singa_dask.ops.gpu.normalisation_ops import GpuNormalisationOps
+from singa_dask.ops.gpu.preflight import usable_cupy
 from singa_dask.ops.gpu.recurrent_ops import GpuRecurrentOps
 from singa_dask.ops.random import Columns, drop_threshold
 from singa_dask.ops.update import Where, hyperparameters
 from singa_dask.ops.window import Window
-
-_WITHOUT = 'To compute on the CPU: device "cpu", in a job no `gpu`.'
 
 
 @cache
@@ -49,7 +46,7 @@ def _volume(window: Window, image: tuple[int, ...], groups: int) -> tuple[int, .
 class GpuOps(GpuAttentionOps, GpuRecurrentOps, GpuNormalisationOps):
     """CuPy. Every override computes what its base does, on C-contiguous arrays.
 
-    Raises ConfigError where CuPy is not installed or sees no GPU.
+    Raises ConfigError where something is missing that a GPU needs; see usable_cupy.
     """
 
     device: ClassVar[str] = "gpu"
@@ -58,23 +55,7 @@ class GpuOps(GpuAttentionOps, GpuRecurrentOps, GpuNormalisationOps):
 
     def __init__(self, dtype: Any = np.float32, device_id: int = 0):
         super().__init__(dtype)
-        host = socket.gethostname()
-        try:
-            import cupy
-        except ImportError as error:
-            hint = f"Run `pip install '.[gpu]'` in a clone of singa_dask. {_WITHOUT}"
-            raise ConfigError(Problem("device", f'"gpu" needs CuPy on {host}: {error}', hint=hint)) from error
-        runtime = cupy.cuda.runtime
-        try:
-            count = runtime.getDeviceCount()
-        except runtime.CUDARuntimeError as error:
-            needs = f"an NVIDIA GPU with a driver for CUDA {runtime.runtimeGetVersion() // 1000}"
-            hint = f"docs/gpu.md says which driver that is. {_WITHOUT}"
-            raise ConfigError(Problem("device", f'"gpu" needs {needs} on {host}: {error}', hint=hint)) from error
-        if not 0 <= device_id < count:
-            seen = "no GPU" if count == 0 else "GPU 0 alone" if count == 1 else f"GPUs 0 to {count - 1}"
-            hint = f"CUDA_VISIBLE_DEVICES hides and renumbers them. {_WITHOUT}"
-            raise ConfigError(Problem("device", f"CUDA sees {seen} on {host}", f"GPU {device_id}", hint))
+        cupy = usable_cupy(device_id)
         self.xp, self.device_id, self._device = cupy, device_id, cupy.cuda.Device(device_id)
         self.use()
         self._kernels = _kernels(cupy)

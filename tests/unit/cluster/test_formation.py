@@ -148,6 +148,11 @@ def test_processes_of_an_older_world_are_restarted_first(played):
     assert ("w9", (group.id, "", 5.0)) in client.called(reserve_worker), "the fresh process is reserved too"
 
 
+def test_a_retired_process_is_restarted_also_for_a_group_of_one(played):
+    client = played(worker(0, retired=True), back={"w0": ("w9", MpiReport())})
+    assert form_group(client, ["w0"], print).addresses == ("w9",) and client.killed == [{"w0": 0}]
+
+
 @pytest.mark.parametrize("for_s", [4.0, 9.0])
 def test_the_tasks_and_data_of_others_are_waited_for_and_named(played, caplog, for_s):
     old = MpiReport("w", 0, 2, ours=True)

@@ -119,6 +119,20 @@ def test_an_error_of_its_own_spends_the_world_that_it_shares_and_ends_no_process
     assert worker.spent == [worker.comm] * (size - 1) and leases.holder(worker.address) == ""
 
 
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_process_whose_gpu_is_lost_is_retired_also_from_a_group_of_one(worker, monkeypatch, lost):
+    retired = []
+    monkeypatch.setattr(rank, "gpu_is_lost", lambda error: lost and "illegal" in str(error))
+    monkeypatch.setattr(rank, "retire_process", lambda: retired.append(True))
+
+    def fn(comm):
+        raise TrainingError("an illegal memory access")
+
+    with pytest.raises(TrainingError, match="illegal"):
+        worker.run(fn)
+    assert retired == [True] * lost
+
+
 def test_a_rank_tells_how_long_it_has_not_looked_for_a_stop_and_where_it_is(worker, monkeypatch):
     now = SimpleNamespace(s=100.0)
     monkeypatch.setattr(rank, "time", SimpleNamespace(monotonic=lambda: now.s))
