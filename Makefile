@@ -71,7 +71,7 @@ test-isa: setup  ## run the kernel tests with AVX-512, AVX2 and no vectors, as f
 	$(BIN)/python tests/isa.py $(ARGS)
 
 test-peers: peers  ## run the tests that compare with PyTorch
-	$(BIN)/python -m pytest tests/peers $(ARGS)
+	$(BIN)/python -m pytest -o faulthandler_timeout=0 tests/peers $(ARGS)
 
 singa-examples: setup  ## run Apache SINGA's examples (SINGA=checkout ARGS="resnet")
 	PYTHONPATH=tests $(BIN)/python -m peers.singa_examples $(SINGA) $(ARGS)

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,6 +27,7 @@ from singa_dask.job.installed import in_packages, is_standard, is_users, require
 _defined: dict[str, Any] = {}
 _received: ContextVar[Mapping[str, Any]] = ContextVar("singa_dask_user_code")
 _folders: ContextVar[tuple[str, ...]] = ContextVar("singa_dask_user_folders", default=())
+_invalidating = threading.Lock()
 _IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", importlib.__file__)
 
 
@@ -170,7 +172,8 @@ def _importable(name: str) -> Any:
 
 def _module(name: str, spec: str, key: str) -> Any:
     """Import the module of this name, if a job may name what is in it."""
-    importlib.invalidate_caches()  # a notebook may have just written the module
+    with _invalidating:  # it fails in two threads at once
+        importlib.invalidate_caches()  # a notebook may have just written the module
     top = name.partition(".")[0]
     first, beside = _place(top), _origin(PathFinder.find_spec(top, list(_folders.get())))
     strange = _strange(top, first)

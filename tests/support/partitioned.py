@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -28,10 +27,6 @@ def batches(shape, classes, rows=7, count=3, seed=0):
     return [{"data": (rng.standard_normal((rows, *shape)), rng.integers(0, classes, rows))} for _ in range(count)]
 
 
-# Nets are built one at a time: importlib.invalidate_caches, called for each layer of a user, may fail in two threads.
-_BUILDING = threading.Lock()
-
-
 class Member:
     """One worker's net. All its methods are collective."""
 
@@ -40,9 +35,8 @@ class Member:
         ops = Ops(dtype)
         self.nets = {}
         for phase in phases:
-            with _BUILDING:
-                share = self.nets.get(Phase.kTrain)
-                self.nets[phase] = Net(proto, phase, ops, share, fold=fold, rank=comm.rank, size=comm.size)
+            share = self.nets.get(Phase.kTrain)
+            self.nets[phase] = Net(proto, phase, ops, share, fold=fold, rank=comm.rank, size=comm.size)
         self.net = self.nets[Phase.kTrain]
         self.net.initialise(seed)
         self.group = WorkerGroup(CollectiveExecutor(comm, threaded=False), comm.split(0), ops)

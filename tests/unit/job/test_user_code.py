@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -221,3 +224,18 @@ def test_check_takes_classes_of_a_function_where_they_are_defined(good):
     Job.from_text(good.replace(spelled[0], spelled[1].format(name), 1)).check()
     with pytest.raises(ConfigError, match="inside a function"):
         Job.from_text(good.replace(spelled[0], spelled[1].format(name + "x"), 1)).check()
+
+
+def test_threads_look_up_code_at_the_same_time(monkeypatch):
+    """`importlib.invalidate_caches` deletes entries of a dictionary that another thread may have deleted."""
+    inside = threading.Semaphore(1)
+
+    def invalidate():
+        assert inside.acquire(blocking=False), "two threads at once"
+        time.sleep(0.001)
+        inside.release()
+
+    monkeypatch.setattr(importlib, "invalidate_caches", invalidate)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: user_code("support.user_layers:Same", "user_type"), range(20)))
+    assert len(set(found)) == 1
