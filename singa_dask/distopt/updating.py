@@ -44,6 +44,7 @@ class RankUpdate:
 
     def __init__(self, proto: UpdaterProto, net: Net | Recorded, ops: Any, executor: CollectiveExecutor) -> None:
         self._proto, self._net, self._executor = proto, net, executor
+        self._clip = norm_clip(proto, net.flat, net.own, ops)
         self.pairs = [(make_updater(proto, ops), flat) for flat in (net.flat, net.own)]
         for updater, flat in self.pairs:
             updater.check_fits([param.name for param in net.params], [param.name for param in net.own.params])
@@ -85,8 +86,7 @@ class RankUpdate:
 
     def _clip_norm(self) -> None:
         """Scale the gradients to the updater's `clip_norm`, if their norm is larger."""
-        flat, own = self._net.flat, self._net.own
-        clip = norm_clip(self._proto, flat, own)
+        flat, own, clip = self._net.flat, self._net.own, self._clip
         if clip is None:
             return
         gradients, parts = Joined(flat.grads, own.grads), (slice(0, flat.size), slice(flat.size, flat.size + own.size))

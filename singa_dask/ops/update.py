@@ -167,6 +167,21 @@ class UpdateOps:
         """The sum of the squares of a flat array, in float64."""
         return squared_norm(x)
 
+    def squared_norm_where(self, where: Where, x: Array) -> Array:
+        """`squared_norm` of the elements that `where` chooses."""
+        kinds, kind = where
+        return squared_norm(x[kinds == kind])
+
+    def norm_factor(self, squares: Array, limit: float) -> Array:
+        """min(1, limit / norm), of a squared norm; 1 where that is NaN."""
+        norm = self.xp.sqrt(squares)
+        return self.xp.where(norm > limit, limit / norm, 1.0)
+
+    def scale_where(self, where: Where, x: Array, factor: Array) -> None:
+        """Multiply the elements that `where` chooses by a number, in place."""
+        kinds, kind = where
+        x[kinds == kind] *= self.xp.asarray(factor, x.dtype)
+
     def lamb(
         self, w: Array, g: Array, m: Array, v: Array, *,
         lr: float, beta1: float, beta2: float, correction1: float, correction2: float, delta: float,

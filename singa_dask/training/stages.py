@@ -61,7 +61,7 @@ class ServerStages:
         self._own = own
         self.values, self._gradients = Joined(self.new, own.values), Joined(self._sums, own.gradients)
         self._own_range = range(net.flat.size, net.flat.size + net.own.size)
-        self._clip = norm_clip(job.updater, net.flat, net.own)
+        self._clip = norm_clip(job.updater, net.flat, net.own, net.ops)
         self._squares: Any = 0.0  # of the sums of this worker's parts so far
 
     def warm_up(self) -> None:

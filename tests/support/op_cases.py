@@ -397,6 +397,17 @@ def _update(rule: str) -> Case:
     return case
 
 
+def _clip_norm(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    results = []
+    for size, limit in ((50, 1.0), (3000, 1e9)):
+        g, where = draw(ops, rng, size), (ops.asarray(rng.integers(0, 2, size), np.uint8), 1)
+        squares = ops.squared_norm_where(where, g)
+        factor = ops.norm_factor(squares, limit)
+        ops.scale_where(where, g, factor)
+        results += [g, ops.asarray([squares]), ops.asarray([factor])]
+    return results
+
+
 def _moving_average(ops: Ops, rng: np.random.Generator) -> list[Any]:
     average, w = draw(ops, rng, 70_000), draw(ops, rng, 70_000)
     ops.moving_average(average, w, 0.999)
@@ -488,6 +499,7 @@ CASES: dict[str, Case] = {
     **{f"{rule}_update": _update(rule) for rule in UPDATES},
     "lamb_update": _lamb,
     "moving_average": _moving_average,
+    "clip_norm": _clip_norm,
 }
 
 

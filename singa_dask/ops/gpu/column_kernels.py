@@ -12,6 +12,12 @@ from singa_dask.ops.gpu.warps import LANE
 COLUMNS: dict[str, tuple[str, tuple[str, ...], str, str]] = {
     "column_sums": ("raw T x, bool more", ("x[e]",), "raw S out", "out[c] = s0 + (more ? out[c] : S(0));"),
     "squared_norm": ("raw T x", ("(double)x[e] * x[e]",), "raw float64 out", "out[c] = s0;"),
+    "squared_norm_where": (
+        "raw T x, raw uint8 kinds, uint8 kind",
+        ("kinds[e] == kind ? (double)x[e] * x[e] : 0.0",),
+        "raw float64 out",
+        "out[c] = s0;",
+    ),
     "channel_moments": (
         "raw T x, raw T mean",
         ("x[e] - mean[c]", "(x[e] - mean[c]) * (x[e] - mean[c])"),

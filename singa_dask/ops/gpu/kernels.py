@@ -139,6 +139,11 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         f"{_AROUND} T sum = 0; for (int k = first; k <= last; ++k) sum += quotients[i + k];"
         "dx = dy * pow(scale, -beta) - factor * x * sum;",
     ),
+    "norm_factor": (
+        "float64 squares, float64 limit",
+        "float64 factor",
+        "const double norm = sqrt(squares); factor = norm > limit ? limit / norm : 1;",
+    ),
     "sgd": (
         f"T g, T lr, T momentum, {_REST}",
         "T w, T v",
@@ -204,6 +209,7 @@ KERNELS: dict[str, tuple[str, str, str]] = {
 for _rule in RULES:
     _inputs, _outputs, _body = KERNELS[_rule]
     KERNELS[f"{_rule}_where"] = f"uint8 kind, uint8 own, {_inputs}", _outputs, f"if (kind == own) {{ {_body} }}"
+KERNELS["scale_where"] = "uint8 kind, uint8 own, float64 factor", "T x", "if (kind == own) x *= T(factor);"
 KERNELS["subtract_where"] = "uint8 kind, uint8 own, T g", "T w", "if (kind == own) w -= g;"
 
 

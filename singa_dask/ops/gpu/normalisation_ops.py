@@ -13,6 +13,7 @@ from singa_dask.ops.base import Ops
 from singa_dask.ops.gpu.column_kernels import COLUMNS
 from singa_dask.ops.gpu.warps import LANES
 from singa_dask.ops.normalisation import UNBOUNDED, BatchStatistics, Bounds, GroupSum
+from singa_dask.ops.update import Where
 
 # So many rows a warp adds up in the time of the second launch that more rows take.
 _FEW = 1024
@@ -44,6 +45,10 @@ class GpuNormalisationOps(Ops):
 
     def squared_norm(self, x: Array) -> Array:
         return self._columns("squared_norm", (x.size, 1), (x,), self.xp.empty((), np.float64))
+
+    def squared_norm_where(self, where: Where, x: Array) -> Array:
+        kinds, kind = where
+        return self._columns("squared_norm_where", (x.size, 1), (x, kinds, kind), self.xp.empty((), np.float64))
 
     def channel_moments(self, x: Array, mean: Array) -> Array:
         return self._columns("channel_moments", x.shape, (x, mean), self.xp.empty((2, x.shape[1]), np.float64))

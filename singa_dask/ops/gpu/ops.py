@@ -184,6 +184,12 @@ class GpuOps(GpuAttentionOps, GpuRecurrentOps, GpuNormalisationOps):
     def subtract_where(self, where: Where, w: Array, g: Array) -> None:
         self._kernels.subtract_where(*where, g, w)
 
+    def norm_factor(self, squares: Array, limit: float) -> Array:
+        return self._kernels.norm_factor(squares, limit)
+
+    def scale_where(self, where: Where, x: Array, factor: Array) -> None:
+        self._kernels.scale_where(*where, factor, x)
+
     def moving_average(self, average: Array, w: Array, decay: float) -> None:
         self._kernels.moving_average(w, decay, 1 - decay, average)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.exchange.clipping import NormClip, norm_clip
 from singa_dask.net.flat import Entry, FlatParams
+from singa_dask.ops import Ops
 from singa_dask.updaters import SGD
 
 ENTRIES = [
@@ -26,7 +27,7 @@ GRADIENT = np.random.default_rng(0).normal(size=SIZE).astype(np.float32)
 
 
 def clip(limit, *groups):
-    return NormClip(limit, ENTRIES, SGD(lr=0.1, group=list(groups)).proto)
+    return NormClip(limit, ENTRIES, SGD(lr=0.1, group=list(groups)).proto, Ops())
 
 
 @given(cuts=st.lists(st.integers(0, SIZE), max_size=7), limit=st.floats(0.1, 20))
@@ -57,7 +58,7 @@ def test_only_what_learns_is_scaled():
 def test_a_large_part_is_summed_in_float64():
     entry, gradient = Entry("w", (1 << 18,), 0, 1 << 18), np.full(1 << 18, 1e-4, np.float32)
     gradient[0] = 1e3
-    squares = NormClip(1, [entry], SGD(lr=0.1).proto).squares(gradient, slice(0, gradient.size))
+    squares = NormClip(1, [entry], SGD(lr=0.1).proto, Ops()).squares(gradient, slice(0, gradient.size))
     assert squares == pytest.approx(1e6 + ((1 << 18) - 1) * float(np.float32(1e-4)) ** 2, rel=1e-13)
 
 
@@ -75,9 +76,9 @@ def test_a_norm_that_is_not_larger_changes_nothing(squares):
 def test_own_portions_lie_behind_the_replicated_parameters():
     flat = FlatParams(None, None, ENTRIES[:1], [], 32)
     own = FlatParams(None, None, [Entry("t", (8,), 0, 8)], [], 16)
-    made = norm_clip(SGD(lr=0.1, clip_norm=2).proto, flat, own)
+    made = norm_clip(SGD(lr=0.1, clip_norm=2).proto, flat, own, Ops())
     gradient = np.zeros(48)
     gradient[[3, 33]] = 3, 4
     assert made.squares(gradient, slice(0, 48)) == 25 and made.squares(gradient, slice(32, 48)) == 16
     assert made.scale(SoloCommunicator(), 25.0) == 0.4
-    assert norm_clip(SGD(lr=0.1).proto, flat, own) is None
+    assert norm_clip(SGD(lr=0.1).proto, flat, own, Ops()) is None
