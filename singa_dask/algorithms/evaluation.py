@@ -67,7 +67,7 @@ class Evaluator:
         return output.reshape(-1, rows, *output.shape[1:]).swapaxes(0, 1)  # a folded layer: step after step
 
     def _completed(self, name: str, batch: Batch | None, rows: int) -> Batch:
-        """The batch with zeros for what is missing: a loss reads it, and its metrics are not used."""
+        """The batch with what losses take in place of what is missing: their metrics are not used."""
         if batch is None:
             batch = Batch(np.zeros((rows, *self._net.shapes[name]), np.float32))
         if batch.labels is not None:

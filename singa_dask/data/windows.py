@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from singa_dask.data.columns import IDENTITY, Role
-from singa_dask.data.encoders import DATES, Encoder
+from singa_dask.data.encoders import DATES, MISSING, Encoder
 from singa_dask.data.manifest import Manifest, ShardWindow
 from singa_dask.data.plan import BLOCK_WINDOWS, Stream, StreamConf
 from singa_dask.data.sequence import check_order
@@ -94,13 +94,12 @@ def series_starts(manifest: Manifest, name: str = "") -> list[int]:
     """The first record of each series but the first one: where another file of the source begins, rows of the source
     are missing, or the values of column `name` change.
 
-    Raises ConfigError if the shards have no such column of single numbers, there are too many series, or dates are not
-    in their order.
+    Raises ConfigError if the shards have no such column of single numbers, its values do not tell the series apart,
+    there are too many, or dates are not in their order.
     """
     found = np.union1d(*breaks(manifest))
     if name:
-        changes = np.diff(_series_of(manifest, name), axis=0).reshape(manifest.total - 1, -1)
-        found = np.union1d(found, np.flatnonzero(changes.any(axis=1)) + 1)
+        found = np.union1d(found, changes(_series_of(manifest, name)))
     if len(found) >= MAX_SERIES:
         hint = "Write the records of each series one after the other, and split them by a date: --test-from."
         message = f"at most {MAX_SERIES:,} series are possible, and {manifest.folder} has {len(found) + 1:,}"
@@ -110,37 +109,58 @@ def series_starts(manifest: Manifest, name: str = "") -> list[int]:
     return starts
 
 
+def changes(values: np.ndarray) -> np.ndarray:
+    """The records (N, ...) before which the values change."""
+    differ = values[1:] != values[:-1]
+    return np.flatnonzero(differ.reshape(len(differ), -1).any(axis=1)) + 1
+
+
 def _check_times(manifest: Manifest, starts: Sequence[int]) -> None:
-    """Raise ConfigError if there are dates, and none is in its order within each series; warn of gaps."""
-    late: dict[str, int] = {}
-    for name, times in _dates(manifest):
-        steps = np.diff(times)
-        steps = np.delete(steps, [start - 1 for start in starts if 0 < start <= len(steps)])
-        if not (falls := steps < 0).any():
-            gaps = int((steps > LONG_GAP * np.median(steps)).sum()) if len(steps) else 0
-            if gaps:
-                message = "%s: %s has %s, which windows cross. Number the parts between gaps in a column for series."
-                logger.warning(message, manifest.folder, name, f"{gaps:,} gap{'s' * (gaps > 1)}")
-            if repeats := int((steps == 0).sum()):
-                message = (
-                    "%s: %s repeats %s times, and windows mix those. Sort by series, and give a column of series."
-                )
-                logger.warning(message, manifest.folder, name, f"{repeats:,}")
-            return
-        late[name] = int(falls.sum())
-    if late:
+    """Raise ConfigError if there are dates, and none is in its order within each series."""
+    if late := falls(_dates(manifest), starts, str(manifest.folder)):
         told = ", ".join(f"{name} falls {count:,} time{'s' * (count > 1)}" for name, count in late.items())
         message = f"reads windows of records in the order of time, and those of {manifest.folder} are not: {told}"
         hint = "Sort the source by time, or by series and time, with a column of numbers for series."
         raise ConfigError(Problem("store_conf.sequence", message, hint=hint))
 
 
+def falls(dates: Iterable[tuple[str, np.ndarray]], starts: Sequence[int], where: str) -> dict[str, int]:
+    """How often each of several times (N,) falls within a series; none if one of them does not, whose gaps and repeats
+    are warned of. starts: of the series but the first one."""
+    late: dict[str, int] = {}
+    for name, times in dates:
+        steps = np.delete(np.diff(times), [start - 1 for start in starts if 0 < start < len(times)])
+        still = np.zeros((), steps.dtype)
+        if not (count := int((steps < still).sum())):
+            gaps = int((steps > LONG_GAP * np.median(steps)).sum()) if len(steps) else 0
+            if gaps:
+                message = "%s: %s has %s, which windows cross. Number the parts between gaps in a column for series."
+                logger.warning(message, where, name, f"{gaps:,} gap{'s' * (gaps > 1)}")
+            if repeats := int((steps == still).sum()):
+                message = (
+                    "%s: %s repeats %s times, and windows mix those. Sort by series, and give a column of series."
+                )
+                logger.warning(message, where, name, f"{repeats:,}")
+            return {}
+        late[name] = count
+    return late
+
+
 def _series_of(manifest: Manifest, name: str) -> np.ndarray:
     """What tells the series apart: a column of shards, or one of the table of which their features are made."""
+    values, known = None, True
     for encoder, places in _encoded(manifest):
         if encoder.column == name:
-            return _values(manifest, manifest.features.name, places)
-    return _numbers(manifest, name, "series")
+            values = _values(manifest, manifest.features.name, places)
+            coded = values.any(axis=1) if encoder.kind == "onehot" else values[:, 0] != MISSING
+            known = not encoder.categorical or bool(coded.all())
+    values = _numbers(manifest, name, "series") if values is None else values
+    exact = values.dtype.kind != "f" or bool((np.abs(values) < 2.0 ** (np.finfo(values.dtype).nmant + 1)).all())
+    if known and exact:
+        return values
+    what = f"integers that {values.dtype} rounds" if known else "unknown categories, which are not told apart"
+    hint = "Number the series from 0 on, in the order of their records: pandas.factorize(ids)[0]."
+    raise ConfigError(Problem("store_conf.series", f"{manifest.folder} has {what}", name, hint))
 
 
 def _dates(manifest: Manifest) -> Iterator[tuple[str, np.ndarray]]:

@@ -100,6 +100,7 @@ def unique(y: Any) -> np.ndarray:
     """The different values of y, sorted. Raises ValueError if labels are missing."""
     if not is_lazy(y):
         return np.unique(y)
+    y = y.to_dask_array() if is_table(y) else y
     if hasattr(y, "npartitions") and hasattr(y, "drop_duplicates"):
         found = y.drop_duplicates().compute()
         missing = bool(found.isna().any())
@@ -118,7 +119,8 @@ def codes(y: Any, classes: np.ndarray, *, uncounted: bool = False) -> Any:
     Raises ValueError for other values."""
     if is_lazy(y):
         mapped = y.map_partitions if hasattr(y, "map_partitions") else y.map_blocks
-        kind = {"meta": ("y", "int64")} if hasattr(y, "map_partitions") else {"dtype": "int64"}
+        kind: dict[str, Any] = {"meta": ("y", "int64")} if hasattr(y, "map_partitions") else {"dtype": "int64"}
+        kind = {"meta": codes(y._meta, classes)} if is_table(y) else kind
         return mapped(codes, classes, uncounted=uncounted, **kind)
     values = np.asarray(y)
     places = np.minimum(np.searchsorted(classes, values), len(classes) - 1)
@@ -131,7 +133,7 @@ def codes(y: Any, classes: np.ndarray, *, uncounted: bool = False) -> Any:
             f"y holds {values[unknown].tolist()[0]!r}, which is not one of the classes: {classes.tolist()}."
         )
     if hasattr(y, "index"):  # of a DataFrame's partition
-        return type(y)(places, index=y.index, name="y")
+        return type(y)(places, index=y.index, **({"columns": y.columns} if is_table(y) else {"name": "y"}))
     return places
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -33,14 +33,16 @@ from singa_dask.estimators.sequences import (
     read_lengths,
     set_time_steps,
 )
-from singa_dask.estimators.windows import Windows, check_dates, check_order, index_of
+from singa_dask.estimators.windows import Windows, check_order, index_of
 from singa_dask.inference.evaluate import load_model
 from singa_dask.inference.model import Model
 from singa_dask.inference.predicting import arrays_of
 from singa_dask.job import Job, runs_in
 from singa_dask.job.fields import assign
-from singa_dask.job.job_pb2 import JobProto, LayerType, Phase, StoreProto
+from singa_dask.job.job_pb2 import JobProto, LayerType, LRGenProto, Phase, StoreProto
 from singa_dask.job.topology import cluster_message
+from singa_dask.layers import layer_class
+from singa_dask.layers.base import LossLayer
 from singa_dask.layers.module import Module
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.driver import train
@@ -144,6 +146,7 @@ class Estimator(BaseEstimator):
             validation = self.validation if epochs is None else None
             if isinstance(validation, tuple):
                 x, y, _ = self._taken(*validation, first=False)
+                self._series(x, self._index)
                 validation = self._arrays(x, self._answers(y))
             if goes_on:
                 start = folder.with_name(f".{folder.name}.start.h5")
@@ -194,10 +197,13 @@ class Estimator(BaseEstimator):
         _keep_inputs_of_training(proto)
         set_time_steps(proto, arrays.feature_column(examples.x).shape)
         self._windows = next((w for layer in inputs_of(proto) if (w := Windows.of(layer.store_conf))), None)
-        if self._windows is not None:
-            check_order(self._index)
-        batch = max((self._read(layer.store_conf, examples) for layer in inputs_of(proto)), default=1)
-        samples = examples.rows if self._windows is None else max(1, self._windows.count(examples.rows))
+        starts = self._series(examples.x, self._index)
+        scale = examples.scale
+        kinds = map(layer_class, proto.neuralnet.layer)
+        if any(issubclass(kind, LossLayer) and not kind.takes_units for kind in kinds):
+            scale = {name: value for name, value in scale.items() if "target" not in name}
+        batch = max((self._read(layer.store_conf, examples, scale) for layer in inputs_of(proto)), default=1)
+        samples = examples.rows if self._windows is None else max(1, self._windows.count(examples.rows, starts))
         if not own or self.epochs is not None or epochs is not None:
             wanted = next((number for number in (epochs, self.epochs) if number is not None), EPOCHS)
             proto.train_steps = max(1, math.ceil(wanted * samples / batch))
@@ -205,7 +211,12 @@ class Estimator(BaseEstimator):
         if isinstance(examples.x, Padded):
             read_lengths(proto)
         self._set_loss(proto, examples.y)
-        if self.patience is not None:
+        if epochs is not None:  # without a validation
+            proto.ClearField("early_stopping")
+            proto.ClearField("keep_best")
+            if proto.updater.learning_rate.type == LRGenProto.kReduceOnPlateau:
+                proto.updater.learning_rate.type = LRGenProto.kFixed
+        elif self.patience is not None:
             if self.validation is None and not proto.early_stopping.metric:
                 hint = "Give validation=0.1, or a set: validation=(X, y)."
                 raise ConfigError(Problem("patience", "is of a validation, and there is none", hint=hint))
@@ -237,7 +248,7 @@ class Estimator(BaseEstimator):
         placed = from_input_to_loss(layers, classify=self.classifies)
         return Job(name=type(self).__name__.lower(), layers=placed, updater=self._updater(), train_steps=1)
 
-    def _read(self, store: StoreProto, examples: Examples) -> int:
+    def _read(self, store: StoreProto, examples: Examples, scale: Mapping[str, Any]) -> int:
         """Let an input layer read these examples. Returns the mini-batch."""
         store.ClearField("path")
         store.ClearField("validation_share")
@@ -246,7 +257,7 @@ class Estimator(BaseEstimator):
             batch = store.batchsize[0] if store.batchsize else BATCH_SIZE
         store.batchsize[:] = [min(batch, examples.rows)]
         if self.normalise and not any(store.HasField(name) for name in _OWN_SCALE):
-            for name, value in examples.scale.items():
+            for name, value in scale.items():
                 assign(store, name, value, f"store_conf.{name}")
         return store.batchsize[0]
 
@@ -258,8 +269,6 @@ class Estimator(BaseEstimator):
         answers = self._answers(y)
         if weight is not None:
             weight = arrays.weights_of(weight, answers, scaled=scaled)
-        if goes_on and is_table(x) and not self._tabular and not hasattr(self, "feature_names_in_"):
-            x = x.to_dask_array()
         like = {"like": self._known()} if goes_on and not isinstance(x, Padded) else {"missing": self.missing}
         scale = self._scale if goes_on else {"normalise": True, "normalise_target": True}
         return Examples(self._arrays(x, answers, weight, **like), x, y, arrays.rows_of(x), scale)
@@ -274,12 +283,14 @@ class Estimator(BaseEstimator):
                 raise ConfigError(Problem("missing", message, repr(self.missing), hint))
             return Arrays({"x": x.x, LENGTH: x.lengths}, answers, weight, options)
         x = self._named(x)
-        options |= {} if is_table(x) else {"channels": arrays.feature_column(x).channels}
+        named = self._tabular or hasattr(self, "feature_names_in_")
+        options |= {} if is_table(x) and named else {"channels": arrays.feature_column(x).channels}
         x, answers = (  # so that the model knows their dimensions too
             of.of(each) if of is not None and len(of.dims) == getattr(each, "ndim", 0) else each
             for of, each in zip(self._labels, (x, answers), strict=True)
         )
-        return Arrays(x, answers, weight, options)
+        x = {"x": x} if is_table(x) and not named else x  # one column
+        return Arrays(x, {"y": answers} if is_table(answers) else answers, weight, options)
 
     def _named(self, x: Any) -> Any:
         """An array as a DataFrame if the columns of the table in fit had names, which the model knows then."""
@@ -309,7 +320,7 @@ class Estimator(BaseEstimator):
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         if is_lazy(y) and is_table(y):
-            y = y[y.columns[0]] if len(y.columns) == 1 else y.to_dask_array()
+            y = y[y.columns[0]] if len(y.columns) == 1 else y
         if not (is_lazy(x) and is_lazy(y)):
             y = self._checked_answers(y)
         if not is_lazy(x):
@@ -429,12 +440,39 @@ class Estimator(BaseEstimator):
         if isinstance(given, Padded):
             given = {first: given.x, LENGTH: given.lengths[:, np.newaxis]}
         if self._windows is not None:
-            check_order(index_of(x))
-            check_dates(given, [each.column for each in self._known().encoders if each.kind in DATES])
+            dates = [each.column for each in self._known().encoders if each.kind in DATES]
+            starts = self._series(given, index_of(x), dates)
             given, _ = arrays_of(self.model_, given)
-            given = self._windows.features(given[first] if isinstance(given, dict) else given)
+            given, inside = self._windows.features(given[first] if isinstance(given, dict) else given, starts)
+            return self.model_.predict(given)[inside]
         found = self.model_.predict(given)
         return found.to_numpy() if is_table(found) and not is_lazy(found) else found
+
+    def _series(self, x: Any, index: Any, dates: Sequence[str] = ()) -> list[int]:
+        """The first record of each series but the first one, if the net reads windows. x: as `_features` returns it.
+        dates: columns. Raises ValueError if the records of a series are not in the order of time."""
+        if self._windows is None:
+            return []
+        starts = self._windows.starts(x, getattr(self, "feature_names_in_", ()))
+        check_order(index, {name: x[name] for name in dates}, starts)
+        return starts
+
+    def _scored(self, x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:
+        """Predictions, the answers to these, and weights, row by row; of windows those whose horizon is in y."""
+        given = x
+        x, y, weight = self._without_labels(x, y, weight)
+        if self._windows is not None:
+            starts = self._windows.starts(self._features(x), getattr(self, "feature_names_in_", ()))
+            return *self._windows.pair(self.predict(given), y, weight, starts), None
+        predicted = self.predict(x)
+        if any(map(is_lazy, (predicted, y, weight))):
+            import dask
+
+            predicted, y, weight = dask.compute(predicted, y, weight)
+            y, weight = (
+                labelled.beside(predicted, each, what) for each, what in ((y, "y"), (weight, "sample_weight"))
+            )
+        return predicted, y, weight
 
 
 def _transform(self: Estimator) -> Any:

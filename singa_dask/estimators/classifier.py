@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_y
@@ -101,18 +103,17 @@ class Classifier(ClassifierMixin, Estimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy, of maps over all pixels, of a net that reads windows over those whose horizon is in y."""
-        X, y, sample_weight = self._without_labels(X, y, sample_weight)
+        predicted, y, sample_weight = self._scored(X, y, sample_weight)
         if self._positions:
-            predicted, true = np.asarray(self.predict(X)), as_map(np.asarray(y))
+            predicted, true = np.asarray(predicted), as_map(np.asarray(y))
             if predicted.shape != true.shape:
                 raise ValueError(f"y must be maps of the shape {predicted.shape}. Received: {np.shape(y)}.")
             counted = _counted(true)
             weight = counted * 1.0 if sample_weight is None else (counted.T * np.asarray(sample_weight)).T
             return float(np.average(predicted == true, weights=weight))
-        if self._windows is None:
-            return float(super().score(X, y, sample_weight))
-        predicted, true = self._windows.pair(self.predict(X), y, sample_weight)
-        return float(np.mean(predicted == true.reshape(-1)))
+        if self._windows is not None:
+            y = y.reshape(-1)
+        return float(accuracy_score(y, predicted, sample_weight=sample_weight))
 
     def _scores(self, x: Any) -> Any:
         """The output of the net. Raises ValueError if it has more values than there are classes."""
@@ -177,7 +178,11 @@ class Classifier(ClassifierMixin, Estimator):
         y = y[_counted(y)] if self._positions else y
         present = np.isin(self.classes_, y)
         factors = np.ones(len(self.classes_))
-        factors[present] = compute_class_weight(self.class_weight, classes=self.classes_[present], y=y)
+        found = self.classes_[present]
+        if isinstance(self.class_weight, Mapping):
+            factors[present] = _factors(self.class_weight, found.tolist())
+        else:
+            factors[present] = compute_class_weight(self.class_weight, classes=found, y=y)
         if not factors[present].any():
             hint = "Give at least one of them a factor above 0."
             raise ConfigError(Problem("class_weight", "is 0 for all classes of y", repr(self.class_weight), hint))
@@ -186,6 +191,15 @@ class Classifier(ClassifierMixin, Estimator):
             raise ConfigError(Problem("class_weight", "is of a SoftmaxLoss, and the net has none", hint=hint))
         for layer in losses:
             layer.softmaxloss_conf.class_weight[:] = factors
+
+
+def _factors(given: Mapping[Any, float], classes: Sequence[Any]) -> list[float]:
+    """Those of the classes. Raises ConfigError if one has none, and a key is no class."""
+    strange, lacking = [key for key in given if key not in classes], [name for name in classes if name not in given]
+    if strange and lacking:
+        hint = f"The classes of y are {', '.join(map(repr, classes[:8]))}."
+        raise ConfigError(Problem("class_weight", "names a class that y does not have", repr(strange[0]), hint))
+    return [given.get(name, 1.0) for name in classes]
 
 
 def _as_probabilities(scores: Any) -> Any:

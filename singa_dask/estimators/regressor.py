@@ -64,10 +64,7 @@ class Regressor(RegressorMixin, Estimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R2, the mean over targets. Of fields, channels are the targets, and each position counts as a sample. Of
         windows, over those whose horizon is in y."""
-        X, y, sample_weight = self._without_labels(X, y, sample_weight)
-        predicted = self.predict(X)
-        if self._windows is not None:
-            predicted, y = self._windows.pair(predicted, y, sample_weight)
+        predicted, y, sample_weight = self._scored(X, y, sample_weight)
         if predicted.ndim <= 2:
             return float(r2_score(y, predicted, sample_weight=sample_weight))
         column = self._known().targets

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
 
+from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.data.labelled import first_array, is_labelled
-from singa_dask.data.windows import LONG_GAP
+from singa_dask.data.windows import changes, falls
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.estimators.arrays import is_lazy
 from singa_dask.job.job_pb2 import StoreProto
 from singa_dask.job.stores import reads_windows
 
@@ -24,37 +25,47 @@ def index_of(x: Any) -> Any:
     return x.indexes.get(first_array(x).dims[0]) if is_labelled(x) else getattr(x, "index", None)
 
 
-def check_order(index: Any) -> None:
-    """Warn of gaps in the index of records. Raises ValueError if it does not rise."""
+def check_order(index: Any, dates: Mapping[str, Any], starts: Sequence[int]) -> None:
+    """Warn of gaps and repeats. dates: the columns of dates of a table. starts: of the series but the first one.
+
+    Raises ValueError if the index of records, or each of the dates, falls within a series, or other levels of the
+    index change there.
+    """
+    late = falls(_times(dates), starts, "X")
+    name = next(iter(late), "its index")
     if is_lazy(index):
         index = index.compute() if getattr(index.dtype, "kind", "") == "M" else None
     if not hasattr(index, "is_monotonic_increasing") or len(index) < 2:
-        return
-    if not index.is_monotonic_increasing:
-        hint = "Sort it, and split it with TimeSeriesSplit."
-        raise ValueError(f"X: its index does not rise, and the net reads windows in the order of time. {hint}")
-    if index.dtype.kind in "iufM":
-        steps = np.diff(index.to_numpy())
-        if gaps := int((steps > LONG_GAP * np.median(steps)).sum()):
-            message = "X: its index has %s, which windows cross. TimeSeriesSplit leaves none."
-            logger.warning(message, f"{gaps:,} gap{'s' * (gaps > 1)}")
+        rises = True
+    elif index.dtype.kind in "iufM":
+        rises = not falls([("its index", index.to_numpy())], starts, "X")
+    else:
+        rises = all(index[begin:end].is_monotonic_increasing for begin, end in pairwise([0, *starts, len(index)]))
+    if late or not rises:
+        hint = "Sort it by time, or by series and time with RecordInput(series=COLUMN); split it with TimeSeriesSplit."
+        raise ValueError(f"X: {name} does not rise, and the net reads windows in the order of time. {hint}")
+    for level in getattr(index, "names", ())[:-1]:
+        if not {*changes(index.get_level_values(level).to_numpy()).tolist()} <= {*starts}:
+            hint = f"Name the column of it: X.reset_index({level!r}) and RecordInput(series={level!r})."
+            raise ValueError(f"X: windows would cross from one {level!r} of its index to the next. {hint}")
 
 
-def check_dates(table: Any, names: Sequence[str]) -> None:
-    """Raise ValueError if a table has columns of dates, and none of them rises."""
-    columns = [table[name] for name in names]
-    if columns and not any(column.is_monotonic_increasing for column in columns):
-        hint = "Sort it by time."
-        raise ValueError(f"X: {names[0]!r} does not rise, and the net reads windows in the order of time. {hint}")
+def _times(dates: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+    import pandas
+
+    for name, date in dates.items():
+        yield repr(name), pandas.to_datetime(date, utc=True).dt.tz_localize(None).to_numpy()
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Of T = sequence consecutive records, with the answers of the H = horizon records after them."""
+    """Of T = sequence consecutive records, with the answers of the H = horizon records after them, all of one series.
+    series: the column that tells these apart, if there is one."""
 
     sequence: int
     horizon: int
     stride: int
+    series: str = ""
 
     @classmethod
     def of(cls, store: StoreProto) -> Self | None:
@@ -64,24 +75,55 @@ class Windows:
         if store.horizon < 1:
             message, hint = "is missing: how many values of y after a window are predicted", "For example horizon=24."
             raise ConfigError(Problem("store_conf.horizon", message, str(store.horizon), hint))
-        return cls(store.sequence, store.horizon, max(1, store.stride))
+        return cls(store.sequence, store.horizon, max(1, store.stride), store.series)
 
-    def count(self, rows: int) -> int:
-        """How many of `rows` records training reads."""
-        return (rows - self.sequence - self.horizon) // self.stride + 1
+    def starts(self, x: Any, names: Sequence[str]) -> list[int]:
+        """The first record of each series of X but the first one. names: of the columns of an array.
 
-    def features(self, x: Any) -> np.ndarray:
-        """All windows of records x (N, ...), with none left out by the stride: (N - T + 1, T, ...), a view.
+        Raises ConfigError if there is no such column.
+        """
+        if not self.series:
+            return []
+        names = [str(name) for name in x.columns] if is_table(x) else list(names)
+        if self.series not in names:
+            message = "X has no such column, which tells the series apart"
+            hint = f"It has: {', '.join(names) or 'no names; give a DataFrame'}."
+            raise ConfigError(Problem("store_conf.series", message, self.series, hint))
+        place = names.index(self.series)
+        values = x[x.columns[place]] if is_table(x) else x[:, place]
+        return changes(np.asarray(values.compute() if is_lazy(values) else values)).tolist()
 
-        Raises ValueError.
+    def count(self, rows: int, starts: Sequence[int]) -> int:
+        """How many windows of `rows` records training reads."""
+        more = self.sequence + self.horizon - 1
+        return sum(len(range(begin, end - more, self.stride)) for begin, end in pairwise([0, *starts, rows]))
+
+    def _firsts(self, rows: int, starts: Sequence[int], records: int) -> np.ndarray:
+        """The records from which on so many records follow each other in one series."""
+        spans = pairwise([0, *starts, rows])
+        return np.concatenate([np.arange(begin, end - records + 1) for begin, end in spans])
+
+    def features(self, x: Any, starts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """All windows of records x (N, ...), with none left out by the stride: (N - T + 1, T, ...), a view; and the
+        places of those that lie in one series.
+
+        Raises ValueError if there are none.
         """
         if is_lazy(x):
             raise ValueError("Windows are predicted from arrays in memory: give X.compute(), or a part of X.")
-        if len(x) < self.sequence:
-            raise ValueError(f"X has {len(x)} records, but the net reads windows of {self.sequence}. Give more.")
-        return np.moveaxis(np.lib.stride_tricks.sliding_window_view(x, self.sequence, axis=0), -1, 1)
+        lengths = np.diff([0, *starts, len(x)])
+        if max(lengths) < self.sequence:
+            told = f"{len(x)} records" + f", at most {max(lengths)} in a series" * bool(starts)
+            raise ValueError(f"X has {told}, but the net reads windows of {self.sequence}. Give more.")
+        if short := int((lengths < self.sequence).sum()):
+            message = "X: %d of %d series have fewer than %d records, and no prediction."
+            logger.warning(message, short, len(lengths), self.sequence)
+        seen = np.lib.stride_tricks.sliding_window_view(x, self.sequence, axis=0)
+        return np.moveaxis(seen, -1, 1), self._firsts(len(x), starts, self.sequence)
 
-    def pair(self, predicted: np.ndarray, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray]:
+    def pair(
+        self, predicted: np.ndarray, y: Any, sample_weight: Any, starts: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The predictions for windows whose horizon is in y (N, ...), and the answers there, one row for each of them.
 
         Raises ValueError if there are none, or sample_weight is given.
@@ -89,8 +131,10 @@ class Windows:
         if sample_weight is not None:
             raise ValueError("sample_weight counts single records, and the net reads windows: leave it out.")
         y = np.asarray(y)
-        if self.count(len(y)) < 1:
-            needed = self.sequence + self.horizon
+        needed = self.sequence + self.horizon
+        if not self.count(len(y), starts):
             raise ValueError(f"A window and its horizon are {needed} records, but y has {len(y)}. Give more.")
+        answered = self._firsts(len(y), starts, needed)
         after = np.lib.stride_tricks.sliding_window_view(y[self.sequence :], self.horizon, axis=0)
-        return predicted[: len(after)], np.moveaxis(after, -1, 1)
+        places = np.isin(self._firsts(len(y), starts, self.sequence), answered)
+        return predicted[places], np.moveaxis(after[answered], -1, 1)

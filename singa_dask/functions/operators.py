@@ -6,6 +6,7 @@ from numbers import Real
 from typing import Any
 
 from singa_dask.functions.elementwise import (
+    abs,
     add,
     div,
     greater,
@@ -35,7 +36,8 @@ def _back(of: Any) -> Any:
 
 
 class Operators:
-    """a + b, a - b, a * b, a / b, a ** b, a @ b, -a, a[index], and comparisons; == and != are those of the class."""
+    """a + b, a - b, a * b, a / b, a ** b, a @ b, -a, +a, abs(a), a[index], and comparisons; == and != are those of the
+    class."""
 
     __array_ufunc__ = None  # so that NumPy's numbers leave a + b to this class
 
@@ -52,3 +54,9 @@ class Operators:
 
     def __neg__(self) -> Any:
         return negative(self)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return abs(self)

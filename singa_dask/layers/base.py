@@ -302,10 +302,12 @@ class LossLayer(Layer):
     the gradient of all rows, and their sum would be too large.
 
     compares: "classes" or "values" if metrics by name can be computed from `compared`, else "". takes_shares: whether
-    one that compares classes takes targets of the shape of its scores, the share of each class.
+    one that compares classes takes targets of the shape of its scores, the share of each class. takes_units: whether
+    it takes targets in any units, so that they may be normalised.
     """
 
     compares: ClassVar[str] = ""
+    takes_units: ClassVar[bool] = True
     takes_shares: ClassVar[bool] = False
     is_loss: ClassVar[bool] = True
     takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)

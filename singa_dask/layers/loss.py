@@ -45,6 +45,7 @@ class SoftmaxLoss(LossLayer):
     conf_field: ClassVar[str | None] = "softmaxloss_conf"
     compares: ClassVar[str] = "classes"
     takes_shares: ClassVar[bool] = True
+    takes_units: ClassVar[bool] = False
     label_sources: ClassVar[tuple[int, ...]] = (1,)
     num_sources: ClassVar[tuple[int, int | None]] = (2, 3)
     output_sources: ClassVar[tuple[int, ...] | None] = (0,)

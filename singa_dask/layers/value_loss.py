@@ -47,6 +47,7 @@ class ValueLoss(LossLayer):
                 hint += f" Or set has_label: false, if the net is to reproduce the samples of {second!r}."
             else:
                 hint += f" Or set store_conf.target_shape, if {second!r} reads samples with targets of other sizes."
+                hint += " Labels of classes are no targets: give them as numbers, y.astype(float) or --target."
             raise self.problem("prediction and target differ in size", f"{prediction} and {target}", hint)
         if len(src) > 2:
             check_weights(self, src[2], target)
@@ -182,6 +183,7 @@ class BCELoss(ValueLoss):
 
     type: ClassVar[str] = "kBCELoss"
     conf_field: ClassVar[str | None] = "bceloss_conf"
+    takes_units: ClassVar[bool] = False
 
     def setup(self, *src: Shape) -> Shape:
         prediction = super().setup(*src)

@@ -45,10 +45,13 @@ class Arrays:
         in_order: bool,
         outputs: int | None,
         labels: bool,
+        binary: bool,
     ) -> Manifest:
-        """outputs: of the net for classes, if it says their number. labels: whether y are classes in any case."""
+        """outputs: of the net for classes, if it says their number. labels: whether y are classes in any case. binary:
+        whether truth values are targets, 0 or 1."""
         options = {"client": client, "sample_weight": self.weight, "overwrite": True, "like": like}
-        options |= {"outputs": outputs, "labels": labels, "shuffle": not in_order, **self.options}
+        options |= {"outputs": outputs, "labels": labels, "shuffle": not in_order}
+        options |= {"targets": binary and str(getattr(self.y, "dtype", "")) == "bool", **self.options}
         return next(iter(shard(self.x, self.y, out, **options).values()))
 
 
@@ -75,6 +78,7 @@ def with_data(job: Job, data: Any, validation: Any, folder: Callable[[], Path], 
     in_order = any(store.sequence for store in stores)
     how: dict[str, Any] = {"in_order": in_order, "outputs": outputs_for_classes(job.proto.neuralnet.layer)}
     how["labels"] = any(store.label_shape for store in stores)
+    how["binary"] = LayerType.kBCELoss in {layer.type for layer in job.proto.neuralnet.layer} and not how["outputs"]
     training = _written(data, "data", folder, client, **how)
     held_out = training if share else None
     factor = factor_of(Manifest.load(training))

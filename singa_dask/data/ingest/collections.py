@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Channels, Role
-from singa_dask.data.containers import is_lazy, is_sparse, native
+from singa_dask.data.containers import is_lazy, is_sparse, is_table, native
 from singa_dask.data.ingest.options import SPLIT_OPTIONS, Splits
 from singa_dask.data.ingest.run import DaskBlock
 from singa_dask.data.ingest.write import write
-from singa_dask.data.labelled import along_of, check_index, first_array, in_order, is_labelled, variables_of
+from singa_dask.data.labelled import along_of, first_array, in_order, in_rows, index_of, is_labelled, variables_of
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.schema import Along, Reading
 from singa_dask.data.sources.files import Block
@@ -118,8 +118,6 @@ def source_of(
     cut: Patches | None = None,
 ) -> Source:
     """The source that `shard` writes. Raises ConfigError and DataError."""
-    for value, what in ((y, "y"), (sample_weight, "sample_weight"), (mask, "mask"), (split_data, "split_data")):
-        check_index(X, value, what)
     given_of = partial(_given, like=first_array(X))
     features = given_of(X, "X")
     answers = [] if y is None else given_of(y, "y", {name for one in features for name in one.raw})
@@ -128,6 +126,7 @@ def source_of(
     taken = {name for one in (*features, *answers) for name in one.raw}
     beside = [] if split_data is None else given_of(split_data, "split_data", taken)
     given = [*features, *answers, *weight, *masks, *beside]
+    _in_rows(given)
     split, aside = _split_columns(splits, features, beside)
     x_names = tuple(name for one in features for name in one.raw if name not in aside)
     y_names = tuple(name for one in answers for name in one.raw)
@@ -278,11 +277,22 @@ def _one(value: Any, what: str, name: str, like: Any) -> _Given:
     along = along_of(value, what) if is_labelled(value) else Along()
     value = value.data if is_labelled(value) else value
     value = value.tocsr() if is_sparse(value) else native(value)
-    if not (hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__getitem__")):
+    array = hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__getitem__")
+    if not array and not is_table(value):
         value = np.asarray(value)
     if isinstance(value, np.generic) or len(value.shape) == 0:
         raise DataError(f"{what}: must have the samples along its first axis, but it is one value.")
     return _Given(what, value, [name], along=along)
+
+
+def _in_rows(given: list[_Given]) -> None:
+    """Give the pandas objects the rows of the first one in the same order. Raises DataError where they have others."""
+    like = next((one.value for one in given if index_of(one.value) is not None), None)
+    for one in given:
+        several = sum(each.what == one.what for each in given) > 1
+        one.value = in_rows(like, one.value, f"{one.what}[{one.raw[0]!r}]" if several else one.what)
+        if is_table(one.value) and not one.lazy and one.columns is None:
+            one.value = one.value.to_numpy()
 
 
 def _only(given: list[_Given], what: str) -> _Given:
@@ -467,8 +477,8 @@ def _dask_blocks(given: list[_Given]) -> list[DaskBlock]:
         parts.append(together.to_delayed())
         names.append(tuple(one.names for one in frames))
     blocks = []
-    for own in zip(*parts, strict=True):
-        blocks.append(DaskBlock("+".join(str(part.key) for part in own), own, tuple(names)))
+    for place, own in enumerate(zip(*parts, strict=True)):
+        blocks.append(DaskBlock("+".join(str(part.key) for part in own), own, tuple(names), f"partition {place}"))
     return blocks
 
 

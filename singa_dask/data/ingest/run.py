@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from singa_dask.data.labelled import check_index
+from singa_dask.data.containers import is_table
+from singa_dask.data.labelled import in_rows, index_of
 from singa_dask.data.sources.files import Block
-from singa_dask.errors import ClusterError
+from singa_dask.errors import ClusterError, DataError
 
 MAX_THREADS = 8
 # How often a waiting driver looks whether there are workers at all.
@@ -35,7 +36,7 @@ class ReadBlock(Block):
 @dataclass(frozen=True)
 class DaskBlock(Block):
     """Partitions of Dask collections that lie side by side. parts: Delayed objects; names: the raw column of each; of
-    a DataFrame, its columns and their raw columns; of a tuple, those of all that it holds.
+    a DataFrame, its columns and their raw columns; of a tuple, those of all that it holds. place: for messages.
 
     Computed by the task that needs it, together with all others in one graph: what several blocks need is computed
     once.
@@ -44,18 +45,19 @@ class DaskBlock(Block):
     key: str
     parts: tuple[Any, ...]
     names: tuple[Any, ...]
+    place: str = ""
     numbered: bool = False
 
     def read(self) -> Mapping[str, Any]:
         import dask
 
-        return _columns(self.names, dask.compute(*self.parts, scheduler="threads"))
+        return _columns(self.names, self.place, dask.compute(*self.parts, scheduler="threads"))
 
     def task(self, function: Callable[[ReadBlock], Any], report: Callable[[Any], None] | None = None) -> Any:
         """Calls a function of the block when it is computed."""
         import dask
 
-        call = partial(_call_computed, function, self.key, self.names, report)
+        call = partial(_call_computed, function, self.key, self.names, self.place, report)
         return dask.delayed(call, pure=False, traverse=False)(*self.parts)
 
 
@@ -63,27 +65,43 @@ def _call_computed(
     function: Callable[[ReadBlock], Any],
     key: str,
     names: tuple[Any, ...],
+    place: str,
     report: Callable[[Any], None] | None,
     *computed: Any,
 ) -> Any:
-    result = function(ReadBlock(key, _columns(names, computed)))
+    result = function(ReadBlock(key, _columns(names, place, computed)))
     if report is not None:
         report(result)
     return result
 
 
-def _columns(names: Sequence[Any], computed: Sequence[Any]) -> dict[str, Any]:
-    """By raw column. Raises DataError if partitions of DataFrames and Series hold other rows."""
+def _columns(names: Sequence[Any], place: str, computed: Sequence[Any]) -> dict[str, Any]:
+    """By raw column. Raises DataError if partitions have other rows than the first one."""
+    pairs = list(_pairs(names, computed))
+    (first, whole), like = pairs[0], next((each for _, each in pairs if index_of(each) is not None), None)
     raw: dict[str, Any] = {}
-    for name, value in zip(names, computed, strict=True):
-        check_index(computed[0], value, str(name), partition=True)
+    for name, value in pairs:
+        what = _first(name)
+        if place and len(value) != len(whole):
+            told = f"{place} has {len(value):,} rows, but {len(whole):,} of {_first(first)}"
+            raise DataError(
+                f"{what}: {told}. Give both the same divisions or chunks, or take both from one DataFrame."
+            )
+        value = in_rows(like, value, what, place)
         if isinstance(name, str):
-            raw[name] = value
-        elif isinstance(name, tuple):
-            raw |= _columns(name, value)
+            raw[name] = value.to_numpy() if is_table(value) else value
         else:
             raw |= {own: value[column] for column, own in name.items()}
     return raw
+
+
+def _first(name: Any) -> str:
+    return name if isinstance(name, str) else next(iter(name.values()))
+
+
+def _pairs(names: Sequence[Any], computed: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    for name, value in zip(names, computed, strict=True):
+        yield from _pairs(name, value) if isinstance(name, tuple) else [(name, value)]
 
 
 def run_all(

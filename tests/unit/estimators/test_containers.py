@@ -205,19 +205,21 @@ def test_classes_are_those_of_the_net_and_of_the_first_call():
 
 
 @pytest.mark.parametrize("how", ["fit", "shard", "weight"])
-def test_an_index_in_another_order_is_refused(tmp_path, how):
+def test_rows_with_other_labels_are_refused(tmp_path, how):
     x = pd.DataFrame({"a": np.arange(20.0)}, index=np.arange(20)[::-1])
     y = pd.Series(np.linspace(0, 1, 20), x.index)
-    turned = y.sort_index()
+    other = y.sort_index().set_axis(range(1, 21))
     use = {
         "fit": lambda other: Regressor(epochs=1).fit(x, other),
         "shard": lambda other: shard(x, other, tmp_path / "out", overwrite=True),
         "weight": lambda other: shard(x, y, tmp_path / "out", sample_weight=other, overwrite=True),
     }[how]
-    with pytest.raises(DataError, match="has the index of X in another order"):
-        use(turned)
-    for other in (y, turned.to_numpy(), turned.reset_index(drop=True).set_axis(range(20, 40))):
+    with pytest.raises(
+        DataError, match=r"has the label 1 where X has 19, .*\.loc\[X\.index\]; or leave out the index"
+    ):
         use(other)
+    for right in (y, y.sort_index(), other.to_numpy(), other.reset_index(drop=True).set_axis(range(20))):
+        use(right)
 
 
 @pytest.mark.parametrize(

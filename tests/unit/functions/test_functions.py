@@ -17,6 +17,7 @@ CASES = {
     "power": (lambda a, b: a**b + a**3 + 2**a, None, (3, 4), (4,)),
     "negative": (lambda a: -a * a, None, (5,)),
     "abs": (lambda a: F.abs(a - 0.57) * a, lambda a: np.abs(a - 0.57) * a, (3, 4)),
+    "operators": (lambda a, b: abs(a - 0.57) * +a - 2 / b + 2**-b, None, (3, 4), (4,)),
     "exp": (F.exp, np.exp, (3, 4)),
     "log": (F.log, np.log, (3, 4)),
     "sqrt": (F.sqrt, np.sqrt, (3, 4)),
