@@ -48,7 +48,7 @@ class Arrays:
         binary: bool,
     ) -> Manifest:
         """outputs: of the net for classes, if it says their number. labels: whether y are classes in any case. binary:
-        whether truth values are targets, 0 or 1."""
+        whether True and False are targets, 1 and 0."""
         options = {"client": client, "sample_weight": self.weight, "overwrite": True, "like": like}
         options |= {"outputs": outputs, "labels": labels, "shuffle": not in_order}
         options |= {"targets": binary and str(getattr(self.y, "dtype", "")) == "bool", **self.options}
