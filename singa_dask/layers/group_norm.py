@@ -42,11 +42,9 @@ class _Norm(Layer):
         return y
 
     def backward(self, ctx: Context, dy: Array) -> Array:
-        sums = ctx.buffer("sums", (2, *self._blocks[1:]))
         blocks, scale = dy.reshape(ctx.x.shape), self._per_channel(self.scale.value)
-        ctx.ops.group_norm_backward(ctx.x, scale, ctx.mean, ctx.inverse, blocks, sums)
-        for param, gradient in zip((self.scale, self.bias), sums.reshape(2, -1), strict=True):
-            param.grad[...] = gradient + (param.grad if param.claim() else 0)
+        grads = [(param.grad, param.claim()) for param in (self.scale, self.bias)]
+        ctx.ops.group_norm_backward(ctx.x, scale, ctx.mean, ctx.inverse, blocks, grads)
         return dy
 
     def _per_channel(self, values: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
@@ -172,20 +172,27 @@ class NormalisationOps:
         out += bias
         return out
 
-    def group_norm_backward(self, x: Array, scale: Array, mean: Array, inverse: Array, d: Array, sums: Array) -> Array:
+    def group_norm_backward(
+        self, x: Array, scale: Array, mean: Array, inverse: Array, d: Array, grads: Sequence[tuple[Array, bool]]
+    ) -> Array:
         """Turns the gradient d for the output of group_norm into that for x, in place: with n = (x - mean) inverse and
         s = scale d, inverse (s - mean(s) - n mean(s n)), the means over a row and group.
 
-        sums: becomes the gradients for scale, the sum over rows of d n, and for bias, that of d; (2, G, K).
+        grads: of scale, the sum over rows of d n, and of bias, that of d; (G K,), each with whether to add to it.
         """
         normal = (x - mean[:, None, :, None]) * inverse[:, None, :, None]
-        sums[0], sums[1] = (d * normal).sum(axis=(0, 1)), d.sum(axis=(0, 1))
+        self._add_sums(grads, ((d * normal).sum(axis=(0, 1)), d.sum(axis=(0, 1))))
         d *= scale
         along = (d * normal).mean(axis=(1, 3), keepdims=True)
         d -= d.mean(axis=(1, 3), keepdims=True)
         d -= normal * along
         d *= inverse[:, None, :, None]
         return d
+
+    @staticmethod
+    def _add_sums(grads: Sequence[tuple[Array, bool]], sums: Iterable[Array]) -> None:
+        for (grad, more), gradient in zip(grads, sums, strict=True):
+            grad[...] = gradient.reshape(-1) + (grad if more else 0)
 
     def crop(self, x: Array, top: Array, left: Array, mirror: Array, mean: Array, scale: float, out: Array) -> Array:
         """out[b, h, w] = scale (x - mean)[b, top_b + h, left_b + w], with w counted from the right where mirror_b.

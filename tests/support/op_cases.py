@@ -145,9 +145,11 @@ def _group_norm(rows: int, positions: int, groups: int, size: int) -> Case:
     def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
         x, d = draw(ops, rng, rows, positions, groups, size), draw(ops, rng, rows, positions, groups, size)
         scale, bias = draw(ops, rng, groups, size), draw(ops, rng, groups, size)
-        mean, inverse, sums = ops.empty((rows, groups)), ops.empty((rows, groups)), ops.empty((2, groups, size))
+        mean, inverse = ops.empty((rows, groups)), ops.empty((rows, groups))
+        grads = [(draw(ops, rng, groups * size), more) for more in (False, True)]
         y = ops.group_norm(x, scale, bias, 1e-3, ops.empty(x.shape), mean, inverse)
-        return [y, mean, inverse, ops.group_norm_backward(x, scale, mean, inverse, d, sums), sums]
+        dx = ops.group_norm_backward(x, scale, mean, inverse, d, grads)
+        return [y, mean, inverse, dx, *(grad for grad, _ in grads)]
 
     return case
 
@@ -478,6 +480,7 @@ CASES: dict[str, Case] = {
     **{
         f"convolution-{name}": _convolution(*sizes)
         for name, sizes in {
+            "of pixels": (Window((1, 1)), (5, 4), 2, 3, 7),
             "dilated": (Window((3, 2), (1, 2), (2, 1), (2, 3)), (7, 9), 2, 3, 4),
             "grouped": (Window((3, 3), (2, 1), (1, 1)), (6, 5), 3, 6, 4, 2),
             "depthwise": (Window((3, 3), (1, 1), (1, 1)), (5, 6), 2, 19, 19, 19),

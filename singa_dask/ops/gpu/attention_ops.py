@@ -23,9 +23,12 @@ class GpuAttentionOps(Ops):
         q, k, v = qkv
         if log_sums.size * k.shape[2] > _WHOLE:
             return super().attention(qkv, out, log_sums, causal=causal, seen=seen)
-        scores = self._scores(self._scaled(q), k)
+        turned, values = self.empty((*k.shape[:2], k.shape[3], k.shape[2]), k.dtype), self.empty(v.shape, v.dtype)
+        self._kernels.attention_memory(k, v, *k.shape[2:], turned, values)
+        scaled = self.xp.multiply(q, 1 / sqrt(q.shape[3]), out=self.empty(q.shape, q.dtype))
+        scores = self.xp.matmul(scaled, turned)
         self._kernels.attention_softmax(*self._seen(q, k, causal, seen), scores, log_sums, size=LANES * log_sums.size)
-        out[...] = self.xp.matmul(scores, v)
+        out[...] = self.xp.matmul(scores, values)
         return out
 
     def attention_backward(
@@ -42,24 +45,21 @@ class GpuAttentionOps(Ops):
         (q, k, v), (dq, dk, dv), xp = qkv, grads, self.xp
         if log_sums.size * k.shape[2] > _WHOLE:
             return super().attention_backward(qkv, out, log_sums, dout, grads, causal=causal, seen=seen)
-        queries, upper = self._scaled(q), xp.ascontiguousarray(dout)
-        scores, dweights = self._scores(queries, k), self._scores(upper, v)
+        scale, count, shape = 1 / sqrt(q.shape[3]), k.shape[2], (*k.shape[:2], k.shape[3], k.shape[2])
+        queries, upper, keys = (self.empty(each.shape, q.dtype) for each in (q, dout, k))
+        turned_k, turned_v = self.empty(shape, k.dtype), self.empty(shape, k.dtype)
+        self._kernels.attention_queries(q, dout, scale, queries, upper)
+        self._kernels.attention_memory_backward(k, v, count, k.shape[3], keys, turned_k, turned_v)
+        scores, dweights = xp.matmul(queries, turned_k), xp.matmul(upper, turned_v)
         dscores, turned = xp.empty_like(scores), (*k.shape[:3], q.shape[2])
         weights, gradients = self.empty(turned, q.dtype), self.empty(turned, q.dtype)
         self._kernels.attention_softmax_backward(
             *(scores, dweights, log_sums, *self._seen(q, k, causal, seen), dscores, weights, gradients),
             size=LANES * log_sums.size,
         )
-        dv[...] = xp.matmul(weights, upper)
-        dk[...] = xp.matmul(gradients, queries)
-        xp.multiply(xp.matmul(dscores, k), 1 / sqrt(q.shape[3]), out=dq)
+        self._kernels.attention_gradients(xp.matmul(gradients, queries), xp.matmul(weights, upper), dk, dv)
+        xp.multiply(xp.matmul(dscores, keys), scale, out=dq)
         return None
-
-    def _scaled(self, q: Array) -> Array:
-        return self.xp.multiply(q, 1 / sqrt(q.shape[3]), out=self.empty(q.shape, q.dtype))
-
-    def _scores(self, q: Array, k: Array) -> Array:
-        return self.xp.matmul(q, k.swapaxes(2, 3))
 
     def _seen(self, q: Array, k: Array, causal: bool, seen: Array | None) -> tuple[Any, ...]:
         """What kernels take to know which scores count."""

@@ -61,14 +61,17 @@ COLUMNS: dict[str, tuple[str, tuple[str, ...], str, str]] = {
     ),
     # Of rows and groups: element e has channel c of group c / width.
     "group_norm_sums": (
-        "raw T x, raw T d, raw T mean, raw T inverse, int32 positions, int32 groups, int32 width",
+        "raw T x, raw T d, raw T mean, raw T inverse, int32 positions, int32 groups, int32 width, int32 more",
         (
             "d[e] * (x[e] - mean[row / positions * groups + c / width])"
             " * inverse[row / positions * groups + c / width]",
             "d[e]",
         ),
-        "raw T out",
-        "out[c] = s0; out[columns + c] = s1;",
+        "raw T of_scale, raw T of_bias",
+        """
+        of_scale[c] = (more & 1 ? of_scale[c] : T(0)) + T(s0);
+        of_bias[c] = (more & 2 ? of_bias[c] : T(0)) + T(s1);
+        """,
     ),
 }
 

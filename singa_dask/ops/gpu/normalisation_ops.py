@@ -107,9 +107,13 @@ class GpuNormalisationOps(Ops):
         )  # fmt: skip
         return out
 
-    def group_norm_backward(self, x: Array, scale: Array, mean: Array, inverse: Array, d: Array, sums: Array) -> Array:
+    def group_norm_backward(
+        self, x: Array, scale: Array, mean: Array, inverse: Array, d: Array, grads: Sequence[tuple[Array, bool]]
+    ) -> Array:
         rows, columns = prod(x.shape[:2]), prod(x.shape[2:])
-        self._columns("group_norm_sums", (rows, columns), (x, d, mean, inverse, *x.shape[1:]), sums)
+        more = sum(add << k for k, (_, add) in enumerate(grads))
+        given = x, d, mean, inverse, *x.shape[1:], more
+        self._columns("group_norm_sums", (rows, columns), given, *(grad for grad, _ in grads))
         self._kernels.group_norm_backward(x, scale, mean, inverse, *x.shape[1:], d, size=LANES * mean.size)
         return d
 

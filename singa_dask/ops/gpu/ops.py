@@ -13,6 +13,7 @@ import numpy as np
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.gpu import kernels as gpu_kernels
 from singa_dask.ops.gpu.attention_ops import GpuAttentionOps
+from singa_dask.ops.gpu.convolution_ops import GpuConvolutionOps
 from singa_dask.ops.gpu.normalisation_ops import GpuNormalisationOps
 from singa_dask.ops.gpu.preflight import usable_cupy
 from singa_dask.ops.gpu.recurrent_ops import GpuRecurrentOps
@@ -43,7 +44,7 @@ def _volume(window: Window, image: tuple[int, ...], groups: int) -> tuple[int, .
     return image[0], *size, image[-1] // groups, groups, *output, *(n for each in rest for n in each)
 
 
-class GpuOps(GpuAttentionOps, GpuRecurrentOps, GpuNormalisationOps):
+class GpuOps(GpuAttentionOps, GpuConvolutionOps, GpuRecurrentOps, GpuNormalisationOps):
     """CuPy. Every override computes what its base does, on C-contiguous arrays.
 
     Raises ConfigError where something is missing that a GPU needs; see usable_cupy.

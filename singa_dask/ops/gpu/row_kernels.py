@@ -25,6 +25,10 @@ _POSITION = f"""{_ROW}
     const long long b = warp / positions / heads;
 """
 
+_TURNED = """
+    const long long row = i / features, at = (row / positions * features + i % features) * positions + row % positions;
+"""
+
 KERNELS: dict[str, tuple[str, str, str]] = {
     "softmax": (
         "raw T x, int32 columns",
@@ -111,6 +115,20 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     }}
     """,
     ),
+    # Copies of what lies apart, for products; those that are turned, (.., features, positions), for products from the
+    # left.
+    "attention_memory": (
+        "T k, T v, int32 positions, int32 features",
+        "raw T turned, T values",
+        f"{_TURNED} turned[at] = k; values = v;",
+    ),
+    "attention_memory_backward": (
+        "T k, T v, int32 positions, int32 features",
+        "T keys, raw T turned_k, raw T turned_v",
+        f"{_TURNED} keys = k; turned_k[at] = k; turned_v[at] = v;",
+    ),
+    "attention_queries": ("T q, T d, T factor", "T queries, T upper", "queries = q * factor; upper = d;"),
+    "attention_gradients": ("T of_k, T of_v", "T dk, T dv", "dk = of_k; dv = of_v;"),
     # Of the scores of position t of q, which sees the first `visible` positions of k, or of these those that are seen.
     "attention_softmax": (
         f"{_SEEN}",

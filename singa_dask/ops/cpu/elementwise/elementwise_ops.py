@@ -136,9 +136,11 @@ class CpuElementwiseOps(ThreadedOps):
         self._share(x, rows)
         return out
 
-    def group_norm_backward(self, x: Array, scale: Array, mean: Array, inverse: Array, d: Array, sums: Array) -> Array:
-        run = group_norm_kernels.group_norm_backward
-        sums[...] = self._summed(x, lambda n, own: run(x[n], scale, mean[n], inverse[n], d[n], own), sums)
+    def group_norm_backward(
+        self, x: Array, scale: Array, mean: Array, inverse: Array, d: Array, grads: Sequence[tuple[Array, bool]]
+    ) -> Array:
+        run, like = group_norm_kernels.group_norm_backward, self.empty((2, *x.shape[2:]), x.dtype)
+        self._add_sums(grads, self._summed(x, lambda n, own: run(x[n], scale, mean[n], inverse[n], d[n], own), like))
         return d
 
     def dropout(
