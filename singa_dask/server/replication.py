@@ -174,7 +174,8 @@ class Replicator:
     async def _follow(self, nanny: str, saved: Saved, filled: asyncio.Event) -> Kept:
         """Make the replica whole, and keep it so; returns why no more."""
         try:
-            kept = Kept.KEPT if await asyncio.wait_for(self._store.open(nanny, saved), OPEN_S) else Kept.GONE
+            async with asyncio.timeout(OPEN_S):  # wait_for swallows a cancellation that comes with the result
+                kept = Kept.KEPT if await self._store.open(nanny, saved) else Kept.GONE
         except (OSError, TimeoutError):
             return Kept.GONE
         whole = silent = False
@@ -192,7 +193,8 @@ class Replicator:
     async def _changed(self) -> bool:
         """Wait until the replica may lack something; False if it does not for long."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._due.wait(), ALIVE_S)
+            async with asyncio.timeout(ALIVE_S):
+                await self._due.wait()
         changed = self._due.is_set()
         self._due.clear()
         return changed
@@ -201,9 +203,9 @@ class Replicator:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SILENT_S + nbytes_of(pieces) / LEAST_RATE
         while True:
-            put = self._store.put(nanny, saved, pieces, whole=whole)
             try:
-                kept = await asyncio.wait_for(put, max(0.0, deadline - loop.time()))
+                async with asyncio.timeout_at(deadline):
+                    kept = await self._store.put(nanny, saved, pieces, whole=whole)
             except TimeoutError:
                 return Kept.GONE
             except OSError:

@@ -221,6 +221,24 @@ async def test_an_idle_replica_that_is_gone_is_missed(server, sender, nanny, los
     assert lost[0] == (1, True)
 
 
+@pytest.mark.parametrize("turns", range(8))
+def test_nothing_is_sent_any_more_whenever_it_ends(turns):
+    """Also while it is being told of a change: another nanny would seem to have what this one is sent."""
+
+    @played
+    async def plays(server, sender, nanny, lost):
+        server.server.call(update(0, 0))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        sender.end()
+        before = len(nanny.messages)
+        server.server.call(update(0, 1))
+        await asyncio.sleep(0.1)
+        assert len(nanny.messages) == before
+
+    plays()
+
+
 @partial(played, begun=False)
 async def test_nobody_waits_for_a_replica_before_it_is_whole(server, sender, nanny, lost):
     nanny.room = False
