@@ -35,6 +35,8 @@ class Code(Enum):
     NOT_BACK = auto()
     EXCHANGE_FAILED = auto()
     REPLICA_LOST = auto()
+    STANDS_STILL = auto()
+    STOOD_STILL = auto()
     # Places and memory
     SHRUNK = auto()
     COMPLETE = auto()
@@ -49,6 +51,11 @@ class Code(Enum):
     TORN = auto()
     GONE = auto()
     FEWER = auto()
+    # Where a run begins
+    ONLY_IN_MEMORY = auto()
+    PASSED_OVER = auto()
+    DEALT_ANEW = auto()
+    OTHER_CLUSTER = auto()
     # Requests
     STOPPING = auto()
     JOINS = auto()

@@ -11,6 +11,8 @@ from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.phases import graph_phase
+from singa_dask.supervision.facts import Code, fact
+from singa_dask.supervision.words import sentence
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
 from singa_dask.training.prepare import Prepared, check_given, training_data
@@ -42,8 +44,7 @@ def resumed(prepared: Prepared, workspace: Workspace, *, lives: bool = False) ->
     found, faults = checkpoints.newest(workspace.checkpoints)
     elsewhere = "" if found or faults else saved_elsewhere(workspace.folder)
     if found is None and lives and workspace.job.exists() and not elsewhere:
-        where = "the memory of its Dask workers, if they still have it, else from step 0"
-        return None, [f"there is no checkpoint: the run goes on from {where}"]
+        return None, [sentence(fact(Code.ONLY_IN_MEMORY))]
     if found is None:
         raise CheckpointError(
             f"{workspace.checkpoints}: no valid checkpoint to resume from. "
@@ -55,7 +56,7 @@ def resumed(prepared: Prepared, workspace: Workspace, *, lives: bool = False) ->
         )
     _check_same(prepared, workspace, found)
     before, topology = text_format.Parse(found.job, JobProto()).cluster, prepared.topology
-    notes = [f"passed over: {fault}" for fault in faults]
+    said = [fact(Code.PASSED_OVER, cause=fault) for fault in faults]
     if training_data(found.data) != training_data(prepared.data):
         was, now = before.nworker_groups, topology.nworker_groups
         if was == now or not _dealt_alike(prepared, was, found):
@@ -64,13 +65,10 @@ def resumed(prepared: Prepared, workspace: Workspace, *, lives: bool = False) ->
                 f"{workspace.job} says, or start from its parameters in another workspace: "
                 f"--workspace NEW --set 'checkpoint_path=[\"{found.path}\"]'."
             )
-        notes.append(
-            f"{now} worker group{'s' * (now > 1)} instead of {was} worker group{'s' * (was > 1)}: "
-            f"the training data are dealt anew, and each group goes on with mini-batch {found.step} of its own share"
-        )
+        said.append(fact(Code.DEALT_ANEW, now=now, before=was, step=found.step))
     if found.job and (earlier := ClusterTopology.from_proto(before).describe()) != topology.describe():
-        notes.append(f"resumed with another cluster. Before: {earlier}. Now: {topology.describe()}.")
-    return found, notes
+        said.append(fact(Code.OTHER_CLUSTER, before=earlier, now=topology.describe()))
+    return found, [sentence(each) for each in said]
 
 
 def _check_same(prepared: Prepared, workspace: Workspace, found: Found) -> None:

@@ -17,6 +17,7 @@ from singa_dask.cluster.remote import StoppedProcesses, alive, kill_processes, r
 from singa_dask.cluster.workers import answering
 from singa_dask.errors import ClusterError, SchedulerLost
 from singa_dask.supervision import events as ev
+from singa_dask.supervision.facts import Code, fact
 from singa_dask.supervision.interrupts import interrupts
 from singa_dask.supervision.launch import GroupLauncher, Launched, close, own_error
 from singa_dask.supervision.servers import Servers
@@ -165,20 +166,18 @@ class Supervisor:
         if not self._standstill.due(number, now):
             return
         group = self._groups[number]
-        looks = group.looks()
-        since = f", since step {self.state.steps[number]}" if number in self.state.steps else ""
-        causes = {rank: (of, f"has made no step for {of.ago_s:.0f} s{since}") for rank, of in looks.items() if of}
-        still = {rank: causes[rank] for rank in self._standstill.still(looks)}
-        if any(of.asked for of, _ in still.values()):
+        looks = {rank: of for rank, of in group.looks().items() if of}
+        still: dict[int, dict[str, Any]] = {
+            rank: {"ago_s": looks[rank].ago_s, "step": self.state.steps.get(number), "at": looks[rank].where}
+            for rank in self._standstill.still(looks)
+        }
+        if any(looks[rank].asked for rank in still):
             self._gave_up = True
             self.giving_up()
-            group.give_up({rank: f"{cause}, and is in {of.where}" for rank, (of, cause) in still.items()})
+            group.give_up({rank: sentence(fact(Code.STOOD_STILL, **of)) for rank, of in still.items()})
         elif still and self._standstill.says(number, now):
-            told = (
-                f"rank {rank} on {group.workers[rank]} {cause}: it is in {of.where}"
-                for rank, (of, cause) in still.items()
-            )
-            self.note("; ".join(told))
+            told = (fact(Code.STANDS_STILL, rank=rank, on=group.workers[rank], **of) for rank, of in still.items())
+            self.note("; ".join(map(sentence, told)))
 
     def _poll_servers(self) -> None:
         """Servers die with their processes, and nobody else would know."""

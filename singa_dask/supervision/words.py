@@ -28,6 +28,26 @@ def _restarted(whom: str, cause: str, step: int, attempt: int, most: int, everyb
     return f"{cause} (step {step}). Restart {attempt} of {most}{of}, {way}."
 
 
+def _no_step(ago_s: float, step: int | None) -> str:
+    return f"has made no step for {ago_s:.0f} s" + ("" if step is None else f", since step {step}")
+
+
+def _stands_still(rank: int, on: Any, ago_s: float, step: int | None, at: str, **_: Any) -> str:
+    return f"rank {rank} on {on} {_no_step(ago_s, step)}: it is in {at}"
+
+
+def _stood_still(ago_s: float, step: int | None, at: str, **_: Any) -> str:
+    return f"{_no_step(ago_s, step)}, and is in {at}"
+
+
+def _dealt_anew(now: int, before: int, step: int, **_: Any) -> str:
+    groups, former = f"{now} worker group{'s' * (now > 1)}", f"{before} worker group{'s' * (before > 1)}"
+    return (
+        f"{groups} instead of {former}: the training data are dealt anew, and each group goes on with "
+        f"mini-batch {step} of its own share"
+    )
+
+
 def _stopping(by: str, **_: Any) -> str:
     return f"{by}: stopping after this step (press Ctrl-C {'again ' * (by == 'Ctrl-C')}to abort)"
 
@@ -57,6 +77,8 @@ SENTENCES: dict[Code, str | Callable[..., str]] = {
     Code.NOT_BACK: "{whom} does not come back: {cause}",
     Code.EXCHANGE_FAILED: "the last exchange between server groups failed: {cause}",
     Code.REPLICA_LOST: "{whom} has no replica of server {rank} now, as its nanny does not answer or has no memory",
+    Code.STANDS_STILL: _stands_still,
+    Code.STOOD_STILL: _stood_still,
     Code.SHRUNK: "{whom} goes on with {count} of {whole} workers",
     Code.COMPLETE: "{whom} goes on with all {whole} workers",
     Code.GUESTS: "{whom} goes on in other processes of the run until there are free ones",
@@ -71,6 +93,11 @@ SENTENCES: dict[Code, str | Callable[..., str]] = {
     Code.TORN: "is not whole: {torn}",
     Code.GONE: "is not whole: it is gone, or has no parameters yet",
     Code.FEWER: "has fewer updates than the newest checkpoint",
+    Code.ONLY_IN_MEMORY: "there is no checkpoint: the run continues from the memory of its Dask workers, if they "
+    "still have it, else from step 0",
+    Code.PASSED_OVER: "passed over: {cause}",
+    Code.DEALT_ANEW: _dealt_anew,
+    Code.OTHER_CLUSTER: "resumed with another cluster. Before: {before}. Now: {now}.",
     Code.STOPPING: _stopping,
     Code.JOINS: "{whom} joins on {where}",
     Code.LEAVES: "{whom} leaves after its step",

@@ -68,6 +68,18 @@ SAID = {
     f"is not whole: {SERVERS}, server group 1": fact(Code.TORN, torn=(SERVERS, "server group 1")),
     "is not whole: it is gone, or has no parameters yet": fact(Code.GONE),
     "has fewer updates than the newest checkpoint": fact(Code.FEWER),
+    "rank 1 on w2 has made no step for 61 s, since step 7: it is in forward": fact(
+        Code.STANDS_STILL, rank=1, on="w2", ago_s=61.2, step=7, at="forward"
+    ),
+    "has made no step for 61 s, and is in forward": fact(Code.STOOD_STILL, ago_s=61.2, step=None, at="forward"),
+    "there is no checkpoint: the run continues from the memory of its Dask workers, if they still have it, else from "
+    "step 0": fact(Code.ONLY_IN_MEMORY),
+    "passed over: step-00000004.h5 is damaged": fact(Code.PASSED_OVER, cause="step-00000004.h5 is damaged"),
+    "3 worker groups instead of 1 worker group: the training data are dealt anew, and each group goes on with "
+    "mini-batch 4 of its own share": fact(Code.DEALT_ANEW, now=3, before=1, step=4),
+    "resumed with another cluster. Before: Downpour. Now: Hogwild.": fact(
+        Code.OTHER_CLUSTER, before="Downpour", now="Hogwild"
+    ),
     "Ctrl-C: stopping after this step (press Ctrl-C again to abort)": fact(Code.STOPPING, by="Ctrl-C"),
     "SIGTERM: stopping after this step (press Ctrl-C to abort)": fact(Code.STOPPING, by="SIGTERM"),
     f"{GROUP} joins on w4, w5": fact(Code.JOINS, GROUP, where=("w4", "w5")),
