@@ -30,7 +30,7 @@ from singa_dask.exchange.group import WorkerGroup
 from singa_dask.exchange.overlap import OverlapTuner
 from singa_dask.exchange.pipeline import GradientPipeline
 from singa_dask.exchange.ranks import Ranks
-from singa_dask.exchange.staging import InPlace, Staging, ThroughHost
+from singa_dask.exchange.staging import InPlace, ThroughHost
 from singa_dask.inference.loss import Loss
 from singa_dask.inference.model import Model
 from singa_dask.layers.param import Param
@@ -295,7 +295,7 @@ class DistOpt:
     def _full(self, comm: Communicator, buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
         return FullExchange(comm, buckets) if self._shared is None else SharedExchange(comm, buckets, self._shared[1])
 
-    def _staging(self, exchange: BucketExchange) -> Staging:
+    def _staging(self, exchange: BucketExchange) -> InPlace:
         """Where the exchange finds gradients and leaves their sum."""
         grads = self._flat.grads
         if not self._on_host:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from singa_dask.exchange.base import BucketExchange
-from singa_dask.exchange.staging import Staging
+from singa_dask.exchange.staging import InPlace
 
 
 class SumStages:
@@ -15,7 +15,7 @@ class SumStages:
     gradient that is sent; None does not clip.
     """
 
-    def __init__(self, exchange: BucketExchange, staging: Staging, ops: Any) -> None:
+    def __init__(self, exchange: BucketExchange, staging: InPlace, ops: Any) -> None:
         self.exchange, self.staging = exchange, staging
         self.at_once = staging.at_once
         self.clip: float | None = None

@@ -14,7 +14,8 @@ Array = Any
 class InPlace:
     """On the CPU: the exchange works on the net's own arrays.
 
-    gradients: what it sends. values: what it gathers, where it can reach it. at_once: see pipeline.Stages.
+    gradients: what it sends. values: what it gathers, where it can reach it. served: of servers in other processes,
+    their new values, on the host. at_once: see pipeline.Stages.
     """
 
     at_once = True
@@ -22,14 +23,26 @@ class InPlace:
     def __init__(self, gradients: Array, values: Array) -> None:
         self.gradients, self.values = gradients, values
 
+    @property
+    def served(self) -> np.ndarray:
+        return self.values
+
     def send(self, elements: slice) -> None:
         """Bring these elements of the net's gradients to `gradients`."""
 
     def receive(self, elements: slice) -> None:
         """Bring these elements of `values` to the net."""
 
+    def summed(self, sums: Array) -> Array:
+        """Where the servers find the elements of `sums` that were fetched."""
+        return sums
+
+    def fetch(self, sums: Array, part: slice) -> None:
+        """Bring these elements of `sums` to `summed`."""
+
     def offered(self, new: Array) -> Array:
-        """Where the exchange finds the elements of `new` that were offered. new: lies where the net's arrays do."""
+        """Where the exchange finds the elements of `new` that were offered. new: where the net's arrays are, or
+        `served`."""
         return new
 
     def offer(self, new: Array, part: slice) -> None:
@@ -60,15 +73,48 @@ class OnDevice(InPlace):
         self.values[...] = self._ops.asarray(values)
 
 
-class ThroughHost:
-    """On a device, with a communicator of the host: every bucket is copied to the host and back."""
+class BesideHost(OnDevice):
+    """On a device whose communicator reaches its arrays, with servers on the host: the sums of this rank's parts are
+    copied to the host, and their new values back."""
+
+    def __init__(self, ops: Any, gradients: Array, values: Array) -> None:
+        super().__init__(ops, gradients, values)
+        self._served, self._summed = ops.to_host(values).copy(), np.empty(values.size, values.dtype)
+        self._offered = self.empty()
+
+    @property
+    def served(self) -> np.ndarray:
+        return self._served
+
+    def summed(self, sums: Array) -> Array:
+        return self._summed
+
+    def fetch(self, sums: Array, part: slice) -> None:
+        self._summed[part] = self._ops.to_host(sums[part])
+
+    def offered(self, new: Array) -> Array:
+        return self._offered
+
+    def offer(self, new: Array, part: slice) -> None:
+        self._offered[part] = self._ops.asarray(new[part])
+
+    def put(self, values: np.ndarray) -> None:
+        super().put(values)
+        self._served[...] = values
+
+
+class ThroughHost(InPlace):
+    """On a device, with a communicator of the host: every bucket is copied to the host and back.
+
+    updates_on_device: whether the servers' new values have to be copied too.
+    """
 
     at_once = False
 
-    def __init__(self, ops: Any, gradients: Array, values: Array) -> None:
+    def __init__(self, ops: Any, gradients: Array, values: Array, *, updates_on_device: bool = True) -> None:
+        self._updates_on_device = updates_on_device
         self._ops, self._net_gradients, self._net_values = ops, gradients, values
-        self.gradients = np.empty(gradients.size, gradients.dtype)
-        self.values = ops.to_host(values)
+        super().__init__(np.empty(gradients.size, gradients.dtype), ops.to_host(values))
 
     def send(self, elements: slice) -> None:
         self.gradients[elements] = self._ops.to_host(self._net_gradients[elements])
@@ -77,24 +123,22 @@ class ThroughHost:
         self._net_values[elements] = self._ops.asarray(self.values[elements])
 
     def offered(self, new: Array) -> Array:
-        return self.gradients  # which have been summed
+        return self.gradients if self._updates_on_device else new  # gradients, which have been summed
 
     def offer(self, new: Array, part: slice) -> None:
-        self.gradients[part] = self._ops.to_host(new[part])
-
-    def empty(self) -> Array:
-        return np.empty(self.gradients.size, self.gradients.dtype)
+        if self._updates_on_device:
+            self.gradients[part] = self._ops.to_host(new[part])
 
     def put(self, values: np.ndarray) -> None:
         self._net_values[...] = self._ops.asarray(values)
         self.values[...] = values
 
 
-Staging = InPlace | ThroughHost
-
-
-def make_staging(ops: Any, flat: FlatParams, *, on_device: bool) -> Staging:
-    """For the arrays of `flat`. on_device: whether the communicator reaches arrays on the device of `ops`."""
+def make_staging(ops: Any, flat: FlatParams, *, on_device: bool, updates_on_device: bool = True) -> InPlace:
+    """For the arrays of `flat`. on_device: whether the communicator reaches arrays on the device of `ops`.
+    updates_on_device: whether the servers do too."""
     if ops.device == "cpu":
         return InPlace(flat.grads, flat.values)
-    return OnDevice(ops, flat.grads, flat.values) if on_device else ThroughHost(ops, flat.grads, flat.values)
+    if not on_device:
+        return ThroughHost(ops, flat.grads, flat.values, updates_on_device=updates_on_device)
+    return (OnDevice if updates_on_device else BesideHost)(ops, flat.grads, flat.values)

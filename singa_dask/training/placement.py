@@ -87,8 +87,7 @@ def gpu_of(job: JobProto, group: int, rank: int) -> int | None:
     return job.gpu[(group * job.cluster.nworkers_per_group + rank) % len(job.gpu)]
 
 
-def suits_device_comm(job: JobProto, *, in_process_servers: bool) -> bool:
-    """Whether the buckets of this job can stay on GPUs: servers are in the workers' processes, and no codec is used
-    between workers."""
+def suits_device_comm(job: JobProto) -> bool:
+    """Whether the buckets of this job can stay on GPUs: no codec is used between workers."""
     cluster = job.cluster
-    return bool(job.gpu) and in_process_servers and (cluster.nworkers_per_group == 1 or cluster.codec == cluster.kFull)
+    return bool(job.gpu) and (cluster.nworkers_per_group == 1 or cluster.codec == cluster.kFull)

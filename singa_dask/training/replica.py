@@ -82,7 +82,12 @@ class Replica:
             exchange,
             stub,
             self.executor,
-            make_staging(self.net.ops, self.net.flat, on_device=device_comm is not None),
+            make_staging(
+                self.net.ops,
+                self.net.flat,
+                on_device=device_comm is not None,
+                updates_on_device=in_process_servers,
+            ),
             make_staging(self.net.ops, self.net.own, on_device=in_process_servers),
             in_process_servers=in_process_servers,
         )

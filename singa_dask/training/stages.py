@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange.base import BucketExchange
 from singa_dask.exchange.clipping import NormClip, norm_clip
 from singa_dask.exchange.executor import CollectiveExecutor
-from singa_dask.exchange.staging import Staging
+from singa_dask.exchange.staging import InPlace
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.net import Net
 from singa_dask.net.flat import ALIGNMENT, Joined
@@ -41,8 +42,8 @@ class ServerStages:
         exchange: BucketExchange,
         stub: Stub,
         executor: CollectiveExecutor,
-        staging: Staging,
-        own: Staging,
+        staging: InPlace,
+        own: InPlace,
         *,
         in_process_servers: bool,
     ) -> None:
@@ -53,13 +54,14 @@ class ServerStages:
         self._comm, self._net, self._executor = comm, net, executor
         self._held_back = not in_process_servers and job.cluster.HasField("max_staleness")
         self._step = 0
-        self.new: Any = net.flat.values if in_process_servers else staging.values
+        self.new: Any = net.flat.values if in_process_servers else staging.served
         if not exchange.exact:  # the values that all workers have differ from the servers'
-            self.new = net.ops.empty((net.flat.size,)) if in_process_servers else np.empty_like(staging.values)
-        self._offered = staging.offered(self.new) if in_process_servers else self.new
+            self.new = net.ops.empty((net.flat.size,)) if in_process_servers else np.empty_like(staging.served)
+        self._offered = staging.offered(self.new)
         self._sums = staging.gradients if exchange.in_place else staging.empty()
         self._own = own
-        self.values, self._gradients = Joined(self.new, own.values), Joined(self._sums, own.gradients)
+        self._summed = staging.summed(self._sums)
+        self.values, self._gradients = Joined(self.new, own.values), Joined(self._summed, own.gradients)
         self._own_range = range(net.flat.size, net.flat.size + net.own.size)
         self._clip = norm_clip(job.updater, net.flat, net.own, net.ops)
         self._squares: Any = 0.0  # of the sums of this worker's parts so far
@@ -89,11 +91,13 @@ class ServerStages:
 
     def update(self, bucket: int) -> None:
         """Have the servers update this worker's part."""
+        part = self.exchange.parts[bucket]
         self.exchange.reduce_scatter(bucket, self.staging.gradients, self._sums)
+        self.staging.fetch(self._sums, part)
         if self._clip is None:
             self._push(bucket)
         else:
-            self._squares = self._squares + self._clip.squares(self._sums, self.exchange.parts[bucket])
+            self._squares = self._squares + self._clip.squares(self._summed, part)
 
     def gather(self, bucket: int) -> None:
         """Take the other workers' parts, if the servers are in the workers' processes."""
@@ -151,8 +155,7 @@ class ServerStages:
     def gather_exactly(self) -> None:
         """Bring `new` to every worker with every value in full. Collective."""
         for index, bucket in enumerate(self.exchange.buckets):
-            if self.in_process_servers:
-                self.staging.offer(self.new, self.exchange.parts[index])
+            self.staging.offer(self.new, self.exchange.parts[index])
             self.exchange.gather_exactly(index, self.staging.values, self._offered)
             self.staging.receive(bucket.elements)
 
@@ -167,9 +170,13 @@ class ServerStages:
         if not self.exchange.exact:
             self.new[...] = self._net.ops.asarray(values) if self.in_process_servers else values
 
-    def patiently(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def patiently(self) -> Iterator[None]:
         """Inside, collectives wait for workers that a server holds back; those without a slice are not held back."""
-        return self._comm.patiently(self.stub.patience_s) if self._held_back else nullcontext()
+        with ExitStack() as stack:
+            for comm in {self._comm, self.exchange.comm} if self._held_back else ():
+                stack.enter_context(comm.patiently(self.stub.patience_s))
+            yield
 
     def _gather_replies(self) -> None:
         with self.patiently():
@@ -177,5 +184,6 @@ class ServerStages:
 
     def _gather_all(self) -> None:
         for index, bucket in enumerate(self.exchange.buckets):
-            self.exchange.all_gather(index, self.staging.values, self.new)
+            self.staging.offer(self.new, self.exchange.parts[index])
+            self.exchange.all_gather(index, self.staging.values, self._offered)
             self.staging.receive(bucket.elements)

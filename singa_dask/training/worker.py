@@ -152,7 +152,7 @@ def _form_replica(
     gpu = gpu_of(job, group.number, comm.rank)
     ops = get_ops("cpu", threads=threads) if gpu is None else get_ops("gpu", device_id=gpu)
     device_comm: Communicator | None = None
-    if gpu is not None and suits_device_comm(job, in_process_servers=services.links is None):
+    if gpu is not None and suits_device_comm(job):
         if comm.size == 1:
             device_comm = SoloCommunicator(interrupted=lambda: comm.aborted)
         else:

@@ -50,19 +50,14 @@ def test_workers_take_turns_through_the_gpus(gpus, expected):
 
 
 @pytest.mark.parametrize(
-    ("gpu", "workers", "codec", "in_process", "suits"),
-    [
-        ([0], 2, "kFull", True, True),
-        ([], 2, "kFull", True, False),
-        ([0], 2, "kFull", False, False),
-        ([0], 2, "kHalf", True, False),
-    ],
+    ("gpu", "workers", "codec", "suits"),
+    [([0], 2, "kFull", True), ([], 2, "kFull", False), ([0], 2, "kHalf", False), ([0], 1, "kHalf", True)],
 )
-def test_buckets_stay_on_gpus_where_nothing_needs_the_host(gpu, workers, codec, in_process, suits):
+def test_buckets_stay_on_gpus_without_a_codec(gpu, workers, codec, suits):
     job = JobProto(gpu=gpu)
     job.cluster.nworkers_per_group = job.cluster.nservers_per_group = workers
     job.cluster.codec = job.cluster.Codec.Value(codec)
-    assert suits_device_comm(job, in_process_servers=in_process) == suits
+    assert suits_device_comm(job) == suits
 
 
 def test_a_server_is_told_the_settings_of_its_job():
