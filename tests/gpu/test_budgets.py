@@ -16,7 +16,7 @@ BUDGETS = {
     "cifar10-cnn": (50, 7, 2),
     "resnet20-64": (301, 102, 2),
     "transformer-12": (179, 80, 1),
-    f"transformer-12{ADAMW}": (189, 92, 1),
+    f"transformer-12{ADAMW}": (187, 87, 1),
     "gru-512": (238, 17, 1),
     "lstm-256": (230, 10, 1),
     "vgg": (82, 6, 2),

@@ -21,6 +21,7 @@ ADAMW = "+adamw"  # behind a net's name: its updater is AdamW with clip_norm
 def _adamw(job: JobProto) -> None:
     job.updater.Clear()
     job.updater.type, job.updater.clip_norm, job.updater.weight_decay = job.updater.kAdamW, 1.0, 0.1
+    job.updater.delta = 1e-3  # a gradient of rounding errors alone moves nothing
     job.updater.learning_rate.type, job.updater.learning_rate.base_lr = job.updater.learning_rate.kFixed, 1e-3
 
 
