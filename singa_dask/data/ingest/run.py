@@ -82,10 +82,10 @@ def _columns(names: Sequence[Any], place: str, computed: Sequence[Any]) -> dict[
     raw: dict[str, Any] = {}
     for name, value in pairs:
         what = _first(name)
-        if place and len(value) != len(whole):
-            told = f"{place} has {len(value):,} rows, but {len(whole):,} of {_first(first)}"
+        if place and value.shape[0] != whole.shape[0]:
+            rows = f"{place} has {value.shape[0]:,} rows, but {whole.shape[0]:,} of {_first(first)}"
             raise DataError(
-                f"{what}: {told}. Give both the same divisions or chunks, or take both from one DataFrame."
+                f"{what}: {rows}. Give both the same divisions or chunks, or take both from one DataFrame."
             )
         value = in_rows(like, value, what, place)
         if isinstance(name, str):
