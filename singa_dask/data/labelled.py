@@ -8,14 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from singa_dask.data import schema
 from singa_dask.data.containers import is_lazy
-from singa_dask.data.schema import SEPARATOR, Along, check_grid, course_of, same_order
+from singa_dask.data.schema import SEPARATOR, Along, Coordinates, check_grid, order_like, same_order
 from singa_dask.data.sources.conventions import VALID, packing, units_of
 from singa_dask.errors import DataError
 
 logger = logging.getLogger(__name__)
 
 VARIABLE = "variable"
+_FIELD = "(field)"
 
 
 def is_labelled(x: Any) -> bool:
@@ -74,8 +76,7 @@ def first_array(x: Any) -> Any:
     """The first DataArray of X, with whose dimensions all others are compared; None if it has none."""
     if hasattr(x, "data_vars"):
         return next(iter(variables_of(x).values()))
-    given = next(iter(x.values()), None) if isinstance(x, Mapping) else x
-    return given if is_labelled(given) else None
+    return next(filter(is_labelled, x.values() if isinstance(x, Mapping) else [x]), None)
 
 
 def stacked(x: Any, what: str, names: Sequence[str] = ()) -> Any:
@@ -110,6 +111,11 @@ def labels_of(array: Any, what: str) -> Labels:
     return Labels(tuple(array.dims), coords, along_of(array, what), name, tuple(variables))
 
 
+def as_samples(field: Any) -> Any:
+    """A DataArray or a Dataset as one sample; all else as it is."""
+    return field.expand_dims(_FIELD) if is_labelled(field) else field
+
+
 def along_of(array: Any, what: str) -> Along:
     """What a DataArray says of its samples, which its first dimension counts. Raises DataError if its values are
     packed."""
@@ -123,39 +129,59 @@ def along_of(array: Any, what: str) -> Along:
             "xarray.decode_cf(dataset), or open the file without mask_and_scale=False and decode_times=False."
         )
     dims = array.dims[1:]
-    courses = {str(name): course_of(array.coords[name].values) for name in dims if name in array.coords}
-    return Along(tuple(map(str, dims)), courses, units_of(array.attrs, array.dtype))
+    known = ((str(dim), Coordinates.of(array.coords[dim].values)) for dim in dims if dim in array.coords)
+    told = {dim: each for dim, each in known if each is not None}
+    return Along(tuple(map(str, dims)), told, units_of(array.attrs, array.dtype))
 
 
 def turned(array: Any, trained: Along, what: str, *, warns: bool = True) -> Any:
-    """A DataArray with the samples first, and then the dimensions in the order of the training data. Raises DataError
-    if they do not suit these. warns: of other coordinates."""
+    """A DataArray with the samples first, and then the dimensions and coordinates in the order of the training data.
+    Raises DataError if they do not suit these. warns: of other coordinates."""
     others = [dim for dim in array.dims if dim not in trained.dims]
     if trained.dims and len(others) == 1:
         array = array.transpose(*others, ...)
     own = along_of(array, what)
-    axes = own.axes_like(trained, what)
+    turn = own.turn_to(trained, what)
     if warns:
         own.warn_of_places(trained, what)
-    return array.transpose(array.dims[0], *trained.dims) if axes else array
+    array = array.transpose(array.dims[0], *trained.dims) if turn.axes else array
+    return array.isel({trained.dims[axis]: list(order) for axis, order in turn.places})
+
+
+def check_turned(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Raise DataError where one of several arrays was turned, but not another one with an axis of that size."""
+    first, moved = first_array(after), dict[int, str]()
+    for what, array in after.items():
+        if is_labelled(array):
+            known, own = before[what].indexes, array.indexes
+            dims = zip(array.dims[1:], (dim for dim in before[what].dims if dim != array.dims[0]), strict=True)
+            turned = {dim for dim, old in dims if dim != old or (dim in own and not own[dim].equals(known[dim]))}
+            moved |= {array.sizes[dim]: what for dim in turned}
+            for dim in {*own}.intersection(first.indexes, array.dims[1:], first.dims[1:]):
+                order = order_like(own[dim].values, first.indexes[dim].values)
+                if order is None or (order[1:] < order[:-1]).any():
+                    told = (
+                        "would be turned, but not what is given with it, as the training data had no coordinates for"
+                    )
+                    raise DataError(f"{what}: {told} all. Give them in the order of the training data.")
+    plain = {what: array for what, array in after.items() if hasattr(array, "dtype") and not is_labelled(array)}
+    schema.check_turned(moved, {what: array.shape[1:] for what, array in plain.items()}, "the training data")
 
 
 def beside(like: Any, value: Any, what: str) -> Any:
-    """What is given beside X, row by row: a DataArray with the same dimensions in the same order. Raises DataError if
-    its coordinates or its index say that the rows are others."""
+    """What is given beside X, row by row: a DataArray with the same dimensions and coordinates in the same order, a
+    pandas object with the same labels. Raises DataError if its coordinates or labels say that the rows are others."""
     value = in_rows(like, value, what)
     first = first_array(like)
-    return (
-        in_order(value, first, what)
-        if first is not None and is_labelled(value) and not hasattr(value, "data_vars")
-        else value
-    )
+    labels = first is not None and is_labelled(value) and not hasattr(value, "data_vars")
+    return in_order(value, first, what) if labels else value
 
 
 def in_order(x: Any, like: Any, what: str) -> Any:
-    """The DataArray x with the dimensions that `like` has too in the same order, the first one first.
+    """The DataArray x with the dimensions that `like` has too in the same order, the first one first, and with the
+    coordinates too.
 
-    Raises DataError where they have other coordinates, or x lacks the first one.
+    Raises DataError where these are others, or x lacks the first dimension.
     """
     if like.dims[0] not in x.dims:
         raise DataError(
@@ -165,9 +191,12 @@ def in_order(x: Any, like: Any, what: str) -> Any:
     check_grid(_sizes(x, like.dims[0]), _sizes(like, like.dims[0]), what, "X")
     for dim in like.dims:
         if dim in x.indexes and dim in like.indexes and not x.indexes[dim].equals(like.indexes[dim]):
-            raise DataError(
-                f"X and {what} have other coordinates along {dim!r}. Align them first: xarray.align(X, y)."
-            )
+            order = order_like(x.indexes[dim].values, like.indexes[dim].values)
+            if order is None:
+                raise DataError(
+                    f"X and {what} have other coordinates along {dim!r}. Align them first: xarray.align(X, y)."
+                )
+            x = x.isel({dim: order})
     return x.transpose(like.dims[0], *same_order([dim for dim in x.dims if dim != like.dims[0]], like.dims[1:]))
 
 

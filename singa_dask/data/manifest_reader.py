@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from singa_dask.data.columns import (
     DTYPES,
     IDENTITY,
@@ -24,7 +26,8 @@ from singa_dask.data.columns import (
 )
 from singa_dask.data.encoders import Encoders
 from singa_dask.data.manifest import FORMAT, HASH, WAY_OUT, Manifest, Shard
-from singa_dask.data.schema import TYPES, VERSION, Reading, Schema
+from singa_dask.data.schema import DTYPES as COORDINATES
+from singa_dask.data.schema import MAX_PLACES, TYPES, VERSION, Coordinates, Reading, Schema
 from singa_dask.errors import DataError
 
 _SHARD_NAME = re.compile(r"shard-\d{5,}\.h5")
@@ -37,6 +40,13 @@ def _is_count(value: object) -> bool:
 
 def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_date(value: object) -> bool:
+    try:
+        return isinstance(value, str) and not np.isnat(np.datetime64(value, "us"))
+    except ValueError:
+        return False
 
 
 def _is_texts(value: object) -> bool:
@@ -133,9 +143,22 @@ def _reading(entry: _Fields) -> Reading:
         ),
         entry.take("datasets", *OF_COLUMNS),
         entry.take("dimensions", *OF_COLUMNS),
-        entry.take("coordinates", _by_name, "must hold a text for each dimension"),
+        {name: _coordinates(each) for name, each in entry.by_name("coordinates").items()},
         entry.take("units", *OF_COLUMNS),
     )
+
+
+def _coordinates(entry: _Fields) -> Coordinates:
+    kind = entry.take("type", *_one_of(COORDINATES))
+    size = entry.take("size", *COUNT)
+    count = {size} if size <= MAX_PLACES else {1, 2}
+    is_value = _is_finite if kind == "number" else _is_date if kind == "date" else lambda v: isinstance(v, str)
+    values = entry.take(
+        "values",
+        lambda v: isinstance(v, list) and len(v) in count and all(map(is_value, v)),
+        f"must be {min(size, max(count))} of the type {kind}",
+    )
+    return Coordinates(kind, size, tuple(map(float, values) if kind == "number" else values))
 
 
 class _Fields:
@@ -155,6 +178,11 @@ class _Fields:
         if name not in self.fields or not valid(value):
             raise self.fault(name, expected, value if name in self.fields else "nothing")
         return value
+
+    def by_name(self, name: str) -> dict[str, _Fields]:
+        """The objects in an object, by name."""
+        entries = self.take(name, lambda v: isinstance(v, dict), "must be a JSON object")
+        return {key: _Fields(self.path, entry, f"{self.key}.{name}.{key}") for key, entry in entries.items()}
 
     def entries(self, name: str) -> list[_Fields]:
         """The entries of a list of objects."""

@@ -5,6 +5,7 @@ It is written down once, when data are first described, and kept in the manifest
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections import Counter
@@ -21,29 +22,104 @@ from singa_dask.errors import DataError
 logger = logging.getLogger(__name__)
 
 # Of the manifest and of descriptions in checkpoints. Others are refused.
-VERSION = 6
+VERSION = 7
 TYPES = ("number", "integer", "text", "true or false", "date", "zoned date")
-RISING, FALLING = "rising", "falling"
 SEPARATOR = ", "
-_FROM = " from "
-MAX_NAMED = 1000
+MAX_PLACES = 10_000
+DTYPES = {"number": "f8", "date": "M8[us]", "text": "U"}  # of coordinates
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """Those along a dimension. type: one of DTYPES; size: how many; values: all, dates in ISO 8601. Of more than
+    MAX_PLACES, the first and the last of those that rise or fall, and a hash of others, as a text."""
+
+    type: str
+    size: int
+    values: tuple[float | str, ...]
+
+    @classmethod
+    def of(cls, given: Any) -> Coordinates | None:
+        """Those in an array; None if it has not one axis."""
+        if np.ndim(given) != 1 or not len(given):
+            return None
+        values = comparable(given)
+        kind, size = {"U": "text", "M": "date"}.get(values.dtype.kind, "number"), len(values)
+        values = values.astype(DTYPES[kind])
+        if size > MAX_PLACES:
+            if not _ways(values):
+                return cls("text", size, (hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest(),))
+            values = values[[0, -1]]
+        return cls(kind, size, tuple((values.astype(str) if kind == "date" else values).tolist()))
+
+    @property
+    def array(self) -> np.ndarray:
+        """The values."""
+        return np.array(self.values, DTYPES[self.type])
+
+    @property
+    def ways(self) -> set[str]:
+        """Whether numbers or dates are rising or falling; a single one is both."""
+        return _ways(self.array)
+
+    @property
+    def shown(self) -> list[str]:
+        """The values as texts for messages."""
+        return [f"{value:g}" if isinstance(value, float) else value for value in self.values]
+
+    def order_like(self, other: Coordinates) -> np.ndarray | None:
+        """As `order_like`, for the values."""
+        if self.size == other.size == len(self.values):
+            return order_like(self.array, other.array)
+        return np.arange(self.size) if self == other else None
+
+    def __str__(self) -> str:
+        first, *_, last = (*self.shown, self.shown[-1])
+        if self.size > len(self.values) == 1:
+            return f"{self.size:,} in no order"
+        if len(self.ways) == 1:
+            return f"{min(self.ways)} from {first} to {last}"
+        return SEPARATOR.join([*self.shown[:8], *["..."] * (self.size > 8)])
+
+
+class Turn(NamedTuple):
+    """How samples become like others. axes: theirs in this order, none for as they are; places: then, of an axis, the
+    places along it in this order."""
+
+    axes: tuple[int, ...] = ()
+    places: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+    def of(self, values: Any) -> Any:
+        """The samples (n, ...) of an array of NumPy or Dask."""
+        values = values.transpose(0, *(1 + axis for axis in self.axes)) if self.axes else values
+        for axis, order in self.places:
+            values = values[(slice(None),) * (1 + axis) + (list(order),)]
+        return values
+
+    @property
+    def moved(self) -> set[int]:
+        """The axes of the turned samples along which they are turned."""
+        return {at for at, axis in enumerate(self.axes) if at != axis} | {axis for axis, _ in self.places}
+
+
+AS_THEY_ARE = Turn()
 
 
 class Along(NamedTuple):
-    """What is known of the samples of a column beside their values. dims: the names of their dimensions; courses: how
-    the coordinates of these run, see `course_of`; units: of several variables with commas between them."""
+    """What is known of the samples of a column beside their values. dims: the names of their dimensions; coordinates:
+    by dimension; units: of several variables with commas between them."""
 
     dims: tuple[str, ...] = ()
-    courses: Mapping[str, str] = {}
+    coordinates: Mapping[str, Coordinates] = {}
     units: str = ""
 
-    def axes_like(self, trained: Along, what: str, where: str = "the training data") -> tuple[int, ...]:
-        """The axes of samples in the order of those there; none where one has no names. Raises DataError if they lie
-        along other dimensions or coordinates, or have other units."""
+    def turn_to(self, trained: Along, what: str, where: str = "the training data") -> Turn:
+        """How the samples become like those there. Raises DataError if they lie along other dimensions or coordinates,
+        or have other units."""
         check_units(trained.units, self.units, what, where)
-        check_courses(trained.courses, self.courses, what, where)
+        orders = orders_like(self.coordinates, trained.coordinates, what, where)
         if not (self.dims and trained.dims):
-            return ()
+            return AS_THEY_ARE
         if sorted(self.dims) != sorted(trained.dims):
             hint = "Rename or select the dimensions."
             if {*self.dims} < {*trained.dims}:  # the first dimension counts the samples
@@ -51,25 +127,21 @@ class Along(NamedTuple):
             raise DataError(
                 f"{what}: has samples along {_listed(self.dims)}, but in {where} along {_listed(trained.dims)}. {hint}"
             )
-        return tuple(map(self.dims.index, trained.dims))
+        axes = tuple(map(self.dims.index, trained.dims)) if self.dims != trained.dims else ()
+        return Turn(axes, tuple((trained.dims.index(dim), order) for dim, order in orders.items()))
 
     def warn_of_places(self, trained: Along, what: str) -> None:
         """Log a warning if the coordinates of a dimension are others than in the training data."""
-        for name, course in self.courses.items():
-            ends, known = (each.partition(_FROM)[2] for each in (course, trained.courses.get(name, "")))
-            if ends and known and ends != known:
+        for name, own in self.coordinates.items():
+            before = trained.coordinates.get(name, own)
+            if own.order_like(before) is None:
+                ends, known = (f"{each.shown[0]} to {each.shown[-1]}" for each in (own, before))
+                known += ", with others between," * (ends == known)
                 message = (
                     "%s: the coordinates along %r run from %s, but ran from %s in the training data. If the net "
                     "depends on the place, select or convert these coordinates"
                 )
                 logger.warning(message, what, name, ends, known)
-
-    def check_like(self, trained: Along, what: str, where: str = "the training data") -> None:
-        """Raise DataError if the samples would have to be turned to be like those there, as `axes_like`."""
-        axes = self.axes_like(trained, what, where)
-        if axes != tuple(range(len(axes))):
-            told = f"has samples along {_listed(self.dims)}, but in {where} along {_listed(trained.dims)}"
-            raise DataError(f"{what}: {told}. Transpose the dimensions.")
 
 
 @dataclass(frozen=True)
@@ -79,8 +151,7 @@ class Reading:
     format: of `singa-dask shard`, "" for arrays and tables in memory. Of CSV: separator; header: whether the first
     line names the columns; dates: formats of dates that are not ISO 8601, by column; types: one of TYPES, by column.
     Of arrays: datasets: the path of each, by column; dimensions: the names of those of a sample, with / between them,
-    by column; coordinates: how those of these dimensions run, by dimension: see `course_of`; units: those that are
-    known, by column.
+    by column; coordinates: those of these dimensions, by dimension; units: those that are known, by column.
     """
 
     format: str = ""
@@ -90,13 +161,14 @@ class Reading:
     types: Mapping[str, str] = field(default_factory=dict)
     datasets: Mapping[str, str] = field(default_factory=dict)
     dimensions: Mapping[str, str] = field(default_factory=dict)
-    coordinates: Mapping[str, str] = field(default_factory=dict)
+    coordinates: Mapping[str, Coordinates] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
 
     def along(self, column: str) -> Along:
         """What is known of the samples of a column."""
-        dims = self.dimensions.get(column, "")
-        return Along(tuple(dims.split("/") if dims else ()), self.coordinates, self.units.get(column, ""))
+        dims = tuple(filter(None, self.dimensions.get(column, "").split("/")))
+        known = {dim: self.coordinates[dim] for dim in dims if dim in self.coordinates}
+        return Along(dims, known, self.units.get(column, ""))
 
 
 @dataclass(frozen=True)
@@ -124,19 +196,60 @@ class Schema:
         return json.dumps({"version": VERSION, **self.fields})
 
 
-def course_of(values: Any) -> str:
-    """How the coordinates of a dimension run: of numbers and times "rising from 0 to 330", or falling; the names of
-    others, with commas between them; "" if there is no such order, or if these are too many."""
-    values = np.asarray(values)
-    if values.ndim != 1 or len(values) < 2:
-        return ""
-    if values.dtype.kind in "iufM":
-        rises = values[1:] > values[:-1]
-        way = RISING if rises.all() else FALLING if (values[1:] < values[:-1]).all() else ""
-        ends = [str(end) if values.dtype.kind == "M" else f"{end:g}" for end in values[[0, -1]]]
-        return way and way + _FROM + " to ".join(ends)
-    named = values.dtype.kind in "SUTO" and len(values) <= MAX_NAMED
-    return SEPARATOR.join(map(str, values.tolist())) if named else ""
+def comparable(given: Any) -> np.ndarray:
+    """Coordinates as numbers, dates or texts. Time spans are numbers of days; with what is missing, and with integers
+    that float64 rounds, all are texts."""
+    values = np.asarray(given)
+    if values.dtype.kind == "m":
+        values = values / np.timedelta64(1, "D")
+    exact = values.dtype.kind not in "iu" or not values.size or max(abs(int(values.min())), int(values.max())) <= 2**53
+    if values.dtype.kind in "iufUM" and exact and (values.dtype.kind not in "fM" or np.isfinite(values).all()):
+        return values
+    texts = (v.decode(errors="backslashreplace") if isinstance(v, bytes) else str(v) for v in values.tolist())
+    return np.array([*texts], str)
+
+
+def order_like(own: Any, other: Any) -> np.ndarray | None:
+    """The places at which own coordinates are the other ones: own[places] == other, for numbers up to a hundredth of
+    the smallest step. None if they are not the same ones, or some are there twice and not in the same order."""
+    own, other = comparable(own), comparable(other)
+    kinds = {own.dtype.kind, other.dtype.kind}
+    if own.shape != other.shape or (len(kinds) > 1 and not kinds <= {*"iuf"}):
+        return None
+    if (own == other).all():
+        return np.arange(len(own))
+    places, others = np.argsort(own, kind="stable"), np.argsort(other, kind="stable")
+    one, two = own[places], other[others]
+    if (one[1:] == one[:-1]).any() or (two[1:] == two[:-1]).any() or len(own) < 2:
+        return None
+    same = np.abs(one - two) <= np.diff(two).min() / 100 if "f" in kinds else one == two
+    found = np.empty_like(places)
+    found[others] = places
+    return found if same.all() else None
+
+
+def _ways(values: np.ndarray) -> set[str]:
+    steps = {"rising": values[1:] > values[:-1], "falling": values[1:] < values[:-1]}
+    return {way for way, holds in steps.items() if values.dtype.kind != "U" and holds.all()}
+
+
+def orders_like(
+    own: Mapping[str, Coordinates], other: Mapping[str, Coordinates], what: str, where: str
+) -> dict[str, tuple[int, ...]]:
+    """By dimension, the places of the other coordinates among its own, where these are in another order. Raises
+    DataError if they are others, and do not rise or fall as those."""
+    found = {}
+    for name, known in own.items():
+        before = other.get(name, known)
+        order = known.order_like(before)
+        if order is None and not known.ways & before.ways:
+            raise DataError(
+                f"{what}: the coordinates along {name!r} are {known}, but were {before} in {where}. Only the same "
+                "values, each there once, are put in order. Select or reorder them, for example with xarray."
+            )
+        if order is not None and (order[1:] < order[:-1]).any():
+            found[name] = tuple(order.tolist())
+    return found
 
 
 def same_order(dims: Sequence[str], like: Sequence[str]) -> tuple[str, ...]:
@@ -161,18 +274,14 @@ def check_grid(own: Mapping[str, int], like: Mapping[str, int], what: str, other
         )
 
 
-def check_courses(
-    trained: Mapping[str, str], own: Mapping[str, str], what: str, where: str = "the training data"
-) -> None:
-    """Raise DataError if the coordinates of a dimension run otherwise than there."""
-    for name, course in own.items():
-        way, before = (each.partition(_FROM)[0] for each in (course, trained.get(name, "")))
-        if way and before and way != before:
-            numbers = {way, before} == {RISING, FALLING}
-            hint = f"Reverse the values along {name!r}" if numbers else f"Reorder or select the values along {name!r}"
+def check_turned(turned: Mapping[int, str], others: Mapping[str, Sequence[int]], where: str) -> None:
+    """Raise DataError if samples were turned along an axis of the same size as one of others that were not. turned: by
+    size, what was; others: the shapes of their samples."""
+    for what, shape in others.items():
+        for size in turned.keys() & {*shape}:
             raise DataError(
-                f"{what}: the coordinates along {name!r} are {way}, but were {before} in {where}. "
-                f"{hint}, for example with xarray."
+                f"{what}: has an axis of {size:,} without coordinates here or there, and {turned[size]} is in another "
+                f"order than in {where}. Give both as DataArrays, or both in that order."
             )
 
 

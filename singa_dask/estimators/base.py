@@ -411,10 +411,12 @@ class Estimator(BaseEstimator):
             self._labels: tuple[labelled.Labels | None, ...] = tuple(found)
         for name, own in units.items():
             check_units(self._units.get(name, ""), own, f"X: column {name!r}", "fit")
+        given = {"X": x, "y": y}
         x, y = (
             labelled.turned(each, of.along, what) if of and labelled.is_labelled(each) else each
             for each, what, of in zip((x, y), "Xy", self._labels, strict=True)
         )
+        labelled.check_turned(given, {"X": x, "y": y})
         x, y, weight = (each.data if labelled.is_labelled(each) else each for each in (x, y, weight))
         return x, y, weight
 

@@ -16,6 +16,7 @@ from singa_dask.data.columns import IDENTITY, Channels, Column, Role
 from singa_dask.data.manifest import FILES_FILE, WAY_OUT
 from singa_dask.data.origins import file_names, read_files
 from singa_dask.data.plan import StreamConf, own_windows
+from singa_dask.data.schema import AS_THEY_ARE
 from singa_dask.data.sequence import check_order
 from singa_dask.data.shared_files import in_place_files
 from singa_dask.data.store import columns_of, record_column, sample_shapes
@@ -182,8 +183,10 @@ def _check_alike(folder: Path, manifest: Manifest, known: Described, column: Col
     """Raises DataError if the dimensions of samples, what fills missing values, or the classes of labels are others
     than in training."""
     hint = "Predict the file itself, or write the shards with like= the manifest of the training data."
-    trained = known.schema.reading.along(known.column.name)
-    manifest.schema.reading.along(column.name).check_like(trained, f"{folder}: {column.name}")
+    own, trained = manifest.schema.reading.along(column.name), known.along(known.column)
+    if own.turn_to(trained, f"{folder}: {column.name}") != AS_THEY_ARE:
+        told = "has samples whose dimensions or coordinates are in another order than in the training data"
+        raise DataError(f"{folder}: {column.name}: {told}. {hint}")
     if not column.filled_like(known.column):
         raise DataError(f"{folder}: fills missing values of {column.name!r} otherwise than the training data. {hint}")
     names = [*labels.classes] if labels is not None and isinstance(labels.classes, tuple) else []

@@ -16,14 +16,17 @@ from singa_dask.data.labelled import (
     VARIABLE,
     as_table,
     beside,
+    check_turned,
     dims_of,
+    first_array,
+    in_order,
     is_labelled,
     labelled,
     stacked,
     turned,
     variables_of,
 )
-from singa_dask.data.schema import SEPARATOR, Along
+from singa_dask.data.schema import Along
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.inference.described import numbers
 from singa_dask.net import inputs_of
@@ -37,7 +40,7 @@ logger = logging.getLogger(__name__)
 def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
     """The output `output` of a model for every row of x, which is of any kind that `Model.predict` takes."""
     x = as_table(x) if is_labelled(x) else x
-    if is_labelled(x) or (isinstance(x, Mapping) and any(map(is_labelled, x.values()))):
+    if has_labels(x):
         return _with_labels(model, x, output, batchsize)
     table = native(x)
     if table is not x:
@@ -57,57 +60,90 @@ def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
 
 def _with_labels(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
     """The output for a DataArray, or a Dataset, whose variables are the input layers, or else the channels of one."""
-    arrays = _by_layer(model, x, output)
-    first = next(array for array in arrays.values() if is_labelled(array))
-    given = {name: array.data if is_labelled(array) else array for name, array in arrays.items()}
-    found = predict(model, given, output, batchsize)
+    arrays = by_layer(model, x, output)
+    first = first_array(arrays)
+    found = predict(model, values_of(arrays), output, batchsize)
     last = "class" if model.known.classifies(output) else "output"
     dims, names = dims_of(first, found.shape[1:], last), model.known.names(output)
     coords = {last: names} if dims[-1:] == (last,) and len(names) == found.shape[-1] else {}
     return labelled(found, first, dims, coords)
 
 
-def _by_layer(model: Model, x: Any, output: str) -> dict[str, Any]:
-    """The DataArrays that the input layers read of one, of a Dataset or of a mapping, as in training: of a Dataset the
-    variables are those of the layers, or else the channels of a single one. Raises DataError."""
+def has_labels(x: Any) -> bool:
+    """Whether x is a DataArray or a Dataset, or a mapping with one."""
+    return is_labelled(x) or (isinstance(x, Mapping) and any(map(is_labelled, x.values())))
+
+
+def values_of(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of DataArrays; all else as it is."""
+    return {name: array.data if is_labelled(array) else array for name, array in arrays.items()}
+
+
+def by_layer(
+    model: Model, x: Any, output: str, answers: Mapping[str, Any] = {}, *, warns: bool = True
+) -> dict[str, Any]:
+    """The DataArrays that the input layers read of one, of a Dataset or of a mapping, as in training, and with
+    the same samples: of a Dataset the variables are those of the layers, or else the channels of a single one.
+    answers: given for the same rows; warns: of other coordinates. Raises DataError."""
     inputs, known = inputs_of(model.net, output), model.known.inputs
-    trained = {name: known[name].along(known[name].column) if name in known else Along() for name in inputs}
-    if isinstance(x, Mapping) and not is_labelled(x):
+    if not is_labelled(x):
         given = dict(x)
     elif len(inputs) > 1 and hasattr(x, "data_vars"):
         given = {name: array for name, array in variables_of(x, "x").items() if name in inputs}
     else:
-        along, given = trained[inputs[0]], {inputs[0]: x}
-        if VARIABLE in along.dims:
-            given = {inputs[0]: stacked(x, "x", along.courses.get(VARIABLE, "").split(SEPARATOR))}
-        elif hasattr(x, "data_vars"):
-            given = {inputs[0]: stacked(x, "x") if len(x.data_vars) > 1 else next(iter(x.data_vars.values()))}
-    return {
-        name: turned(array, trained.get(name, Along()), f"x of {name}") if is_labelled(array) else array
-        for name, array in given.items()
+        given = {inputs[0]: x}
+    columns = {name: known[name].column if name in inputs else known[name].answers for name in given if name in known}
+    trained = {name: known[name].along(column) for name, column in columns.items() if column is not None}
+    arrays = {name: _one_array(array, trained.get(name, Along())) for name, array in given.items()}
+    name, first = next((name, array) for name, array in arrays.items() if is_labelled(array))
+    first = turned(first, trained.get(name, Along()), f"x of {name}", warns=False)
+    made = {
+        name: turned(in_order(array, first, name), trained.get(name, Along()), f"x of {name}", warns=warns)
+        if is_labelled(array)
+        else array
+        for name, array in arrays.items()
     }
+    others = {name: each for name, each in answers.items() if not is_labelled(each)}
+    check_turned(arrays, made | others)
+    return made
+
+
+def _one_array(x: Any, trained: Along) -> Any:
+    """A DataArray of a Dataset whose variables are channels; all else as it is. Raises DataError."""
+    if not is_labelled(x) or ((not hasattr(x, "data_vars") or len(x.data_vars) == 1) and VARIABLE not in trained.dims):
+        return next(iter(x.data_vars.values())) if hasattr(x, "data_vars") else x
+    names = trained.coordinates[VARIABLE].values if VARIABLE in trained.coordinates else ()
+    return stacked(x, "x", [str(name) for name in names])
 
 
 def arrays_of(model: Model, x: Any, y: Any = None) -> tuple[Any, Any]:
     """The arrays that the input layers read of a table in memory, of DataArrays and Datasets, and labels or targets
     for the same rows; all else as it is. Raises ConfigError, DataError."""
+    table = native(as_table(x) if is_labelled(x) else x)
     answers = y if isinstance(y, Mapping) else {None: y}
+    x = by_layer(model, table, model.outputs[0], _shown(answers)) if has_labels(table) else x
     answers = {name: beside(x, each, "y") for name, each in answers.items()}
+    given, inputs = _shown(answers), x if isinstance(x, Mapping) else {"x": x}
     for name in (name for name, each in answers.items() if is_labelled(each)):
         layer = name if name in model.known.inputs else next(iter(model.known.answering), "")
         described = model.known.inputs.get(layer)
         if described is not None and described.answers is not None:
             answers[name] = turned(answers[name], described.along(described.answers), "y")
+    check_turned({**inputs, **given}, {**inputs, **_shown(answers)})
     y = answers if isinstance(y, Mapping) else answers[None]
-    table = native(as_table(x) if is_labelled(x) else x)
-    if is_labelled(table):
-        return {name: array.data for name, array in _by_layer(model, table, model.outputs[0]).items()}, y
+    if has_labels(table):
+        return values_of(x), y
     if not is_table(table):
         return x, y
     if is_lazy(table):
         hint = "Give x.compute(), or a Dask array."
         raise ConfigError(Problem("x", "is a Dask DataFrame, and tables are evaluated in memory", hint=hint))
     return _features(table, model, model.outputs[0]), y
+
+
+def _shown(answers: Mapping[str | None, Any]) -> dict[str, Any]:
+    """By names for messages."""
+    return {"y" if name is None else f"y of {name}": each for name, each in answers.items()}
 
 
 def predicted(model: Model, x: Any, output: str, batchsize: int | None) -> np.ndarray:

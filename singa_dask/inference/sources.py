@@ -14,7 +14,7 @@ import numpy as np
 from singa_dask.data.columns import Column, Role, X, Y
 from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.data.resolve import resolve
-from singa_dask.data.schema import Reading, same_order
+from singa_dask.data.schema import Reading, orders_like, same_order
 from singa_dask.data.sharding import FORMATS
 from singa_dask.data.sources import netcdf
 from singa_dask.data.sources.arrays import NoDataset
@@ -110,8 +110,7 @@ class FileBlock:
         values, column = np.asarray(raw[name]), None if described is None else getattr(described, which)
         if described is None or column is None:
             return values
-        axes = self.reading.along(name).axes_like(described.along(column), f"{self.files[0]}: {name}")
-        values = values.transpose(0, *(1 + axis for axis in axes)) if axes else values
+        values = self.reading.along(name).turn_to(described.along(column), f"{self.files[0]}: {name}").of(values)
         return values if flat or values.shape[1:] != column.raw.shape else channels_last(values, column)
 
     def _answers(self, name: str, values: np.ndarray, column: Column | None) -> np.ndarray:
@@ -124,20 +123,22 @@ class FileBlock:
 
 
 def grid_of(model: Model, blocks: Sequence[Block]) -> netcdf.Grid | None:
-    """The grid of the samples of netCDF files, with dimensions in the order of training; None of others. Raises
-    DataError."""
+    """The grid of the samples of netCDF files, with dimensions and coordinates in the order of training; None of
+    others. Raises DataError."""
     own = [block.block for block in blocks if isinstance(block, FileBlock) and isinstance(block.block, RowsBlock)]
     if not own or own[0].rows[0].path.suffix.lower() not in netcdf.FORMAT.suffixes:
         return None
     names = [
         own[0].columns[name] for block in blocks[:1] if isinstance(block, FileBlock) for name in (*block.y, *block.x)
     ]
-    grid = netcdf.grid_of([*dict.fromkeys(rows.path for block in own for rows in block.rows)], names)
-    known = [dims.split("/") for one in model.known.inputs.values() for dims in one.schema.reading.dimensions.values()]
-    trained = max(known, key=len, default=[])
+    files = [*dict.fromkeys(rows.path for block in own for rows in block.rows)]
+    grid, readings = netcdf.grid_of(files, names), [one.schema.reading for one in model.known.inputs.values()]
+    trained = max((dims.split("/") for of in readings for dims in of.dimensions.values()), key=len, default=[])
+    coordinates = {dim: known for of in readings for dim, known in of.coordinates.items()}
     sizes = {name: dict(dims) for name, dims in grid.variables.items()}
     turned = {name: tuple((dim, of[dim]) for dim in same_order([*of], trained)) for name, of in sizes.items()}
-    return replace(grid, variables=turned)
+    orders = orders_like(grid.axes, coordinates, f"{files[0]}", "the training data")
+    return replace(grid.placed(orders), variables=turned)
 
 
 def format_of(path: Path, option: str = "--data") -> Format:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singa_dask.data.containers import dense
-from singa_dask.data.labelled import is_labelled, labelled, stacked
+from singa_dask.data.labelled import as_samples, first_array, is_labelled, labelled
 from singa_dask.errors import ConfigError, DataError, Problem
-from singa_dask.inference.predicting import predicted, sent
+from singa_dask.inference.predicting import by_layer, has_labels, predicted, sent, values_of
 from singa_dask.net import inputs_of
 
 if TYPE_CHECKING:
@@ -53,12 +53,14 @@ def predict_field(
     """The predictions of one field, see `Model.predict_field`."""
     patch, inputs, values = _forms(model, output)
     stitching = Stitching(output, batchsize, patch, inputs, values, _stride(stride, margin, min(patch[:2])), margin)
-    if not is_labelled(x):
+    if not has_labels(x):
         return _field(model, _joined(x, stitching) if isinstance(x, Mapping) else x, stitching)
-    array = stacked(x, "x", tuple(inputs) if len(inputs) > 1 else ())
-    if _is_first(array.shape, patch):
-        array = array.transpose(*array.dims[1:], array.dims[0])
-    found = _field(model, array.data, stitching)
+    given = as_samples(x) if is_labelled(x) else {name: as_samples(each) for name, each in x.items()}
+    arrays = by_layer(model, given, output, warns=False)  # patches lie anywhere
+    arrays = {name: each[0] if is_labelled(each) else each for name, each in arrays.items()}
+    array = first_array(arrays)
+    array = array.transpose(*array.dims[1:], array.dims[0]) if _is_first(array.shape, patch) else array
+    found = _field(model, _joined(values_of(arrays), stitching), stitching)
     last = ("class" if model.known.classifies(output) else "output",) * (values > 1)
     names = model.known.names(output)
     coords = {name: names for name in last if len(names) == values}
@@ -113,6 +115,7 @@ def _joined(x: Mapping[str, Any], stitching: Stitching) -> Any:
         told = ", ".join(map(str, x)) or "none"
         raise DataError(f"x must be fields for the input layers {', '.join(stitching.inputs)}. Received: {told}.")
     fields = [x[name] if x[name].ndim > 2 else x[name][..., None] for name in stitching.inputs]
+    fields = [field.transpose(1, 2, 0) if _is_first(field.shape, stitching.patch) else field for field in fields]
     if len({field.shape[:2] for field in fields}) > 1:
         told = ", ".join(str(field.shape[:2]) for field in fields)
         raise DataError(f"x must be fields of one size, with channels last. Received: {told}.")

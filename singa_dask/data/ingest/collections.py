@@ -19,7 +19,16 @@ from singa_dask.data.containers import is_lazy, is_sparse, is_table, native
 from singa_dask.data.ingest.options import SPLIT_OPTIONS, Splits
 from singa_dask.data.ingest.run import DaskBlock
 from singa_dask.data.ingest.write import write
-from singa_dask.data.labelled import along_of, first_array, in_order, in_rows, index_of, is_labelled, variables_of
+from singa_dask.data.labelled import (
+    along_of,
+    as_samples,
+    first_array,
+    in_order,
+    in_rows,
+    index_of,
+    is_labelled,
+    variables_of,
+)
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.schema import Along, Reading
 from singa_dask.data.sources.files import Block
@@ -118,7 +127,7 @@ def source_of(
     cut: Patches | None = None,
 ) -> Source:
     """The source that `shard` writes. Raises ConfigError and DataError."""
-    given_of = partial(_given, like=first_array(X))
+    given_of = partial(_given, like=first_array(X), cut=cut is not None)
     features = given_of(X, "X")
     answers = [] if y is None else given_of(y, "y", {name for one in features for name in one.raw})
     weight = [] if sample_weight is None else [_only(given_of(sample_weight, "sample_weight"), "sample_weight")]
@@ -150,22 +159,21 @@ def source_of(
         _by_column("classes", classes, y_names or x_names, tuple),
         split,
         cuttings=cuttings,
-        reading=_reading([(features, "x"), (answers, "y")], lone=bool(cuttings)),
+        reading=_reading([(features, "x"), (answers, "y")]),
     )
 
 
-def _reading(arguments: Sequence[tuple[list[_Given], str]], *, lone: bool) -> Reading:
+def _reading(arguments: Sequence[tuple[list[_Given], str]]) -> Reading:
     """The dimensions of the samples and the units of DataArrays. arguments: with the column in shards of a single
-    array. lone: whether arrays of two dimensions are a single record."""
+    array."""
     every = {one.raw[0] if len(given) > 1 else alone: one for given, alone in arguments for one in given}
     told = {column: one.along for column, one in every.items()}
-    told = {column: along for column, along in told.items() if not (lone and len(along.dims) == 1)}
     units = {column: along.units for column, along in told.items() if along.units}
     for one in (one for given, _ in arguments for one in given if one.columns):
         units |= {one.named[name]: of for name, of in getattr(one.value, "attrs", {}).get("units", {}).items() if of}
     return Reading(
         dimensions={column: "/".join(along.dims) for column, along in told.items() if along.dims},
-        coordinates={name: course for along in told.values() for name, course in along.courses.items()},
+        coordinates={name: known for along in told.values() for name, known in along.coordinates.items()},
         units=units,
     )
 
@@ -245,16 +253,20 @@ def _given(
     what: str,
     taken: set[str] = frozenset(),  # type: ignore[assignment]
     like: Any = None,
+    *,
+    cut: bool = False,
 ) -> list[_Given]:
-    """The collections of an argument. like: the first DataArray of X, if it has one."""
+    """The collections of an argument. like: the first DataArray of X, if it has one. cut: whether samples are patches
+    of it."""
+    one_of = partial(_one, like=like, cut=cut)
     value = native(value)
     value = variables_of(value, what) if is_labelled(value) and hasattr(value, "data_vars") else value
     if is_labelled(value):
-        return [_one(value, what, what.lower() if what in "Xy" else what, like)]
+        return [one_of(value, what, what.lower() if what in "Xy" else what)]
     if isinstance(value, Mapping):
         if not value:
             raise ConfigError(Problem(what, "must hold at least one array", "an empty mapping"))
-        return [_one(each, what, _free(str(name), what, taken), like) for name, each in value.items()]
+        return [one_of(each, what, _free(str(name), what, taken)) for name, each in value.items()]
     if hasattr(value, "columns") and value.ndim == 2:  # a DataFrame; a Series of Dask has columns too
         columns = list(value.columns)
         if len({str(column) for column in columns}) < len(columns):
@@ -265,17 +277,19 @@ def _given(
             return _given(value.to_frame(name="x" if value.name is None else value.name), what, taken)
         name = "y" if value.name is None else str(value.name)
         return [_Given(what, value, [_free(name, what, taken) if what == "y" else what])]
-    return [_one(value, what, what.lower() if what in "Xy" else what, like)]
+    return [one_of(value, what, what.lower() if what in "Xy" else what)]
 
 
 def _free(name: str, what: str, taken: set[str]) -> str:
     return f"{what}.{name}" if name in taken else name
 
 
-def _one(value: Any, what: str, name: str, like: Any) -> _Given:
-    value = in_order(value, like, name) if is_labelled(value) and like is not None else value
-    along = along_of(value, what) if is_labelled(value) else Along()
-    value = value.data if is_labelled(value) else value
+def _one(value: Any, what: str, name: str, like: Any, *, cut: bool) -> _Given:
+    along = Along()
+    if is_labelled(value):
+        value = value if like is None else in_order(value, like, name)
+        along = along_of(as_samples(value) if cut and value.ndim == 2 else value, what)
+        value = value.data
     value = value.tocsr() if is_sparse(value) else native(value)
     array = hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__getitem__")
     if not array and not is_table(value):

@@ -17,7 +17,7 @@ from singa_dask.data.ingest.options import Encoding, Splits
 from singa_dask.data.ingest.stage import StagePlan
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.origins import Origin, Origins, free_name
-from singa_dask.data.schema import Schema
+from singa_dask.data.schema import AS_THEY_ARE, Schema, check_turned
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
@@ -161,11 +161,29 @@ def _number_of_shards(
 
 
 def prepared_like(source: Source, like: Manifest) -> tuple[Source, Encoding]:
-    """The source with the columns, roles and classes of a folder. Raises DataError for absent columns, and for samples
-    along other dimensions or coordinates."""
-    encoders, reading, own = like.encoders, like.schema.reading, source.reading
+    """The source with the columns, roles and classes of a folder, and the samples turned as there. Raises DataError
+    for absent columns, and for samples along other dimensions or coordinates."""
+    encoders, own = like.encoders, source.reading
+    turns, channels, raw_of = dict(source.turns), dict(source.channels), {n: raw for raw, n in source.stored.items()}
+    reading = own
     for name in dict.fromkeys((*own.dimensions, *own.units)):
-        own.along(name).check_like(reading.along(name), f"{source.name}: {name}", _named(like))
+        known, raw = like.schema.reading.along(name), raw_of.get(name, name)
+        turn = own.along(name).turn_to(known, f"{source.name}: {raw}", _named(like))
+        if turn != AS_THEY_ARE:
+            turns[raw], channels[raw] = turn, like.column(name).channels
+            placed = {known.dims[axis]: known.coordinates[known.dims[axis]] for axis, _ in turn.places}
+            dimensions = {**reading.dimensions, name: "/".join(known.dims)}
+            reading = replace(reading, dimensions=dimensions, coordinates={**reading.coordinates, **placed})
+    there = like.schema.reading
+    shapes = {column.name: column.raw.shape for column in like.columns}
+    moved = {shapes[n][axis]: raw for n, raw in raw_of.items() if raw in turns for axis in turns[raw].moved}
+    alone = [n for n, raw in raw_of.items() if raw not in turns and not (own.along(n).dims and there.along(n).dims)]
+    check_turned(moved, {n: shapes[n] for n in alone if n in shapes}, _named(like))
+    if source.mask and (of_y := [turns[raw] for raw in source.y if raw in turns]):
+        turns[source.mask] = of_y[0]
+    if turns and source.cuttings:
+        told = "the patches are of fields whose dimensions or coordinates are in another order than in"
+        raise DataError(f"{source.name}: {told} {_named(like)}. Transpose or reorder the fields, with xarray.")
     for encoder in encoders:
         if encoder.column not in source.x:
             hint = nearest(encoder.column, source.x)
@@ -181,7 +199,8 @@ def prepared_like(source: Source, like: Manifest) -> tuple[Source, Encoding]:
                     classes[name] = given if isinstance(given, tuple) else tuple(map(str, range(given)))
     x = tuple(encoder.column for encoder in encoders) if encoders else source.x
     encode = {encoder.column: encoder.kind for encoder in encoders if encoder.categorical}
-    return replace(source, x=x, classes=classes, roles=roles), Encoding(encode=encode)
+    made = replace(source, x=x, classes=classes, roles=roles, turns=turns, channels=channels, reading=reading)
+    return made, Encoding(encode=encode)
 
 
 def columns_like(columns: Sequence[Column], like: Manifest) -> tuple[Column, ...]:

@@ -27,6 +27,7 @@ from singa_dask.data.ingest.options import Encoding
 from singa_dask.data.ingest.shuffle import batches, permutation
 from singa_dask.data.ingest.splits import Rules
 from singa_dask.data.ingest.values import CHECKED_NBYTES, as_texts, encode, encode_series
+from singa_dask.data.schema import AS_THEY_ARE
 from singa_dask.data.sources.files import Block
 from singa_dask.data.sources.patches import NUMBER
 from singa_dask.data.sources.source import Source
@@ -85,7 +86,8 @@ def stage(plan: StagePlan, index: int, block: Block) -> Part:
 
 def encoded(plan: StagePlan, index: int, block: Block) -> Part:
     """The part of a block, in memory. Raises DataError."""
-    raw = {name: dense(values) for name, values in block.read().items()}
+    turns = plan.source.turns
+    raw = {name: turns.get(name, AS_THEY_ARE).of(dense(values)) for name, values in block.read().items()}
     try:
         rows = _rows(plan, raw)
         order, segments = _order(plan, index, raw, rows)

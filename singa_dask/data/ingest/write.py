@@ -208,7 +208,7 @@ class _Work:
             PARTS_VERSION,
             [block.key for block in source.blocks],
             [source.x, source.y, source.weight, source.mask, source.table],
-            [sorted(source.roles.items()), sorted(source.channels.items())],
+            [sorted(source.roles.items()), sorted(source.channels.items()), sorted(source.turns.items())],
             [plan.encoding.missing, dict(plan.encoding.encode), plan.seed, plan.shuffle, plan.rules.splits],
         ]
         digest = hashlib.blake2b(json.dumps(told, default=repr).encode(), digest_size=8).hexdigest()

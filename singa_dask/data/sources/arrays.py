@@ -13,9 +13,18 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import MAX_RANK, Channels, X, Y
-from singa_dask.data.schema import Reading, check_courses, check_grid, check_units, same_order
+from singa_dask.data.schema import (
+    AS_THEY_ARE,
+    Coordinates,
+    Reading,
+    Turn,
+    check_grid,
+    check_units,
+    orders_like,
+    same_order,
+)
 from singa_dask.data.sources.files import Rows, RowsBlock, check_sample, cut_rows, find_files, stamp_of
-from singa_dask.data.sources.patches import Cutting, blocks_of
+from singa_dask.data.sources.patches import Cutting, Patches, blocks_of
 from singa_dask.data.sources.source import ARRAYS, Format, Source, Wanted
 from singa_dask.errors import DataError, nearest
 
@@ -46,8 +55,8 @@ class Dataset:
     together: samples that are stored together, such as the rows of a chunk. about: how it is stored, for lists.
     text: whether the values are texts. classes: names of the values 0, 1, ... fault: why it cannot be read, and the
     way out. note: what to warn of. channels: of a sample, if the file says so. dimensions: their names, if they have
-    some. coordinates: how those of a dimension run, as in `Reading`. axes: the order in which its axes are read.
-    units: of numbers, if the file says so.
+    some. coordinates: of these dimensions, where the file has them. turn: how its samples are read. units: of numbers,
+    if the file says so.
     """
 
     shape: tuple[int, ...]
@@ -60,8 +69,8 @@ class Dataset:
     channels: Channels | None = None
     dimensions: tuple[str, ...] = ()
     note: str = ""
-    coordinates: Mapping[str, str] = field(default_factory=dict)
-    axes: tuple[int, ...] = ()
+    coordinates: Mapping[str, Coordinates] = field(default_factory=dict)
+    turn: Turn = AS_THEY_ARE
     units: str = ""
 
     @property
@@ -171,7 +180,7 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
     like = max(names, key=lambda name: (len(layouts[path][name].grid) > 1, -names.index(name)))
     layouts = {
         file: {
-            name: _in_order(f"{file}: {name}", each, like, layouts[path][like], whole=wanted.cut is None)
+            name: _in_order(f"{file}: {name}", each, like, layouts[path][like], layouts[path][name], wanted.cut)
             for name, each in layout.items()
         }
         for file, layout in layouts.items()
@@ -183,8 +192,8 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
         for column in names:
             _check_same(path, first[column], other, layout[column], column)
             check_units(units[column], layout[column].units, f"{other}: {column}", str(told[column]))
-    axes = {(file, name): each.axes for file, layout in layouts.items() for name, each in layout.items() if each.axes}
-    read_rows = partial(_turned, axes, read_rows) if axes else read_rows
+    turns = {(file, name): each.turn for file, layout in layouts.items() for name, each in layout.items()}
+    read_rows = read_rows if {*turns.values()} == {AS_THEY_ARE} else partial(_turned, turns, read_rows)
     nbytes = {column: math.prod(each.shape[1:]) * each.dtype.itemsize for column, each in first.items()}
     largest = max(names, key=nbytes.__getitem__)
     sizes = [
@@ -199,9 +208,7 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
     blocks: list[RowsBlock] = []
     for path, cutting in zip(layouts, cuttings, strict=False):
         blocks += blocks_of(path, columns, cutting, read_rows)
-    # Of a single record, the first dimension is not that of the samples.
-    lone = {column for column in names if cuttings and len(first[column].shape) == 2}
-    dimensions = {short[column]: () if column in lone else first[column].dimensions for column in wanted.names}
+    inner = {short[column]: first[column].dimensions[not _is_lone(first[column], wanted.cut) :] for column in names}
     stored = [dataset for layout in layouts.values() for dataset in layout.values() if not dataset.text]
     return Source(
         name=name,
@@ -217,33 +224,43 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
         classes={short[c]: first[c].classes for c in wanted.y if first[c].classes},
         nbytes=0 if cuttings else sum(math.prod(dataset.shape) * dataset.dtype.itemsize for dataset in stored),
         notes=tuple(_notes(layouts)),
-        reading=_reading(named, columns, dimensions, _courses(first.values()), units),
+        reading=_reading(named, columns, inner, [*first.values(), first[like]], units),
         cuttings=tuple(cuttings),
     )
 
 
-def _in_order(where: str, dataset: Dataset, name: str, like: Dataset, *, whole: bool) -> Dataset:
-    """The dataset with those dimensions in the same order that the one of this name has too. whole: whether it can be
-    turned. Raises DataError if it does not suit that one."""
+def _in_order(where: str, dataset: Dataset, name: str, like: Dataset, first: Dataset, cut: Patches | None) -> Dataset:
+    """The dataset with those dimensions and coordinates in the same order that the one of this name has too, and
+    otherwise its own in the first file. Raises DataError if it does not suit these, or would be turned and cut."""
     check_grid(dataset.grid, like.grid, where, name)
-    check_courses(like.coordinates, dataset.coordinates, where, name)
-    dims = same_order(dataset.dimensions, like.dimensions)
-    if dims == dataset.dimensions or not (dataset.grid and like.grid):
-        return dataset
-    if not whole:
+    inner = dataset.dimensions[not _is_lone(dataset, cut) :]
+    own, shared = ({dim: of[dim] for dim in inner if dim in of} for of in (dataset.coordinates, like.coordinates))
+    orders = orders_like(own, shared, where, name)
+    rest = {dim: known for dim, known in own.items() if dim not in shared}
+    orders |= orders_like(rest, first.coordinates, where, "the first file")
+    dims = same_order(dataset.dimensions, like.dimensions) if dataset.grid and like.grid else dataset.dimensions
+    axes = tuple(map(dataset.dimensions.index, dims)) if dims != dataset.dimensions else ()
+    if cut and (axes or orders):
         told = f"has the dimensions {', '.join(dataset.dimensions)}, but {name} {', '.join(like.dimensions)}"
-        raise DataError(f"{where} {told}. Transpose it to cut patches.")
-    axes = tuple(map(dataset.dimensions.index, dims))
+        told = told if axes else f"has the coordinates along {', '.join(orders)} in another order than {name}"
+        raise DataError(f"{where} {told}. Transpose or reorder it to cut patches.")
+    turn = Turn(tuple(axis - 1 for axis in axes[1:]), tuple((dims.index(dim) - 1, of) for dim, of in orders.items()))
+    if not axes:
+        return replace(dataset, turn=turn)
     shape, channels = tuple(dataset.shape[axis] for axis in axes), channels_by_dimensions(dims[1:])
-    return replace(dataset, shape=shape, dimensions=dims, channels=channels, axes=axes)
+    return replace(dataset, shape=shape, dimensions=dims, channels=channels, turn=turn)
+
+
+def _is_lone(dataset: Dataset, cut: Patches | None) -> bool:
+    """Whether it is a single record, of which patches are cut."""
+    return cut is not None and len(dataset.shape) == 2
 
 
 def _turned(
-    axes: Mapping[tuple[Path, str], tuple[int, ...]], read_rows: ReadRows, rows: Rows, names: Sequence[str]
+    turns: Mapping[tuple[Path, str], Turn], read_rows: ReadRows, rows: Rows, names: Sequence[str]
 ) -> list[np.ndarray]:
-    """What read_rows reads, with the axes of some datasets of some files in this order."""
-    parts = zip(names, read_rows(rows, names), strict=True)
-    return [values.transpose(axes.get((rows.path, name), range(values.ndim))) for name, values in parts]
+    """What read_rows reads, with the samples of each dataset of a file turned."""
+    return [turns[rows.path, name].of(values) for name, values in zip(names, read_rows(rows, names), strict=True)]
 
 
 def _chosen(path: Path, every: Layout, names: Sequence[str], wanted: Wanted, split: Set[str]) -> dict[str, Dataset]:
@@ -263,27 +280,23 @@ def _chosen(path: Path, every: Layout, names: Sequence[str], wanted: Wanted, spl
 def _reading(
     named: Wanted,
     columns: Mapping[str, str],
-    dimensions: Mapping[str, tuple[str, ...]],
-    coordinates: Mapping[str, str],
+    inner: Mapping[str, tuple[str, ...]],
+    datasets: Iterable[Dataset],
     units: Mapping[str, str],
 ) -> Reading:
-    """How features and answers were read, by their columns in shards. columns, dimensions: by raw column. units: by
-    dataset."""
+    """How features and answers were read, by their columns in shards. columns: by raw column, and so inner: the
+    dimensions of a sample. datasets: of their coordinates the last ones count. units: by dataset."""
     own = {X if len(named.x) == 1 else name: name for name in named.x}
     own |= {Y if len(named.y) == 1 else name: name for name in named.y}
-    datasets = {column: columns[name] for column, name in own.items()}
-    named_ones = {column: dimensions[name][1:] for column, name in own.items() if all(dimensions[name])}
-    inner = {name for of in named_ones.values() for name in of}
+    paths = {column: columns[name] for column, name in own.items()}
+    dimensions = {column: "/".join(inner[name]) for column, name in own.items() if inner[name] and all(inner[name])}
+    known = {dim: of for dataset in datasets for dim, of in dataset.coordinates.items()}
     return Reading(
-        datasets=datasets,
-        dimensions={column: "/".join(of) for column, of in named_ones.items() if of},
-        coordinates={name: course for name, course in coordinates.items() if name in inner},
-        units={column: units[dataset] for column, dataset in datasets.items() if units[dataset]},
+        datasets=paths,
+        dimensions=dimensions,
+        coordinates={dim: known[dim] for of in dimensions.values() for dim in of.split("/") if dim in known},
+        units={column: units[dataset] for column, dataset in paths.items() if units[dataset]},
     )
-
-
-def _courses(datasets: Iterable[Dataset]) -> dict[str, str]:
-    return {name: course for dataset in datasets for name, course in dataset.coordinates.items()}
 
 
 def _cutting(path: Path, layout: Layout, wanted: Wanted, short: Mapping[str, str]) -> Cutting:
@@ -408,16 +421,18 @@ def _check(path: Path, name: str, dataset: Dataset, *, any_type: bool, whole: bo
 def _check_lengths(path: Path, layout: Layout) -> None:
     (first, dataset), *others = layout.items()
     for name, other in others:
+        mine, its = ("".join(of.dimensions[:1]) for of in (dataset, other))
+        if mine and its and mine != its:
+            shared = [dim for dim in dataset.dimensions if dim in other.dimensions]
+            hint = f"Put it first in both: ds.transpose({shared[0]!r}, ...)" if shared else "Rename one"
+            raise DataError(
+                f"{path}: the samples of {first} are along {mine!r}, but those of {name} along {its!r}: the first "
+                f"dimension must be that of the samples. {hint}, with xarray, and write the file again."
+            )
         if other.shape[0] != dataset.shape[0]:
             raise DataError(
                 f"{path}: {first} has {dataset.shape[0]:,} samples, but {name} has {other.shape[0]:,}. "
                 "Their first axes must be equally long."
-            )
-        mine, its = ("".join(of.dimensions[:1]) for of in (dataset, other))
-        if mine and its and mine != its:
-            raise DataError(
-                f"{path}: the samples of {first} are along {mine!r}, but those of {name} along {its!r}. "
-                "Their first dimensions must be the same. Transpose one of them."
             )
 
 
@@ -430,4 +445,3 @@ def _check_same(first: Path, dataset: Dataset, path: Path, other: Dataset, name:
             f"{path}: {name} is {replace(other, about='')}, but it is {replace(dataset, about='')} in {first}. "
             "Samples of all files must have the same shape and type. Name files that fit with --source."
         )
-    check_courses(dataset.coordinates, other.coordinates, f"{path}: {name}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from singa_dask.data.schema import Coordinates
 from singa_dask.data.sources.files import need
 from singa_dask.errors import DataError
 
@@ -134,6 +136,13 @@ def plain(values: np.ndarray, packed: Callable[[], Mapping[str, Any]]) -> np.nda
     if values.dtype.kind in "TO":
         return np.array(values.tolist(), str)
     return values if values.dtype.kind in "SU" else decoded(values, packed())
+
+
+def coordinates_of(values: Any, packed: Callable[[], Mapping[str, Any]]) -> Coordinates | None:
+    """Those in an array; as they are stored if they cannot be unpacked."""
+    with suppress(ValueError, DataError):
+        values = plain(np.asarray(values), packed)
+    return Coordinates.of(values)
 
 
 def _scales(attributes: Mapping[str, Any], dtype: np.dtype) -> bool:

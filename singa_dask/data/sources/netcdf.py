@@ -6,17 +6,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from singa_dask.data.origins import file_names
-from singa_dask.data.schema import course_of
+from singa_dask.data.schema import Coordinates, orders_like
 from singa_dask.data.sources.arrays import Dataset, arrays_format, channels_by_dimensions
-from singa_dask.data.sources.conventions import as_first, decoded_type, packing, plain, units_of
+from singa_dask.data.sources.conventions import as_first, coordinates_of, decoded_type, packing, plain, units_of
 from singa_dask.data.sources.files import Rows, reading
 from singa_dask.errors import DataError
 
@@ -55,6 +55,21 @@ class Grid:
                 return tuple(name for name, _ in dims)
         return None
 
+    @property
+    def axes(self) -> dict[str, Coordinates]:
+        """The coordinates of the dimensions of a sample."""
+        known = {name: values for name, (dims, values, _) in self.coordinates.items() if dims == (name,)}
+        return {name: of for name in known if name != self.samples and (of := Coordinates.of(known[name]))}
+
+    def placed(self, orders: Mapping[str, Sequence[int]]) -> Grid:
+        """With these places along each dimension."""
+        coordinates = {}
+        for name, (dims, values, attributes) in self.coordinates.items():
+            for axis, dim in enumerate(dims):
+                values = values.take(orders[dim], axis) if dim in orders else values
+            coordinates[name] = (dims, values, attributes)
+        return replace(self, coordinates=coordinates)
+
     def places(self, rows: np.ndarray, files: np.ndarray | None) -> np.ndarray:
         """The rows of all files of these rows of single ones."""
         return rows if files is None else rows + np.array([self.starts[name] for name in files], np.int64)
@@ -65,9 +80,14 @@ def grid_of(files: Sequence[Path], names: Sequence[str]) -> Grid:
     grids = [_grid(path, names) for path in files]
     first = grids[0]
     coordinates = {}
+    inner = first.axes
+    ordered = [
+        grid.placed(orders_like(grid.axes, inner, f"{path}", f"{files[0]}"))
+        for path, grid in zip(files, grids, strict=True)
+    ]
     for name, (dims, values, attributes) in first.coordinates.items():
         if dims[:1] == (first.samples,):
-            parts = [grid.coordinates.get(name, ((), values, {})) for grid in grids]
+            parts = [grid.coordinates.get(name, ((), values, {})) for grid in ordered]
             found = [as_first(part[1], part[2], attributes) for part in parts if part[0] == dims]
             stored = [each for each in found if each is not None]
             if len(stored) < len(parts):
@@ -133,20 +153,23 @@ def _magic(path: Path) -> bytes:
 
 def _list(path: Path) -> dict[str, Dataset]:
     with _opened(path) as variables:
-        return {name: _describe(variable, name, variables) for name, variable in variables.items()}
+        known = cache(lambda path: coordinates_of(variables[path].values, partial(_packing, variables[path])))
+        return {
+            name: _describe(variable, {dim: of for dim, at in _axes(variable, name, variables) if (of := known(at))})
+            for name, variable in variables.items()
+        }
 
 
-def _courses(variable: Any, name: str, variables: Mapping[str, Any]) -> dict[str, str]:
-    """How the coordinates of its dimensions run, which are variables of its group, or of one around it."""
-    found, groups = {}, name.split("/")[:-1]
-    for dim in map(str, variable.dims[1:]):
+def _axes(variable: Any, name: str, variables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The paths of the coordinates of its dimensions, which are variables of its group, or of one around it. Only of
+    two dimensions may the first one not be that of the samples."""
+    groups = name.split("/")[:-1]
+    for dim in map(str, variable.dims[variable.ndim != 2 :]):
         paths = ["/".join([*groups[:depth], dim]) for depth in range(len(groups), -1, -1)]
-        for path in [path for path in paths if path in variables][:1]:
-            found[dim] = course_of(variables[path].values)
-    return found
+        yield from [(dim, path) for path in paths if path in variables][:1]
 
 
-def _describe(variable: Any, name: str, variables: Mapping[str, Any]) -> Dataset:
+def _describe(variable: Any, coordinates: Mapping[str, Coordinates]) -> Dataset:
     chunks, text = variable.encoding.get("chunksizes"), variable.dtype.kind in "SUOT"
     dtype, fault = (np.dtype(object), "") if text else decoded_type(variable.dtype, partial(_packing, variable))
     return Dataset(
@@ -158,7 +181,7 @@ def _describe(variable: Any, name: str, variables: Mapping[str, Any]) -> Dataset
         fault=fault,
         channels=channels_by_dimensions([str(name) for name in variable.dims[1:]]),
         dimensions=tuple(map(str, variable.dims)),
-        coordinates=_courses(variable, name, variables),
+        coordinates=coordinates,
         units=units_of(variable.attrs, dtype),
     )
 

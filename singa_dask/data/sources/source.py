@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from singa_dask.data.columns import Channels, Role, X, Y
-from singa_dask.data.schema import Reading
+from singa_dask.data.schema import Reading, Turn
 from singa_dask.data.sources.files import Block, need
 from singa_dask.data.sources.patches import Cutting, Patches
 from singa_dask.errors import ConfigError, Problem
@@ -33,7 +33,7 @@ class Source:
     user gave. reading: how they are read. outputs: those of the net that they train, if it is known: integers below it
     that are labels keep their numbers. places: labels are the numbers of the classes even where these are called by
     other numbers. window: samples per window, if it matters. cuttings: where the samples are patches, those of each
-    file.
+    file. turns: how the samples are turned, by raw column.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Source:
     places: bool = False
     window: int | None = None
     cuttings: Sequence[Cutting] = ()
+    turns: Mapping[str, Turn] = field(default_factory=dict)
 
     @property
     def stored(self) -> dict[str, str]:

@@ -112,11 +112,13 @@ def column_named(where: str, name: str, schema: Schema) -> str:
     try:
         number = int(name)
     except ValueError:
-        unnamed = schema and not any(each.strip()[:1].isalpha() for each in schema)
-        header = " Are these values? A CSV file without a header needs --no-header." * bool(unnamed)
         if [*schema] == [*map(str, range(len(schema)))]:
-            header = " The file has no header: use these numbers, or write a first line with names."
-        raise DataError(f"{where}: has no column {name!r}. {nearest(name, schema)}{header}") from None
+            hint = "The file has no header: use these numbers, or write a first line with names."
+        elif schema and not any(each.strip()[:1].isalpha() for each in schema):
+            hint = f"{nearest(name, schema)} Are these values? A CSV file without a header needs --no-header."
+        else:
+            hint = nearest(name, schema)
+        raise DataError(f"{where}: has no column {name!r}. {hint}") from None
     if not -len(schema) <= number < len(schema):
         raise DataError(f"{where}: has the columns 0 to {len(schema) - 1}. Received: {name}.")
     return [*schema][number]

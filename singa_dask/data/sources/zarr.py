@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.schema import course_of
+from singa_dask.data.schema import Coordinates
 from singa_dask.data.sources.arrays import (
     Dataset,
     arrays_format,
     channels_by_dimensions,
     unwritten,
 )
-from singa_dask.data.sources.conventions import KEYS, decoded_type, packing, plain, units_of
+from singa_dask.data.sources.conventions import KEYS, coordinates_of, decoded_type, packing, plain, units_of
 from singa_dask.data.sources.files import Rows, reading
 from singa_dask.errors import DataError
 from singa_dask.files import FOLDER, check_regular, kind_of, read_text
@@ -118,8 +118,11 @@ def _list(path: Path) -> dict[str, Dataset]:
     with _opened(path) as root:
         members = {path.stem: root} if isinstance(root, zarr.Array) else dict(root.members(max_depth=None))
         arrays = {name: array for name, array in members.items() if isinstance(array, zarr.Array)}
-        course = cache(lambda path: course_of(arrays[path][...]))  # many arrays lie along one dimension
-        return {name: _describe(array, _courses(array, name, arrays, course)) for name, array in arrays.items()}
+        known = cache(lambda path: coordinates_of(arrays[path][...], partial(_packing, arrays[path])))
+        return {
+            name: _describe(array, {dim: of for dim, at in _axes(array, name, arrays) if (of := known(at))})
+            for name, array in arrays.items()
+        }
 
 
 def _dimensions(array: Any) -> list[str]:
@@ -127,14 +130,15 @@ def _dimensions(array: Any) -> list[str]:
     return [str(name or "") for name in names]
 
 
-def _courses(array: Any, name: str, arrays: Mapping[str, Any], course: Callable[[str], str]) -> dict[str, str]:
-    """How the coordinates of its dimensions run, which are arrays of its group."""
+def _axes(array: Any, name: str, arrays: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The paths of the coordinates of its dimensions, which are arrays of its group. Only of two dimensions may the
+    first one not be that of the samples."""
     folder = name.rpartition("/")[0]
-    paths = {dim: f"{folder}/{dim}".strip("/") for dim in _dimensions(array)[1:]}
-    return {dim: course(path) for dim, path in paths.items() if path in arrays and path != name}
+    paths = [(dim, f"{folder}/{dim}".strip("/")) for dim in _dimensions(array)[array.ndim != 2 :]]
+    return [(dim, path) for dim, path in paths if path in arrays and path != name]
 
 
-def _describe(array: Any, courses: Mapping[str, str]) -> Dataset:
+def _describe(array: Any, coordinates: Mapping[str, Coordinates]) -> Dataset:
     dimensions = _dimensions(array)
     text = array.dtype.kind in "SUTO"
     stored = getattr(array, "shards", None) or array.chunks
@@ -151,7 +155,7 @@ def _describe(array: Any, courses: Mapping[str, str]) -> Dataset:
         channels=channels_by_dimensions(dimensions[1:]),
         dimensions=tuple(dimensions),
         note=_unwritten(array),
-        coordinates=courses,
+        coordinates=coordinates,
         units=units_of(array.attrs, dtype),
     )
 

@@ -76,12 +76,18 @@ def test_fields_of_another_size_may_lie_along_other_dimensions(tmp_path, contain
     assert written(tmp_path, container, DATA.assign(flux=wide))[2].shape == (N, 2, 8)
 
 
-def test_grids_of_groups_in_opposite_directions_are_refused(tmp_path):
+def test_grids_of_groups_are_read_in_one_order_or_refused(tmp_path):
     path = tmp_path / "g.nc"
     DATA[["sst"]].to_netcdf(path, engine="h5netcdf", group="a")
-    DATA[["flux"]].isel(lat=slice(None, None, -1)).to_netcdf(path, engine="h5netcdf", group="b", mode="a")
-    with pytest.raises(DataError, match=r"b/flux: the coordinates along 'lat' are falling, but were rising in a/sst"):
-        netcdf.FORMAT.load(path, x="a/sst", target="b/flux")
+    DATA[["flux"]].isel(lat=[2, 0, 3, 1]).to_netcdf(path, engine="h5netcdf", group="b", mode="a")
+    source = netcdf.FORMAT.load(path, x="a/sst", target="b/flux")[""]
+    np.testing.assert_array_equal(source.blocks[0].read()["flux"], DATA["flux"])
+    other = DATA[["flux"]].assign_coords(lat=[9.0, 8, 7, 6])
+    other.to_netcdf(path, engine="h5netcdf", group="c", mode="a")
+    with pytest.raises(
+        DataError, match=r"c/flux: the coordinates along 'lat' are falling .*, but were rising .* a/sst"
+    ):
+        netcdf.FORMAT.load(path, x="a/sst", target="c/flux")
 
 
 @pytest.mark.parametrize("container", ["netcdf", "zarr"])
@@ -91,7 +97,9 @@ def test_patches_are_not_cut_from_turned_fields(tmp_path, container):
     turned("flux").to_netcdf(path, engine="h5netcdf") if container == "netcdf" else turned("flux").to_zarr(path)
     from singa_dask.data.sources.patches import Patches
 
-    with pytest.raises(DataError, match=r"flux has the dimensions time, lon, lat, but sst time, lat, lon. Transpose"):
+    with pytest.raises(
+        DataError, match=r"flux has the dimensions time, lon, lat, but sst time, lat, lon. Transpose or reorder"
+    ):
         form.load(path, x="sst", target="flux", cut=Patches(2, 2))
 
 

@@ -17,6 +17,7 @@ from support.views import OtherMachine
 from singa_dask import Job, Model, Regressor, layers, shard, updaters
 from singa_dask.data import shard_files
 from singa_dask.data.load import load
+from singa_dask.data.schema import Coordinates
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, DataError, NotFinite
 from singa_dask.inference import blocks as blocks_module
 from singa_dask.inference import run as run_module
@@ -538,7 +539,7 @@ def test_fields_are_found_by_their_names_and_dimensions(tmp_path):
     turned = write_fields(tmp_path / "e.nc", 1, ("time", "lon", "lat"))
     shard_files("netcdf", tmp_path / "turned", source=turned, x=("t", "u"), target="s")
     with pytest.raises(
-        DataError, match=r"has samples along lon, lat, but in the training data along lat, lon\. Transpose"
+        DataError, match=r"t: has samples whose dimensions or coordinates are in another order than in the"
     ):
         blocks_of(model, str(tmp_path / "turned"))
 
@@ -553,7 +554,7 @@ def write_grid(path, lat, dims=("time", "lat", "lon")):
 
 
 @pytest.mark.parametrize("kind", ["netcdf", "zarr"])
-def test_grids_that_run_the_other_way_are_refused(tmp_path, kind):
+def test_grids_that_run_the_other_way_are_turned_or_refused(tmp_path, kind):
     north, south = np.arange(4.0), np.arange(4.0)[::-1]
     suffix = {"netcdf": "nc", "zarr": "zarr"}[kind]
     paths = {name: tmp_path / f"{name}.{suffix}" for name in ("north", "south")}
@@ -561,22 +562,26 @@ def test_grids_that_run_the_other_way_are_refused(tmp_path, kind):
     other = write_grid(paths["south"], south)
     for name, path in paths.items():
         (manifest,) = shard_files(kind, tmp_path / name, source=path, x="t", target="s").values()
+        values = (0.0, 1.0, 2.0, 3.0)
         assert manifest.schema.reading.coordinates == {
-            "lat": "rising from 0 to 3" if name == "north" else "falling from 3 to 0",
-            "lon": "rising from 0 to 3",
+            "lat": Coordinates("number", 4, values if name == "north" else values[::-1]),
+            "lon": Coordinates("number", 4, values),
         }
     x = layers.RecordInput("t", path=str(tmp_path / "north"), batchsize=4, shape=[4, 4])
     model = model_for(tmp_path, layers.EuclideanLoss()(layers.Activation(type="RELU")(x), x))
-    told = "the coordinates along 'lat' are falling, but were rising in the training data"
-    for source in (paths["south"], tmp_path / "south"):
-        with pytest.raises(DataError, match=told):
-            predict_blocks(model, blocks_of(model, str(source)), tmp_path / "p.h5")
-    with pytest.raises(DataError, match=told):
-        model.predict(other.t)
+    (block,) = blocks_of(model, str(paths["south"]))
+    np.testing.assert_allclose(block.read(model).values["t"], other.t[:, ::-1], rtol=1e-6)
+    xarray.testing.assert_allclose(model.predict(other.t), model.predict(other.t.sortby("lat")))
+    with pytest.raises(DataError, match="coordinates are in another order than in the training data"):
+        blocks_of(model, str(tmp_path / "south"))
     turned = model.predict(grid.t.transpose("lon", "time", "lat").transpose("time", ...))
     xarray.testing.assert_equal(turned.transpose(*grid.t.dims, ...), model.predict(grid.t))
-    with pytest.raises(DataError, match=r"south.*: t: the coordinates along 'lat' are falling"):
-        shard_files(kind, tmp_path / "both", source=str(tmp_path / f"*th.{suffix}"), x="t", target="s")
+    shard_files(kind, tmp_path / "both", source=str(tmp_path / f"*th.{suffix}"), x="t", target="s", shuffle=False)
+    both = np.concatenate([grid.t, other.t[:, ::-1]])
+    np.testing.assert_allclose(np.asarray(load(tmp_path / "both", ["x"])[0]), both, rtol=1e-6)
+    write_grid(tmp_path / f"far.{suffix}", south - 9)
+    with pytest.raises(DataError, match=r"far.*: t: the coordinates along 'lat' are falling from -6 to -9, but were"):
+        blocks_of(model, str(tmp_path / f"far.{suffix}"))[0].read(model)
 
 
 def test_shards_whose_labels_have_other_numbers_are_refused(tmp_path):
