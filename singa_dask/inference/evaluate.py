@@ -27,6 +27,7 @@ from singa_dask.training.checkpoint import Checkpoint, contents_of
 from singa_dask.training.feed import Feed
 from singa_dask.training.frequencies import batches_of
 from singa_dask.training.kept_code import code_of
+from singa_dask.training.placement import compute_of
 
 
 def restore_net(job: JobProto, phase: int, path: Path) -> Net:
@@ -34,7 +35,7 @@ def restore_net(job: JobProto, phase: int, path: Path) -> Net:
 
     Raises CheckpointError where the checkpoint is damaged or of another net.
     """
-    ops = get_ops("gpu", device_id=job.gpu[0]) if job.gpu else get_ops("cpu")
+    ops = get_ops("gpu", device_id=job.gpu[0], compute=compute_of(job)) if job.gpu else get_ops("cpu")
     train = Net(job.neuralnet, Phase.kTrain, ops)
     found = checkpoints.load(path)
     check_fits(found, path, {entry.name: entry.shape for entry in train.flat.entries})
@@ -99,7 +100,9 @@ def model_of(job: JobProto, code: CodeBundle | None, path: Path) -> Model:
     layers = [layer for layer in net.layer if not issubclass(layer_class(layer), OutputLayer)]
     net.ClearField("layer")
     net.layer.extend(layers)
-    device = {"device": "gpu", "device_id": job.gpu[0]} if job.gpu else {}
+    device: dict[str, Any] = {}
+    if job.gpu:
+        device = {"device": "gpu", "device_id": job.gpu[0], "compute": compute_of(job)}
     model = Model(net, seed=found.seed, **device)
     check_fits(found, path, {param.name: param.whole_shape for param in model.net.params})
     model.load_state_dict(found.trained)

@@ -62,7 +62,7 @@ class Model:
 
     layers: may be a NetProto too. partition_dim: of layers without one of their own: a DistOpt divides the rows of
     mini-batches (0) or the features (1) among its ranks. seed: of the initial parameters and of random layers. device,
-    dtype, device_id: see get_ops. ranks: those of DistOpt; training calls are then collective.
+    dtype, device_id, compute: see get_ops. ranks: those of DistOpt; training calls are then collective.
 
     With features to divide, a DistOpt of several ranks partitions the model. Then evaluate, predict and state_dict are
     collective too, and a rank holds only its portions of split parameters. Parameters get memory when they are first
@@ -80,6 +80,7 @@ class Model:
         device: str = "cpu",
         dtype: Any = np.float32,
         device_id: int = 0,
+        compute: str = "kFloat32",
     ) -> None:
         self._proto = NetProto()
         self._objects: list[tuple[Layer, str]] = []  # layers that compute with the model's parameters
@@ -93,7 +94,7 @@ class Model:
             assign(self._proto, "partition_dim", partition_dim, "partition_dim")
             check_numbers(NetProto(partition_dim=self._proto.partition_dim), "Model")
         read_files(self._proto)
-        self.ops = get_ops(device, float_type(dtype), device_id=device_id)
+        self.ops = get_ops(device, float_type(dtype), device_id=device_id, compute=compute)
         self.seed = seed
         self.number = 0
         self.last: Loss | None = None

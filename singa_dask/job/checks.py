@@ -63,6 +63,10 @@ def _check_run(findings: Findings, training: bool) -> None:
         time, default = getattr(job, field), job.DESCRIPTOR.fields_by_name[field].default_value
         if time != default and not fits(seconds_in(time)):
             findings.add((field,), f"must be a time{bounds}, with its unit", repr(time), 'For example "60s" or "10m".')
+    if training and job.compute != JobProto.kFloat32 and not job.gpu:
+        hint = "List GPUs, gpu: 0, or leave compute out."
+        received = JobProto.Compute.Name(job.compute)
+        findings.add(("compute",), "needs GPUs: CPUs multiply in float32", received, hint)
     if training and not job.HasField("train_steps"):
         findings.missing(("train_steps",), "train_steps: 1000")
     if job.step and not job.resume:

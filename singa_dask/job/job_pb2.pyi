@@ -213,7 +213,15 @@ kTransition: LayerType
 kLabelTransition: LayerType
 
 class JobProto(_message.Message):
-    __slots__ = ("name", "seed", "train_steps", "disp_freq", "gpu", "test_freq", "test_steps", "validate_freq", "validate_steps", "checkpoint_freq", "checkpoint_path", "warmup_steps", "debug", "reset_param_version", "num_openblas_threads", "checkpoint_after", "disp_after", "test_after", "validate_after", "metric", "early_stopping", "keep_best", "checkpoint_every", "memory_checkpoint_every", "orphan_timeout", "keep", "resume", "step", "id", "train_one_batch", "updater", "cluster", "neuralnet")
+    __slots__ = ("name", "seed", "train_steps", "disp_freq", "gpu", "test_freq", "test_steps", "validate_freq", "validate_steps", "checkpoint_freq", "checkpoint_path", "warmup_steps", "debug", "reset_param_version", "num_openblas_threads", "checkpoint_after", "disp_after", "test_after", "validate_after", "metric", "early_stopping", "keep_best", "checkpoint_every", "memory_checkpoint_every", "orphan_timeout", "keep", "compute", "resume", "step", "id", "train_one_batch", "updater", "cluster", "neuralnet")
+    class Compute(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        kFloat32: _ClassVar[JobProto.Compute]
+        kTF32: _ClassVar[JobProto.Compute]
+        kBFloat16: _ClassVar[JobProto.Compute]
+    kFloat32: JobProto.Compute
+    kTF32: JobProto.Compute
+    kBFloat16: JobProto.Compute
     NAME_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     TRAIN_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -240,6 +248,7 @@ class JobProto(_message.Message):
     MEMORY_CHECKPOINT_EVERY_FIELD_NUMBER: _ClassVar[int]
     ORPHAN_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +282,7 @@ class JobProto(_message.Message):
     memory_checkpoint_every: str
     orphan_timeout: str
     keep: int
+    compute: JobProto.Compute
     resume: bool
     step: int
     id: int
@@ -280,7 +290,7 @@ class JobProto(_message.Message):
     updater: UpdaterProto
     cluster: ClusterProto
     neuralnet: NetProto
-    def __init__(self, name: _Optional[str] = ..., seed: _Optional[int] = ..., train_steps: _Optional[int] = ..., disp_freq: _Optional[int] = ..., gpu: _Optional[_Iterable[int]] = ..., test_freq: _Optional[int] = ..., test_steps: _Optional[int] = ..., validate_freq: _Optional[int] = ..., validate_steps: _Optional[int] = ..., checkpoint_freq: _Optional[int] = ..., checkpoint_path: _Optional[_Iterable[str]] = ..., warmup_steps: _Optional[int] = ..., debug: bool = ..., reset_param_version: bool = ..., num_openblas_threads: _Optional[int] = ..., checkpoint_after: _Optional[int] = ..., disp_after: _Optional[int] = ..., test_after: _Optional[int] = ..., validate_after: _Optional[int] = ..., metric: _Optional[_Iterable[str]] = ..., early_stopping: _Optional[_Union[EarlyStoppingProto, _Mapping]] = ..., keep_best: _Optional[str] = ..., checkpoint_every: _Optional[str] = ..., memory_checkpoint_every: _Optional[str] = ..., orphan_timeout: _Optional[str] = ..., keep: _Optional[int] = ..., resume: bool = ..., step: _Optional[int] = ..., id: _Optional[int] = ..., train_one_batch: _Optional[_Union[AlgProto, _Mapping]] = ..., updater: _Optional[_Union[UpdaterProto, _Mapping]] = ..., cluster: _Optional[_Union[ClusterProto, _Mapping]] = ..., neuralnet: _Optional[_Union[NetProto, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., seed: _Optional[int] = ..., train_steps: _Optional[int] = ..., disp_freq: _Optional[int] = ..., gpu: _Optional[_Iterable[int]] = ..., test_freq: _Optional[int] = ..., test_steps: _Optional[int] = ..., validate_freq: _Optional[int] = ..., validate_steps: _Optional[int] = ..., checkpoint_freq: _Optional[int] = ..., checkpoint_path: _Optional[_Iterable[str]] = ..., warmup_steps: _Optional[int] = ..., debug: bool = ..., reset_param_version: bool = ..., num_openblas_threads: _Optional[int] = ..., checkpoint_after: _Optional[int] = ..., disp_after: _Optional[int] = ..., test_after: _Optional[int] = ..., validate_after: _Optional[int] = ..., metric: _Optional[_Iterable[str]] = ..., early_stopping: _Optional[_Union[EarlyStoppingProto, _Mapping]] = ..., keep_best: _Optional[str] = ..., checkpoint_every: _Optional[str] = ..., memory_checkpoint_every: _Optional[str] = ..., orphan_timeout: _Optional[str] = ..., keep: _Optional[int] = ..., compute: _Optional[_Union[JobProto.Compute, str]] = ..., resume: bool = ..., step: _Optional[int] = ..., id: _Optional[int] = ..., train_one_batch: _Optional[_Union[AlgProto, _Mapping]] = ..., updater: _Optional[_Union[UpdaterProto, _Mapping]] = ..., cluster: _Optional[_Union[ClusterProto, _Mapping]] = ..., neuralnet: _Optional[_Union[NetProto, _Mapping]] = ...) -> None: ...
 
 class AlgProto(_message.Message):
     __slots__ = ("alg", "user_alg", "cd_conf", "user_conf")

@@ -9,6 +9,7 @@ import numpy as np
 
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.ops.base import Ops
+from singa_dask.ops.compute import check_compute
 from singa_dask.ops.window import Window
 
 __all__ = ["Ops", "Window", "get_ops"]
@@ -17,19 +18,24 @@ __all__ = ["Ops", "Window", "get_ops"]
 KERNELS = "SINGA_DASK_KERNELS"
 
 
-def get_ops(device: str = "cpu", dtype: Any = np.float32, *, device_id: int = 0, threads: int = 1) -> Ops:
+def get_ops(
+    device: str = "cpu", dtype: Any = np.float32, *, device_id: int = 0, threads: int = 1, compute: str = "kFloat32"
+) -> Ops:
     """The kernels for a device: "cpu" (NumPy and Numba) or "gpu" (CuPy), computing in `dtype`.
 
     device_id: the GPU, which becomes the calling thread's. threads: of the kernels on the CPU; with several, limit
-    BLAS to one thread. SINGA_DASK_KERNELS=numpy in the environment runs the NumPy reference on the CPU, for diagnosis.
-    Raises ConfigError for an unknown device or SINGA_DASK_KERNELS, and for "gpu" where CuPy or a GPU is missing.
+    BLAS to one thread. compute: of JobProto, for a GPU and float32.
+    SINGA_DASK_KERNELS=numpy in the environment runs the NumPy reference on the CPU, for diagnosis.
+    Raises ConfigError for an unknown device or SINGA_DASK_KERNELS, and for "gpu" where CuPy or a GPU is missing;
+    for a `compute` other than kFloat32 on a CPU, in float64 and on a GPU that has no such products.
     """
     if device == "cpu":
+        check_compute(compute, "" if compute == "kFloat32" else "CPUs multiply in float32")
         return _cpu_ops(dtype, threads)
     if device == "gpu":
         from singa_dask.ops.gpu.ops import GpuOps
 
-        return GpuOps(dtype, device_id)
+        return GpuOps(dtype, device_id, compute)
     raise ConfigError(
         Problem("device", "there is no such device", received=repr(device), hint=nearest(device, ["cpu", "gpu"]))
     )

@@ -54,6 +54,10 @@ class ArrayOps:
             return out
         return product(a, b, out=out)
 
+    def matmul(self, a: Array, b: Array) -> Array:
+        """The products of equally many matrices.   a: (..., M, K), b: (..., K, N) -> (..., M, N)."""
+        return self.xp.matmul(a, b)
+
     def affine(self, x: Array, w: Array, b: Array | None, out: Array | None = None) -> Array:
         """out = x w + b.   x: (B, I), w: (I, O), b: (O,) or None -> out: (B, O)."""
         out = self.gemm(x, w, out)

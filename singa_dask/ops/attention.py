@@ -25,6 +25,7 @@ class AttentionOps:
     """Attention over `self.xp`."""
 
     xp: Any
+    matmul: Any
 
     def attention(self, qkv: Triple, out: Array, log_sums: Array, *, causal: bool, seen: Array | None = None) -> Array:
         """out = softmax(q k^T / sqrt(D)) v, over the positions up to the own one if `causal`, and of these over the
@@ -39,10 +40,10 @@ class AttentionOps:
             largest = xp.full((*q.shape[:2], 1, queries.shape[2]), -np.inf, q.dtype)
             total, mean = xp.zeros_like(largest), None
             for columns in _blocks(rows.stop if causal else k.shape[2]):
-                weights = xp.matmul(k[:, :, columns], _transposed(queries))
+                weights = self.matmul(k[:, :, columns], _transposed(queries))
                 self._hide(weights, _visible(rows, columns, causal), seen, columns)
                 kept = self._softmax_block(weights, largest, total)
-                values = xp.matmul(_transposed(weights), v[:, :, columns])
+                values = self.matmul(_transposed(weights), v[:, :, columns])
                 mean = values if mean is None else _transposed(kept) * mean + values
             xp.divide(mean, _transposed(total), out=out[:, :, rows])
             log_sums[:, :, rows] = (largest + xp.log(total))[:, :, 0]
@@ -69,13 +70,13 @@ class AttentionOps:
             along = xp.einsum("bntd,bntd->bnt", upper, out[:, :, rows])[:, :, None]
             own = log_sums[:, :, None, rows]
             for columns in _blocks(rows.stop if causal else k.shape[2]):
-                weights = xp.matmul(k[:, :, columns], _transposed(queries))
-                dscores = xp.matmul(v[:, :, columns], _transposed(upper))
+                weights = self.matmul(k[:, :, columns], _transposed(queries))
+                dscores = self.matmul(v[:, :, columns], _transposed(upper))
                 self._hide(weights, _visible(rows, columns, causal), seen, columns)
                 self._softmax_block_backward(weights, dscores, own, along)
-                dv[:, :, columns] += xp.matmul(weights, upper)
-                dk[:, :, columns] += xp.matmul(dscores, queries)
-                mixed = xp.matmul(_transposed(dscores), k[:, :, columns])
+                dv[:, :, columns] += self.matmul(weights, upper)
+                dk[:, :, columns] += self.matmul(dscores, queries)
+                mixed = self.matmul(_transposed(dscores), k[:, :, columns])
                 mixed *= scale
                 dq[:, :, rows] += mixed
 

@@ -22,6 +22,7 @@ class ConvolutionOps:
     xp: Any
     dtype: np.dtype
     gemm: Any
+    matmul: Any
     affine: Any
     column_sums: Any
 
@@ -81,7 +82,7 @@ class ConvolutionOps:
             if groups == 1:
                 self.affine(block, weight, bias, out=rows)
                 continue
-            by_group = self.xp.matmul(_grouped_columns(block, groups), _by_group(weight, groups))
+            by_group = self.matmul(_grouped_columns(block, groups), _by_group(weight, groups))
             _by_group(rows, groups)[...] = by_group
             if bias is not None:
                 rows += bias
@@ -106,7 +107,7 @@ class ConvolutionOps:
                 accumulate = True
                 continue
             by_group = _by_group(flat, groups)
-            by_group += self.xp.matmul(_grouped_columns(block, groups).swapaxes(1, 2), _by_group(rows, groups))
+            by_group += self.matmul(_grouped_columns(block, groups).swapaxes(1, 2), _by_group(rows, groups))
         return dweight
 
     def convolve_backward_input(self, dy: Array, weight: Array, window: Window, dx: Array, workspace: Array) -> Array:
@@ -122,7 +123,7 @@ class ConvolutionOps:
                 self.gemm(rows, weight.T, out=block)
             else:
                 turned = _by_group(weight, groups).swapaxes(1, 2)
-                _grouped_columns(block, groups)[...] = self.xp.matmul(_by_group(rows, groups), turned)
+                _grouped_columns(block, groups)[...] = self.matmul(_by_group(rows, groups), turned)
             self.col2im(block, window, dx[images], groups)
         return dx
 

@@ -77,6 +77,11 @@ def form_shared_parameters(flat: FlatParams, comm: Communicator) -> list[np.ndar
     return grads
 
 
+def compute_of(job: JobProto) -> str:
+    """The name of the type to which GPUs round the operands of products."""
+    return JobProto.Compute.Name(job.compute)
+
+
 def gpu_of(job: JobProto, group: int, rank: int) -> int | None:
     """The GPU of a worker, by its number on the worker's machine; None where the job asks for none.
 

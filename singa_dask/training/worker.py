@@ -35,7 +35,7 @@ from singa_dask.training.frequencies import batches_of, due, evaluations_due
 from singa_dask.training.group_checkpoints import GroupCheckpoints
 from singa_dask.training.group_evaluation import evaluate_group
 from singa_dask.training.memory import check_memory, has_room, ran_out
-from singa_dask.training.placement import gpu_of, suits_device_comm
+from singa_dask.training.placement import compute_of, gpu_of, suits_device_comm
 from singa_dask.training.replica import Replica
 from singa_dask.training.reporter import Reporter
 from singa_dask.training.resume import MEETING_TIMEOUT_S, begin
@@ -150,7 +150,7 @@ def _form_replica(
 ) -> Replica:
     """This rank's replica. Collective. data: see Replica.form. stack: closes what is made here."""
     gpu = gpu_of(job, group.number, comm.rank)
-    ops = get_ops("cpu", threads=threads) if gpu is None else get_ops("gpu", device_id=gpu)
+    ops = get_ops("cpu", threads=threads) if gpu is None else get_ops("gpu", device_id=gpu, compute=compute_of(job))
     device_comm: Communicator | None = None
     if gpu is not None and suits_device_comm(job):
         if comm.size == 1:

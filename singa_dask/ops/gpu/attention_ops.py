@@ -26,9 +26,9 @@ class GpuAttentionOps(Ops):
         turned, values = self.empty((*k.shape[:2], k.shape[3], k.shape[2]), k.dtype), self.empty(v.shape, v.dtype)
         self._kernels.attention_memory(k, v, *k.shape[2:], turned, values)
         scaled = self.xp.multiply(q, 1 / sqrt(q.shape[3]), out=self.empty(q.shape, q.dtype))
-        scores = self.xp.matmul(scaled, turned)
+        scores = self.matmul(scaled, turned)
         self._kernels.attention_softmax(*self._seen(q, k, causal, seen), scores, log_sums, size=LANES * log_sums.size)
-        out[...] = self.xp.matmul(scores, values)
+        out[...] = self.matmul(scores, values)
         return out
 
     def attention_backward(
@@ -50,15 +50,15 @@ class GpuAttentionOps(Ops):
         turned_k, turned_v = self.empty(shape, k.dtype), self.empty(shape, k.dtype)
         self._kernels.attention_queries(q, dout, scale, queries, upper)
         self._kernels.attention_memory_backward(k, v, count, k.shape[3], keys, turned_k, turned_v)
-        scores, dweights = xp.matmul(queries, turned_k), xp.matmul(upper, turned_v)
+        scores, dweights = self.matmul(queries, turned_k), self.matmul(upper, turned_v)
         dscores, turned = xp.empty_like(scores), (*k.shape[:3], q.shape[2])
         weights, gradients = self.empty(turned, q.dtype), self.empty(turned, q.dtype)
         self._kernels.attention_softmax_backward(
             *(scores, dweights, log_sums, *self._seen(q, k, causal, seen), dscores, weights, gradients),
             size=LANES * log_sums.size,
         )
-        self._kernels.attention_gradients(xp.matmul(gradients, queries), xp.matmul(weights, upper), dk, dv)
-        xp.multiply(xp.matmul(dscores, keys), scale, out=dq)
+        self._kernels.attention_gradients(self.matmul(gradients, queries), self.matmul(weights, upper), dk, dv)
+        xp.multiply(self.matmul(dscores, keys), scale, out=dq)
         return None
 
     def _seen(self, q: Array, k: Array, causal: bool, seen: Array | None) -> tuple[Any, ...]:

@@ -34,6 +34,13 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         "T dx",
         "dx = y > 0 ? (y < limit ? dy : T(0)) : slope * dy",
     ),
+    # The bits of the nearest bfloat16, of two the even one; of what is no number, one that is none.
+    "bfloat16": (
+        "T x",
+        "uint16 y",
+        "const float value = x; unsigned bits; memcpy(&bits, &value, 4);"
+        "y = value == value ? (bits + 0x7fffu + (bits >> 16 & 1)) >> 16 : bits >> 16 | 0x40;",
+    ),
     "elu": ("T x, T alpha", "T y", "y = x > 0 ? x : alpha * expm1(x)"),
     "elu_backward": ("T y, T dy, T alpha", "T dx", "dx = y > 0 ? dy : dy * (y + alpha)"),
     "silu": (

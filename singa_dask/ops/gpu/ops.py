@@ -11,11 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from singa_dask.ops.arrays import Array
+from singa_dask.ops.compute import check_compute
 from singa_dask.ops.gpu import kernels as gpu_kernels
 from singa_dask.ops.gpu.attention_ops import GpuAttentionOps
 from singa_dask.ops.gpu.convolution_ops import GpuConvolutionOps
 from singa_dask.ops.gpu.normalisation_ops import GpuNormalisationOps
 from singa_dask.ops.gpu.preflight import usable_cupy
+from singa_dask.ops.gpu.product_ops import GpuProductOps
 from singa_dask.ops.gpu.recurrent_ops import GpuRecurrentOps
 from singa_dask.ops.random import Columns, drop_threshold
 from singa_dask.ops.update import Where, hyperparameters
@@ -44,7 +46,7 @@ def _volume(window: Window, image: tuple[int, ...], groups: int) -> tuple[int, .
     return image[0], *size, image[-1] // groups, groups, *output, *(n for each in rest for n in each)
 
 
-class GpuOps(GpuAttentionOps, GpuConvolutionOps, GpuRecurrentOps, GpuNormalisationOps):
+class GpuOps(GpuAttentionOps, GpuConvolutionOps, GpuRecurrentOps, GpuNormalisationOps, GpuProductOps):
     """CuPy. Every override computes what its base does, on C-contiguous arrays.
 
     Raises ConfigError where something is missing that a GPU needs; see usable_cupy.
@@ -54,12 +56,21 @@ class GpuOps(GpuAttentionOps, GpuConvolutionOps, GpuRecurrentOps, GpuNormalisati
     sees_values: ClassVar[bool] = False
     merges_runs: ClassVar[bool] = True
 
-    def __init__(self, dtype: Any = np.float32, device_id: int = 0):
+    def __init__(self, dtype: Any = np.float32, device_id: int = 0, compute: str = "kFloat32"):
         super().__init__(dtype)
         cupy = usable_cupy(device_id)
         self.xp, self.device_id, self._device = cupy, device_id, cupy.cuda.Device(device_id)
         self.use()
+        self.compute = compute
+        check_compute(compute, "" if compute == "kFloat32" else self._obstacle())
         self._kernels = _kernels(cupy)
+
+    def _obstacle(self) -> str:
+        """What prevents products of other types than float32."""
+        if self.dtype != np.float32:
+            return f"is for nets of float32, not of {self.dtype}"
+        capability = int(self._device.compute_capability)
+        return "" if capability >= 80 else f"needs a GPU of compute capability 8.0, not {capability / 10}"
 
     def use(self) -> None:
         self._device.use()
@@ -71,13 +82,6 @@ class GpuOps(GpuAttentionOps, GpuConvolutionOps, GpuRecurrentOps, GpuNormalisati
         if isinstance(scalars, self.xp.ndarray):
             return self.to_host(scalars).tolist()
         return super().floats(scalars)
-
-    def gemm(self, a: Array, b: Array, out: Array | None = None, accumulate: bool = False) -> Array:
-        # Not matmul: of the two, CuPy documents `out` for dot only.
-        if accumulate:
-            out += self.xp.dot(a, b)
-            return out
-        return self.xp.dot(a, b, out=out)
 
     def im2col(self, x: Array, window: Window, columns: Array, groups: int = 1) -> None:
         if groups == 1 and window.plain:

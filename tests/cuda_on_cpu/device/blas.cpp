@@ -1,4 +1,5 @@
-// libcublas.so.13: the products of float32 and float64 that CuPy asks for.
+// libcublas.so.13: the products of float32, TF32, bfloat16 and float64. Operands are rounded to nearest even.
+#include <bit>
 #include <vector>
 
 #include "device.hpp"
@@ -9,7 +10,8 @@ using namespace device;
 
 namespace {
 
-enum { NOT_INITIALIZED = 1, INVALID = 7, EXECUTION_FAILED = 13, UNSUPPORTED = 15, FLOAT = 0, DOUBLE = 1 };
+enum { NOT_INITIALIZED = 1, INVALID = 7, EXECUTION_FAILED = 13, UNSUPPORTED = 15 };
+enum { FLOAT = 0, DOUBLE = 1, BFLOAT16 = 14, FAST_TF32 = 77 };
 
 struct Context {
     Handle stream = 0;
@@ -21,9 +23,22 @@ struct Sizes {
     int64_t m, n, k, lda, ldb, ldc;
 };
 
+struct BFloat16 {
+    uint16_t bits;
+    operator float() const { return std::bit_cast<float>((uint32_t)bits << 16); }
+};
+
+struct TF32 {  // 10 bits of the mantissa
+    uint32_t bits;
+    operator float() const {
+        const float value = std::bit_cast<float>(bits);
+        return value == value ? std::bit_cast<float>((bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu) : value;
+    }
+};
+
 // C = alpha op(A) op(B) + beta C, column by column; sums in double precision.
-template <class T>
-void product(const Sizes &s, T alpha, const T *a, const T *b, T beta, T *c) {
+template <class T, class In>
+void product(const Sizes &s, T alpha, const In *a, const In *b, T beta, T *c) {
     std::vector<T> columns(s.m * s.k);
     for (int64_t p = 0; p < s.k; ++p)
         for (int64_t i = 0; i < s.m; ++i) columns[p * s.m + i] = s.transposed_a ? a[i * s.lda + p] : a[p * s.lda + i];
@@ -41,9 +56,9 @@ void product(const Sizes &s, T alpha, const T *a, const T *b, T beta, T *c) {
     }
 }
 
-template <class T>
+template <class T, class In = T>
 int products(Context *context, const Sizes &s, const void *alpha, const void *beta, int count,
-             std::function<std::tuple<const T *, const T *, T *>(int)> operands) {
+             std::function<std::tuple<const In *, const In *, T *>(int)> operands) {
     if (s.m < 0 || s.n < 0 || s.k < 0 || s.lda < (s.transposed_a ? s.k : s.m) ||
         s.ldb < (s.transposed_b ? s.n : s.k) || s.ldc < s.m) {
         fault("a product's leading dimensions do not fit its sizes");
@@ -54,7 +69,7 @@ int products(Context *context, const Sizes &s, const void *alpha, const void *be
         enqueue(context->stream, [=, alpha = *(const T *)alpha, beta = *(const T *)beta] {
             for (int i = 0; i < count; ++i) {
                 auto [a, b, c] = operands(i);
-                product<T>(s, alpha, a, b, beta, c);
+                product<T, In>(s, alpha, a, b, beta, c);
             }
             return true;
         });
@@ -64,11 +79,11 @@ int products(Context *context, const Sizes &s, const void *alpha, const void *be
     return 0;
 }
 
-template <class T>
+template <class T, class In = T>
 int strided(Context *context, const Sizes &s, const void *alpha, const void *a, int64_t stride_a, const void *b,
             int64_t stride_b, const void *beta, void *c, int64_t stride_c, int count) {
-    return products<T>(context, s, alpha, beta, count, [=](int i) {
-        return std::tuple((const T *)a + i * stride_a, (const T *)b + i * stride_b, (T *)c + i * stride_c);
+    return products<T, In>(context, s, alpha, beta, count, [=](int i) {
+        return std::tuple((const In *)a + i * stride_a, (const In *)b + i * stride_b, (T *)c + i * stride_c);
     });
 }
 
@@ -85,13 +100,18 @@ API int cublasSetPointerMode_v2(Context *context, int mode) { return context->po
 API int cublasGetPointerMode_v2(Context *context, int *mode) { return *mode = context->pointer_mode, 0; }
 
 API int cublasGemmStridedBatchedEx(Context *context, int ta, int tb, int m, int n, int k, const void *alpha,
-                                   const void *a, int type, int lda, long long stride_a, const void *b, int, int ldb,
-                                   long long stride_b, const void *beta, void *c, int, int ldc, long long stride_c,
-                                   int count, int, int) {
+                                   const void *a, int type, int lda, long long stride_a, const void *b, int b_type,
+                                   int ldb, long long stride_b, const void *beta, void *c, int c_type, int ldc,
+                                   long long stride_c, int count, int compute, int) {
     Sizes sizes{ta, tb, m, n, k, lda, ldb, ldc};
-    if (type != FLOAT && type != DOUBLE) return UNSUPPORTED;
-    return (type == FLOAT ? strided<float> : strided<double>)(context, sizes, alpha, a, stride_a, b, stride_b, beta, c,
-                                                              stride_c, count);
+    const bool bfloat16 = type == BFLOAT16;
+    if (type != FLOAT && type != DOUBLE && !bfloat16) return UNSUPPORTED;
+    if (b_type != type || c_type != (bfloat16 ? FLOAT : type)) return UNSUPPORTED;
+    const auto how = bfloat16               ? strided<float, BFloat16>
+                     : type == DOUBLE       ? strided<double>
+                     : compute == FAST_TF32 ? strided<float, TF32>
+                                            : strided<float>;
+    return how(context, sizes, alpha, a, stride_a, b, stride_b, beta, c, stride_c, count);
 }
 
 API int cublasGemmEx(Context *context, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int type,
@@ -104,7 +124,7 @@ API int cublasGemmEx(Context *context, int ta, int tb, int m, int n, int k, cons
 template <class T>
 static int batched(Context *context, const Sizes &sizes, const T *alpha, const T *const a[], const T *const b[],
                    const T *beta, T *const c[], int count) {
-    return products<T>(context, sizes, alpha, beta, count, [=](int i) { return std::tuple(a[i], b[i], c[i]); });
+    return products<T, T>(context, sizes, alpha, beta, count, [=](int i) { return std::tuple(a[i], b[i], c[i]); });
 }
 
 API int cublasSgemmBatched(Context *context, int ta, int tb, int m, int n, int k, const float *alpha,
