@@ -52,7 +52,8 @@ test-slow: setup  ## run the tests that take minutes: published accuracies on re
 test-slurm: setup  ## run the Slurm scripts on a Slurm of their own, where its daemons are installed (SLURM_TIMES=20 make test-slurm)
 	$(BIN)/python -m pytest -v -rs -o faulthandler_timeout=0 tests/e2e/test_slurm.py $(ARGS)
 
-test-gpu: setup  ## run the GPU tests: on the GPUs after `make gpu`, else on stand-ins for them
+test-gpu: setup  ## run the GPU tests on the GPUs of this machine, after `make gpu`
+	@$(BIN)/python -c 'import sys; from singa_dask.ops.gpu.visible import visible_gpus; visible_gpus() or sys.exit("CUDA sees no GPU on this machine. On emulated ones: make gpu-check")'
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
 # CuPy, NVRTC and CUDA's headers, beside .venv: without a driver, they serve the emulation alone.

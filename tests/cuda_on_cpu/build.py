@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -46,6 +47,9 @@ def libraries() -> Path:
     compiler, cupy = shutil.which("g++"), folder_of("cupy")
     if compiler is None:
         raise NotHere("g++ is not installed")
+    python_headers = sysconfig.get_path("include")
+    if not Path(python_headers, "Python.h").exists():
+        raise NotHere(f"there is no Python.h in {python_headers}; Debian's python3-dev has it")
     headers = cupy / "_core" / "include", folder_of("nvidia") / "cu13" / "include"
     texts = [each.read_bytes() for each in (*sorted(SOURCES.iterdir()), Path(__file__))]
     version = (cupy / "_version.py").read_bytes()
@@ -56,19 +60,28 @@ def libraries() -> Path:
     part.mkdir(parents=True)
     command = [compiler, *FLAGS]
     (part / "absent.hpp").write_text("".join(f"ABSENT({name})\n" for name in absent(cupy.parent)))
-    own = [f"-I{folder}" for folder in (part, sysconfig.get_path("include"))]
-    for name, parts in LIBRARIES.items():
+    own = [f"-I{folder}" for folder in (part, python_headers)]
+    for name in ("prelude.hpp", "kernel.hpp"):
+        shutil.copy(SOURCES / name, part)
+    for_kernels = [*command, *KERNEL_FLAGS, *(f"-I{folder}" for folder in headers)]
+
+    def link(name: str) -> None:
+        parts = LIBRARIES[name]
         needs = [f"-L{part}", "-l:libcuda.so.1", f"-Wl,-rpath,{made}"] if name in ON_THE_DEVICE else []
         if name == "libcublas.so.13":
             (part / "versions").write_text("libcublas.so.13 { global: *; };")
             needs.append(f"-Wl,--version-script={part / 'versions'}")
         units = [str(SOURCES / f"{each}.cpp") for each in parts] or ["-x", "c++", os.devnull]
         _run([*command, *own, "-shared", *units, "-o", str(part / name), f"-Wl,-soname,{name}", *needs, "-ldl"])
-    for name in ("prelude.hpp", "device.hpp"):
-        shutil.copy(SOURCES / name, part)
-    command += [*KERNEL_FLAGS, *(f"-I{folder}" for folder in headers)]
-    _run([*command, "-x", "c++-header", str(part / "prelude.hpp"), "-o", str(part / "prelude.hpp.gch")])
-    (part / "g++-command").write_text(shlex.join(command))
+
+    with ThreadPoolExecutor(2) as pool:
+        prelude = str(part / "prelude.hpp")
+        compiled = pool.submit(_run, [*for_kernels, "-x", "c++-header", prelude, "-o", f"{prelude}.gch"])
+        first, *others = LIBRARIES  # to which the others are linked
+        link(first)
+        list(pool.map(link, others))
+        compiled.result()
+    (part / "g++-command").write_text(shlex.join(for_kernels))
     try:
         part.rename(made)
     except OSError:  # another process was first

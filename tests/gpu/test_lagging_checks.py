@@ -42,7 +42,7 @@ RIGHT, LABELS = [4, 0, 1], [3, 0, 3]
         ([4, 0.5, 0], LABELS, "symbols must be whole numbers"),
     ],
 )
-def test_wrong_values_are_refused(gpu_library, reader, factors, symbols, labels, told):
+def test_wrong_values_are_refused(cupy, reader, factors, symbols, labels, told):
     job = text_format.Parse(NET % (reader, READERS[reader], factors), JobProto())
     replica = Replica.form(job, SoloCommunicator(), get_ops("gpu"), device_comm=SoloCommunicator())
     replica.group_state.initialise()

@@ -1,26 +1,23 @@
 """Collectives over NCCL, between as many GPUs as there are."""
 
+from functools import partial
 from importlib import import_module
 
 import numpy as np
 import pytest
-
-from singa_dask.comm import run_threads
-from singa_dask.comm.nccl import form_nccl
+from support import collectives
+from support.over_nccl import over_nccl
 
 pytestmark = pytest.mark.timeout(240)
 
 
-def run(size, fn, *args):
-    """[fn(NCCL communicator, *args) of every rank]"""
+@pytest.mark.parametrize("name", collectives.CASES)
+def test_collectives_of_arrays_on_the_host(gpus, name):
+    collectives.CASES[name](partial(over_nccl, gpus))
 
-    def member(control):
-        comm = form_nccl(control, control.rank, 60)
-        result = fn(comm, *args)
-        comm.close()
-        return result
 
-    return run_threads(size, member, timeout_s=120)
+def test_groups_of_gpus_may_span_machines(gpus):
+    assert over_nccl(gpus, lambda comm: comm.one_machine()) == [False] * gpus
 
 
 def _on_the_gpu(comm, counts):
@@ -49,7 +46,7 @@ def _on_the_gpu(comm, counts):
 def test_arrays_on_gpus_are_not_staged(gpus, counts):
     counts = counts[:gpus]
     total = gpus * np.arange(sum(counts), dtype=np.float32) + sum(range(gpus))
-    for rank, ((values, x, there, first, received), own) in enumerate(run(gpus, _on_the_gpu, counts)):
+    for rank, ((values, x, there, first, received), own) in enumerate(over_nccl(gpus, _on_the_gpu, counts)):
         np.testing.assert_array_equal(values, total)
         np.testing.assert_array_equal(x, total)
         assert (there is None) == (rank != gpus - 1)
@@ -66,16 +63,5 @@ def test_every_type_that_nccl_adds_up(gpus, dtype):
         comm.all_reduce(x)
         return x
 
-    for x in run(gpus, member):
+    for x in over_nccl(gpus, member):
         np.testing.assert_array_equal(x, (gpus * np.arange(6)).astype(dtype))
-
-
-def test_parts_of_a_communicator(gpus):
-    def member(comm):
-        part = comm.split(comm.rank % 2)
-        x = np.array([comm.rank], np.int64)
-        part.all_reduce(x)
-        part.close()
-        return int(x[0])
-
-    assert run(gpus, member) == [sum(range(rank % 2, gpus, 2)) for rank in range(gpus)]

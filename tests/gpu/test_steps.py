@@ -7,7 +7,7 @@ from support.programs import imported
 
 
 @pytest.fixture
-def steps(gpu_library):
+def steps(cupy):
     with imported("steps", "benchmarks", "benchmarks/gpu") as module:
         yield module
 

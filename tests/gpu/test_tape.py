@@ -34,7 +34,7 @@ def trained(dev):
     return losses, [p.to_numpy() for p in (*autograd.parameters_of([conv, norm, linear]), own, bias)]
 
 
-def test_a_loop_on_a_gpu_equals_the_loop_on_the_cpu(gpu_library, monkeypatch):
+def test_a_loop_on_a_gpu_equals_the_loop_on_the_cpu(cupy, monkeypatch):
     monkeypatch.setattr(autograd, "training", True)
     (losses, params), (expected, expected_params) = trained(device.Device("gpu")), trained(device.Device("cpu"))
     assert losses == pytest.approx(expected, rel=1e-4) and losses[-1] < losses[0]

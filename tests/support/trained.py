@@ -8,8 +8,24 @@ from support.played_groups import in_file
 from support.shards import write_shards
 
 from singa_dask.comm.threads import run_threads
+from singa_dask.job import Job
 from singa_dask.training import checkpoint as checkpoints
+from singa_dask.training.prepare import Prepared, prepare
 from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
+
+# Two classes of points, by three workers.
+POINTS = """
+name: "points" train_steps: 8 disp_freq: 4 test_freq: 4 test_steps: 3 checkpoint_freq: 4 seed: 5
+train_one_batch { alg: kBP }
+updater { type: kSGD momentum: 0.9 learning_rate { type: kFixed base_lr: 0.1 } }
+cluster { nworkers_per_group: 3 nservers_per_group: 2 }
+neuralnet {
+  layer { name: "data" type: kRecordInput exclude: kTest store_conf { path: "%(folder)s/train" batchsize: 20 } }
+  layer { name: "data" type: kRecordInput include: kTest store_conf { path: "%(folder)s/test" batchsize: 20 } }
+  layer { name: "scores" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 2 } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "scores" srclayers: "data" }
+}
+"""
 
 
 def write_points(folder: Path, *, features=3, spread=2.0, seed=0, window=None, **rows: int) -> None:
@@ -20,6 +36,11 @@ def write_points(folder: Path, *, features=3, spread=2.0, seed=0, window=None, *
         labels = draw.integers(0, 2, count)
         points = draw.normal(size=(count, features)) + spread * labels[:, None]
         write_shards(folder / split, points.astype(np.float32), labels, overwrite=True, **options)
+
+
+def points_job(folder: Path, *overrides: str) -> Prepared:
+    """A job on the points in a folder."""
+    return prepare(Job.from_text(POINTS % {"folder": folder}, overrides))
 
 
 def train_group(prepared, folder, events=None, *, services=(), decided=None, run="", **group):

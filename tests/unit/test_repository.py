@@ -34,7 +34,7 @@ def test_the_hosting_service_runs_what_ci_is():
     (minimum,) = re.findall(r'requires-python = ">=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
     assert job["strategy"]["matrix"]["python"][0] == minimum
     (stages,) = re.findall(r"^for stage in (.*); do$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
-    assert stages.split() == ["setup", "check", "test-unit", "test-runs", "simulate-ci"]
+    assert stages.split() == ["setup", "check", "test-unit", "test-runs", "simulate-ci", "gpu-check"]
     assert job["timeout-minutes"] == 25, "the standing budget, which may grow to this"
 
 

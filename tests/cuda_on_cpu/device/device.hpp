@@ -7,6 +7,8 @@
 #include <mutex>
 #include <string>
 
+#include "kernel.hpp"
+
 namespace device {
 
 // cudaError_t and CUresult, which agree in these
@@ -57,6 +59,7 @@ void write_uuid(int device, char *uuid);  // 16 bytes, of which some are zero
 int &current_device();
 Handle create_stream(bool blocking);
 void destroy_stream(Handle stream);
+void go_on(Handle stream);  // as far as it can
 void enqueue(Handle stream, Task task);
 bool idle(Handle stream);  // whether the next task would begin at once
 void wait_for(Handle stream);  // as the host
@@ -73,12 +76,5 @@ void stream_waits(Handle stream, Handle event);
 enum Kind { HOST_TO_HOST, HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE, BY_ADDRESS };  // cudaMemcpyKind
 void copy(void *to, const void *from, size_t nbytes, int kind, Handle stream);
 void fill(void *to, int value, size_t nbytes, Handle stream);
-
-// What a compiled kernel exports, for driver.cpp.
-struct Kernel {
-    void (*run)(void **arguments, const unsigned *grid, const unsigned *block);
-    int count;
-    const size_t *sizes;  // of its arguments
-};
 
 }  // namespace device

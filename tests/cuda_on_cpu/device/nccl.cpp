@@ -4,6 +4,7 @@
 // make different calls are told so, which the real NCCL need not notice.
 #include <ctime>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "device.hpp"
@@ -30,6 +31,7 @@ struct Comm {
     std::map<int, long> sent, received;
     std::vector<std::string> left = {};  // files of the last group that others may still read
     std::vector<std::string> posted = {};  // those of the group under way
+    std::set<Handle> streams = {};
     bool ended = false;
     std::string error = "";
 };
@@ -188,7 +190,10 @@ int launch() {
     auto groups = std::move(open_groups);
     open_groups.clear();
     try {
-        for (auto &[stream, group] : groups) enqueue(stream, std::move(group));
+        for (auto &[stream, group] : groups) {
+            group.comm->streams.insert(stream);
+            enqueue(stream, std::move(group));
+        }
     } catch (const Failure &) {
         last_error = "the stream is not one of the thread's GPU";
         return INVALID_USAGE;
@@ -283,7 +288,9 @@ API int ncclCommDestroy(Comm *comm) { return ended(comm); }
 API int ncclCommAbort(Comm *comm) {
     std::lock_guard held(lock());
     for (const std::string &file : comm->posted) comm->meeting.remove(file);  // it takes no part any more
-    return ended(comm);
+    int status = ended(comm);
+    for (Handle stream : comm->streams) go_on(stream);  // while the arrays are there
+    return status;
 }
 API int ncclCommGetAsyncError(Comm *comm, int *status) {
     std::lock_guard held(lock());

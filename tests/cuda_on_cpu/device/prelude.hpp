@@ -1,19 +1,13 @@
 // What g++ needs to compile CuPy's CUDA sources: qualifiers, indices, barriers, intrinsics.
 #pragma once
-#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <initializer_list>
-#include <limits>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 
-#include "device.hpp"
+#include "kernel.hpp"
 
 #define __device__
 #define __host__
@@ -120,8 +114,8 @@ static T atomically(T *p, Change change) {
 #define ATOMIC_INTEGER(T) \
     ATOMIC(T) \
     static inline T atomicCAS(T *p, T is, T v) { return atomically(p, [=](T old) { return old == is ? v : old; }); } \
-    static inline T atomicMax(T *p, T v) { return atomically(p, [=](T old) { return std::max(old, v); }); } \
-    static inline T atomicMin(T *p, T v) { return atomically(p, [=](T old) { return std::min(old, v); }); } \
+    static inline T atomicMax(T *p, T v) { return atomically(p, [=](T old) { return old < v ? v : old; }); } \
+    static inline T atomicMin(T *p, T v) { return atomically(p, [=](T old) { return v < old ? v : old; }); } \
     static inline T atomicAnd(T *p, T v) { return atomically(p, [=](T old) { return old & v; }); } \
     static inline T atomicOr(T *p, T v) { return atomically(p, [=](T old) { return old | v; }); } \
     static inline T atomicXor(T *p, T v) { return atomically(p, [=](T old) { return old ^ v; }); }

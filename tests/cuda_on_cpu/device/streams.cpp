@@ -143,6 +143,12 @@ void destroy_stream(Handle handle) {  // what it has to do is done all the same
     streams.erase(found);
 }
 
+void go_on(Handle handle) {
+    std::lock_guard held(lock());
+    auto found = streams.find(handle);
+    if (found != streams.end()) reach(found->second, found->second->end());
+}
+
 static void add_wait(const StreamPtr &waiting, const StreamPtr &stream) {
     if (stream != waiting && !stream->tasks.empty())
         waiting->tasks.push_back([stream, position = stream->end()] { return reach(stream, position); });

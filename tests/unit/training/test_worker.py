@@ -1,16 +1,15 @@
 """The training loop of the ranks, as threads of one process, on real shards."""
 
-import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from support import nccl_on_cpu
 from support.topologies import run_topology, server_links
-from support.trained import assert_alike, saved_at, train_group, write_points
+from support.trained import POINTS, assert_alike, points_job, saved_at, train_group, write_points
 
 from singa_dask.comm.threads import run_threads
 from singa_dask.errors import ClusterError, DataError, SingaError, TrainingError
@@ -25,24 +24,11 @@ from singa_dask.training.replica import Replica
 from singa_dask.training.shadows import step_of
 from singa_dask.training.worker import RankServices, WorkerPlan, train_rank
 
-JOB = """
-name: "points" train_steps: 8 disp_freq: 4 test_freq: 4 test_steps: 3 checkpoint_freq: 4 seed: 5
-train_one_batch { alg: kBP }
-updater { type: kSGD momentum: 0.9 learning_rate { type: kFixed base_lr: 0.1 } }
-cluster { nworkers_per_group: 3 nservers_per_group: 2 }
-neuralnet {
-  layer { name: "data" type: kRecordInput exclude: kTest store_conf { path: "%(folder)s/train" batchsize: 20 } }
-  layer { name: "data" type: kRecordInput include: kTest store_conf { path: "%(folder)s/test" batchsize: 20 } }
-  layer { name: "scores" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 2 } }
-  layer { name: "loss" type: kSoftmaxLoss srclayers: "scores" srclayers: "data" }
-}
-"""
-
 
 @pytest.fixture
 def prepared(tmp_path):
     write_points(tmp_path, train=90, test=90)
-    return lambda *overrides: prepare(Job.from_text(JOB % {"folder": tmp_path}, overrides))
+    return partial(points_job, tmp_path)
 
 
 def run(prepared, folder, stop_at=lambda event: False, **group):
@@ -208,7 +194,7 @@ def test_other_shards_than_planned_are_refused(prepared, tmp_path):
 
 
 def test_input_layers_must_agree_on_the_batch(prepared, tmp_path):
-    two = JOB.replace(
+    two = POINTS.replace(
         'layer { name: "scores"',
         'layer { name: "more" type: kRecordInput store_conf { path: "%(folder)s/train" batchsize: 10 } }\n'
         '  layer { name: "scores"',
@@ -233,36 +219,6 @@ def test_a_worker_that_fails_does_not_wait_to_release_what_others_use(prepared, 
     with pytest.raises(ValueError, match="one rank fails"):
         run(prepared(*SPLIT), tmp_path)
     assert made[1].aborted == "the worker failed"
-
-
-@pytest.fixture
-def gpus(monkeypatch):
-    """GPUs and NCCL, played on the CPU."""
-    if shutil.which("g++") is None:
-        pytest.skip("needs g++")
-    nccl_on_cpu.install(monkeypatch)
-
-
-@pytest.mark.parametrize(("gpu", "wired"), [("[0,1,2]", True), ("[0]", False)])
-@pytest.mark.parametrize("split", [(), SPLIT])
-def test_workers_with_a_gpu_each_exchange_over_nccl(prepared, tmp_path, gpus, gpu, wired, split):
-    run(prepared(*split), tmp_path / "cpu")
-    report, events = run(prepared(f"gpu={gpu}", *split), tmp_path / "gpu")
-    assert events[-1]["kind"] == "end"
-    if split:  # no worker has what another one has: only activations are exchanged
-        assert "transition all_gather" in report["operations"]
-        assert not {"reduce_scatter", "device reduce_scatter"} & report["operations"].keys()
-    else:
-        here, there = (name in report["operations"] for name in ("reduce_scatter", "device reduce_scatter"))
-        assert there == wired == (not here)
-    assert report["exchanged_bytes"] == sum(done["bytes"] for done in report["operations"].values())
-    assert_alike(saved_at(tmp_path / "gpu", 8), saved_at(tmp_path / "cpu", 8), rtol=1e-5, atol=1e-6)
-
-
-def test_a_worker_with_a_gpu_on_its_own_exchanges_nothing_by_way_of_the_host(prepared, tmp_path, gpus):
-    alone = prepared("gpu=[0]", "cluster.nworkers_per_group=1", "cluster.nservers_per_group=1")
-    ran = run_topology(alone, tmp_path / "gpu")
-    assert "device all_gather" in ran.reports[0]["operations"]
 
 
 @pytest.mark.parametrize(("share", "late"), [(10.0, False), (1e-7, True)])
