@@ -64,7 +64,16 @@ def stages_of(part: str, results: Path, scratch: Path, jobs: int) -> list[Stage]
                 paths=benchmarks,
             ),
         ]
-    train = ["-m", "singa_dask", "train", "examples/digits/job.conf", "--set", "gpu=[0]", "--set", "train_steps=300"]
+    train = [
+        "-m",
+        "singa_dask",
+        "train",
+        "examples/digits/job.conf",
+        "--set",
+        "gpu=[0,0,0]",
+        "--set",
+        "train_steps=300",
+    ]
     cluster = ["--cluster", "examples/clusters/allreduce.conf", "--workspace", scratch / "three-workers"]
     lost = [HERE / "lost_worker.py", "--json", results / "lost-worker.json"]
     sanitizer = ["--tool", "memcheck", "--error-exitcode", "9", "--log-file", results / "sanitizer.txt"]

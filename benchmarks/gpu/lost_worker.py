@@ -15,7 +15,7 @@ from faults import EXAMPLES, Case, trained
 CASE = Case(
     "worker on a GPU",
     "allreduce",
-    more=("gpu=[0]", "cluster.nworkers_per_group=2", "cluster.nservers_per_group=2", "test_freq=50"),
+    more=("gpu=[0,0]", "cluster.nworkers_per_group=2", "cluster.nservers_per_group=2", "test_freq=50"),
 )
 
 

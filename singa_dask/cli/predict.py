@@ -90,7 +90,8 @@ def predict(
         check_format(out)
         phase = Phase.kTest if data is None else None
         ready, path = trained(job, overrides, cluster, phase, checkpoint, trust_code=trust_code)
-        model = evaluate.model_of(ready.job, ready.code, path)
+        here = not (workers or scheduler or scheduler_file)
+        model = evaluate.model_of(ready.job, ready.code, path, here=here)
         blocks = own_blocks(model) if data is None else blocks_of(model, data, **columns)
         client = connect(stack, scheduler, scheduler_file)
         if workers:

@@ -15,12 +15,14 @@ from typing import Any
 
 @dataclass
 class _Lease:
-    """Until `expires`, or for as long as there is a task. run: that the group is of, "" for none."""
+    """Until `expires`, or for as long as there is a task. run: that the group is of, "" for none. gpu: the identity of
+    that on which the task computes, "" for none."""
 
     group: str
     expires: float
     run: str = ""
     task: Any = None
+    gpu: str = ""
 
     @property
     def holds(self) -> bool:
@@ -107,6 +109,20 @@ def task_of(address: str, group: str) -> Any:
     with _lock:
         held = _leases.get(address)
         return held.task if held and held.group == group else None
+
+
+def use_gpu(address: str, gpu: str) -> None:
+    """The task of this worker computes on a GPU with this identity."""
+    with _lock:
+        if address in _leases:
+            _leases[address].gpu = gpu
+
+
+def gpu_of(address: str) -> str:
+    """The identity of the GPU on which the task of this worker computes, "" for none."""
+    with _lock:
+        held = _leases.get(address)
+        return held.gpu if held else ""
 
 
 def end(address: str) -> None:

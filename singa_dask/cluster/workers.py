@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
-from urllib.parse import urlsplit
 
 from singa_dask.cluster import leases
+from singa_dask.cluster.addresses import host_of, natural
 from singa_dask.cluster.bootstrap import MpiReport, is_retired, mpi_report, this_node
+from singa_dask.cluster.gpus import GpuReport, too_few
 from singa_dask.cluster.remote import alive, run_each, threads_of
 from singa_dask.data.dask_demand import demand
 from singa_dask.errors import ClusterError
 from singa_dask.job.topology import ClusterTopology
+from singa_dask.ops.gpu import visible
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class WorkerInfo:
     cores: how many the process may run on; cpus: which, empty for unknown; nanny: what respawns it, "" for none;
     group: that it belongs to, or a server that it has; "" while it is free. run: that either is of (leases.run_key).
     retired: whether the process must be replaced before a group uses it.
+    gpus: that it could use; gpu: the one that it gets in a run (gpus.assigned).
     """
 
     address: str
@@ -48,6 +50,8 @@ class WorkerInfo:
     group: str = ""
     run: str = ""
     retired: bool = False
+    gpus: GpuReport = field(default_factory=GpuReport)
+    gpu: visible.Gpu | None = None
 
     def __str__(self) -> str:
         return f"{self.address} (host {self.node.partition('/')[0] or self.host}, pid {self.pid})"
@@ -87,6 +91,12 @@ def describe(dask_worker: Any = None) -> WorkerInfo:
         group=leases.holder(address) or server,
         run=leases.run_of(address) or server.partition("@")[2],
         retired=is_retired(),
+        gpus=GpuReport(
+            visible.visible_gpus(),
+            visible.has_cupy(),
+            dask_worker.state.total_resources.get("GPU"),
+            leases.gpu_of(address),
+        ),
     )
 
 
@@ -138,30 +148,36 @@ def _is_ours(info: WorkerInfo) -> bool:
     return (info.node, info.pid) == (this_node(), os.getpid()) and not info.address.startswith("inproc://")
 
 
-def place(topology: ClusterTopology, workers: Iterable[WorkerInfo]) -> Placement:
+def place(topology: ClusterTopology, workers: Iterable[WorkerInfo], *, on_gpus: bool = False) -> Placement:
     """Choose the Dask workers of a job: groups on one host where they fit, the same answer for the same workers.
+
+    on_gpus: its workers are on Dask workers with a GPU, and its servers, if they are apart, on others first.
 
     Workers that other groups have are left alone where the free ones are enough.
     A worker's cores are those it may run on // the job's processes on its host that may run on any of them, at
     least 1: launchers often bind each process to cores of its own.
-    Raises ClusterError when there are too few.
+    Raises ClusterError when there are too few, or too few of them have a GPU.
     """
     workers = list(workers)
     free = [info for info in workers if not info.group]
-    pool = _Pool(free if len(free) >= topology.nprocesses else workers)
-    if len(pool) < topology.nprocesses:
-        lack = topology.nprocesses - len(pool)
+    usable = free if len(free) >= topology.nprocesses else workers
+    if len(usable) < topology.nprocesses:
+        lack = topology.nprocesses - len(usable)
         raise ClusterError(
-            f"{topology.describe()}: {lack} Dask workers are missing, {len(pool)} of {topology.nprocesses} are there. "
-            "Start more, or train with fewer workers or servers."
+            f"{topology.describe()}: {lack} Dask workers are missing, {len(usable)} of {topology.nprocesses} are "
+            "there. Start more, or train with fewer workers or servers."
         )
+    pool = _Pool([info for info in usable if info.gpu is not None or not on_gpus])
+    if len(pool) < topology.nworkers:
+        raise ClusterError(f"{topology.describe()}: {too_few(topology.nworkers, usable)}")
+    others = _Pool([info for info in usable if info.gpu is None and on_gpus])
     groups = [pool.take(topology.nworkers_per_group) for _ in range(topology.nworker_groups)]
     workers = [info for group in groups for info in group]
     if topology.server_worker_separate:
-        server_processes = pool.take(topology.nserver_processes)
+        server_processes = _taken(topology.nserver_processes, others, pool)
     else:
         spare = max(0, topology.nserver_processes - topology.nworkers)
-        server_processes = _beside(topology, groups, pool.take(spare))
+        server_processes = _beside(topology, groups, _taken(spare, others, pool))
     chosen = {info.address: info for info in (*workers, *server_processes)}
     cores = {info.address: max(1, info.cores // _sharing(info, chosen.values())) for info in workers}
     return Placement(
@@ -182,7 +198,7 @@ class _Pool:
 
     def __init__(self, workers: Iterable[WorkerInfo]) -> None:
         self._hosts: dict[str, list[WorkerInfo]] = defaultdict(list)
-        for info in sorted(workers, key=lambda info: _natural(info.address)):
+        for info in sorted(workers, key=lambda info: (info.gpu.number if info.gpu else -1, natural(info.address))):
             self._hosts[info.host].append(info)
 
     def __len__(self) -> int:
@@ -195,10 +211,16 @@ class _Pool:
             lack = count - len(taken)
             free = {host: len(infos) for host, infos in self._hosts.items() if infos}
             fitting = {host: n for host, n in free.items() if n >= lack}
-            best = min(fitting or free, key=lambda host: (free[host] if fitting else -free[host], _natural(host)))
+            best = min(fitting or free, key=lambda host: (free[host] if fitting else -free[host], natural(host)))
             taken += self._hosts[best][:lack]
             del self._hosts[best][:lack]
         return taken
+
+
+def _taken(count: int, first: _Pool, then: _Pool) -> list[WorkerInfo]:
+    """So many workers, of the first pool as far as it has them."""
+    of_first = min(count, len(first))
+    return first.take(of_first) + then.take(count - of_first)
 
 
 def _beside(
@@ -219,17 +241,3 @@ def _server_places(topology: ClusterTopology, processes: Sequence[WorkerInfo]) -
     size, per_process = topology.nservers_per_group, topology.nservers_per_procs
     servers = [processes[i // per_process].address for i in range(topology.nservers)]
     return tuple(tuple(servers[first : first + size]) for first in range(0, len(servers), size))
-
-
-def host_of(address: str) -> str:
-    """The host in a Dask address.
-
-    >>> host_of("tcp://10.0.0.7:4321"), host_of("tls://[::1]:99")
-    ('10.0.0.7', '::1')
-    """
-    return urlsplit(address).hostname or address
-
-
-def _natural(text: str) -> list[tuple[int, str]]:
-    """A sort key that puts port 9999 before 10000."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]

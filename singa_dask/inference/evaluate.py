@@ -22,6 +22,7 @@ from singa_dask.layers import layer_class
 from singa_dask.layers.base import OutputLayer
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
+from singa_dask.ops.gpu.visible import gpu_here
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Checkpoint, contents_of
 from singa_dask.training.feed import Feed
@@ -30,12 +31,18 @@ from singa_dask.training.kept_code import code_of
 from singa_dask.training.placement import compute_of
 
 
+def _device(job: JobProto) -> dict[str, Any]:
+    """Where this process computes for a job, as get_ops takes it."""
+    gpu = gpu_here(job.gpu)
+    return {} if gpu is None else {"device": "gpu", "device_id": gpu, "compute": compute_of(job)}
+
+
 def restore_net(job: JobProto, phase: int, path: Path) -> Net:
     """The net of `phase` with a checkpoint's parameters.
 
     Raises CheckpointError where the checkpoint is damaged or of another net.
     """
-    ops = get_ops("gpu", device_id=job.gpu[0], compute=compute_of(job)) if job.gpu else get_ops("cpu")
+    ops = get_ops(**_device(job))
     train = Net(job.neuralnet, Phase.kTrain, ops)
     found = checkpoints.load(path)
     check_fits(found, path, {entry.name: entry.shape for entry in train.flat.entries})
@@ -90,20 +97,18 @@ def measure(job: JobProto, checkpoint: Path, phase: int) -> Measured:
     return measured
 
 
-def model_of(job: JobProto, code: CodeBundle | None, path: Path) -> Model:
+def model_of(job: JobProto, code: CodeBundle | None, path: Path, *, here: bool = True) -> Model:
     """A model to predict with: the net of a job, with a checkpoint's parameters. Layers that write files are left out.
 
-    code: the user's, if the net needs any. Raises CheckpointError where the checkpoint is damaged or of another net.
+    code: the user's, if the net needs any. here: whether this process predicts; on Dask workers, which may have none,
+    only GPUs that the job lists are used. Raises CheckpointError where the checkpoint is damaged or of another net.
     """
     found = checkpoints.load(path)
     net = plain(job.neuralnet)
     layers = [layer for layer in net.layer if not issubclass(layer_class(layer), OutputLayer)]
     net.ClearField("layer")
     net.layer.extend(layers)
-    device: dict[str, Any] = {}
-    if job.gpu:
-        device = {"device": "gpu", "device_id": job.gpu[0], "compute": compute_of(job)}
-    model = Model(net, seed=found.seed, **device)
+    model = Model(net, seed=found.seed, **(_device(job) if here or job.gpu else {}))
     check_fits(found, path, {param.name: param.whole_shape for param in model.net.params})
     model.load_state_dict(found.trained)
     model.code, model.described = code, found.described

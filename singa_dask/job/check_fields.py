@@ -44,7 +44,7 @@ _FIELDS: dict[Range, str] = {
     """,
     NOT_NEGATIVE: """
         step warmup_steps disp_freq disp_after test_freq test_steps test_after validate_freq validate_steps
-        validate_after checkpoint_freq checkpoint_after keep gpu poll_time unroll_index lr_scale wd_scale std
+        validate_after checkpoint_freq checkpoint_after keep poll_time unroll_index lr_scale wd_scale std
         weight_decay delta base_lr gamma step_lr LinearProto.final_lr CosineProto.final_lr random_skip sequence
         lookahead horizon series_start cropsize pad pad_x pad_y pad_z output_pad workspace_byte_limit knorm
         concate_dim slice_dim min_delta

@@ -14,6 +14,7 @@ from singa_dask.job.check_partition import check_partition
 from singa_dask.job.check_updater import check_updater
 from singa_dask.job.check_user import check_user
 from singa_dask.job.findings import Findings
+from singa_dask.job.gpus import on_cpus
 from singa_dask.job.job_pb2 import AlgProto, JobProto, Phase
 from singa_dask.job.locate import Locate
 from singa_dask.job.paths import Path
@@ -63,8 +64,8 @@ def _check_run(findings: Findings, training: bool) -> None:
         time, default = getattr(job, field), job.DESCRIPTOR.fields_by_name[field].default_value
         if time != default and not fits(seconds_in(time)):
             findings.add((field,), f"must be a time{bounds}, with its unit", repr(time), 'For example "60s" or "10m".')
-    if training and job.compute != JobProto.kFloat32 and not job.gpu:
-        hint = "List GPUs, gpu: 0, or leave compute out."
+    if training and job.compute != JobProto.kFloat32 and on_cpus(job.gpu):
+        hint = "Leave gpu or compute out."
         received = JobProto.Compute.Name(job.compute)
         findings.add(("compute",), "needs GPUs: CPUs multiply in float32", received, hint)
     if training and not job.HasField("train_steps"):
@@ -72,8 +73,10 @@ def _check_run(findings: Findings, training: bool) -> None:
     if job.step and not job.resume:
         hint = "Write resume: true to continue from the newest checkpoint of the workspace."
         findings.add(("step",), "only a resumed run starts at a step other than 0", str(job.step), hint)
-    if len(set(job.gpu)) < len(job.gpu):
-        findings.add(("gpu",), "must not name a GPU twice", str(list(job.gpu)))
+    for place, number in enumerate(() if on_cpus(job.gpu) else job.gpu):
+        if number < 0:
+            hint = "Write -1 alone, or gpu=[], to compute on CPUs."
+            findings.add(("gpu", place), "must not be negative", str(number), hint)
     if training and job.train_one_batch.alg == AlgProto.kUserAlg and not job.train_one_batch.user_alg:
         path: Path = ("train_one_batch", "alg") if job.HasField("train_one_batch") else ("train_one_batch",)
         findings.missing(path, "train_one_batch { alg: kBP }")

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.job.gpus import keep_empty
 
 _EXPECTED = {
     FieldDescriptor.CPPTYPE_INT32: "a whole number of 32 bits",
@@ -38,6 +39,7 @@ def assign(message: Any, name: str, value: Any, key: str) -> None:
         entries = [_plain(field, entry, key) for entry in entries]
         if field.is_repeated:
             getattr(message, name).extend(entries)
+            keep_empty(message, name)
         else:
             setattr(message, name, entries[0])
     except (TypeError, ValueError):

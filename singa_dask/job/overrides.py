@@ -22,6 +22,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from singa_dask.errors import ConfigError, Problem, nearest
+from singa_dask.job.gpus import keep_empty
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.job.locate import Place, Positions
 from singa_dask.job.paths import Path, format_path, layer_names
@@ -162,6 +163,7 @@ def _set(target: _Target, text: str) -> None:
         values = [_scalar(field, entry) for entry in _entries(text)]
         target.message.ClearField(name)
         getattr(target.message, name).extend(values)
+        keep_empty(target.message, name)
     else:
         value, values = _scalar(field, text), getattr(target.message, name)
         if target.index == len(values):

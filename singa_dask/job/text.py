@@ -11,6 +11,7 @@ from google.protobuf import text_format
 
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.files import NotAFile, read_text
+from singa_dask.job.gpus import keep_empty
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.job.locate import Place, Positions
 from singa_dask.job.overrides import apply_overrides
@@ -61,6 +62,8 @@ def _parse(source: str | Path, what: str = "job file") -> tuple[JobProto, Positi
     except text_format.ParseError as error:
         problem = Problem("job", str(error), line=error.GetLine(), column=error.GetColumn(), file=file)
         raise ConfigError(problem) from error
+    if ("gpu",) in result.places:
+        keep_empty(job, "gpu")
     return job, Positions(result.places, file)
 
 

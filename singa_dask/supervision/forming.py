@@ -139,7 +139,8 @@ class Forming:
         """Take in one more worker group on free Dask workers, if they suffice; returns what to answer."""
         needed = self.members.topology.nworkers_per_group
         lost = self.members.used(but=Phase.FORMING) - {info.address for info in there}
-        free = self.processes.free(there, self.members)[len(lost) + self.places.lacks :]  # replacements come first
+        unused = [info for info in self.processes.free(there, self.members) if self.processes.suits(info)]
+        free = unused[len(lost) + self.places.lacks :]  # replacements come first
         if len(free) < needed:
             return fact(Code.TOO_FEW_FREE, needed=needed, there=len(free))
         group = self.members.add(free[:needed], first=max(self.run.steps.values(), default=0))
@@ -162,7 +163,13 @@ class Forming:
         self._requests += 1
         used = self.members.used()
         worker_groups = tuple(
-            self.members.worker_group_request(group, self.run.steps, self._keeps_checkpoint(group, used), fresh=fresh)
+            self.members.worker_group_request(
+                group,
+                self.run.steps,
+                self._keeps_checkpoint(group, used),
+                self.processes.gpus_of(group.where),
+                fresh=fresh,
+            )
             for group in workers
         )
         server_groups = tuple(

@@ -25,11 +25,16 @@ def check_single(topology: ClusterTopology) -> None:
 
 
 class InProcess:
-    """The only worker of a run. emit: is called with its events; plan: without a group."""
+    """The only worker of a run. emit: is called with its events; plan: without a group. gpu: on which it computes, by
+    number; None for the CPU."""
 
-    def __init__(self, plan: WorkerPlan, found: Found | None, emit: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self, plan: WorkerPlan, found: Found | None, emit: Callable[[dict[str, Any]], None], gpu: int | None = None
+    ) -> None:
         step, copies = (found.step, found.copies) if found else (0, ())
-        self._plan = replace(plan, group=GroupPlan(resume=copies, first=step, cores=(equal_share(1),)))
+        gpus = () if gpu is None else (gpu,)
+        group = GroupPlan(resume=copies, first=step, cores=(equal_share(1),), gpus=gpus)
+        self._plan = replace(plan, group=group)
         self._emit = emit
         self.stopped = ""  # by whom
 

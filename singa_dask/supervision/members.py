@@ -338,10 +338,16 @@ class Members:
         return tuple(group.number for group in sorted(users, key=lambda group: group.joined))
 
     def worker_group_request(
-        self, group: WorkerGroup, steps: Mapping[int, int], nannies: tuple[tuple[str, str], ...], *, fresh: bool
+        self,
+        group: WorkerGroup,
+        steps: Mapping[int, int],
+        nannies: tuple[tuple[str, str], ...],
+        gpus: tuple[int | None, ...],
+        *,
+        fresh: bool,
     ) -> WorkerGroupRequest:
-        """What the launcher must know of a worker group. nannies: as in GroupPlan. fresh: servers have no parameters
-        yet."""
+        """What the launcher must know of a worker group. nannies, gpus: as in GroupPlan. fresh: servers have no
+        parameters yet."""
         plan = GroupPlan(
             number=group.number,
             generation=group.generation,
@@ -354,6 +360,7 @@ class Members:
             cores=group.cores[: len(group.where)],
             left=group.left if fresh else (),
             nannies=nannies,
+            gpus=gpus,
         )
         return WorkerGroupRequest(plan, group.where, group.server_group, grows=bool(group.added))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from singa_dask.job import Job, JobProto
+from singa_dask.ops.gpu.visible import gpu_here
 from singa_dask.planning.partition import PartitionChoice, choose_partition, partitioned_as
 from singa_dask.planning.prediction import Candidate, Machines
 from singa_dask.profiling.facts import facts_here
@@ -24,7 +25,8 @@ def resolve_partition(job: Job, client: Client | None, note: Note, progress: Not
     """
     if job.topology.nworkers_per_group == 1:
         return _with(job, PartitionChoice(job.proto))
-    prepared, there = prepared_for_model(job, with_data=True), Cluster.of(client)
+    there = Cluster.of(client)
+    prepared = prepared_for_model(job, with_data=True, on_gpus=there.gpus)
     topology = prepared.topology
     machines = there.described(topology.nprocesses, None, None, None, None)
     memory = there.memory.of_worker(topology, machines)
@@ -45,7 +47,8 @@ def resolve_by_cache(job: Job, note: Note, *, with_data: bool) -> Job:
     """
     if job.topology.nworkers_per_group == 1:
         return _with(job, PartitionChoice(job.proto))
-    prepared, facts = prepared_for_model(job, with_data=with_data), facts_here()
+    prepared = prepared_for_model(job, with_data=with_data, on_gpus=gpu_here() is not None)
+    facts = facts_here()
     profile = load(key_of(facts))
     if profile is None:
         note("partition: auto is chosen when the job is trained. To see it here, run `singa-dask profile` first.")

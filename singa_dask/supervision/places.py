@@ -75,7 +75,7 @@ class Places:
         answer = {info.address for info in there}
         missing = _lost(batch, answer)
         unused = self.processes.free(there, self.members)
-        places = self.processes.nearest(missing, unused)
+        places = self.processes.nearest(missing, unused, _training(batch))
         coming = self.processes.coming(missing, there, nannies)
         late = self._until is not None and at >= self._until
         left = any(member.left for member in batch if isinstance(member, WorkerGroup))
@@ -97,7 +97,8 @@ class Places:
     def least_to_leave_out(self, groups: Sequence[WorkerGroup], there: Sequence[WorkerInfo]) -> list[WorkerGroup]:
         """The worker groups, the last first, without which the processes that answer suffice for those that remain.
         Worker group 0 always remains."""
-        answer, free = {info.address for info in there}, len(self.processes.free(there, self.members))
+        answer = {info.address for info in there}
+        free = sum(map(self.processes.suits, self.processes.free(there, self.members)))
         stay, out = list(groups), list[WorkerGroup]()
         while stay and stay[-1].number > 0 and (not out or len(_lost(stay, answer)) > free):
             out.append(stay.pop())
@@ -119,7 +120,7 @@ class Places:
         answer, placed = {info.address for info in there}, list[Member]()
         for member in self._independent(batch, late=late):
             lost = _lost([member], answer)
-            places = self.processes.nearest(lost, free)
+            places = self.processes.nearest(lost, free, _training([member]))
             hosts = self._hosts(member, answer) if isinstance(member, ServerGroup) else []
             rest = [address for address in lost if address not in places]
             coming = self.processes.coming(lost, there, nannies)
@@ -176,12 +177,14 @@ class Places:
 
     def better(self, there: Sequence[WorkerInfo]) -> list[Member]:
         """Give free processes to the members that could use them; returns those that got some, to be formed again."""
-        free, changed = [info.address for info in self.processes.free(there, self.members)], list[Member]()
+        unused = sorted(self.processes.free(there, self.members), key=lambda info: info.gpu is not None)
+        free, changed = [info.address for info in unused], list[Member]()
         for servers in self._with_guests():
             if own := servers.spread(free, self.members.topology.nservers_per_procs):
                 self._tell(Code.OWN_PROCESSES, servers, where=tuple(own))
                 changed.append(servers)
-        free = [address for address in free if not self._is_refused(address)]
+        suitable = {info.address for info in unused if self.processes.suits(info)}
+        free = [address for address in free if address in suitable and not self._is_refused(address)]
         for group in filter(self._may_grow, self.members.running()):
             if own := free[: len(group.lacks)]:
                 free = free[len(own) :]
@@ -230,6 +233,11 @@ class Places:
 
     def _with_guests(self) -> list[ServerGroup]:
         return [group for group in self.members.serving() if group.guests]
+
+
+def _training(members: Iterable[Member]) -> set[str]:
+    """The processes of members that have workers."""
+    return {address for m in members if isinstance(m, WorkerGroup) for address in m.where}
 
 
 def _lost(members: Iterable[Member], answer: set[str]) -> list[str]:

@@ -11,12 +11,15 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from singa_dask.cluster.gpus import chosen
 from singa_dask.cluster.workers import WorkerInfo, answering
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.files import replacing
 from singa_dask.job import Framework, Job
+from singa_dask.job.gpus import on_cpus
 from singa_dask.job.job_pb2 import JobProto, NetProto
 from singa_dask.monitor.plan_table import instructions, plan_html, plan_text
+from singa_dask.ops.gpu.visible import gpu_here
 from singa_dask.planning.advise import ALLOW, UNBOUNDED, Advice, Memory, advise, name
 from singa_dask.planning.candidates import Choose, candidates, with_cluster
 from singa_dask.planning.model import predict
@@ -175,8 +178,8 @@ def plan(
     if latency is not None and bandwidth is None:
         hint = "Give the network's bandwidth too, for example --bandwidth 1Gbit (in Python: bandwidth=1e9)."
         raise ConfigError(Problem("latency", "needs a bandwidth", f"{latency:g} s", hint))
-    prepared = prepared_for_model(loaded, with_data=with_data)
     there = Cluster.of(client)
+    prepared = prepared_for_model(loaded, with_data=with_data, on_gpus=there.gpus)
     counts = _counts(workers, there)
     machines = there.described(max(counts), cores, workers_per_host, bandwidth, latency)
     free = Memory(memory)
@@ -259,20 +262,22 @@ def _free(dask_worker: Any) -> Free:
 @dataclass(frozen=True)
 class Cluster:
     """The machines of a Dask cluster. processes: its workers; None for a local one, which has as many as a job needs.
-    memory: free on the host and for the process that have least."""
+    memory: free on the host and for the process that have least. gpus: whether jobs train on GPUs here by default."""
 
     cores: int
     hosts: int = 1
     workers_per_host: int | None = None
     processes: int | None = None
     memory: Memory = UNBOUNDED
+    gpus: bool = False
 
     @classmethod
     def of(cls, client: Client | None) -> Cluster:
         """Raises ConfigError where no worker answers."""
         if client is None:
             free = free_here()
-            return cls(len(os.sched_getaffinity(0)), memory=Memory(min(nbytes for nbytes, _ in free.owners)))
+            least = Memory(min(nbytes for nbytes, _ in free.owners))
+            return cls(len(os.sched_getaffinity(0)), memory=least, gpus=gpu_here() is not None)
         workers, silent = answering(client)
         if not workers:
             raise ConfigError(Problem("client", f"no Dask worker answers. {silent}".strip(), hint="Start workers."))
@@ -284,7 +289,8 @@ class Cluster:
         each = min(one.memory for one in free)
         host = min(nbytes for one in free for nbytes, _ in one.owners)
         memory = Memory(host, None if each == UNLIMITED else each)
-        return cls(cores, len(by_host), max(map(len, by_host.values())), len(workers), memory)
+        gpus = chosen((), workers) is not None
+        return cls(cores, len(by_host), max(map(len, by_host.values())), len(workers), memory, gpus)
 
     def described(
         self,
@@ -309,16 +315,17 @@ class Cluster:
         return sorted({*(1 << i for i in range(most.bit_length())), most})
 
 
-def prepared_for_model(job: Job, *, with_data: bool) -> Prepared:
-    """The job with the shapes of its data, without a request to choose its partition.
+def prepared_for_model(job: Job, *, with_data: bool, on_gpus: bool = False) -> Prepared:
+    """The job with the shapes of its data, without a request to choose its partition. on_gpus: whether it trains on
+    GPUs where it lists none.
 
     Raises ConfigError for jobs on GPUs.
     """
-    if job.proto.gpu:
-        hint = "Give the job a cluster block and each layer's partition_dim, or predict it on CPUs with gpu=[]."
-        raise ConfigError(
-            Problem("gpu", "cannot be predicted: the cost model knows CPUs only", str(job.proto.gpu), hint)
-        )
+    listed = list(job.proto.gpu)
+    if not on_cpus(listed) and (listed or on_gpus):
+        hint = "Give the job a cluster block and each layer's partition_dim, or predict and train it on CPUs: gpu=[]."
+        received = str(listed) if listed else "a job that says nothing of GPUs, where there are some"
+        raise ConfigError(Problem("gpu", "cannot be predicted: the cost model knows CPUs only", received, hint))
     plain = with_message(job, job.proto)
     plain.proto.neuralnet.ClearField("partition")
     return prepare(plain, with_data=with_data)

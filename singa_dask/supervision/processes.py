@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from singa_dask.cluster.gpus import assigned
+from singa_dask.ops.gpu.visible import Gpu
 from singa_dask.supervision.members import Members
 from singa_dask.supervision.phases import Phase
 
@@ -14,21 +16,31 @@ if TYPE_CHECKING:
 
 class Processes:
     """The processes of a run. pids: by address, of those that have a nanny; replaced: (address, pid) of those that
-    nannies were asked to replace."""
+    nannies were asked to replace. gpus: of those that have one, by address.
 
-    def __init__(self) -> None:
+    chosen: from which GPUs its workers get theirs (gpus.chosen); None for a run on CPUs.
+    """
+
+    def __init__(self, chosen: Sequence[int] | None = None) -> None:
+        self._chosen = chosen
+        self.gpus: dict[str, Gpu] = {}
         self.pids: dict[str, int] = {}
         self.replaced: set[tuple[str, int]] = set()
         self._nannies: dict[str, str] = {}
         self._machines: dict[str, str] = {}  # of nannies
         self._latest: set[str] = set()  # nannies whose workers answered the last survey
 
-    def there(self, workers: Iterable[WorkerInfo]) -> tuple[list[WorkerInfo], dict[str, int]]:
-        """The Dask workers to count on, of those that answer; and the processes, pid by address, that answer although
-        they are being replaced, as they may when a cut network is back: their nannies are to be asked again."""
-        workers = list(workers)
+    def there(
+        self, workers: Iterable[WorkerInfo], used: Collection[str] = ()
+    ) -> tuple[list[WorkerInfo], dict[str, int]]:
+        """The Dask workers to count on, of those that answer, with their GPUs; and the processes, pid by address, that
+        answer although they are being replaced, as they may when a cut network is back: their nannies are to be asked
+        again. used: those of members, which keep their GPUs."""
+        held = {address: self.gpus[address].identity for address in used if address in self.gpus}
+        workers = assigned(workers, self._chosen, held)
         back = {info.address: info.pid for info in workers if (info.address, info.pid) in self.replaced}
         there = [info for info in workers if info.address not in back]
+        self.gpus = {info.address: info.gpu for info in workers if info.gpu is not None}
         self._nannies |= {info.address: info.nanny for info in there if info.nanny}
         self._machines |= {info.nanny: info.node for info in there if info.nanny}
         self.pids |= {info.address: info.pid for info in there if info.nanny}
@@ -37,6 +49,7 @@ class Processes:
 
     def moved(self, moved: Mapping[str, str]) -> None:
         """Nannies have started processes: old address -> new one."""
+        self.gpus |= {new: self.gpus[old] for old, new in moved.items() if old in self.gpus}
         self._nannies |= {new: self._nannies[old] for old, new in moved.items() if old in self._nannies}
 
     def place(self, address: str) -> str:
@@ -49,6 +62,17 @@ class Processes:
         forming = {address for m in members.all() if m.phase is Phase.FORMING for address in m.where}
         restarted = {self._nannies.get(address) for address in forming} - {None}
         return [i for i in there if i.address not in used and not i.group and i.nanny not in restarted]
+
+    def suits(self, info: WorkerInfo) -> bool:
+        """Whether it can be a worker of this run: on GPUs, those without one can only have servers."""
+        return self._chosen is None or info.gpu is not None
+
+    def gpus_of(self, where: Sequence[str]) -> tuple[int | None, ...]:
+        """As GroupPlan.gpus: of workers in these processes."""
+        if self._chosen is None:
+            return ()
+        gpus = (self.gpus.get(address) for address in where)
+        return tuple(None if gpu is None else gpu.number for gpu in gpus)
 
     @property
     def nannies(self) -> frozenset[str]:
@@ -92,10 +116,14 @@ class Processes:
         """The nannies, of those that answer, that are starting a process in the place of a missing one."""
         return (self.nannies_of(missing) & nannies) - {info.nanny for info in there}
 
-    def nearest(self, missing: Sequence[str], free: Sequence[WorkerInfo]) -> dict[str, str]:
+    def nearest(
+        self, missing: Sequence[str], free: Sequence[WorkerInfo], training: Collection[str] = ()
+    ) -> dict[str, str]:
         """The free Dask workers that take the place of missing ones, by address, as far as they suffice: each gets one
-        of its nanny, where its memory is, else one of its machine, else any other."""
-        left, taken = list(free), dict[str, str]()
+        of its nanny, where its memory is, else one of its machine, else any other. training: the processes that have
+        workers. They come first, as these need GPUs; servers leave them those that have some."""
+        left, taken = sorted(free, key=lambda info: info.gpu is not None), dict[str, str]()
+        missing = sorted(missing, key=lambda address: address not in training) if self._chosen is not None else missing
         near = (
             lambda info, nanny: info.nanny == nanny,
             lambda info, nanny: info.node == self._machines.get(nanny),
@@ -104,7 +132,8 @@ class Processes:
         for is_near in near:
             for address in missing:
                 nanny = self._nannies.get(address, "")
-                found = next((info for info in left if is_near(info, nanny)), None)
+                fitting = (info for info in left if address not in training or self.suits(info))
+                found = next((info for info in fitting if is_near(info, nanny)), None)
                 if address not in taken and found is not None:
                     left.remove(found)
                     taken[address] = found.address

@@ -30,11 +30,20 @@ class Queue:
     """A run in the queue for `count` Dask workers that nobody uses.
 
     patience_s: for too few workers, free or not, and for the runs that use them when these give no sign of life.
-    max_queue_s: how long to wait for them to end; None for as long as they live.
+    max_queue_s: how long to wait for them to end; None for as long as they live. lacking: how many workers with a GPU
+    it waits for, of those that others use. there: all workers that have answered last.
     """
 
-    def __init__(self, count: int, note: Callable[[str], None], patience_s: float, max_queue_s: float | None) -> None:
-        self.count, self._note = count, note
+    def __init__(
+        self,
+        count: int,
+        note: Callable[[str], None],
+        patience_s: float,
+        max_queue_s: float | None,
+        lacking: Callable[[Sequence[WorkerInfo]], int] = lambda workers: 0,
+    ) -> None:
+        self.count, self._note, self._lacking = count, note, lacking
+        self.there: Sequence[WorkerInfo] = ()
         self.patience_s, self.max_queue_s = patience_s, max_queue_s
         self._began = self._alive_at = self._asked_at = 0.0
         self._said = ""
@@ -49,21 +58,22 @@ class Queue:
         leave_by = time.monotonic() + _LEAVING_S
         with listening(client, name, workspace, inbox.put):
             while True:
-                workers = wait_workers(client, self.count, self.patience_s)
+                workers = self.there = wait_workers(client, self.count, self.patience_s)
                 free = [info for info in workers if not info.group]
+                lack = max(self.count - len(free), self._lacking(workers))
                 leaving = any(parts_of_run(info.run) == (name, workspace) for info in workers)
-                if len(free) < self.count:
-                    self._look(workers, lambda: active_runs(client))
+                if lack > 0:
+                    self._look(workers, lack, lambda: active_runs(client))
                 elif not leaving or time.monotonic() > leave_by:
                     return free
                 _answer(inbox)
                 time.sleep(_LOOK_S)
 
-    def _look(self, workers: Sequence[WorkerInfo], active: Callable[[], set[str]]) -> None:
-        """Tell the user who is in the way. active: asks for the workspaces of the active runs."""
+    def _look(self, workers: Sequence[WorkerInfo], lack: int, active: Callable[[], set[str]]) -> None:
+        """Tell the user who is in the way. lack: how many workers are missing. active: asks for the workspaces
+        of the active runs."""
         now = time.monotonic()
         taken = [info for info in workers if info.group]
-        lack = self.count - (len(workers) - len(taken))
         using = _in_words({info.run or info.group for info in taken})
         if not self._said:
             self._began = now

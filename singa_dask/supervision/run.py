@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from singa_dask.cluster import WorkerInfo, local_cluster
 from singa_dask.cluster.formation import WorkersInUse
+from singa_dask.cluster.gpus import assigned, chosen, in_words, lacking, unused
 from singa_dask.cluster.leases import run_key
 from singa_dask.cluster.remote import unsubscribe
 from singa_dask.cluster.workers import place
 from singa_dask.errors import ClusterError, ConfigError, SchedulerLost, TrainingError
 from singa_dask.job import job_to_text
 from singa_dask.monitor.progress import Display
+from singa_dask.ops.gpu.visible import gpu_here
 from singa_dask.supervision.callbacks import Callbacks
 from singa_dask.supervision.control import listening
 from singa_dask.supervision.events import Progress, ReplicaLost, StopAsked
@@ -73,6 +75,7 @@ class Run:
     _told: list[dict[str, Any]] = field(default_factory=list)  # by earlier starts of the run
     _heard: bool = False  # anything from a worker group
     _over: bool = False  # training has ended: what is left is not cut off
+    _gpus: tuple[int, ...] | None = None  # from which its workers get theirs; see gpus.chosen
 
     def __post_init__(self) -> None:
         self._record = Record(self.prepared, self.workspace, self.display, self.curves)
@@ -137,7 +140,10 @@ class Run:
         return stack.enter_context(local_cluster(nworkers))
 
     def _train_in_process(self, found: Found | None) -> None:
-        self._in_process = InProcess(self._worker_plan, found, self._handle)
+        gpu = gpu_here(self.prepared.job.gpu)
+        if gpu is not None:
+            self.display.note(f"training on GPU {gpu}")
+        self._in_process = InProcess(self._worker_plan, found, self._handle, gpu)
         with self._calling():
             self._record.reports = {0: self._in_process.run()}
             self._witness.settle()
@@ -171,8 +177,17 @@ class Run:
         return f"The newest checkpoint is of step {found.step}: go on with --resume."
 
     def _free_workers(self, client: Client) -> list[WorkerInfo]:
-        queue = Queue(self.prepared.topology.nprocesses, self.display.note, self.patience_s, self.max_queue_s)
-        free = queue.wait(client, self.prepared.job.name, str(self.workspace.folder))
+        job, topology = self.prepared.job, self.prepared.topology
+        queue = Queue(
+            topology.nprocesses,
+            self.display.note,
+            self.patience_s,
+            self.max_queue_s,
+            lambda workers: lacking(topology.nworkers, job.gpu, workers),
+        )
+        queue.wait(client, job.name, str(self.workspace.folder))
+        self._gpus = chosen(job.gpu, queue.there)
+        free = [info for info in assigned(queue.there, self._gpus) if not info.group]
         if self._sight is not None:
             self._sight.check(free)
         return free
@@ -182,8 +197,12 @@ class Run:
         groups, size = topology.nworker_groups, topology.nworkers_per_group
         split = any(self.prepared.layout.own_sizes)  # their portions are of so many workers
         self.display.note(f"forming {groups} worker group{'s' * (groups > 1)} of {size} on Dask workers")
+        placement = place(topology, free, on_gpus=self._gpus is not None)
+        trained_on = {address for group in placement.workers for address in group}
+        if where := in_words([info for info in free if info.address in trained_on]) or self._unused_gpus(free):
+            self.display.note(where)
         starts = [event["event"] for event in self._told].count("start")
-        members = Members.placed(topology, place(topology, free), starts)
+        members = Members.placed(topology, placement, starts)
         members.recall(self._told)
         supervision = Supervision(
             members,
@@ -191,6 +210,7 @@ class Run:
             max_restarts=self.max_restarts,
             patience_s=self.patience_s,
             least=None if split else topology.min_workers,
+            gpus=self._gpus,
         )
         supervision.run.processes.there(free)
         supervisor = self._supervisor = Supervisor(
@@ -207,6 +227,9 @@ class Run:
         with listening(launcher.client, self.prepared.job.name, str(self.workspace.folder), supervisor.post):
             self._record.reports |= supervisor.run()
         self._witness.settle()
+
+    def _unused_gpus(self, workers: Sequence[WorkerInfo]) -> str:
+        return "" if self.prepared.job.gpu else unused(workers)
 
     def _rewound(self, groups: Collection[int], step: int | None) -> None:
         self._record.steps |= dict.fromkeys(groups, step or 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from singa_dask.supervision import events as ev
@@ -20,13 +20,16 @@ _Operation: TypeAlias = ev.FormRequest | ev.Close | ev.TellLead
 class RunState:
     """The state of one run.
 
-    steps: last known step of every worker group. stopped: by whom it was asked to stop. error: why it failed.
+    gpus: as Processes takes them. steps: last known step of every worker group. stopped: by whom it was asked to stop.
+    error: why it failed.
     course, operation, survey, checkpoint, lead: their phases. request: the operation under way. asked: the last
     status request. found: the newest checkpoint, if it is known. commands: of the event that is being handled.
     """
 
-    def __init__(self, members: Members, steps: Mapping[int, int] | None = None) -> None:
-        self.members, self.processes = members, Processes()
+    def __init__(
+        self, members: Members, steps: Mapping[int, int] | None = None, gpus: Sequence[int] | None = None
+    ) -> None:
+        self.members, self.processes = members, Processes(gpus)
         self.steps: dict[int, int] = dict(steps or {})
         self.restarts: list[Restart] = []
         self.course, self.operation = Track(Course.GOING), Track(Operation.NONE)

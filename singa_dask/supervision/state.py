@@ -5,7 +5,7 @@ Every decision about processes rests on a status request that began after the ev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.ending import Ending
@@ -33,8 +33,9 @@ class Supervision:
         max_restarts: int = 3,
         patience_s: float = 30.0,
         least: int | None = None,
+        gpus: Sequence[int] | None = None,
     ) -> None:
-        self.run = RunState(members, steps)
+        self.run = RunState(members, steps, gpus)
         self.places = Places(members, self.run.processes, patience_s, least, self.run.tell)
         self.losing = Losing(self.run, self.places, max_restarts)
         self.forming = Forming(self.run, self.places, self.losing)
@@ -130,7 +131,7 @@ class Supervision:
         members.found_left(event.left)
         if event.inherited is not None and not any(member.formed for member in members.all()):
             self.forming.inherit(event.left, event.inherited)
-        there, back = run.processes.there(event.workers)
+        there, back = run.processes.there(event.workers, members.used())
         self.losing.kill(back)
         silent = members.used() - {info.address for info in there}
         if run.idle and not self.losing.waits_for_memory(silent, event) and not self.losing.take_losses(silent):

@@ -10,6 +10,7 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.job.schedule import memory_checkpoint_seconds, orphan_seconds
 from singa_dask.memory.owner import CHECKPOINT, WORKERS, Owner, Version
+from singa_dask.ops.gpu.visible import identity_of
 from singa_dask.server import ActorLink, Link
 from singa_dask.training.group_checkpoints import AT_LEAST_EVERY_S
 from singa_dask.training.memory import has_room_here
@@ -26,7 +27,7 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
     """Train this rank to its end; returns its report. topic: of the Dask events that it sends."""
     from distributed import get_client, get_worker
 
-    from singa_dask.cluster import current_task
+    from singa_dask.cluster import current_task, leases
     from singa_dask.cluster.group import REGROUP
     from singa_dask.cluster.nanny_store import NannyStore
     from singa_dask.cluster.successors import prepare_successor
@@ -41,6 +42,8 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         return {i: ActorLink(where, worker, BACK * comm.timeout_s) for i, where in enumerate(wheres)}
 
     number, generation = plan.group.number, plan.group.generation
+    if plan.group.gpus:
+        leases.use_gpu(worker.address, identity_of(plan.group.gpus[comm.rank]))
     job = JobProto.FromString(plan.job)
     orphan_s = orphan_seconds(job)
     every_s = max(AT_LEAST_EVERY_S, memory_checkpoint_seconds(job))  # until the next one takes its place

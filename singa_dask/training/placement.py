@@ -82,17 +82,7 @@ def compute_of(job: JobProto) -> str:
     return JobProto.Compute.Name(job.compute)
 
 
-def gpu_of(job: JobProto, group: int, rank: int) -> int | None:
-    """The GPU of a worker, by its number on the worker's machine; None where the job asks for none.
-
-    Workers take turns through the job's list, one worker group after the other.
-    """
-    if not job.gpu:
-        return None
-    return job.gpu[(group * job.cluster.nworkers_per_group + rank) % len(job.gpu)]
-
-
 def suits_device_comm(job: JobProto) -> bool:
-    """Whether the buckets of this job can stay on GPUs: no codec is used between workers."""
+    """Whether the buckets of a job on GPUs can stay there: no codec is used between workers."""
     cluster = job.cluster
-    return bool(job.gpu) and (cluster.nworkers_per_group == 1 or cluster.codec == cluster.kFull)
+    return cluster.nworkers_per_group == 1 or cluster.codec == cluster.kFull

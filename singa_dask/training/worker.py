@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,7 +35,7 @@ from singa_dask.training.frequencies import batches_of, due, evaluations_due
 from singa_dask.training.group_checkpoints import GroupCheckpoints
 from singa_dask.training.group_evaluation import evaluate_group
 from singa_dask.training.memory import check_memory, has_room, ran_out
-from singa_dask.training.placement import compute_of, gpu_of, suits_device_comm
+from singa_dask.training.placement import compute_of, suits_device_comm
 from singa_dask.training.replica import Replica
 from singa_dask.training.reporter import Reporter
 from singa_dask.training.resume import MEETING_TIMEOUT_S, begin
@@ -56,7 +56,8 @@ class GroupPlan:
     later one. fresh: whether the servers are new, and have no parameters. in_process_servers: whether every server is
     in the process of the only worker that uses it. cores: of each worker's process.
     left: the shadows of the ranks that it replaces, from which it goes on if they are still there. nannies: that may
-    keep its newest checkpoint in memory, as for group_checkpoints.MemoryCheckpoints.
+    keep its newest checkpoint in memory, as for group_checkpoints.MemoryCheckpoints. gpus: of each worker, by its
+    number in the worker's process, None where it has none left; () where they compute on CPUs.
     """
 
     number: int = 0
@@ -69,6 +70,7 @@ class GroupPlan:
     cores: tuple[int, ...] = ()
     left: tuple[Saved, ...] = ()
     nannies: tuple[tuple[str, str], ...] = ()
+    gpus: tuple[int | None, ...] = ()
 
     @property
     def leads(self) -> bool:
@@ -127,7 +129,7 @@ def train_rank(comm: Communicator, plan: WorkerPlan, services: RankServices) -> 
         stack.enter_context(unpacked(plan.code))
         threads = job.num_openblas_threads if job.HasField("num_openblas_threads") else services.cores
         # On the CPU, kernels and products use the threads of the Ops; threads of BLAS would compete with them.
-        stack.enter_context(blas_threads(threads if job.gpu else 1))
+        stack.enter_context(blas_threads(threads if plan.group.gpus else 1))
         # A loss that is not finite is reported once, by _check_finite.
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
         data = {key: value for key, value in plan.data.items() if key.startswith(data_key(Phase.kTrain, ""))}
@@ -149,14 +151,13 @@ def _form_replica(
     stack: ExitStack,
 ) -> Replica:
     """This rank's replica. Collective. data: see Replica.form. stack: closes what is made here."""
-    gpu = gpu_of(job, group.number, comm.rank)
-    ops = get_ops("cpu", threads=threads) if gpu is None else get_ops("gpu", device_id=gpu, compute=compute_of(job))
+    ops = _ops(comm.rank, group.gpus, threads, compute_of(job))
     device_comm: Communicator | None = None
-    if gpu is not None and suits_device_comm(job):
+    if ops.device == "gpu" and suits_device_comm(job):
         if comm.size == 1:
             device_comm = SoloCommunicator(interrupted=lambda: comm.aborted)
         else:
-            device_comm = form_nccl(comm, gpu, comm.timeout_s, MEETING_TIMEOUT_S)
+            device_comm = form_nccl(comm, ops.device_id, comm.timeout_s, MEETING_TIMEOUT_S)
     if device_comm is not None:
         stack.callback(device_comm.close)
     check_memory(
@@ -185,6 +186,16 @@ def _form_replica(
     for net in replica.nets.values():
         stack.callback(net.close)
     return replica
+
+
+def _ops(rank: int, gpus: Sequence[int | None], threads: int, compute: str) -> Any:
+    """What this rank computes with. Raises ClusterError where it has no GPU and others of the group have."""
+    if not gpus:
+        return get_ops("cpu", threads=threads, compute=compute)
+    gpu = gpus[rank]
+    if gpu is None:
+        raise ClusterError(f"no GPU is left for rank {rank}. Start more Dask workers with GPUs.")
+    return get_ops("gpu", device_id=gpu, compute=compute)
 
 
 class _TrainingLoop:
@@ -220,7 +231,7 @@ class _TrainingLoop:
         self._shadow_state()
         if self._replica.shadow is not None:
             self._replica.shadow.hold()
-        elif self._services.holder is not None and self._replica.in_process_servers and not job.gpu:
+        elif self._services.holder is not None and self._replica.in_process_servers and not group.gpus:
             self._reporter.unshadowed(start)
         stopping, why = False, ""
         while True:

@@ -18,7 +18,9 @@ def environment(tmp_path_factory):
 
 
 def arguments(workspace, gpu, framework="allreduce", **values):
-    given = sets(gpu=str([*gpu]).replace(" ", ""), **QUIET | values)
+    """gpu: what to list, None for nothing."""
+    listed = {} if gpu is None else {"gpu": str([*gpu]).replace(" ", "")}
+    given = sets(**listed, **QUIET | values)
     return "train", example(), "--cluster", cluster(framework), "--workspace", workspace, *given
 
 
@@ -32,7 +34,9 @@ def train(tmp_path, environment):
 
 @pytest.fixture
 def devices(cupy):
-    return range(min(cupy.cuda.runtime.getDeviceCount(), 3))
+    """Of three workers, which share what there is."""
+    count = min(cupy.cuda.runtime.getDeviceCount(), 3)
+    return [i % count for i in range(3)]
 
 
 def assert_alike(tmp_path, count):
@@ -45,9 +49,18 @@ def assert_alike(tmp_path, count):
 
 
 def test_three_workers_on_the_gpus_there_are(train, devices, tmp_path):
-    train("gpu", devices, train_steps=40)
-    train("cpu", (), train_steps=40)
-    assert_alike(tmp_path, len(devices))
+    count = len(set(devices))
+    ran = train("gpu", None if count == 3 else devices, train_steps=40)
+    assert count < 3 or "3 workers on GPUs 0, 1 and 2 of " in ran.out + ran.err
+    ran = train("cpu", (), train_steps=40)
+    assert "GPU" not in ran.out + ran.err
+    assert_alike(tmp_path, count)
+
+
+def test_workers_share_a_gpu_only_if_the_job_says_so(train, emulated):
+    ran = train("run", [1], train_steps=2, code=1)
+    assert "3 workers need a GPU each, and 1 can have one: tcp://" in ran.err and "gpu=[]" in ran.err
+    assert "GPU 1 of " in ran.err and "Traceback" not in ran.err
 
 
 def test_three_groups_on_the_gpus_there_are(train, devices, tmp_path):
@@ -65,7 +78,7 @@ def test_a_run_whose_worker_is_killed_ends_as_without(train, devices, environmen
         assert run.wait() == 0, said(tmp_path)
     assert [event["event"] for event in events(tmp_path / "gpu")].count("restart") == 1
     train("cpu", (), train_steps=steps)
-    assert_alike(tmp_path, len(devices))
+    assert_alike(tmp_path, len(set(devices)))
 
 
 def test_a_gpu_that_is_not_there_is_an_error_before_the_first_step(train):

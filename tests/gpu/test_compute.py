@@ -123,8 +123,8 @@ def test_float64_is_refused(cupy):
 def test_cpus_refuse_it(compute):
     with pytest.raises(ConfigError, match=rf"compute: CPUs multiply in float32.*{compute}"):
         get_ops("cpu", compute=compute)
-    with pytest.raises(ConfigError, match=rf"compute: needs GPUs: .*{compute}.*gpu: 0"):
-        check_job(JobProto(compute=compute))
+    with pytest.raises(ConfigError, match=rf"compute: needs GPUs: .*{compute}.*Leave gpu or"):
+        check_job(JobProto(compute=compute, gpu=[-1]))
 
 
 def test_an_unknown_type_is_named():

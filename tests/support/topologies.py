@@ -58,7 +58,7 @@ def run_topology(
                 folder,
                 data=prepared.data,
                 code=prepared.code,
-                group=GroupPlan(group, puts=group == served[0]),
+                group=GroupPlan(group, puts=group == served[0], gpus=tuple(prepared.job.gpu)),
             )
             mine = kind.create(present or topology.nworkers_per_group, timeout_s)
             comms += mine

@@ -46,6 +46,7 @@ def points_job(folder: Path, *overrides: str) -> Prepared:
 def train_group(prepared, folder, events=None, *, services=(), decided=None, run="", **group):
     """Train one worker group; the first rank's report and all events. group: of its plan."""
     events = [] if events is None else events
+    group.setdefault("gpus", tuple(prepared.job.gpu))
     if isinstance(path := group.get("resume", ()), Path):
         group["resume"] = in_file(path)
     plan = WorkerPlan(

@@ -11,7 +11,7 @@ from typing import Any
 from singa_dask.errors import ConfigError, Problem
 
 OLDEST_CUPY = 14
-_WITHOUT = 'To compute on the CPU: device "cpu", in a job no `gpu`.'
+_WITHOUT = 'To compute on the CPU: device "cpu", in a job gpu=[].'
 _DRIVERS = "docs/gpu.md says which driver that is"
 
 

@@ -15,9 +15,12 @@ from support.played_workers import PlayedWorkers
 from singa_dask.cluster import leases, workers
 from singa_dask.cluster.bootstrap import MpiReport, this_node
 from singa_dask.cluster.formation import shared_world
+from singa_dask.cluster.gpus import GpuReport
 from singa_dask.cluster.workers import WorkerInfo, answering, describe, host_of, place, wait_workers
 from singa_dask.errors import ClusterError, ConfigError
 from singa_dask.job.topology import ClusterTopology
+from singa_dask.ops.gpu import visible
+from singa_dask.ops.gpu.visible import Gpu
 
 
 def _workers(**hosts):
@@ -231,9 +234,13 @@ def test_enough_workers_are_not_waited_for(cluster, caplog):
 def test_a_worker_describes_itself_and_says_who_has_it(monkeypatch):
     monkeypatch.setattr(leases, "_leases", {})
     monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: {1, 5})
-    state = SimpleNamespace(actors={})
+    gpus = (Gpu(0, "h/1"), Gpu(1, "h/2"))
+    monkeypatch.setattr(visible, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(visible, "has_cupy", lambda: False)
+    state = SimpleNamespace(actors={}, total_resources={"GPU": 2.0})
     worker = SimpleNamespace(address="tcp://h:1", name=7, nanny="tcp://h:2", state=state)
     said = describe(worker)
+    assert (said.gpus, said.gpu) == (GpuReport(gpus, cupy=False, resource=2.0), None)
     assert (said.address, said.host, said.nanny, said.group) == ("tcp://h:1", "h", "tcp://h:2", "")
     assert (said.pid, said.cores, said.cpus, said.node) == (os.getpid(), 2, {1, 5}, this_node())
     assert str(said) == f"tcp://h:1 (host {socket.gethostname()}, pid {os.getpid()})"

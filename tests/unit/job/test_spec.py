@@ -228,7 +228,7 @@ RELU, LOSS = 'name: "relu1" type: kReLU', 'srclayers: "ip1" srclayers: "data" }\
         ("neuralnet.layer[5].srclayers[1]=conv1", LOSS, LOSS.replace("data", "conv1")),
         ("neuralnet.layer[5].srclayers[2]=data", LOSS, LOSS.replace(" }", ' srclayers: "data" }', 1)),
         ("gpu=[0, 1]", "test_steps: 5", "test_steps: 5 gpu: [0, 1]"),
-        ("gpu=[]", "test_steps: 5", "test_steps: 5"),
+        ("gpu=[]", "test_steps: 5", "test_steps: 5 gpu: -1"),
         ("checkpoint_path=/tmp/a=b, c", "test_steps: 5", 'test_steps: 5 checkpoint_path: "/tmp/a=b, c"'),
         ("updater.adam_conf={ beta1: 0.8 }", "type: kSGD", "type: kSGD adam_conf { beta1: 0.8 }"),
         ("updater.type=kAdam", "type: kSGD", "type: kAdam"),

@@ -86,6 +86,7 @@ def test_scan_agrees_with_the_library_on_damaged_text(data: st.DataObject, good:
     [
         ("updater { learning_rate { base_lr: 0.01 } }", "base_lr: 0.01\n"),
         ("gpu: [0]", "gpu: 0\n"),
+        ("gpu: []", "gpu: -1\n"),
         ("gpu: 0 gpu: 1", "gpu: [0, 1]\n"),
     ],
 )

@@ -82,7 +82,7 @@ def test_unknown_device_is_named():
 
 def test_gpu_without_cupy_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(ConfigError, match=r"needs CuPy on .*pip install '\.\[gpu\]'.* in a job no `gpu`"):
+    with pytest.raises(ConfigError, match=r"needs CuPy on .*pip install '\.\[gpu\]'.* in a job gpu=\[\]"):
         get_ops("gpu")
 
 

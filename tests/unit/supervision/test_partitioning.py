@@ -74,7 +74,7 @@ def test_a_choice_that_splits_layers_rests_on_measurements_of_these(monkeypatch,
         assert (profile, machines.hosts) == ("the profile", 1) and memory > 0
         return PartitionChoice(job, {"fc1": Way(1, 1)}, reasons={"fc1": "why"}, step_s=0.5, unsplit_s=2.0)
 
-    def prepared(job, with_data):
+    def prepared(job, with_data, on_gpus):
         return SimpleNamespace(job=job.proto, topology=job.topology, code=None)
 
     profiler = nullcontext(SimpleNamespace(profile="the profile", learn=learn))

@@ -1,4 +1,4 @@
-"""Where parameters lie, which GPU a worker has, and what its server is told."""
+"""Where parameters lie, and what its server is told."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from singa_dask.job import ClusterTopology, Job
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.net.flat import Entry, FlatParams, GroupLayout
 from singa_dask.training import placement
-from singa_dask.training.placement import gpu_of, parameter_partition, server_plan, suits_device_comm
+from singa_dask.training.placement import parameter_partition, server_plan, suits_device_comm
 from singa_dask.updaters import LAMB, SGD
 
 ENTRIES = [Entry("a", (32,), 0, 32), Entry("b", (32,), 32, 32), Entry("c", (32,), 64, 32)]
@@ -40,21 +40,11 @@ def test_a_rule_for_whole_parameters_has_them_on_one_server_each(whole):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "expected"),
-    [([], [None] * 4), ([0], [0] * 4), ([4, 5, 6], [4, 5, 6, 4])],
+    ("workers", "codec", "suits"),
+    [(2, "kFull", True), (2, "kHalf", False), (1, "kHalf", True)],
 )
-def test_workers_take_turns_through_the_gpus(gpus, expected):
-    job = JobProto(gpu=gpus)
-    job.cluster.nworkers_per_group = 2
-    assert [gpu_of(job, group, rank) for group in (0, 1) for rank in (0, 1)] == expected
-
-
-@pytest.mark.parametrize(
-    ("gpu", "workers", "codec", "suits"),
-    [([0], 2, "kFull", True), ([], 2, "kFull", False), ([0], 2, "kHalf", False), ([0], 1, "kHalf", True)],
-)
-def test_buckets_stay_on_gpus_without_a_codec(gpu, workers, codec, suits):
-    job = JobProto(gpu=gpu)
+def test_buckets_stay_on_gpus_without_a_codec(workers, codec, suits):
+    job = JobProto()
     job.cluster.nworkers_per_group = job.cluster.nservers_per_group = workers
     job.cluster.codec = job.cluster.Codec.Value(codec)
     assert suits_device_comm(job) == suits
