@@ -1,13 +1,15 @@
-"""Record a terminal in which a worker is killed and training continues, as an animated SVG (docs/killed-worker.svg)."""
+"""Record a terminal in which a worker is killed and training continues, as an animated SVG."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
+import sys
 import termios
 import time
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ import pyte
 
 ROOT = Path(__file__).parents[1]
 COLUMNS, ROWS, FONT = 92, 14, 14
-WIDTH, HEIGHT = 8.43, 19  # pixels of a character
+WIDTH, HEIGHT, DESCENT = 8.43, 19, 5  # pixels of a character
 COLOURS = {"default": "#d4d8de", "green": "#7ec97e", "red": "#ff6b6b", "brown": "#e5c07b", "cyan": "#6cc7d9"}
 Screen = list[list[pyte.screens.Char]]
 
@@ -44,8 +46,8 @@ class Recording:
             self.screens.append((at_s, rows))
 
 
-def record(command: list[str], kill_at: str) -> Recording:
-    """Run the command in a terminal, and kill its busiest worker with SIGKILL once it has printed `kill_at`."""
+def record(command: list[str], kill_at: int, steps: int) -> Recording:
+    """Run the command in a terminal, and kill its busiest worker with SIGKILL once it shows step `kill_at`."""
     recording, began, seen = Recording(), time.monotonic(), ""
     child, terminal = pty.fork()
     if child == 0:
@@ -53,8 +55,9 @@ def record(command: list[str], kill_at: str) -> Recording:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS - 1, COLUMNS, 0, 0))
     recording.feed(0.0, "$ " + " ".join(command) + "\r\n")
     for output in _outputs(terminal):
+        output = output.replace(f"{Path.cwd()}/", "")
         seen += output
-        if not recording.below and kill_at in seen:
+        if not recording.below and any(int(step) >= kill_at for step in re.findall(rf"(\d+)/{steps}\b", output)):
             processes = [p for p in psutil.Process(child).children(recursive=True) if not p.children()]
             worker = max(processes, key=lambda p: sum(p.cpu_times()[:2]))
             os.kill(worker.pid, signal.SIGKILL)
@@ -63,7 +66,7 @@ def record(command: list[str], kill_at: str) -> Recording:
     if status := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
         raise click.ClickException(f"{' '.join(command)} ended with status {status}:\n{seen[-1000:]}")
     if not recording.below:
-        raise click.ClickException(f"the command did not print {kill_at!r}:\n{seen[-1000:]}")
+        raise click.ClickException(f"the command did not show step {kill_at}:\n{seen[-1000:]}")
     return recording
 
 
@@ -80,13 +83,13 @@ def _outputs(terminal: int) -> Iterator[str]:
 
 def svg(recording: Recording, title: str, frame_s: float, longest_s: float, end_s: float) -> str:
     """An SVG that shows the screens one after the other, for at most longest_s each, again and again."""
-    times, shown = [0.0], [recording.screens[0][1]]
+    clock, times, shown = 0.0, [0.0], [recording.screens[0][1]]
     for (before, _), (at_s, screen) in pairwise(recording.screens):
-        elapsed = min(at_s - before, longest_s)
-        if times[-1] + elapsed - times[-2 if len(times) > 1 else -1] < frame_s and len(times) > 1:
+        clock += min(at_s - before, longest_s)
+        if clock - times[-1] < frame_s:
             shown[-1] = screen
         else:
-            times.append(times[-1] + elapsed)
+            times.append(clock)
             shown.append(screen)
     duration = times[-1] + end_s
     lines = dict[str, int]()
@@ -95,7 +98,7 @@ def svg(recording: Recording, title: str, frame_s: float, longest_s: float, end_
         for x, line in enumerate(map(_line, screen)):
             if line:
                 number = lines.setdefault(line, len(lines))
-                frames.append(f'<use href="#l{number}" y="{(y * ROWS + x + 1) * HEIGHT}"/>')
+                frames.append(f'<use href="#l{number}" y="{(y * ROWS + x + 1) * HEIGHT - DESCENT}"/>')
     width, height = round(COLUMNS * WIDTH) + 20, ROWS * HEIGHT + 20
     moves = "".join(
         f"{100 * at_s / duration:.3f}%{{transform:translateY({-y * ROWS * HEIGHT}px)}}" for y, at_s in enumerate(times)
@@ -107,7 +110,7 @@ def svg(recording: Recording, title: str, frame_s: float, longest_s: float, end_
 @keyframes f{{{moves}}}</style>
 <defs>{"".join(f'<g id="l{number}">{line}</g>' for line, number in lines.items())}</defs>
 <rect width="100%" height="100%" rx="8" fill="#1b1e24"/>
-<svg x="10" y="6" width="{width - 20}" height="{ROWS * HEIGHT + 6}"><g id="f">{"".join(frames)}</g></svg>
+<svg x="10" y="9" width="{width - 20}" height="{ROWS * HEIGHT}"><g id="f">{"".join(frames)}</g></svg>
 </svg>
 """
 
@@ -128,15 +131,16 @@ def _line(row: list[pyte.screens.Char]) -> str:
 
 @click.command(help=__doc__)
 @click.option("--out", type=Path, default=ROOT / "docs/killed-worker.svg", show_default=True)
-@click.option("--steps", type=int, default=2400, show_default=True, help="Of training.")
-@click.option("--kill-at", default="step 800/", show_default=True, help="Kill a worker once this has been printed.")
-def main(out: Path, steps: int, kill_at: str) -> None:
+@click.option("--steps", type=int, default=1500, show_default=True, help="Of training.")
+@click.option("--kill-at", type=int, default=500, show_default=True, help="Kill a worker at this step.")
+def main(out: Path, steps: int, kill_at: int) -> None:
     command = ["singa-dask", "train", "examples/digits/job.conf", "--cluster", "examples/clusters/allreduce.conf"]
     command += ["--set", f"train_steps={steps}"]
     os.chdir(ROOT)
-    recording = record(command, kill_at)
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    recording = record(command, kill_at, steps)
     title = "A terminal: three workers train, one of them is killed, and training continues"
-    out.write_text(svg(recording, title, frame_s=0.15, longest_s=1.0, end_s=4.0))
+    out.write_text(svg(recording, title, frame_s=0.25, longest_s=1.0, end_s=4.0))
 
 
 if __name__ == "__main__":

@@ -15,4 +15,4 @@ def test_the_program_trains_and_predicts(tmp_path: Path, environment: dict[str, 
     assert PROGRAM is not None
     (tmp_path / "digits.py").write_text(PROGRAM[1])
     ran = run_command([sys.executable, "digits.py"], cwd=tmp_path, env=environment, timeout=120)
-    assert float(ran.stdout.split()[-1]) > 0.9, ran.stdout
+    assert float(ran.out.split()[-1]) > 0.9, ran.out
