@@ -9,6 +9,7 @@ import pytest
 
 from singa_dask.errors import ConfigError
 from singa_dask.job import Job, apply_overrides
+from singa_dask.job.gpus import CPUS
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "job.md").read_text()
@@ -87,4 +88,4 @@ def test_overrides_of_the_table_work() -> None:
     apply_overrides(job.proto, overrides)
     assert job.proto.cluster.nworkers_per_group == 4
     assert job.proto.neuralnet.layer[2].param[0].lr_scale == 2
-    assert not job.proto.gpu
+    assert list(job.proto.gpu) == [CPUS]
