@@ -151,7 +151,9 @@ class RecordInput(InputLayer):
     def no_labels(self, rows: int) -> np.ndarray:
         answers, target = answers_of(self.proto.store_conf), self.target_shape
         if target is not None:
-            return np.full((rows, *target), 1 / (1, *target)[-1], np.float32)  # shares that add up to 1
+            none = np.zeros((rows, *target), np.float32)
+            none[..., : len(target[-1:])] = 1  # labels of classes, and shares of classes that add up to 1
+            return none
         return np.zeros((rows, answers) if answers else rows, np.int64)
 
     def labels(self, ops: Ops, labels: Array) -> Array:
