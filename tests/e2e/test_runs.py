@@ -89,7 +89,7 @@ def test_cancelling_its_tasks_from_another_client_ends_a_run_with_a_checkpoint(s
 def test_more_workers_than_there_are(client, tmp_path):
     three = ClusterTopology.allreduce(3)
     with pytest.raises(ClusterError, match="only 2 of 3 Dask workers"):
-        train(job(), client, cluster=three, workspace=tmp_path, display=Display(), patience_s=1)
+        train(job(), client, cluster=three, workspace=tmp_path, display=Display(), patience_s=5)
 
 
 def command(scheduler, workspace, steps, *more):
