@@ -17,7 +17,7 @@ from __future__ import annotations
 import difflib
 import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -179,6 +179,15 @@ def lack(error: BaseException) -> str | None:
         return disk_full(path, error) if path else f"the {disk_full('', error).removeprefix(': its ')}"
     help_ = way_out(error, "")
     return f"{f'{path}: ' if path else ''}{reason(error)}. {help_}" if help_ else None
+
+
+def enumerated(items: Sequence[str]) -> str:
+    """The items as a list in a sentence.
+
+    >>> enumerated(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
 def nearest(value: str, valid: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from singa_dask.cluster.addresses import natural
+from singa_dask.errors import enumerated
 from singa_dask.job.gpus import on_cpus
 from singa_dask.ops.gpu.visible import Gpu
 
@@ -150,7 +151,7 @@ def in_words(chosen: Sequence[WorkerInfo]) -> str:
         named = dict.fromkeys(_name(gpu, gpus) for gpu in gpus)
         models = ", ".join(dict.fromkeys(gpu.name for gpu in gpus if gpu.name))
         count = f"{len(gpus)} worker{'s' * (len(gpus) > 1)}"
-        which = f"GPU{'s' * (len(named) > 1)} {_and(named)}"
+        which = f"GPU{'s' * (len(named) > 1)} {enumerated([*named])}"
         parts.append(f"{count} on {which} of {machine}{f' ({models})' * bool(models)}")
     return "; ".join(parts)
 
@@ -202,8 +203,3 @@ def _name(gpu: Gpu, gpus: Iterable[Gpu]) -> str:
     """Its number, with the end of its uuid where processes give the number to several."""
     alike = {other.identity for other in gpus if other.number == gpu.number}
     return f"{gpu.number}" if len(alike) == 1 else f"{gpu.number} (uuid ...{gpu.identity[-6:]})"
-
-
-def _and(names: Iterable[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last

@@ -160,10 +160,10 @@ def check_turned(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
             for dim in {*own}.intersection(first.indexes, array.dims[1:], first.dims[1:]):
                 order = order_like(own[dim].values, first.indexes[dim].values)
                 if order is None or (order[1:] < order[:-1]).any():
-                    told = (
-                        "would be turned, but not what is given with it, as the training data had no coordinates for"
+                    raise DataError(
+                        f"{what}: would be turned, but not what is given with it: the training data had coordinates "
+                        "for some arrays only. Give all arrays in the order of the training data."
                     )
-                    raise DataError(f"{what}: {told} all. Give them in the order of the training data.")
     plain = {what: array for what, array in after.items() if hasattr(array, "dtype") and not is_labelled(array)}
     schema.check_turned(moved, {what: array.shape[1:] for what, array in plain.items()}, "the training data")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from singa_dask.errors import enumerated
 from singa_dask.planning.candidates import training_net, worth_a_choice
 from singa_dask.planning.collectives import Collectives
 from singa_dask.planning.prediction import Candidate, Machines, Prediction, duration
@@ -72,7 +73,7 @@ def limit(prediction: Prediction, base: Prediction, machines: Machines) -> str:
     several = f", {_share(sums[most], prediction)} of it" if len(parts.keys() & set(LIMITS[most])) > 1 else ""
     ordered = sorted(parts, key=lambda part: (part not in LIMITS[most], -parts[part]))
     takes = f"A step takes {duration(prediction.step_s)}. It is limited by {most}{several}"
-    sentences = [f"{takes}: {_listed(list(_parts(prediction, ordered)))}."]
+    sentences = [f"{takes}: {enumerated([*_parts(prediction, ordered)])}."]
     if prediction.candidate.topology.nworkers_per_group > 1:
         if most == "computing":
             sentences += _slower(prediction, base, machines)
@@ -132,14 +133,6 @@ def _parts(prediction: Prediction, parts: Sequence[str]) -> Iterator[str]:
     rest = prediction.step_s - sum(prediction.parts[part] for part in parts)
     if rest >= REST * prediction.step_s:
         yield f"{_share(rest, prediction)} is the rest"
-
-
-def _listed(items: Sequence[str]) -> str:
-    """
-    >>> _listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
 def _share(seconds: float, prediction: Prediction) -> str:
