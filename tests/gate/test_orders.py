@@ -182,6 +182,22 @@ def faults_of(way: str, kind: str) -> dict[str, tuple[Any, bool]]:
     return {name: each for name, each in every.items() if way not in COSTLY or name in FEW}
 
 
+TAKEN = "is taken"
+
+
+def verdict(call: Callable[[], Any], is_right: Callable[[Any], bool], *, exact: bool) -> str:
+    """What is wrong with a call that must be right if it is exact, and else be refused; "" for nothing."""
+    try:
+        found = call()
+    except DataError as error:
+        return str(error) if exact else ""
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    if not exact:
+        return TAKEN
+    return "" if is_right(found) else "other results"
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_the_order_is_that_of_training_or_refused(way: str, nets: dict[str, Net], tmp_path: Path) -> None:
     kinds, call = WAYS[way]
@@ -190,19 +206,14 @@ def test_the_order_is_that_of_training_or_refused(way: str, nets: dict[str, Net]
         expected = call(nets[kind], SAMPLES[kind], tmp_path, kind)
         assert np.isfinite(expected).all()
         for fault, (change, exact) in faults_of(way, kind).items():
-            try:
-                found = call(nets[kind], change(SAMPLES[kind]), tmp_path, kind)
-            except DataError as error:
-                if exact:
-                    wrong.append(f"{kind}, {fault}: {error}")
-                continue
-            except Exception as error:
-                wrong.append(f"{kind}, {fault}: {type(error).__name__}: {error}")
-                continue
-            if not exact:
-                wrong.append(f"{kind}, {fault}: is taken")
-            elif found.shape != expected.shape or not np.allclose(found, expected, rtol=1e-4, atol=1e-5):
-                wrong.append(f"{kind}, {fault}: other results")
+            found = verdict(
+                lambda change=change, kind=kind: call(nets[kind], change(SAMPLES[kind]), tmp_path, kind),
+                lambda found, expected=expected: (
+                    found.shape == expected.shape and np.allclose(found, expected, rtol=1e-4, atol=1e-5)
+                ),
+                exact=exact,
+            )
+            wrong += [f"{kind}, {fault}: {found}"] * bool(found)
     assert not wrong, "\n".join(wrong)
 
 
@@ -322,19 +333,13 @@ def test_whole_fields_are_bound_as_samples_are(training: str, patchers: Any) -> 
         model = patchers[training, not hasattr(x, "dims") or hasattr(x, "data_vars")]
         expected = model.predict_field(x, **TRAININGS[training])
         for fault, (change, exact) in {**FIELD_FAULTS, **(FIELD_TOGETHER if mapping else {})}.items():
-            try:
-                found = model.predict_field(change(x), **TRAININGS[training])
-            except DataError as error:
-                if exact:
-                    wrong.append(f"{kind}, {fault}: {error}")
-                continue
-            except Exception as error:
-                wrong.append(f"{kind}, {fault}: {type(error).__name__}: {error}")
-                continue
-            if not exact and fault != "a part of it":
-                wrong.append(f"{kind}, {fault}: is taken")
-            elif exact and not np.allclose(
-                found.sel(expected.coords).transpose(*expected.dims), expected, rtol=1e-4, atol=1e-5
-            ):
-                wrong.append(f"{kind}, {fault}: other results")
+            found = verdict(
+                lambda change=change, model=model, x=x: model.predict_field(change(x), **TRAININGS[training]),
+                lambda found, expected=expected: np.allclose(
+                    found.sel(expected.coords).transpose(*expected.dims), expected, rtol=1e-4, atol=1e-5
+                ),
+                exact=exact,
+            )
+            if found and (fault, found) != ("a part of it", TAKEN):
+                wrong.append(f"{kind}, {fault}: {found}")
     assert not wrong, "\n".join(wrong)
