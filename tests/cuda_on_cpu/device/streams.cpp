@@ -96,10 +96,11 @@ static bool reach(const StreamPtr &stream, uint64_t position);
 
 // Let other streams go on.
 static void stir(const Stream &needed) {
-    std::vector<StreamPtr> others;
+    std::vector<std::pair<StreamPtr, uint64_t>> others;  // with a place that is not beyond the end of their work
     for (auto &[_, stream] : streams)
-        if (stream.get() != &needed && !stream->tasks.empty() && drawn()) others.push_back(stream);
-    for (auto &stream : others) reach(stream, stream->done + 1);
+        if (stream.get() != &needed && !stream->tasks.empty() && drawn())
+            others.emplace_back(stream, stream->done + 1);
+    for (auto &[stream, position] : others) reach(stream, position);
 }
 
 // Do the stream's work up to a position. False: it waits for what has not come.
