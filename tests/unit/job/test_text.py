@@ -16,6 +16,8 @@ from singa_dask.job.scan import scan
 F = FieldDescriptor
 NUMBERS = {
     F.CPPTYPE_INT32: st.integers(-(2**31), 2**31 - 1),
+    F.CPPTYPE_INT64: st.integers(-(2**63), 2**63 - 1),
+    F.CPPTYPE_UINT32: st.integers(0, 2**32 - 1),
     F.CPPTYPE_UINT64: st.integers(0, 2**64 - 1),
     F.CPPTYPE_FLOAT: st.floats(width=32, allow_nan=False),
     F.CPPTYPE_DOUBLE: st.floats(allow_nan=False),
