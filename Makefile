@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-unit test-runs test-budget test-long test-slow test-slurm test-gpu gpu-check gpu-mistakes test-isa test-peers singa-examples test-openmpi test-lowest simulate simulate-ci mutants check format proto lock peers bench against storm faults clean
+.PHONY: help setup gpu train test test-unit test-runs test-budget test-long test-slow test-slurm test-gpu gpu-check gpu-mistakes test-isa test-peers singa-examples test-openmpi test-lowest simulate simulate-ci mutants check figures format proto lock peers bench against storm faults clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -111,10 +111,14 @@ simulate-ci: setup  ## play 2,500 simulated runs whose seeds follow from the cod
 mutants: setup  ## break the code at random and count what the unit tests notice (ARGS="--seed 1 --count 100 --rooms server")
 	$(BIN)/python tests/mutants.py $(ARGS)
 
-check: setup  ## check format, lint and types
+check: setup  ## check format, lint, types, and that the pages have the figures of the records
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python benchmarks/figures.py --check
+
+figures: setup  ## write the figures of the README and of docs/ from benchmarks/results
+	$(BIN)/python benchmarks/figures.py
 
 format: setup  ## format the code and mend what the linter can
 	$(BIN)/ruff format .

@@ -5,8 +5,8 @@ make bench BENCH=step                    # or: python benchmarks/step.py --threa
 
 from __future__ import annotations
 
-import json
 import os
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
-from tools.contest import Absent, Contestant, contest, ratio
+from tools.contest import Absent, Contestant, contest, ratio, ratios
+from tools.report import begun, end
 from tools.workloads import WORKLOADS, Workload
 
 EAGER, JAX = "eager", "jax"
@@ -27,8 +28,8 @@ def peers_of(workload: Workload) -> tuple[str, ...]:
 
 
 def measure(workload: Workload, threads: int, rounds: int, peers: Sequence[str]) -> dict[str, Any]:
-    """One row. ratio_eager, ratio_best: PyTorch's time / ours, median of the rounds; best: its fastest variant;
-    ratio_jax: jax's time / ours, where it takes part.
+    """One row. ratio_eager, ratio_best: PyTorch's time / ours, median of the rounds; best: its fastest variant, whose
+    ratios have these quartiles; ratio_jax: jax's time / ours, where it takes part.
 
     loss_difference: largest relative one to PyTorch eager and to jax in the first steps. absent: who cannot take part,
     and why.
@@ -46,10 +47,12 @@ def measure(workload: Workload, threads: int, rounds: int, peers: Sequence[str])
     contest([ours, *theirs.values()], rounds)
     eager, jax = theirs[EAGER], theirs.pop(JAX, None)
     best = min(theirs, key=lambda peer: theirs[peer].median_ms)
+    quartiles = statistics.quantiles(ratios(theirs[best], ours), n=4)[::2] if rounds > 1 else []
     of_jax = {} if jax is None else {"jax_ms": round(jax.median_ms, 3), "ratio_jax": round(ratio(jax, ours), 3)}
     return {
         "workload": workload.name,
         "threads": threads,
+        "rounds": rounds,
         "ms": round(ours.median_ms, 3),
         "peak_mb": round(ours.peak_mb, 1),
         "torch_ms": round(eager.median_ms, 3),
@@ -58,6 +61,7 @@ def measure(workload: Workload, threads: int, rounds: int, peers: Sequence[str])
         "best": best,
         "best_ms": round(theirs[best].median_ms, 3),
         "ratio_best": round(ratio(theirs[best], ours), 3),
+        "quartiles": [round(cut, 3) for cut in quartiles],
         **of_jax,
         "loss_difference": max(_loss_difference(ours, peer) for peer in (eager, jax) if peer),
         "variants_ms": {peer: round(entry.median_ms, 3) for peer, entry in theirs.items()},
@@ -75,11 +79,11 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
     caption = "; ".join(f"without {peer}: {why}" for peer, why in missing.items())
     title = "one training step, same initial parameters; ratio = PyTorch's or jax's time / singa_dask's"
     table = Table(title=title, caption=caption or None, box=None)
-    for name in (key for key, value in rows[0].items() if not isinstance(value, dict)):
+    for name in (key for key, value in rows[0].items() if not isinstance(value, dict | list)):
         shown = name.replace("torch", "PyTorch").replace("mb", "MB").replace("_", " ")
         table.add_column(shown, justify="left" if name in ("workload", "best") else "right")
     for row in rows:
-        table.add_row(*(str(value) for value in row.values() if not isinstance(value, dict)))
+        table.add_row(*(str(value) for value in row.values() if not isinstance(value, dict | list)))
     Console(width=170).print(table)
 
 
@@ -93,16 +97,15 @@ def main(
     workloads: tuple[str, ...], threads: tuple[int, ...], rounds: int, peers: tuple[str, ...], out: Path | None
 ) -> None:
     """Time a training step against PyTorch and jax; ratio = a peer's time / ours (above 1: we are faster)."""
-    rows = []
+    figures: dict[str, Any] = begun() | {"step": []}
     for count in threads:
         if count > len(os.sched_getaffinity(0)):
             raise click.UsageError(f"{count} threads need {count} cores; there are {len(os.sched_getaffinity(0))}")
         for name in workloads or WORKLOADS:
             entrants = tuple(dict.fromkeys((EAGER, *peers))) if peers else peers_of(WORKLOADS[name])
-            rows.append(measure(WORKLOADS[name], count, rounds, entrants))
-    show(rows)
-    if out:
-        out.write_text(json.dumps(rows, indent=1) + "\n")
+            figures["step"].append(measure(WORKLOADS[name], count, rounds, entrants))
+    show(figures["step"])
+    end(Console(), figures, out)
 
 
 if __name__ == "__main__":

@@ -117,7 +117,12 @@ def contest(contestants: Sequence[Contestant], rounds: int, steps: int | None = 
 
 def ratio(peer: Contestant, ours: Contestant) -> float:
     """Median over the rounds of peer time / our time."""
-    return statistics.median(p / o for p, o in zip(peer.seconds, ours.seconds, strict=True))
+    return statistics.median(ratios(peer, ours))
+
+
+def ratios(peer: Contestant, ours: Contestant) -> list[float]:
+    """Of each round, peer time / our time."""
+    return [p / o for p, o in zip(peer.seconds, ours.seconds, strict=True)]
 
 
 def serve(

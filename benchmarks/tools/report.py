@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +23,36 @@ def write(out: Path | None, rows: Any) -> None:
 
 def machine() -> dict[str, Any]:
     """What the figures were taken on."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    facts = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    lines = (line.partition(":") for line in facts.splitlines())
+    cpu = {name.strip(): value.strip() for name, _, value in lines}
+    name = cpu.get("model name", platform.processor() or platform.machine())
     return {
-        "cpu": names[0] if names else platform.processor() or platform.machine(),
+        "cpu": name + (f" (family {cpu['cpu family']}, model {cpu['model']})" if "cpu family" in cpu else ""),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
     }
 
 
+def commit() -> str:
+    """The commit that is measured, with a + behind it if tracked files differ from it; empty outside a clone."""
+    command = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--abbrev=8",
+        "--exclude=*",
+        "--dirty=+",
+    ]
+    return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
+
+
 def begun() -> dict[str, Any]:
-    """The head of a benchmark's figures: the machine, and how busy it is before."""
-    return {"machine": machine(), "load_before": load()}
+    """The head of a benchmark's figures: the machine, the day, the commit, and how busy the machine is before."""
+    day = datetime.now(UTC).date().isoformat()
+    return {"machine": machine(), "date": day, "commit": commit(), "load_before": load()}
 
 
 def end(console: Console, figures: dict[str, Any], out: Path | None) -> None:

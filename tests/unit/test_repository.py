@@ -97,3 +97,11 @@ def test_pages_name_modules_that_exist(page):
 def test_text_is_written_and_read_as_utf_8_in_any_locale():
     command = [sys.executable, "-m", "ruff", "check", "--select", "PLW1514", "--preview", ROOT / "singa_dask"]
     subprocess.run(command, check=True, timeout=60)
+
+
+def test_the_pages_have_the_figures_of_the_records():
+    ran = subprocess.run(
+        [sys.executable, "benchmarks/figures.py", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ".venv/bin/python benchmarks/figures.py --check" in recipe("check")
