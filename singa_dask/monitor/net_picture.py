@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.files import replacing
+from singa_dask.monitor.columns import Box, Size, draw
 from singa_dask.monitor.curves import IMPORT_S, load_drawing
-from singa_dask.monitor.layered import Box, Size, draw
 from singa_dask.monitor.net_tables import format_output
 from singa_dask.monitor.traffic import Traffic
 from singa_dask.net import LayerRow
@@ -175,25 +174,13 @@ def _write_heading(axes: Axes, title: str, lines: Sequence[str], legend: Sequenc
 
 
 def _draw_line(axes: Axes, points: Sequence[tuple[float, float]], is_label: bool) -> None:
-    """An edge with an arrow at its end; it bends smoothly where it changes both coordinates."""
+    """An edge with an arrow at its end."""
     from matplotlib.patches import FancyArrowPatch
-    from matplotlib.path import Path as Curve
+    from matplotlib.path import Path as Line
 
-    vertices, codes = [points[0]], [Curve.MOVETO]
-    for (x0, y0), (x1, y1) in pairwise(points):
-        if x0 == x1 or y0 == y1:
-            vertices.append((x1, y1))
-            codes.append(Curve.LINETO)
-        else:
-            middle = (y0 + y1) / 2
-            vertices += [(x0, middle), (x1, middle), (x1, y1)]
-            codes += [Curve.CURVE4] * 3
     style: dict[str, Any] = {"linestyle": DASHED, "color": GREY} if is_label else {"color": "#444444"}
-    axes.add_patch(
-        FancyArrowPatch(
-            path=Curve(vertices, codes), arrowstyle="-|>,head_length=3.2,head_width=1.6", linewidth=0.8, **style
-        )
-    )
+    arrow = "-|>,head_length=3.2,head_width=1.6"
+    axes.add_patch(FancyArrowPatch(path=Line(points), arrowstyle=arrow, linewidth=0.8, **style))
 
 
 def _draw_box(axes: Axes, box: Box, lines: Sequence[str], colour: str, row: LayerRow) -> None:
