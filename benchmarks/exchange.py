@@ -72,7 +72,7 @@ def _on_networks(
             for row in limited.measure(net, rates, codecs, rounds, hosts):
                 rows.append(row)
                 console.print(f"{row['net']} at {row['rate']}, {row['codec']}: {row['ms']} ms", style="dim")
-    show(console, "a step of 2 workers; hidden = share of what can be hidden; faster = than kFull", rows)
+    show(console, "a step of 2 workers; faster = than kFull", rows)
     return {"congestion_control": congestion(), "networks": rows}
 
 

@@ -58,7 +58,6 @@ _UNMARKED = re.compile(
 # Pages that may have other figures.
 UNGUARDED = (
     "examples/README.md",  # accuracies of the examples, which their commands reproduce
-    "docs/exchange.md",
     "docs/gpu.md",
     "docs/partition.md",
     "docs/plan.md",
