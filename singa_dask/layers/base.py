@@ -18,6 +18,7 @@ from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.node import Node
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.partition import Form, LayerPartition, Portion
+from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array
 
 
@@ -279,6 +280,10 @@ class Layer(Node):
         forward call. Called at most once per forward call.
         """
         raise NotImplementedError
+
+    def scratch_size(self, ops: Ops, rows: int) -> int:
+        """Elements of `ctx.scratch` that a call for so many rows takes."""
+        return 0
 
     def metrics(self, ctx: Context) -> dict[str, Metric]:
         """The metrics of the last forward call; empty for most layers."""

@@ -6,6 +6,7 @@ sequence (L, C) is computed as an image of height 1.
 
 from __future__ import annotations
 
+from math import prod
 from typing import ClassVar
 
 from singa_dask.layers.base import Layer
@@ -13,6 +14,7 @@ from singa_dask.layers.context import Context
 from singa_dask.layers.geometry import as_image, check_fits, window_of
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Form
+from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array
 
 
@@ -54,7 +56,21 @@ class _Convolution(Layer):
         """A weight as that of images or volumes."""
         return weight.reshape(*self.window.kernel, *weight.shape[-2:])
 
+    def scratch_size(self, ops: Ops, rows: int) -> int:
+        return prod(self._workspace_shape(ops, rows))
+
+    def _workspace_shape(self, ops: Ops, rows: int) -> Shape:
+        (image, filters), limit_nbytes = self._columns(), self.conf.workspace_byte_limit << 20
+        return ops.workspace_shape((rows, *image), self.window, filters, limit_nbytes, self.conf.groups)
+
+    def _workspace(self, ctx: Context) -> Array:
+        return ctx.scratch.of(ctx.ops, self._workspace_shape(ctx.ops, len(ctx.x)))
+
     # What a subclass implements:
+
+    def _columns(self) -> tuple[Shape, int]:
+        """The shape of the images that a window slides over, and how many channels it makes."""
+        raise NotImplementedError
 
     def _size(self) -> Shape:
         """The output's size without channels. Raises ConfigError if the settings do not fit."""
@@ -89,10 +105,8 @@ class Convolution(_Convolution):
     def _channels(self, channels: int, filters: int, groups: int) -> Shape:
         return channels // groups, filters
 
-    def _workspace(self, ctx: Context) -> Array:
-        limit_nbytes = self.conf.workspace_byte_limit << 20
-        shape = ctx.ops.workspace_shape(ctx.x.shape, self.window, self._output[-1], limit_nbytes, self.conf.groups)
-        return ctx.scratch.of(ctx.ops, shape)
+    def _columns(self) -> tuple[Shape, int]:
+        return self._image, self._output[-1]
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ctx.x, ctx.x_shape = x[0].reshape(len(x[0]), *self._image), x[0].shape
@@ -144,10 +158,8 @@ class TransposedConvolution(_Convolution):
     def _channels(self, channels: int, filters: int, groups: int) -> Shape:
         return filters // groups, channels
 
-    def _workspace(self, ctx: Context) -> Array:
-        limit_nbytes, shape = self.conf.workspace_byte_limit << 20, (len(ctx.x), *self._output)
-        needed = ctx.ops.workspace_shape(shape, self.window, self._image[-1], limit_nbytes, self.conf.groups)
-        return ctx.scratch.of(ctx.ops, needed)
+    def _columns(self) -> tuple[Shape, int]:
+        return self._output, self._image[-1]
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ctx.x, ctx.x_shape = x[0].reshape(len(x[0]), *self._image), x[0].shape

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from singa_dask.training.memory import format_nbytes
+
 Event = Mapping[str, Any]
 
 
@@ -106,6 +108,8 @@ def _training_parts(event: Event, shortened: int) -> Iterator[str]:
     if "samples_per_s" not in event:
         return
     yield f"{event['samples_per_s']:,.0f}" + ("/s" if shortened else " samples/s")
+    if memory := event.get("gpu_memory"):
+        yield format_nbytes(memory) + ("" if shortened else " on each GPU")
     if server := event.get("server"):
         if server["staleness_max"]:  # 0 if the group has its own servers
             yield f"staleness {server['staleness']:.1f}"

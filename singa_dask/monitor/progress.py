@@ -22,6 +22,7 @@ from rich.text import Text
 from singa_dask.monitor.lines import Event, EventLines, duration, format_metrics, shares
 from singa_dask.output.console import Console
 from singa_dask.output.streams import Escaped, Output
+from singa_dask.training.memory import format_nbytes
 
 
 class Display:
@@ -184,6 +185,8 @@ def _tables_of_one(event: Event) -> Iterator[Table]:
     for short in (False, True):
         row = [Text(format_metrics(event["metrics"]), style="bold")]
         row.append(Text(f"{event['samples_per_s']:,.0f}" + ("/s" if short else " samples/s")))
+        if event.get("gpu_memory"):
+            row.append(Text(format_nbytes(event["gpu_memory"]) + ("" if short else " on each GPU")))
         if event.get("server"):
             row.extend(Text(f"{name} {show(event['server'])}") for name, show in _SERVER_METRICS.items())
         if len(event["wait"]) > 1:
@@ -201,6 +204,7 @@ def _tables_of_several(latest: Mapping[int, Event], labelled: bool = True) -> It
     for metric in dict.fromkeys(name for event in latest.values() for name in event["metrics"]):
         columns[metric] = partial(_metric, metric)
     columns["samples/s"] = lambda event: f"{event['samples_per_s']:,.0f}"
+    columns["memory"] = lambda event: format_nbytes(event["gpu_memory"]) if event.get("gpu_memory") else ""
     for name, show in _SERVER_METRICS.items():
         columns[name] = partial(_of_server, show)
     columns["waits"] = lambda event: shares(event["wait"], ranges=True) if len(event["wait"]) > 1 else ""

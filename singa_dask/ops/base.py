@@ -47,5 +47,9 @@ class Ops(
     def use(self) -> None:
         """Make this the calling thread's device. Call it once in every thread but the one that created the object."""
 
+    def held_memory(self) -> int:
+        """Bytes that arrays of this process take, or have taken, on its GPU; 0 on the CPU."""
+        return 0
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dtype})"

@@ -33,6 +33,8 @@ def of_group(report: Mapping[str, Any]) -> dict[str, Any]:
         "loading": [round(share, 4) for share in report["loading"]],
         "operations": operations,
     }
+    if report["gpu_memory"]:
+        kept["gpu_memory"] = report["gpu_memory"]
     server = report["server"]
     return kept if server is None else {**kept, "server": {name: round(value, 4) for name, value in server.items()}}
 

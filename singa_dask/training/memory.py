@@ -3,29 +3,35 @@
     need = (values + gradients + updater state + sums of the exchange + activations) x bytes of an element
 
 The arrays of parameters are those of this worker: what all workers of its group have, and its own portions of what is
-split. What processes have in common (the memory of a machine, of a control group) is divided among the workers there.
+split. What processes have in common (the memory of a machine, of a control group, of a GPU) is divided among the
+workers there.
 """
 
 from __future__ import annotations
 
 import resource
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from math import prod
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
 from singa_dask.comm.communicator import Communicator
+from singa_dask.comm.objects import all_gather_objects
 from singa_dask.errors import ConfigError, Problem, reason
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.stores import store_of
+from singa_dask.layers.base import Layer
 from singa_dask.layers.partition import Form
 from singa_dask.net import Net
 from singa_dask.net.net import told_apart
 from singa_dask.ops import Ops
+from singa_dask.ops.gpu.visible import identity_of, in_words
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import suits_sharing
 from singa_dask.updaters import states_of
@@ -41,7 +47,8 @@ class Need:
     """Bytes of the arrays that a worker allocates and uses, by kind.
 
     averages: while the moving averages of the parameters are evaluated, these and the parameters themselves.
-    exchange: what arrives of the others' gradients, and what a codec keeps. reserved: besides, in the address space.
+    exchange: what arrives of the others' gradients, and what a codec keeps. workspace: of convolutions on a GPU.
+    reserved: besides, in the address space.
     """
 
     parameters: int
@@ -49,6 +56,7 @@ class Need:
     updater_state: int
     exchange: int
     activations: int
+    workspace: int = 0
     averages: int = 0
     reserved: int = 0
 
@@ -73,6 +81,11 @@ class Free:
     memory: int
     owners: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def numbers(self) -> list[int]:
+        """All of them, in this order."""
+        return [self.space, self.memory, *(number for owner in self.owners for number in owner)]
+
 
 def need_of(
     nets: Mapping[int, Net],
@@ -82,12 +95,15 @@ def need_of(
     in_process_servers: bool,
     shares: bool,
     resumes: bool = False,
+    on_device: bool = False,
+    batch: int | None = None,
 ) -> Need:
-    """What each of a group of `workers` allocates.
+    """What each of a group of `workers` allocates, on its GPU if it has one.
 
     nets: its nets of all phases, which need not be allocated. in_process_servers: whether the updater's state is in
     the worker's process. shares: whether all workers of the group are on one machine and share values and gradients.
-    resumes: whether it begins with a checkpoint.
+    resumes: whether it begins with a checkpoint. on_device: whether gradients travel from GPU to GPU. batch: of
+    mini-batches that have more samples by the job.
     """
     train = nets[Phase.kTrain]
     itemsize = np.dtype(train.ops.dtype).itemsize
@@ -98,6 +114,8 @@ def need_of(
     kept = 2 * exchanged // workers  # the own part of the sums, and MPI's buffer for what it adds
     if job.cluster.codec != job.cluster.kFull:  # the servers' values, and a residual
         kept = 2 * exchanged
+    if train.ops.device != "cpu":  # what is not on the host: the sums, and new values of servers elsewhere
+        kept = (exchanged + (0 if in_process_servers else common)) if on_device else 0
     # Values to begin with; updater states of a checkpoint. Workers that cannot share memory exchange messages.
     unused = common + common * (workers > 1) + (states * (common + own) if resumes else 0)
     return Need(
@@ -105,24 +123,43 @@ def need_of(
         gradients=common + own,
         updater_state=states * (common // workers + own) if in_process_servers else 0,
         exchange=kept,
-        activations=itemsize * sum(_activations(net, workers) for net in nets.values()),
+        activations=itemsize * sum(_activations(net, workers, batch) for net in nets.values()),
+        workspace=itemsize * sum(_workspace(net, workers, batch) for net in nets.values()),
         averages=2 * (common + own) if job.updater.ema_decay else 0,
         reserved=unused + (common - common // workers if shares else 0),
     )
 
 
-def _activations(net: Net, workers: int) -> int:
-    """Elements of all outputs for this worker's rows, and of as many gradients if the net is trained."""
-    stores = [store_of(net.layers[name].proto) for name in net.input_layers]
-    batch = max((max(store.batchsize, default=1) for store in stores), default=1)
+def _activations(net: Net, workers: int, most: int | None) -> int:
+    """Elements of all outputs for this worker's rows, and of as many gradients if the net is trained. most: samples of
+    a mini-batch."""
     elements = 0
     for name, layer in net.layers.items():
-        rows = -(-batch // workers) if layer.partition.makes == Form.ROWS else batch
         shapes = net.shapes[name]
         size = sum(map(prod, shapes)) if told_apart(layer, shapes) else prod(shapes)
         copies = 2 if net.phase == Phase.kTrain and name not in net.input_layers else 1
-        elements += copies * rows * layer.steps * size
+        elements += copies * _rows(net, layer, workers, most) * layer.steps * size
     return elements
+
+
+def _workspace(net: Net, workers: int, most: int | None) -> int:
+    """Elements of the memory that the layers of a net on a GPU have in common for one call."""
+    if net.ops.device == "cpu":  # of the size of its caches
+        return 0
+    rows = {name: _rows(net, layer, workers, most) * layer.steps for name, layer in net.layers.items()}
+    return max((layer.scratch_size(net.ops, rows[name]) for name, layer in net.layers.items()), default=0)
+
+
+def _rows(net: Net, layer: Layer, workers: int, most: int | None) -> int:
+    """Samples that a worker computes in a layer."""
+    batch = batch_of(net) if most is None else min(most, batch_of(net))
+    return -(-batch // workers) if layer.partition.makes == Form.ROWS else batch
+
+
+def batch_of(net: Net) -> int:
+    """Samples of the largest mini-batch of a net."""
+    stores = [store_of(net.layers[name].proto) for name in net.input_layers]
+    return max((max(store.batchsize, default=1) for store in stores), default=1)
 
 
 def free_here(dask_limit: int | None = None) -> Free:
@@ -137,6 +174,13 @@ def free_here(dask_limit: int | None = None) -> Free:
     group, free = control_group(Path("/proc/self/cgroup"), _GROUPS)
     owners = (free, crc32(f"{machine} {group}".encode())), (psutil.virtual_memory().available, machine)
     return Free(space, memory, owners)
+
+
+def free_on_gpu(ops: Any) -> Free:
+    """What is free for this process on its GPU, which others may use too."""
+    limit, free = ops.free_memory()
+    gpu = crc32(identity_of(ops.device_id).encode())
+    return Free(UNLIMITED, UNLIMITED if limit is None else limit, ((free, gpu),))
 
 
 def control_group(membership: Path, mounted: Path) -> tuple[int, int]:
@@ -185,36 +229,45 @@ def check_memory(
     *,
     in_process_servers: bool,
     resumes: bool = False,
+    on_device: bool = False,
     dask_limit: int | None = None,
 ) -> None:
-    """Check that the host's memory suffices for every worker's replica of the job. Collective, before they allocate.
+    """Check that memory suffices for every worker's replica of the job: of its GPU, or of the host. Collective, before
+    they allocate.
 
-    in_process_servers, resumes: see need_of. dask_limit: see free_here. Memory of GPUs is not checked.
-    Raises ConfigError on every worker if the memory of any of them does not suffice.
+    in_process_servers, resumes, on_device: see need_of. dask_limit: see free_here. The host's is not checked for
+    workers on GPUs. Raises ConfigError on every worker if the memory of any of them does not suffice.
     """
-    if ops.device != "cpu":
-        return
     shares = comm.size > 1 and suits_sharing(job, ops) and comm.one_machine()
+    settings = {"in_process_servers": in_process_servers, "resumes": resumes, "on_device": on_device}
     nets = make_nets(job, ops, comm.rank, comm.size, allocate=False)
-    need = need_of(nets, job, comm.size, in_process_servers=in_process_servers, shares=shares, resumes=resumes)
-    free = free_here(dask_limit)
-    needed = [min(nbytes, UNLIMITED // 2) for nbytes in (need.total, need.reserved)]  # both together have 63 bits
-    own = [*needed, free.space, free.memory, *(number for owner in free.owners for number in owner)]
-    table = np.zeros((comm.size, len(own)), np.int64)
-    table[comm.rank] = own
-    comm.all_gather(table.reshape(-1), [len(own)] * comm.size)
+    need = need_of(nets, job, comm.size, shares=shares, **settings)
+    on_gpu = ops.device != "cpu"
+    free = free_on_gpu(ops) if on_gpu else free_here(dask_limit)
+    reserved_here = 0 if on_gpu else need.reserved
+    needed = [min(nbytes, UNLIMITED // 2) for nbytes in (need.total, reserved_here)]  # both together have 63 bits
+    table = _by_rank(comm, [*needed, *free.numbers])
     total, reserved, space = table[:, 0], table[:, 1], table[:, 2]
     memory = divided(table[:, 3:])
     missing = np.maximum(total - memory, total + reserved - space)
     rank = int(missing.argmax())
     if missing[rank] <= 0:
         return
-    text, has = f"needs {need}", int(memory[rank])
-    if missing[rank] > total[rank] - has:
-        text, has = f"{text} and {readable(need.reserved)} of address space besides", int(space[rank])
-    text = f"{text}; rank {rank} has {readable(has)} free: {readable(missing[rank])} are missing"
     left = Free(int(space[rank]), int(memory[rank]))
-    raise ConfigError(Problem("neuralnet", text, hint=_way_out(job, ops, comm.size, left, in_process_servers)))
+    text, has, whose = f"needs {need}", left.memory, f"rank {rank}"
+    if missing[rank] > total[rank] - has:
+        text, has = f"{text} and {readable(need.reserved)} of address space besides", left.space
+    if on_gpu:
+        whose = f"{all_gather_objects(comm, in_words(ops.device_id))[rank]}, of rank {rank},"
+    text = f"{text}; {whose} has {readable(has)} free: {readable(missing[rank])} are missing"
+
+    def fits(each: JobProto, workers: int, its: Mapping[int, Net], batch: int | None = None) -> Need | None:
+        """What a worker needs, if there is so much."""
+        need = need_of(its, each, workers, shares=shares and each is job, batch=batch, **settings)
+        beside = 0 if on_gpu else need.reserved
+        return need if need.total <= left.memory and need.total + beside <= left.space else None
+
+    raise ConfigError(Problem("neuralnet", text, hint=_way_out(job, ops, comm.size, nets, fits)))
 
 
 def ran_out(error: MemoryError, job: JobProto, workers: int, *, in_process_servers: bool) -> str:
@@ -222,7 +275,7 @@ def ran_out(error: MemoryError, job: JobProto, workers: int, *, in_process_serve
     nets = make_nets(job, Ops(), 0, workers, allocate=False)
     need = need_of(nets, job, workers, in_process_servers=in_process_servers, shares=False)
     text = f"memory ran out ({reason(error)}): the net needs {need}, besides data and libraries"
-    return f"{text}. Use a smaller batchsize, fewer workers per machine, or more memory."
+    return f"{text}. Use a smaller batchsize, fewer workers per machine or GPU, or more memory."
 
 
 def has_room(comm: Communicator, nbytes: int, dask_limit: int | None = None) -> bool:
@@ -230,11 +283,7 @@ def has_room(comm: Communicator, nbytes: int, dask_limit: int | None = None) -> 
 
     dask_limit: see free_here.
     """
-    free = free_here(dask_limit)
-    own = [nbytes, free.space, free.memory, *(number for owner in free.owners for number in owner)]
-    table = np.zeros((comm.size, len(own)), np.int64)
-    table[comm.rank] = own
-    comm.all_gather(table.reshape(-1), [len(own)] * comm.size)
+    table = _by_rank(comm, [nbytes, *free_here(dask_limit).numbers])
     return bool((2 * table[:, 0] <= np.minimum(table[:, 1], divided(table[:, 2:]))).all())
 
 
@@ -242,6 +291,14 @@ def has_room_here(nbytes: int, dask_limit: int | None = None) -> bool:
     """Whether this process could allocate so many bytes, and leave half of what is free. dask_limit: see free_here."""
     free = free_here(dask_limit)
     return 2 * nbytes <= min(free.space, free.memory, *(bound for bound, _ in free.owners))
+
+
+def _by_rank(comm: Communicator, own: Sequence[int]) -> np.ndarray:
+    """Every rank's numbers, in a row each. Collective."""
+    table = np.zeros((comm.size, len(own)), np.int64)
+    table[comm.rank] = own
+    comm.all_gather(table.reshape(-1), [len(own)] * comm.size)
+    return table
 
 
 def divided(table: np.ndarray) -> np.ndarray:
@@ -254,22 +311,30 @@ def divided(table: np.ndarray) -> np.ndarray:
     return memory
 
 
-def _way_out(job: JobProto, ops: Ops, workers: int, free: Free, in_process_servers: bool) -> str:
-    """What a user can do: the smallest number of workers, of those tried, over which the net fits if it is split."""
+def _way_out(job: JobProto, ops: Ops, workers: int, nets: Mapping[int, Net], fits: Callable[..., Need | None]) -> str:
+    """What a user can do: the largest mini-batch that fits; the smallest number of workers, of those tried, over which
+    the net fits if it is split."""
+    ways = []
+    largest = max(map(batch_of, nets.values()))
+    fitting = bisect_left(range(workers, largest), True, key=lambda batch: fits(job, workers, nets, batch) is None)
+    if batch := fitting + workers - 1 if fitting else 0:
+        found = fits(job, workers, nets, batch)
+        assert found is not None
+        ways.append(f"With batchsize {batch} at most, each worker needs {readable(found.total)}.")
     split = JobProto()
     split.CopyFrom(job)
     split.neuralnet.partition_dim = 1
     for size in (count * workers for count in (1, 2, 4, 8, 16, 32) if count * workers > 1):
         try:
-            nets = make_nets(split, ops, 0, size, allocate=False)
+            found = fits(split, size, make_nets(split, ops, 0, size, allocate=False))
         except ConfigError:
             break
-        need = need_of(nets, split, size, in_process_servers=in_process_servers, shares=False)
-        if need.total <= free.memory and need.total + need.reserved <= free.space:
+        if found is not None:
             spread = ", if no more of them share a machine than now" if size > workers else ""
-            each = readable(need.total)
-            return f"Split it: with neuralnet.partition_dim: 1, each of {size} workers needs {each}{spread}."
-    return "Use a smaller batchsize, or workers with more memory."
+            each = readable(found.total)
+            ways.append(f"Split it: with neuralnet.partition_dim: 1, each of {size} workers needs {each}{spread}.")
+            break
+    return " ".join(ways) or f"Use {'workers' if ops.device == 'cpu' else 'GPUs'} with more memory."
 
 
 def readable(nbytes: float) -> str:

@@ -143,6 +143,7 @@ class Reporter:
             "seconds": whole.seconds,
             "samples_per_s": whole.steps * self._batch / whole.seconds if whole.steps else 0.0,
             **whole.waits(),
+            "gpu_memory": whole.memory,
             "exchanged_bytes": sum(int(done["bytes"]) for done in operations.values()),
             "operations": operations,
             "overflows": int(overflows[0]),
@@ -159,5 +160,6 @@ class Reporter:
             "metrics": shown.means(),
             "samples_per_s": shown.steps * self._batch / max(shown.seconds, 1e-9),
             **shown.waits(),
+            "gpu_memory": shown.memory,
         }
         return current if self._replica.in_process_servers else {**current, "server": shown.servers()}

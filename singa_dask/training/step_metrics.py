@@ -12,7 +12,9 @@ from singa_dask.layers.context import Metric
 from singa_dask.server import ServerTraffic
 
 # What every rank reports of a step, in the order of the message. wait, loading: seconds of waiting for ranks and data.
-_PER_RANK = ("wait", "loading", "updates", "stall", "update_s", "staleness", "staleness_max", "nbytes", "reductions")
+_PER_RANK = (
+    "wait", "loading", "updates", "stall", "update_s", "staleness", "staleness_max", "nbytes", "reductions", "memory",
+)  # fmt: skip
 
 
 def sum_over_ranks(
@@ -23,12 +25,13 @@ def sum_over_ranks(
     loading_s: float,
     sent: ServerTraffic,
     reductions: int = 0,
+    memory: int = 0,
 ) -> tuple[list[bool], dict[str, Metric], np.ndarray]:
     """One small all-reduce after a step, so that all ranks know the same. Collective.
 
     wishes: what this rank wants of the group. sent: its traffic with servers. reductions: of the learning rate, as its
-    servers told it. Returns which wishes any rank has, the metrics of the group's mini-batch, and what each rank
-    reports: (len(_PER_RANK), ranks).
+    servers told it. memory: bytes that it has taken on its GPU. Returns which wishes any rank has, the metrics of the
+    group's mini-batch, and what each rank reports: (len(_PER_RANK), ranks).
     """
     names, first = list(metrics), len(wishes)
     last = first + 2 * len(names)
@@ -40,7 +43,7 @@ def sum_over_ranks(
     ranks = message[last:].reshape(-1, comm.size)
     ranks[:, comm.rank] = (
         wait_s, loading_s, sent.updates, sent.stall_s, sent.update_s, sent.staleness, sent.staleness_max, sent.nbytes,
-        reductions,
+        reductions, memory,
     )  # fmt: skip
     comm.all_reduce(message)
     summed = {name: Metric(*row.tolist()) for name, row in zip(names, totals, strict=True)}
@@ -54,19 +57,21 @@ def most_reductions(ranks: np.ndarray) -> int:
 
 @dataclass
 class StepMetrics:
-    """Sums over steps. seconds: of this rank; ranks: what each rank reports, as `sum_over_ranks` returns it."""
+    """Sums over steps. seconds: of this rank; ranks: what each rank reports, as `sum_over_ranks` returns it; memory:
+    the most bytes that a rank has taken on its GPU."""
 
     steps: int = 0
     seconds: float = 0.0
     metrics: dict[str, Metric] = field(default_factory=dict)
     ranks: np.ndarray | float = 0.0
     staleness_max: int = 0
+    memory: int = 0
 
     def add_step(self, seconds: float, metrics: Mapping[str, Metric], ranks: np.ndarray) -> None:
         """Add a step of so many seconds, from what `sum_over_ranks` has returned."""
         self.metrics = {name: self.metrics.get(name, Metric()) + metric for name, metric in metrics.items()}
-        stalest = int(ranks[_PER_RANK.index("staleness_max")].max())
-        self.add(StepMetrics(1, seconds, ranks=ranks, staleness_max=stalest))
+        stalest, memory = (int(ranks[_PER_RANK.index(name)].max()) for name in ("staleness_max", "memory"))
+        self.add(StepMetrics(1, seconds, ranks=ranks, staleness_max=stalest, memory=memory))
 
     def add(self, other: StepMetrics) -> None:
         """Add the steps of another one, but not its metrics."""
@@ -74,6 +79,7 @@ class StepMetrics:
         self.seconds += other.seconds
         self.ranks = self.ranks + other.ranks
         self.staleness_max = max(self.staleness_max, other.staleness_max)
+        self.memory = max(self.memory, other.memory)
 
     def means(self) -> dict[str, float]:
         """The means of the metrics over all rows of all steps."""

@@ -166,6 +166,7 @@ def _form_replica(
         ops,
         in_process_servers=services.links is None,
         resumes=bool(group.puts and group.resume),
+        on_device=device_comm is not None,
         dask_limit=services.memory_limit,
     )
     replica = Replica.form(
@@ -310,6 +311,7 @@ class _TrainingLoop:
             self._feed.wait_s - loading,
             self._replica.stub.take_traffic(),
             self._replica.stub.known_reductions,
+            self._replica.net.ops.held_memory(),
         )
         _check_finite(summed, self._step - 1)
         self._replica.stub.reductions = max(self._replica.stub.reductions, most_reductions(ranks))

@@ -92,6 +92,11 @@ def faults() -> list[str]:
     return list(function().decode().splitlines())
 
 
+def memory(nbytes: int) -> None:
+    """Let each GPU have so much memory."""
+    loaded()["libcuda.so.1"].cuda_on_cpu_memory(ctypes.c_size_t(nbytes))
+
+
 def next_nccl_status(status: int) -> None:
     """Have the next call of NCCL fail."""
     loaded()["libnccl.so.2"].cuda_on_cpu_nccl_status(status)

@@ -46,6 +46,7 @@ def report(group, **more):
         "seconds": 2.0 + group,
         "wait": [0.12344],
         "loading": [0.0],
+        "gpu_memory": 1000 * group,
         "operations": {"all_reduce": {"bytes": 10.0, "seconds": 0.12344}},
         "exchanged_bytes": 100,
         "overflows": 1,

@@ -75,6 +75,18 @@ class GpuOps(GpuAttentionOps, GpuConvolutionOps, GpuRecurrentOps, GpuNormalisati
     def use(self) -> None:
         self._device.use()
 
+    def free_memory(self) -> tuple[int | None, int]:
+        """Bytes that new arrays can take here: by CuPy's limit, None where it has none, and on the GPU."""
+        pool = self.xp.get_default_memory_pool()
+        with self._device:
+            limit, kept = pool.get_limit(), pool.free_bytes()
+            free, _ = self.xp.cuda.runtime.memGetInfo()
+            return (max(0, limit - pool.used_bytes()) if limit else None), free + kept
+
+    def held_memory(self) -> int:
+        with self._device:
+            return int(self.xp.get_default_memory_pool().total_bytes())
+
     def to_host(self, array: Array) -> np.ndarray:
         return self.xp.asnumpy(array)
 

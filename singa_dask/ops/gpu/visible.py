@@ -45,6 +45,12 @@ def identity_of(number: int | None) -> str:
     return next((gpu.identity for gpu in visible_gpus() if gpu.number == number), "")
 
 
+def in_words(number: int) -> str:
+    """Of the GPU with this number: "GPU 0 of node1 (NVIDIA H100)"."""
+    name = next((gpu.name for gpu in visible_gpus() if gpu.number == number), "")
+    return f"GPU {number} of {socket.gethostname()}{f' ({name})' if name else ''}"
+
+
 def gpu_here(listed: Sequence[int] = ()) -> int | None:
     """The GPU on which this process computes on its own: the first one that a job lists, or that there is where CuPy
     is installed; None for the CPU."""

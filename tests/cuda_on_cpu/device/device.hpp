@@ -42,6 +42,8 @@ void fault(const std::string &text);
 constexpr unsigned char POISON = 0xFF;  // NaN in every type of float, -1 in integers
 constexpr unsigned char FENCE = 0xFE;  // around a block; no NaN, which could be copied to it and not be seen
 enum class Place { HOST, PINNED, DEVICE };
+size_t all_memory();  // of each device
+size_t free_memory();  // of the current device
 void *allocate(size_t nbytes, Place place);
 void release(void *address, Place place);
 void register_host(void *address, size_t nbytes);

@@ -1,6 +1,7 @@
 // Memory: fresh blocks hold poison, have a fence on both sides, and hold poison again for a time after they were freed.
 #include "device.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -13,12 +14,15 @@ constexpr size_t GUARD = 1024, KEPT = 64 << 20;
 struct Block {
     size_t nbytes;
     Place place;
+    int device;
     bool guarded;
 };
 
 static std::map<uintptr_t, Block> blocks;
 static std::deque<std::pair<unsigned char *, size_t>> freed;
 static size_t freed_nbytes;
+static size_t memory = 80ul << 30;  // of each device
+static std::map<int, size_t> held;  // by device
 
 static bool holds(const unsigned char *at, size_t nbytes, unsigned char value) {
     for (size_t i = 0; i < nbytes; i++)
@@ -32,22 +36,32 @@ static void check(const unsigned char *at, size_t nbytes) {
             fault("something was written " + std::string(words) + " of a block of " + std::to_string(nbytes) + " bytes");
 }
 
+size_t all_memory() { return memory; }
+
+size_t free_memory() {
+    std::lock_guard guard(lock());
+    return memory - std::min(memory, held[current_device()]);
+}
+
 void *allocate(size_t nbytes, Place place) {
-    std::lock_guard held(lock());
+    std::lock_guard guard(lock());
+    if (place == Place::DEVICE && nbytes > free_memory()) throw Failure{OUT_OF_MEMORY};
     auto raw = (unsigned char *)std::aligned_alloc(512, (nbytes + 2 * GUARD + 511) / 512 * 512);
     if (!raw) throw Failure{OUT_OF_MEMORY};
     std::memset(raw, FENCE, nbytes + 2 * GUARD);
     std::memset(raw + GUARD, POISON, nbytes);
-    blocks[(uintptr_t)raw + GUARD] = {nbytes, place, true};
+    blocks[(uintptr_t)raw + GUARD] = {nbytes, place, current_device(), true};
+    if (place == Place::DEVICE) held[current_device()] += nbytes;
     count(place == Place::DEVICE ? "allocation" : "pinned allocation");
     return raw + GUARD;
 }
 
 void release(void *address, Place place) {
     if (!address) return;
-    std::lock_guard held(lock());
+    std::lock_guard guard(lock());
     auto found = blocks.find((uintptr_t)address);
     if (found == blocks.end() || found->second.place != place) throw Failure{INVALID_VALUE};
+    if (place == Place::DEVICE) held[found->second.device] -= found->second.nbytes;
     auto at = (unsigned char *)address;
     size_t nbytes = found->second.nbytes;
     blocks.erase(found);
@@ -64,17 +78,17 @@ void release(void *address, Place place) {
 }
 
 void register_host(void *address, size_t nbytes) {
-    std::lock_guard held(lock());
-    blocks[(uintptr_t)address] = {nbytes, Place::PINNED, false};
+    std::lock_guard guard(lock());
+    blocks[(uintptr_t)address] = {nbytes, Place::PINNED, 0, false};
 }
 
 void unregister_host(void *address) {
-    std::lock_guard held(lock());
+    std::lock_guard guard(lock());
     blocks.erase((uintptr_t)address);
 }
 
 Place place_of(const void *address, size_t nbytes) {
-    std::lock_guard held(lock());
+    std::lock_guard guard(lock());
     auto at = (uintptr_t)address;
     auto next = blocks.upper_bound(at);
     if (next == blocks.begin()) return Place::HOST;
@@ -93,3 +107,6 @@ void check_guards() {
 }
 
 }  // namespace device
+
+// How many bytes each device has from now on.
+extern "C" void cuda_on_cpu_memory(size_t nbytes) { device::memory = nbytes; }

@@ -44,6 +44,16 @@ LINES = {
             f"{STEP}  12,346 samples/s  waits 2/10/30 %  waits for data 0/0/5 %",
         ],
     ),
+    "on GPUs": (
+        120,
+        [{**ALONE, "gpu_memory": 1_234_000_000}],
+        [f"{STEP}  12,346 samples/s  1.23 GB on each GPU"],
+    ),
+    "on GPUs, shortened": (
+        72,
+        [{**ALONE, "gpu_memory": 1_234_000_000}],
+        [f"{STEP}  12,346/s  1.23 GB"],
+    ),
     "shortened": (
         88,
         [TRAIN],

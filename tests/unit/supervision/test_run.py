@@ -64,7 +64,7 @@ def test_a_run_leaves_its_record(played):
         "loading": [0.0],
         "operations": {"all_reduce": {"bytes": 10, "seconds": 0.1234}},
     }
-    assert summary["groups"][1]["server"] == {"stall": 0.1234}
+    assert summary["groups"][1]["server"] == {"stall": 0.1234} and summary["groups"][1]["gpu_memory"] == 1000
     assert (summary["restarts"], summary["restarted"], summary["seed"]) == (0, [], 5)
     assert list(played.workspace.rows()) == [{"group": 0, "phase": "train", "step": 4, "loss": 0.5}]
     assert summary["run"] == played.workspace.id != "" and summary["output_lost"] is True

@@ -117,15 +117,16 @@ def test_a_limit_of_dask_bounds_the_memory_of_the_process():
             r"^neuralnet: needs 178.0 MB per worker \(parameters 28.0 MB, gradients 28.0 MB, up",
         ),
         (Free(UNLIMITED, 150_000_000), "rank 0 has 150.0 MB free: 28.0 MB are missing."),
+        (Free(UNLIMITED, 150_000_000), "With batchsize 6 at most, each worker needs 146.0 MB."),
         (Free(UNLIMITED, 150_000_000), "partition_dim: 1, each of 2 workers needs 122.0 MB."),
         (
             Free(UNLIMITED, 70_000_000),
             "1, each of 4 workers needs 61.0 MB, if no more of them share a machine than now.",
         ),
-        (Free(UNLIMITED, 100), "Use a smaller batchsize, or workers with more memory.$"),
+        (Free(UNLIMITED, 100), "are missing. Use workers with more memory.$"),
         (Free(200_000_000, UNLIMITED), "MB of address space besides; rank 0 has 200.0 MB free"),
     ],
-    ids=["needs", "lacks", "two suffice", "four suffice", "none suffices", "address space"],
+    ids=["needs", "lacks", "a batch", "two suffice", "four suffice", "none suffices", "address space"],
 )
 def test_every_worker_says_what_is_missing_and_how_many_workers_suffice(monkeypatch, free, said):
     monkeypatch.setattr(memory, "free_here", lambda dask_limit: free)

@@ -159,13 +159,13 @@ def _told(comm, wishes=((False, False), (False, False))):
     """A step in which rank 1 has waited .2 s and its server has answered two updates at once, as after a stop."""
     loss = Metric(3.0 + comm.rank, 2 + comm.rank)
     sent = ServerTraffic(2, 0.1, 0.04, staleness=3, staleness_max=2, nbytes=100) if comm.rank else ServerTraffic()
-    return sum_over_ranks(comm, wishes[comm.rank], {"loss": loss}, 0.2 * comm.rank, 0.0, sent)
+    return sum_over_ranks(comm, wishes[comm.rank], {"loss": loss}, 0.2 * comm.rank, 0.0, sent, memory=7 * comm.rank)
 
 
 def test_all_ranks_know_the_same():
     for wishes, metrics, ranks in run_threads(2, _told, ((False, False), (True, False))):
         assert wishes == [True, False] and metrics == {"loss": Metric(7.0, 5.0)}
-        assert ranks[:, 0].tolist() == [0.0] * 9
+        assert ranks[:, 0].tolist() == [0.0] * 10
     assert run_threads(2, _told)[0][0] == [False, False]
 
 
@@ -183,6 +183,7 @@ def test_a_window_has_sums_and_means_of_its_steps():
         assert (servers["staleness"], servers["staleness_max"]) == (1.5, 2)
         assert servers["update_ms"] == pytest.approx(20.0) and servers["stall"] == pytest.approx(0.1)
         assert servers["bytes"] == 100.0
+        assert each.memory == 7, "of one step, not of both, on the rank that takes most"
 
 
 EVENT = {
