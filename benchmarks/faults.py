@@ -1,4 +1,4 @@
-"""What one fault costs: seconds until the next step, steps that are made again, and what the result has lost.
+"""What one fault costs: seconds until the next step, repeated steps, and what the result has lost.
 
 make faults                              # or: python benchmarks/faults.py --case worker --job examples/mnist/job.conf
 

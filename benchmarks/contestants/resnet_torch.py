@@ -1,7 +1,7 @@
 """Contestant: PyTorch, eager, channels last, trains and tests a residual net on images. The plan is that of resnet.py.
 
 It prints a JSON line for every row of its curves. Samples come in a given order; each is padded, cropped at random and
-mirrored by chance. The state is saved with every test, and a repeated command goes on from it.
+mirrored by chance. The state is saved with every test, and a repeated command resumes from it.
 """
 
 from __future__ import annotations

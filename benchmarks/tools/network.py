@@ -148,7 +148,7 @@ def bits_per_s(rate: str) -> float:
     """
     found = re.fullmatch(r"(\d+)(k|m|g|)bit", rate)
     if found is None:
-        raise ValueError(f"a rate is a whole number of kbit, mbit or gbit. Received: {rate}.")
+        raise ValueError(f"a rate is an integer of kbit, mbit or gbit. Received: {rate}.")
     return float(found[1]) * 1000.0 ** ("", "k", "m", "g").index(found[2])
 
 

@@ -41,7 +41,7 @@ SIZE = Quantity("size", {"MB": 1e6, "GB": 1e9, "MiB": 2.0**20, "GiB": 2.0**30}, 
 
 
 class Counts(click.ParamType):
-    """Whole numbers from 1 on, with commas between them. An ellipsis doubles up to the next one.
+    """Integers from 1 on, with commas between them. An ellipsis doubles up to the next one.
 
     >>> Counts().convert("1,...,6,9", None, None)
     [1, 2, 4, 6, 9]
@@ -58,7 +58,7 @@ class Counts(click.ParamType):
                 continue
             if not part.isdecimal() or int(part) < 1:
                 self.fail(
-                    f"{value!r}: {part!r} is not a whole number from 1 on. For example 1,2,4,8 or 1,...,1024.",
+                    f"{value!r}: {part!r} is not an integer from 1 on. For example 1,2,4,8 or 1,...,1024.",
                     param,
                     ctx,
                 )

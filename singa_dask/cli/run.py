@@ -133,8 +133,8 @@ def attach(run: str, scheduler: str | None, scheduler_file: Path | None, trust_c
     """Take over RUN, whose driver was lost.
 
     RUN is the workspace of the run, or its name in runs/. Its Dask workers hold its state in memory for ten minutes,
-    or the orphan_timeout of its job. The run goes on from there: at most one step is repeated, and no update is lost
-    that servers had acknowledged. Without that memory, it goes on from its newest checkpoint.
+    or the orphan_timeout of its job. The run resumes from there: at most one step is repeated, and no update is lost
+    that servers had acknowledged. Without that memory, it resumes from its newest checkpoint.
     """
     signals = StopSignals.handled()
     from singa_dask.training.workspace import Workspace
@@ -142,7 +142,7 @@ def attach(run: str, scheduler: str | None, scheduler_file: Path | None, trust_c
     workspace = Workspace.of(run)
     with ExitStack() as stack:
         if scheduler is None and scheduler_file is None:
-            message = "No --scheduler is given: the run goes on from its newest checkpoint, on a local Dask cluster."
+            message = "No --scheduler is given: the run resumes from its newest checkpoint, on a local Dask cluster."
             click.echo(message, err=True)
             fork_workers(stack)
         client = connect(stack, scheduler, scheduler_file)

@@ -14,7 +14,7 @@ MAX_SAMPLE_NBYTES = 256 << 20
 MAX_RANK = 4
 # The columns of data sets that have one of their kind.
 X, Y, WEIGHT, MASK = "x", "y", "weight", "mask"
-# Whole numbers with more distinct values are labels only if that is said, or if there are many of each.
+# Integers with more distinct values are labels only if that is said, or if there are many of each.
 FEW_CLASSES = 20
 SHOWN_FILLS = 4
 
@@ -218,7 +218,7 @@ def map_dtype(classes: int, low: int = 0) -> np.dtype:
 def stored_dtype(dtype: np.dtype) -> np.dtype | None:
     """The type in which shards hold numbers of this one, without a loss; None if there is none.
 
-    Whole numbers of more than 63 bits have none.
+    Integers of more than 63 bits have none.
     """
     dtype = dtype.newbyteorder("=")
     if dtype.name in DTYPES:

@@ -31,7 +31,7 @@ def generated_manifest(layer: GeneratedInput) -> Manifest:
         raise ConfigError(Problem(f"layer {layer.name!r}.user_conf", "has no batchsize", layer.proto.user_conf, hint))
     total = layer.num_samples()
     if not isinstance(total, int) or total < 1:
-        raise layer.problem("num_samples must return a whole number of at least 1", repr(total))
+        raise layer.problem("num_samples must return an integer of at least 1", repr(total))
     columns = [_column("x", Role.FEATURE, "float32", layer.sample_shape)]
     target = layer.target_shape
     if layer.wants_labels:

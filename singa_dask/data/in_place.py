@@ -89,7 +89,7 @@ def _as_stored(column: Column, stored: Column, layout: Layout) -> Column:
     if column.role is Role.LABEL and (
         stored.dtype.startswith("float") or not (single or stored.shape == column.shape)
     ):
-        message = "labels must be one whole number per sample, or per position of images (H, W)"
+        message = "labels must be one integer per sample, or per position of images (H, W)"
         raise DataError(f"{stored.dataset!r}: {message}. {_CONVERT}")
     if layout.pieces[column.name] in layout.codes:
         raise DataError(f"{stored.dataset!r}: labels must be at least 0. {_CONVERT}")

@@ -61,7 +61,7 @@ def _by_name(value: object) -> bool:
 Rule = tuple[Callable[[Any], bool], str]
 TEXT: Rule = (lambda v: isinstance(v, str), "must be text")
 TEXTS: Rule = (_is_texts, "must be a list of texts")
-COUNT: Rule = (_is_count, "must be a positive whole number")
+COUNT: Rule = (_is_count, "must be a positive integer")
 FLAG: Rule = (lambda v: isinstance(v, bool), "must be true or false")
 OF_COLUMNS: Rule = (_by_name, "must hold a text for each column")
 
@@ -220,7 +220,7 @@ def _column(entry: _Fields) -> Column:
         entry.take(
             "shape",
             lambda v: isinstance(v, list) and len(v) <= MAX_RANK and all(map(_is_count, v)),
-            f"must be at most {MAX_RANK} positive whole numbers",
+            f"must be at most {MAX_RANK} positive integers",
         )
     )
     channels = Channels(entry.take("channels", *_one_of(Channels)))
@@ -240,7 +240,7 @@ def _column(entry: _Fields) -> Column:
     )
     bare = Column(name, role, dtype, shape, channels)
     if role is Role.LABEL and (dtype.startswith("float") or not (bare.values == 1 or bare.of_positions)):
-        message = "of labels must be one value or one of each position, of whole numbers"
+        message = "of labels must be one value or one of each position, of integers"
         raise entry.fault("shape", message, f"{list(shape)}, {dtype}")
     if role in IDENTITY and (dtype.startswith("float") is not (role is Role.TIME) or shape):
         kind = "number" if role is Role.TIME else "integer"

@@ -164,7 +164,7 @@ def make_stream(
     """The stream of mini-batches of worker group `group` of `ngroups` from `store`. once: every sample once, in order.
 
     By default training shuffles samples, and other phases keep the order of the files; `shuffle` overrides it.
-    Sequences that go on from step to step are never shuffled. `batchsize` has one entry for all groups or one per
+    Sequences that continue from step to step are never shuffled. `batchsize` has one entry for all groups or one per
     group. Raises ConfigError.
     """
     sizes = list(store.batchsize)

@@ -33,7 +33,7 @@ def launch(fn: Callable[..., Any], nprocs: int = 4, *args: Any, timeout_s: float
     cannot be started this way (Open MPI: use mpiexec).
     """
     if not isinstance(nprocs, int) or isinstance(nprocs, bool) or nprocs < 1:
-        raise ConfigError(Problem("nprocs", "must be a whole number of at least 1", repr(nprocs)))
+        raise ConfigError(Problem("nprocs", "must be an integer of at least 1", repr(nprocs)))
     try:
         work = cloudpickle.dumps((fn, args))
     except Exception as error:

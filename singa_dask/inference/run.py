@@ -18,7 +18,7 @@ from singa_dask.cluster.cores import equal_share
 from singa_dask.cluster.remote import run_each
 from singa_dask.data.columns import Role
 from singa_dask.data.dask_client import check_client
-from singa_dask.data.ingest.run import SURVEY_SECONDS, check_workers, waiting_for_paused
+from singa_dask.data.ingest.run import STATUS_SECONDS, check_workers, waiting_for_paused
 from singa_dask.data.origins import Origin, Origins
 from singa_dask.data.shared_files import SharedFiles, check_shared
 from singa_dask.data.sources.files import files_of
@@ -121,7 +121,7 @@ def _result(submit: Submit, block: Block, future: Any, client: Client | None) ->
     no workers are left to compute it."""
     while client is not None:
         try:
-            return future.result(SURVEY_SECONDS)
+            return future.result(STATUS_SECONDS)
         except TimeoutError:
             check_workers(client, "the predictions are not complete")
             if future.key in waiting_for_paused(client):

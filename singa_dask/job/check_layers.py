@@ -163,7 +163,7 @@ def _check_store(findings: Findings, where: Path, store: StoreProto) -> None:
         message, hint = "is not for windows, whose answers are those of the horizon", "Leave it out."
         findings.add((*where, "lookahead"), message, str(store.lookahead), hint)
     if store.series and not windows:
-        hint = "Add horizon, or stride: sequences that go on from step to step are one series."
+        hint = "Add horizon, or stride: sequences that continue from step to step are one series."
         findings.add((*where, "series"), "needs windows", store.series, hint)
     if store.time_steps > 0 and store.sequence > 0:
         hint = "Keep time_steps if each sample is a sequence, or sequence if its records are samples."

@@ -14,10 +14,10 @@ from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.gpus import keep_empty
 
 _EXPECTED = {
-    FieldDescriptor.CPPTYPE_INT32: "a whole number of 32 bits",
-    FieldDescriptor.CPPTYPE_INT64: "a whole number of 64 bits",
-    FieldDescriptor.CPPTYPE_UINT32: "a whole number from 0 to 4294967295",
-    FieldDescriptor.CPPTYPE_UINT64: "a whole number from 0 to 18446744073709551615",
+    FieldDescriptor.CPPTYPE_INT32: "an integer of 32 bits",
+    FieldDescriptor.CPPTYPE_INT64: "an integer of 64 bits",
+    FieldDescriptor.CPPTYPE_UINT32: "an integer from 0 to 4294967295",
+    FieldDescriptor.CPPTYPE_UINT64: "an integer from 0 to 18446744073709551615",
     FieldDescriptor.CPPTYPE_DOUBLE: "a number",
     FieldDescriptor.CPPTYPE_FLOAT: "a number",
     FieldDescriptor.CPPTYPE_BOOL: "True or False",

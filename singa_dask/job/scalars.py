@@ -74,8 +74,8 @@ def _integer(kind: int, token: str) -> int:
     try:
         int(token, 0)
     except ValueError:
-        raise ValueFault("expected a whole number") from None
-    raise ValueFault(f"expected a whole number {limits}")
+        raise ValueFault("expected an integer") from None
+    raise ValueFault(f"expected an integer {limits}")
 
 
 def _enum(field: FieldDescriptor, token: str) -> int:

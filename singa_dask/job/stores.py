@@ -34,7 +34,7 @@ def store_of(layer: LayerProto) -> StoreProto:
 
 def reads_windows(store: Any) -> bool:
     """Whether rows (of a store_conf or StreamConf) are windows of the records, in random order, and not sequences that
-    go on from step to step."""
+    continue from step to step."""
     return store.horizon > 0 or store.stride > 0
 
 

@@ -84,7 +84,7 @@ class ClusterTopology:
                 if not isinstance(value, bool):
                     yield Problem(name, "must be true or false", repr(value))
             elif not isinstance(value, int) or isinstance(value, bool):
-                yield Problem(name, "must be a whole number", repr(value))
+                yield Problem(name, "must be an integer", repr(value))
             elif field.name == "server_replicas" and value not in (0, 1):
                 yield Problem(name, "must be 0 or 1", str(value), "Leave it out for 1 on several hosts, and 0 on one.")
             elif value < (0 if default is None else 1):

@@ -53,7 +53,7 @@ class _Combination(Layer):
     def forward(self, ctx: Context, *x: Array) -> Array:
         rows = x[0].shape[0]
         ctx.x_shapes, y = [each.shape for each in x], ctx.buffer("y", (rows, *self._shape))
-        # Whole numbers would overflow in their own type.
+        # Integers would overflow in their own type.
         aligned = [each.reshape(rows, *shape) for each, shape in zip(x, self._aligned, strict=True)]
         ctx.x = [each.astype(y.dtype, copy=False) for each in aligned]
         combine = getattr(ctx.ops.xp, self._function)

@@ -60,7 +60,7 @@ def class_labels(layer: Layer, ctx: Context, x: Array, labels: Any, classes: int
         given, labels = labels, labels.astype("int64")
         if (labels != given).any():
             raise DataError(
-                f"layer {layer.name!r}: labels must be whole numbers; {source!r} gave others. For numbers to predict, "
+                f"layer {layer.name!r}: labels must be integers; {source!r} gave others. For numbers to predict, "
                 "set store_conf.target_shape of the input layer and use EuclideanLoss."
             )
     if labels.size != x.shape[0]:

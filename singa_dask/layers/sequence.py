@@ -331,7 +331,7 @@ def check_symbols(layer: Layer, x: Array, size: int) -> None:
     rows = x.astype("int64")
     if (rows != x).any():
         raise DataError(
-            f"layer {layer.name!r}: symbols must be whole numbers; {layer.proto.srclayers[0]!r} gave others. "
+            f"layer {layer.name!r}: symbols must be integers; {layer.proto.srclayers[0]!r} gave others. "
             "Leave mean_value, std_value, mean_file and std_file out of its data layer."
         )
     if rows.size and not (int(rows.min()) >= 0 and int(rows.max()) < size):

@@ -1,4 +1,4 @@
-"""Where the state of a process is kept, for those that go on from it."""
+"""Where the state of a process is kept, for those that resume from it."""
 
 from __future__ import annotations
 

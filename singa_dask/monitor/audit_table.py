@@ -56,5 +56,5 @@ def format_steps(ranges: Iterable[tuple[int, int]]) -> str:
 
 def _name(audit: Audit, group: GroupAudit) -> str:
     """The number of a group; with the number of groups where the run had several of these."""
-    same = all(other.deal == group.deal for other in audit.groups)
-    return str(group.group) if same else f"{group.group} of {group.deal.groups}"
+    same = all(other.assignment == group.assignment for other in audit.groups)
+    return str(group.group) if same else f"{group.group} of {group.assignment.groups}"

@@ -59,7 +59,7 @@ def in_time(layers: Sequence[LayerProto], *, fold: bool = True) -> list[LayerPro
 
 
 def _check_steps(layers: Sequence[LayerProto]) -> None:
-    """Check that recurrent layers have time steps, or read sequences that go on from step to step."""
+    """Check that recurrent layers have time steps, or read sequences that continue from step to step."""
     named = {layer.name: layer for layer in layers}
     for layer in layers:
         if layer.unroll_len == 1 and _reads_single_samples(layer, named) and layer_class(layer).recurrent:

@@ -1,4 +1,4 @@
-"""What servers leave in memory that outlives their processes, and how their successors go on from it.
+"""What servers leave in memory that outlives their processes, and how their successors resume from it.
 
 A slice is saved before a message is answered that has changed it. So a successor knows everything that was
 acknowledged: values, the updater's state, the ledger, the clocks of the worker groups, and the accounts with

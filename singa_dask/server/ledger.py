@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 Ranges = list[int]
 
 
-class Deal(NamedTuple):
-    """To how many worker groups the training data are dealt, and the step with which the groups begin.
+class Assignment(NamedTuple):
+    """To how many worker groups the training data are assigned, and the step with which the groups begin.
 
-    The same step of the same group is another mini-batch where the data are dealt to more or fewer groups.
+    The same step of the same group is another mini-batch where the data are assigned to more or fewer groups.
     """
 
     groups: int
@@ -49,53 +49,53 @@ class Contained:
 
 @dataclass
 class Ledger:
-    """Which steps' gradients some elements of the parameters contain, by deal and worker group.
+    """Which steps' gradients some elements of the parameters contain, by assignment and worker group.
 
-    The last deal is the current one. A deal with the same number of groups as an earlier one goes on with its
+    The last assignment is the current one. One with the same number of groups as an earlier one continues its
     mini-batches.
     """
 
-    deals: dict[Deal, dict[int, Contained]] = field(default_factory=dict)
+    assignments: dict[Assignment, dict[int, Contained]] = field(default_factory=dict)
 
     @property
-    def deal(self) -> Deal | None:
-        """The current deal."""
-        return next(reversed(self.deals), None)
+    def assignment(self) -> Assignment | None:
+        """The current assignment."""
+        return next(reversed(self.assignments), None)
 
     @property
     def updates(self) -> int:
         """How many gradients any element contains."""
-        found = (each.by_any for of in self.deals.values() for each in of.values())
+        found = (each.by_any for of in self.assignments.values() for each in of.values())
         return sum(stop - start for ranges in found for start, stop in pairs(ranges))
 
     def begin(self, groups: int, step: int) -> None:
-        """Go on with `groups` worker groups, which begin with `step` if the current deal is to another number."""
-        if self.deal is None or self.deal.groups != groups:
-            self.deals[Deal(groups, step)] = {}
+        """Go on with `groups` worker groups, which begin with `step` if the current assignment has another number."""
+        if self.assignment is None or self.assignment.groups != groups:
+            self.assignments[Assignment(groups, step)] = {}
 
     def add(self, group: int, step: int) -> None:
-        """The elements now contain this gradient of the current deal."""
-        of = self.deals[next(reversed(self.deals))]
+        """The elements now contain this gradient of the current assignment."""
+        of = self.assignments[next(reversed(self.assignments))]
         if group not in of:
             of[group] = Contained()
         of[group].add(step)
 
-    def start(self, deal: Deal, group: int) -> int:
-        """The step with which a group begins in a deal: after all that it did in earlier ones like it."""
-        first = deal.first
-        for earlier, of in self.deals.items():
-            if earlier == deal:
+    def start(self, assignment: Assignment, group: int) -> int:
+        """The step with which a group begins in an assignment: after all that it did in earlier ones like it."""
+        first = assignment.first
+        for earlier, of in self.assignments.items():
+            if earlier == assignment:
                 break
-            if earlier.groups == deal.groups and group in of:
+            if earlier.groups == assignment.groups and group in of:
                 first = max(first, of[group].by_any[-1])
         return first
 
     def next(self, group: int) -> int:
-        """The first step of a group in the current deal after all that any element contains."""
-        deal = self.deal
-        assert deal is not None
-        of = self.deals[deal]
-        return max(self.start(deal, group), of[group].by_any[-1] if group in of else 0)
+        """The first step of a group in the current assignment after all that any element contains."""
+        assignment = self.assignment
+        assert assignment is not None
+        of = self.assignments[assignment]
+        return max(self.start(assignment, group), of[group].by_any[-1] if group in of else 0)
 
     def plus(self, other: Ledger) -> Ledger:
         """The ledger of the sum of two values. A step in both is contained twice."""
@@ -103,7 +103,7 @@ class Ledger:
 
     def merge(self, other: Ledger) -> None:
         """The elements now contain these gradients too."""
-        self.deals = self.plus(other).deals
+        self.assignments = self.plus(other).assignments
 
     def minus(self, known: Ledger) -> Ledger:
         """The ledger of the difference of two values, of which the second contains no more than the first."""
@@ -121,25 +121,28 @@ class Ledger:
 
     def encode(self) -> list[Any]:
         """Nested lists for JSON."""
-        return [[*deal, [[group, *_of(c)] for group, c in sorted(of.items())]] for deal, of in self.deals.items()]
+        return [
+            [*assignment, [[group, *_of(c)] for group, c in sorted(of.items())]]
+            for assignment, of in self.assignments.items()
+        ]
 
     @classmethod
     def decode(cls, encoded: Iterable[Any]) -> Ledger:
         """The inverse of `encode`."""
         return cls(
             {
-                Deal(groups, first): {g: Contained(*map(list, of)) for g, *of in found}
+                Assignment(groups, first): {g: Contained(*map(list, of)) for g, *of in found}
                 for groups, first, found in encoded
             }
         )
 
     def _paired(self, other: Ledger, rule: Callable[[Contained, Contained], Contained]) -> Ledger:
-        deals: dict[Deal, dict[int, Contained]] = {}
-        for deal in {**self.deals, **other.deals}:
-            a, b = self.deals.get(deal, {}), other.deals.get(deal, {})
+        assignments: dict[Assignment, dict[int, Contained]] = {}
+        for assignment in {**self.assignments, **other.assignments}:
+            a, b = self.assignments.get(assignment, {}), other.assignments.get(assignment, {})
             pairs = ((group, rule(a.get(group, _NONE), b.get(group, _NONE))) for group in {**a, **b})
-            deals[deal] = {group: made for group, made in pairs if made.by_any}
-        return Ledger(deals)
+            assignments[assignment] = {group: made for group, made in pairs if made.by_any}
+        return Ledger(assignments)
 
 
 def combined(a: Ranges, b: Ranges, rule: Callable[[bool, bool], bool]) -> Ranges:

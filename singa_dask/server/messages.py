@@ -38,7 +38,7 @@ class Put:
     """Set the initial parameters. Answered by Done. Ignored if the slice has values already.
 
     state: of the updater; version: updates made so far; reductions: see Update; ledger: of the values; step: with
-    which the worker groups begin where the ledger is of another deal.
+    which the worker groups begin where the ledger is of another assignment.
     """
 
     slice: int

@@ -306,7 +306,7 @@ class SliceProtocol:
         return Fresh(self.values, self.version)
 
     def save(self) -> None:
-        """Save what has changed, if there is somewhere to. Raises Superseded if a successor goes on from there."""
+        """Save what has changed, if there is somewhere to. Raises Superseded if a successor resumes from there."""
         if self.changed and self.keeper is not None:
             self.keeper.save(self)
         self.changed = False

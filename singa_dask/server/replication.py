@@ -4,7 +4,7 @@ A reply is given once the replica has the image that was saved before it. So if 
 replica has everything that was acknowledged. One message brings the newest images of all slices that have changed
 meanwhile, so a server whose replica is slow sends fewer of them.
 
-A server may stop waiting for its replica only once its driver knows: a successor would go on from an outdated one.
+A server may stop waiting for its replica only once its driver knows: a successor would resume from an outdated one.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from singa_dask.errors import CheckpointError
-from singa_dask.server.ledger import Contained, Deal, Ledger, Ranges, difference, pairs
+from singa_dask.server.ledger import Assignment, Contained, Ledger, Ranges, difference, pairs
 from singa_dask.supervision.driver import Result
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.forms import BEGUN, REWOUND
@@ -33,14 +33,14 @@ class Missing:
 
 @dataclass(frozen=True)
 class GroupAudit:
-    """One worker group in one deal. Ranges of steps are (first, stop).
+    """One worker group in one assignment. Ranges of steps are (first, stop).
 
-    deal: the number of worker groups that shared the data, and their first step. start, trained: the group's first
-    step, and the step up to which it has trained. contained: that all parameters contain, once or more. twice: that
-    some contain more than once.
+    assignment: the number of worker groups that shared the data, and their first step. start, trained: the group's
+    first step, and the step up to which it has trained. contained: that all parameters contain, once or more. twice:
+    that some contain more than once.
     """
 
-    deal: Deal
+    assignment: Assignment
     group: int
     start: int
     trained: int
@@ -84,7 +84,7 @@ class Audit:
 
     def to_json(self) -> str:
         """Everything as JSON."""
-        groups = [{**asdict(group), "deal": group.deal._asdict()} for group in self.groups]
+        groups = [{**asdict(group), "assignment": group.assignment._asdict()} for group in self.groups]
         facts = {**asdict(self), "workspace": str(self.workspace), "checkpoint": str(self.checkpoint)}
         return json.dumps({**facts, "groups": groups, "clean": self.clean, "verdict": self.verdict}, indent=2)
 
@@ -103,15 +103,17 @@ def audit(run: str | Path | Result) -> Audit:
     if found is None:
         why = " ".join(faults) or saved_elsewhere(workspace.folder)
         raise CheckpointError(f"{workspace.checkpoints}: no valid checkpoint to audit. {why}".rstrip())
-    if not found.ledger.deals:
+    if not found.ledger.assignments:
         raise CheckpointError(f"{found.path}: has no ledger. Train again with this version of singa_dask.")
     record = _Record(workspace)
-    groups = tuple(group for deal in found.ledger.deals for group in _groups(found.ledger, deal, record))
+    groups = tuple(
+        group for assignment in found.ledger.assignments for group in _groups(found.ledger, assignment, record)
+    )
     return Audit(workspace.folder, found.path, found.step, record.status, groups, record.damaged)
 
 
 class _Record:
-    """What the files of a run tell besides its checkpoint. began, trained: by group, of the current deal."""
+    """What the files of a run tell besides its checkpoint. began, trained: by group, of the current assignment."""
 
     def __init__(self, workspace: Workspace) -> None:
         summary, fault = workspace.read_summary()
@@ -133,7 +135,7 @@ class _Record:
 
     def why(self, group: int, first: int, stop: int, *, partly: bool, last: bool, alone: bool) -> str:
         """Why the steps [first, stop) are missing. last: whether the checkpoint contains no later ones of the group;
-        alone: whether it was the only group, whose steps are made again after a loss."""
+        alone: whether it was the only group, whose steps are repeated after a loss."""
         if last and self.status != "completed":
             return f"not in the newest checkpoint of a run that is {self.status}"
         if alone:
@@ -148,7 +150,7 @@ class _Record:
                 lost = " and ".join(map(str, event["servers"]))
                 return f"server group {lost} was lost, with updates that no other had: {event['cause']}"
         if partly and self._went_back:
-            return f"the run went on from a checkpoint that was made during training (step {self._went_back[-1]})"
+            return f"the run resumed from a checkpoint that was made during training (step {self._went_back[-1]})"
         return ""
 
 
@@ -169,27 +171,27 @@ def _until(restart: Mapping[str, Any], later: Iterable[Mapping[str, Any]]) -> di
     return others | own
 
 
-def _groups(ledger: Ledger, deal: Deal, record: _Record) -> Iterator[GroupAudit]:
-    """The groups of a deal: those of the job, and those that joined."""
-    contained, current = ledger.deals[deal], deal == ledger.deal
-    late = {group for group, step in record.trained.items() if current and step > deal.first}
-    for group in sorted({*range(deal.groups), *contained, *late}):
+def _groups(ledger: Ledger, assignment: Assignment, record: _Record) -> Iterator[GroupAudit]:
+    """The groups of an assignment: those of the job, and those that joined."""
+    contained, current = ledger.assignments[assignment], assignment == ledger.assignment
+    late = {group for group, step in record.trained.items() if current and step > assignment.first}
+    for group in sorted({*range(assignment.groups), *contained, *late}):
         of = contained.get(group, Contained())
-        start, end = ledger.start(deal, group), of.by_any[-1] if of.by_any else 0
-        if group >= deal.groups:  # it began when it joined
+        start, end = ledger.start(assignment, group), of.by_any[-1] if of.by_any else 0
+        if group >= assignment.groups:  # it began when it joined
             known = [*of.by_any[:1], *([record.began[group]] if current and group in record.began else [])]
             start = max(start, min(known, default=start))
         trained = max(start, end, record.trained.get(group, 0) if current else 0)
-        missing = tuple(_missing(deal, group, [start, trained] if start < trained else [], of, record))
-        yield GroupAudit(deal, group, start, trained, pairs(of.by_all), missing, pairs(of.twice))
+        missing = tuple(_missing(assignment, group, [start, trained] if start < trained else [], of, record))
+        yield GroupAudit(assignment, group, start, trained, pairs(of.by_all), missing, pairs(of.twice))
 
 
-def _missing(deal: Deal, group: int, trained: Ranges, of: Contained, record: _Record) -> Iterator[Missing]:
+def _missing(assignment: Assignment, group: int, trained: Ranges, of: Contained, record: _Record) -> Iterator[Missing]:
     last = of.by_all[-1] if of.by_all else 0
     gaps = [(False, *pair) for pair in pairs(difference(trained, of.by_any))]
     gaps += [(True, *pair) for pair in pairs(difference(of.by_any, of.by_all))]
     for partly, first, stop in sorted(gaps, key=lambda gap: gap[1]):
-        why = record.why(group, first, stop, partly=partly, last=first >= last, alone=deal.groups == 1)
+        why = record.why(group, first, stop, partly=partly, last=first >= last, alone=assignment.groups == 1)
         yield Missing(first, stop, partly, why)
 
 

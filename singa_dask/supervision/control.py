@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TOPIC = "singa-dask-control"
 _ANSWER_S = 10.0
-# A join waits for a survey of all Dask workers, of which some may not answer.
+# A join waits for a status request of all Dask workers, of which some may not answer.
 _DONE_S = 30.0
 _WHO_S = 2.0
 _OTHERS_S = 0.5

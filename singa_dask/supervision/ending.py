@@ -9,7 +9,7 @@ from singa_dask.supervision.run_state import RunState
 
 
 class Ending:
-    """The end of a run. fault: why the last exchange between server groups failed, until that is dealt with."""
+    """The end of a run. fault: why the last exchange between server groups failed, until that is assigned with."""
 
     def __init__(self, run: RunState) -> None:
         self.run, self.members, self.fault = run, run.members, ""
@@ -62,7 +62,7 @@ class Ending:
             self.run.lead.move("told" if event.ended else "told otherwise")
 
     def without_exchange(self, *, complete: bool) -> None:
-        """Have the lead end though the last exchange failed. complete: no process is silent; else the loss is dealt
+        """Have the lead end though the last exchange failed. complete: no process is silent; else the loss is assigned
         with first, and the exchange is repeated."""
         if self.fault and self.run.idle and complete:
             self.run.tell(Code.EXCHANGE_FAILED, cause=self.fault)

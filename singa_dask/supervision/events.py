@@ -34,8 +34,8 @@ class Inherited:
 
 
 @dataclass(frozen=True)
-class Surveyed(Event):
-    """The answer to a Survey. at: when, by a monotonic clock; nannies: those of the Survey that answer; found: the
+class StatusReport(Event):
+    """The answer to a StatusRequest. at: when, by a monotonic clock; nannies: those of it that answer; found: the
     newest checkpoint, if it was asked for; left: what the processes of worker groups and server groups have left in
     memory, by the group's name; inherited: of `left`, if servers of an earlier start have left it; silent: the nannies
     that do not answer in time, and may hold more."""
@@ -170,11 +170,11 @@ def line(event: Event | None) -> str:
 
 
 class Command:
-    """Something to do. Survey, FormRequest, Close and TellLead are answered by an event; the others are not."""
+    """Something to do. StatusRequest, FormRequest, Close and TellLead are answered by an event; the others are not."""
 
 
 @dataclass(frozen=True)
-class Survey(Command):
+class StatusRequest(Command):
     """Ask all Dask workers to describe themselves, and these nannies and theirs what they hold of lost processes.
 
     checkpoint: look for the newest one too.

@@ -40,7 +40,7 @@ class Code(Enum):
     # Places and memory
     SHRUNK = auto()
     COMPLETE = auto()
-    GUESTS = auto()
+    COLOCATED = auto()
     OWN_PROCESSES = auto()
     UNKEPT = auto()
     REPLICATED = auto()

@@ -64,14 +64,14 @@ class Forming:
             refusal = Code.SYNCHRONOUS if self.members.synchronous else Code.ENDING
             return self.run.do(ev.Reply(asker, fact(refusal)))
         self.askers.append(asker)
-        self.run.survey.move("outdate")
+        self.run.status.move("outdate")
 
     def refuse(self) -> None:
         """Nobody joins any more."""
         while self.askers:
             self.run.do(ev.Reply(self.askers.pop(), fact(Code.ENDING)))
 
-    # Decisions on a survey
+    # Decisions on a status request
 
     def inherit(self, left: Mapping[str, tuple[Any, ...]], inherited: ev.Inherited) -> None:
         """Have servers continue from what those of an earlier start have left, unless the newest checkpoint contains

@@ -64,7 +64,7 @@ class Launched:
 class GroupLauncher:
     """Forms the worker groups and server groups of one run.
 
-    topic: of the run's events, and its name (leases.server_key). resumes: whether it may go on from what an earlier
+    topic: of the run's events, and its name (leases.server_key). resumes: whether it may resume from what an earlier
     start of the run has left in memory.
     """
 
@@ -222,7 +222,7 @@ def _ledgers_of(servers: Mapping[tuple[str, int], Saved], dask_worker: Any) -> d
 
 
 def model_of(prepared: Prepared) -> int:
-    """The same for starts of a run whose servers can go on from each other's memory: they have the same parameters,
+    """The same for starts of a run whose servers can resume from each other's memory: they have the same parameters,
     updater state and training data, and the same number of servers, server groups and worker groups."""
     topology, entries = prepared.topology, prepared.layout.entries
     cut = [prepared.partition.of_server(i) for i in range(topology.nservers_per_group)]

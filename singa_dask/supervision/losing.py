@@ -1,8 +1,8 @@
 """What is lost, what goes along with it, and which of it comes back. No IO.
 
 The unit of failure is what shares processes. A worker group that is lost takes along the servers in its processes.
-Servers that are lost go on from what they have left in memory, and the worker groups that they serve wait for them. If
-nothing is left, they take along these worker groups. All others go on.
+Servers that are lost resume from what they have left in memory, and the worker groups that they serve wait for them.
+If nothing is left, they take along these worker groups. All others go on.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Losing:
 
     def servers_lost(self, event: ev.ServersLost) -> None:
         """Processes of servers died, or are stopped."""
-        # Surveys would wait for the answers of the latter.
+        # Status requests would wait for the answers of the latter.
         self.kill({address: self.run.processes.pids[address] for address in event.stopped})
         for group in self.members.serving():
             if here := sorted(event.addresses & set(group.where)):
@@ -118,10 +118,10 @@ class Losing:
         self.losses.append(loss)
         self.run.changed()
 
-    # Decisions on a survey
+    # Decisions on a status request
 
-    def waits_for_memory(self, silent: set[str], event: ev.Surveyed) -> bool:
-        """Whether nannies that do not answer may hold what lost members would go on from, and have some time left."""
+    def waits_for_memory(self, silent: set[str], event: ev.StatusReport) -> bool:
+        """Whether nannies that do not answer may hold what lost members would resume from, and have some time left."""
         keepers: Sequence[WorkerGroup | ServerGroup] = self.members.server_groups or self.members.worker_groups
         lost = [m for loss in self.losses for of in self.members.affected(loss.member, silent) for m in of]
         without = (m for m in keepers if (m in lost or m.phase is Phase.DOWN) and m.formed and not m.left)

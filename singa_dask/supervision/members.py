@@ -36,7 +36,7 @@ def is_first(generation: int) -> bool:
 @dataclass(frozen=True)
 class Restart:
     """A restart, for the record: the worker groups that were re-formed, their step, the cause, and the server groups
-    that were made again. whole: the server groups that went on from memory, with everything that they had."""
+    that were repeated. whole: the server groups that resumed from memory, with everything that they had."""
 
     groups: tuple[int, ...]
     step: int
@@ -104,13 +104,13 @@ class WorkerGroup(Member):
 class ServerGroup(Member):
     """The servers that hold one copy of the parameters.
 
-    left: by its lost servers, from which it goes on. guests: the servers, by rank, that are in a process of other
-    members until there is a free one. inherits: whether it was to go on from what an earlier start of the run had
+    left: by its lost servers, from which it goes on. colocated: the servers, by rank, that are in a process of other
+    members until there is a free one. inherits: whether it was to resume from what an earlier start of the run had
     left. outdated: the last replica that a server has lost, by generation and rank.
     """
 
     left: tuple[Saved, ...] = ()
-    guests: frozenset[int] = frozenset()
+    colocated: frozenset[int] = frozenset()
     inherits: bool = False
     outdated: dict[tuple[int, int], int] = field(default_factory=dict)
 
@@ -124,12 +124,12 @@ class ServerGroup(Member):
         return bool(complete(left, since=since, outdated=self.outdated))
 
     def spread(self, free: list[str], together: int) -> list[str]:
-        """Put guests into free processes, so many together, and take these off the list; returns them."""
-        guests, own = sorted(self.guests), free[: -(-len(self.guests) // together)]
+        """Put co-located servers into free processes, so many together, and take these off the list; returns them."""
+        colocated, own = sorted(self.colocated), free[: -(-len(self.colocated) // together)]
         del free[: len(own)]
-        places = {rank: own[i // together] for i, rank in enumerate(guests[: len(own) * together])}
+        places = {rank: own[i // together] for i, rank in enumerate(colocated[: len(own) * together])}
         self.where = tuple(places.get(rank, address) for rank, address in enumerate(self.where))
-        self.guests -= places.keys()
+        self.colocated -= places.keys()
         return own
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ class ServerGroup(Member):
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss that waits for a survey.
+    """A loss that waits for a status request.
 
     cause: an exception ends the run, unless a process is silent. refused: a newcomer failed, and is not brought back.
     """
@@ -293,7 +293,7 @@ class Members:
         return fact(source, step=found.step if found else 0)
 
     def returning(self) -> list[ServerGroup]:
-        """The server groups that are down, and go on from what they have left."""
+        """The server groups that are down, and resume from what they have left."""
         return [group for group in self.server_groups if group.phase is Phase.DOWN and group.left]
 
     def stranded(self) -> list[WorkerGroup]:
@@ -368,7 +368,7 @@ class Members:
         self, group: ServerGroup, also: tuple[str, ...], replicas: tuple[str, ...], *, fresh: bool, returns: bool
     ) -> ServerGroupRequest:
         """What the launcher must know of a server group. also, replicas: as in ServerGroupRequest. returns: whether it
-        goes on from what it has left."""
+        resumes from what it has left."""
         pairs = {"left": (group.number - 1, group.number), "right": (group.number, group.number + 1)}
         sides = {side: p for side, p in pairs.items() if p[0] >= 0 and p[1] < len(self.server_groups)}
         return ServerGroupRequest(

@@ -12,7 +12,7 @@ class Phase(Enum):
     DOWN = "down"  # waits for places
     FORMING = "forming"  # the launcher has it
     RUNNING = "running"  # is watched
-    LOST = "lost"  # waits for a survey, which shows the extent of the loss
+    LOST = "lost"  # waits for a status request, which shows the extent of the loss
     CLOSING = "closing"  # its ranks or servers are being closed
     DROPPED = "dropped"  # the same, for good
     ENDED = "ended"
@@ -35,7 +35,7 @@ class Operation(Enum):
     TELLING = "telling the lead"
 
 
-class Survey(Enum):
+class Status(Enum):
     """The question which processes answer, and what lost ones have left. There is one at a time."""
 
     NONE = "none"
@@ -85,12 +85,12 @@ TRANSITIONS: dict[tuple[Enum, str], Any] = {
     (Operation.CLOSING, "answered"): Operation.NONE,
     (Operation.NONE, "tell"): Operation.TELLING,
     (Operation.TELLING, "answered"): Operation.NONE,
-    (Survey.NONE, "ask"): Survey.OPEN,
-    (Survey.NONE, "outdate"): Survey.NONE,
-    (Survey.OPEN, "outdate"): Survey.OUTDATED,
-    (Survey.OUTDATED, "outdate"): Survey.OUTDATED,
-    (Survey.OPEN, "answered"): Survey.NONE,
-    (Survey.OUTDATED, "answered"): Survey.NONE,
+    (Status.NONE, "ask"): Status.OPEN,
+    (Status.NONE, "outdate"): Status.NONE,
+    (Status.OPEN, "outdate"): Status.OUTDATED,
+    (Status.OUTDATED, "outdate"): Status.OUTDATED,
+    (Status.OPEN, "answered"): Status.NONE,
+    (Status.OUTDATED, "answered"): Status.NONE,
     (Checkpoint.UNKNOWN, "want"): Checkpoint.WANTED,
     (Checkpoint.UNKNOWN, "look"): Checkpoint.KNOWN,
     (Checkpoint.WANTED, "look"): Checkpoint.KNOWN,

@@ -115,8 +115,8 @@ class Places:
         late: bool,
     ) -> list[Member]:
         """The members of the batch that need not wait for the others, with free processes in the place of lost ones.
-        Worker groups for which there are none go on with fewer workers, and servers are guests in other processes of
-        the run."""
+        Worker groups for which there are none go on with fewer workers, and servers are co-located in other processes
+        of the run."""
         answer, placed = {info.address for info in there}, list[Member]()
         for member in self._independent(batch, late=late):
             lost = _lost([member], answer)
@@ -130,9 +130,9 @@ class Places:
             # Others of the batch that were in the same processes, such as the worker beside a server, move along.
             self.members.relocate(batch, places)
             if isinstance(member, ServerGroup):
-                if guests := {rank for rank, address in enumerate(member.where) if address in rest}:
-                    self._tell(Code.GUESTS, member)
-                member.guests |= guests
+                if colocated := {rank for rank, address in enumerate(member.where) if address in rest}:
+                    self._tell(Code.COLOCATED, member)
+                member.colocated |= colocated
                 self.members.relocate([member], dict(zip(rest, cycle(hosts), strict=False)))
             elif isinstance(member, WorkerGroup) and rest:
                 member.shrunk, member.added = True, ()
@@ -141,7 +141,7 @@ class Places:
         return placed
 
     def _independent(self, batch: Sequence[Member], *, late: bool) -> list[Member]:
-        """Server groups that go on from memory and that running worker groups wait for (late: all that go on), then
+        """Server groups that resume from memory and that running worker groups wait for (late: all that go on), then
         worker groups whose servers, if any, run, and which share no process with others of the batch."""
         waiting = {group.server_group for group in self.members.running()}
         found: list[Member] = [g for g in self.members.returning() if g in batch and (late or g.number in waiting)]
@@ -232,7 +232,7 @@ class Places:
         self._tell(code, group, count=len(where), whole=len(where) + len(lacks))
 
     def _with_guests(self) -> list[ServerGroup]:
-        return [group for group in self.members.serving() if group.guests]
+        return [group for group in self.members.serving() if group.colocated]
 
 
 def _training(members: Iterable[Member]) -> set[str]:

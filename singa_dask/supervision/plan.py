@@ -345,7 +345,7 @@ def _counts(workers: Iterable[int] | None, there: Cluster) -> list[int]:
     wrong = [count for count in counts if not isinstance(count, int) or count < 1]
     if wrong or not counts:
         received = ", ".join(map(repr, wrong)) or "none"
-        raise ConfigError(Problem("workers", "must be whole numbers from 1 on", received, "For example [1, 2, 4]."))
+        raise ConfigError(Problem("workers", "must be integers from 1 on", received, "For example [1, 2, 4]."))
     return counts
 
 

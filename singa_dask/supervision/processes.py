@@ -28,7 +28,7 @@ class Processes:
         self.replaced: set[tuple[str, int]] = set()
         self._nannies: dict[str, str] = {}
         self._machines: dict[str, str] = {}  # of nannies
-        self._latest: set[str] = set()  # nannies whose workers answered the last survey
+        self._latest: set[str] = set()  # nannies whose workers answered the last status request
 
     def there(
         self, workers: Iterable[WorkerInfo], used: Collection[str] = ()

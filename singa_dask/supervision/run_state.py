@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.facts import Cause, Code, Fact, fact
 from singa_dask.supervision.members import Member, Members, Restart, ServerGroup, WorkerGroup
-from singa_dask.supervision.phases import Checkpoint, Course, Lead, Operation, Survey, Track
+from singa_dask.supervision.phases import Checkpoint, Course, Lead, Operation, Status, Track
 from singa_dask.supervision.processes import Processes
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ class RunState:
 
     gpus: as Processes takes them. steps: last known step of every worker group. stopped: by whom it was asked to stop.
     error: why it failed.
-    course, operation, survey, checkpoint, lead: their phases. request: the operation under way. asked: the last
-    status request. found: the newest checkpoint, if it is known. commands: of the event that is being handled.
+    course, operation, status, checkpoint, lead: their phases. request: the operation under way. asked: the last status
+    request. found: the newest checkpoint, if it is known. commands: of the event that is being handled.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class RunState:
         self.steps: dict[int, int] = dict(steps or {})
         self.restarts: list[Restart] = []
         self.course, self.operation = Track(Course.GOING), Track(Operation.NONE)
-        self.survey, self.checkpoint, self.lead = Track(Survey.NONE), Track(Checkpoint.UNKNOWN), Track(Lead.UNAWARE)
+        self.status, self.checkpoint, self.lead = Track(Status.NONE), Track(Checkpoint.UNKNOWN), Track(Lead.UNAWARE)
         self.stopped = ""
         self.error: Fact | BaseException | None = None
         self.request: _Operation | None = None
-        self.asked = ev.Survey(0)
+        self.asked = ev.StatusRequest(0)
         self.found: Found | None = None
         self.commands: list[ev.Command] = []
 
@@ -83,13 +83,13 @@ class RunState:
         """The operation is done."""
         self.operation.move("answered")
         self.request = None
-        self.survey.move("outdate")
+        self.status.move("outdate")
 
     def changed(self) -> None:
         """What was found out before decides nothing any more."""
         self.checkpoint.move("forget")
         self.found = None
-        self.survey.move("outdate")
+        self.status.move("outdate")
 
     def drop(self, member: Member, code: Code | None = None, cause: Cause = "") -> None:
         """Go on without a member."""

@@ -129,7 +129,7 @@ class Servers:
 
 @dataclass(frozen=True)
 class Keeping:
-    """How a server leaves its slices in memory, and what it goes on from.
+    """How a server leaves its slices in memory, and what it resumes from.
 
     sides: on which there are neighbours. also: another nanny of its machine, "" for none. left: by the server that it
     succeeds. model: as in Saved. orphan_s: for how long its memory outlives its driver.
@@ -145,7 +145,7 @@ class Keeping:
 
 
 class RunServer(ServerActor):
-    """A server on a worker that no other run has. Raises WorkersInUse, and ClusterError if what it goes on from is
+    """A server on a worker that no other run has. Raises WorkersInUse, and ClusterError if what it resumes from is
     gone."""
 
     def __init__(self, plan: ServerPlan, keeping: Keeping) -> None:

@@ -72,7 +72,7 @@ def resumed(prepared: Prepared, workspace: Workspace, *, lives: bool = False) ->
 
 
 def _check_same(prepared: Prepared, workspace: Workspace, found: Found) -> None:
-    """A checkpoint of another net or updater, or from beyond the end, is no point to go on from."""
+    """A checkpoint of another net or updater, or from beyond the end, is no point to resume from."""
     faults = []
     if found.step > prepared.job.train_steps:
         faults.append(f"it is from step {found.step}, beyond train_steps, {prepared.job.train_steps}")
@@ -84,7 +84,7 @@ def _check_same(prepared: Prepared, workspace: Workspace, found: Found) -> None:
 
 
 def _dealt_alike(prepared: Prepared, groups: int, found: Found) -> bool:
-    """Whether the checkpoint's data are this job's, if these are dealt to so many worker groups."""
+    """Whether the checkpoint's data are this job's, if these are assigned to so many worker groups."""
     job = JobProto()
     job.CopyFrom(prepared.job)
     job.cluster.nworker_groups = groups

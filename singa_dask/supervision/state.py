@@ -12,13 +12,13 @@ from singa_dask.supervision.ending import Ending
 from singa_dask.supervision.forming import Forming
 from singa_dask.supervision.losing import Losing
 from singa_dask.supervision.members import Members
-from singa_dask.supervision.phases import Checkpoint, Phase, Survey
+from singa_dask.supervision.phases import Checkpoint, Phase, Status
 from singa_dask.supervision.places import Places
 from singa_dask.supervision.run_state import RunState
 
-# Between two surveys while a replacement is missing.
-_SURVEY_AGAIN_S = 0.05
-# Between two surveys while members run with fewer processes than they should.
+# Between two status requests while a replacement is missing.
+_AGAIN_S = 0.05
+# Between two status requests while members run with fewer processes than they should.
 _IMPROVE_EVERY_S = 2.0
 
 
@@ -47,7 +47,7 @@ class Supervision:
         if run.over:
             return []
         run.commands = []
-        if not isinstance(event, ev.Progress | ev.Surveyed | ev.ReplicaLost):
+        if not isinstance(event, ev.Progress | ev.StatusReport | ev.ReplicaLost):
             run.members.record(ev.line(event))
         match event:
             case ev.Progress(group, step):
@@ -59,8 +59,8 @@ class Supervision:
                 self.losing.servers_lost(event)
             case ev.ReplicaLost():
                 self.losing.replica_lost(event)
-            case ev.Surveyed():
-                self._surveyed(event)
+            case ev.StatusReport():
+                self._reported(event)
             case ev.Formed() | ev.NotFormed():
                 self.forming.answered(event)
             case ev.Closed(replaced):
@@ -97,14 +97,14 @@ class Supervision:
         self.losing.close()
         self.ending.tell_lead(pending=self._pending)
         pending, improves = self._pending, self._improves
-        if run.survey.phase is Survey.NONE and (pending or self.forming.askers or improves):
+        if run.status.phase is Status.NONE and (pending or self.forming.askers or improves):
             unknown = run.checkpoint.phase is not Checkpoint.KNOWN
             wanted = run.checkpoint.phase is Checkpoint.WANTED or run.members.synchronous or not run.members.serving()
             waiting_s = _IMPROVE_EVERY_S if improves and not self.forming.askers else 0.0
-            delay_s = _SURVEY_AGAIN_S if self.places.awaits else waiting_s
+            delay_s = _AGAIN_S if self.places.awaits else waiting_s
             nannies = run.processes.nannies if pending or improves else frozenset[str]()
-            run.survey.move("ask")
-            run.asked = ev.Survey(run.asked.number + 1, wanted and unknown and pending, delay_s, nannies)
+            run.status.move("ask")
+            run.asked = ev.StatusRequest(run.asked.number + 1, wanted and unknown and pending, delay_s, nannies)
             run.do(run.asked)
 
     @property
@@ -118,12 +118,12 @@ class Supervision:
         """Whether members that run wait for more processes, and nothing else waits for a decision."""
         return self.places.wanting and not (self.run.stopping or self._pending)
 
-    def _surveyed(self, event: ev.Surveyed) -> None:
-        run, members, was = self.run, self.run.members, self.run.survey.phase
-        if was is Survey.NONE or run.asked.number != event.number:
+    def _reported(self, event: ev.StatusReport) -> None:
+        run, members, was = self.run, self.run.members, self.run.status.phase
+        if was is Status.NONE or run.asked.number != event.number:
             return
-        run.survey.move("answered")
-        if was is Survey.OUTDATED:
+        run.status.move("answered")
+        if was is Status.OUTDATED:
             return
         if run.asked.checkpoint:
             run.checkpoint.move("look")

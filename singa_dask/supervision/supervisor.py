@@ -69,9 +69,9 @@ class Supervisor:
         self._groups: dict[int, Group] = {}
         self._servers: dict[int, Servers] = {}
         self._inbox: SimpleQueue[Any] = SimpleQueue()
-        # Operations and surveys: one of each at a time, as the state wants it. They get values, and share nothing.
+        # Operations and status requests: one of each at a time, as the state wants it. They get values, share nothing.
         self._operations = ThreadPoolExecutor(1, thread_name_prefix="launcher")
-        self._surveys = ThreadPoolExecutor(1, thread_name_prefix="survey")
+        self._status_requests = ThreadPoolExecutor(1, thread_name_prefix="status")
         self._checked_at = 0.0
         self._stopped = StoppedProcesses(self.client)
         self._standstill = Standstill(supervision.places.patience_s)
@@ -196,10 +196,10 @@ class Supervisor:
         match command:
             case ev.Note(what):
                 self.note(sentence(what))
-            case ev.Survey():
-                self._begin(self._surveys, self._survey, command)
+            case ev.StatusRequest():
+                self._begin(self._status_requests, self._request_status, command)
             case ev.Kill(pids):
-                self._begin(self._surveys, self._replace, dict(pids))
+                self._begin(self._status_requests, self._replace, dict(pids))
             case ev.FormRequest():
                 self._begin(self._operations, self.launcher.form, command, dict(self._servers), dict(self._groups))
             case ev.Close(worker_groups, server_groups, growing):
@@ -219,7 +219,7 @@ class Supervisor:
             case ev.LetEarlierGo(nannies):
                 # The new start may be reading a checkpoint that an earlier one has left.
                 former = partial(self.launcher.let_go, nannies, own=False, earlier=True, deposits=False)
-                self._begin(self._surveys, former)
+                self._begin(self._status_requests, former)
             case ev.Stop(group):
                 self._groups[group].stop()
             case ev.Rewind(groups, step):
@@ -232,13 +232,13 @@ class Supervisor:
         pool.submit(function, *args).add_done_callback(self._inbox.put)
 
     def _replace(self, pids: dict[str, int]) -> None:
-        """Have nannies kill processes, and wait until the scheduler misses them: a survey would wait for longer."""
+        """Have nannies kill processes, and wait until the scheduler misses them, which is sooner than an answer."""
         kill_processes(self.client, pids)
         deadline = time.monotonic() + _MISSED_S
         while alive(self.client, pids) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
-    def _survey(self, command: ev.Survey) -> ev.Surveyed:
+    def _request_status(self, command: ev.StatusRequest) -> ev.StatusReport:
         time.sleep(command.delay_s)
         answers, _ = answering(self.client, _ANSWER_S)
         workers, left_out = self.seeing(answers) if self.seeing else (answers, "")
@@ -253,12 +253,12 @@ class Supervisor:
         copies = left.checkpoint if command.checkpoint else ()
         found = replace(copies[0].note, copies=copies) if copies else None
         at = time.monotonic()
-        return ev.Surveyed(
+        return ev.StatusReport(
             command.number, tuple(workers), at, found, left.groups, left.nannies, inherited, left.silent
         )
 
     def _close(self) -> None:
-        for pool in (self._operations, self._surveys):
+        for pool in (self._operations, self._status_requests):
             pool.shutdown(wait=True, cancel_futures=True)
         with suppress(Empty):  # formed in the meantime
             while True:
@@ -291,5 +291,5 @@ def _tell_lead(lead: Group, ended: bool, flush: list[Servers]) -> ev.LeadTold:
 
 
 def _dismiss(servers: Servers, group: int, generation: int) -> None:
-    with suppress(ClusterError):  # lost too; it is made again without the worker group
+    with suppress(ClusterError):  # lost too; it is formed without the worker group
         servers.dismiss(group, generation)

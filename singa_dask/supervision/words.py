@@ -43,7 +43,7 @@ def _stood_still(ago_s: float, step: int | None, at: str, **_: Any) -> str:
 def _dealt_anew(now: int, before: int, step: int, **_: Any) -> str:
     groups, former = f"{now} worker group{'s' * (now > 1)}", f"{before} worker group{'s' * (before > 1)}"
     return (
-        f"{groups} instead of {former}: the training data are dealt anew, and each group goes on with "
+        f"{groups} instead of {former}: the training data are assigned anew, and each group goes on with "
         f"mini-batch {step} of its own share"
     )
 
@@ -81,7 +81,7 @@ SENTENCES: dict[Code, str | Callable[..., str]] = {
     Code.STOOD_STILL: _stood_still,
     Code.SHRUNK: "{whom} goes on with {count} of {whole} workers",
     Code.COMPLETE: "{whom} goes on with all {whole} workers",
-    Code.GUESTS: "{whom} goes on in other processes of the run until there are free ones",
+    Code.COLOCATED: "{whom} goes on in other processes of the run until there are free ones",
     Code.OWN_PROCESSES: "{whom} goes on in {where}, which had no work",
     Code.UNKEPT: "{whom} leaves no copies in memory, as its processes have no nannies or too little memory: "
     "after its loss, updates that no other server group has are lost",

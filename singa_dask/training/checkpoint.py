@@ -367,7 +367,7 @@ def found(path: Path) -> Found:
 
 
 def model_of(contents: Contents, data: Mapping[str, str]) -> int:
-    """The same for state that groups of any size can go on from. data: fingerprints; those of training count."""
+    """The same for state that groups of any size can resume from. data: fingerprints; those of training count."""
     training = sorted((key, value) for key, value in data.items() if key.startswith(data_key(Phase.kTrain, "")))
     return crc32(repr((sorted(contents.items()), training)).encode())
 

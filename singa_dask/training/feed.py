@@ -22,8 +22,8 @@ from singa_dask.ops import Ops
 from singa_dask.training.frequencies import batches_of
 from singa_dask.training.transformation import Transformation, without_scale
 
-# A group that joins a running job finds all samples dealt out: it reads its share of another deal.
-_NEXT_DEAL = 1 << 64
+# A group that joins a running job finds all samples assigned: it reads its share of another assignment.
+_NEXT_ASSIGNMENT = 1 << 64
 
 
 class Feed:
@@ -143,8 +143,10 @@ def group_stream(job: JobProto, store: StoreProto, manifest: Manifest, phase: in
     if phase != Phase.kTrain:
         return make_stream(store, manifest, seed=job.seed, phase=phase, once=batches_of(job, phase) == 0)
     ngroups = job.cluster.nworker_groups
-    deal, number = divmod(group, ngroups)
-    return make_stream(store, manifest, seed=job.seed + deal * _NEXT_DEAL, phase=phase, group=number, ngroups=ngroups)
+    assignment, number = divmod(group, ngroups)
+    return make_stream(
+        store, manifest, seed=job.seed + assignment * _NEXT_ASSIGNMENT, phase=phase, group=number, ngroups=ngroups
+    )
 
 
 def data_key(phase: int, layer: str) -> str:

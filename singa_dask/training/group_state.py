@@ -190,7 +190,7 @@ class GroupState:
 
     @property
     def fingerprint(self) -> int:
-        """The same for groups of any size that can go on from each other's state."""
+        """The same for groups of any size that can resume from each other's state."""
         return model_of(self._contents, self._data)
 
     @property

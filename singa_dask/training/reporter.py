@@ -88,7 +88,7 @@ class Reporter:
         self.emit("unsaved", step=step, text=f"not saved: {why} Training goes on.")
 
     def unshadowed(self, step: int) -> None:
-        """Emit that the group cannot go on from memory."""
+        """Emit that the group cannot resume from memory."""
         why = "the workers have no memory left for a copy of the parameters and the updater's state"
         self.emit("unsaved", step=step, text=f"{why}: after a loss, the run goes back to a checkpoint.")
 
@@ -98,9 +98,9 @@ class Reporter:
         self.emit("unsaved", step=step, text=f"not kept in memory: {why}; {then}.")
 
     def unread(self, step: int) -> None:
-        """Emit that the group cannot go on from what lost ranks have left."""
+        """Emit that the group cannot resume from what lost ranks have left."""
         why = "the memory of lost ranks is on another machine, incomplete, or of another net"
-        self.emit("unsaved", step=step, text=f"not restored: {why}. The group goes on from this step.")
+        self.emit("unsaved", step=step, text=f"not restored: {why}. The group resumes from this step.")
 
     def best(self, step: int, best: Mapping[str, Any] | None, checkpoint: Path) -> None:
         """Emit which evaluation is the best so far, after `step` steps."""

@@ -1,4 +1,4 @@
-"""What a rank leaves in memory that outlives its process, for the ranks that go on from there.
+"""What a rank leaves in memory that outlives its process, for the ranks that resume from there.
 
 Besides the regions of its slices this is its *moving state*: what recurrent layers carry, residuals of codecs, and
 what evaluations have decided.

@@ -1,6 +1,6 @@
 """The scripts of examples/hpc on a real Slurm: `make test-slurm`, `SLURM_TIMES=20 make test-slurm`.
 
-Whatever ends a job, its work is kept, the next start goes on from there, and no node is held.
+Whatever ends a job, its work is kept, the next start resumes from there, and no node is held.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ def test_a_run_resumes_with_another_number_of_worker_groups(singa_dask, tmp_path
     assert f"Now: {now}" in ran.out + ran.err and "from step 4" in ran.out
     told = summary(tmp_path / "run")
     assert (told["status"], told["step"], len(told["groups"])) == ("completed", 12, 2)
-    deals = {(row["deal"]["groups"], row["group"]): row["contained"] for row in audited(tmp_path / "run")}
-    assert deals == {**{(3, g): [[0, 4]] for g in range(3)}, **{(2, g): [[4, 12]] for g in range(2)}}
+    assignments = {(row["assignment"]["groups"], row["group"]): row["contained"] for row in audited(tmp_path / "run")}
+    assert assignments == {**{(3, g): [[0, 4]] for g in range(3)}, **{(2, g): [[4, 12]] for g in range(2)}}
 
 
 def test_the_class_in_the_docs_trains_on_workers_and_is_exported(singa_dask, here, tmp_path, no_leaks):

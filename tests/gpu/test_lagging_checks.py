@@ -39,7 +39,7 @@ RIGHT, LABELS = [4, 0, 1], [3, 0, 3]
         (RIGHT, [3, -1, 0], r"labels must lie in \[0, 4\).*-1 to 3"),
         ([4, 5, 0], LABELS, r"symbols must lie in \[0, 5\).*0 to 5"),
         ([4, -1, 0], LABELS, r"symbols must lie in \[0, 5\).*-1 to 4"),
-        ([4, 0.5, 0], LABELS, "symbols must be whole numbers"),
+        ([4, 0.5, 0], LABELS, "symbols must be integers"),
     ],
 )
 def test_wrong_values_are_refused(cupy, reader, factors, symbols, labels, told):

@@ -217,7 +217,7 @@ def test_launch_without_a_guard_says_so(run, no_leaks):
 def test_launch_refuses_what_cannot_be_sent():
     with pytest.raises(ConfigError, match="cannot be sent to other processes"):
         launch(print, 2, threading.Lock())
-    with pytest.raises(ConfigError, match=r"nprocs: must be a whole number of at least 1. Received: 0"):
+    with pytest.raises(ConfigError, match=r"nprocs: must be an integer of at least 1. Received: 0"):
         launch(print, 0)
 
 

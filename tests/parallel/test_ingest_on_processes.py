@@ -41,7 +41,7 @@ def killed_once(block, flag=None):
 
 
 def test_workers_without_memory_are_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "SURVEY_SECONDS", 1.0)
+    monkeypatch.setattr(run, "STATUS_SECONDS", 1.0)
     X = da.ones((60, 5), chunks=(30, 5))
     with (
         dask.config.set({"distributed.worker.memory.pause": 0.01}),

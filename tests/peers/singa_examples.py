@@ -80,7 +80,7 @@ def _cnn(arguments: str, few: str, data: Callable[[Path], None], script: str = "
 
 
 def _table(name: str, x: str) -> Change:
-    """A table of positions that is made again in each forward pass."""
+    """A table of positions that each forward pass computes."""
     made = rf"self\.{name}\.initialize\({x}\)\n\s+self\.{name}\.from_pretrained\(W=([^\n]*?),\s+freeze=True\)"
     read = rf"((?:\n\s+#.*)?\n\s+\w+ = )self\.{name}\({x}\)"
     why = "a table that is not trained is a tensor: `autograd.embedding(x, table)` for `initialize`, `from_pretrained`"

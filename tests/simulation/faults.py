@@ -158,7 +158,7 @@ KNOWN: dict[str, tuple[Mapping[str, Any], list[tuple[str, int, float, float]]]] 
         ALLREDUCE,
         [("reboot", 0, 2.2, 0.0), ("reboot", 1, 5.2, 0.0)],
     ),
-    # Servers are guests, move to processes of their own, and are lost there or on the way.
+    # Servers are co-located, move to processes of their own, and are lost there or on the way.
     "a host is lost, and processes come one by one": (
         DOWNPOUR,
         [

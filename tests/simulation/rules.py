@@ -7,10 +7,10 @@ What the design lets be lost (docs/frameworks.md, "Losing, adding and removing g
   the lost group had told it, or had heard from it, and had not passed on to the left. All others survive, in every
   copy.
 - If no server group is left, all go back to the newest checkpoint: a new *lineage* begins, with its values.
-- A worker group whose servers are made again from a neighbour begins with the last step that its driver knows. Later
+- A worker group whose servers are restored from a neighbour begins with the last step that its driver knows. Later
   updates that its former servers had passed on are made a second time. A server never applies an update twice, and no
   copy counts an update more often than servers have applied it.
-- If a driver is lost with the memory of some servers, the next one goes on from that of the others, unless the newest
+- If a driver is lost with the memory of some servers, the next one resumes from that of the others, unless the newest
   checkpoint contains more updates.
 """
 
@@ -120,14 +120,14 @@ class Lineage:
         self.rules.demand(0 not in reply.values.reshape(blocks[1])[:, element].tolist(), f"{where}: it has not got it")
 
     def came(self, key: str, server: Server, *, returns: bool) -> None:
-        """A server is there. returns: whether it goes on from what a lost one has left."""
+        """A server is there. returns: whether it resumes from what a lost one has left."""
         place, before = _place(key), self.missing.pop(_place(key), None)
         if returns:
             living = next((k for k in self.servers if _place(k) == place), None)
             if living is not None:
                 del self.servers[living]  # it acknowledges nothing any more
             former = living or (before and before.key)
-            self.rules.demand(former, f"{key} goes on from a server that was never there")
+            self.rules.demand(former, f"{key} resumes from a server that was never there")
             for index, state in server.protocol.slices.items():
                 start = self.rules.run.prepared.partition.slices[index].start
                 has = np.zeros(0) if state.values is None else state.values.reshape(-1, self.rules.run.width).min(0)
@@ -261,8 +261,8 @@ class Rules:
     nannies that hold the memory of each of its ranks. keepers: the same of the servers of each server group, each with
     the number of the replica that it keeps, 0 for what the server itself has written. last: the start, the generation
     and the size of each server group that was made, when it was made last. deposit: the step of the newest checkpoint
-    in memory at the last survey, and the nannies that had it. incomplete: whether the user was told that the last
-    exchange failed, or that a worker group ends early while the run is being stopped.
+    in memory at the last status request, and the nannies that had it. incomplete: whether the user was told that the
+    last exchange failed, or that a worker group ends early while the run is being stopped.
     """
 
     def __init__(self, run: Run) -> None:
@@ -301,7 +301,7 @@ class Rules:
         """Whether the ledger of a slice says which updates its values contain. After a return to a checkpoint, it may
         say that some slices contain an update."""
         told = np.zeros((2, self.run.width), np.float32)  # by all, by any
-        for of in ledger.deals.values():
+        for of in ledger.assignments.values():
             for group, contained in of.items():
                 if contained.twice:
                     self.broken(f"{where}: twice by the ledger: {contained} of worker group {group}")
@@ -329,7 +329,7 @@ class Rules:
             self.done, self.done_at = step + 1, self.run.history.loop.now
 
     def goes_on(self, step: int, values: np.ndarray, ledger: Ledger) -> None:
-        """The group goes on from memory: with all earlier steps, and nothing else."""
+        """The group resumes from memory: with all earlier steps, and nothing else."""
         wrong = values != self.lead * (np.arange(values.size) % self.run.width < step)
         self.demand(not wrong.any(), f"memory of step {step} is wrong: {self.names(wrong)}")
         self.lineage = Lineage(self, step, values, ledger)
@@ -364,8 +364,8 @@ class Rules:
         return self._kept(group, living, self.keepers[group.number], since_then)
 
     def listed(self, group: ServerGroup, nannies: Collection[str]) -> bool:
-        """Whether these nannies, which have answered a survey, hold what the servers of a group left that was lost in
-        this start: whatever else happens, it counts."""
+        """Whether these nannies, which have answered a status request, hold what the servers of a group left that was
+        lost in this start: whatever else happens, it counts."""
         there = {nanny for nanny in nannies if self.run.history.cluster.processes[nanny].alive}
         return group.formed > 0 and self._kept(group, there, self.keepers[group.number])
 
@@ -393,8 +393,8 @@ class Rules:
         saves, leaves = (np.count_nonzero(of.reshape(-1, self.run.width).any(0)) for of in (saved, left))
         return bool(saves > leaves)
 
-    def surveyed(self) -> None:
-        """A survey begins."""
+    def asked_for_status(self) -> None:
+        """A status request begins."""
         launcher, kept = self.run.supervisor.launcher, dict[str, tuple[int, int]]()
         for nanny in self.state.processes.nannies:
             for (owner, of), memory in nanny_store.HELD[nanny].items():
@@ -405,7 +405,7 @@ class Rules:
         self.deposit = newest[1], [nanny for nanny, of in kept.items() if of == newest]
 
     def begins_anew(self, request: ev.FormRequest) -> None:
-        """No server has parameters: worker groups go on from memory, or from the newest checkpoint."""
+        """No server has parameters: worker groups resume from memory, or from the newest checkpoint."""
         history, (step, nannies) = self.run.history, self.deposit
         there = any(history.cluster.processes[nanny].alive for nanny in nannies)
         if there and history.network.faulty_at() < history.loop.now - CLEAR_S:
@@ -500,7 +500,7 @@ class CheckedSupervision(Supervision):
                 self.rules.goes(group)
         if any(isinstance(command, ev.Note) for command in commands):
             without = (
-                isinstance(event, ev.Surveyed)
+                isinstance(event, ev.StatusReport)
                 and len(self.run.members.serving()) > 1
                 and ev.TellLead(True) in commands
             )
@@ -508,7 +508,7 @@ class CheckedSupervision(Supervision):
             self.rules.incomplete = bool(self.rules.incomplete or without or ends)
         if self.rules.run.history.traced:
             self.rules.run.tell(f"{ev.line(event)} -> {'; '.join(map(ev.line, commands))}")
-        nannies = event.nannies if isinstance(event, ev.Surveyed) else frozenset()
+        nannies = event.nannies if isinstance(event, ev.StatusReport) else frozenset()
         for command in commands:
             self._see(command, nannies)
         members = self.run.members
@@ -518,12 +518,10 @@ class CheckedSupervision(Supervision):
                 self.rules.broken(f"the generation of {member} has jumped")
         workers = [a for group in members.worker_groups if group.phase is not Phase.ENDED for a in set(group.where)]
         serving = [group for group in members.server_groups if group.phase is not Phase.ENDED]
-        servers = [a for of in serving for a in {a for rank, a in enumerate(of.where) if rank not in of.guests}]
+        servers = [a for of in serving for a in {a for rank, a in enumerate(of.where) if rank not in of.colocated}]
         for places in (workers + servers,) if members.topology.server_worker_separate else (workers, servers):
             self.rules.demand(len(set(places)) == len(places), "two members are on one process")
-        if (
-            self.run.over and self.run.error is None
-        ):  # servers that are lost after the last exchange are not made again
+        if self.run.over and self.run.error is None:  # servers that are lost after the last exchange are not restored
             phases = {str(group): group.phase for group in members.worker_groups}
             self.rules.demand(set(phases.values()) <= {Phase.ENDED}, f"the run is over: {phases}")
         if self.run.over:
@@ -532,14 +530,14 @@ class CheckedSupervision(Supervision):
         return commands
 
     def _see(self, command: ev.Command, nannies: frozenset[str]) -> None:
-        """nannies: that have answered the survey on which it rests."""
+        """nannies: that have answered the status request on which it rests."""
         for request in command.server_groups if isinstance(command, ev.FormRequest) else ():
             group = self.run.members.server_groups[request.number]
             returns = self.rules.listed(group, nannies) or self.rules.returns(group)
             needless = bool(request.left) or not returns or self.rules.outdone(command)
             self.rules.demand(needless, f"{group} is made anew, though its memory is there")
-        if isinstance(command, ev.Survey):
-            self.rules.surveyed()
+        if isinstance(command, ev.StatusRequest):
+            self.rules.asked_for_status()
         if isinstance(command, ev.FormRequest) and command.fresh:
             self.rules.begins_anew(command)
         if isinstance(command, ev.FormRequest) and command.fresh and command.server_groups:

@@ -131,7 +131,7 @@ def servers_save_every_other_change(patch):
 
 
 def accounts_stay_as_they_were_opened(patch):
-    """Exchanges since then are made again with a server that comes back, or refused."""
+    """Exchanges since then are repeated with a server that comes back, or refused."""
     opened = property(lambda self: vars(self)["change"], lambda self, change: vars(self).setdefault("change", change))
     patch.setattr(Account, "change", opened, raising=False)
 
@@ -164,7 +164,7 @@ def what_a_lost_driver_has_left_is_not_looked_for(patch):
 
 
 def memory_of_any_start_counts(patch):
-    """Each group goes on from the oldest memory that is complete."""
+    """Each group resumes from the oldest memory that is complete."""
     oldest_first = lambda of, *, key=None, reverse=False: sorted(of, key=key)  # noqa: E731
     patch.setattr(newest, "sorted", oldest_first, raising=False)
     patch.setattr(GroupLauncher, "let_go", lambda self, nannies, **options: None)

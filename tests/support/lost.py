@@ -66,7 +66,7 @@ class Replicated(Lost):
             self.server.replication.sent(pieces)
 
     def successor(self) -> Replicated:
-        """One that goes on from the replica, after the loss of the server and of its memory."""
+        """One that resumes from the replica, after the loss of the server and of its memory."""
         memories, before, after = [of.address for of in self.replica.memories], self.saved, copy(self)
         after.make(before.note, before.moved(memories, "another nanny"))
         return after

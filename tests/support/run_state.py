@@ -6,7 +6,7 @@ from typing import Any
 
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.facts import Fact
-from singa_dask.supervision.phases import Checkpoint, Course, Lead, Operation, Phase, Survey
+from singa_dask.supervision.phases import Checkpoint, Course, Lead, Operation, Phase, Status
 from singa_dask.supervision.run_state import RunState
 
 _OPERATIONS = {
@@ -25,7 +25,7 @@ def contradictions(run: RunState) -> list[Any]:
         run.course.phase: bool(run.stopped) or run.course.phase is not Course.STOPPING,
         run.operation.phase: run.operation.phase is _OPERATIONS[type(run.request)]
         and (run.over or forming == (run.operation.phase is Operation.FORMING)),
-        run.survey.phase: run.survey.phase is Survey.NONE or run.asked.number > 0,
+        run.status.phase: run.status.phase is Status.NONE or run.asked.number > 0,
         run.checkpoint.phase: run.found is None or run.checkpoint.phase is Checkpoint.KNOWN,
         run.lead.phase: run.lead.phase is not Lead.TOLD or lead not in (Phase.DOWN, Phase.FORMING, Phase.CLOSING),
     }

@@ -42,8 +42,8 @@ def detached(reply: Reply) -> Reply:
 
 
 def contained(ledger: Ledger, group: int) -> set[int]:
-    """The steps of a group in the current deal, each of which all elements contain once."""
-    of = ledger.deals[ledger.deal].get(group, Contained())
+    """The steps of a group in the current assignment, each of which all elements contain once."""
+    of = ledger.assignments[ledger.assignment].get(group, Contained())
     assert of.by_all == of.by_any and not of.twice
     return {step for first, last in zip(of.by_all[::2], of.by_all[1::2], strict=True) for step in range(first, last)}
 

@@ -195,7 +195,7 @@ class Run:
                     self.servers[server_group].dismissed.append((group, generation))
                 case ev.ReplaceReplica(server_group, rank, replica, nanny):
                     self.servers[server_group].replica_lost(rank, replica, nanny)
-                case ev.Survey() | ev.FormRequest() | ev.Close() | ev.TellLead():
+                case ev.StatusRequest() | ev.FormRequest() | ev.Close() | ev.TellLead():
                     self.open.append(command)
         check(self)
         return commands
@@ -213,10 +213,10 @@ class Run:
 
     def answer_to(self, command: ev.Command) -> ev.Event:
         match command:
-            case ev.Survey(number, checkpoint, nannies=nannies):
+            case ev.StatusRequest(number, checkpoint, nannies=nannies):
                 known = self.found if checkpoint else None, self._held() if nannies else {}
                 there, silent = nannies - self.lost_nannies - self.silent_nannies, nannies & self.silent_nannies
-                return ev.Surveyed(number, self.answers(), self.clock, *known, there, self.inherited, silent)
+                return ev.StatusReport(number, self.answers(), self.clock, *known, there, self.inherited, silent)
             case ev.FormRequest():
                 launched = self.launcher.form(command, dict(self.servers), dict(self.ranks))
                 self.ranks |= launched.groups
@@ -238,7 +238,7 @@ class Run:
         return self
 
     def go_on(self, times: int = 12) -> None:
-        """Answer what is open, so often: surveys follow each other as long as a process is missing."""
+        """Answer what is open, so often: status requests follow each other as long as a process is missing."""
         for _ in range(times if self.open else 0):
             if self.open:
                 self.answer()
@@ -320,7 +320,7 @@ class Run:
             "let go": len(self.all(ev.LetEarlierGo)),
             "grown": [command.growing for command in self.all(ev.Close) if command.growing],
             "lacks": [" ".join(group.lacks) for group in self.worker_groups],
-            "guests": [sorted(group.guests) for group in self.server_groups],
+            "colocated": [sorted(group.colocated) for group in self.server_groups],
             "replies": self.replies,
             "over": in_short(self.state.error) if self.state.error else "well" if self.state.over else "",
         }
@@ -354,8 +354,10 @@ class Run:
 def check(run: Run) -> None:
     """What must hold after every event."""
     state, members = run.state, run.members
-    operations = [c for c in run.open if not isinstance(c, ev.Survey)]
-    assert len(operations) <= 1 and len(run.open) - len(operations) <= 1, "one operation and one survey at a time"
+    operations = [c for c in run.open if not isinstance(c, ev.StatusRequest)]
+    assert len(operations) <= 1 and len(run.open) - len(operations) <= 1, (
+        "one operation and one status request at a time"
+    )
     assert not contradictions(state)
     if state.over:
         return
@@ -366,7 +368,7 @@ def check(run: Run) -> None:
     assert [*named, *(f"server group {g.number}" for g in request.server_groups)] == forming
     workers = [set(group.where) for group in members.worker_groups if group.phase is not Phase.ENDED]
     servers = [
-        {address for rank, address in enumerate(group.where) if rank not in group.guests}
+        {address for rank, address in enumerate(group.where) if rank not in group.colocated}
         for group in members.server_groups
         if group.phase is not Phase.ENDED
     ]

@@ -21,7 +21,7 @@ from singa_dask.files import regular
 UNKNOWN = "<unk>"
 UNITS = ("char", "word")
 WINDOW = 1 << 16  # text is read in order: large windows cost nothing
-MAX_VOCABULARY = 1 << 24  # float32 represents all whole numbers up to here
+MAX_VOCABULARY = 1 << 24  # float32 represents all integers up to here
 
 
 def load(

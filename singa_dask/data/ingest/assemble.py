@@ -159,7 +159,7 @@ def _read(layout: Layout, number: int, row: int, out: dict[str, np.ndarray]) -> 
 
 
 def _recoded(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Codes of texts by a table; whole numbers by a search among all."""
+    """Codes of texts by a table; integers by a search among all."""
     return codes[values] if values.dtype == TABLE_DTYPES[Kind.TEXT] else np.searchsorted(codes, values)
 
 

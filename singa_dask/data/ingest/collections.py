@@ -65,7 +65,7 @@ def shard(
     X: (N, ...) numbers with up to four axes after the samples, or a table with N rows; a mapping or an xarray Dataset
         gives several columns. NumPy, SciPy sparse, h5py, zarr, pandas, polars, pyarrow, xarray, Dask arrays and
         DataFrames. The columns of a table become one vector of features. What an array masks is missing.
-    y: labels (N,) if they are texts, truth values or whole numbers, and labels of the pixels if they are integers
+    y: labels (N,) if they are texts, booleans or integers, and labels of the pixels if they are integers
         (N, H, W); other numbers are targets (N, ...). Several columns: a DataFrame or a mapping.
     out: the folder for the shards.
     client: of a Dask cluster. Dask collections are computed on its workers (by default on those of the current

@@ -376,7 +376,7 @@ def _check_count(facts: ColumnFacts, distinct: set, source: Source) -> None:
         text = Kind.TEXT in facts.kinds
         way = "" if text else f"For numbers to predict, set targets={facts.name!r} (--target). "
         raise DataError(
-            f"column {facts.name!r}: has {len(distinct):,} different {'texts' if text else 'whole numbers'} in "
+            f"column {facts.name!r}: has {len(distinct):,} different {'texts' if text else 'integers'} in "
             f"{samples:,} samples, which are hardly classes. {way}For classes, set labels={facts.name!r} (--label)."
         )
 

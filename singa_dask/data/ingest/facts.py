@@ -18,7 +18,7 @@ from singa_dask.data.flat_hdf5 import read_at
 
 class Kind(StrEnum):
     """What a column holds: arrays as they are; of a table numbers, texts by their place in a dictionary, dates as days
-    since 1970, zoned dates (with a time zone) the same in UTC, timedeltas as days; whole numbers that may be classes;
+    since 1970, zoned dates (with a time zone) the same in UTC, timedeltas as days; integers that may be classes;
     or nothing where every value is missing."""
 
     ARRAY = "array"
@@ -37,7 +37,7 @@ class Facts:
 
     rows: of the block. place: among the columns of its kind. missing, infinite: how many, and the first row. values:
     the distinct ones, sorted, or None if they are too many; counts: how often each is in the training rows. low, high:
-    the extremes of whole numbers and weights. ascending, first, last: for labels, whether they are sorted. sums: of
+    the extremes of integers and weights. ascending, first, last: for labels, whether they are sorted. sums: of
     the training values that are there; there: their numbers. Of an array one for each entry of `Column.mean`.
     """
 

@@ -18,7 +18,7 @@ from singa_dask.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-# Beyond it, float32 cannot hold every whole number.
+# Beyond it, float32 cannot hold every integer.
 EXACT_FLOAT32 = 1 << 24
 # A number with a unit or a separator; a time span as pandas writes it; a complex number.
 _SPELLED = re.compile(
@@ -44,7 +44,7 @@ def fit_encoders(
     found = []
     if inexact:
         found.append(
-            f"{', '.join(inexact)}: whole numbers beyond {EXACT_FLOAT32:,} lose digits, because features are float32. "
+            f"{', '.join(inexact)}: integers beyond {EXACT_FLOAT32:,} lose digits, because features are float32. "
             "Leave out columns that only number the rows; encode codes as categories"
         )
     distinct = [

@@ -17,7 +17,7 @@ from singa_dask.errors import ClusterError, DataError
 
 MAX_THREADS = 8
 # How often a waiting driver looks whether there are workers at all.
-SURVEY_SECONDS = 30.0
+STATUS_SECONDS = 30.0
 
 Report = Callable[[int, Any], None]
 
@@ -186,7 +186,7 @@ def gather(
     try:
         while len(done) < len(futures):
             try:
-                index, future = finished.get(timeout=SURVEY_SECONDS)
+                index, future = finished.get(timeout=STATUS_SECONDS)
             except queue.Empty:
                 check_workers(client, f"{len(done)} of {len(futures)} tasks are done, and kept")
                 waiting = waiting_for_paused(client)

@@ -87,7 +87,7 @@ class Rules:
 
 
 def share_rows(key: tuple[int, ...], rows: int, shares: tuple[float, ...]) -> tuple[int, ...]:
-    """How many of `rows` go to each share: rows * share on average, and exactly if that is a whole number."""
+    """How many of `rows` go to each share: rows * share on average, and exactly if that is an integer."""
     counts: list[int] = []
     draws = np.random.PCG64(np.random.SeedSequence(key)).random_raw(len(shares))
     for share, bits in zip(shares, draws, strict=True):
@@ -148,7 +148,7 @@ def _groups(name: str, raw: Any) -> tuple[Sequence[str], np.ndarray]:
         distinct, of = np.unique(_texts(name, raw), return_inverse=True)
         return distinct.tolist(), of
     distinct, of = np.unique(values, return_inverse=True)
-    # 2 is the group 2.0 of other blocks; whole numbers that no float64 has stay whole.
+    # 2 is the group 2.0 of other blocks; integers that no float64 has stay whole.
     return [repr(float(value) if float(value) == value else value) for value in distinct.tolist()], of
 
 

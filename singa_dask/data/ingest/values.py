@@ -58,7 +58,7 @@ def as_texts(values: np.ndarray, facts: Facts) -> tuple[np.ndarray, Facts]:
 
 
 def numbers(raw: np.ndarray) -> tuple[np.ndarray, Facts]:
-    """Numbers or truth values, with what is missing or infinite."""
+    """Numbers or booleans, with what is missing or infinite."""
     facts = Facts(Kind.NUMBER, raw.dtype.name)
     if raw.dtype.kind == "f":
         note_unusable(facts, raw)
@@ -244,7 +244,7 @@ def encode_array(name: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
 
 
 def _answers(name: str, raw: Any, role: Role | None) -> tuple[np.ndarray, Facts]:
-    """A column of y: texts and truth values are labels, whole numbers (rows,) are labels, and so are those of maps
+    """A column of y: texts and booleans are labels, integers (rows,) are labels, and so are those of maps
     (rows, H, W), one of each position; other numbers are targets. `role` overrules this for numbers: labels of
     sequences are (rows, T).
 
@@ -336,7 +336,7 @@ def _whole(name: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
         if broken.any():
             row = int(broken.argmax())
             raise DataError(
-                f"column {name!r}: labels must be whole numbers, but row {row} of its block is {raw[row]}. "
+                f"column {name!r}: labels must be integers, but row {row} of its block is {raw[row]}. "
                 "To predict the numbers, say --target in place of --label; in Python, leave out `labels`."
             )
     values = raw.astype(np.int64)

@@ -273,9 +273,9 @@ class _Work:
         return {index: part for index, part in found.items() if part is not None}
 
     def leave(self) -> None:
-        """Keep what the same call could go on from, and say so."""
+        """Keep what the same call could resume from, and say so."""
         if self.resumable and self._staged():
-            logger.warning("%s: what is done is kept. The same command goes on from there.", self.path)
+            logger.warning("%s: what is done is kept. The same command resumes from there.", self.path)
         else:
             self.remove()
 

@@ -160,7 +160,7 @@ def test_a_signal_ends_the_command_in_order_and_the_next_one_goes_on(folder, mon
         said = ran(*arguments)
     assert said.exit_code == 130 and said.stderr.splitlines()[-1] == "interrupted"
     (kept,) = folder.glob(".out.parts-*")
-    assert f"{kept}: what is done is kept. The same command goes on from there." in caplog.text
+    assert f"{kept}: what is done is kept. The same command resumes from there." in caplog.text
     monkeypatch.setattr(assemble, "finish", finish)
     said = ran(*arguments)
     assert said.exit_code == 0 and not list(folder.glob(".out.*"))

@@ -79,7 +79,7 @@ def within(condition, seconds=20):
         "what is held again has succeeded still",
         "former generations stay until all processes have theirs",
         "and then go",
-        "what another run's worker has left of its former run goes, once that had time to go on from it",
+        "what another run's worker has left of its former run goes, once that had time to resume from it",
         "but not that of another worker of the machine",
     ],
 )
@@ -136,7 +136,7 @@ class Sent:
         return self.nannies.run(self.store.put(self.far, self.saved, pieces, whole=whole))
 
     def found(self):
-        """What a run goes on from."""
+        """What a run resumes from."""
         found = self.nannies.found(FIRST)
         return [*found.checkpoint, *(of for group in found.groups.values() for of in group)]
 

@@ -372,7 +372,7 @@ def test_sums_and_changes_are_what_their_parts_are(values, seed):
 @settings(max_examples=30)
 @given(steps=st.lists(hnp.arrays(np.int64, 12, elements=st.integers(-5000, 5000)), min_size=1, max_size=8))
 def test_what_was_sent_and_what_waits_is_what_came_in(dtype, steps):
-    """Whole numbers, so that sums are exact and none but the codec can lose anything."""
+    """Integers, so that sums are exact and none but the codec can lose anything."""
     for name, make in MAKERS.items():
         codec = make()
         feedback, arrived = ErrorFeedback(codec, 12, dtype), np.zeros(12, dtype)

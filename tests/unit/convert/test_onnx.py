@@ -170,7 +170,7 @@ OPERATORS = {
     "one of so many": (
         lambda b, x: b("OneHot", b("Cast", b("Abs", x), to=7), np.int64(3), np.array([0, 1], F32)), (5,),
     ),
-    "whole numbers": (lambda b, x: b("Cast", b("Cast", b("Mul", x, F32(3)), to=6), to=1), (5, 4)),
+    "integers": (lambda b, x: b("Cast", b("Cast", b("Mul", x, F32(3)), to=6), to=1), (5, 4)),
     "numbers that are true": (lambda b, x: b("Where", b("Cast", b("Relu", x), to=9), x, F32(2)), (5, 4)),
     "edges": of("Pad", np.array([0, 1, 0, 0, 0, 2]), F32(7)),
     "products by letters": (

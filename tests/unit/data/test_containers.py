@@ -52,7 +52,7 @@ TAKES = {
 @pytest.mark.parametrize(
     ("x", "y"),
     [(masked(X), Y), (masked(X.astype(np.int32)), Y), (X, masked(X[:, 0] / 2)), (X, masked(Y + 0.5))],
-    ids=["floats", "whole numbers", "targets", "other targets"],
+    ids=["floats", "integers", "targets", "other targets"],
 )
 def test_masked_values_are_missing(tmp_path, take, x, y):
     if take == "Classifier" and y.dtype.kind == "f":

@@ -128,8 +128,8 @@ def test_other_settings_are_other_data():
     [
         ({}, r"neuralnet\.layer\[data\]\.user_conf: has no batchsize"),
         ({"batchsize": 2}, r"neuralnet\.layer\[data\]: batchsize is shared by the 3 workers.*Received: 2\. Use 3"),
-        ({"batchsize": "4"}, r"data\.batchsize: expected a whole number"),
-        ({"batchsize": 4, "samples": 0}, r"num_samples must return a whole number of at least 1"),
+        ({"batchsize": "4"}, r"data\.batchsize: expected an integer"),
+        ({"batchsize": 4, "samples": 0}, r"num_samples must return an integer of at least 1"),
         ({"batchsize": 4, "has_label": 1}, r"data\.has_label: expected True or False"),
     ],
 )

@@ -64,7 +64,7 @@ class Cluster:
 
 
 def test_tasks_that_wait_for_a_paused_worker_are_submitted_again(monkeypatch):
-    monkeypatch.setattr(run, "SURVEY_SECONDS", 0.01)
+    monkeypatch.setattr(run, "STATUS_SECONDS", 0.01)
     cluster, reported = Cluster(), []
     names = {0: "first", 1: "second", 2: "third"}
     done = run.gather(cluster, cluster.submit, lambda index, _: reported.append(index), names)
@@ -73,14 +73,14 @@ def test_tasks_that_wait_for_a_paused_worker_are_submitted_again(monkeypatch):
 
 
 def test_a_paused_worker_may_go_meanwhile(monkeypatch):
-    monkeypatch.setattr(run, "SURVEY_SECONDS", 0.01)
+    monkeypatch.setattr(run, "STATUS_SECONDS", 0.01)
     cluster = Cluster(gone=True)
     done = run.gather(cluster, cluster.submit, lambda *_: None, {0: "first", 1: "second"})
     assert done == {0: "result of task 0", 1: "result of task 1"}
 
 
 def test_without_a_worker_that_goes_on_it_ends(monkeypatch):
-    monkeypatch.setattr(run, "SURVEY_SECONDS", 0.01)
+    monkeypatch.setattr(run, "STATUS_SECONDS", 0.01)
     with pytest.raises(ClusterError, match=r"all Dask workers have paused, .* \(9 of 10 MiB\); 0 of 1 tasks"):
         run.gather(cluster := Cluster("paused"), cluster.submit, print, {0: "first"})
     assert cluster.futures[0].cancelled

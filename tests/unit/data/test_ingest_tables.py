@@ -141,7 +141,7 @@ def test_a_block_whose_values_are_all_missing_has_any_kind(tmp_path):
 
 def test_large_whole_numbers_warn(tmp_path, caplog):
     written(tmp_path, pd.DataFrame({"id": 2**24 + np.arange(9), "v": range(9)}))
-    assert "id: whole numbers beyond 16,777,216 lose digits" in caplog.text
+    assert "id: integers beyond 16,777,216 lose digits" in caplog.text
 
 
 FITTED = Encoders(

@@ -93,7 +93,7 @@ def columns(y, **more):
             columns(ROWS / 2),
             LABELLED,
             DataError,
-            r"must be whole numbers, but row 1 of its block is 0\.5",
+            r"must be integers, but row 1 of its block is 0\.5",
         ),
         (columns(ROWS.astype("M8[D]")), WITH_Y, DataError, "dates can be neither labels nor targets"),
         (

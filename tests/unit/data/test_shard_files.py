@@ -146,7 +146,7 @@ SPLITS = {"x_train": ONES, "x_test": ONES}
             "a,n\n" + "".join(f"{i},{i}\n" for i in range(300)),
             {"y": "n"},
             DataError,
-            r"300 different whole numbers .*--target.*--label",
+            r"300 different integers .*--target.*--label",
         ),
     ],
 )

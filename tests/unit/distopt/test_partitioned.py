@@ -371,7 +371,7 @@ def test_a_message_and_single_layers_say_how_to_partition():
 
 
 @pytest.mark.parametrize(
-    ("dim", "words"), [(2, r"must be 0 \(over the batch\) or 1 .* Received: 2"), ("features", "a whole number")]
+    ("dim", "words"), [(2, r"must be 0 \(over the batch\) or 1 .* Received: 2"), ("features", "an integer")]
 )
 def test_a_partition_dim_that_is_none_is_refused(dim, words):
     with pytest.raises(ConfigError, match=f"partition_dim: .*{words}"):

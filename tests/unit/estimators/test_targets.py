@@ -1,4 +1,4 @@
-"""Answers of all kinds: shares of classes, truth values, classes that look like numbers; and jobs that evaluate."""
+"""Answers of all kinds: shares of classes, booleans, classes that look like numbers; and jobs that evaluate."""
 
 import numpy as np
 import pytest

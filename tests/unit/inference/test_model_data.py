@@ -50,7 +50,7 @@ def test_targets_that_no_layer_would_read_are_refused(y):
 
 def test_numbers_are_not_taken_for_classes():
     model = Model([RecordInput("data", shape=[3]), InnerProduct(num_output=3), SoftmaxLoss("loss")])
-    with pytest.raises(DataError, match=r"must be whole numbers.*target_shape.*EuclideanLoss"):
+    with pytest.raises(DataError, match=r"must be integers.*target_shape.*EuclideanLoss"):
         model(X[:4], Y[:4, 0])
 
 

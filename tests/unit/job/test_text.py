@@ -113,8 +113,8 @@ def test_file_with_byte_order_mark_and_windows_lines(tmp_path: Path, good: str, 
 
 
 WRONG = [
-    ("train_steps: 10x", 1, 14, "train_steps", "10x", "expected a whole number."),
-    ("train_steps: 1.5", 1, 14, "train_steps", "1.5", "expected a whole number."),
+    ("train_steps: 10x", 1, 14, "train_steps", "10x", "expected an integer."),
+    ("train_steps: 1.5", 1, 14, "train_steps", "1.5", "expected an integer."),
     ("train_steps: 3000000000", 1, 14, "train_steps", "3000000000", "from -2147483648 to 2147483647"),
     ("seed: -1", 1, 7, "seed", "-1", "from 0 to 18446744073709551615"),
     ("train_stps: 5", 1, 1, "train_stps", "train_stps", "Did you mean train_steps?"),
@@ -138,7 +138,7 @@ WRONG = [
     ("updater {\n momentum: x", 1, 1, "updater", None, "never closed: } is missing"),
     ("debug: true }", 1, 13, "job", "}", "No block is open here."),
     ("gpu: [0 1]", 1, 9, "gpu", "1", "expected , or ]"),
-    ("gpu: [0, x]", 1, 10, "gpu[1]", "x", "expected a whole number"),
+    ("gpu: [0, x]", 1, 10, "gpu[1]", "x", "expected an integer"),
     ("foo { a: 1", 1, 5, "foo", None, "the block that opens here is never closed"),
     ('{"name": "digits"}', 1, 1, "job", "{", "A job is protobuf text, not JSON."),
     (f'name: "{"x" * 99}', 1, 7, "name", f'"{"x" * 56}...', "the closing quote is missing"),

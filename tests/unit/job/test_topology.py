@@ -61,8 +61,8 @@ def test_all_small_topologies(separate: bool) -> None:
     [
         ({"nworker_groups": 0}, "cluster.nworker_groups: must be at least 1. Received: 0."),
         ({"sync_freq": -1}, "cluster.sync_freq: must be at least 1. Received: -1."),
-        ({"nworkers_per_group": 2.0}, "must be a whole number. Received: 2.0."),
-        ({"nworkers_per_group": True}, "must be a whole number. Received: True."),
+        ({"nworkers_per_group": 2.0}, "must be an integer. Received: 2.0."),
+        ({"nworkers_per_group": True}, "must be an integer. Received: True."),
         ({"server_worker_separate": 1}, "must be true or false. Received: 1."),
         ({"nworker_groups": 3, "nserver_groups": 2}, "Use a multiple of nserver_groups: 2 or 4."),
         ({"nserver_groups": 3}, "must not exceed nworker_groups, which is 1. Received: 3."),

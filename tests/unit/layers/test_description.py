@@ -113,8 +113,8 @@ READER = LayerProto(name="d", user_type=f"{__name__}:Reader")
     [
         (lambda: ip(num_outputs=3), r"ip\.num_outputs.*Did you mean num_output"),
         (lambda: ip(num_output="three"), r"ip\.num_output.*'three'"),
-        (lambda: ip(num_output=True), r"ip\.num_output: expected a whole number.*Received: True"),
-        (lambda: Louder("ip", "x", num_output="three"), r"ip\.num_output: expected a whole number"),
+        (lambda: ip(num_output=True), r"ip\.num_output: expected an integer.*Received: True"),
+        (lambda: Louder("ip", "x", num_output="three"), r"ip\.num_output: expected an integer"),
         (lambda: Pooling("p", "x", pool="MAXIMUM"), r"p\.pool.*unknown value.*MAX"),
         (lambda: layers.Sigmoid("s", "x", slope=1), r"s\.slope: Sigmoid has no such setting"),
         (lambda: layers.Dropout(0.5), "Dropout: the first argument must be the name.*Write dropout_ratio=0.5"),

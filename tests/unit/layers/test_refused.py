@@ -179,7 +179,7 @@ def weighted(*weights):
         (SoftmaxLoss("c", ["x", "y"]), (X, None), "needs labels, but 'y' has none"),
         (SoftmaxLoss("c", ["x", "y"]), (X, np.array([0, 4])), "from 0 to 4"),
         (SoftmaxLoss("c", ["x", "y"]), (X, np.array([-1, 0])), "from -1 to 0"),
-        (SoftmaxLoss("c", ["x", "y"]), (X, np.array([0.5, 1])), "must be whole numbers"),
+        (SoftmaxLoss("c", ["x", "y"]), (X, np.array([0.5, 1])), "must be integers"),
         (SoftmaxLoss("c", ["x", "y"]), (X, np.array([1])), "2 rows, but 'y' gives 1 labels"),
         (SoftmaxLoss("c", ["x", "y", "w"]), weighted(1, -1), "weights must be .* 'w' gave -1.0 in row 1"),
         (SoftmaxLoss("c", ["x", "y", "w"]), weighted(np.nan, 1), "'w' gave nan in row 0"),

@@ -75,7 +75,7 @@ def test_a_folded_net_computes_what_the_unrolled_one_computes(name, steps):
 
 @pytest.mark.parametrize("name", NETS)
 def test_gradients_are_those_of_finite_differences(name):
-    """Of a mini-batch that goes on from the state of another one."""
+    """Of a mini-batch that resumes from the state of another one."""
     net = build(NETS[name])
     before, features = texts(2)
     net.forward({"data": Batch(before)}, step_of(0))
@@ -241,7 +241,7 @@ def test_recurrent_layers_need_time_steps(kind):
     proto = NetProto(layer=assemble(layers))
     with pytest.raises(ConfigError, match=r"'cell'.*each sample as one step. Received: unroll_len: 1. .*sequence: T"):
         build(proto)
-    proto.layer[0].store_conf.sequence = 1  # its state goes on from step to step
+    proto.layer[0].store_conf.sequence = 1  # its state continues from step to step
     build(proto)
 
 

@@ -1,4 +1,4 @@
-"""Servers that are lost, and successors that go on from what they have left in memory."""
+"""Servers that are lost, and successors that resume from what they have left in memory."""
 
 import random
 from dataclasses import replace
@@ -103,7 +103,7 @@ def test_an_exchange_goes_on_after_the_loss_of_either_side(moment, before):
     for server in (left, right):
         state = server.ask(Inspect(0))
         assert (state.values == 100 - 11 * (before + 2)).all()
-        assert not any(c.twice for of in state.ledger.deals.values() for c in of.values())
+        assert not any(c.twice for of in state.ledger.assignments.values() for c in of.values())
 
 
 def test_the_opening_values_are_there_for_a_neighbour_that_repeats_its_request():
@@ -213,7 +213,7 @@ def test_who_reads_the_ledger_of_a_lost_server_supersedes_it():
     for index, step in ((0, 0), (1, 0), (0, 1)):
         made.ask(update(0, step, index=index))
     ledger = kept_ledger(made.saved)
-    (contained,) = ledger.deals[ledger.deal].values()
+    (contained,) = ledger.assignments[ledger.assignment].values()
     assert (contained.by_all, contained.by_any) == ([0, 1], [0, 2])
     assert made.ask(update(0, 1, index=1)) == Moved()
     assert kept_ledger(made.saved).updates == ledger.updates, "it can be read again"

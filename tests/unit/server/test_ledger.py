@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singa_dask.server.ledger import Contained, Deal, Ledger
+from singa_dask.server.ledger import Assignment, Contained, Ledger
 
 GROUPS = 3
 added = st.lists(st.tuples(st.integers(0, GROUPS - 1), st.integers(0, 12)), max_size=25)
@@ -24,7 +24,7 @@ def ledger_of(steps, groups: int = GROUPS, first: int = 0) -> Ledger:
 
 def steps_of(ledger: Ledger, which: str) -> set[tuple[int, int]]:
     found = set()
-    for group, of in ledger.deals[ledger.deal].items():
+    for group, of in ledger.assignments[ledger.assignment].items():
         bounds = getattr(of, which)
         assert bounds == sorted(set(bounds)) and len(bounds) % 2 == 0, "ranges that touch, overlap or are empty"
         found |= {(group, s) for a, b in zip(bounds[::2], bounds[1::2], strict=True) for s in range(a, b)}
@@ -74,7 +74,7 @@ def test_it_survives_encoding_with_all_its_deals(a, b, first, groups):
     for group, step in b:
         ledger.add(group, step)
     again = Ledger.decode(json.loads(json.dumps(ledger.encode())))
-    assert again == ledger and again.deal == ledger.deal
+    assert again == ledger and again.assignment == ledger.assignment
     again.add(0, 99)
     copy = ledger.copy()
     copy.add(0, 99)
@@ -90,23 +90,27 @@ def test_its_size_depends_on_gaps_and_not_on_steps():
 def test_a_group_goes_on_after_all_that_any_element_contains():
     ledger = ledger_of([(0, 0), (0, 1), (1, 0), (1, 3)])
     assert [ledger.next(group) for group in range(3)] == [2, 4, 0]
-    ledger.deals[ledger.deal][0] = Contained([0, 2], [0, 5])
+    ledger.assignments[ledger.assignment][0] = Contained([0, 2], [0, 5])
     assert ledger.next(0) == 5
 
 
 def test_the_same_deal_goes_on_and_another_one_begins_anew():
     ledger = ledger_of([(0, step) for step in range(10)] + [(1, step) for step in range(14)])
     ledger.begin(GROUPS, 10)
-    assert list(ledger.deals) == [Deal(GROUPS, 0)] and ledger.next(1) == 14
+    assert list(ledger.assignments) == [Assignment(GROUPS, 0)] and ledger.next(1) == 14
     ledger.begin(1, 10)
-    assert ledger.deal == Deal(1, 10) and ledger.next(0) == 10
+    assert ledger.assignment == Assignment(1, 10) and ledger.next(0) == 10
     ledger.add(0, 10)
     ledger.begin(GROUPS, 11)
-    # Back in the first deal, of which group 1 was ahead.
-    assert ledger.deal == Deal(GROUPS, 11)
+    # Back in the first assignment, of which group 1 was ahead.
+    assert ledger.assignment == Assignment(GROUPS, 11)
     assert [ledger.next(group) for group in range(3)] == [11, 14, 11]
     ledger.add(1, 14)
-    assert (ledger.next(1), ledger.start(Deal(GROUPS, 11), 1), ledger.start(Deal(GROUPS, 0), 1)) == (15, 14, 0)
+    assert (ledger.next(1), ledger.start(Assignment(GROUPS, 11), 1), ledger.start(Assignment(GROUPS, 0), 1)) == (
+        15,
+        14,
+        0,
+    )
 
 
 def test_steps_of_another_deal_are_other_mini_batches():

@@ -84,7 +84,7 @@ def test_a_run_that_lost_nothing_is_clean(run):
         made.verdict,
     ]
     told = json.loads(made.to_json())
-    assert told["clean"] and told["groups"][1]["deal"] == {"groups": 2, "first": 0}
+    assert told["clean"] and told["groups"][1]["assignment"] == {"groups": 2, "first": 0}
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_the_reasons_are_told(run):
     assert "worker group 1 was restarted at step 84: it died" in text
     assert text.endswith("8 mini-batches missing for the reasons above")
     run.workspace.events.write_text('{"event": "start", "step": 50}\n')
-    assert "the run went on from a checkpoint that was made during training (step 50)" in str(run.audit().groups)
+    assert "the run resumed from a checkpoint that was made during training (step 50)" in str(run.audit().groups)
 
 
 def test_a_group_that_joined_is_missed_from_its_first_step_on(run):
@@ -213,13 +213,13 @@ def test_a_group_that_joined_is_missed_from_its_first_step_on(run):
 
 def test_every_deal_of_a_resumed_run_is_on_its_own(run):
     """Two groups, of which group 1 is ahead, then one, then two again."""
-    deals = [[2, 0, [whole(0, 0, 50), whole(1, 0, 55)]], [1, 50, [whole(0, 50, 52)]]]
-    run.save(80, [*deals, [2, 52, [whole(0, 52, 80), whole(1, 55, 80)]]])
+    assignments = [[2, 0, [whole(0, 0, 50), whole(1, 0, 55)]], [1, 50, [whole(0, 50, 52)]]]
+    run.save(80, [*assignments, [2, 52, [whole(0, 52, 80), whole(1, 55, 80)]]])
     run.trains(1, 50)
     run.end(80, 80)
     made = run.audit()
     assert made.clean and not missing(made)
-    assert [(g.deal.groups, g.group, g.start, g.trained) for g in made.groups] == [
+    assert [(g.assignment.groups, g.group, g.start, g.trained) for g in made.groups] == [
         (2, 0, 0, 50),
         (2, 1, 0, 55),
         (1, 0, 50, 52),

@@ -116,7 +116,7 @@ SAID = {
             *(("until_formed", 3), ("rank_raises", 0, TOO_BIG), "go_on"),
         ],
     ),
-    (Code.GUESTS, "server group 0"): (
+    (Code.COLOCATED, "server group 0"): (
         SANDBLASTER,
         ["begin", KEPT, ("kill_host", "w4"), ("lose_servers", "w4"), "go_on"],
     ),

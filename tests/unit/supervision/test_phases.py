@@ -11,12 +11,12 @@ from singa_dask.supervision.phases import (
     Lead,
     Operation,
     Phase,
-    Survey,
+    Status,
     Track,
     moved,
 )
 
-KINDS = (Phase, Course, Operation, Survey, Checkpoint, Lead)
+KINDS = (Phase, Course, Operation, Status, Checkpoint, Lead)
 
 
 @pytest.mark.parametrize("kind", KINDS)

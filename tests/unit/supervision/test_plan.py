@@ -105,8 +105,8 @@ def test_what_the_profile_cannot_tell_is_noted(planned):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"workers": [0]}, r"workers: must be whole numbers from 1 on\. Received: 0\. For example"),
-        ({"workers": []}, "workers: must be whole numbers"),
+        ({"workers": [0]}, r"workers: must be integers from 1 on\. Received: 0\. For example"),
+        ({"workers": []}, "workers: must be integers"),
         ({"frameworks": ["allreduced"]}, "Did you mean allreduce?"),
         ({"allow": ["codecs"]}, "Did you mean codec?"),
         ({"memory": 100.0}, "no candidate fits"),

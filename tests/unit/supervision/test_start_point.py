@@ -1,4 +1,4 @@
-"""Runs that go on from a checkpoint of a run with other workers."""
+"""Runs that resume from a checkpoint of a run with other workers."""
 
 import numpy as np
 import pytest
@@ -69,9 +69,9 @@ def test_the_workers_of_a_group_may_be_others(workspace, cluster):
 
 
 def test_so_may_the_groups(workspace):
-    dealt, other = resumed(prepared(DOWNPOUR), workspace)[1]
-    assert dealt.startswith("3 worker groups instead of 1 worker group: the training data are dealt anew")
-    assert "mini-batch 4 of its own share" in dealt and "Now: Downpour" in other
+    assigned, other = resumed(prepared(DOWNPOUR), workspace)[1]
+    assert assigned.startswith("3 worker groups instead of 1 worker group: the training data are assigned anew")
+    assert "mini-batch 4 of its own share" in assigned and "Now: Downpour" in other
 
 
 @pytest.mark.parametrize("cluster", [ALLREDUCE, DOWNPOUR])

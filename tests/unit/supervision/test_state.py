@@ -64,7 +64,7 @@ LOSSES: dict[str, Case] = {
             "restarts": [((1,), (1,), ())],
         },
     ),
-    "a last server group that is made again meets its neighbour": (
+    "a last server group that is formed again meets its neighbour": (
         HOGWILD | ONE,
         ["begin", ("lose", 2), "settle"],
         {"from": ["workers", "workers", "server group 1"], "met": [1, 2, 0]},
@@ -109,7 +109,7 @@ LOSSES: dict[str, Case] = {
         ["begin", ("lose", 1), ("lose_servers", "w2"), "settle"],
         {"made": [([1], [1])], "restarts": [((1,), (1,), ())]},
     ),
-    "a loss while another group forms is dealt with afterwards": (
+    "a loss while another group forms is assigned with afterwards": (
         DOWNPOUR | TWO,
         ["begin", ("lose", 1), "until_forming", ("lose", 0), "settle"],
         {"made": [([1], []), ([0], [])], "phases": ["running"] * 3},
@@ -127,7 +127,7 @@ LOSSES: dict[str, Case] = {
 }
 
 FORMING: dict[str, Case] = {
-    "servers of a request that failed are made again, without parameters": (
+    "servers of a request that failed are formed again, without parameters": (
         HOGWILD | ONE,
         [("handle", None), "until_forming", ("kill", "w3"), "settle"],
         {
@@ -171,12 +171,12 @@ def test_the_first_start_of_a_run_has_the_first_generations():
     assert Members(ClusterTopology(), (), ()).before == 0
 
 
-def test_a_loss_takes_two_surveys(monkeypatch):
+def test_a_loss_takes_two_status_requests(monkeypatch):
     """Each may take seconds."""
     run = Run(monkeypatch, spare=1, **ALLREDUCE).begin()
     before = len(run.commands)
     kinds = [type(command) for command in run.play([("lose", 0), "settle"]).commands[before:]]
-    assert kinds == [ev.Survey, ev.Note, ev.Close, ev.Survey, ev.Rewind, ev.FormRequest, ev.TellLead]
+    assert kinds == [ev.StatusRequest, ev.Note, ev.Close, ev.StatusRequest, ev.Rewind, ev.FormRequest, ev.TellLead]
 
 
 def test_the_launcher_gets_all_that_it_must_know(monkeypatch):
@@ -204,7 +204,7 @@ def test_restarts_are_counted_for_each_and_bounded(monkeypatch):
         ["begin", ("lose", 0), "settle", ("lose", 1), "settle"]
     )
     assert run.seen()["counted"] == [1, 1, 0] and not run.state.over
-    run.play([("lose", 1), ("answer", ev.Survey)])
+    run.play([("lose", 1), ("answer", ev.StatusRequest)])
     assert run.state.error.code is Code.GIVEN_UP and run.commands[-1] == ev.End(run.state.error)
     assert {"the start", "worker group 1 on w5: formed: forming -> running"} < {*run.members.history}
     assert run.handle(ev.Progress(0, 99)) == [] and 0 not in run.state.steps

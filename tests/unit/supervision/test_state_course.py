@@ -35,7 +35,7 @@ NEWCOMERS: dict[str, Case] = {
             "begin",
             {"fault": failed()},
             "join",
-            ("answer", ev.Survey),
+            ("answer", ev.StatusRequest),
             ("kill", "w4"),
             "go_on",
             {"clock": 31.0},
@@ -77,7 +77,7 @@ NEWCOMERS: dict[str, Case] = {
         DOWNPOUR,
         [
             *("begin", ("join", "first"), "settle", "start", ("lose", 1), "until_forming"),
-            *("start", ("kill", "w4"), ("start", "n4"), "join", ("answer", ev.Survey)),
+            *("start", ("kill", "w4"), ("start", "n4"), "join", ("answer", ev.StatusRequest)),
         ],
         {"replies": {"first": "too few free", "joins": "joins w5"}},
     ),
@@ -143,10 +143,10 @@ ENDS: dict[str, Case] = {
         ["begin", ("end", 1), "settle", ("lose", 0), "settle"],
         {"lead heard": [True], "workers": ["w4", "w2"]},
     ),
-    "a last exchange that failed is made again after the loss": (
+    "a last exchange that failed is repeated after the loss": (
         HOGWILD | ONE,
         [
-            *("begin", ("end", 1, 2), ("kill", "w2"), ("answer", ev.TellLead, FAULT), ("answer", ev.Survey)),
+            *("begin", ("end", 1, 2), ("kill", "w2"), ("answer", ev.TellLead, FAULT), ("answer", ev.StatusRequest)),
             *(("answer", ev.TellLead, FAULT), ("lose_servers", "w2"), "settle"),
         ],
         {"made": [([], [1])], "lead heard": [True]},
@@ -187,11 +187,11 @@ def test_what_becomes_of_a_run(monkeypatch, case):
     assert becomes(monkeypatch, CASES[case]) == CASES[case][2]
 
 
-def test_a_survey_from_before_the_loss_decides_nothing(monkeypatch):
+def test_a_status_report_from_before_the_loss_decides_nothing(monkeypatch):
     run = Run(monkeypatch, spare=1, **DOWNPOUR).play(["begin", "join"])
-    (survey,) = run.open
-    old = run.answer_to(survey)
-    run.play([("lose", 1), ("answer", ev.Survey, old)])
+    (request,) = run.open
+    old = run.answer_to(request)
+    run.play([("lose", 1), ("answer", ev.StatusRequest, old)])
     assert run.worker_groups[1].phase is Phase.LOST and not run.replies
     run.settle()
     assert run.worker_groups[1].where == ("w4",) and run.replies["joins"] == "too few free"

@@ -1,4 +1,4 @@
-"""Servers that are lost, themselves or with their driver, and go on from what they have left in memory."""
+"""Servers that are lost, themselves or with their driver, and resume from what they have left in memory."""
 
 from dataclasses import replace
 
@@ -86,7 +86,7 @@ BACK: dict[str, Case] = {
         [*KEPT, "stop", ("lose_servers", "w3"), "settle", ("end", 1, 0), "settle"],
         {"made": [([], [0])], "phases": ["ended", "ended", "running"], "over": "well"},
     ),
-    "servers of a run that is being stopped are guests after a while": (
+    "servers of a run that is being stopped are co-located after a while": (
         DOWNPOUR,
         [*KEPT, "stop", ("lose_servers", "w3"), "go_on", {"clock": 31.0}, "settle"],
         {"servers": ["w1"], "phases": ["running"] * 3},
@@ -108,7 +108,7 @@ REPLICAS: dict[str, Case] = {
         ["begin", ("handle", ev.ReplicaLost(0, 1, 0, 1, True))],
         {"replicas": [["n4", "n3"]]},
     ),
-    "a server goes on from its replica": (
+    "a server resumes from its replica": (
         HOSTS,
         ["begin", {"left": left_by(0, 1, 0, 1)}, ("lose_servers", "w3", "w4"), "settle"],
         {"made": [([], [0])], "from": ["generation 1"], "restarts": [((), (), (0,))]},
@@ -154,7 +154,7 @@ def inherits(steps=None, replica=0, **about):
 SECOND = DOWNPOUR | ONE | {"starts": 1, "steps": {0: 10}}
 VOID = {"fresh": [True], "restarts": [], "back": [((0, 1), 10)], "resume": dict.fromkeys((0, 1), found(10).copies)}
 INHERITED: dict[str, Case] = {
-    "servers go on from memory, and worker groups ask them for their step": (
+    "servers resume from memory, and worker groups ask them for their step": (
         SECOND,
         [inherits(), "begin"],
         {

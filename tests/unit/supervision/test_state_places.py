@@ -8,7 +8,7 @@ from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.errors import ClusterError, ConfigError, DataError, Problem
 from singa_dask.supervision import events as ev
 
-SURVEY = ("answer", ev.Survey)
+STATUS = ("answer", ev.StatusRequest)
 LEFT = {"left": {"worker group 0": ("0", "1", "2")}}
 TOO_BIG = ConfigError(Problem("neuralnet", "needs 9.0 GB per worker"))
 TRIO = {"nworkers_per_group": 3, "nservers_per_group": 3}
@@ -38,7 +38,7 @@ WAITING: dict[str, Case] = {
         ["begin", ("lose", 0), "go_on"],
         {"killed": [], "phases": ["down"]},
     ),
-    "a group waits for the processes beside its memory, and goes on from it": (
+    "a group waits for the processes beside its memory, and resumes from it": (
         ALLREDUCE | {"spare": 2},
         ["begin", LEFT | {"found": found(50)}, ("lose", 0, "w2"), "go_on", ("start", "n2"), "settle"],
         {
@@ -49,7 +49,7 @@ WAITING: dict[str, Case] = {
             "resume": {0: found(50).copies},
         },
     ),
-    "a group goes on from what it has left once": (
+    "a group resumes from what it has left once": (
         ALLREDUCE | {"spare": 2},
         [
             *("begin", LEFT | {"found": found(50)}, ("lose", 0), {"clock": 31.0}, "go_on"),
@@ -69,20 +69,20 @@ WAITING: dict[str, Case] = {
     ),
     "a nanny that does not answer gets some time before a checkpoint counts": (
         TRIO | {"spare": 1},
-        ["begin", {"silent_nannies": {"n2"}}, ("lose", 0, "w2"), SURVEY, {"clock": 5.9}, SURVEY],
+        ["begin", {"silent_nannies": {"n2"}}, ("lose", 0, "w2"), STATUS, {"clock": 5.9}, STATUS],
         {"phases": ["lost"], "restarts": []},
     ),
     "memory that it holds counts": (
         TRIO | {"spare": 1},
         [
-            *("begin", {"silent_nannies": {"n2"}}, ("lose", 0, "w2"), SURVEY),
+            *("begin", {"silent_nannies": {"n2"}}, ("lose", 0, "w2"), STATUS),
             *(LEFT | {"silent_nannies": set(), "clock": 5.9}, "go_on", {"clock": 37.0}, "settle"),
         ],
         {"left": {0: ("0", "1", "2")}, "back": []},
     ),
     "a nanny that stays silent is done without": (
         TRIO | {"spare": 1},
-        ["begin", {"silent_nannies": {"n2"}}, ("lose", 0, "w2"), SURVEY, {"clock": 6.1}, "settle"],
+        ["begin", {"silent_nannies": {"n2"}}, ("lose", 0, "w2"), STATUS, {"clock": 6.1}, "settle"],
         {"left": {}, "back": [((0,), None)], "phases": ["running"]},
     ),
     "a group does not wait for the processes of another": (
@@ -186,26 +186,26 @@ FEWER: dict[str, Case] = {
 # Servers whose memory is held by nannies, and which lack processes.
 KEPT = {"kept": {0, 1, 2}}
 TWO_SERVERS = DOWNPOUR | {"nservers_per_group": 2}
-GUESTS: dict[str, Case] = {
-    "servers are guests in other processes until there is a free one": (
+COLOCATED: dict[str, Case] = {
+    "servers are co-located in other processes until there is a free one": (
         TWO_SERVERS,
         ["begin", KEPT, ("kill_host", "w4"), ("lose_servers", "w4"), "go_on", "start", "settle"],
-        {"servers": ["w3 w5"], "guests": [[]], "from": ["generation 2"], "restarts": [((), (), (0,))]},
+        {"servers": ["w3 w5"], "colocated": [[]], "from": ["generation 2"], "restarts": [((), (), (0,))]},
     ),
-    "servers are guests beside a worker until both get processes": (
+    "servers are co-located beside a worker until both get processes": (
         DOWNPOUR,
         ["begin", KEPT, ("kill_host", "w3"), ("lose_host", 1), "go_on", "start", "start", "settle", ("lose", 0)],
-        {"guests": [[]], "phases": ["lost", "running", "running"]},
+        {"colocated": [[]], "phases": ["lost", "running", "running"]},
     ),
-    "servers that nobody waits for are no guests": (
+    "servers that nobody waits for are not co-located": (
         TWO_SERVERS,
         ["begin", KEPT, ("kill_host", "w4"), ("lose_host", 0), ("lose_host", 1), ("lose_servers", "w4"), "go_on"],
-        {"phases": ["down"] * 3, "guests": [[]]},
+        {"phases": ["down"] * 3, "colocated": [[]]},
     ),
     "servers wait for the process that their nanny starts": (
         TWO_SERVERS,
         ["begin", KEPT, ("lose_servers", "w4"), "go_on", ("start", "n4"), "settle"],
-        {"servers": ["w3 w5"], "guests": [[]]},
+        {"servers": ["w3 w5"], "colocated": [[]]},
     ),
     "a worker group without processes is left out after a while": (
         DOWNPOUR,
@@ -234,14 +234,14 @@ GUESTS: dict[str, Case] = {
             "over": "",
         },
     ),
-    "servers between two others are guests though their worker group is left out": (
+    "servers between two others are co-located though their worker group is left out": (
         HOGWILD,
         ["begin", KEPT, ("lose_host", 1), "go_on", {"clock": 31.0}, "go_on"],
-        {"phases": ["running", "ended", *["running"] * 4], "servers": ["w1", "w1", "w3"], "guests": [[], [0], []]},
+        {"phases": ["running", "ended", *["running"] * 4], "servers": ["w1", "w1", "w3"], "colocated": [[], [0], []]},
     ),
 }
 
-CASES = WAITING | FEWER | GUESTS
+CASES = WAITING | FEWER | COLOCATED
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -249,11 +249,11 @@ def test_who_gets_which_workers(monkeypatch, case):
     assert becomes(monkeypatch, CASES[case]) == CASES[case][2]
 
 
-def test_surveys_that_wait_for_processes_leave_time_between_them(monkeypatch):
+def test_status_requests_that_wait_for_processes_leave_time_between_them(monkeypatch):
     run = Run(monkeypatch, **TRIO, least=1).play(["begin", LEFT, ("lose", 0, "w2"), "go_on"])
-    waiting = run.all(ev.Survey)[-1].delay_s
+    waiting = run.all(ev.StatusRequest)[-1].delay_s
     run.play([{"lost_nannies": {"n2"}}, ("until_formed", 2), "go_on"])
-    assert 0 < waiting < run.all(ev.Survey)[-1].delay_s, "for one that it lacks it is in less of a hurry"
+    assert 0 < waiting < run.all(ev.StatusRequest)[-1].delay_s, "for one that it lacks it is in less of a hurry"
 
 
 @pytest.mark.parametrize("raised", [None, ConfigError(Problem("gpu", "there is none")), MemoryError()])
@@ -262,7 +262,7 @@ def test_a_group_that_cannot_take_in_a_worker_goes_on_without_it(monkeypatch, ra
     group = run.worker_groups[1]
     assert group.where == ("w4", "w6")
     run.handle(ev.WorkerGroupFailed(1, group.generation, "its process does not suit", raised))
-    run.play([("until_formed", 4), SURVEY, SURVEY, SURVEY])
+    run.play([("until_formed", 4), STATUS, STATUS, STATUS])
     assert (group.where, group.lacks, len(run.made())) == (("w4",), ("w6",), 4), "it is not tried again"
     run.play(["start", ("until_formed", 5)])
     assert group.where == ("w4", "w7")
@@ -275,7 +275,7 @@ def test_a_worker_that_could_not_be_taken_in_is_tried_again_later_and_later(monk
     for attempt, looks in ((3, 30), (5, 60)):
         run.until_formed(attempt)
         run.handle(ev.WorkerGroupFailed(1, run.worker_groups[1].generation, "its process does not suit"))
-        run.play([("until_formed", attempt + 1), *[SURVEY] * looks])
+        run.play([("until_formed", attempt + 1), *[STATUS] * looks])
         assert len(run.made()) == attempt + 1
-        run.answer(ev.Survey)
+        run.answer(ev.StatusRequest)
     run.until_formed(7)

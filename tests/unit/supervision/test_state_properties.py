@@ -55,7 +55,7 @@ class Supervised(RuleBasedStateMachine):
         """late: the answer is on its way while other things happen."""
         command = self.run.open[pick % len(self.run.open)]
         answer = self.run.answer_to(command)
-        if late and isinstance(command, ev.Survey):
+        if late and isinstance(command, ev.StatusRequest):
             self.other_events(data)
         if command in self.run.open:
             self.say(command, answer)

@@ -79,7 +79,7 @@ def test_a_run_from_start_to_end(made, world):
     assert made.run() == {0: report, 1: report}
     assert made._servers[0].stopped and [group.log for group in world.history] == [["close"]] * 2
     assert threads == ["launcher"] * 2 and made.state.steps == {1: 25}
-    assert not [t.name for t in threading.enumerate() if t.name.startswith(("launcher", "survey"))]
+    assert not [t.name for t in threading.enumerate() if t.name.startswith(("launcher", "status"))]
     assert world.let_go == [{"own": True, "earlier": False, "deposits": True}]
 
 
@@ -128,7 +128,7 @@ def test_an_error_ends_the_run_and_closes_all_that_was_formed(made, world, where
         made.run()
     assert caught.value is error and not world.groups
     assert all(servers.stopped for servers in made._servers.values())
-    assert world.let_go[-1] == {"own": True, "earlier": False, "deposits": False}, "--resume may go on from them"
+    assert world.let_go[-1] == {"own": True, "earlier": False, "deposits": False}, "--resume may resume from them"
 
 
 def test_what_earlier_starts_have_left_is_let_go_when_the_run_ends_well(made, world):
@@ -301,13 +301,13 @@ def test_a_stop_ends_ranks_that_make_no_step(still, world):
     assert log[0] == "record", "before the launcher of an MPI job ends this process with its ranks"
     assert list(log[1]) == [0] and log[1][0].endswith(", and is in forward, own.py:7")
     assert still.state.stopped == "SIGTERM" and not still.state.restarts
-    assert not world.let_go, "the nannies hold what ranks have left, and --resume goes on from there"
+    assert not world.let_go, "the nannies hold what ranks have left, and --resume resumes from there"
 
 
-def test_the_newest_checkpoint_is_looked_for_where_a_survey_asks(made):
+def test_the_newest_checkpoint_is_looked_for_where_the_status_is_asked_for(made):
     made.newest = lambda: found(5)
-    assert made._survey(ev.Survey(1, checkpoint=True)).found.step == 5
-    assert made._survey(ev.Survey(1)).found is None
+    assert made._request_status(ev.StatusRequest(1, checkpoint=True)).found.step == 5
+    assert made._request_status(ev.StatusRequest(1)).found is None
 
 
 def test_an_outdated_replica_is_recorded_before_its_server_hears_that_it_is_known(made):

@@ -53,7 +53,7 @@ SAID = {
     ),
     f"{GROUP} goes on with 2 of 3 workers": fact(Code.SHRUNK, GROUP, count=2, whole=3),
     f"{GROUP} goes on with all 3 workers": fact(Code.COMPLETE, GROUP, count=3, whole=3),
-    f"{SERVERS} goes on in other processes of the run until there are free ones": fact(Code.GUESTS, SERVERS),
+    f"{SERVERS} goes on in other processes of the run until there are free ones": fact(Code.COLOCATED, SERVERS),
     f"{SERVERS} goes on in w5, which had no work": fact(Code.OWN_PROCESSES, SERVERS, where=("w5",)),
     f"{SERVERS} leaves no copies in memory, as its processes have no nannies or too little memory: after its loss, "
     "updates that no other server group has are lost": fact(Code.UNKEPT, SERVERS),
@@ -75,7 +75,7 @@ SAID = {
     "there is no checkpoint: the run continues from the memory of its Dask workers, if they still have it, else from "
     "step 0": fact(Code.ONLY_IN_MEMORY),
     "passed over: step-00000004.h5 is damaged": fact(Code.PASSED_OVER, cause="step-00000004.h5 is damaged"),
-    "3 worker groups instead of 1 worker group: the training data are dealt anew, and each group goes on with "
+    "3 worker groups instead of 1 worker group: the training data are assigned anew, and each group goes on with "
     "mini-batch 4 of its own share": fact(Code.DEALT_ANEW, now=3, before=1, step=4),
     "resumed with another cluster. Before: Downpour. Now: Hogwild.": fact(
         Code.OTHER_CLUSTER, before="Downpour", now="Hogwild"

@@ -235,7 +235,7 @@ def recovered(job, comm, left, steps=STEPS):
 
 
 def ended(plan, left, **options):
-    """The checkpoint at the end of a run that goes on from there."""
+    """The checkpoint at the end of a run that resumes from there."""
     job = job_of(plan, **options)
     return on_workers(plan, lambda comm: snapshot(recovered(job, comm, left), STEPS))[0]
 

@@ -103,7 +103,7 @@ def plateau(**settings):
         (lambda: schedules.Step(base_lr=0.1), ["updater.learning_rate.step_conf.change_freq", "Step needs it"]),
         (lambda: schedules.Step(base_lr=0.1, change_freq=0), ["step_conf.change_freq", "at least 1", "0"]),
         (lambda: schedules.Step(chang_freq=5), ["Did you mean change_freq?"]),
-        (lambda: schedules.FixedStep(step="five", step_lr=[0.1]), ["learning_rate.step", "whole number", "'five'"]),
+        (lambda: schedules.FixedStep(step="five", step_lr=[0.1]), ["learning_rate.step", "integer", "'five'"]),
         (lambda: schedules.InverseT(final_lr=0), ["inverset_conf.final_lr", "above 0"]),
         (lambda: schedules.FixedStep(step=[1, 2], step_lr=[0.1]), ["2 step, 1 step_lr"]),
         (lambda: schedules.FixedStep(step=[5, 2], step_lr=[0.1, 0.2]), ["must increase", "[5, 2]"]),
