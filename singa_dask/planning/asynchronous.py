@@ -21,10 +21,10 @@ from functools import partial
 from itertools import product
 
 from singa_dask.job import ClusterTopology
+from singa_dask.planning.clock import Clock
 from singa_dask.planning.costs import Exchange
 from singa_dask.planning.prediction import Machines
 from singa_dask.planning.step import GroupStep
-from singa_dask.planning.timeline import Outcome
 from singa_dask.planning.work import NBYTES
 
 _HALVINGS = 40
@@ -43,10 +43,10 @@ class GroupRates:
     sent: float
 
 
-def group_rates(step: GroupStep, outcome: Outcome, machines: Machines) -> GroupRates:
-    """outcome: of a step of one group, which has the cores to itself and its servers elsewhere."""
+def group_rates(step: GroupStep, clock: Clock, machines: Machines) -> GroupRates:
+    """clock: after a step of one group, which has the cores to itself and its servers elsewhere."""
     topology = step.costs.topology
-    groups = _Groups(step, outcome)
+    groups = _Groups(step, clock)
     steps = groups.steps(machines)
     count = sum(groups.counts.values())
     step_s = count / sum(number / steps[group] for group, number in groups.counts.items())
@@ -57,11 +57,11 @@ def group_rates(step: GroupStep, outcome: Outcome, machines: Machines) -> GroupR
 class _Groups:
     """All groups of a job. counts: of each kind."""
 
-    def __init__(self, step: GroupStep, outcome: Outcome) -> None:
+    def __init__(self, step: GroupStep, clock: Clock) -> None:
         self._step, topology = step, step.costs.topology
         self._topology, self._neighbours = topology, _Neighbours.of(step)
         kinds = Counter(product(_local_shares(topology), _links(topology.nserver_groups)))
-        self.counts = {_Group.of(step, outcome, *kind): number for kind, number in kinds.items()}
+        self.counts = {_Group.of(step, clock, *kind): number for kind, number in kinds.items()}
 
     def steps(self, machines: Machines) -> dict[_Group, float]:
         """Seconds of the steps of each kind of groups."""
@@ -145,13 +145,13 @@ class _Group:
     demand: float
 
     @classmethod
-    def of(cls, step: GroupStep, outcome: Outcome, local: float, links: int) -> _Group:
+    def of(cls, step: GroupStep, clock: Clock, local: float, links: int) -> _Group:
         remote = 1 - local
         update = local * step.costs.update(step.work.replicated / step.size)
         asking = sum(reply.cpu for reply in step.replies)
-        cpu = outcome.cpu - local * asking + update
-        replies = remote * (step.reply_seconds if step.behind else outcome.parts["servers"])
-        rest = outcome.seconds - outcome.parts["servers"] + update
+        cpu = clock.cpu - local * asking + update
+        replies = remote * (step.reply_seconds if step.behind else clock.parts["servers"])
+        rest = clock.now - clock.parts["servers"] + update
         computes = min(cpu, rest)
         return cls(local, links, computes, rest - computes, replies, step.behind, step.size * cpu)
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from singa_dask.job.job_pb2 import AlgProto, JobProto
 from singa_dask.planning.asynchronous import group_rates
+from singa_dask.planning.clock import Clock
 from singa_dask.planning.costs import Costs, conditions
 from singa_dask.planning.prediction import Candidate, Machines, Prediction
 from singa_dask.planning.profile import Profile
 from singa_dask.planning.step import GroupStep
-from singa_dask.planning.timeline import Outcome
 from singa_dask.planning.work import WorkerStep, server_memory, worker_step
 
 
@@ -23,14 +23,14 @@ def predict(candidate: Candidate, profile: Profile, machines: Machines, work: Wo
     job, topology = candidate.job, candidate.topology
     work = work or worker_step(job)
     step = group_step(job, work, profile, machines)
-    outcome, overlaps = step.outcome()
-    parts, step_s = dict(outcome.parts), outcome.seconds
+    clock, overlaps = step.run()
+    parts, step_s = dict(clock.parts), clock.now
     staleness = server_load = to_neighbours = 0.0
     if topology.nworker_groups > 1:
-        rates = group_rates(step, outcome, machines)
+        rates = group_rates(step, clock, machines)
         step_s, staleness, server_load = rates.step_s, rates.staleness, rates.server_load
         to_neighbours = rates.sent
-        parts = _stretched(outcome, step_s)
+        parts = _stretched(clock, step_s)
     return Prediction(
         candidate=candidate,
         step_s=step_s,
@@ -42,7 +42,7 @@ def predict(candidate: Candidate, profile: Profile, machines: Machines, work: Wo
         memory=(work.shared_need if step.shares else work.need).total,
         server_memory=server_memory(job, work),
         layers=_layers(step),
-        hidden_s=outcome.hidden,
+        hidden_s=clock.hidden,
         overlaps=overlaps,
         staleness=staleness,
         server_load=server_load,
@@ -61,11 +61,11 @@ def group_step(job: JobProto, work: WorkerStep, profile: Profile, machines: Mach
     return GroupStep.of(work, costs, own_algorithm=job.train_one_batch.alg == AlgProto.kUserAlg)
 
 
-def _stretched(outcome: Outcome, step_s: float) -> dict[str, float]:
+def _stretched(clock: Clock, step_s: float) -> dict[str, float]:
     """The parts of a step that takes longer than on its own: groups wait for cores and servers that others use. With
     `one_behind` it may be shorter: then it does not wait for its servers."""
-    parts = dict(outcome.parts)
-    parts["servers"] = parts.get("servers", 0.0) + step_s - outcome.seconds
+    parts = dict(clock.parts)
+    parts["servers"] = parts.get("servers", 0.0) + step_s - clock.now
     return parts
 
 

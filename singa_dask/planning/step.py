@@ -1,21 +1,34 @@
-"""A step of a worker group, from the calls of its layers to the new parameters, as a script for a Timeline."""
+"""A step of a worker group on a clock: the pipeline and the stages of training, with a clock in place of arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
 
+import numpy as np
+
+from singa_dask.exchange import BucketExchange
 from singa_dask.exchange.buckets import Bucket
-from singa_dask.exchange.pipeline import Readiness, stages_after
+from singa_dask.exchange.clipping import NormClip
+from singa_dask.exchange.executor import CollectiveExecutor
+from singa_dask.exchange.pipeline import GradientPipeline
+from singa_dask.exchange.staging import InPlace
 from singa_dask.job import ClusterTopology
+from singa_dask.layers.param import Param
+from singa_dask.planning.clock import Clock, Key
 from singa_dask.planning.costs import Costs, Reply
-from singa_dask.planning.timeline import Act, Arrive, Ask, Compute, Outcome, Pause, Send, Submit, Task, Timeline, Wait
-from singa_dask.planning.work import NBYTES, Call, Collective, WorkerStep
+from singa_dask.planning.work import NBYTES, Call, WorkerStep
+from singa_dask.server import Stub
+from singa_dask.training.stages import ServerStages
 
-Script = Iterator[Compute | Pause | Submit | Wait]
 # Of the message by which all ranks learn the metrics of a step (training/step_metrics.py), before what each reports.
 _METRICS_NBYTES, _RANK_NBYTES = 48, 72
 _NORM_NBYTES = 8
+OnGradient = Callable[[Param], None] | None
 
 
 @dataclass(frozen=True)
@@ -60,30 +73,70 @@ class GroupStep:
             processes=topology.nprocesses,
         )
 
-    def outcome(self) -> tuple[Outcome, bool]:
-        """Of the faster way, and whether that is the one with overlap."""
+    def run(self) -> tuple[Clock, bool]:
+        """A step in the faster way, and whether that is the one with overlap."""
         found = [(self._run(overlaps), overlaps) for overlaps in ([False, True] if self.threaded else [False])]
-        return min(found, key=lambda each: each[0].seconds)
+        return min(found, key=lambda each: each[0].now)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
         """What is exchanged at once."""
         return self.work.whole.buckets if self.shares and self.in_process else self.work.partition.buckets
 
-    def _run(self, overlaps: bool) -> Outcome:
-        return Timeline(self.costs.contention).run(self._script(overlaps))
-
-    def _script(self, overlaps: bool) -> Script:
-        work, costs = self.work, self.costs
-        yield Compute(costs.loading(work.rows * work.values), "loading")
-        yield Compute(costs.loop(self.passes), "loop")
-        yield Compute(costs.passes(work), "layers")
-        for call in work.forward:
-            yield from self._call(call, self.seconds(call)[0])
-        yield from self._backward(overlaps)
+    def _run(self, overlaps: bool) -> Clock:
+        """One step, as Replica.train_step makes it."""
+        job, net, clock = self.costs.job, self.work.net, Clock(self.costs.contention)
+        executor, exchange = _Executor(clock, overlaps), _Exchange(self, clock)
+        clip = cast(NormClip, _Clip(self, clock)) if self.costs.clips else None
+        stub, arrays = cast(Stub, _Servers(self, clock)), InPlace(net.flat.grads, net.flat.values)
+        stages = ServerStages(
+            job,
+            exchange.comm,
+            net,
+            exchange,
+            stub,
+            executor,
+            arrays,
+            arrays,
+            clip,
+            in_process_servers=self.in_process,
+        )
+        pipeline = GradientPipeline(executor, self.buckets, net.flat.entries, ahead=not self.shares)
+        stages.begin(0)
+        pipeline.run(stages, partial(self._compute, clock))
         if self.size > 1:
             message = _METRICS_NBYTES + _RANK_NBYTES * self.size
-            yield Compute(costs.collectives.cost("all_reduce", message, self.size).seconds, "loop")
+            clock.compute(self.costs.collectives.cost("all_reduce", message, self.size).seconds, "loop")
+        return clock
+
+    def _compute(self, clock: Clock, on_gradient: OnGradient) -> None:
+        """All but the exchange. on_gradient: as TrainOneBatch calls it."""
+        work, costs = self.work, self.costs
+        clock.compute(costs.loading(work.rows * work.values), "loading")
+        clock.compute(costs.loop(self.passes), "loop")
+        clock.compute(costs.passes(work), "layers")
+        for call in work.forward:
+            self._call(clock, call, self.seconds(call)[0])
+        started = False
+        for call, following in zip(work.backward, (*work.backward[1:], None), strict=True):
+            seconds = self.seconds(call)[1]
+            if started:
+                clock.wait("transitions")
+                clock.compute(seconds, "transitions")
+                started = False
+            elif on_gradient is not None and following is not None and following.early:
+                # The gradient for its source, then those of its parameters while the former travels.
+                clock.compute(seconds / 2, "layers")
+                self._start_transition(clock, following)
+                clock.compute(seconds / 2, "layers")
+                started = True
+            else:
+                self._call(clock, call, seconds)
+            if on_gradient is not None:
+                for param in call.completes:
+                    on_gradient(param)
+        if self.size > 1:
+            clock.pause(self.apart, "exchange")
 
     @property
     def passes(self) -> float:
@@ -101,139 +154,42 @@ class GroupStep:
         rate = self.costs.layer(call.work)
         return rate.forward, rate.backward
 
-    def _call(self, call: Call, seconds: float) -> Script:
-        yield Compute(seconds, "transitions" if call.moves else "layers")
+    def _call(self, clock: Clock, call: Call, seconds: float) -> None:
+        clock.compute(seconds, "transitions" if call.moves else "layers")
         if call.collectives:
-            yield self._transition(call)
-            yield Wait("transitions")
+            self._start_transition(clock, call)
+            clock.wait("transitions")
 
-    def _transition(self, call: Call) -> Submit:
-        return Submit(Task(tuple(act for c in call.collectives for act in self._collective(c)), "transitions"))
+    def _start_transition(self, clock: Clock, call: Call) -> None:
+        with clock.beside("transitions"):
+            for collective in call.collectives:
+                key: Key = "network", call.layer, 0
+                self.send(clock, key, collective.operation, collective.nbytes)
+                clock.arrive(key)
 
-    def _collective(self, collective: Collective) -> Iterator[Act]:
-        yield from self._sent("layers", collective.operation, collective.nbytes)
-        yield Arrive("layers")
-
-    def _backward(self, overlaps: bool) -> Script:
-        readiness = Readiness(self.buckets, self.work.entries)
-        readiness.begin()
-        calls, started = self.work.backward, False
-        for call, following in zip(calls, (*calls[1:], None), strict=True):
-            seconds = self.seconds(call)[1]
-            if started:
-                yield Wait("transitions")
-                yield Compute(seconds, "transitions")
-                started = False
-            elif overlaps and following is not None and following.early:
-                # The gradient for its source, then those of its parameters while the former travels.
-                yield Compute(seconds / 2, "layers")
-                yield self._transition(following)
-                yield Compute(seconds / 2, "layers")
-                started = True
-            else:
-                yield from self._call(call, seconds)
-            for name in call.completes if overlaps else ():
-                yield from self._leave(readiness.complete(name), overlaps)
-        if self.size > 1:
-            yield Pause(self.apart, "exchange")
-        yield from self._leave(readiness.rest(), overlaps)
-        yield Wait("exchange")
-        yield from self._finish()
-
-    def _leave(self, buckets: list[int], overlaps: bool) -> Script:
-        for bucket in buckets:
-            if not self.shares and self.size > 1:
-                others = self.buckets[bucket].size - self._part(bucket)
-                encode = self.costs.coding("encode", others)
-                yield Compute(encode, "codec")
-                yield Pause(self.costs.apart(self.size, encode), "exchange")
-            stages = stages_after(bucket, len(self.buckets), ahead=not self.shares, overlaps=overlaps)
-            for stage, each in stages:
-                acts = tuple(getattr(self, f"_{stage}")(each))
-                yield from (Submit(Task(acts)),) if overlaps else self._inline(acts)
-
-    def _inline(self, acts: tuple[Act | Pause, ...]) -> Script:
-        """Of the computing thread itself: its own computing is named by part."""
-        for act in acts:
-            if isinstance(act, Compute | Pause):
-                yield act
-            else:
-                yield Submit(Task((act,)))
-                yield Wait("servers" if act.key.startswith("server") else "exchange")
+    def send(self, clock: Clock, key: Key, operation: str, nbytes: float) -> None:
+        """Begin a collective."""
+        cost = self.costs.collectives.cost(operation, nbytes, self.size)
+        cpu = min(cost.cpu, cost.seconds)
+        clock.compute(cpu, "exchange")
+        clock.send(key, busy=cost.seconds - cpu)
 
     @property
-    def _together(self) -> float | None:
+    def together(self) -> float | None:
         """Of the exchange in shared memory with the update, where that was measured; see Costs.shared."""
         if not (self.shares and self.in_process) or self.costs.clips:
             return None
         return self.costs.shared(self.work.replicated, self.size)
 
-    def _part(self, bucket: int) -> int:
+    def part(self, bucket: int) -> int:
         """Elements of a bucket that a worker owns, at most."""
         return max(self.buckets[bucket].counts)
 
-    def _start(self, bucket: int) -> Iterator[Act]:
-        if self.shares or self.size == 1:
-            return
-        nbytes = float(NBYTES * self.buckets[bucket].size)
-        operation = "reduce_scatter"
-        if self.costs.codec is not None:
-            others = self.costs.nbytes(self.buckets[bucket].size - self._part(bucket))
-            operation, nbytes = "all_to_all", others * self.size**2 / (self.size - 1)
-        yield from self._sent(f"sum {bucket}", operation, nbytes)
+    def others(self, bucket: int) -> int:
+        """The other elements of a bucket."""
+        return self.buckets[bucket].size - self.part(bucket)
 
-    def _update(self, bucket: int) -> Iterator[Act]:
-        part = self._part(bucket)
-        if self._together is not None:
-            update = min(self.costs.update(part), self._together)
-            yield Compute(self._together - update, "exchange")
-            yield Compute(update, "update")
-            return
-        if self.shares:
-            yield Compute(self.costs.meeting(self.size), "exchange")
-            yield Compute((self.size - 1) * self.costs.add(NBYTES * part), "exchange")
-        elif self.size > 1:
-            yield Arrive(f"sum {bucket}")
-            yield Compute((self.size - 1) * self.costs.coding("decode", part), "codec")
-        if self.costs.clips:
-            yield Compute(self.costs.add(NBYTES * part), "update")  # the squares of its elements
-        else:
-            yield from self._apply(bucket)
-
-    def _apply(self, bucket: int) -> Iterator[Act]:
-        if not self.local:
-            yield from self._push(f"server {bucket}", self._slices(bucket))
-            return
-        yield Compute(self.costs.update(self._part(bucket)), "update")
-        if self.in_process and self.size > 1 and not self.shares:
-            yield from self._start_gather(bucket)
-
-    def _gather(self, bucket: int) -> Iterator[Act]:
-        if not self.costs.clips:
-            yield from self._take(bucket)
-
-    def _take(self, bucket: int) -> Iterator[Act]:
-        if not self.in_process or self.size == 1 or self._together is not None:
-            return
-        if self.shares:
-            yield Compute(self.costs.meeting(self.size), "exchange")
-            return
-        yield Arrive(f"values {bucket}")
-        others = self.buckets[bucket].size - self._part(bucket)
-        yield Compute(self.costs.coding("decode", others), "codec")
-
-    def _start_gather(self, bucket: int) -> Iterator[Act]:
-        yield Compute(self.costs.coding("encode", self._part(bucket)), "codec")
-        nbytes = self.size * self.costs.nbytes(self._part(bucket))
-        yield from self._sent(f"values {bucket}", "all_gather", nbytes)
-
-    def _sent(self, key: str, operation: str, nbytes: float) -> Iterator[Act]:
-        cost = self.costs.collectives.cost(operation, nbytes, self.size)
-        cpu = min(cost.cpu, cost.seconds)
-        yield Compute(cpu, "exchange")
-        yield Send(key, cost.seconds - cpu)
-
-    def _slices(self, bucket: int) -> list[int]:
+    def slices(self, bucket: int) -> list[int]:
         """Elements of the messages of the worker with the largest part of a bucket."""
         found = self.buckets[bucket]
         by_worker: dict[int, list[int]] = {}
@@ -242,15 +198,7 @@ class GroupStep:
                 by_worker.setdefault(s.worker, []).append(s.size)
         return max(by_worker.values(), key=sum, default=[])
 
-    def _push(self, key: str, slices: list[int]) -> Iterator[Act]:
-        """Messages to servers, which are on their way together."""
-        if slices:
-            reply = self._reply(slices)
-            yield Compute(self.costs.coding("encode", sum(slices)), "codec")
-            yield Compute(reply.cpu, "servers")
-            yield Ask(key, max(0.0, reply.seconds - reply.cpu), reply.busy)
-
-    def _reply(self, slices: list[int]) -> Reply:
+    def reply(self, slices: list[int]) -> Reply:
         servers = self.costs.topology.nservers_per_group
         clients = max(1, round(self.size * len(slices) / servers))
         reply = self.costs.reply(slices, clients, self.processes)
@@ -265,8 +213,8 @@ class GroupStep:
         """To all messages of a step, one for those of a bucket. All go out by one network: replies come one by one."""
         if self.local:
             return []
-        messages = [*(self._slices(bucket) for bucket in range(len(self.buckets))), [self.work.own]]
-        return [self._reply(slices) for slices in messages if sum(slices)]
+        messages = [*(self.slices(bucket) for bucket in range(len(self.buckets))), [self.work.own]]
+        return [self.reply(slices) for slices in messages if sum(slices)]
 
     @property
     def busy_seconds(self) -> float:
@@ -283,38 +231,6 @@ class GroupStep:
         """Until all replies of a step are there."""
         return sum(reply.seconds for reply in self.replies)
 
-    def _update_clipped(self) -> Script:
-        if self.size > 1:
-            yield Compute(self.costs.collectives.cost("all_reduce", _NORM_NBYTES, self.size).seconds, "exchange")
-        count = len(self.buckets)
-        for bucket in range(count + 1):
-            if bucket < count:
-                yield from self._inline(tuple(self._apply(bucket)))
-            if bucket > 0:
-                yield from self._inline(tuple(self._take(bucket - 1)))
-
-    def _finish(self) -> Script:
-        work = self.work
-        if self.costs.clips:
-            yield from self._update_clipped()
-        if work.own and self.local:
-            yield Compute(self.costs.update(work.own), "update")
-        elif work.own:
-            yield from self._inline(tuple(self._push("server own", [work.own])))
-        if self.in_process:
-            return
-        if not (self.behind or self.local):
-            for bucket in range(len(self.buckets)):
-                yield from self._inline((Arrive(f"server {bucket}"), Arrive("server own")))
-        for bucket in range(len(self.buckets) if self.size > 1 else 0):
-            if self.shares:
-                yield Compute(self.costs.meeting(self.size), "exchange")
-                continue
-            yield from self._inline(tuple(self._start_gather(bucket)))
-            yield from self._inline((Arrive(f"values {bucket}"),))
-            others = self.buckets[bucket].size - self._part(bucket)
-            yield Compute(self.costs.coding("decode", others), "codec")
-
     @property
     def activations(self) -> float:
         """Bytes of activations and their gradients that a worker sends in a step."""
@@ -325,12 +241,139 @@ class GroupStep:
         """Bytes that a worker sends in a step, or would if it did not share memory."""
         total = self.activations
         for bucket in range(len(self.buckets) if self.size > 1 else 0):
-            others = self.buckets[bucket].size - self._part(bucket)
-            total += self.costs.nbytes(others) + (self.size - 1) * self.costs.nbytes(self._part(bucket))
+            total += self.costs.nbytes(self.others(bucket)) + (self.size - 1) * self.costs.nbytes(self.part(bucket))
         if not self.local:
-            total += sum(self.costs.nbytes(n) for b in range(len(self.buckets)) for n in self._slices(b))
+            total += sum(self.costs.nbytes(n) for b in range(len(self.buckets)) for n in self.slices(b))
             total += self.costs.nbytes(self.work.own)
         return total
+
+
+class _Group:
+    """Stands for the communicator of a group: whoever waits for it has a clock."""
+
+    patiently = staticmethod(nullcontext)
+
+
+class _Executor(CollectiveExecutor):
+    """Runs calls beside the computing, or at once; what comes after the computing always at once."""
+
+    overlaps = False
+
+    def __init__(self, clock: Clock, overlaps: bool) -> None:
+        super().__init__(cast(Any, _Group()), threaded=False)
+        self._clock, self.overlaps = clock, overlaps
+
+    def submit(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
+        with self._clock.beside("exchange") if self.overlaps else nullcontext():
+            call(*args)
+        return Future()
+
+    def wait(self, future: Future[Any]) -> Any:
+        self._clock.wait("exchange")
+
+    def run(self, call: Callable[..., Any], *args: Any) -> Any:
+        return call(*args)
+
+
+class _Exchange(BucketExchange):
+    """What the exchange of the buckets takes. A worker's part of a bucket is told by the number of the bucket."""
+
+    exact = in_place = True
+
+    def __init__(self, step: GroupStep, clock: Clock) -> None:
+        self.comm, self.buckets = cast(Any, _Group()), step.buckets
+        self.parts = tuple(slice(bucket, bucket + 1) for bucket in range(len(step.buckets)))
+        self._step, self._clock, self._costs = step, clock, step.costs
+        self._sends, self._gathering = step.size > 1 and not step.shares, set[int]()
+
+    def prepare(self, index: int, gradients: np.ndarray) -> None:
+        if self._sends:
+            encode = self._costs.coding("encode", self._step.others(index))
+            self._clock.compute(encode, "codec")
+            self._clock.pause(self._costs.apart(self._step.size, encode), "exchange")
+
+    def start_reduce_scatter(self, index: int, gradients: np.ndarray, sums: np.ndarray) -> None:
+        if not self._sends:
+            return
+        size, operation, nbytes = self._step.size, "reduce_scatter", float(NBYTES * self.buckets[index].size)
+        if self._costs.codec is not None:
+            operation, nbytes = "all_to_all", self._costs.nbytes(self._step.others(index)) * size**2 / (size - 1)
+        self._step.send(self._clock, ("network", "sum", index), operation, nbytes)
+
+    def reduce_scatter(self, index: int, gradients: np.ndarray, sums: np.ndarray) -> None:
+        step, clock, part = self._step, self._clock, self._step.part(index)
+        if step.together is not None:
+            clock.compute(step.together - min(self._costs.update(part), step.together), "exchange")
+        elif step.shares:
+            clock.compute(self._costs.meeting(step.size), "exchange")
+            clock.compute((step.size - 1) * self._costs.add(NBYTES * part), "exchange")
+        elif self._sends:
+            clock.arrive(("network", "sum", index))
+            clock.compute((step.size - 1) * self._costs.coding("decode", part), "codec")
+
+    def start_all_gather(self, index: int, values: np.ndarray, new: np.ndarray) -> None:
+        if self._sends:
+            self._gathering.add(index)
+            part = self._step.part(index)
+            self._clock.compute(self._costs.coding("encode", part), "codec")
+            nbytes = self._step.size * self._costs.nbytes(part)
+            self._step.send(self._clock, ("network", "values", index), "all_gather", nbytes)
+
+    def all_gather(self, index: int, values: np.ndarray, new: np.ndarray) -> None:
+        if self._sends:
+            if index not in self._gathering:
+                self.start_all_gather(index, values, new)
+            self._clock.arrive(("network", "values", index))
+            self._clock.compute(self._costs.coding("decode", self._step.others(index)), "codec")
+        elif self._step.shares and self._step.together is None:
+            self._clock.compute(self._costs.meeting(self._step.size), "exchange")
+
+
+class _Servers:
+    """Stands for the stub: what updates by the servers take."""
+
+    patience_s = 0.0
+
+    def __init__(self, step: GroupStep, clock: Clock) -> None:
+        self.behind, self._step, self._clock, self._sent = step.behind, step, clock, list[Key]()
+
+    def push(self, number: int, gradient: Any, out: Any, within: range) -> None:
+        step, clock, bucket = self._step, self._clock, within.start
+        own = bucket >= len(step.buckets)
+        if step.local:
+            update = step.costs.update(step.work.own if own else step.part(bucket))
+            clock.compute(update if step.together is None or own else min(update, step.together), "update")
+        elif slices := [step.work.own] if own else step.slices(bucket):
+            reply = step.reply(slices)
+            clock.compute(step.costs.coding("encode", sum(slices)), "codec")
+            clock.compute(reply.cpu, "servers")
+            self._sent.append(("servers", "update", bucket))
+            clock.send(self._sent[-1], seconds=max(0.0, reply.seconds - reply.cpu), busy=reply.busy)
+
+    def pull(self, out: Any) -> None:
+        for key in () if self.behind else self._sent:
+            self._clock.arrive(key)
+
+
+class _Clip:
+    """Stands for NormClip: a pass over the sums of the gradients, and one number of every rank."""
+
+    def __init__(self, step: GroupStep, clock: Clock) -> None:
+        self._step, self._clock = step, clock
+
+    def squares(self, gradients: Any, part: slice) -> float:
+        if part.start < len(self._step.buckets):
+            self._clock.compute(self._step.costs.add(NBYTES * self._step.part(part.start)), "update")
+        return 0.0
+
+    def scale(self, comm: Any, own: float) -> float:
+        if self._step.size > 1:
+            cost = self._step.costs.collectives.cost("all_reduce", _NORM_NBYTES, self._step.size)
+            self._clock.compute(cost.seconds, "exchange")
+        return 1.0
+
+    def apply(self, scale: float, gradients: Any, part: slice) -> None:
+        """Hidden by what moves the gradients."""
 
 
 def _beside(topology: ClusterTopology) -> bool:

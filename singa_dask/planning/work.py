@@ -13,11 +13,12 @@ from singa_dask.job import ClusterTopology, active_phases
 from singa_dask.job.job_pb2 import JobProto, NetProto, Phase
 from singa_dask.job.stores import store_of
 from singa_dask.layers.base import Layer, LossLayer
+from singa_dask.layers.param import Param
 from singa_dask.layers.partition import Form, Shape
 from singa_dask.layers.registry import layer_class
 from singa_dask.layers.transition import LabelTransition, Transition
 from singa_dask.net import Net
-from singa_dask.net.flat import Entry, GroupLayout
+from singa_dask.net.flat import GroupLayout
 from singa_dask.net.net import told_apart
 from singa_dask.ops import Ops
 from singa_dask.server import Partition
@@ -81,7 +82,7 @@ class Call:
     layer: str
     work: Work
     collectives: tuple[Collective, ...] = ()
-    completes: tuple[str, ...] = ()
+    completes: tuple[Param, ...] = ()
     early: bool = False
     moves: bool = False
 
@@ -91,7 +92,7 @@ class WorkerStep:
     """A training step of one worker of a group.
 
     rows: of the worker; batch: of the group. values: elements of a row that the loader delivers. forward, backward:
-    calls in order. entries: of the replicated parameters; own: elements of the worker's portions. partition: how
+    calls in order. net: without memory. own: elements of the worker's portions. partition: how
     parameters are cut into buckets and slices, where workers exchange messages; shared: the same where they share
     memory. forms: what each layer of the job reads and makes. need: memory, if workers exchange messages.
     """
@@ -101,7 +102,7 @@ class WorkerStep:
     values: int
     forward: tuple[Call, ...]
     backward: tuple[Call, ...]
-    entries: tuple[Entry, ...]
+    net: Net
     own: int
     partition: Partition
     whole: Partition
@@ -135,7 +136,7 @@ def worker_step(job: JobProto) -> WorkerStep:
         values=sum(prod(net.shapes[name]) for name in net.input_layers),
         forward=planned.forward,
         backward=planned.backward,
-        entries=tuple(net.flat.entries),
+        net=net,
         own=net.own.size,
         partition=parameter_partition(topology, layout, job.updater),
         whole=parameter_partition(topology, layout, job.updater, whole=True),
@@ -206,7 +207,7 @@ class _Calls:
     def backward(self) -> Iterator[Call]:
         for plan in self._net.routing.backward:
             layer = plan.layer
-            completes = tuple(param.name for param in plan.completes if param.portion is None)
+            completes = tuple(param for param in plan.completes if param.portion is None)
             collectives = self._collectives(layer, forward=False)
             moves = isinstance(layer, Transition)
             yield Call(layer.name, self.work(layer), collectives, completes, _early(layer), moves)

@@ -10,6 +10,7 @@ from typing import Any
 from singa_dask.algorithms import algorithm
 from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange import BucketExchange, SharedExchange
+from singa_dask.exchange.clipping import norm_clip
 from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.exchange.group import WorkerGroup
 from singa_dask.exchange.make import bucket_exchange
@@ -89,6 +90,7 @@ class Replica:
                 updates_on_device=in_process_servers,
             ),
             make_staging(self.net.ops, self.net.own, on_device=in_process_servers),
+            norm_clip(job.updater, self.net.flat, self.net.own, self.net.ops),
             in_process_servers=in_process_servers,
         )
         carries = self.algorithm.carries

@@ -10,7 +10,7 @@ import numpy as np
 
 from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange.base import BucketExchange
-from singa_dask.exchange.clipping import NormClip, norm_clip
+from singa_dask.exchange.clipping import NormClip
 from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.exchange.staging import InPlace
 from singa_dask.job.job_pb2 import JobProto
@@ -31,7 +31,7 @@ class ServerStages:
     the worker's own portions: what the stub reads and writes. owed: gradients, in the same order, that an earlier run
     kept back and no codec here can keep; they are part of the next step.
 
-    With `clip_norm` in the updater, servers update no bucket before all are summed: the norm is that of all of them.
+    With `clip`, servers update no bucket before all are summed: the norm is that of all of them.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class ServerStages:
         executor: CollectiveExecutor,
         staging: InPlace,
         own: InPlace,
+        clip: NormClip | None,
         *,
         in_process_servers: bool,
     ) -> None:
@@ -63,7 +64,7 @@ class ServerStages:
         self._summed = staging.summed(self._sums)
         self.values, self._gradients = Joined(self.new, own.values), Joined(self._summed, own.gradients)
         self._own_range = range(net.flat.size, net.flat.size + net.own.size)
-        self._clip = norm_clip(job.updater, net.flat, net.own, net.ops)
+        self._clip = clip
         self._squares: Any = 0.0  # of the sums of this worker's parts so far
 
     def warm_up(self) -> None:

@@ -140,7 +140,7 @@ def test_resnet_50_of_singa_on_128_gpus():
 
 def test_vgg_16_of_horovod_on_512_gpus():
     published = horovod(vgg_16(), 154)
-    assert sum(entry.size for entry in worker_step(published._job(1)).entries) == 138_357_544
+    assert sum(entry.size for entry in worker_step(published._job(1)).net.flat.entries) == 138_357_544
     assert published.speedup(512) / 512 == pytest.approx(0.68, rel=WITHIN)
 
 

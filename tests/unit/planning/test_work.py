@@ -92,7 +92,7 @@ def test_parameters_are_replicated_or_split():
     assert (whole.own, split.rows, split.batch) == (0, BATCH // SIZE, BATCH)
     assert split.own > 0
     assert split.replicated < whole.replicated
-    weights = [call.completes for call in whole.backward if call.completes]
+    weights = [tuple(param.name for param in call.completes) for call in whole.backward if call.completes]
     assert weights == [("fc3_weight", "fc3_bias"), ("fc2_weight", "fc2_bias"), ("fc1_weight", "fc1_bias")]
 
 
