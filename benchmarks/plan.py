@@ -47,7 +47,6 @@ PARTS = ("points", "auto")
 @click.option("--resume", is_flag=True, help="Keep what the file of --json has, and measure the rest.")
 @click.option("--again", is_flag=True, help="Predict what the file of --json has measured, and measure nothing.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw predicted against measured times here.")
-@click.option("--table", type=click.Path(path_type=Path), help="Write the tables of docs/plan.md here.")
 def main(
     parts: tuple[str, ...],
     count: int,
@@ -58,7 +57,6 @@ def main(
     resume: bool,
     again: bool,
     plot: Path | None,
-    table: Path | None,
 ) -> None:
     """Predict and measure points, and compare partitions that the model chooses with others."""
     if (resume or again) and out is None:
@@ -81,8 +79,6 @@ def main(
             missing = f"The part auto was left out: {error}."
     if plot:
         plan_report.draw(figures["points"], plot)
-    if table:
-        table.write_text(plan_report.markdown(figures))
     end(console, figures, out)
     if missing:
         raise click.ClickException(missing)
@@ -139,10 +135,15 @@ def _replace(path: Path, text: str) -> None:
 def _conclude(console: Console, figures: dict[str, Any]) -> None:
     rows = figures["points"]
     total = figures["summary"] = plan_report.summary(rows)
-    for column in ("framework", "partition", "codec", "condition"):
-        show(console, f"errors by {column}", plan_report.by(rows, column))
-    show(console, "the largest errors", plan_report.worst(rows))
-    show(console, "choices that are not the best", [c for c in plan_report.choices(rows) if c["lost"] > 0])
+    figures["by"] = {
+        column: plan_report.by(rows, column) for column in ("framework", "partition", "codec", "condition")
+    }
+    figures["largest"] = plan_report.worst(rows)
+    figures["missed"] = [choice for choice in plan_report.choices(rows) if choice["lost"] > plan_report.NEAR]
+    for column, found in figures["by"].items():
+        show(console, f"errors by {column}", found)
+    show(console, "the largest errors", figures["largest"])
+    show(console, "choices that are not near the best", figures["missed"])
     console.print({name: value for name, value in total.items() if name != "failed"})
     show(console, "points without a comparison", total["failed"])
 

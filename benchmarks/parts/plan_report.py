@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,44 +81,13 @@ def worst(rows: Iterable[Row], count: int = WORST) -> list[dict[str, Any]]:
             "way": row["way"],
             "predicted_ms": row["predicted_ms"],
             "measured_ms": row["measured_ms"],
-            "quartiles": "{:.4g} to {:.4g}".format(*row["quartiles_ms"]),
+            "rounds": "{:.4g} to {:.4g}".format(min(row["rounds_ms"]), max(row["rounds_ms"])),
             "error": row["error"],
             "others_cores": row["others_cores"],
             "parts": ", ".join(f"{name} {ms:.3g}" for name, ms in row["parts_ms"].items()),
         }
         for row in ordered[:count]
     ]
-
-
-def markdown(figures: Mapping[str, Any]) -> str:
-    """The tables for docs/plan.md."""
-    rows, machine = figures["points"], figures["machine"]
-    total = summary(rows)
-    found = {name: _percent(total[name]) for name in ("median", "p95", "within_25")}
-    lines = [
-        f"{total['points']} points on {machine['cpu']}, {machine['cores']} cores. Median error {found['median']}, "
-        f"95th percentile {found['p95']}, {found['within_25']} within 25 %.",
-        "",
-    ]
-    for column in ("framework", "condition"):
-        lines += [*_table(by(rows, column), {"median": _percent, "p95": _percent, "bias": _signed, **_SHARES}), ""]
-    judged = [{"choice among": name, **total[f"choices_{name}"]} for name in ("all", "synchronous")]
-    lines += [*_table(judged, {"near_best": _percent}), ""]
-    shown = ("job", "condition", "way", "predicted_ms", "measured_ms", "error")
-    largest = [{name: row[name] for name in shown} for row in worst(rows)]
-    lines += ["The largest errors:", "", *_table(largest, {"error": _signed}), ""]
-    missed = [choice for choice in choices(rows) if choice["lost"] > NEAR]
-    if missed:
-        lines += ["Choices that lose more than 5 %:", "", *_table(missed, {"lost": _percent}), ""]
-    if total["failed"]:
-        lines += ["Points without a comparison:", "", *_table(total["failed"], {}), ""]
-    for part, where in (("auto_machine", "two workers on one machine"), ("auto_network", "four hosts at 1 Gbit/s")):
-        shown = [
-            {name: row[name] for name in ("net", "partition", "ms", "faster", "mb")} for row in figures.get(part, ())
-        ]
-        if shown:
-            lines += [f"Partitions in turns, {where}:", "", *_table(shown, {}), ""]
-    return "\n".join(lines)
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
@@ -159,23 +128,3 @@ def _exact(row: Row) -> bool:
 
 def _share(part: int, whole: int) -> float | None:
     return round(part / whole, 3) if whole else None
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f} %"
-
-
-def _signed(value: float) -> str:
-    return f"{100 * value:+.1f} %"
-
-
-_SHARES = {"within_8": _percent, "within_25": _percent}
-
-
-def _table(rows: Sequence[dict[str, Any]], formats: dict[str, Callable[[Any], str]]) -> list[str]:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [" | ".join(name.replace("_", " ") for name in columns), " | ".join("---" for _ in columns)]
-    for row in rows:
-        cells = [formats.get(name, str)(row[name]) if name in row else "" for name in columns]
-        lines.append(" | ".join(cell.replace("|", "\\|") for cell in cells))
-    return [f"| {line} |" for line in lines]

@@ -88,7 +88,7 @@ def plan_table(advice: Advice, shown: Sequence[Prediction], job: str) -> Table:
         del columns["stale"]
     for heading, cells in columns.items():
         if any(cells):
-            right = heading in ("samples/s", "eff.", "ms", "sent", "memory", "stale")
+            right = heading in ("samples/s", "ms", "sent", "memory", "stale")
             table.add_column(heading, justify="right" if right else "left", no_wrap=heading != TIME)
     for i, each in enumerate(shown):
         row = [cells[i] for cells in columns.values() if any(cells)]
@@ -104,7 +104,6 @@ def _columns(advice: Advice) -> dict[str, Callable[[Prediction], str]]:
         "workers": lambda each: workers(each.candidate.topology),
         "settings": lambda each: f"{partition(each.candidate)} {settings(each.candidate.topology)}".strip(),
         "samples/s": rate,
-        "eff.": lambda each: f"{advice.efficiency(each):.0%}",
         "ms": lambda each: milliseconds(each.step_s),
         "stale": stale,
         "sent": lambda each: format_nbytes(each.sent) if each.sent else "",
@@ -193,7 +192,6 @@ def footnotes(advice: Advice, shown: Sequence[Prediction]) -> Iterator[str]:
     used = " ".join(f"{partition(each.candidate)} {settings(each.candidate.topology)}" for each in shown)
     if meanings := [f"{word}: {meaning}" for word, meaning in LEGEND.items() if word in used]:
         yield f"{'; '.join(meanings)}."
-    yield "eff.: samples/s per core; 100 %: one worker that has all cores of a host."
     shared = ", as if workers did not share memory" * any(each.shares for each in shown)
     yield f"sent: by a worker, and the server beside it, per step{shared}."
     if any(map(_asynchronous, shown)):

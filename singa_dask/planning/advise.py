@@ -57,10 +57,6 @@ class Advice:
         """Samples/s against one worker."""
         return prediction.samples_per_s / self.base.samples_per_s
 
-    def efficiency(self, prediction: Prediction) -> float:
-        """Samples/s of a core against one worker, which has all cores of a host."""
-        return self.speedup(prediction) / self.cores(prediction.candidate)
-
     def cores(self, candidate: Candidate) -> float:
         """The cores that workers and servers compute on, against those of one worker."""
         return self.machines.computing(candidate.topology.nprocesses) / self.machines.computing(1)

@@ -82,7 +82,7 @@ def limit(prediction: Prediction, base: Prediction, machines: Machines) -> str:
 
 
 def _slower(prediction: Prediction, base: Prediction, machines: Machines) -> Iterator[str]:
-    """How much longer the layers take than with one worker, where that explains the efficiency."""
+    """How much longer the layers take than with one worker, where they take longer."""
 
     def cost(each: Prediction) -> float:
         """Seconds of cores for a mini-batch."""

@@ -118,7 +118,6 @@ class Plan:
             "partition": prediction.candidate.partition,
             "samples_per_s": prediction.samples_per_s,
             "speedup": self.advice.speedup(prediction),
-            "efficiency": self.advice.efficiency(prediction),
             "step_s": prediction.step_s,
             "parts": prediction.parts,
             "hidden_s": prediction.hidden_s,

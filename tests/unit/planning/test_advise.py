@@ -113,17 +113,3 @@ def test_servers_need_memory_where_they_lie(topology, machines, host, process):
     ).fits(made)
     with pytest.raises(ConfigError, match=r"needs 100 MB in a process\. Received: 99 MB"):
         advise([ONE, made], machines, memory=Memory(host * MB, 99 * MB))
-
-
-def test_efficiency_counts_the_cores_that_are_used():
-    alone = advise([ONE, TWO], HOST)
-    assert (alone.speedup(TWO), alone.efficiency(TWO)) == (1.5, 1.5), "one worker had both cores"
-    spread = advise([ONE, TWO], NETWORK)
-    assert (spread.speedup(TWO), spread.efficiency(TWO)) == (1.5, 0.75)
-
-
-def test_servers_on_hosts_of_their_own_count_for_the_efficiency():
-    servers = predicted(ClusterTopology.sandblaster(4, 2), 3000.0)
-    assert advise([ONE, servers], NETWORK).efficiency(servers) == 3 / 6
-    assert advise([ONE, servers], Machines(cores=16)).efficiency(servers) == pytest.approx(3 / (12 / 16)), "2 each"
-    assert advise([ONE, servers], HOST).efficiency(servers) == 3.0, "all processes share the cores of one worker"
