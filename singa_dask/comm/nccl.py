@@ -256,9 +256,14 @@ class NcclCommunicator(PolledCommunicator):
         finally:
             self._nccl.groupEnd()
 
+    @staticmethod
+    def adds(dtype: np.dtype) -> bool:
+        """Whether NCCL can add up arrays of this dtype."""
+        return dtype.name in _TYPES
+
     def _kind(self, array: Array) -> int:
         """NCCL's number of a dtype that it can add up."""
-        if array.dtype.name not in _TYPES:
+        if not self.adds(array.dtype):
             raise ValueError(f"NCCL adds up {', '.join(_TYPES)}. Received: {array.dtype}.")
         return int(getattr(self._nccl, f"NCCL_{array.dtype.name.upper()}"))
 

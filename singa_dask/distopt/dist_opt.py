@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,9 @@ import numpy as np
 from singa_dask.cluster.bootstrap import this_node
 from singa_dask.comm import Communicator
 from singa_dask.comm.codecs import Half, Threshold, TopK
+from singa_dask.comm.communicator import part_of
 from singa_dask.comm.shared_memory import form_shared_flat
+from singa_dask.distopt.comms import RankComms
 from singa_dask.distopt.nccl_id import NcclIdHolder, joined
 from singa_dask.distopt.rank_state import RankState
 from singa_dask.distopt.recorded import Recorded, RecordedLoss
@@ -25,12 +26,9 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.exchange import Bucket, BucketExchange, FullExchange, SharedExchange
 from singa_dask.exchange.buckets import even_counts, fused_buckets
 from singa_dask.exchange.coded import CodedSums
-from singa_dask.exchange.executor import CollectiveExecutor
-from singa_dask.exchange.group import WorkerGroup
-from singa_dask.exchange.overlap import OverlapTuner
 from singa_dask.exchange.pipeline import GradientPipeline
 from singa_dask.exchange.ranks import Ranks
-from singa_dask.exchange.staging import InPlace, ThroughHost
+from singa_dask.exchange.staging import InPlace, staging_of
 from singa_dask.inference.loss import Loss
 from singa_dask.inference.model import Model
 from singa_dask.layers.param import Param
@@ -63,7 +61,8 @@ class DistOpt:
 
     world_size, rank_in_global, rank_in_local: number of ranks, this rank, and this rank on its machine; from SINGA 3.0
     on, the last two are called global_rank and local_rank. step: updates made. Bytes and seconds by operation:
-    comm.nbytes, comm.seconds. Buckets are sent during the backward pass.
+    comm.nbytes, comm.seconds, and device_comm.nbytes of what travels from GPU to GPU. Buckets are sent during the
+    backward pass.
 
     A model with `partition_dim: 1` is partitioned over the ranks (see Model). Each rank updates its portions of split
     parameters, which are never sent; all else is as before. Layers exchange through group.comm.
@@ -103,13 +102,9 @@ class DistOpt:
         self._loaded: Mapping[str, Any] | None = None  # the state of a model that is not known yet
         self._proto = updater_message(updater)
         self._apart = UpdatesApart(self._proto)
-        self._one_machine = self.comm.size > 1 and self.comm.one_machine()
-        self._executor = CollectiveExecutor(
-            self.comm, threaded=self.comm.size > 1 and not self._one_machine, tuner=OverlapTuner()
-        )
-        alone = self.world_size == 1
-        self._group_of: Any = (lambda ops: None) if alone else cache(partial(WorkerGroup, self._executor, self.comm))
-        group_of.set(self._group_of)
+        self._comms = RankComms(self.comm)
+        self._executor = self._comms.executor
+        group_of.set(self._comms.group_of)
         self._shared: tuple[np.ndarray, list[np.ndarray]] | None = None  # the sum, and every rank's gradients
         self._in_use: tuple[Any, SumStages, GradientPipeline] | None = None  # with the settings it was made for
         if model is not None:
@@ -142,10 +137,10 @@ class DistOpt:
         """
         target = array.array if isinstance(array, Tensor) else array
         in_place = hasattr(target, "__array_interface__") or hasattr(target, "__cuda_array_interface__")
-        total = self._executor.all_reduce(np.array(_on_host(target) if in_place else target, order="C"))
+        total = self._comms.sum(target if in_place else np.array(target))
         if not in_place or not getattr(target, "ndim", 0):
             return total
-        if isinstance(target, np.ndarray):
+        if isinstance(target, np.ndarray) or not isinstance(total, np.ndarray):
             target[...] = total
         else:
             target.set(total)
@@ -188,8 +183,8 @@ class DistOpt:
         if told.clipping and not told.clip_Value > 0:
             raise ConfigError(Problem("clip_Value", "must be above 0", str(told.clip_Value), "100 is the default."))
 
-        def coded(comm: Communicator, buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
-            return CodedSums(comm, buckets, Half(), dtype)
+        def coded(buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
+            return CodedSums(self.comm, buckets, Half(), dtype)
 
         clip = told.clip_Value if told.clipping else None
         self._update(self._given(loss), told.threshold, ("half",), coded, clip)
@@ -227,11 +222,11 @@ class DistOpt:
         # The gradients that travel are of the mean over the rows of all ranks.
         codec = TopK(told.spars) if told.topK else Threshold(told.spars / self.world_size)
 
-        def coded(comm: Communicator, buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
+        def coded(buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
             cut = tuple(bucket.start for bucket in buckets)
             residual, owed = self._state.residuals(cut) if told.corr else (None, None)
             statistics = self._flat.places(lambda entry: entry.statistic)
-            return CodedSums(comm, buckets, codec, dtype, residual=residual, owed=owed, uncoded=statistics)
+            return CodedSums(self.comm, buckets, codec, dtype, residual=residual, owed=owed, uncoded=statistics)
 
         key = "sparse", told.spars, told.topK, told.corr
         self._update(self._given(loss), told.threshold, key, coded)
@@ -276,34 +271,37 @@ class DistOpt:
 
     def _form_for(self, model: Model | Recorded) -> None:
         """Check that all ranks have this model, and share memory with them where that is possible. Collective."""
+        self._comms.form(model.ops)
+        group_of.set(self._comms.group_of)
         model.spread(Ranks(self._executor))
         self.model = model
         net, flat = model.net, model.net.flat
         self._formed = RankState(model, RankUpdate(self._proto, net, model.ops, self._executor))
-        self._on_host = self._host(flat.grads) is flat.grads
-        if self._one_machine:
-            on_host = np.array([float(self._on_host)])
-            self._executor.run(self.comm.all_reduce, on_host)
-            if on_host[0] == self.world_size:
-                self._shared = form_shared_flat(self.comm, flat.size, flat.grads.dtype)
+        if self._comms.shares:
+            self._shared = form_shared_flat(self.comm, flat.size, flat.grads.dtype)
         if self._shared is not None:
             flat.move(flat.values, self._shared[1][self.rank_in_global])
-        between_layers = self._executor.run(self.comm.split, 0) if model.partitioned else self.comm
-        self.group = WorkerGroup(self._executor, between_layers, model.ops)
+        self.group = self._comms.group(model.ops, apart=model.partitioned)
         model.join(self.group)
 
-    def _full(self, comm: Communicator, buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
-        return FullExchange(comm, buckets) if self._shared is None else SharedExchange(comm, buckets, self._shared[1])
+    def _full(self, buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
+        if self._shared is None:
+            return FullExchange(self._comms.carrier, buckets)
+        return SharedExchange(self.comm, buckets, self._shared[1])
 
     def _staging(self, exchange: BucketExchange) -> InPlace:
         """Where the exchange finds gradients and leaves their sum."""
         grads = self._flat.grads
-        if not self._on_host:
-            return ThroughHost(self._ops, grads, grads)
         if isinstance(exchange, SharedExchange):
             assert self._shared is not None
             return InPlace(grads, self._shared[0])
-        return InPlace(grads, grads)
+        on_device = self._comms.device is not None and exchange.comm is self._comms.device
+        return staging_of(self._ops, grads, grads, on_device=on_device)
+
+    @property
+    def device_comm(self) -> Communicator | None:
+        """Between the GPUs of the ranks; None where gradients travel through the host."""
+        return self._comms.device
 
     @property
     def overflows(self) -> int:
@@ -330,7 +328,7 @@ class DistOpt:
         loss: Loss | RecordedLoss,
         threshold: int,
         key: tuple[Any, ...],
-        make: Callable[[Communicator, Sequence[Bucket], Any], BucketExchange],
+        make: Callable[[Sequence[Bucket], Any], BucketExchange],
         clip: float | None = None,
     ) -> None:
         """Backward, with every bucket sent as soon as it is complete; then the update by the sum."""
@@ -355,8 +353,8 @@ class DistOpt:
         if self._in_use is None or self._in_use[0] != key:
             flat = self._flat
             buckets = fused_buckets(flat.entries, flat.size, threshold, self.world_size)
-            exchange = make(self.comm, buckets, flat.values.dtype)
-            pipeline = GradientPipeline(self._executor, buckets, flat.entries, ahead=self.comm.goes_on)
+            exchange = make(buckets, flat.values.dtype)
+            pipeline = GradientPipeline(self._executor, buckets, flat.entries, ahead=exchange.comm.goes_on)
             self._in_use = key, SumStages(exchange, self._staging(exchange), self._ops), pipeline
         return self._in_use[1:]
 
@@ -368,7 +366,7 @@ class DistOpt:
         if model is not self.model:
             raise ConfigError(Problem("loss", "is of a model that this DistOpt does not train", repr(loss)))
         net = model.net
-        group_of.set(self._group_of)
+        group_of.set(self._comms.group_of)
         if own_mean and not net.partitioned:
             net.divide_by(loss.rows)
         try:
@@ -394,13 +392,13 @@ class DistOpt:
     def _average(self, start: int, stop: int) -> None:
         """Elements [start, stop) of the parameters become their mean over the ranks."""
         self._ops.use()  # the thread of the collectives may be older than the model
-        counts, values = even_counts(stop - start, self.world_size), self._flat.values
-        chunk = np.array(self._host(values[start:stop]))
-        own = np.empty(counts[self.rank_in_global], chunk.dtype)
-        self.comm.reduce_scatter(chunk, own, counts)
-        first = sum(counts[: self.rank_in_global])
-        chunk[first : first + own.size] = own / self.world_size
-        self.comm.all_gather(chunk, counts)
+        comm, counts, values = self._comms.carrier, even_counts(stop - start, self.world_size), self._flat.values
+        part = part_of(self.rank_in_global, counts)
+        chunk = values[start:stop] if self._comms.device else self._host(values[start:stop])
+        own = chunk[part].copy()
+        comm.reduce_scatter(chunk, own, counts)
+        chunk[part] = own / self.world_size
+        comm.all_gather(chunk, counts)
         values[start:stop] = self._ops.asarray(chunk)
 
     @property
@@ -414,7 +412,3 @@ class DistOpt:
     def _local_rank(self) -> int:
         machines = self.comm.all_gather_number(zlib.crc32(this_node().encode()))
         return int((machines[: self.rank_in_global] == machines[self.rank_in_global]).sum())
-
-
-def _on_host(array: Any) -> np.ndarray:
-    return array.get() if hasattr(array, "get") else array

@@ -46,6 +46,10 @@ class CollectiveExecutor:
         self._submitted = 0
         self.wait_s = 0.0
 
+    def overlap(self) -> None:
+        """Run the operations of all later steps in a thread, beside the computing."""
+        self._pool, self._tuner = self._pool or ThreadPoolExecutor(1, "exchange"), None
+
     def include(self, comm: Communicator) -> None:
         """Let calls use another communicator of the same ranks, whose operations an abort of `self.comm` ends."""
         if comm not in self._comms:

@@ -137,8 +137,15 @@ class ThroughHost(InPlace):
 def make_staging(ops: Any, flat: FlatParams, *, on_device: bool, updates_on_device: bool = True) -> InPlace:
     """For the arrays of `flat`. on_device: whether the communicator reaches arrays on the device of `ops`.
     updates_on_device: whether the servers do too."""
+    return staging_of(ops, flat.grads, flat.values, on_device=on_device, updates_on_device=updates_on_device)
+
+
+def staging_of(
+    ops: Any, gradients: Array, values: Array, *, on_device: bool, updates_on_device: bool = True
+) -> InPlace:
+    """For these arrays, as `make_staging`."""
     if ops.device == "cpu":
-        return InPlace(flat.grads, flat.values)
+        return InPlace(gradients, values)
     if not on_device:
-        return ThroughHost(ops, flat.grads, flat.values, updates_on_device=updates_on_device)
-    return (OnDevice if updates_on_device else BesideHost)(ops, flat.grads, flat.values)
+        return ThroughHost(ops, gradients, values, updates_on_device=updates_on_device)
+    return (OnDevice if updates_on_device else BesideHost)(ops, gradients, values)

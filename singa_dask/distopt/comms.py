@@ -1,0 +1,65 @@
+"""How the ranks of a DistOpt reach each other: through the host, or from GPU to GPU where each has one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from singa_dask.comm import Communicator
+from singa_dask.comm.nccl import NcclCommunicator, form_nccl
+from singa_dask.exchange.executor import CollectiveExecutor
+from singa_dask.exchange.group import WorkerGroup
+from singa_dask.exchange.overlap import OverlapTuner
+from singa_dask.ops import Ops
+
+
+class RankComms:
+    """host: the communicator of all ranks. device: between their GPUs; None where gradients travel through the host.
+    executor: runs the operations of both, in order. shares: whether all ranks compute on the CPUs of one machine."""
+
+    def __init__(self, host: Communicator) -> None:
+        self.host = host
+        self.device: NcclCommunicator | None = None
+        self.shares = False
+        self._one_machine = host.size > 1 and host.one_machine()
+        threaded = host.size > 1 and not self._one_machine
+        self.executor = CollectiveExecutor(host, threaded=threaded, tuner=OverlapTuner())
+        self.group_of: Callable[[Ops], WorkerGroup | None] = lambda ops: None
+        if host.size > 1:
+            self.group_of = cache(self.group)
+
+    @property
+    def carrier(self) -> Communicator:
+        """Of gradients, and of what layers exchange."""
+        return self.host if self.device is None else self.device
+
+    def form(self, ops: Ops) -> None:
+        """Connect the GPUs of the ranks, if each has one of its own. Collective. ops: of the model."""
+        if self.host.size == 1:
+            return
+        on_host = np.array([float(ops.device == "cpu")])
+        self.executor.run(self.host.all_reduce, on_host)
+        self.shares = self._one_machine and on_host[0] == self.host.size
+        if not on_host[0]:
+            self.device = self.executor.run(form_nccl, self.host, ops.device_id, self.host.timeout_s)
+        if self.device is not None:
+            self.device.warm_up()
+            self.executor.include(self.device)
+            self.executor.overlap()  # the host cannot time a device, which may complete a step long after it
+            self.group_of = cache(self.group)
+
+    def group(self, ops: Ops, *, apart: bool = False) -> WorkerGroup:
+        """The group as layers see it. apart: with a communicator of its own; collective."""
+        comm = self.executor.run(self.carrier.split, 0) if apart else self.carrier
+        return WorkerGroup(self.executor, comm, ops, on_device=self.device is not None)
+
+    def sum(self, array: Any) -> Any:
+        """The sum of all ranks' arrays, a new one: on the rank's GPU if it travels from GPU to GPU, or on the host."""
+        if array.ndim and self.device is not None and self.device.adds(array.dtype):
+            total = array.copy(order="C")
+            self.executor.run(self.device.all_reduce, total.reshape(-1))
+            return total
+        return self.executor.all_reduce(np.array(array.get() if hasattr(array, "get") else array, order="C"))
