@@ -58,7 +58,6 @@ _UNMARKED = re.compile(
 # Pages that may have other figures.
 UNGUARDED = (
     "examples/README.md",  # accuracies of the examples, which their commands reproduce
-    "docs/gpu.md",
 )
 # Page: what is no measurement there, and why.
 EXEMPT: Mapping[str, Mapping[str, str]] = {

@@ -55,7 +55,8 @@ def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: 
     click.echo(f"elements per server: {slices}; {within}")
     if prepared.topology.nprocesses > 1:
         click.echo(f"MPI library: {mpi_library()}")
-    click.echo(f"{prepared.job.name}: ready to run; {prepared.topology.describe()}")
+    verdict = "valid, its data were not opened" if no_data else "ready to run"
+    click.echo(f"{prepared.job.name}: {verdict}; {prepared.topology.describe()}")
 
 
 @click.command()

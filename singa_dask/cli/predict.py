@@ -23,7 +23,11 @@ from singa_dask.cli.run import fork_workers
 
 @click.command()
 @job_options
-@click.option("--checkpoint", type=PATH, help="Checkpoint file, or workspace (its newest one), if JOB is a job file.")
+@click.option(
+    "--checkpoint",
+    type=PATH,
+    help="Checkpoint file, or workspace (its best one with keep_best, else its newest), if JOB is a job file.",
+)
 @click.option(
     "--data",
     metavar="FOLDER|FILE",

@@ -13,9 +13,9 @@ EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/job.c
 
 
 @pytest.mark.parametrize("job", EXAMPLES)
-def test_every_example_is_ready_to_run(here, job):
+def test_every_example_is_valid(here, job):
     ran = here("check", example(job), "--cluster", cluster(), "--no-data")
-    assert f"{job}: ready to run; AllReduce" in ran.last_line
+    assert f"{job}: valid, its data were not opened; AllReduce" in ran.last_line
     assert "MPICH" in ran.out
 
 
@@ -23,6 +23,7 @@ def test_check_prints_the_net(here):
     ran = here("check", example())
     rows = [line.split() for line in ran.out.splitlines()]
     assert ["conv1", "Convolution", "8", "x", "8", "x", "16", "160", "batch"] in rows
+    assert "digits: ready to run" in ran.last_line
     assert ["17,258"] in rows
 
 
