@@ -47,6 +47,7 @@ _UNMARKED = re.compile(
     | {_NUMBER}\ ?(?:GFLOP|TFLOP|[kMG]B|images|samples|steps|updates|round\ trips)(?:/s|\ (?:per|a)\ second)
     | {_NUMBER}\ ?%
     | {_NUMBER}(?:\ times\b|x\ (?:as|faster|slower))
+    | \btimes\ as\ (?:fast|long)\b | \b(?:tens|dozens|hundreds|thousands)\ of\ times\b
     | \b(?:twice|half|a\ third)\ (?:as\ (?:fast|long|much)|the\ (?:time|speed|memory))\b
     | (?<![\w.,-])~?\d+\.\d+\ (?:s|seconds|minutes)\b
     | \b(?:takes?|took|taken|costs?)\ (?:about\ |at\ most\ )?\d[\d.,]*(?:\ to\ \d+)?\ (?:s|seconds|minutes)\b

@@ -18,18 +18,19 @@ from tools.contest import Absent, Contestant, contest, ratio, ratios
 from tools.report import begun, end
 from tools.workloads import WORKLOADS, Workload
 
-EAGER, JAX = "eager", "jax"
+EAGER, HALF, JAX = "eager", "bfloat16", "jax"
 
 
 def peers_of(workload: Workload) -> tuple[str, ...]:
     """PyTorch's variants (contestants/step_torch.py) that may be its fastest on this net, and jax."""
-    variants = (EAGER, "fused", "foreach", "compiled")
+    variants = (EAGER, "fused", "foreach", "compiled", HALF)
     return (*variants, "channels_last", "channels_last+fused", JAX) if workload.images else (*variants, JAX)
 
 
 def measure(workload: Workload, threads: int, rounds: int, peers: Sequence[str]) -> dict[str, Any]:
-    """One row. ratio_eager, ratio_best: PyTorch's time / ours, median of the rounds; best: its fastest variant, whose
-    ratios have these quartiles; ratio_jax: jax's time / ours, where it takes part.
+    """One row. ratio_eager, ratio_best: PyTorch's time / ours, median of the rounds; best: its fastest variant of
+    float32, whose ratios have these quartiles; ratio_bfloat16, ratio_jax: to PyTorch's products of 16 bits, and to
+    jax, where they take part.
 
     loss_difference: largest relative one to PyTorch eager and to jax in the first steps. absent: who cannot take part,
     and why.
@@ -46,9 +47,9 @@ def measure(workload: Workload, threads: int, rounds: int, peers: Sequence[str])
             missing[peer] = str(why)
     contest([ours, *theirs.values()], rounds)
     eager, jax = theirs[EAGER], theirs.pop(JAX, None)
-    best = min(theirs, key=lambda peer: theirs[peer].median_ms)
+    best = min(theirs.keys() - {HALF}, key=lambda peer: theirs[peer].median_ms)
     quartiles = statistics.quantiles(ratios(theirs[best], ours), n=4)[::2] if rounds > 1 else []
-    of_jax = {} if jax is None else {"jax_ms": round(jax.median_ms, 3), "ratio_jax": round(ratio(jax, ours), 3)}
+    others = {name: peer for name, peer in ((HALF, theirs.get(HALF)), (JAX, jax)) if peer}
     return {
         "workload": workload.name,
         "threads": threads,
@@ -62,7 +63,8 @@ def measure(workload: Workload, threads: int, rounds: int, peers: Sequence[str])
         "best_ms": round(theirs[best].median_ms, 3),
         "ratio_best": round(ratio(theirs[best], ours), 3),
         "quartiles": [round(cut, 3) for cut in quartiles],
-        **of_jax,
+        **{f"{name}_ms": round(peer.median_ms, 3) for name, peer in others.items()},
+        **{f"ratio_{name}": round(ratio(peer, ours), 3) for name, peer in others.items()},
         "loss_difference": max(_loss_difference(ours, peer) for peer in (eager, jax) if peer),
         "variants_ms": {peer: round(entry.median_ms, 3) for peer, entry in theirs.items()},
         "absent": missing,

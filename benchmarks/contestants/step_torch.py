@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -207,7 +209,24 @@ def compiled(entry: Entry) -> None:
     entry.model = torch.compile(entry.model)
 
 
-VARIANTS = {f.__name__: f for f in (eager, channels_last, fused, foreach, compiled)}
+class Autocast(nn.Module):
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.model(x).float()
+
+
+def bfloat16(entry: Entry) -> None:
+    """Products of bfloat16, where the CPU has instructions for them."""
+    if not re.search(r"\b(?:avx512_bf16|amx_bf16|avx_ne_convert|bf16)\b", Path("/proc/cpuinfo").read_text()):
+        absent("this CPU has no instructions for bfloat16")
+    entry.model = Autocast(entry.model)
+
+
+VARIANTS = {f.__name__: f for f in (eager, channels_last, fused, foreach, compiled, bfloat16)}
 
 
 def main(name: str, threads: int, variant: str) -> None:
