@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from singa_dask.errors import ConfigError
 from singa_dask.job import ClusterTopology, Framework
 from singa_dask.job.job_pb2 import ClusterProto, JobProto, Phase
-from singa_dask.net import Net
-from singa_dask.ops import Ops
 from singa_dask.planning.partition import is_open
 from singa_dask.planning.prediction import Candidate, Machines
 from singa_dask.planning.work import planned_nets
-from singa_dask.training.nets import make_nets
 from singa_dask.updaters import updater_class
 
 DIMS = {"dim 0": 0, "dim 1": 1}
@@ -41,120 +38,81 @@ def candidates(
     choose: returns a job, whose cluster block is set, with the partition that the cost model chooses; None for no
     candidates with such a partition. processes: that there are for workers and separate servers; None for any number.
     """
-    maker = _Maker(job, machines, choose)
     found: dict[tuple[ClusterTopology, Forms], Candidate] = {}
-    for topology, partition in (*maker.own(), *maker.every(sorted({1, *workers}))):
+    for topology, partition in dict.fromkeys(_tried(job, sorted({1, *workers}), machines)):
         fits = processes is None or topology.nprocesses <= processes
         listed = topology.framework in frameworks or topology.nworkers == 1
-        if fits and listed and (partition == "job" or maker.divides(topology, partition)):
-            found.setdefault(maker.key(topology, partition), maker.candidate(topology, partition))
+        if not (fits and listed) or (partition == "auto" and choose is None):
+            continue
+        try:
+            candidate = _candidate(job, topology, partition, choose)
+            forms = _forms(candidate)
+        except ConfigError:
+            if partition == "job":
+                raise
+            continue
+        if partition == "job" or _divides(candidate, forms):
+            found.setdefault((topology, forms), candidate)
     return sorted(found.values(), key=lambda each: each.topology.nworkers)
 
 
-def training_net(job: JobProto, size: int, rank: int = 0) -> Net:
-    """The training net of a worker in a group of `size`, without memory."""
-    return make_nets(job, Ops(), rank, size, phases=(), allocate=False)[Phase.kTrain]
+def _tried(job: JobProto, workers: Iterable[int], machines: Machines) -> Iterator[tuple[ClusterTopology, str]]:
+    """Topologies with a partition: the job's own, with its partition where it has one, then the simplest first."""
+    if job.HasField("cluster"):
+        own = ClusterTopology.from_proto(job.cluster)
+        yield from ((own, partition) for partition in (["dim 0", "auto"] if is_open(job) else ["job"]))
+    for n in workers:
+        for topology in _topologies(n, machines):
+            yield topology, "dim 0"
+            if topology == ClusterTopology.allreduce(n):
+                yield topology, "dim 1"
+            if topology in worth_a_choice(n):
+                yield topology, "auto"
 
 
-@dataclass
-class _Maker:
-    job: JobProto
-    machines: Machines
-    choose: Choose | None
-    _made: dict[tuple[ClusterTopology, str], Candidate] = field(default_factory=dict)
-    _forms: dict[tuple[int, bytes], Forms] = field(default_factory=dict)
+def _topologies(n: int, machines: Machines) -> list[ClusterTopology]:
+    together, half = ClusterTopology.allreduce(n), _half(n)
+    if n == 1:
+        return [together]
+    network, downpour = machines.hosts_for(n) > 1, ClusterTopology.downpour(n, 1, half)
+    groups = []
+    if n >= SEVERAL and n % 2 == 0:
+        groups = [ClusterTopology.downpour(half, 2, half // 2), ClusterTopology.hybrid(2, half, 2, half)]
+    return [
+        together,
+        *(replace(together, **coded) for coded in CODED),
+        *([replace(together, bucket_size=LARGE_BUCKETS)] if network else []),
+        *(ClusterTopology.sandblaster(n, servers) for servers in (1, half)),
+        *(ClusterTopology.downpour(n, 1, servers) for servers in (1, half)),
+        replace(downpour, **CODED[0]),
+        *([replace(downpour, one_behind=True)] if network else []),
+        ClusterTopology.hogwild(n),
+        *groups,
+    ]
 
-    def own(self) -> Iterator[tuple[ClusterTopology, str]]:
-        """The job's own topology, with the job's partition where it has one."""
-        if not self.job.HasField("cluster"):
-            return
-        topology = ClusterTopology.from_proto(self.job.cluster)
-        if not is_open(self.job):
-            yield topology, "job"
-            return
-        yield topology, "dim 0"
-        if self.choose is not None:
-            yield topology, "auto"
 
-    def every(self, workers: Sequence[int]) -> Iterator[tuple[ClusterTopology, str]]:
-        """Topologies with a partition, the simplest first."""
-        for n in workers:
-            for topology in dict.fromkeys(self._topologies(n)):
-                yield topology, "dim 0"
-                if topology == ClusterTopology.allreduce(n):
-                    yield topology, "dim 1"
-                if self.choose is not None and topology in worth_a_choice(n):
-                    yield topology, "auto"
+def _candidate(job: JobProto, topology: ClusterTopology, partition: str, choose: Choose | None) -> Candidate:
+    job = with_cluster(job, topology.to_proto())
+    job.neuralnet.ClearField("partition")
+    if partition in DIMS:
+        job.neuralnet.partition_dim = DIMS[partition]
+    return Candidate(choose(job) if choose is not None and partition == "auto" else job, partition)
 
-    def _topologies(self, n: int) -> Iterator[ClusterTopology]:
-        yield ClusterTopology.allreduce(n)
-        if n == 1:
-            return
-        network = self.machines.hosts_for(n) > 1
-        for coded in CODED:
-            yield replace(ClusterTopology.allreduce(n), **coded)
-        if network:
-            yield replace(ClusterTopology.allreduce(n), bucket_size=LARGE_BUCKETS)
-        half = _half(n)
-        for servers in dict.fromkeys((1, half)):
-            yield ClusterTopology.sandblaster(n, servers)
-        for servers in dict.fromkeys((1, half)):
-            yield ClusterTopology.downpour(n, 1, servers)
-        yield replace(ClusterTopology.downpour(n, 1, half), **CODED[0])
-        if network:
-            yield replace(ClusterTopology.downpour(n, 1, half), one_behind=True)
-        yield ClusterTopology.hogwild(n)
-        if n >= SEVERAL and n % 2 == 0:
-            yield ClusterTopology.downpour(half, 2, max(1, half // 2))
-            yield ClusterTopology.hybrid(2, half, 2, half)
 
-    def divides(self, topology: ClusterTopology, partition: str) -> bool:
-        """Whether the net can be partitioned so, with this updater, and every worker of a group gets something to
-        compute."""
-        size = topology.nworkers_per_group
-        try:
-            forms = self.forms(topology, partition)
-            net = planned_nets(self.candidate(topology, partition).job, size).nets[Phase.kTrain]
-        except ConfigError:
-            return False
-        if net.own.params and updater_class(self.job.updater).whole_parameters:
-            return False
-        divided = any((reads, makes) != ("rows", "rows") for _, reads, makes in forms)
-        return divided or (partition == "dim 0" and size <= max(self._batches(), default=size))
+def _forms(candidate: Candidate) -> Forms:
+    """What each layer reads and makes: equal for partitions that do the same."""
+    net = planned_nets(candidate.job, candidate.topology.nworkers_per_group).nets[Phase.kTrain]
+    return tuple((name, str(each.partition.reads), str(each.partition.makes)) for name, each in net.layers.items())
 
-    def _batches(self) -> Iterator[int]:
-        for layer in self.job.neuralnet.layer:
-            if not layer.srclayers and layer.HasField("store_conf") and Phase.kTrain not in layer.exclude:
-                yield from layer.store_conf.batchsize
 
-    def key(self, topology: ClusterTopology, partition: str) -> tuple[ClusterTopology, Forms]:
-        """Equal for candidates that do the same."""
-        return topology, self.forms(topology, partition)
-
-    def forms(self, topology: ClusterTopology, partition: str) -> Forms:
-        """What each layer reads and makes, for layers that a partition is a choice for."""
-        size = topology.nworkers_per_group
-        proto = self.candidate(topology, partition).job.neuralnet
-        known = size, proto.SerializeToString(deterministic=True)
-        if known not in self._forms:
-            net = planned_nets(self.candidate(topology, partition).job, size).nets[Phase.kTrain]
-            self._forms[known] = tuple(
-                (name, str(layer.partition.reads), str(layer.partition.makes)) for name, layer in net.layers.items()
-            )
-        return self._forms[known]
-
-    def candidate(self, topology: ClusterTopology, partition: str) -> Candidate:
-        """The candidate with this topology and partition."""
-        known = topology, partition
-        if known not in self._made:
-            job = with_cluster(self.job, topology.to_proto())
-            job.neuralnet.ClearField("partition")
-            if partition in DIMS:
-                job.neuralnet.partition_dim = DIMS[partition]
-            elif partition == "auto" and self.choose is not None:
-                job = self.choose(job)
-            self._made[known] = Candidate(job, partition)
-        return self._made[known]
+def _divides(candidate: Candidate, forms: Forms) -> bool:
+    """Whether the updater suits the partition, and every worker of a group gets something to compute."""
+    size = candidate.topology.nworkers_per_group
+    planned = planned_nets(candidate.job, size)
+    if planned.nets[Phase.kTrain].own.params and updater_class(candidate.job.updater).whole_parameters:
+        return False
+    divided = any((reads, makes) != ("rows", "rows") for _, reads, makes in forms)
+    return divided or (candidate.partition == "dim 0" and size <= planned.batch)
 
 
 def _half(n: int) -> int:

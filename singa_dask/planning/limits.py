@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from math import prod
 
 from singa_dask.errors import enumerated
-from singa_dask.planning.candidates import training_net, worth_a_choice
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.planning.candidates import worth_a_choice
 from singa_dask.planning.collectives import Collectives
 from singa_dask.planning.prediction import Candidate, Machines, Prediction, duration
 from singa_dask.planning.profile import Profile
-from singa_dask.planning.work import NBYTES, worker_step
+from singa_dask.planning.work import NBYTES, planned_nets, worker_step
 from singa_dask.training.memory import format_nbytes
 
 SHOWN = 0.02  # of a step: smaller parts are summed up
@@ -149,11 +150,12 @@ def layers_of(candidate: Candidate) -> Iterator[LayerAdvice]:
     if size == 1:
         return
     chosen = candidate.partition != "job" and topology in worth_a_choice(topology.nworkers)
-    net, batch = training_net(candidate.job, size), worker_step(candidate.job).batch
+    planned = planned_nets(candidate.job, size)
+    net = planned.nets[Phase.kTrain]
     share = 2 * (size - 1) / size * NBYTES
     for row in net.describe():
         if row.parameters:
             crossing = row.shape if row.partition == "input features" else net.layers[row.layer].partition.sources[0]
-            activations = share * batch * row.steps * prod(crossing)
+            activations = share * planned.batch * row.steps * prod(crossing)
             gradients = share * row.parameters
             yield LayerAdvice(row.layer, row.type, row.parameters, row.partition, gradients, activations, chosen)

@@ -7,7 +7,8 @@ from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import NamedTuple
+
+import numpy as np
 
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import AlgProto, JobProto
@@ -31,9 +32,14 @@ class Rate:
     backward: float
     known: bool = True
 
-    def times(self, factor: float) -> Rate:
-        """The rate of something similar, which takes `factor` times as long."""
-        return Rate(self.forward * factor, self.backward * factor, known=False)
+    @classmethod
+    def of(cls, seconds: np.ndarray, *, known: bool) -> Rate:
+        """seconds: [forward, backward]."""
+        return cls(float(seconds[0]), float(seconds[1]), known)
+
+    def times(self, factor: float, *, known: bool = False) -> Rate:
+        """The rate of what takes `factor` times as long: of something similar, or known as well as this."""
+        return Rate(self.forward * factor, self.backward * factor, known)
 
 
 def passes_work(job: JobProto, step: WorkerStep) -> Work:
@@ -65,116 +71,104 @@ def spread_work(job: JobProto, step: WorkerStep) -> Work:
     return replace(passes, kind=passes.kind.replace("Passes", "Spread"))
 
 
-class _Shape(NamedTuple):
-    """A Work without its rows."""
+def _shape(work: Work) -> Work:
+    """The work without its rows."""
+    return replace(work, rows=0)
 
-    kind: str
-    inputs: int
-    outputs: int
-    positions: int
-    params: int
-    steps: int
-    gradient: bool
 
-    @classmethod
-    def of(cls, work: Work) -> _Shape:
-        return cls(work.kind, work.inputs, work.outputs, work.positions, work.params, work.steps, work.gradient)
+def _per_row(shape: Work) -> float:
+    """What the time of a row grows with: operations of layers with products, elements of others."""
+    products = shape.params and shape.kind.split()[0] not in LOOKED_UP
+    return shape.positions * shape.params if products else max(1, shape.inputs + shape.outputs)
 
-    @property
-    def per_row(self) -> float:
-        """What the time of a row grows with: operations of layers with products, elements of others."""
-        products = self.params and self.kind.split()[0] not in LOOKED_UP
-        return self.positions * self.params if products else max(1, self.inputs + self.outputs)
 
-    def distance(self, other: _Shape) -> float:
-        """In logarithms of the sizes."""
-        pairs = zip(self[1:6], other[1:6], strict=True)
-        return math.sqrt(sum(math.log((1 + a) / (1 + b)) ** 2 for a, b in pairs))
+def _distance(one: Work, other: Work) -> float:
+    """Of two shapes, in logarithms of their sizes."""
+    sizes = ([w.inputs, w.outputs, w.positions, w.params, w.steps] for w in (one, other))
+    return math.sqrt(sum(math.log((1 + a) / (1 + b)) ** 2 for a, b in zip(*sizes, strict=True)))
 
 
 class _Rows:
-    """The samples of a shape: seconds against rows, forward and backward."""
+    """The samples of a shape: seconds against rows, [forward, backward]."""
 
     def __init__(self, samples: list[LayerSample]) -> None:
         ordered = sorted(samples, key=lambda sample: sample.work.rows)
         self.rows = [sample.work.rows for sample in ordered]
-        self.seconds = [(sample.forward, sample.backward) for sample in ordered]
+        self.seconds = [np.array([sample.forward, sample.backward]) for sample in ordered]
 
-    def line(self, rows: int) -> tuple[float, float]:
-        """By straight lines between the samples, and beyond them along the last one. One sample: in proportion."""
-        first, last = self.rows[0], self.rows[-1]
+    def line(self, rows: int) -> np.ndarray:
+        """By straight lines between the samples, and beyond them along the last one, which do not fall. One sample: in
+        proportion."""
+        first, least = self.rows[0], 0.0
         if len(self.rows) == 1:
-            return _scaled(self.seconds[0], rows / first)
+            return self.seconds[0] * (rows / first)
+        high = min(max(bisect_left(self.rows, rows), 1), len(self.rows) - 1)
+        low = high - 1
         if rows < first:  # no less than in proportion, no more than at the first
-            return _between(rows, first, last, self.seconds[0], self.seconds[-1], least=rows / first)
-        i = min(max(bisect_left(self.rows, rows), 1), len(self.rows) - 1)
-        return _between(rows, self.rows[i - 1], self.rows[i], self.seconds[i - 1], self.seconds[i])
+            low, high, least = 0, -1, rows / first
+        rise = np.maximum(self.seconds[high] - self.seconds[low], 0.0) / (self.rows[high] - self.rows[low])
+        start = self.seconds[low]
+        return np.maximum(start + rise * (rows - self.rows[low]), least * start)
 
 
 class _Conditions:
     """The samples taken with one crowd and one number of threads."""
 
     def __init__(self, samples: list[LayerSample]) -> None:
-        by_shape: dict[_Shape, list[LayerSample]] = defaultdict(list)
+        by_shape: dict[Work, list[LayerSample]] = defaultdict(list)
         for sample in samples:
-            by_shape[_Shape.of(sample.work)].append(sample)
+            by_shape[_shape(sample.work)].append(sample)
         self.shapes = {shape: _Rows(of_shape) for shape, of_shape in by_shape.items()}
         self.exact = {sample.work: sample for sample in samples}
-        self._alike: dict[str, list[_Shape]] = defaultdict(list)  # by kind, and by class
-        for shape in self.shapes:
-            for name in {shape.kind, shape.kind.split()[0]}:
-                self._alike[name].append(shape)
         besides = ("Passes", "Update", "Spread")
         plain = [s for s in samples if not s.work.params and s.work.elements and s.work.kind.split()[0] not in besides]
         self._elementwise = _overall(plain or samples)
-        self._neighbours: dict[_Shape, list[tuple[float, float, _Shape]]] = {}
+        self._neighbours: dict[Work, list[tuple[float, float, Work]]] = {}
 
     def rate(self, work: Work) -> Rate:
         """Measured; else by its rows; else by similar shapes."""
         if work in self.exact:
             sample = self.exact[work]
             return Rate(sample.forward, sample.backward)
-        shape = _Shape.of(work)
+        shape = _shape(work)
         measured = self.shapes.get(shape)
         if measured is None:
-            return Rate(*self._similar(shape, work.rows), known=False)
-        line = measured.line(work.rows)
-        if measured.rows[0] <= work.rows <= measured.rows[-1]:
-            return Rate(*line)
-        if len(measured.rows) > 1 and not (shape.params and shape.positions == 1):
-            return Rate(*line, known=False)
+            return Rate.of(self._similar(shape, work.rows), known=False)
+        between = measured.rows[0] <= work.rows <= measured.rows[-1]
+        if between or (len(measured.rows) > 1 and not (shape.params and shape.positions == 1)):
+            return Rate.of(measured.line(work.rows), known=between)
         # A product with few rows takes as long as its parameters take to be read: others tell how it goes on.
         nearest = 0 if work.rows < measured.rows[0] else -1
         here, there = self._similar(shape, work.rows), self._similar(shape, measured.rows[nearest])
-        factors = [a / b if b else work.rows / measured.rows[nearest] for a, b in zip(here, there, strict=True)]
-        seconds = measured.seconds[nearest]
-        return Rate(seconds[0] * factors[0], seconds[1] * factors[1], known=False)
+        unknown = np.full(2, work.rows / measured.rows[nearest])
+        return Rate.of(measured.seconds[nearest] * np.divide(here, there, out=unknown, where=there > 0), known=False)
 
-    def _similar(self, shape: _Shape, rows: int) -> tuple[float, float]:
+    def _similar(self, shape: Work, rows: int) -> np.ndarray:
         """From the nearest shapes of its kind, which are other than this one, at the same rows."""
         if shape not in self._neighbours:
             self._neighbours[shape] = self._nearest(shape)
         neighbours = self._neighbours[shape]
         if not neighbours:
-            elements = rows * (shape.inputs + shape.outputs)
-            return elements * self._elementwise[0], elements * self._elementwise[1]
-        forward = backward = total = 0.0
-        for weight, scale, neighbour in neighbours:
-            seconds = self.shapes[neighbour].line(rows)
-            forward += weight * scale * seconds[0]
-            backward += weight * scale * seconds[1] * _gradients(shape, neighbour)
-            total += weight
-        return forward / total, backward / total
+            return rows * (shape.inputs + shape.outputs) * self._elementwise
+        seconds = [
+            weight * scale * self.shapes[other].line(rows) * (1.0, _gradients(shape, other))
+            for weight, scale, other in neighbours
+        ]
+        return np.sum(seconds, axis=0) / sum(weight for weight, *_ in neighbours)
 
-    def _nearest(self, shape: _Shape) -> list[tuple[float, float, _Shape]]:
+    def _alike(self, kind: str) -> list[Work]:
+        """The shapes of a kind, or of all kinds of a class."""
+        return [shape for shape in self.shapes if kind in (shape.kind, shape.kind.split()[0])]
+
+    def _nearest(self, shape: Work) -> list[tuple[float, float, Work]]:
         """(weight, scale, shape) of the neighbours. Neither depends on rows, so that more rows never take less."""
-        alike = self._alike.get(shape.kind) or self._alike.get(shape.kind.split()[0], [])
+        alike = self._alike(shape.kind) or self._alike(shape.kind.split()[0])
         alike = [other for other in alike if other != shape]
         alike = [other for other in alike if other.gradient == shape.gradient] or alike
         # A shape with a single sample does not tell how its time grows with rows.
-        far = [(shape.distance(other) + (len(self.shapes[other].rows) == 1), other) for other in alike]
+        far = [(_distance(shape, other) + (len(self.shapes[other].rows) == 1), other) for other in alike]
         far.sort(key=lambda pair: pair[0])
-        return [(1 / (0.1 + d) ** 2, shape.per_row / other.per_row, other) for d, other in far[:NEIGHBOURS]]
+        return [(1 / (0.1 + d) ** 2, _per_row(shape) / _per_row(other), other) for d, other in far[:NEIGHBOURS]]
 
 
 class Rates:
@@ -207,8 +201,7 @@ class Rates:
         rate = self._crowded(work, crowd, nearest)
         if nearest != threads:
             rate = rate.times(self._amdahl(work, threads) / self._amdahl(work, nearest))
-        over = crowd / self._cores
-        return rate if over <= 1 else Rate(rate.forward * over, rate.backward * over, rate.known)
+        return rate.times(max(1.0, crowd / self._cores), known=rate.known)
 
     def _crowded(self, work: Work, crowd: int, threads: int) -> Rate:
         crowds = sorted(c for c, t in self._conditions if t == threads)
@@ -222,10 +215,9 @@ class Rates:
             return Rate(upper.forward, upper.backward, upper.known and place == here)
         lower = self._under(work, (crowds[i - 1], threads))
         share = (place - crowds[i - 1]) / (crowds[i] - crowds[i - 1])
-        forward = lower.forward + share * (upper.forward - lower.forward)
-        backward = lower.backward + share * (upper.backward - lower.backward)
-        imagined = self._cores != self._measured_cores
-        return Rate(forward, backward, lower.known and upper.known and not imagined)
+        before, after = (np.array([rate.forward, rate.backward]) for rate in (lower, upper))
+        known = lower.known and upper.known and self._cores == self._measured_cores
+        return Rate.of(before + share * (after - before), known=known)
 
     def _under(self, work: Work, wanted: tuple[int, int]) -> Rate:
         """Under these conditions; where only others were measured, by the ratio between the two."""
@@ -262,28 +254,13 @@ class Rates:
         return serial + (1 - serial) / threads
 
 
-def _scaled(seconds: tuple[float, float], factor: float) -> tuple[float, float]:
-    return seconds[0] * factor, seconds[1] * factor
-
-
-def _between(
-    rows: int, r0: int, r1: int, s0: tuple[float, float], s1: tuple[float, float], least: float = 0.0
-) -> tuple[float, float]:
-    """On the lines through (r0, s0) and (r1, s1), which do not fall; at least `least` times s0."""
-    forward, backward = (
-        max(a + max(b - a, 0.0) / (r1 - r0) * (rows - r0), least * a) for a, b in zip(s0, s1, strict=True)
-    )
-    return forward, backward
-
-
-def _overall(samples: list[LayerSample]) -> tuple[float, float]:
-    """Seconds of an element, forward and backward."""
+def _overall(samples: list[LayerSample]) -> np.ndarray:
+    """Seconds of an element, [forward, backward]."""
     elements = max(1, sum(sample.work.elements for sample in samples))
-    forward = sum(sample.forward for sample in samples) / elements
-    return forward, sum(sample.backward for sample in samples) / elements
+    return np.sum([(sample.forward, sample.backward) for sample in samples], axis=0) / elements
 
 
-def _gradients(shape: _Shape, neighbour: _Shape) -> float:
+def _gradients(shape: Work, neighbour: Work) -> float:
     """Products of the backward pass of a shape over those of its neighbour."""
     if not shape.params or shape.gradient == neighbour.gradient:
         return 1.0
