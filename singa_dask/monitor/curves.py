@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from singa_dask.files import replacing
+from singa_dask.monitor.figures import new_figure, panels, save
 from singa_dask.training.history import metrics_of
 
 if TYPE_CHECKING:
@@ -21,21 +18,9 @@ if TYPE_CHECKING:
 COLOURS = {"train": "#4c78a8", "validate": "#f58518", "test": "#e45756"}
 PANELS_PER_ROW = 3
 LABELLED_GROUPS = 8
-IMPORT_S = 30.0
 
 Points = dict[int, float]  # step: value
 Panel = dict[tuple[str, int], Points]  # by phase and worker group
-
-
-@cache
-def load_drawing() -> Thread:
-    """Import matplotlib in the background, which saves a quarter of a second at the end of a run.
-
-    Call it when there is something to draw, not earlier: the import takes a core from starting workers.
-    """
-    thread = Thread(target=import_module, args=("matplotlib.figure",), daemon=True)
-    thread.start()
-    return thread
 
 
 def draw_curves(rows: Iterable[Mapping[str, Any]], path: Path, title: str) -> None:
@@ -44,25 +29,15 @@ def draw_curves(rows: Iterable[Mapping[str, Any]], path: Path, title: str) -> No
     rows: {"phase": "train"|"validate"|"test", "group": int, "step": int, <metric>: float, ...}, as in metrics.jsonl.
     If rows have server metrics, the last panel is the staleness.
     """
-    load_drawing().join(IMPORT_S)  # two threads that import it at once can see a half-initialised module
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    panels = _panels(rows)
-    if not panels:
+    drawn = _panels(rows)
+    if not drawn:
         return
-    ncolumns = min(len(panels), PANELS_PER_ROW)
-    nrows = -(-len(panels) // ncolumns)
-    figure = Figure(figsize=(5.2 * ncolumns, 3.5 * nrows + 0.3), layout="constrained")
-    FigureCanvasAgg(figure)
+    ncolumns = min(len(drawn), PANELS_PER_ROW)
+    figure = new_figure(5.2 * ncolumns, 3.5 * -(-len(drawn) // ncolumns) + 0.3, layout="constrained")
     figure.suptitle(title)
-    axes = figure.subplots(nrows, ncolumns, squeeze=False).flatten()
-    for spare in axes[len(panels) :]:
-        spare.remove()
-    for panel, (name, curves) in zip(axes, panels.items(), strict=False):
+    for panel, (name, curves) in zip(panels(figure, len(drawn), ncolumns), drawn.items(), strict=True):
         _draw(panel, name, curves)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=120, format="png")
+    save(figure, path)
 
 
 def _panels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Panel]:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.files import replacing
 from singa_dask.monitor.columns import Box, Size, draw
-from singa_dask.monitor.curves import IMPORT_S, load_drawing
+from singa_dask.monitor.figures import IMPORT_S, load_drawing, new_figure, save_out
 from singa_dask.monitor.net_tables import format_output
 from singa_dask.monitor.traffic import Traffic
 from singa_dask.net import LayerRow
@@ -52,8 +51,6 @@ def draw_net(prepared: Prepared, phase: str, path: Path) -> str:
     check_format(path)
     load_drawing().join(IMPORT_S)
     from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     rows, traffic = prepared.layers[phase], Traffic.of(prepared, phase)
     alone = prepared.topology.nworkers_per_group == 1
@@ -70,8 +67,7 @@ def draw_net(prepared: Prepared, phase: str, path: Path) -> str:
         widths = [measure(text, TEXT) for text in heading] + [KEY + measure(text, TEXT) for _, text in legend]
         width = max(drawing.width, *widths, measure(f"{prepared.job.name}: {phase} net", HEADING)) + 2 * MARGIN
         height = drawing.height + top + 2 * MARGIN
-        figure = Figure(figsize=(width / 72, height / 72), facecolor="white")
-        FigureCanvasAgg(figure)
+        figure = new_figure(width / 72, height / 72, facecolor="white")
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set(xlim=(-MARGIN, width - MARGIN), ylim=(height - top - MARGIN, -top - MARGIN))
         axes.set_axis_off()
@@ -80,14 +76,8 @@ def draw_net(prepared: Prepared, phase: str, path: Path) -> str:
             _draw_line(axes, line, source in row.labels)
         for row in rows:
             _draw_box(axes, drawing.boxes[row.layer], texts[row.layer], _colour(row, alone), row)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # Without a date the same net is the same file.
-            form = path.suffix.lower().removeprefix(".")
-            with replacing(path) as temporary:
-                figure.savefig(temporary, dpi=144, format=form, metadata={"Date": None} if form == "svg" else None)
-        except OSError as error:
-            raise ConfigError(Problem("--out", f"cannot be written ({error.strerror})", str(path))) from error
+        # Without a date the same net is the same file.
+        save_out(figure, path, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
     return "; ".join(totals)
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from singa_dask.job import Framework
-from singa_dask.monitor.curves import IMPORT_S, load_drawing
+from singa_dask.monitor.figures import new_figure
 from singa_dask.monitor.plan_table import describe
 from singa_dask.planning.advise import EXTRAPOLATED, NAMES, Advice, name
 from singa_dask.planning.prediction import Prediction
@@ -38,13 +38,9 @@ def plan_figure(advice: Advice, job: str) -> Figure:
 
     Markers are filled where all layers were measured on these machines.
     """
-    load_drawing().join(IMPORT_S)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    figure = new_figure(7.2, 5.2, layout="constrained")
     from matplotlib.ticker import LogLocator
 
-    figure = Figure(figsize=(7.2, 5.2), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     lines = best_by_framework(advice)
     for framework, points in lines.items():

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singa_dask.errors import DataError
-from singa_dask.files import replacing
-from singa_dask.monitor.curves import IMPORT_S, load_drawing
+from singa_dask.monitor.figures import new_figure, panels, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 BLUE, ORANGE = "#4c78a8", "#f58518"
 DENSITY = ("#bcd3ee", "#4c78a8", "#0d2a4a")  # from few points to many
@@ -45,7 +43,7 @@ def plot_confusion(
     longest = max(map(len, labels))
     cell = 0.55 if size <= WRITTEN_CLASSES else max(0.12, 9.0 / size)
     side, upright = max(3.4, cell * size), longest > 3
-    figure = _figure(1.08 * side + 0.1 * longest + 1.9, side + 0.07 * longest * upright + 1.1)
+    figure = new_figure(1.08 * side + 0.1 * longest + 1.9, side + 0.07 * longest * upright + 1.1, layout="constrained")
     from matplotlib.colors import PowerNorm
 
     axes = figure.subplots()
@@ -73,8 +71,7 @@ def plot_confusion(
     bar.ax.set_yticklabels(["0", "1 %", "5 %", "20 %", "50 %", "100 %"], fontsize=8)
     bar.set_label("share of the actual class", fontsize=9)
     bar.outline.set_visible(False)
-    with replacing(Path(path)) as temporary:
-        figure.savefig(temporary, dpi=120, format="png")
+    save(figure, Path(path))
 
 
 def plot_parity(
@@ -93,18 +90,14 @@ def plot_parity(
     if names is not None and len(names) < count:
         raise DataError(f"names must have one entry per target, {count}. Received: {len(names)}.")
     ncolumns = 2 if count == 4 else min(count, PANELS_PER_ROW)
-    nrows = -(-count // ncolumns)
-    figure = _figure(3.9 * ncolumns + 0.4, 4.2 * nrows + (0.5 if title else 0.1))
+    height = 4.2 * -(-count // ncolumns) + (0.5 if title else 0.1)
+    figure = new_figure(3.9 * ncolumns + 0.4, height, layout="constrained")
     if title:
         figure.suptitle(title)
-    axes = figure.subplots(nrows, ncolumns, squeeze=False).flatten()
-    for spare in axes[count:]:
-        spare.remove()
-    for i, panel in enumerate(axes[:count]):
+    for i, panel in enumerate(panels(figure, count, ncolumns)):
         default = "" if count == 1 else f"target {i}"
         _draw_parity(panel, pairs[:, i], _short(names[i]) if names is not None else default)
-    with replacing(Path(path)) as temporary:
-        figure.savefig(temporary, dpi=120, format="png")
+    save(figure, Path(path))
 
 
 def _draw_parity(panel: Axes, pairs: np.ndarray, name: str) -> None:
@@ -153,13 +146,3 @@ def _count(value: float) -> str:
 def _short(name: str) -> str:
     name = str(name)
     return name if len(name) <= NAME_LENGTH else name[: NAME_LENGTH - 1] + "…"
-
-
-def _figure(width: float, height: float) -> Figure:
-    load_drawing().join(IMPORT_S)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 from singa_dask.cluster.gpus import chosen
 from singa_dask.cluster.workers import WorkerInfo, answering
 from singa_dask.errors import ConfigError, Problem, nearest
-from singa_dask.files import replacing
 from singa_dask.job import Framework, Job
 from singa_dask.job.gpus import on_cpus
 from singa_dask.job.job_pb2 import JobProto, NetProto
+from singa_dask.monitor.figures import save_out
 from singa_dask.monitor.plan_table import instructions, plan_html, plan_text
 from singa_dask.ops.gpu.visible import gpu_here
 from singa_dask.planning.advise import ALLOW, UNBOUNDED, Advice, Memory, advise, name
@@ -78,14 +78,7 @@ class Plan:
     def draw(self, folder: str | Path) -> list[Path]:
         """Write the figure as plan.png and plan.svg. Raises ConfigError if they cannot be written."""
         paths = [Path(folder) / "plan.png", Path(folder) / "plan.svg"]
-        figure = self.figure()
-        try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            for path in paths:
-                with replacing(path) as temporary:
-                    figure.savefig(temporary, dpi=144, format=path.suffix.removeprefix("."))
-        except OSError as error:
-            raise ConfigError(Problem("--out", f"cannot be written ({error.strerror})", str(folder))) from error
+        save_out(self.figure(), *paths)
         return paths
 
     def instructions(self, job: str) -> str:

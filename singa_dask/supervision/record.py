@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from singa_dask.errors import ConfigError
-from singa_dask.monitor.curves import draw_curves, load_drawing
+from singa_dask.monitor.curves import draw_curves
+from singa_dask.monitor.figures import load_drawing
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.pictures import Details, draw_pictures, matrices
 from singa_dask.supervision.summary import of_group, rate, versions
