@@ -255,4 +255,5 @@ def test_settings_and_sizes_need_no_mark(figures, text):
 def test_exemptions_hold_for_their_words_alone_and_must_be_needed(figures):
     assert figures.unmarked("polls every 20 ms\n", {"every 20 ms": "a constant"}) == []
     assert len(figures.unmarked("polls every 20 ms, which took 20 ms\n", {"every 20 ms": "a constant"})) == 1
+    assert len(figures.unmarked("at least 5 %, 25 % in the worst case\n", {"5 %": "a rule"})) == 1
     assert figures.unmarked("polls\n", {"every 20 ms": "a constant"}) == ["exempt, but not there: 'every 20 ms'"]
