@@ -113,7 +113,8 @@ class Records:
                 machine = record["machine"]
                 cores = f", {machine['cores']} core{'s' * (machine['cores'] > 1)}" if "cores" in machine else ""
                 what = machine.get("gpu") or machine["cpu"]
-                lines.append(f"`{name}.json` ({what}{cores}; {record['date']}, commit {record['commit']})")
+                rounds = f", {record['rounds']} rounds" if "rounds" in record else ""
+                lines.append(f"`{name}.json` ({what}{cores}; {record['date']}, commit {record['commit']}{rounds})")
             except (KeyError, TypeError) as why:
                 raise Problem(f"{name}.json lacks {why}, which a table needs") from None
         self.used.clear()

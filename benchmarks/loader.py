@@ -65,7 +65,7 @@ def _speed(entry: Contestant, samples: int) -> int:
 def main(sets: Sequence[str], types: bool, rounds: int, out: Path | None) -> None:
     """Time the loader against a bare reader of the same shards and PyTorch's DataLoader."""
     console = Console(width=150)
-    figures = begun()
+    figures = begun(rounds)
     rows = figures["loader"] = [row for data in (FIELDS if types else sets) for row in measure(data, rounds)]
     show(console, "samples/s without training; to X = our samples/s / those of X", rows)
     end(console, figures, out)

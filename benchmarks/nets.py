@@ -80,7 +80,7 @@ def in_pairs(name: str, first: Sequence[str], second: Sequence[str], target: flo
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the rows to this file.")
 def main(parts: tuple[str, ...], nets: tuple[str, ...], rounds: int, peers: tuple[str, ...], out: Path | None) -> None:
     """Time training steps of nets as their users write them."""
-    console, figures = Console(width=170), begun()
+    console, figures = Console(width=170), begun(rounds)
 
     def chosen(part: str, names: Iterable[str]) -> list[str]:
         return [name for name in names if part in (parts or PARTS) and name in (nets or CASES)]

@@ -161,7 +161,7 @@ def measure(rows: int, blocks: int, rounds: int) -> dict[str, Any]:
 def main(rows: int, blocks: int, rounds: int, out: Path | None) -> None:
     """Time lazy predictions against calls on NumPy blocks and PyTorch."""
     console = Console(width=150)
-    figures = begun()
+    figures = begun(rounds)
     figures["predict"] = [measure(rows, blocks, rounds)]
     show(console, "seconds to predict; lazy to X = seconds of lazy / those of X", figures["predict"])
     end(console, figures, out)

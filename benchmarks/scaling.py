@@ -77,7 +77,7 @@ def _paired(one: Sequence[float], other: Sequence[float]) -> float:
 def main(nets: tuple[str, ...], workers: tuple[int, ...], rounds: int, out: Path | None) -> None:
     """Time 1, 2 and 4 workers of one thread each against as many processes of PyTorch DDP."""
     console = Console(width=120)
-    figures = begun()
+    figures = begun(rounds)
     rows = figures["scaling"] = [row for net in nets for row in measure(net, workers, rounds)]
     show(console, "1 thread per worker, a whole mini-batch for each; ratio = ours / PyTorch DDP (gloo)", rows)
     cores = len(os.sched_getaffinity(0))

@@ -151,7 +151,7 @@ def main(kinds: tuple[str, ...], gb: float, rounds: int, json_out: Path | None) 
     """Time the writing of shards."""
     folder = cache_dir() / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)
-    figures = begun()
+    figures = begun(rounds)
     figures["shard"] = []
     for kind in kinds:
         path = folder / f"{gb:g}.{kind}"

@@ -53,7 +53,6 @@ def measure(workload: Workload, threads: int, rounds: int, peers: Sequence[str])
     return {
         "workload": workload.name,
         "threads": threads,
-        "rounds": rounds,
         "ms": round(ours.median_ms, 3),
         "peak_mb": round(ours.peak_mb, 1),
         "torch_ms": round(eager.median_ms, 3),
@@ -99,7 +98,7 @@ def main(
     workloads: tuple[str, ...], threads: tuple[int, ...], rounds: int, peers: tuple[str, ...], out: Path | None
 ) -> None:
     """Time a training step against PyTorch and jax; ratio = a peer's time / ours (above 1: we are faster)."""
-    figures: dict[str, Any] = begun() | {"step": []}
+    figures: dict[str, Any] = begun(rounds) | {"step": []}
     for count in threads:
         if count > len(os.sched_getaffinity(0)):
             raise click.UsageError(f"{count} threads need {count} cores; there are {len(os.sched_getaffinity(0))}")

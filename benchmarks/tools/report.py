@@ -49,10 +49,11 @@ def commit() -> str:
     return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
 
 
-def begun() -> dict[str, Any]:
-    """The head of a benchmark's figures: the machine, the day, the commit, and how busy the machine is before."""
-    day = datetime.now(UTC).date().isoformat()
-    return {"machine": machine(), "date": day, "commit": commit(), "load_before": load()}
+def begun(rounds: int | None = None) -> dict[str, Any]:
+    """The head of a benchmark's figures: the machine, the day, the commit, the rounds of which medians are taken, and
+    how busy the machine is before."""
+    day, some = datetime.now(UTC).date().isoformat(), {} if rounds is None else {"rounds": rounds}
+    return {"machine": machine(), "date": day, "commit": commit(), **some, "load_before": load()}
 
 
 def end(console: Console, figures: dict[str, Any], out: Path | None) -> None:

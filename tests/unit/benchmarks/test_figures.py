@@ -183,12 +183,14 @@ def test_marks_that_markdown_or_the_command_would_misread_are_errors(figures, pr
 
 def test_what_a_benchmark_begins_its_record_with_is_what_a_table_needs(figures, project):
     with imported("tools.report", "benchmarks") as report:
-        record = report.begun() | {"step": RECORD["step"]}
+        record = report.begun(rounds=9) | {"step": RECORD["step"]}
     (project / "benchmarks/results/step-a.json").write_text(json.dumps(record))
     assert run(figures, project) == (0, "")
     (line,) = [line for line in (project / "README.md").read_text().splitlines() if line.startswith("Measured: ")]
     cpu, day = re.escape(record["machine"]["cpu"]), r"\d{4}-\d\d-\d\d"
-    assert re.fullmatch(rf"Measured: `step-a.json` \({cpu}, \d+ cores?; {day}, commit [0-9a-f]{{8,}}\+?\)\.", line)
+    assert re.fullmatch(
+        rf"Measured: `step-a.json` \({cpu}, \d+ cores?; {day}, commit [0-9a-f]{{8,}}\+?, 9 rounds\)\.", line
+    )
 
 
 @pytest.mark.parametrize("lacking", ["machine", "date", "commit"])
