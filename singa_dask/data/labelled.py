@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -168,15 +167,6 @@ def check_turned(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     schema.check_turned(moved, {what: array.shape[1:] for what, array in plain.items()}, "the training data")
 
 
-def beside(like: Any, value: Any, what: str) -> Any:
-    """What is given beside X, row by row: a DataArray with the same dimensions and coordinates in the same order, a
-    pandas object with the same labels. Raises DataError if its coordinates or labels say that the rows are others."""
-    value = in_rows(like, value, what)
-    first = first_array(like)
-    labels = first is not None and is_labelled(value) and not hasattr(value, "data_vars")
-    return in_order(value, first, what) if labels else value
-
-
 def in_order(x: Any, like: Any, what: str) -> Any:
     """The DataArray x with the dimensions that `like` has too in the same order, the first one first, and with the
     coordinates too.
@@ -198,48 +188,6 @@ def in_order(x: Any, like: Any, what: str) -> Any:
                 )
             x = x.isel({dim: order})
     return x.transpose(like.dims[0], *same_order([dim for dim in x.dims if dim != like.dims[0]], like.dims[1:]))
-
-
-def in_rows(like: Any, value: Any, what: str, partition: str = "") -> Any:
-    """The pandas object `value` with the rows of another one in the same order; all else as it is.
-
-    A default index, 0 to N - 1, only counts the rows, unless both have the same labels. partition: the name of that
-    of Dask collections which they are, whose labels always count. Raises DataError if their labels differ, or repeat
-    in another order.
-    """
-    rows, own = index_of(like), index_of(value)
-    if rows is None or own is None or own.equals(rows) or (len(own) != len(rows) and not partition):
-        return value
-    if len(own) == len(rows) and own.is_unique and rows.is_unique:
-        places = own.get_indexer(rows)
-        if (places >= 0).all():
-            return value.iloc[places]
-    if not partition and (_counts(rows) or _counts(own)):
-        return value
-    other = next((pair for pair in zip(own, rows, strict=False) if pair[0] != pair[1]), (len(own), len(rows)))
-    hint = f"Select them: {what}.loc[X.index]; or leave out the index: {what}.to_numpy()."
-    if partition:
-        hint = (
-            "Take both from one DataFrame, or give both the same divisions, with set_index or repartition(divisions=);"
-            " if their rows belong together by their places: reset_index(drop=True) of both."
-        )
-    told = f"has the label {other[0]} where X has {other[1]}"
-    if len(own) != len(rows):
-        told = f"has {len(own):,} rows, and X {len(rows):,}"
-    raise DataError(f"{what}: {partition and f'{partition} '}{told}, and rows are paired by their labels. {hint}")
-
-
-def index_of(x: Any) -> Any:
-    """The index of a pandas object, or of the first one in a mapping; None of all else."""
-    pandas = sys.modules.get("pandas")
-    if isinstance(x, Mapping):
-        return next((index for index in map(index_of, x.values()) if index is not None), None)
-    index = getattr(x, "index", None)
-    return index if pandas is not None and isinstance(index, pandas.Index) else None
-
-
-def _counts(index: Any) -> bool:
-    return index.nlevels == 1 and index.dtype.kind == "i" and index.equals(type(index)(range(len(index))))
 
 
 def _sizes(array: Any, samples: str) -> dict[str, int]:

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from singa_dask.data import labelled
+from singa_dask.data import labelled, rows
 from singa_dask.data.columns import stored_dtype
 from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.data.encoders import DATES
@@ -397,7 +397,7 @@ class Estimator(BaseEstimator):
         )
         if labelled.is_labelled(x) and labelled.is_labelled(y) and not hasattr(x, "data_vars"):
             x, y = labelled.paired(x, y)
-        y, weight = (labelled.beside(x, each, what) for each, what in ((y, "y"), (weight, "sample_weight")))
+        y, weight = _beside(x, y, weight)
         x, y = arrays.known_container(labelled.as_table(x)), arrays.known_container(y)
         answers = [str(name) for name in y.columns] if is_table(y) else None
         if first:
@@ -471,10 +471,14 @@ class Estimator(BaseEstimator):
             import dask
 
             predicted, y, weight = dask.compute(predicted, y, weight)
-            y, weight = (
-                labelled.beside(predicted, each, what) for each, what in ((y, "y"), (weight, "sample_weight"))
-            )
+            y, weight = _beside(predicted, y, weight)
         return predicted, y, weight
+
+
+def _beside(x: Any, y: Any, weight: Any) -> tuple[Any, Any]:
+    """Answers and weights with the rows of X, or else the weights with those of y. Raises DataError."""
+    y, weight = (rows.beside(x, each, what) for each, what in ((y, "y"), (weight, "sample_weight")))
+    return y, rows.in_rows(y, weight, "sample_weight", other="y")
 
 
 def _transform(self: Estimator) -> Any:

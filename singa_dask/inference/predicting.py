@@ -15,7 +15,6 @@ from singa_dask.data.containers import is_lazy, is_table, native
 from singa_dask.data.labelled import (
     VARIABLE,
     as_table,
-    beside,
     check_turned,
     dims_of,
     first_array,
@@ -26,6 +25,7 @@ from singa_dask.data.labelled import (
     turned,
     variables_of,
 )
+from singa_dask.data.rows import beside, in_rows, in_same_rows
 from singa_dask.data.schema import Along
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.inference.described import numbers
@@ -42,6 +42,7 @@ def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
     x = as_table(x) if is_labelled(x) else x
     if has_labels(x):
         return _with_labels(model, x, output, batchsize)
+    x = _members_paired(x)
     table = native(x)
     if table is not x:
         found = predict(model, table, output, batchsize)
@@ -100,12 +101,19 @@ def by_layer(
     made = {
         name: turned(in_order(array, first, name), trained.get(name, Along()), f"x of {name}", warns=warns)
         if is_labelled(array)
-        else array
+        else in_rows(first, array, f"x of {name}", other="x")
         for name, array in arrays.items()
     }
     others = {name: each for name, each in answers.items() if not is_labelled(each)}
     check_turned(arrays, made | others)
     return made
+
+
+def _members_paired(x: Any) -> Any:
+    """A mapping without DataArrays with its members in the same rows; all else as it is. Raises DataError."""
+    if not isinstance(x, Mapping) or has_labels(x):
+        return x
+    return dict(zip(x, in_same_rows((f"x[{name!r}]", each) for name, each in x.items()), strict=True))
 
 
 def _one_array(x: Any, trained: Along) -> Any:
@@ -119,7 +127,8 @@ def _one_array(x: Any, trained: Along) -> Any:
 def arrays_of(model: Model, x: Any, y: Any = None) -> tuple[Any, Any]:
     """The arrays that the input layers read of a table in memory, of DataArrays and Datasets, and labels or targets
     for the same rows; all else as it is. Raises ConfigError, DataError."""
-    table = native(as_table(x) if is_labelled(x) else x)
+    table = native(as_table(x) if is_labelled(x) else _members_paired(x))
+    x = table if isinstance(x, Mapping) and not is_labelled(x) else x
     answers = y if isinstance(y, Mapping) else {None: y}
     x = by_layer(model, table, model.outputs[0], _shown(answers)) if has_labels(table) else x
     answers = {name: beside(x, each, "y") for name, each in answers.items()}

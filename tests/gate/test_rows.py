@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from singa_dask import Job, Regressor, layers, shard, train, updaters
+from singa_dask import Job, Model, Regressor, layers, load, shard, train, updaters
 from singa_dask.data import ShardFolder
 from singa_dask.data.columns import Role
 from singa_dask.errors import DataError
@@ -98,6 +98,9 @@ WITH_WEIGHTS = {
 }
 
 
+REFUSALS = r" where [Xxy] has | rows, |cannot be paired|other coordinates along 'row'"
+
+
 def wrong_cells(
     container: str, faults: Any, call: Callable[[Any], Any], right: Any, change: Callable[[Any, Any], Any]
 ) -> list[str]:
@@ -107,7 +110,7 @@ def wrong_cells(
         try:
             found = call(change(of, fault))
         except Exception as error:
-            if not (isinstance(error, DataError) and re.search(" where X has | rows, ", str(error))):
+            if not (isinstance(error, DataError) and re.search(REFUSALS, str(error))):
                 wrong.append(f"{container}, {fault}: {type(error).__name__}: {error}")
             continue
         expected = call(right) if expected is None else expected
@@ -182,4 +185,101 @@ def test_shards_pair_rows_by_their_labels(way: str, tmp_path: Path) -> None:
         if way in calls:
             call, whole = calls[way]
             wrong += wrong_cells(container, faults, call, make(whole), applied(make, whole))
+    assert not wrong, "\n".join(wrong)
+
+
+# Labels of both libraries beside each other: of X, and of what is given beside it.
+
+xarray = pytest.importorskip("xarray")
+FEW = {name: FAULTS[name] for name in ("another order", "shifted by one", "labels that repeat")}
+
+
+def array(x: Any) -> Any:
+    return xarray.DataArray(x.to_numpy(), {"row": x.index.to_numpy()}, ("row", "column")[: x.ndim])
+
+
+def dataset(x: Any) -> Any:
+    return xarray.Dataset({name: array(x[name]) for name in x})
+
+
+MIXED = {
+    "DataArray beside a DataFrame": (same, array),
+    "Series beside a DataArray": (array, same),
+    "Series beside a Dataset": (dataset, same),
+}
+MEMBERS = {"DataArray beside a Series": (same, array), "Series beside a DataArray": (array, same)}
+
+
+def cells(container: str, call: Callable[[Any], Any], make: Callable[[Any], Any], whole: Any) -> list[str]:
+    return wrong_cells(container, FEW, call, make(whole), applied(make, whole))
+
+
+@pytest.mark.parametrize(
+    ("way", "weighted"), [("fit", False), ("score", False), ("validation", False), ("fit", True), ("score", True)]
+)
+def test_estimators_pair_pandas_with_xarray(way: str, weighted: bool) -> None:
+    call, wrong = (WITH_WEIGHTS if weighted else WITH_Y)[way], []
+    for container, (make_x, make) in MIXED.items():
+        x, y = make_x(X), make(Y)
+        net = fitted(x, y) if way == "score" else None
+        wrong += cells(container, lambda now, net=net, x=x, y=y: call(net, x, y, now), make, W if weighted else Y)
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("of_weights", [same, array])
+@pytest.mark.parametrize("of_y", [same, array])
+def test_weights_have_the_rows_of_y_where_x_has_no_labels(of_y: Any, of_weights: Any, tmp_path: Path) -> None:
+    x, y = X.to_numpy(), of_y(Y)
+    net = fitted(x, y)
+    wrong = cells("score", lambda now: np.array(net.score(x, y, now)), of_weights, W)
+    wrong += cells("shard", lambda now: off(x, y, tmp_path / "out", sample_weight=now), of_weights, W)
+    assert not wrong, "\n".join(wrong)
+
+
+def held_out(x: Any, y: Any, out: Path, part: Any) -> np.ndarray:
+    shard(x, y, out, split_data={"part": part}, split_column="part", overwrite=True)
+    return np.sort(np.asarray(load(out / "test", ["y"])[0]).ravel())
+
+
+def test_shards_pair_pandas_with_xarray(tmp_path: Path) -> None:
+    wrong, out, parts = [], tmp_path / "out", Y.gt(0).map({True: "train", False: "test"})
+    for container, (make_x, make) in MIXED.items():
+        x, y = make_x(X), make(Y)
+        wrong += cells(f"y: {container}", lambda now, x=x: off(x, now, out), make, Y)
+        wrong += cells(f"weights: {container}", lambda now, x=x, y=y: off(x, y, out, sample_weight=now), make, W)
+        wrong += cells(f"split_data: {container}", lambda now, x=x, y=y: held_out(x, y, out, now), make, parts)
+    for container, (make_first, make) in MEMBERS.items():
+        x, y = {"a": make_first(X.a), "b": make(X.b)}, make_first(Y)
+        wrong += cells(f"member of X: {container}", lambda now, x=x, y=y: off({**x, "b": now}, y, out), make, X.b)
+        wrong += cells(f"member of y: {container}", lambda now, x=x, y=y: off(x, {"y": y, "z": now}, out), make, Y)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_labels_that_are_not_computed_are_not_paired_with_coordinates(tmp_path: Path) -> None:
+    x, y = array(X).chunk(row=20), array(Y).chunk(row=20)
+    for given in ((x, lazy(Y)), (lazy(X), y)):
+        with pytest.raises(DataError, match=r"cannot be paired .* along 'row', .*drop_vars\('row'\)"):
+            shard(*given, tmp_path / "out")
+        with pytest.raises(DataError, match="cannot be paired"):
+            fitted(*given)
+
+
+def test_a_model_pairs_the_rows_of_its_inputs() -> None:
+    read = [layers.RecordInput(name, shape=[1], target_shape=[1], has_label=name == "a") for name in "ab"]
+    out = layers.InnerProduct(num_output=1)(layers.Concate("both", concate_dim=1)(*read))
+    model, wrong = Model([layers.EuclideanLoss()(out, read[0])], seed=1), list[str]()
+
+    def scores(x: Any) -> np.ndarray:
+        found = model.predict(x)
+        return np.asarray(found.sortby("row") if hasattr(found, "dims") else found).ravel()
+
+    for container, (make_first, make) in {**MEMBERS, "Series": (same, same), "DataArrays": (array, array)}.items():
+        x = {"a": make_first(X.a), "b": make(X.b)}
+        loss = {
+            "member of x": lambda now, x=x: np.array(model.evaluate({**x, "b": now}, {"a": Y})["loss"]),
+            "y": lambda now, x=x: np.array(model.evaluate(x, {"a": now})["loss"]),
+        }
+        wrong += cells(f"predict: {container}", lambda now, x=x: scores({**x, "b": now}), make, X.b)
+        wrong += cells(f"evaluate, x: {container}", loss["member of x"], make, X.b)
+        wrong += cells(f"evaluate, y: {container}", loss["y"], make, Y)
     assert not wrong, "\n".join(wrong)

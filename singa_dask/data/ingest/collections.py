@@ -6,6 +6,7 @@ import logging
 import math
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,12 +25,11 @@ from singa_dask.data.labelled import (
     as_samples,
     first_array,
     in_order,
-    in_rows,
-    index_of,
     is_labelled,
     variables_of,
 )
 from singa_dask.data.manifest import Manifest
+from singa_dask.data.rows import in_same_rows
 from singa_dask.data.schema import Along, Reading
 from singa_dask.data.sources.files import Block
 from singa_dask.data.sources.patches import NUMBER, Cutting, Patches, Tile
@@ -217,10 +217,10 @@ class _Given:
     raw: list[str]
     columns: list[Any] | None = None
     along: Along = field(default_factory=Along)
-    lazy: bool = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.lazy = is_lazy(self.value)
+    @property
+    def lazy(self) -> bool:
+        return is_lazy(self.value)
 
     @property
     def array(self) -> bool:
@@ -289,7 +289,6 @@ def _one(value: Any, what: str, name: str, like: Any, *, cut: bool) -> _Given:
     if is_labelled(value):
         value = value if like is None else in_order(value, like, name)
         along = along_of(as_samples(value) if cut and value.ndim == 2 else value, what)
-        value = value.data
     value = value.tocsr() if is_sparse(value) else native(value)
     array = hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__getitem__")
     if not array and not is_table(value):
@@ -300,11 +299,13 @@ def _one(value: Any, what: str, name: str, like: Any, *, cut: bool) -> _Given:
 
 
 def _in_rows(given: list[_Given]) -> None:
-    """Give the pandas objects the rows of the first one in the same order. Raises DataError where they have others."""
-    like = next((one.value for one in given if index_of(one.value) is not None), None)
-    for one in given:
-        several = sum(each.what == one.what for each in given) > 1
-        one.value = in_rows(like, one.value, f"{one.what}[{one.raw[0]!r}]" if several else one.what)
+    """Give the collections their rows in the same order, and DataArrays as arrays. Raises DataError where they have
+    others."""
+    counts = Counter(one.what for one in given)
+    names = [f"{one.what}[{one.raw[0]!r}]" if counts[one.what] > 1 else one.what for one in given]
+    values = in_same_rows(zip(names, (one.value for one in given), strict=True))
+    for one, value in zip(given, values, strict=True):
+        one.value = value.data if is_labelled(value) else value
         if is_table(one.value) and not one.lazy and one.columns is None:
             one.value = one.value.to_numpy()
 
@@ -519,7 +520,6 @@ def _align(given: list[_Given]) -> None:
                 )
             values = one.value if not hasattr(one.value, "to_numpy") else one.value.to_numpy()
             one.value = da.from_array(values, chunks=(sized.value.chunks[0], *map(int, values.shape[1:])))
-            one.lazy = True
         others = {axis: -1 for axis in range(1, one.value.ndim) if len(one.value.chunks[axis]) > 1}
         if others:
             one.value = one.value.rechunk(others)

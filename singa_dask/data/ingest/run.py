@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from singa_dask.data.containers import is_table
-from singa_dask.data.labelled import in_rows, index_of
+from singa_dask.data.rows import in_rows, index_of
 from singa_dask.data.sources.files import Block
 from singa_dask.errors import ClusterError, DataError
 
