@@ -14,6 +14,7 @@ from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.exchange.group import WorkerGroup
 from singa_dask.exchange.overlap import OverlapTuner
 from singa_dask.ops import Ops
+from singa_dask.ops.arrays import on_host
 
 
 class RankComms:
@@ -62,4 +63,4 @@ class RankComms:
             total = array.copy(order="C")
             self.executor.run(self.device.all_reduce, total.reshape(-1))
             return total
-        return self.executor.all_reduce(np.array(array.get() if hasattr(array, "get") else array, order="C"))
+        return self.executor.all_reduce(np.array(on_host(array), order="C"))

@@ -12,6 +12,7 @@ import numpy as np
 from singa_dask.cluster.bootstrap import this_node
 from singa_dask.comm import Communicator
 from singa_dask.comm.codecs import Half, Threshold, TopK
+from singa_dask.comm.codecs.on_device import on_device
 from singa_dask.comm.communicator import part_of
 from singa_dask.comm.shared_memory import form_shared_flat
 from singa_dask.distopt.comms import RankComms
@@ -184,7 +185,8 @@ class DistOpt:
             raise ConfigError(Problem("clip_Value", "must be above 0", str(told.clip_Value), "100 is the default."))
 
         def coded(buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
-            return CodedSums(self.comm, buckets, Half(), dtype)
+            codec = Half() if self._comms.device is None else on_device(Half(), self._ops)
+            return CodedSums(self._comms.carrier, buckets, codec, dtype)
 
         clip = told.clip_Value if told.clipping else None
         self._update(self._given(loss), told.threshold, ("half",), coded, clip)

@@ -39,18 +39,20 @@ class CodedExchange(BucketExchange):
         uncoded: np.ndarray | None = None,
     ) -> None:
         super().__init__(comm, buckets)
-        self.dtype, self.residual = np.dtype(dtype), residual
+        self.dtype, self.residual, self._xp = np.dtype(dtype), residual, codec.xp
         # One for the thread that prepares a bucket, one for the thread that exchanges earlier buckets meanwhile: each
         # has scratch of its own.
         self._encoder, self._decoder = codec, deepcopy(codec)
-        self._uncoded = [inside(uncoded, bucket.elements) for bucket in buckets]
+        found = [inside(uncoded, bucket.elements) for bucket in buckets]
+        self._own_uncoded = [within(each, part) for each, part in zip(found, self.parts, strict=True)]
+        self._uncoded = [self._xp.asarray(each) for each in found]
         self._uncoded_sums: dict[int, np.ndarray] = {}
         self._longest = max((count for bucket in buckets for count in bucket.counts), default=0)
         # Either way, one bucket may arrive while the one before it is decoded.
         longest = comm.size * codec.max_nbytes(self._longest, self.dtype)
-        self._received, self._gathered = np.empty((2, 2, longest), np.uint8)
+        self._received, self._gathered = self._xp.empty((2, 2, longest), np.uint8)
         # One for each bucket: the next one is encoded while this one travels.
-        self._sent = [np.empty(sum(self._max_sizes(bucket)), np.uint8) for bucket in buckets]
+        self._sent = [self._xp.empty(sum(self._max_sizes(bucket)), np.uint8) for bucket in buckets]
         self._sizes: dict[int, list[int]] = {}
         self._sizes_known = codec.nbytes(1, self.dtype) is not None  # else ranks tell each other
         # By bucket: the request, and the payloads that have arrived when it is complete.
@@ -75,8 +77,9 @@ class CodedExchange(BucketExchange):
 
     def prepare(self, index: int, gradients: np.ndarray) -> None:
         bucket, uncoded = self.buckets[index], self._uncoded[index]
-        self._uncoded_sums[index] = gradients[uncoded]
-        gradients[uncoded] = 0
+        if uncoded.size:
+            self._uncoded_sums[index] = gradients[uncoded]
+            gradients[uncoded] = 0
         sizes, end = [], 0
         for rank in range(self.comm.size):
             payload = self._sent[index][:0]
@@ -160,35 +163,36 @@ class CodedValues(CodedExchange):
         uncoded: np.ndarray | None = None,
         frozen: np.ndarray | None = None,
     ) -> None:
-        residual = np.zeros(max((bucket.stop for bucket in buckets), default=0), dtype)
+        residual = codec.xp.zeros(max((bucket.stop for bucket in buckets), default=0), dtype)
         super().__init__(comm, buckets, codec, dtype, residual=residual, uncoded=uncoded)
-        self._frozen = [inside(frozen, bucket.elements) for bucket in buckets]
-        self._scratch = np.empty(self._longest, self.dtype)
+        self._frozen = [self._xp.asarray(inside(frozen, bucket.elements)) for bucket in buckets]
+        self._scratch = self._xp.empty(self._longest, self.dtype)
 
     def take_over(self, residual: np.ndarray) -> np.ndarray:
         """Adopt the residual of another exchange. Returns that of this rank's own parts: it is not sent."""
         rest = np.zeros_like(residual)
-        self.residual[...] = residual
+        self.residual[...] = self._xp.asarray(residual)
         for part in self.parts:
             rest[part], self.residual[part] = residual[part], 0
         return rest
 
     def prepare(self, index: int, gradients: np.ndarray) -> None:
-        gradients[self._frozen[index]] = 0
+        if self._frozen[index].size:
+            gradients[self._frozen[index]] = 0
         super().prepare(index, gradients)
 
     def reduce_scatter(self, index: int, gradients: np.ndarray, sums: np.ndarray) -> None:
         super().reduce_scatter(index, gradients, sums)
-        uncoded = self._uncoded[index]
-        own = within(uncoded, self.parts[index])
-        sums[uncoded[own]] = self._uncoded_sums.pop(index)[own]
+        if self._uncoded[index].size:
+            own = self._own_uncoded[index]
+            sums[self._uncoded[index][own]] = self._uncoded_sums.pop(index)[own]
 
     def start_all_gather(self, index: int, values: np.ndarray, new: np.ndarray) -> None:
         comm, bucket, part = self.comm, self.buckets[index], self.parts[index]
         uncoded = self._uncoded[index]
         if uncoded.size:
-            own = within(uncoded, part)
-            exact = np.zeros(uncoded.size, self.dtype)
+            own = self._own_uncoded[index]
+            exact = self._xp.zeros(uncoded.size, self.dtype)
             exact[own] = new[uncoded[own]]
             comm.all_reduce(exact)
             values[uncoded] = exact
@@ -227,7 +231,7 @@ class CodedSums(CodedExchange):
     ) -> None:
         super().__init__(comm, buckets, codec, dtype, residual=residual, uncoded=uncoded)
         self.owed = owed
-        self._back = np.empty(codec.max_nbytes(self._longest, self.dtype), np.uint8)
+        self._back = self._xp.empty(codec.max_nbytes(self._longest, self.dtype), np.uint8)
 
     def reduce_scatter(self, index: int, gradients: np.ndarray, sums: np.ndarray) -> None:
         part = self.parts[index]
@@ -248,7 +252,8 @@ class CodedSums(CodedExchange):
     def _decode_returned(self, index: int, values: np.ndarray, payloads: list[tuple[np.ndarray, slice]]) -> None:
         for payload, part in payloads:
             self._decoder.decode(payload, values[part])
-        values[self._uncoded[index]] = self._uncoded_sums.pop(index)
+        if self._uncoded[index].size:
+            values[self._uncoded[index]] = self._uncoded_sums.pop(index)
 
     def _returning_sizes(self, size: int, bucket: Bucket) -> list[int]:
         """Bytes that every rank passes on."""
@@ -269,6 +274,7 @@ def inside(indices: np.ndarray | None, elements: slice) -> np.ndarray:
     return indices[within(indices, elements)]
 
 
-def within(indices: np.ndarray, elements: slice) -> np.ndarray:
-    """Which of the indices lie in this range. (n,) of bool."""
-    return (indices >= elements.start) & (indices < elements.stop)
+def within(indices: np.ndarray, elements: slice) -> slice:
+    """Which of the ascending indices lie in this range."""
+    first, last = np.searchsorted(indices, (elements.start, elements.stop))
+    return slice(int(first), int(last))

@@ -12,6 +12,7 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange.base import BucketExchange
 from singa_dask.exchange.portions import Gathered, Holding, held_by, read_all, send_portions
 from singa_dask.net.flat import FlatParams
+from singa_dask.ops.arrays import on_host
 
 RANK = "rank {}"
 
@@ -43,7 +44,7 @@ def gather_residuals(
 
     held: see `holdings`. values: of this rank. pushes: with the residuals of this rank's slices in their places.
     """
-    residual = np.zeros(flat.size, values.dtype) if exchange.residual is None else exchange.residual
+    residual = np.zeros(flat.size, values.dtype) if exchange.residual is None else on_host(exchange.residual)
 
     def kept(rank: int, array: np.ndarray) -> dict[str, Gathered]:
         found = {}

@@ -15,6 +15,11 @@ def address_of(array: Array) -> int:
     return interface["data"][0]
 
 
+def on_host(array: Array) -> np.ndarray:
+    """The array as one of NumPy's."""
+    return array.get() if hasattr(array, "get") else array
+
+
 class ArrayOps:
     """Array creation and matrix products over `self.xp`.
 

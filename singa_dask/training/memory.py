@@ -115,7 +115,8 @@ def need_of(
     if job.cluster.codec != job.cluster.kFull:  # the servers' values, and a residual
         kept = 2 * exchanged
     if train.ops.device != "cpu":  # what is not on the host: the sums, and new values of servers elsewhere
-        kept = (exchanged + (0 if in_process_servers else common)) if on_device else 0
+        coded = job.cluster.codec != job.cluster.kFull  # then there are the servers' values, and a residual
+        kept = (exchanged * (1 + coded) + (0 if in_process_servers else common)) if on_device else exchanged * coded
     # Values to begin with; updater states of a checkpoint. Workers that cannot share memory exchange messages.
     unused = common + common * (workers > 1) + (states * (common + own) if resumes else 0)
     return Need(

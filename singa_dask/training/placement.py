@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from singa_dask.comm.codecs import Full
+from singa_dask.comm.codecs.on_device import ON_DEVICE
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.shared_memory import form_shared_flat
 from singa_dask.exchange.buckets import bucket_bounds
@@ -83,6 +85,7 @@ def compute_of(job: JobProto) -> str:
 
 
 def suits_device_comm(job: JobProto) -> bool:
-    """Whether the buckets of a job on GPUs can stay there: no codec is used between workers."""
+    """Whether the buckets of a job on GPUs can stay there, with its codec."""
     cluster = job.cluster
-    return cluster.nworkers_per_group == 1 or cluster.codec == cluster.kFull
+    codec = cluster.Codec.Name(cluster.codec)
+    return cluster.nworkers_per_group == 1 or codec == Full.name or codec in ON_DEVICE

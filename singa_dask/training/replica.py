@@ -145,6 +145,7 @@ class Replica:
                 flat.values.dtype,
                 uncoded=flat.places(lambda entry: entry.statistic),
                 frozen=flat.places(lambda entry: scaled(entry, job.updater).lr_scale == 0 and not entry.statistic),
+                ops=None if device_comm is None else ops,
             )
         states = states_of(job.updater)
         regions = None

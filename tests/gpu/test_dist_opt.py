@@ -60,7 +60,7 @@ def test_ranks_with_a_gpu_each_equal_one_on_a_cpu(gpus, monkeypatch):
             np.testing.assert_allclose(values[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
-ON_DEVICE = {"full", "partial"}
+ON_DEVICE = {"full", "half", "partial"}
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -26,15 +26,14 @@ class Codec(ABC):
 
     exact: nothing is lost. overflows: finite values so far that rounding would have made infinite; the largest finite
     number of their sign was sent instead. Infinities and NaN are sent as they are, so that divergence shows.
-    settings: the arguments of `codec` that it has.
+    settings: the arguments of `codec` that it has. xp: whose arrays it takes.
     """
 
     name: ClassVar[str]
     exact: ClassVar[bool] = False
     settings: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self) -> None:
-        self.overflows = 0
+    overflows: int = 0
+    xp: Any = np
 
     def begin(self, step: int) -> None:  # noqa: B027 - most do the same at every step
         """Begin a training step, the same on all ranks."""
@@ -75,7 +74,7 @@ class Codec(ABC):
         payload = encode(target - known);  known += decode(payload)
         """
         check_alike(target, known)
-        payload = self.encode(np.subtract(target, known, out=scratch[: target.size]), out)
+        payload = self.encode(self.xp.subtract(target, known, out=scratch[: target.size]), out)
         self.decode(payload, known, add=True)
         return payload
 
@@ -97,18 +96,19 @@ class Codec(ABC):
 
     def warm_up(self, dtype: Any = np.float32) -> None:
         """Compile what vectors of this dtype need."""
-        for values in (np.zeros(16, dtype), np.arange(16, dtype=dtype)):  # all the same, all different
+        xp = self.xp
+        for values in (xp.zeros(16, dtype), xp.arange(16, dtype=dtype)):  # all the same, all different
             payload = ErrorFeedback(self, 16, dtype).encode(values)
             for add in (False, True):
                 self.decode(payload, values, add=add)
-            self.encode_change(values, np.zeros_like(values), payload.copy(), np.empty_like(values))
+            self.encode_change(values, xp.zeros_like(values), payload.copy(), xp.empty_like(values))
 
     def _room(self, values: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         """Where the payload of these values is to be written."""
         check_values("values", values)
         nbytes = self._nbytes_of(values)
         if out is None:
-            out = np.empty(nbytes, np.uint8)
+            out = self.xp.empty(nbytes, np.uint8)
         _check_bytes("out", out)
         if out.size < nbytes:
             raise ValueError(f"out must have at least {nbytes} bytes for {values.size} values. Received: {out.size}.")
@@ -149,7 +149,7 @@ class ErrorFeedback:
 
     def __init__(self, codec: Codec, size: int, dtype: Any = np.float32) -> None:
         self.codec = codec
-        self.residual = None if codec.exact else np.zeros(size, dtype)
+        self.residual = None if codec.exact else codec.xp.zeros(size, dtype)
         self._size, self._dtype = size, np.dtype(dtype)
         self._place: np.ndarray | None = None
 
@@ -165,7 +165,7 @@ class ErrorFeedback:
             return self.codec.encode(values, out)
         if out is None:
             if self._place is None:
-                self._place = np.empty(self.codec.max_nbytes(self._size, self._dtype), np.uint8)
+                self._place = self.codec.xp.empty(self.codec.max_nbytes(self._size, self._dtype), np.uint8)
             out = self._place
         return self.codec.encode_sum(values, self.residual, out)
 

@@ -36,7 +36,7 @@ class Full(Codec):
         residual[:] = 0
 
 
-class _SixteenBits(Codec):
+class SixteenBits(Codec):
     """A 16-bit float per value, rounded to nearest, ties to even."""
 
     _kind: ClassVar[str]
@@ -47,17 +47,20 @@ class _SixteenBits(Codec):
     def encode_sum(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         check_alike(values, residual)
         payload = self._room(residual, out)  # one pass, where the base takes three
-        self.overflows += self._kernels.encode_sum(values, residual, payload.view(np.uint16))
+        self._count(self._kernels.encode_sum(values, residual, payload.view(np.uint16)))
         return payload
 
     def encode_change(self, target: np.ndarray, known: np.ndarray, out: np.ndarray, scratch: np.ndarray) -> np.ndarray:
         check_alike(target, known)
         payload = self._room(known, out)
-        self.overflows += self._kernels.encode_change(target, known, payload.view(np.uint16))
+        self._count(self._kernels.encode_change(target, known, payload.view(np.uint16)))
         return payload
 
     def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
-        self.overflows += self._kernels.encode(values, payload.view(np.uint16))
+        self._count(self._kernels.encode(values, payload.view(np.uint16)))
+
+    def _count(self, overflows: Any) -> None:
+        self.overflows += overflows
 
     def _read(self, payload: np.ndarray, out: np.ndarray) -> None:
         self._kernels.decode(payload.view(np.uint16), out)
@@ -73,14 +76,14 @@ class _SixteenBits(Codec):
         return getattr(kernels(), self._kind)
 
 
-class Half(_SixteenBits):
+class Half(SixteenBits):
     """IEEE 754 binary16: 11 significant bits, from 6.0e-8 to 65504."""
 
     name = "kHalf"
     _kind = "HALF"
 
 
-class BFloat16(_SixteenBits):
+class BFloat16(SixteenBits):
     """The upper half of a float32: 8 significant bits, the range of float32."""
 
     name = "kBFloat16"
@@ -99,7 +102,6 @@ class Partial(Codec):
     settings = ("sparsity",)
 
     def __init__(self, share: float) -> None:
-        super().__init__()
         self.share = share_of(self.name, share)
         self._step = 0
 
@@ -112,10 +114,13 @@ class Partial(Codec):
     def _width(self, size: int) -> int:
         return math.ceil(self.share * size)
 
+    def _first(self, size: int) -> int:
+        width = self._width(size)
+        return min(width * (self._step % -(-size // width)), size - width)
+
     def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
         if values.size:
-            width = self._width(values.size)
-            first = min(width * (self._step % -(-values.size // width)), values.size - width)
+            first, width = self._first(values.size), self._width(values.size)
             payload[: INDEX.itemsize].view(INDEX)[0] = first
             payload[INDEX.itemsize :] = values[first : first + width].view(np.uint8)
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from singa_dask.ops.activation import NORMAL, ROOT_HALF, STANH_INNER, STANH_OUTER, TANH_CUBE, TANH_SLOPE
-from singa_dask.ops.gpu import column_kernels, recurrent_kernels, row_kernels, window_kernels
+from singa_dask.ops.gpu import codec_kernels, column_kernels, recurrent_kernels, row_kernels, window_kernels
 from singa_dask.ops.gpu.recurrent_kernels import sigmoid
 from singa_dask.ops.gpu.warps import LANE, PREAMBLE
 from singa_dask.ops.random import GAMMA, MIX1, MIX2
@@ -24,6 +24,7 @@ _AROUND = """
 """
 
 KERNELS: dict[str, tuple[str, str, str]] = {
+    **codec_kernels.KERNELS,
     **column_kernels.KERNELS,
     **recurrent_kernels.KERNELS,
     **row_kernels.KERNELS,

@@ -14,6 +14,7 @@ from singa_dask.ops.arrays import Array
 from singa_dask.ops.compute import check_compute
 from singa_dask.ops.gpu import kernels as gpu_kernels
 from singa_dask.ops.gpu.attention_ops import GpuAttentionOps
+from singa_dask.ops.gpu.codec_kernels import SixteenBits
 from singa_dask.ops.gpu.convolution_ops import GpuConvolutionOps
 from singa_dask.ops.gpu.normalisation_ops import GpuNormalisationOps
 from singa_dask.ops.gpu.preflight import usable_cupy
@@ -74,6 +75,10 @@ class GpuOps(GpuAttentionOps, GpuConvolutionOps, GpuRecurrentOps, GpuNormalisati
 
     def use(self) -> None:
         self._device.use()
+
+    def sixteen_bits(self, kind: str) -> SixteenBits:
+        """The kernels of a codec: "half" or "bfloat16"."""
+        return SixteenBits(self._kernels, kind, self.xp)
 
     def free_memory(self) -> tuple[int | None, int]:
         """Bytes that new arrays can take here: by CuPy's limit, None where it has none, and on the GPU."""

@@ -41,9 +41,9 @@ def test_a_rule_for_whole_parameters_has_them_on_one_server_each(whole):
 
 @pytest.mark.parametrize(
     ("workers", "codec", "suits"),
-    [(2, "kFull", True), (2, "kHalf", False), (1, "kHalf", True)],
+    [(2, "kFull", True), (2, "kHalf", True), (2, "kTopK", False), (1, "kTopK", True)],
 )
-def test_buckets_stay_on_gpus_without_a_codec(workers, codec, suits):
+def test_buckets_stay_on_gpus_with_the_codecs_that_are_there(workers, codec, suits):
     job = JobProto()
     job.cluster.nworkers_per_group = job.cluster.nservers_per_group = workers
     job.cluster.codec = job.cluster.Codec.Value(codec)
