@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _SHOWN = {"4 KB": 4096, "1 MB": 1 << 20, "16 MB": 1 << 24}
 _CODED = 4_000_000  # elements
 _PASSES_S = 0.01
+_ON = {"machine": "workers", "network": "hosts"}
 _COLLECTIVES = {"all_reduce": "all-reduce", "reduce_scatter": "reduce-scatter", "all_gather": "all-gather"}
 
 
@@ -150,12 +151,28 @@ def tables(profile: Profile) -> Iterator[Table]:
     cores = f"{profile.cores} core{'s' * (profile.cores > 1)}"
     hosts = f"{profile.hosts} hosts of {cores} each" if profile.hosts > 1 else cores
     yield _computing(profile, f"{profile.cpu}, {hosts}: each process computes")
-    columns = [(where, n) for where in ("machine", "network") for n in profile.numbers(f"all_reduce {where}")]
+    sizes = _SHOWN.items()
+    rows = [(f"{label} of {of}", name, size) for name, label in _COLLECTIVES.items() for of, size in sizes]
+    rows.append(("barrier", "barrier", 0))
+    yield from _times(profile, "Workers exchange", "all_reduce", lambda where, n: f"{n} {_ON[where]}", rows)
+
+    def clients(where: str, n: int) -> str:
+        return f"{n} worker{'s' * (n > 1)}{', network' * (where == 'network')}"
+
+    rows = [(f"update of {of}", "round_trip", size) for of, size in sizes]
+    yield from _times(profile, "A server answers", "round_trip", clients, rows)
+
+
+def _times(
+    profile: Profile, title: str, known: str, heading: Callable[[str, int], str], rows: Sequence[tuple[str, str, int]]
+) -> Iterator[Table]:
+    """A table of rows (label, curve, size), with a column wherever the curve `known` was measured."""
+    columns = [(where, n) for where in _ON for n in profile.numbers(f"{known} {where}")]
     if columns:
-        yield _exchanging(profile, columns)
-    clients = [(where, n) for where in ("machine", "network") for n in profile.numbers(f"round_trip {where}")]
-    if clients:
-        yield _serving(profile, clients)
+        table = _table(title, ["", *(heading(*column) for column in columns)])
+        for label, name, size in rows:
+            table.add_row(label, *(_time(profile.curves.get(f"{name} {where} {n}"), size) for where, n in columns))
+        yield table
 
 
 def _table(title: str, columns: Sequence[str]) -> Table:
@@ -216,28 +233,6 @@ def _number(value: float) -> str:
     ('0.123', '2,372')
     """
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _exchanging(profile: Profile, columns: Sequence[tuple[str, int]]) -> Table:
-    table = _table("Workers exchange", ["", *(f"{n} {_ON[where]}" for where, n in columns)])
-    for operation, label in _COLLECTIVES.items():
-        for name, size in _SHOWN.items():
-            curves = [profile.curves.get(f"{operation} {where} {n}") for where, n in columns]
-            table.add_row(f"{label} of {name}", *(_time(curve, size) for curve in curves))
-    table.add_row("barrier", *(_time(profile.curves.get(f"barrier {where} {n}"), 0) for where, n in columns))
-    return table
-
-
-def _serving(profile: Profile, columns: Sequence[tuple[str, int]]) -> Table:
-    labels = [f"{n} worker{'s' * (n > 1)}{', network' * (where == 'network')}" for where, n in columns]
-    table = _table("A server answers", ["", *labels])
-    for name, size in _SHOWN.items():
-        curves = [profile.curves[f"round_trip {where} {n}"] for where, n in columns]
-        table.add_row(f"update of {name}", *(_time(curve, size) for curve in curves))
-    return table
-
-
-_ON = {"machine": "workers", "network": "hosts"}
 
 
 def _time(curve: Curve | None, size: float) -> str:

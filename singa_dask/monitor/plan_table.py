@@ -11,7 +11,7 @@ from rich.text import Text
 from singa_dask.job import ClusterTopology, job_to_text
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.output.console import Console
-from singa_dask.planning.advise import EXTRAPOLATED, Advice, admits, counts, framework, name
+from singa_dask.planning.advise import EXTRAPOLATED, Advice, admits, counts, framework, name, rate
 from singa_dask.planning.limits import LayerAdvice, percent
 from singa_dask.planning.partition import GAIN
 from singa_dask.planning.prediction import Candidate, Machines, Prediction
@@ -103,7 +103,7 @@ def _columns(advice: Advice) -> dict[str, Callable[[Prediction], str]]:
         ),
         "workers": lambda each: workers(each.candidate.topology),
         "settings": lambda each: f"{partition(each.candidate)} {settings(each.candidate.topology)}".strip(),
-        "samples/s": rate,
+        "samples/s": lambda each: rate(each, "~"),
         "ms": lambda each: milliseconds(each.step_s),
         "stale": stale,
         "sent": lambda each: format_nbytes(each.sent) if each.sent else "",
@@ -144,12 +144,6 @@ def stale(prediction: Prediction) -> str:
 
 def _asynchronous(prediction: Prediction) -> bool:
     return not prediction.candidate.topology.framework.synchronous
-
-
-def rate(prediction: Prediction) -> str:
-    """Samples/s, with ~ where it rests on what was not measured."""
-    text = f"{prediction.samples_per_s:,.0f}" if prediction.samples_per_s >= 10 else f"{prediction.samples_per_s:.2g}"
-    return f"~{text}" if prediction.extrapolated > EXTRAPOLATED else text
 
 
 def milliseconds(seconds: float) -> str:

@@ -197,19 +197,19 @@ def _reason(
         "Of all candidates that are allowed" if allow else "Of all candidates that compute what one worker computes"
     )
     if rival is None:
-        only = f"{name(chosen.candidate)} trains {_rate(chosen)} samples/s"
+        only = f"{name(chosen.candidate)} trains {rate(chosen)} samples/s"
         yield f"{only}, and no other candidate {_absent(fitting, every, unpredicted)}."
     elif _gain(chosen, rival) > SAME:
-        fastest = f"{among}, {name(chosen.candidate)} is the fastest: {_rate(chosen)} samples/s"
+        fastest = f"{among}, {name(chosen.candidate)} is the fastest: {rate(chosen)} samples/s"
         yield f"{fastest}, {_more(chosen, rival)} {name(rival.candidate)}, the next one."
     else:
         simple = ", but less simple" * (_effort(rival) > _effort(chosen))
-        none = f"{among}, none is faster than {name(chosen.candidate)}: {_rate(chosen)} samples/s"
+        none = f"{among}, none is faster than {name(chosen.candidate)}: {rate(chosen)} samples/s"
         yield f"{none}; {name(rival.candidate)} is as fast{simple}."
     clauses = [_scaling(chosen, base, rival, admitted)]
     faster = max(fitting, key=lambda each: each.samples_per_s)
     if _gain(faster, chosen) > SAME:
-        more = f"{_more(faster, chosen)} the recommendation ({_rate(faster)} samples/s)"
+        more = f"{_more(faster, chosen)} the recommendation ({rate(faster)} samples/s)"
         clauses.append(f"{name(faster.candidate)} would train {more}, but {_drawback(faster)}")
     elif left_out := len(every) - len(fitting):
         clauses.append(f"{left_out} {'candidate does' if left_out == 1 else 'candidates do'} not fit the memory")
@@ -245,9 +245,10 @@ def _absent(fitting: Sequence[Prediction], every: Sequence[Prediction], unpredic
     return "fits the memory" if len(fitting) < len(every) else "is asked for"
 
 
-def _rate(prediction: Prediction) -> str:
+def rate(prediction: Prediction, about: str = "about ") -> str:
+    """Samples/s. about: the mark of what rests on what was not measured."""
     text = f"{prediction.samples_per_s:,.0f}" if prediction.samples_per_s >= 10 else f"{prediction.samples_per_s:.2g}"
-    return f"about {text}" if prediction.extrapolated > EXTRAPOLATED else text
+    return f"{about}{text}" if prediction.extrapolated > EXTRAPOLATED else text
 
 
 def _gain(one: Prediction, other: Prediction) -> float:

@@ -8,7 +8,8 @@ from typing import Any
 
 from singa_dask.errors import ConfigError
 from singa_dask.job import ClusterTopology, Framework
-from singa_dask.job.job_pb2 import ClusterProto, JobProto, Phase
+from singa_dask.job.job_pb2 import ClusterProto, JobProto
+from singa_dask.layers.partition import Form
 from singa_dask.planning.partition import is_open
 from singa_dask.planning.prediction import Candidate, Machines
 from singa_dask.planning.work import planned_nets
@@ -19,7 +20,7 @@ CODED: tuple[dict[str, Any], ...] = ({"codec": "kHalf"}, {"codec": "kTopK", "spa
 LARGE_BUCKETS = 1 << 21  # elements
 SEVERAL = 4  # workers from which on groups of several are worth a try
 
-Forms = tuple[tuple[str, str, str], ...]
+Forms = tuple[tuple[str, tuple[Form, Form]], ...]
 Choose = Callable[[JobProto], JobProto]
 
 
@@ -101,17 +102,16 @@ def _candidate(job: JobProto, topology: ClusterTopology, partition: str, choose:
 
 def _forms(candidate: Candidate) -> Forms:
     """What each layer reads and makes: equal for partitions that do the same."""
-    net = planned_nets(candidate.job, candidate.topology.nworkers_per_group).nets[Phase.kTrain]
-    return tuple((name, str(each.partition.reads), str(each.partition.makes)) for name, each in net.layers.items())
+    return tuple(planned_nets(candidate.job, candidate.topology.nworkers_per_group).forms.items())
 
 
 def _divides(candidate: Candidate, forms: Forms) -> bool:
     """Whether the updater suits the partition, and every worker of a group gets something to compute."""
     size = candidate.topology.nworkers_per_group
     planned = planned_nets(candidate.job, size)
-    if planned.nets[Phase.kTrain].own.params and updater_class(candidate.job.updater).whole_parameters:
+    if planned.net.own.params and updater_class(candidate.job.updater).whole_parameters:
         return False
-    divided = any((reads, makes) != ("rows", "rows") for _, reads, makes in forms)
+    divided = any(each != (Form.ROWS, Form.ROWS) for _, each in forms)
     return divided or (candidate.partition == "dim 0" and size <= planned.batch)
 
 

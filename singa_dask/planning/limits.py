@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import prod
 
 from singa_dask.errors import enumerated
-from singa_dask.job.job_pb2 import Phase
 from singa_dask.planning.candidates import worth_a_choice
 from singa_dask.planning.collectives import Collectives
 from singa_dask.planning.prediction import Candidate, Machines, Prediction, duration
@@ -151,11 +150,11 @@ def layers_of(candidate: Candidate) -> Iterator[LayerAdvice]:
         return
     chosen = candidate.partition != "job" and topology in worth_a_choice(topology.nworkers)
     planned = planned_nets(candidate.job, size)
-    net = planned.nets[Phase.kTrain]
     share = 2 * (size - 1) / size * NBYTES
-    for row in net.describe():
+    for row in planned.net.describe():
         if row.parameters:
-            crossing = row.shape if row.partition == "input features" else net.layers[row.layer].partition.sources[0]
+            sources = planned.net.layers[row.layer].partition.sources
+            crossing = row.shape if row.partition == "input features" else sources[0]
             activations = share * planned.batch * row.steps * prod(crossing)
             gradients = share * row.parameters
             yield LayerAdvice(row.layer, row.type, row.parameters, row.partition, gradients, activations, chosen)

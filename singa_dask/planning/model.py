@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 
 from singa_dask.job.job_pb2 import AlgProto, JobProto
 from singa_dask.planning.asynchronous import group_rates
-from singa_dask.planning.clock import Clock
 from singa_dask.planning.costs import Costs, conditions
 from singa_dask.planning.prediction import Candidate, Machines, Prediction
 from singa_dask.planning.profile import Profile
 from singa_dask.planning.step import GroupStep
-from singa_dask.planning.work import WorkerStep, server_memory, worker_step
+from singa_dask.planning.work import Call, WorkerStep, server_memory, worker_step
 
 
 def predict(candidate: Candidate, profile: Profile, machines: Machines, work: WorkerStep | None = None) -> Prediction:
@@ -30,7 +30,9 @@ def predict(candidate: Candidate, profile: Profile, machines: Machines, work: Wo
         rates = group_rates(step, clock, machines)
         step_s, staleness, server_load = rates.step_s, rates.staleness, rates.server_load
         to_neighbours = rates.sent
-        parts = _stretched(clock, step_s)
+        # Beside others a step takes longer, which wait for cores and servers that it uses. With one_behind it may be
+        # shorter: then it does not wait for its servers.
+        parts["servers"] = parts.get("servers", 0.0) + step_s - clock.now
     return Prediction(
         candidate=candidate,
         step_s=step_s,
@@ -61,27 +63,20 @@ def group_step(job: JobProto, work: WorkerStep, profile: Profile, machines: Mach
     return GroupStep.of(work, costs, own_algorithm=job.train_one_batch.alg == AlgProto.kUserAlg)
 
 
-def _stretched(clock: Clock, step_s: float) -> dict[str, float]:
-    """The parts of a step that takes longer than on its own: groups wait for cores and servers that others use. With
-    `one_behind` it may be shorter: then it does not wait for its servers."""
-    parts = dict(clock.parts)
-    parts["servers"] = parts.get("servers", 0.0) + step_s - clock.now
-    return parts
+def _calls(step: GroupStep) -> Iterator[tuple[Call, int, float]]:
+    """Every call of a layer; 0 for forward, 1 for backward; its seconds."""
+    for way, calls in enumerate((step.work.forward, step.work.backward)):
+        yield from ((call, way, step.seconds(call)[way]) for call in calls)
 
 
 def _layers(step: GroupStep) -> dict[str, tuple[float, float]]:
     found: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for way, calls in enumerate((step.work.forward, step.work.backward)):
-        for call in calls:
-            sent = sum(step.costs.collectives.cost(c.operation, c.nbytes, step.size).seconds for c in call.collectives)
-            found[call.layer][way] += step.seconds(call)[way] + sent
+    for call, way, seconds in _calls(step):
+        sent = sum(step.costs.collectives.cost(c.operation, c.nbytes, step.size).seconds for c in call.collectives)
+        found[call.layer][way] += seconds + sent
     return {name: (forward, backward) for name, (forward, backward) in found.items()}
 
 
 def _extrapolated(step: GroupStep, step_s: float) -> float:
     """The share of a step in layers that were not measured."""
-    unknown = 0.0
-    for way, calls in enumerate((step.work.forward, step.work.backward)):
-        for call in calls:
-            unknown += 0.0 if step.costs.layer(call.work).known else step.seconds(call)[way]
-    return min(1.0, unknown / step_s)
+    return min(1.0, sum(s for call, _, s in _calls(step) if not step.costs.layer(call.work).known) / step_s)

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import median
 
 import numpy as np
@@ -71,6 +72,7 @@ def spread_work(job: JobProto, step: WorkerStep) -> Work:
     return replace(passes, kind=passes.kind.replace("Passes", "Spread"))
 
 
+@lru_cache(maxsize=1 << 14)  # all candidates of a plan read the same profile
 def _shape(work: Work) -> Work:
     """The work without its rows."""
     return replace(work, rows=0)
@@ -94,20 +96,20 @@ class _Rows:
     def __init__(self, samples: list[LayerSample]) -> None:
         ordered = sorted(samples, key=lambda sample: sample.work.rows)
         self.rows = [sample.work.rows for sample in ordered]
-        self.seconds = [np.array([sample.forward, sample.backward]) for sample in ordered]
+        self.seconds = [(sample.forward, sample.backward) for sample in ordered]
 
     def line(self, rows: int) -> np.ndarray:
         """By straight lines between the samples, and beyond them along the last one, which do not fall. One sample: in
         proportion."""
         first, least = self.rows[0], 0.0
         if len(self.rows) == 1:
-            return self.seconds[0] * (rows / first)
+            return np.array(self.seconds[0]) * (rows / first)
         high = min(max(bisect_left(self.rows, rows), 1), len(self.rows) - 1)
         low = high - 1
         if rows < first:  # no less than in proportion, no more than at the first
             low, high, least = 0, -1, rows / first
-        rise = np.maximum(self.seconds[high] - self.seconds[low], 0.0) / (self.rows[high] - self.rows[low])
-        start = self.seconds[low]
+        start, end = np.array(self.seconds[low]), np.array(self.seconds[high])
+        rise = np.maximum(end - start, 0.0) / (self.rows[high] - self.rows[low])
         return np.maximum(start + rise * (rows - self.rows[low]), least * start)
 
 
@@ -141,7 +143,8 @@ class _Conditions:
         nearest = 0 if work.rows < measured.rows[0] else -1
         here, there = self._similar(shape, work.rows), self._similar(shape, measured.rows[nearest])
         unknown = np.full(2, work.rows / measured.rows[nearest])
-        return Rate.of(measured.seconds[nearest] * np.divide(here, there, out=unknown, where=there > 0), known=False)
+        factors = np.divide(here, there, out=unknown, where=there > 0)
+        return Rate.of(np.array(measured.seconds[nearest]) * factors, known=False)
 
     def _similar(self, shape: Work, rows: int) -> np.ndarray:
         """From the nearest shapes of its kind, which are other than this one, at the same rows."""

@@ -88,36 +88,60 @@ class Call:
 
 
 @dataclass(frozen=True)
-class WorkerStep:
-    """A training step of one worker of a group.
+class PlannedNets:
+    """The nets of the last worker of a group, which has the largest share, without memory.
 
-    rows: of the worker; batch: of the group. values: elements of a row that the loader delivers. forward, backward:
-    calls in order. net: without memory. own: elements of the worker's portions. partition: how
-    parameters are cut into buckets and slices, where workers exchange messages; shared: the same where they share
-    memory. forms: what each layer of the job reads and makes. need: memory, if workers exchange messages.
+    rows: of the worker; batch: of the group. forward, backward: calls in order.
     """
 
+    nets: dict[int, Net]
     rows: int
     batch: int
-    values: int
     forward: tuple[Call, ...]
     backward: tuple[Call, ...]
-    net: Net
-    own: int
+
+    @property
+    def net(self) -> Net:
+        """The training net."""
+        return self.nets[Phase.kTrain]
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return self.forward + self.backward
+
+    @property
+    def forms(self) -> dict[str, tuple[Form, Form]]:
+        """What each layer of the job reads and makes."""
+        return {name: (each.partition.reads, each.partition.makes) for name, each in self.net.layers.items()}
+
+
+@dataclass(frozen=True)
+class WorkerStep(PlannedNets):
+    """A training step of this worker.
+
+    partition: how parameters are cut into buckets and slices, where workers exchange messages; whole: the same where
+    they share memory. need: memory, if workers exchange messages; shared_need: if they share memory.
+    """
+
     partition: Partition
     whole: Partition
-    forms: dict[str, tuple[Form, Form]]
     need: Need
     shared_need: Need
+
+    @property
+    def values(self) -> int:
+        """Elements of a row that the loader delivers."""
+        return sum(prod(self.net.shapes[name]) for name in self.net.input_layers)
+
+    @property
+    def own(self) -> int:
+        """Elements of the worker's portions."""
+        return self.net.own.size
 
     @property
     def replicated(self) -> int:
         """Elements of the parameters that every worker has."""
         return self.partition.buckets[-1].stop if self.partition.buckets else 0
-
-    @property
-    def calls(self) -> tuple[Call, ...]:
-        return self.forward + self.backward
 
 
 def worker_step(job: JobProto) -> WorkerStep:
@@ -126,36 +150,16 @@ def worker_step(job: JobProto) -> WorkerStep:
     job: prepared, so that it has the shapes of its data. Allocates nothing. Raises ConfigError as Net does.
     """
     topology = ClusterTopology.from_proto(job.cluster)
-    size = topology.nworkers_per_group
+    size, servers = topology.nworkers_per_group, topology.in_process_servers
     planned = planned_nets(job, size)
-    nets, net = planned.nets, planned.nets[Phase.kTrain]
-    layout = GroupLayout.of(net.flat, net.own, size)
+    layout = GroupLayout.of(planned.net.flat, planned.net.own, size)
     return WorkerStep(
-        rows=planned.rows,
-        batch=planned.batch,
-        values=sum(prod(net.shapes[name]) for name in net.input_layers),
-        forward=planned.forward,
-        backward=planned.backward,
-        net=net,
-        own=net.own.size,
+        **vars(planned),
         partition=parameter_partition(topology, layout, job.updater),
         whole=parameter_partition(topology, layout, job.updater, whole=True),
-        forms={name: (layer.partition.reads, layer.partition.makes) for name, layer in net.layers.items()},
-        need=need_of(nets, job, size, in_process_servers=topology.in_process_servers, shares=False),
-        shared_need=need_of(nets, job, size, in_process_servers=topology.in_process_servers, shares=size > 1),
+        need=need_of(planned.nets, job, size, in_process_servers=servers, shares=False),
+        shared_need=need_of(planned.nets, job, size, in_process_servers=servers, shares=size > 1),
     )
-
-
-@dataclass(frozen=True)
-class PlannedNets:
-    """The nets of the last worker of a group, which has the largest share, without memory. rows, batch, forward,
-    backward: as in WorkerStep."""
-
-    nets: dict[int, Net]
-    rows: int
-    batch: int
-    forward: tuple[Call, ...]
-    backward: tuple[Call, ...]
 
 
 def planned_nets(job: JobProto, size: int) -> PlannedNets:
