@@ -39,6 +39,7 @@ from singa_dask.supervision.supervisor import Supervisor
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
 from singa_dask.training.forms import BEGUN, OUTDATED, REWOUND
+from singa_dask.training.placement import products_on_gpus
 from singa_dask.training.prepare import Prepared, files_named
 from singa_dask.training.worker import WorkerPlan
 from singa_dask.training.workspace import Workspace
@@ -199,8 +200,11 @@ class Run:
         self.display.note(f"forming {groups} worker group{'s' * (groups > 1)} of {size} on Dask workers")
         placement = place(topology, free, on_gpus=self._gpus is not None)
         trained_on = {address for group in placement.workers for address in group}
-        if where := in_words([info for info in free if info.address in trained_on]) or self._unused_gpus(free):
+        on_gpus = in_words([info for info in free if info.address in trained_on])
+        if where := on_gpus or self._unused_gpus(free):
             self.display.note(where)
+        if on_gpus:
+            self.display.note(products_on_gpus(self.prepared.job))
         starts = [event["event"] for event in self._told].count("start")
         members = Members.placed(topology, placement, starts)
         members.recall(self._told)

@@ -84,6 +84,14 @@ def compute_of(job: JobProto) -> str:
     return JobProto.Compute.Name(job.compute)
 
 
+def products_on_gpus(job: JobProto) -> str:
+    """Of which type the operands of products on GPUs are, and what computes convolutions, in words."""
+    operands = {"kFloat32": "float32", "kTF32": "TF32", "kBFloat16": "bfloat16"}[compute_of(job)]
+    convolves = any(layer.HasField("convolution_conf") for layer in job.neuralnet.layer)
+    of_them = "; convolutions by im2col and cuBLAS" if convolves else ""
+    return f"products of {operands} by cuBLAS, added up in float32{of_them}"
+
+
 def suits_device_comm(job: JobProto) -> bool:
     """Whether the buckets of a job on GPUs can stay there, with its codec."""
     cluster = job.cluster

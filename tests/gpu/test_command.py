@@ -52,8 +52,10 @@ def test_three_workers_on_the_gpus_there_are(train, devices, tmp_path):
     count = len(set(devices))
     ran = train("gpu", None if count == 3 else devices, train_steps=40)
     assert count < 3 or "3 workers on GPUs 0, 1 and 2 of " in ran.out + ran.err
+    said = "products of float32 by cuBLAS, added up in float32; convolutions by im2col and cuBLAS\n"
+    assert (ran.out + ran.err).count(said) == 1
     ran = train("cpu", (), train_steps=40)
-    assert "GPU" not in ran.out + ran.err
+    assert "GPU" not in ran.out + ran.err and "cuBLAS" not in ran.out + ran.err
     assert_alike(tmp_path, count)
 
 

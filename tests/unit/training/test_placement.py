@@ -8,7 +8,7 @@ from singa_dask.job import ClusterTopology, Job
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.net.flat import Entry, FlatParams, GroupLayout
 from singa_dask.training import placement
-from singa_dask.training.placement import parameter_partition, server_plan, suits_device_comm
+from singa_dask.training.placement import parameter_partition, products_on_gpus, server_plan, suits_device_comm
 from singa_dask.updaters import LAMB, SGD
 
 ENTRIES = [Entry("a", (32,), 0, 32), Entry("b", (32,), 32, 32), Entry("c", (32,), 64, 32)]
@@ -48,6 +48,15 @@ def test_buckets_stay_on_gpus_with_the_codecs_that_are_there(workers, codec, sui
     job.cluster.nworkers_per_group = job.cluster.nservers_per_group = workers
     job.cluster.codec = job.cluster.Codec.Value(codec)
     assert suits_device_comm(job) == suits
+
+
+def test_a_run_on_gpus_says_what_its_products_are_of_and_what_convolves():
+    job = JobProto()
+    job.neuralnet.layer.add(name="a").innerproduct_conf.num_output = 2
+    assert products_on_gpus(job) == "products of float32 by cuBLAS, added up in float32"
+    job.compute, job.neuralnet.layer[0].convolution_conf.num_filters = job.kBFloat16, 3
+    said = "products of bfloat16 by cuBLAS, added up in float32; convolutions by im2col and cuBLAS"
+    assert products_on_gpus(job) == said
 
 
 def test_a_server_is_told_the_settings_of_its_job():
