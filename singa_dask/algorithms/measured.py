@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from singa_dask.algorithms.metrics import METRICS, Rows, SetMetric, kind_of, make_metric
+from singa_dask.algorithms.metrics import METRICS, Rows, SetMetric, kind_of, layout, make_metric
 from singa_dask.algorithms.parity_sample import ParitySample
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType
@@ -102,7 +102,7 @@ class LossMetrics:
             self.size = net.whole_shapes[layers[0]][-1]
             return
         shape = net.source_shape(layers[0], 1)
-        self.size, self._positions = (shape[-1] if shape else 1), prod(shape[:-1])
+        self.size, self._positions = layout(shape)
         normalisation, of = units(net, layers[0]) or (Normalisation(), shape)
         numbers = (
             1.0 if normalisation.std is None else normalisation.std,

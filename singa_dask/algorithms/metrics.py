@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -274,6 +275,26 @@ class R2(_Errors):
         varies = total > 1e-13 * target2  # of a constant target rounding leaves as much
         constant = np.where(squared > 0, 0.0, 1.0)
         return np.where(rows > 1, np.where(varies, 1 - squared / np.where(varies, total, 1), constant), np.nan)
+
+
+def layout(shape: Sequence[int]) -> tuple[int, int]:
+    """The targets and the positions of a sample of this shape in the net: its last axis counts the targets, and each
+    position of the others counts as a sample.   () -> 1, 1; (K,) -> K, 1; (..., K) -> K, ..."""
+    return (shape[-1], prod(shape[:-1])) if shape else (1, 1)
+
+
+def r2(prediction: Any, target: Any, shape: Sequence[int], weight: Any = None) -> float:
+    """`R2` of arrays of N samples of this shape in the net. weight: (N,)."""
+    targets, positions = layout(shape)
+    rows = [np.asarray(each, np.float64).reshape(-1, targets) for each in (prediction, target)]
+    weights = np.ones(len(rows[1])) if weight is None else np.repeat(np.asarray(weight, np.float64), positions)
+    counted = weights > 0
+    rows = [each[counted] for each in rows]
+    mean = np.average(rows[1], 0, weights[counted]) if counted.any() else 0.0
+    metric = R2(targets)
+    columns = np.broadcast_to(weights[counted, None], rows[1].shape)
+    metric.update(Rows(rows[0] - mean, rows[1] - mean, columns, np.flatnonzero(counted)))
+    return metric.result()
 
 
 # What a loss compares -> its metrics.

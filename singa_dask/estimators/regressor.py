@@ -8,13 +8,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.metrics import r2_score
-from sklearn.utils import Tags, check_array
+from sklearn.utils import Tags, check_array, check_consistent_length
 
+from singa_dask.algorithms.metrics import r2
 from singa_dask.data.columns import Channels
 from singa_dask.data.containers import is_lazy, is_table
-from singa_dask.estimators.arrays import check_numbers
+from singa_dask.estimators import arrays
 from singa_dask.estimators.base import Estimator
+from singa_dask.job.stores import row_shape
 
 
 class Regressor(RegressorMixin, Estimator):
@@ -62,22 +63,26 @@ class Regressor(RegressorMixin, Estimator):
         return self._labelled(predicted.map_blocks(shaped, dtype=predicted.dtype, chunks=chunks, **axes), X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """R2, the mean over targets. Of fields, channels are the targets, and each position counts as a sample. Of
-        windows, over those whose horizon is in y."""
+        """R2, the mean over targets, as `Model.evaluate` measures it. Of fields, channels are the targets, and each
+        position counts as a sample; of windows with several targets, so does each record of the horizon. With one
+        target, each record of the horizon is a target. Of windows, over those whose horizon is in y.
+
+        Raises ValueError if y has another shape than the predictions."""
         predicted, y, sample_weight = self._scored(X, y, sample_weight)
-        if predicted.ndim <= 2:
-            return float(r2_score(y, predicted, sample_weight=sample_weight))
-        column = self._known().targets
-        channels = Channels.LAST if column is None else column.channels
-        fields = [np.asarray(each) for each in (y, predicted)]
-        if channels is Channels.NONE:
-            fields = [each[..., np.newaxis] for each in fields]
-        elif channels is Channels.FIRST:
-            fields = [np.moveaxis(each, each.ndim - len(self._target_shape), -1) for each in fields]
+        y = self._checked_answers(y)
+        check_consistent_length(predicted, y, sample_weight)
+        if [size for size in y.shape[1:] if size > 1] != [size for size in predicted.shape[1:] if size > 1]:
+            raise ValueError(f"y must have the shape of the predictions, {predicted.shape}. Received: {y.shape}.")
+        y = y.reshape(predicted.shape)
         if sample_weight is not None:
-            sample_weight = np.repeat(sample_weight, prod(fields[0].shape[1:-1]))
-        target, prediction = (field.reshape(-1, field.shape[-1]) for field in fields)
-        return float(r2_score(target, prediction, sample_weight=sample_weight))
+            sample_weight = arrays.weights_of(sample_weight, y, scaled=True)
+        column, shape = self._known().targets, tuple(predicted.shape[1:])
+        if column is not None:
+            shape = row_shape(0 if self._windows is None else self._windows.horizon, column.net_shape)
+            if column.channels is Channels.FIRST:
+                last = -len(column.shape)
+                predicted, y = (np.moveaxis(np.asarray(each), last, -1) for each in (predicted, y))
+        return r2(predicted, y, shape, sample_weight)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -85,7 +90,7 @@ class Regressor(RegressorMixin, Estimator):
         return tags
 
     def _checked_answers(self, y: Any) -> Any:
-        check_numbers(y, "y")
+        arrays.check_numbers(y, "y")
         y = check_array(y, ensure_2d=False, allow_nd=True, input_name="y", estimator=self)
         return y if y.dtype in (np.float32, np.float64) else y.astype(np.float64)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singa_dask.algorithms.metrics import r2
 from singa_dask.errors import DataError
 from singa_dask.monitor.figures import new_figure, panels, save
 
@@ -123,8 +124,7 @@ def _draw_parity(panel: Axes, pairs: np.ndarray, name: str) -> None:
     panel.grid(alpha=0.3)
     panel.locator_params(nbins=6)
     error = prediction - target
-    spread = ((target - target.mean()) ** 2).sum()
-    lines = [f"R² {1 - (error**2).sum() / spread:.4f}"] if spread > 0 else []
+    lines = [f"R² {r2(prediction, target, ()):.4f}"] if len(target) > 1 else []
     lines += [f"MAE {abs(error).mean():.4g}", f"{len(finite):,} points"]
     box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 2}
     panel.text(0.03, 0.97, "\n".join(lines), va="top", fontsize=9, transform=panel.transAxes, bbox=box, zorder=4)
