@@ -65,19 +65,26 @@ class Described:
         return self.schema.reading.along(column.name)
 
     def filled(self, x: np.ndarray, store: StoreProto) -> np.ndarray:
-        """Samples as an input layer takes them, (n, ...), without missing values. Those of another shape stay."""
+        """Samples as an input layer takes them, (n, ...), without missing values. Those of another number of values
+        stay."""
         fill, raw, flat = self.fill, self.column.raw, len(store.shape) == 1
         records = 0 if store.time_steps else records_of(store)
-        given = prod(x.shape[1:])
-        if fill is None or not len(x) or given != max(1, records) * raw.values:
+        if fill is None or not len(x) or prod(x.shape[1:]) != prod(_stored(raw, records)):
             return x
         if len(raw.shape) > 1 and not flat:
             try:
-                return fill.apply(arrange(np, x, row_shape(records, raw.net_shape)))
+                return fill.apply(arrange(np, x, row_shape(records, raw.net_shape), records))
             except ValueError:
                 return x
         first = raw.channels is Channels.FIRST
         return fill.apply(x.reshape(-1, *(raw.shape or (1,))), 1 if first else -1).reshape(len(x), -1)
+
+    def check_shape(self, sample: tuple[int, ...], store: StoreProto) -> None:
+        """Raise DataError for samples of another shape than in training that a net of vectors would flatten."""
+        records = 0 if store.time_steps else records_of(store)
+        known = [_stored(column, records) for column in (self.column.raw, self.column)]
+        if len(store.shape) == 1 < len(sample) and len(known[0]) > 1 and sample not in known:
+            raise DataError(f"x: samples have the shape {sample}, and those of the training data {known[0]}.")
 
     @property
     def texts_and_dates(self) -> dict[str, str]:
@@ -111,6 +118,11 @@ class Described:
             hint = nearest(missing[0], named)
             raise DataError(f"the net was trained with the columns {', '.join(missing)}, which are missing. {hint}")
         return numbers(table, [named[name] for name in names])
+
+
+def _stored(column: Column, records: int) -> tuple[int, ...]:
+    """The shape of a sample as it is stored, of a sequence with its records first."""
+    return (records, *column.shape) if records else column.shape
 
 
 @lru_cache(maxsize=16)
@@ -152,8 +164,11 @@ class KnownData:
         return [name for name in self.net.input_layers if name in {*self.needed, *self.answering}]
 
     def filled(self, layer: str, x: Any) -> Any:
-        """The samples of an input layer without those missing values that its training data had a replacement for."""
+        """The samples of an input layer without those missing values that its training data had a replacement for.
+        Raises DataError if they have another shape than the training data."""
         known = self.inputs.get(layer)
+        if known is not None:
+            known.check_shape(tuple(x.shape[1:]), self.store(layer))
         if known is None or known.fill is None or not (known.fill.flags or x.dtype.kind == "f"):
             return x
         return known.filled(self.net.ops.to_host(x), self.store(layer))

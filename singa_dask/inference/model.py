@@ -47,7 +47,7 @@ class Model:
     """A net built from layers as objects, in a list or a graph as `Job` takes them, with its initial parameters.
 
         model = Model([RecordInput(shape=[1, 28, 28]), InnerProduct(num_output=10), SoftmaxLoss()], seed=0)
-        loss = model(x, y)                     x: (B, ...), images (B, H, W, C) or flat; y: classes (B,)
+        loss = model(x, y)                     x: (B, ...), images (B, H, W, C), or flat as (C H W); y: classes (B,)
         scores = model.predict(x)
 
     x: one array, or arrays by the names of the input layers; to predict, only those on which the output depends. y:

@@ -123,7 +123,7 @@ class RecordInput(InputLayer):
         return self._shape
 
     def forward(self, ctx: Context, *x: Array) -> Array:
-        return self._arranged(ctx.ops, x[0], "shape", self._shape)
+        return self._arranged(ctx.ops, x[0], "shape", self._shape, records_of(self.proto.store_conf))
 
     @property
     def target_shape(self) -> Shape | None:
@@ -158,7 +158,9 @@ class RecordInput(InputLayer):
 
     def labels(self, ops: Ops, labels: Array) -> Array:
         shape = self.target_shape
-        return super().labels(ops, labels) if shape is None else self._arranged(ops, labels, self._answers, shape)
+        if shape is None:
+            return super().labels(ops, labels)
+        return self._arranged(ops, labels, self._answers, shape, answers_of(self.proto.store_conf))
 
     @cached_property
     def normalisation(self) -> Normalisation:
@@ -176,18 +178,18 @@ class RecordInput(InputLayer):
         except ConfigError as error:
             raise ConfigError([replace(p, key=f"layer {self.name!r}.{p.key}") for p in error.problems]) from None
 
-    def _arranged(self, ops: Ops, x: Array, field: str, shape: Shape) -> Array:
+    def _arranged(self, ops: Ops, x: Array, field: str, shape: Shape, records: int) -> Array:
         x = ops.asarray(x, ops.dtype)
         try:
-            return ops.xp.ascontiguousarray(arrange(ops.xp, x, shape))
+            return ops.xp.ascontiguousarray(arrange(ops.xp, x, shape, records))
         except ValueError:
             what, store = {"shape": "samples", "label_shape": "labels"}.get(field, "targets"), self.proto.store_conf
-            records = f" of sequence {store.sequence} + lookahead {store.lookahead} records" if store.sequence else ""
-            records += " (give whole windows, or shards in the order of time)" if store.horizon else ""
-            records += f" of {store.time_steps} time steps" if store.time_steps else ""
+            read = f" of sequence {store.sequence} + lookahead {store.lookahead} records" if store.sequence else ""
+            read += " (give whole windows, or shards in the order of time)" if store.horizon else ""
+            read += f" of {store.time_steps} time steps" if store.time_steps else ""
             raise DataError(
                 f"layer {self.name!r}: {what} of shape {x.shape[1:]} do not fit store_conf.{field} "
-                f"{list(getattr(store, field))}{records} ({shape} inside)"
+                f"{list(getattr(store, field))}{read} ({shape} inside)"
             ) from None
 
 
@@ -220,15 +222,24 @@ class CharRNN(RecordInput):
         return super().setup(*src)
 
 
-def arrange(xp: Array, x: Array, shape: Shape) -> Array:
-    """x (B, ...) with samples of `shape`: (C, ...) fields with channels in front become (..., C).
+def arrange(xp: Array, x: Array, shape: Shape, records: int = 0) -> Array:
+    """x (B, ...) with samples of `shape`: (C, ...) fields with channels in front become (..., C). records: that a
+    sample has, along its first axis, 0 if it is a single one.
 
-    Raises ValueError if the sizes do not match.
+    Values that are all on one axis are records one after the other, and fields with the channels in front; samples of
+    any shape become vectors, in their order. Raises ValueError if samples have another shape.
     """
     sample = tuple(x.shape[1:])
     if sample == shape:
         return x
-    if len(shape) < 3:
+    if prod(sample) != prod(shape):
+        raise ValueError(f"samples of shape {sample} are not of shape {shape}")
+    if records:
+        if len(sample) > 1 and sample[0] != records:
+            raise ValueError(f"samples of shape {sample} are not {records} records")
+        record = sample[1:] or (prod(shape[1:]),)
+        return arrange(xp, x.reshape(-1, *record), shape[1:] or (1,)).reshape(len(x), *shape)
+    if len(shape) == 1:
         return x.reshape(len(x), *shape)
     *size, channels = shape
     first = channels, *size
