@@ -58,12 +58,13 @@ _SCALE = ("mean", "std", "target_mean", "target_std")
 
 
 class Examples(NamedTuple):
-    """What to train on. data: as `train` takes it, with x and y, arrays or Dask collections, in it. rows: how many
-    samples. scale: fields of store_conf that normalise."""
+    """What to train on. data: as `train` takes it, with x, y and the weight, arrays or Dask collections, in it. rows:
+    how many samples. scale: fields of store_conf that normalise."""
 
     data: Any
     x: Any
     y: Any
+    weight: Any
     rows: int
     scale: Mapping[str, Any]
 
@@ -123,7 +124,7 @@ class Estimator(BaseEstimator):
         """Outputs of a net for y."""
         raise NotImplementedError
 
-    def _set_loss(self, proto: JobProto, y: Any) -> None:
+    def _set_loss(self, proto: JobProto, examples: Examples) -> None:
         """Set what the parameters say about the loss layer."""
 
     def _options(self) -> dict[str, Any]:
@@ -210,7 +211,7 @@ class Estimator(BaseEstimator):
             proto.disp_freq = max(1, samples // batch)
         if isinstance(examples.x, Padded):
             read_lengths(proto)
-        self._set_loss(proto, examples.y)
+        self._set_loss(proto, examples)
         if epochs is not None:  # without a validation
             proto.ClearField("early_stopping")
             proto.ClearField("keep_best")
@@ -271,7 +272,7 @@ class Estimator(BaseEstimator):
             weight = arrays.weights_of(weight, answers, scaled=scaled)
         like = {"like": self._known()} if goes_on and not isinstance(x, Padded) else {"missing": self.missing}
         scale = self._scale if goes_on else {"normalise": True, "normalise_target": True}
-        return Examples(self._arrays(x, answers, weight, **like), x, y, arrays.rows_of(x), scale)
+        return Examples(self._arrays(x, answers, weight, **like), x, y, weight, arrays.rows_of(x), scale)
 
     def _arrays(self, x: Any, answers: Any, weight: Any = None, **how: Any) -> Arrays:
         """how: what says how missing values are filled; nothing for a validation set, which is filled likewise."""

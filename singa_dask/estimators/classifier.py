@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
-from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_y
 
@@ -18,7 +17,7 @@ from singa_dask.data.columns import as_map
 from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.estimators.arrays import MISSING, codes, unique
-from singa_dask.estimators.base import Estimator
+from singa_dask.estimators.base import Estimator, Examples
 from singa_dask.job.job_pb2 import JobProto, LayerType
 from singa_dask.job.outputs import keep_their_numbers, outputs_for_classes
 
@@ -37,12 +36,12 @@ class Classifier(ClassifierMixin, Estimator):
     [0.002] of Adam, or an updater; with a job, None means what it says. validation: the share of the data that is held
     out, or a set (X, y). transform: f(batch, rng), which changes the mini-batches of training, see
     `singa_dask.transforms`. patience: end after so many validations in a row without a smaller loss; the best
-    parameters are kept. class_weight: {class: factor} or "balanced". normalise: features to mean 0 and std 1, per
-    column or channel, inside of the net. missing: what replaces missing values of X: "mean" of the training samples, a
-    number, or "mask", as in `shard`; by default they are an error. random_state: of the initial parameters and the
-    order of samples. workspace: folder of the run, which all workers must share; None keeps nothing. callbacks: see
-    `train`. client: trains on its Dask workers as the cluster block says; without, in this process. verbose: show the
-    progress.
+    parameters are kept. class_weight: {class: factor}, or "balanced": the sum of all sample weights / (classes x that
+    of the class). normalise: features to mean 0 and std 1, per column or channel, inside of the net. missing: what
+    replaces missing values of X: "mean" of the training samples, a number, or "mask", as in `shard`; by default they
+    are an error. random_state: of the initial parameters and the order of samples. workspace: folder of the run, which
+    all workers must share; None keeps nothing. callbacks: see `train`. client: trains on its Dask workers as the
+    cluster block says; without, in this process. verbose: show the progress.
 
     X: (N, D), images (N, H, W, C) or any array (N, ...) of up to four further dimensions, or a DataFrame, of which
     texts, categories and dates are encoded as `shard` does; y: (N,) of any type, or maps (N, H, W) with the class of
@@ -71,7 +70,7 @@ class Classifier(ClassifierMixin, Estimator):
             raise ValueError("classes must be passed on the first call to partial_fit.")
         if goes_on and classes is not None and not np.isin(classes, self.classes_).all():
             raise ValueError(f"classes must be those of the first call to partial_fit, {self.classes_.tolist()}.")
-        if self.class_weight == "balanced":
+        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
             hint = "Give them: class_weight={class: factor}, as sklearn.utils.class_weight computes of all samples."
             raise ValueError(
                 f'class_weight="balanced" is not for partial_fit, which sees some samples at a time. {hint}'
@@ -168,21 +167,25 @@ class Classifier(ClassifierMixin, Estimator):
     def _options(self) -> dict[str, Any]:
         return {"labels": True, "classes": [str(name) for name in self.classes_], "places": True}
 
-    def _set_loss(self, proto: JobProto, y: Any) -> None:
+    def _set_loss(self, proto: JobProto, examples: Examples) -> None:
         losses = [layer for layer in proto.neuralnet.layer if layer.type == LayerType.kSoftmaxLoss]
         for layer in losses if self._uncounted else ():
             layer.softmaxloss_conf.ignore_label = -1
         if self.class_weight is None:
             return
-        y = np.asarray(y).reshape(-1)
-        y = y[_counted(y)] if self._positions else y
-        present = np.isin(self.classes_, y)
+        mapped = isinstance(self.class_weight, Mapping)
+        counts = self._counts(examples.y, None if mapped else examples.weight)
+        present = counts > 0
         factors = np.ones(len(self.classes_))
-        found = self.classes_[present]
-        if isinstance(self.class_weight, Mapping):
-            factors[present] = _factors(self.class_weight, found.tolist())
+        if mapped:
+            factors[present] = _factors(self.class_weight, self.classes_[present].tolist())
+        elif isinstance(self.class_weight, str) and self.class_weight == "balanced":
+            factors[present] = counts.sum() / (present.sum() * counts[present])
         else:
-            factors[present] = compute_class_weight(self.class_weight, classes=found, y=y)
+            names = self.classes_.tolist()
+            hint = f"For example class_weight={dict.fromkeys(names[:8], 1.0)}, by the classes of y."
+            message = 'must be {class: factor} or "balanced"'
+            raise ConfigError(Problem("class_weight", message, repr(self.class_weight), hint))
         if not factors[present].any():
             hint = "Give at least one of them a factor above 0."
             raise ConfigError(Problem("class_weight", "is 0 for all classes of y", repr(self.class_weight), hint))
@@ -191,6 +194,14 @@ class Classifier(ClassifierMixin, Estimator):
             raise ConfigError(Problem("class_weight", "is of a SoftmaxLoss, and the net has none", hint=hint))
         for layer in losses:
             layer.softmaxloss_conf.class_weight[:] = factors
+
+    def _counts(self, y: Any, weight: Any) -> np.ndarray:
+        """The sum of the weights of each class, of all its positions; by default the number of these."""
+        y = np.asarray(y)
+        weights = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
+        weights = np.repeat(weights, y.size // len(y))
+        places = codes(y.reshape(-1), self.classes_, uncounted=bool(self._positions))
+        return np.bincount(places[places >= 0], weights[places >= 0], len(self.classes_))
 
 
 def _factors(given: Mapping[Any, float], classes: Sequence[Any]) -> list[float]:
