@@ -94,7 +94,7 @@ def stacked(x: Any, what: str, names: Sequence[str] = ()) -> Any:
     for name, own in dims.items():
         if set(own) != set(first):
             raise DataError(f"{what}: the variables differ in their dimensions: {first}, but {name!r} {own}.")
-    if not names:
+    if not names and len(arrays) > 1:
         logger.warning("%s: the variables %s are the channels, in this order.", what, ", ".join(arrays))
     units = SEPARATOR.join(along_of(variable, f"{what}: {name}").units for name, variable in arrays.items())
     made = x[list(arrays)].to_dataarray(VARIABLE).transpose(*first, VARIABLE)

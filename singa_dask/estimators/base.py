@@ -392,10 +392,13 @@ class Estimator(BaseEstimator):
         """The values of DataArrays, and of Datasets with their variables as channels; all else as it is. Raises
         DataError for samples that do not suit those of fit, and for answers and weights of other rows."""
         fitted = (None, None) if first else self._labels
-        x, y = (
-            labelled.stacked(each, what, of.variables if of else ()) if labelled.as_table(each) is each else each
-            for each, what, of in zip((x, y), "Xy", fitted, strict=True)
-        )
+        # Beside an array or a Dataset, the answers stay one: its coordinates pair the rows.
+        y = y if labelled.is_labelled(x) else labelled.as_table(y)
+        x = x if labelled.as_table(x) is not x else labelled.stacked(x, "X", fitted[0].variables if fitted[0] else ())
+        y = labelled.stacked(y, "y", fitted[1].variables if fitted[1] else ())
+        if hasattr(weight, "data_vars"):
+            one = len(weight.data_vars) == 1
+            weight = labelled.first_array(weight) if one else labelled.stacked(weight, "sample_weight")
         if labelled.is_labelled(x) and labelled.is_labelled(y) and not hasattr(x, "data_vars"):
             x, y = labelled.paired(x, y)
         y, weight = _beside(x, y, weight)

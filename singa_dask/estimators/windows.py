@@ -35,6 +35,8 @@ def check_order(index: Any, dates: Mapping[str, Any], starts: Sequence[int]) -> 
     name = next(iter(late), "its index")
     if is_lazy(index):
         index = index.compute() if getattr(index.dtype, "kind", "") == "M" else None
+    if getattr(index, "tz", None) is not None:
+        index = index.tz_convert(None)
     if not hasattr(index, "is_monotonic_increasing") or len(index) < 2:
         rises = True
     elif index.dtype.kind in "iufM":

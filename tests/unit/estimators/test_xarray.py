@@ -158,3 +158,48 @@ def test_other_places_are_told(caplog):
         given.predict(west)
         told = "the coordinates along 'lon' run from -180 to -176, but ran from 0 to 4 in the training data."
         assert caplog.text.count(told) == 1
+
+
+ROWS = xarray.Dataset({"a": INDEX, "b": INDEX**2}).drop_attrs()
+ANSWERS = xarray.Dataset({"u": 2 * INDEX, "v": 1 - INDEX})
+FEATURES = {
+    "Dataset": ROWS,
+    "DataArray": ROWS.to_dataarray("feature").transpose("time", ...),
+    "DataFrame": ROWS.to_dataframe(),
+    "array": ROWS.to_dataarray().values.T,
+}
+
+
+@pytest.mark.parametrize("names", [["u"], ["u", "v"]])
+@pytest.mark.parametrize("kind", FEATURES)
+def test_answers_of_a_dataset_are_paired_by_their_coordinates(kind, names):
+    x, y, values = FEATURES[kind], ANSWERS[names], ANSWERS[names].to_dataarray().values.T
+    turned = y if kind == "array" else y.isel(time=slice(None, None, -1))
+    window = [layers.RecordInput(sequence=4, horizon=2), layers.InnerProduct(num_output=2 * len(names))]
+    for net in (None, window):
+        plain = Regressor(net, epochs=2, random_state=0).fit(FEATURES["array"], values)
+        fitted = Regressor(net, epochs=2, random_state=0).fit(x, turned)
+        found = plain.predict(FEATURES["array"])
+        np.testing.assert_allclose(np.asarray(fitted.predict(x)), found, rtol=1e-4, atol=1e-5)
+        score = plain.score(FEATURES["array"], values)
+        assert fitted.score(x, turned) == pytest.approx(score, abs=1e-4)
+    if kind != "array":
+        with pytest.raises((DataError, ValueError), match=r"lacks the (variables|columns)"):
+            fitted.score(x, turned.rename({names[0]: "other"}))
+
+
+def test_weights_of_a_dataset():
+    weight = abs(INDEX).rename("w")
+    given = [Regressor(epochs=1, random_state=0).fit(ROWS, INDEX, each) for each in (weight, weight.to_dataset())]
+    np.testing.assert_array_equal(*(each.predict(ROWS) for each in given))
+    with pytest.raises(ValueError, match=r"sample_weight must be \(N,\)"):
+        Regressor(epochs=1).fit(ROWS, INDEX, abs(ANSWERS))
+
+
+def test_windows_of_records_whose_times_have_a_zone():
+    table = ROWS.to_dataframe().tz_localize("Europe/Berlin")
+    net = [layers.RecordInput(sequence=4, horizon=2), layers.InnerProduct(num_output=2)]
+    fitted = Regressor(net, epochs=1, random_state=0).fit(table, table.a.rename("y"))
+    assert fitted.predict(table).shape == (N - 3, 2) and np.isfinite(fitted.score(table, table.a.rename("y")))
+    with pytest.raises(ValueError, match="X: its index does not rise"):
+        fitted.predict(table[::-1])
