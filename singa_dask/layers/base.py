@@ -229,7 +229,8 @@ class Layer(Node):
         labelled = labels_before(before)
         if least <= 1:
             return (flow[-1],)
-        if least == 2 and labelled and (self.label_sources == (1,) or isinstance(self, LossLayer)):
+        loss = isinstance(self, LossLayer) and least in (2, 3)  # the third one are weights, which the samples have
+        if labelled and (loss or (least == 2 and self.label_sources == (1,))):
             return flow[-1], labelled[-1]
         raise self.problem(f"takes {least} srclayers", hint="Call it on them, or name them in srclayers.")
 
@@ -316,6 +317,11 @@ class LossLayer(Layer):
     takes_shares: ClassVar[bool] = False
     is_loss: ClassVar[bool] = True
     takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
+
+    @classmethod
+    def reads_weights(cls, proto: LayerProto) -> bool:
+        """Whether this layer, of two sources, takes weights or a mask as a third one."""
+        return cls.num_sources == (2, 3)
 
     def compared(self, ctx: Context) -> tuple[Array, Array, Array]:
         """Prediction, target, and weights (None for 1) of the last forward call.

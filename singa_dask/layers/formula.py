@@ -75,8 +75,7 @@ class _Function(Layer):
         function, settings = self.given.get("function"), self.given.get("settings", {})
         if function is None or "arguments" in self.given:
             return 1, None
-        every = signature(function_of(function)).parameters.values()
-        needed = [p for p in every if p.kind in _POSITIONAL and p.default is p.empty and p.name not in settings]
+        needed = [p for p in _positional(function, settings) if p.default is p.empty]
         return max(1, len(needed)), None
 
     def __call__(self, *sources: Any) -> Any:
@@ -242,8 +241,9 @@ class Loss(_Function, LossLayer):
 
         layers.Loss(focal, labels=1)(scores, data)       def focal(x, y): ...
 
-    labels: positions of sources whose labels are read; targets are read where a source has them. Where the loss of a
-    row depends on other rows, every worker computes it for the rows of all.
+    labels: positions of sources whose labels are read; targets are read where a source has them. Weights or the mask
+    of samples are its third argument, weights (B, 1). Where the loss of a row depends on other rows, every worker
+    computes it for the rows of all.
     """
 
     output_sources: ClassVar[tuple[int, ...] | None] = (0,)
@@ -254,6 +254,13 @@ class Loss(_Function, LossLayer):
     ) -> None:
         given = None if labels is None else [labels] if isinstance(labels, int) else list(labels)
         super().__init__(function, *sources, _labels=given, **settings)
+
+    @classmethod
+    def reads_weights(cls, proto: LayerProto) -> bool:
+        given = json.loads(proto.user_conf)
+        if "arguments" in given:
+            return False
+        return len(_positional(given["function"], given.get("settings", {}))) > 2
 
     def check_sources(self, sources: Sequence[Layer]) -> None:
         """Raise ConfigError if it is not said whether the labels or the features of an input layer are read."""
@@ -329,6 +336,12 @@ def node_of(self: Node, function: Callable[..., Any], operands: Sequence[Any], s
         count = parts if isinstance(parts, int) else len(parts)
         return tuple(node_of(self, functions.piece, (x, axis, parts, i), {}) for i in range(count))
     return Lambda(function, **settings).node_of(operands)
+
+
+def _positional(function: str, settings: Mapping[str, Any]) -> list[Parameter]:
+    """The arguments of a function that may be sources."""
+    every = signature(function_of(function)).parameters.values()
+    return [each for each in every if each.kind in _POSITIONAL and each.name not in settings]
 
 
 def _has_node(value: Any) -> bool:

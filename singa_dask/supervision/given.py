@@ -22,6 +22,8 @@ from singa_dask.job.stores import reads_windows
 from singa_dask.job.text_paths import text_of
 from singa_dask.job.user_code import code_name, searching
 from singa_dask.layers import layer_class
+from singa_dask.layers.base import LossLayer
+from singa_dask.layers.formula import Loss
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -249,7 +251,11 @@ def weighed(layers: list[LayerProto], column: str) -> list[LayerProto]:
 
 def _check_weighs(layer: LayerProto) -> None:
     """Raise ConfigError if a loss of two sources does not read weights from a third one."""
-    if len(layer.srclayers) < 2 or layer_class(layer).num_sources != (2, 3):
+    kind = layer_class(layer)
+    assert issubclass(kind, LossLayer)
+    if len(layer.srclayers) < 2 or not kind.reads_weights(layer):
         message = "is a loss of your own that reads no weights, and the samples have weights or a mask"
         hint = "Let it read them from a third source, num_sources = (2, 3), or leave them out."
-        raise ConfigError(Problem(f"layer {layer.name!r}", message, layer_class(layer).__name__, hint))
+        if issubclass(kind, Loss):
+            hint = "Let the function take them as a third argument, def loss(x, y, weight), or leave them out."
+        raise ConfigError(Problem(f"layer {layer.name!r}", message, kind.__name__, hint))

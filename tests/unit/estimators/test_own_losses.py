@@ -53,6 +53,14 @@ def squared(x, t):
     return (x - t) * (x - t)
 
 
+def weighted(x, t, weight):
+    return weight * (x - t) * (x - t)
+
+
+def weighted_or_not(x, t, weight=None):
+    return squared(x, t) if weight is None else weighted(x, t, weight)
+
+
 class Net(Module):
     def __init__(self, loss, outputs=1):
         self.output, self.loss = InnerProduct(num_output=outputs), loss
@@ -94,6 +102,28 @@ def test_weights_that_a_loss_would_not_count_are_refused(loss):
     words = "is a loss of your own that reads no weights, and the samples have weights or a mask."
     with pytest.raises(ConfigError, match=re.escape(words)):
         Regressor(Net(loss), epochs=1).fit(X, Y, WEIGHTS)
+
+
+def test_the_remedy_is_of_the_kind_of_loss():
+    for loss, words in (Absolute(), r"num_sources = \(2, 3\)"), (Loss(squared), r"def loss\(x, y, weight\)"):
+        with pytest.raises(ConfigError, match=words):
+            Regressor(Net(loss), epochs=1).fit(X, Y, WEIGHTS)
+
+
+@pytest.mark.parametrize("function", [weighted, weighted_or_not])
+def test_a_function_of_three_arguments_counts_weights(function):
+    given, states = np.where(WEIGHTS > 0, Y, 500.0), []
+    for loss in (MSELoss(), Loss(function)):
+        net = [InnerProduct("output", num_output=1), loss]
+        fitted = Regressor(net, epochs=2, updater=updaters.SGD(lr=0.1), random_state=0).fit(X, given, WEIGHTS)
+        states.append(fitted.model_.state_dict())
+    for name, value in states[0].items():
+        np.testing.assert_allclose(states[1][name], value, rtol=1e-5, atol=1e-6)
+    if function is weighted_or_not:
+        assert Regressor(Net(Loss(function)), epochs=1).fit(X, Y).n_iter_ == 1
+    else:
+        with pytest.raises(ConfigError, match="Loss takes at least 3 srclayers"):
+            Regressor([InnerProduct(num_output=1), Loss(function)], epochs=1).fit(X, Y)
 
 
 @pytest.mark.parametrize(("make", "own"), [(Regressor, Halved), (Classifier, OwnSoftmax)])
