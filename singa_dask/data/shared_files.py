@@ -81,6 +81,11 @@ def other_views(client: Any, shared: SharedFiles, workers: Iterable[str] | None 
             raise ClusterError(
                 f"the Dask workers do not say which files they see ({why}). Start them again."
             ) from error
+        if probe and not os.path.exists(probe):
+            hint = "Give each run a workspace of its own, or start one after the other."
+            raise ClusterError(
+                f"{shared.folder}: was removed in the meantime, as by another run in the same workspace. {hint}"
+            )
     views = {}
     for address, view in found.items():
         if isinstance(view, Exception) and not isinstance(view, OSError):

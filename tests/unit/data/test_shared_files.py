@@ -1,6 +1,7 @@
 """What workers see of the files of this process; other machines are played by taking files away."""
 
 import os
+import shutil
 from socket import gethostname
 
 import numpy as np
@@ -59,6 +60,16 @@ def test_a_worker_that_sees_everything_is_not_named_and_nothing_is_left(tmp_path
     (tmp_path / "run").mkdir()
     assert other_views(client, shared, [FAR]) == {} and client.workers == [FAR]
     assert os.listdir(tmp_path / "run") == []
+
+
+def test_a_folder_that_another_run_removed_is_not_one_that_workers_do_not_share(tmp_path):
+    (tmp_path / "run").mkdir()
+    client = Machine(before=lambda: shutil.rmtree(tmp_path / "run"))
+    words = (
+        "run: was removed in the meantime, as by another run in the same workspace. Give each run a workspace of its"
+    )
+    with pytest.raises(ClusterError, match=words):
+        check_shared(client, SharedFiles([], tmp_path / "run", "Name another."))
 
 
 @pytest.mark.parametrize(
