@@ -7,16 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from singa_dask.data import schema
 from singa_dask.data.containers import is_lazy
 from singa_dask.data.schema import SEPARATOR, Along, Coordinates, check_grid, order_like, same_order
 from singa_dask.data.sources.conventions import VALID, packing, units_of
+from singa_dask.data.sources.stored import Stored, of_values
 from singa_dask.errors import DataError
 
 logger = logging.getLogger(__name__)
 
 VARIABLE = "variable"
-_FIELD = "(field)"
+_FIELD, _ROWS = "(field)", "(sample)"
 
 
 def is_labelled(x: Any) -> bool:
@@ -50,7 +53,9 @@ class Labels:
     variables: tuple[str, ...] = ()
 
     def of(self, values: Any) -> Any:
-        """Values with these dimensions as a DataArray."""
+        """Values with these dimensions as a DataArray, or with these units alone."""
+        if not self.dims:
+            return of_values(values, self.along.units)
         import xarray
 
         return xarray.DataArray(values, self.coords, self.dims, self.name, {"units": self.along.units})
@@ -102,12 +107,24 @@ def stacked(x: Any, what: str, names: Sequence[str] = ()) -> Any:
     return made
 
 
-def labels_of(array: Any, what: str) -> Labels:
-    """Those of a DataArray, which may be a Dataset that was `stacked`."""
+def labels_of(array: Any, what: str) -> Labels | None:
+    """Those of a DataArray, which may be a Dataset that was `stacked`, or of an array of h5py or zarr."""
+    if isinstance(array, Stored):
+        along = array.along()
+        return Labels((_ROWS, *along.dims) if along.dims else (), {}, along)
+    if not is_labelled(array):
+        return None
     variables = array[VARIABLE].values.tolist() if VARIABLE in array.coords else ()
     coords = {name: array.coords[name] for name in array.dims[1:] if name in array.coords}
     name = None if array.name is None else str(array.name)
     return Labels(tuple(array.dims), coords, along_of(array, what), name, tuple(variables))
+
+
+def values_of(x: Any) -> Any:
+    """The values of a DataArray, and of an array of h5py or zarr; all else as it is."""
+    if isinstance(x, Stored):
+        return np.asarray(x)
+    return x.data if is_labelled(x) else x
 
 
 def as_samples(field: Any) -> Any:
@@ -134,8 +151,12 @@ def along_of(array: Any, what: str) -> Along:
 
 
 def turned(array: Any, trained: Along, what: str, *, warns: bool = True) -> Any:
-    """A DataArray with the samples first, and then the dimensions and coordinates in the order of the training data.
-    Raises DataError if they do not suit these. warns: of other coordinates."""
+    """A DataArray with the samples first, and then the dimensions and coordinates in the order of the training data;
+    all else as it is. Raises DataError if they do not suit these. warns: of other coordinates."""
+    if isinstance(array, Stored):
+        array.check_like(trained, what)
+    if not is_labelled(array):
+        return array
     others = [dim for dim in array.dims if dim not in trained.dims]
     if trained.dims and len(others) == 1:
         array = array.transpose(*others, ...)

@@ -411,17 +411,16 @@ class Estimator(BaseEstimator):
         units = dict(getattr(x, "attrs", {}).get("units", {})) if is_table(x) else {}
         if first:
             self._units = units
-            found = (labelled.labels_of(e, w) if labelled.is_labelled(e) else None for e, w in ((x, "X"), (y, "y")))
-            self._labels: tuple[labelled.Labels | None, ...] = tuple(found)
+            self._labels: tuple[labelled.Labels | None, ...] = tuple(map(labelled.labels_of, (x, y), "Xy"))
         for name, own in units.items():
             check_units(self._units.get(name, ""), own, f"X: column {name!r}", "fit")
         given = {"X": x, "y": y}
         x, y = (
-            labelled.turned(each, of.along, what) if of and labelled.is_labelled(each) else each
+            labelled.turned(each, of.along, what) if of else each
             for each, what, of in zip((x, y), "Xy", self._labels, strict=True)
         )
         labelled.check_turned(given, {"X": x, "y": y})
-        x, y, weight = (each.data if labelled.is_labelled(each) else each for each in (x, y, weight))
+        x, y, weight = map(labelled.values_of, (x, y, arrays.known_container(weight)))
         return x, y, weight
 
     def _labelled(self, predicted: Any, x: Any, last: str = "output", classes: Any = None) -> Any:

@@ -11,6 +11,7 @@ from singa_dask.data.columns import Channels, Column, Role
 from singa_dask.data.containers import dense, is_table, native
 from singa_dask.data.encoders import is_plain_number
 from singa_dask.data.normalise import resolve_normalisation
+from singa_dask.data.sources.stored import Stored
 from singa_dask.errors import DataError, NotFinite
 from singa_dask.inference.described import KnownData, class_names, numbers
 from singa_dask.job.job_pb2 import LayerProto, NetProto
@@ -57,7 +58,7 @@ def feed_of(known: KnownData, x: Any, y: Any = None, *, output: str | None = Non
     labels = {name: _numbered(known, name, each) for name, each in answers.items()}
     if output is None and (missing := sorted(answering - labels.keys())):
         raise DataError(f"the input layers {', '.join(missing)} bring labels or targets: give y. Received: none.")
-    features = {name: _array(array) for name, array in given.items()}
+    features = {name: _array(like_trained(known, name, array, "x")) for name, array in given.items()}
     sizes = {f"x[{name!r}]" if len(features) > 1 else "x": len(array) for name, array in features.items()}
     sizes |= {f"y[{name!r}]" if len(labels) > 1 else "y": len(array) for name, array in labels.items()}
     rows = next(iter(sizes.values()))
@@ -107,6 +108,16 @@ def not_finite(data: KnownData, layer: str, features: Any, ready: Any, before: i
     return NotFinite(name, what, len(wrong), first, hint)
 
 
+def like_trained(known: KnownData, layer: str, array: Any, what: str, *, lone: bool = False) -> Any:
+    """What is given for an input layer, see `native`. what: "x" or "y". lone: whether it is a single sample. Raises
+    DataError for an array of h5py or zarr with other dimensions or units than those of the training data."""
+    array, described = native(array), known.inputs.get(layer)
+    column = None if described is None else described.column if what == "x" else described.answers
+    if described is not None and column is not None and isinstance(array, Stored):
+        array.check_like(described.along(column), f"{what} of {layer}", lone=lone)
+    return array
+
+
 def _answering(net: Net) -> set[str]:
     """The input layers of which only the labels are read."""
     read = {
@@ -142,7 +153,8 @@ def _numbered(known: KnownData, layer: str, answers: Any) -> Any:
 
     Raises DataError where a label is not one of the classes, or a target is missing that no mask leaves out.
     """
-    described, given = known.inputs.get(layer), dense(native(answers))
+    described, read = known.inputs.get(layer), dense(like_trained(known, layer, answers, "y"))
+    given: Any = np.asarray(read) if isinstance(read, Stored) else read
     if is_table(given):
         names = described.answers.names if described is not None and described.answers is not None else ()
         if not names and len(given.columns) > 1:

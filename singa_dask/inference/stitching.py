@@ -11,7 +11,9 @@ import numpy as np
 
 from singa_dask.data.containers import dense
 from singa_dask.data.labelled import as_samples, first_array, is_labelled, labelled
+from singa_dask.data.sources.stored import Stored
 from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.inference.feeding import like_trained
 from singa_dask.inference.predicting import by_layer, has_labels, predicted, sent, values_of
 from singa_dask.net import inputs_of
 
@@ -53,8 +55,11 @@ def predict_field(
     """The predictions of one field, see `Model.predict_field`."""
     patch, inputs, values = _forms(model, output)
     stitching = Stitching(output, batchsize, patch, inputs, values, _stride(stride, margin, min(patch[:2])), margin)
+    if isinstance(x, Mapping) and not is_labelled(x):
+        x = {name: _read(model, name, each) for name, each in x.items()}
     if not has_labels(x):
-        return _field(model, _joined(x, stitching) if isinstance(x, Mapping) else x, stitching)
+        alone = next(iter(inputs)) if len(inputs) == 1 else ""
+        return _field(model, _joined(x, stitching) if isinstance(x, Mapping) else _read(model, alone, x), stitching)
     given = as_samples(x) if is_labelled(x) else {name: as_samples(each) for name, each in x.items()}
     arrays = by_layer(model, given, output, warns=False)  # patches lie anywhere
     arrays = {name: each[0] if is_labelled(each) else each for name, each in arrays.items()}
@@ -65,6 +70,12 @@ def predict_field(
     names = model.known.names(output)
     coords = {name: names for name in last if len(names) == values}
     return labelled(found, array, (array.dims[1], *last), coords)
+
+
+def _read(model: Model, layer: str, x: Any) -> Any:
+    """The values of an array of h5py or zarr that an input layer reads; all else as it is."""
+    found = like_trained(model.known, layer, x, "x", lone=True)
+    return np.asarray(found) if isinstance(found, Stored) else x
 
 
 def _forms(model: Model, output: str) -> tuple[tuple[int, int, int], dict[str, slice], int]:

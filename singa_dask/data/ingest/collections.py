@@ -31,9 +31,11 @@ from singa_dask.data.labelled import (
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.rows import in_same_rows
 from singa_dask.data.schema import Along, Reading
+from singa_dask.data.sources.arrays import notes_of
 from singa_dask.data.sources.files import Block
 from singa_dask.data.sources.patches import NUMBER, Cutting, Patches, Tile
 from singa_dask.data.sources.source import THE_DATE, Source
+from singa_dask.data.sources.stored import Stored
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
 logger = logging.getLogger(__name__)
@@ -142,7 +144,9 @@ def source_of(
     if not x_names:
         hint = "Give those of the splits in split_data if they are features too."
         raise ConfigError(Problem("X", "has no columns besides those that divide the samples", repr([*split]), hint))
-    of_x = _by_column("channels", channels, x_names, Channels)
+    known = {one.raw[0]: one.value.described for one in given if isinstance(one.value, Stored)}
+    of_x = {name: each.channels for name, each in known.items() if each.channels is not None}
+    of_x |= _by_column("channels", channels, x_names, Channels)
     raw_mask = masks[0].raw[0] if masks else None
     cuttings = [] if cut is None else [_cutting(given, (x_names, y_names, raw_mask), of_x, cut)]
     return Source(
@@ -159,6 +163,7 @@ def source_of(
         _by_column("classes", classes, y_names or x_names, tuple),
         split,
         cuttings=cuttings,
+        notes=notes_of(known),
         reading=_reading([(features, "x"), (answers, "y")]),
     )
 
@@ -290,6 +295,8 @@ def _one(value: Any, what: str, name: str, like: Any, *, cut: bool) -> _Given:
         value = value if like is None else in_order(value, like, name)
         along = along_of(as_samples(value) if cut and value.ndim == 2 else value, what)
     value = value.tocsr() if is_sparse(value) else native(value)
+    if isinstance(value, Stored):
+        along = value.along(lone=cut and value.ndim == 2)
     array = hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__getitem__")
     if not array and not is_table(value):
         value = np.asarray(value)

@@ -223,7 +223,7 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
         channels=_channels(wanted, first, short) | (cuttings[0].channels if cuttings else {}),
         classes={short[c]: first[c].classes for c in wanted.y if first[c].classes},
         nbytes=0 if cuttings else sum(math.prod(dataset.shape) * dataset.dtype.itemsize for dataset in stored),
-        notes=tuple(_notes(layouts)),
+        notes=notes_of({f"{file.name}: {at}": of for file, layout in layouts.items() for at, of in layout.items()}),
         reading=_reading(named, columns, inner, [*first.values(), first[like]], units),
         cuttings=tuple(cuttings),
     )
@@ -328,13 +328,9 @@ def _is_table(wanted: Wanted, layout: Layout) -> bool:
     return several and all(len(each.shape) == 1 for each in features)
 
 
-def _notes(layouts: Mapping[Path, Layout]) -> list[str]:
-    notes = [
-        f"{path.name}: {name} {dataset.note}"
-        for path, layout in layouts.items()
-        for name, dataset in layout.items()
-        if dataset.note
-    ]
+def notes_of(datasets: Mapping[str, Dataset]) -> tuple[str, ...]:
+    """What to warn of, which is logged. datasets: by their names for messages."""
+    notes = tuple(f"{name} {dataset.note}" for name, dataset in datasets.items() if dataset.note)
     for note in notes:
         logger.warning("%s", note)
     return notes

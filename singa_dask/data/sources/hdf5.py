@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import h5py
 import numpy as np
@@ -28,6 +30,15 @@ def read(source: str | Path, wanted: Wanted, allow_virtual: bool = False) -> dic
     wanted = wanted.renamed(lambda name: name.strip("/"))
     layouts = {path: _layout(path, wanted, allow_virtual) for path in find_files(source, SUFFIXES)}
     return array_sources(source, layouts, wanted, _read)
+
+
+def opened(dataset: h5py.Dataset) -> tuple[str, Dataset, Callable[[Any], np.ndarray]]:
+    """Where an open dataset is, what it is, and what reads its values at an index. Raises DataError if its file is
+    closed."""
+    if not dataset:
+        raise DataError("an h5py.Dataset is of a file that was closed. Leave the file open until its values are read.")
+    described = replace(_describe(dataset, None, _lost(dataset)), note=_unwritten(dataset))
+    return f"{dataset.file.filename}: {dataset.name}", described, partial(_decoded, dataset)
 
 
 def contents(source: str | Path) -> str:
@@ -206,6 +217,10 @@ def _read_one(file: h5py.File, rows: Rows, name: str) -> np.ndarray:
     if described.classes:
         return _places(values, dataset, field, rows, name)
     return values if field else decoded(values, packing(dataset.attrs, dataset.dtype))
+
+
+def _decoded(dataset: h5py.Dataset, index: Any) -> np.ndarray:
+    return decoded(dataset[index], packing(dataset.attrs, dataset.dtype))
 
 
 def _places(values: np.ndarray, dataset: h5py.Dataset, field: str | None, rows: Rows, name: str) -> np.ndarray:

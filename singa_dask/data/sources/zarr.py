@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -195,14 +195,21 @@ def _coded(fill: str, dtype: np.dtype) -> Any:
         return fill
 
 
+def opened(array: Any) -> tuple[str, Dataset, Callable[[Any], np.ndarray]]:
+    """Where an open array is, what it is, and what reads its values at an index."""
+    return f"{array.store_path}:", _describe(array, {}), partial(_decoded, array)
+
+
+def _decoded(array: Any, index: Any) -> np.ndarray:
+    return plain(np.asarray(array[index]), partial(_packing, array))
+
+
 def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
     import zarr
 
     with _opened(rows.path, names) as root:
         arrays = [root if isinstance(root, zarr.Array) else root[name] for name in names]
-        return [
-            plain(np.asarray(of[rows.index(n)]), partial(_packing, of)) for n, of in zip(names, arrays, strict=True)
-        ]
+        return [_decoded(array, rows.index(name)) for name, array in zip(names, arrays, strict=True)]
 
 
 FORMAT = arrays_format("zarr", (".zarr",), _list, _read, _find_stores, extra="fields", modules=("zarr",))
