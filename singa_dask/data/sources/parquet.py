@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from singa_dask.data.sources.files import BLOCK_NBYTES, MAX_BLOCK_NBYTES, Block, find_files, need, reading, stamp_of
 from singa_dask.data.sources.source import TABLE, Format, Names, Source, Wanted
@@ -25,14 +26,14 @@ def read(source: str | Path, wanted: Wanted, drop: Names = None) -> dict[str, So
     are a column, as in Hive. The index of pandas is not a column."""
     files = find_files(source, SUFFIXES)
     root = Path(source).expanduser().absolute()
-    hive = [_hive(path, root) for path in files]
     schemas = [_schema(path) for path in files]
+    hive = _hive(files, root)
     for path, schema, keys in zip(files, schemas, hive, strict=True):
         _check_same(files[0], schemas[0], path, schema)
         if [*keys] != [*hive[0]]:
             raise DataError(f"{path}: its folders name the columns {[*keys]}, but those of {files[0]} {[*hive[0]]}.")
     columns = {name: _describe(kind) for name, kind in schemas[0].items()}
-    columns |= dict.fromkeys(hive[0], TableColumn("text"))
+    columns |= {name: _describe(value.type) for name, value in hive[0].items()}
     chosen = choose(str(source), columns, wanted, drop)
     vectors = [name for name in chosen.x if columns[name].kind.startswith("vector")]
     if vectors and len(chosen.x) > 1:
@@ -76,13 +77,14 @@ FORMAT = Format("parquet", TABLE, SUFFIXES, read, contents, "tables", ("pyarrow.
 
 @dataclass(frozen=True)
 class ParquetBlock(Block):
-    """Whole row groups, or `rows` (start, stop) of a large one. hive: values of columns that folders name."""
+    """Whole row groups, or `rows` (start, stop) of a large one. hive: values of columns that folders name, as
+    scalars of Arrow."""
 
     path: Path
     groups: tuple[int, ...]
     rows: tuple[int, int] | None
     columns: tuple[str, ...]
-    hive: tuple[tuple[str, str], ...]
+    hive: tuple[tuple[str, Any], ...]
     stamp: str
 
     @property
@@ -99,7 +101,9 @@ class ParquetBlock(Block):
 
     def read(self) -> dict[str, Any]:
         """A pandas Series of each column, or (rows, values) of a column of vectors. Raises DataError."""
-        pandas = need("pandas", "tables", "parquet")
+        need("pandas", "tables", "parquet")
+        import pyarrow as pa
+
         with _opened(self.path) as file:
             if self.rows is None:
                 table = file.read_row_groups([*self.groups], columns=[*self.columns])
@@ -107,7 +111,7 @@ class ParquetBlock(Block):
                 table = _rows_of(file, self.groups[0], self.rows, self.columns)
             found = {name: _values(self.path, name, table.column(name)) for name in self.columns}
         for name, value in self.hive:
-            found[name] = pandas.Series([value]).repeat(table.num_rows).reset_index(drop=True)
+            found[name] = pa.repeat(value, table.num_rows).to_pandas()
         return found
 
 
@@ -123,9 +127,13 @@ def _schema(path: Path) -> dict[str, Any]:
     """The Arrow type of each column."""
     with _opened(path) as file:
         schema = file.schema_arrow
-        pandas = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
-        index = {name for name in pandas.get("index_columns", ()) if isinstance(name, str)}
+        index = {name for name in _of_pandas(schema).get("index_columns", ()) if isinstance(name, str)}
     return {field.name: field.type for field in schema if field.name not in index}
+
+
+def _of_pandas(schema: Any) -> dict[str, Any]:
+    """What pandas has written of its types."""
+    return json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
 
 
 def _check_same(first: Path, schema: dict[str, Any], path: Path, other: dict[str, Any]) -> None:
@@ -178,10 +186,42 @@ def _width(kind: Any) -> int:
         return 32
 
 
-def _hive(path: Path, root: Path) -> dict[str, str]:
-    """Columns that the folders between the source and a file name, as in kind=a/part-0.parquet."""
-    folders = path.relative_to(root).parts[:-1] if root.is_dir() else ()
-    return dict(part.split("=", 1) for part in folders if "=" in part)
+def _hive(files: Sequence[Path], root: Path) -> list[dict[str, Any]]:
+    """Columns that folders between the source and each file name, as in kind=a/part-0.parquet: scalars of Arrow, of
+    one type by name, null where the folder is __HIVE_DEFAULT_PARTITION__."""
+    import pyarrow as pa
+    from pyarrow.dataset import HivePartitioning, get_partition_keys
+
+    found = []
+    for path in files:
+        folders = path.relative_to(root).parts[:-1] if root.is_dir() else ()
+        names = dict.fromkeys(unquote(part.partition("=")[0]) for part in folders if "=" in part)
+        hive = HivePartitioning(pa.schema([(name, pa.string()) for name in names]), segment_encoding="uri")
+        known = get_partition_keys(hive.parse("/".join((*folders, ""))))
+        found.append({name: known.get(name) for name in names})
+    with _opened(files[0]) as file:
+        written = {column["name"]: column for column in _of_pandas(file.schema_arrow).get("columns", ())}
+    texts = {name: pa.array([values.get(name) for values in found], pa.string()) for name in found[0]}
+    typed = {name: _typed(values, written.get(name, {})) for name, values in texts.items()}
+    return [{n: typed[n][at] if n in typed else None for n in values} for at, values in enumerate(found)]
+
+
+def _typed(texts: Any, written: Mapping[str, Any]) -> Any:
+    """Texts as the type that pandas had, as which it was `written`; else as integers or other numbers if all are."""
+    import pyarrow as pa
+
+    known = written.get("pandas_type", "")
+    types = [pa.int64(), pa.float64()]
+    if known in ("unicode", "string") or written.get("numpy_type") in ("str", "string"):
+        types = []
+    elif known in ("bool", "datetime", "datetimetz", "date"):
+        types = [pa.bool_() if known == "bool" else pa.timestamp("us", "UTC" if known == "datetimetz" else None)]
+    for kind in types if texts.null_count < len(texts) else ():
+        try:
+            return texts.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    return texts
 
 
 def _groups(path: Path, row_nbytes: int) -> Iterator[tuple[tuple[int, ...], tuple[int, int] | None]]:
