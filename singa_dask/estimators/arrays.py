@@ -9,7 +9,8 @@ import numpy as np
 from sklearn.utils.validation import _check_sample_weight
 
 from singa_dask.data.columns import Channels, Column, Role, guess_channels
-from singa_dask.data.containers import dense, is_lazy, is_table, native
+from singa_dask.data.containers import dense, is_lazy, is_table
+from singa_dask.data.native import native
 from singa_dask.errors import nearest
 
 MISSING = "Input y has missing labels. Leave out these samples."

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Channels, Column, Role
-from singa_dask.data.containers import dense, is_table, native
+from singa_dask.data.containers import dense, is_table
 from singa_dask.data.encoders import is_plain_number
+from singa_dask.data.native import native
 from singa_dask.data.normalise import resolve_normalisation
 from singa_dask.data.sources.stored import Stored
 from singa_dask.errors import DataError, NotFinite

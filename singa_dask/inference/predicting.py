@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singa_dask.data.containers import is_lazy, is_table, native
+from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.data.labelled import (
     VARIABLE,
     as_table,
@@ -25,6 +25,7 @@ from singa_dask.data.labelled import (
     turned,
     variables_of,
 )
+from singa_dask.data.native import native
 from singa_dask.data.rows import beside, in_rows, in_same_rows
 from singa_dask.data.schema import Along
 from singa_dask.errors import ConfigError, Problem

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Channels, Role
-from singa_dask.data.containers import is_lazy, is_sparse, is_table, native
+from singa_dask.data.containers import is_lazy, is_sparse, is_table
 from singa_dask.data.ingest.options import SPLIT_OPTIONS, Splits
 from singa_dask.data.ingest.run import DaskBlock
 from singa_dask.data.ingest.write import write
@@ -29,6 +29,7 @@ from singa_dask.data.labelled import (
     variables_of,
 )
 from singa_dask.data.manifest import Manifest
+from singa_dask.data.native import native
 from singa_dask.data.rows import in_same_rows
 from singa_dask.data.schema import Along, Reading
 from singa_dask.data.sources.arrays import notes_of

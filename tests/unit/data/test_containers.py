@@ -11,7 +11,8 @@ import scipy.sparse as sp
 from support.shards import write_shards
 
 from singa_dask import Classifier, Model, Regressor, layers, load, shard
-from singa_dask.data.containers import dense, native
+from singa_dask.data.containers import dense
+from singa_dask.data.native import native
 from singa_dask.errors import DataError
 
 X = np.arange(24.0).reshape(8, 3)
