@@ -155,7 +155,7 @@ def enclosed(factor):
             r"Write labels=1 in Loss\(\.\.\.\) .* or labels=\(\)",
         ),
         (lambda: Model([autograd.sum(FC(DATA), axis=1) + FC(DATA)]), r"one number for each sample, \(B,\), with more"),
-        (lambda: Model([DATA, FC, Loss(lambda x, y, z: x + y + z)]), "takes 3 srclayers"),
+        (lambda: Model([DATA, FC, Loss(lambda x, y, z: x + y + z, labels=1)]), "takes at least 3 srclayers"),
         (lambda: Model([Loss(formulas.cross_entropy)(FC(DATA))]), "takes at least 2 srclayers"),
         (lambda: Model([Lambda(lambda x: InnerProduct(num_output=2)(x))(FC(DATA))]), "called on a tensor in a net"),
         (lambda: Model([Lambda(lambda x: x + np.ones(7))(FC(DATA))]), r"add of \(2, 3\) and \(7,\).*test_formula\.py"),
