@@ -119,6 +119,18 @@ def like_trained(known: KnownData, layer: str, array: Any, what: str, *, lone: b
     return array
 
 
+def as_recorded(known: KnownData, layer: str, array: Any, what: str) -> Any:
+    """What is given for an input layer, with the channels last. Where all axes of a sample are equal, they are where
+    the shards have them; else the shape tells later. what: "x" or "y"."""
+    array, described = like_trained(known, layer, array, what), known.inputs.get(layer)
+    column = None if described is None else described.column if what == "x" else described.answers
+    if column is None or column.raw.channels is not Channels.FIRST:
+        return array
+    read = known.net.shapes[layer] if what == "x" else known.net.input_layer(layer).target_shape
+    equal = column.raw.shape == column.raw.net_shape == read == np.shape(array)[1:]
+    return np.moveaxis(np.asarray(dense(array)), 1, -1) if equal else array
+
+
 def _answering(net: Net) -> set[str]:
     """The input layers of which only the labels are read."""
     read = {

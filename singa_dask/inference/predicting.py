@@ -30,6 +30,7 @@ from singa_dask.data.rows import beside, in_rows, in_same_rows
 from singa_dask.data.schema import Along
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.inference.described import numbers
+from singa_dask.inference.feeding import as_recorded
 from singa_dask.net import inputs_of
 
 if TYPE_CHECKING:
@@ -57,7 +58,14 @@ def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
         return (_lazy_table if lazy[0] else _table)(x, model, output, batchsize)
     if lazy[0]:
         return _lazy_array(model, x, output, batchsize)
-    return predicted(model, x, output, batchsize)
+    return predicted(model, _recorded(model, x, output), output, batchsize)
+
+
+def _recorded(model: Model, x: Any, output: str) -> Any:
+    """The arrays with their channels last."""
+    if isinstance(x, Mapping):
+        return {name: as_recorded(model.known, name, array, "x") for name, array in x.items()}
+    return as_recorded(model.known, inputs_of(model.net, output)[0], x, "x")
 
 
 def _with_labels(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
@@ -140,11 +148,14 @@ def arrays_of(model: Model, x: Any, y: Any = None) -> tuple[Any, Any]:
         if described is not None and described.answers is not None:
             answers[name] = turned(answers[name], described.along(described.answers), "y")
     check_turned({**inputs, **given}, {**inputs, **_shown(answers)})
+    answering = next(iter(model.known.answering), "")
+    plain = {name: each.data if is_labelled(each) else each for name, each in answers.items()}
+    answers = {name: as_recorded(model.known, name or answering, each, "y") for name, each in plain.items()}
     y = answers if isinstance(y, Mapping) else answers[None]
     if has_labels(table):
-        return values_of(x), y
+        return _recorded(model, values_of(x), model.outputs[0]), y
     if not is_table(table):
-        return x, y
+        return _recorded(model, x, model.outputs[0]), y
     if is_lazy(table):
         hint = "Give x.compute(), or a Dask array."
         raise ConfigError(Problem("x", "is a Dask DataFrame, and tables are evaluated in memory", hint=hint))
@@ -260,7 +271,7 @@ def _by_rows(array: Any) -> Any:
 
 def _block(*blocks: Any, model: Model, names: Sequence[str | None], output: str, batchsize: int | None) -> np.ndarray:
     arrays = {name: _only(block) for name, block in zip(names, blocks, strict=True)}
-    return predicted(model, arrays.get(None, arrays), output, batchsize)
+    return predicted(model, _recorded(model, arrays.get(None, arrays), output), output, batchsize)
 
 
 def _only(block: Any) -> Any:

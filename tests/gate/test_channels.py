@@ -1,0 +1,46 @@
+"""Where all axes of a sample are equal, the channels are where the shards have them, in every container."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+
+from singa_dask import Job, layers, load_model, shard, train, updaters
+from singa_dask.monitor.progress import Display
+
+N, SIZE = 12, 4
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=(N, SIZE, SIZE, SIZE)).astype("f4")  # (N, C, H, W)
+Y = (X[:, 0] > 0).astype("u1")
+CONTAINERS = {"array": lambda x: x, "lazy": lambda x: da.from_array(x, chunks=5), "mapping": lambda x: {"data": x}}
+
+
+def model_of(x: np.ndarray, channels: str, folder: Path) -> Any:
+    shard(x, Y, folder / channels, channels=channels, shuffle=False)
+    read = layers.RecordInput("data", path=str(folder / channels), batchsize=N)
+    net = [read, layers.Convolution(num_filters=2, kernel=1), layers.SoftmaxLoss()]
+    job = Job(name="c", layers=net, updater=updaters.SGD(lr=0.1), train_steps=3, seed=1)
+    run = train(job, processes=False, workspace=folder / f"{channels}-run", curves=False, display=Display())
+    return load_model(run.checkpoint)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: Any) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("channels")
+    last = np.moveaxis(X, 1, -1)
+    return {"first": model_of(X, "first", folder), "last": model_of(last, "last", folder)}
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_the_layout_of_the_shards_decides(container: str, models: dict[str, Any]) -> None:
+    made, last = CONTAINERS[container], np.moveaxis(X, 1, -1)
+    first, other = (np.asarray(models[at].predict(made(x))) for at, x in (("first", X), ("last", last)))
+    np.testing.assert_allclose(first, other, rtol=1e-5)
+    assert not np.allclose(first, np.asarray(models["last"].predict(made(X))))
+    if container != "lazy":
+        losses = [models[at].evaluate(made(x), Y)["loss"] for at, x in (("first", X), ("last", last))]
+        assert losses[0] == pytest.approx(losses[1])
