@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import prod
@@ -28,7 +29,7 @@ from singa_dask.data.labelled import (
 from singa_dask.data.native import native
 from singa_dask.data.rows import beside, in_rows, in_same_rows
 from singa_dask.data.schema import Along
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.inference.described import numbers
 from singa_dask.inference.feeding import as_recorded
 from singa_dask.net import inputs_of
@@ -218,6 +219,9 @@ def _framed(model: Model, rows: np.ndarray, output: str, index: Any) -> Any:
 def _features(table: Any, model: Model, output: str) -> dict[str, np.ndarray]:
     """What each input layer that the output needs reads of a table."""
     known = model.known.inputs
+    twice = [name for name, count in Counter(map(str, table.columns)).items() if count > 1]
+    if twice and any(name in known for name in inputs_of(model.net, output)):
+        raise DataError(f"x: several columns are named {twice[0]!r}. Rename or drop one.")
     return {
         name: known[name].features(table) if name in known else numbers(table, list(table))
         for name in inputs_of(model.net, output)

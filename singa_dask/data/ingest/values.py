@@ -190,7 +190,8 @@ def _encode_pandas(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
     if isinstance(dtype, pd.DatetimeTZDtype) or getattr(getattr(dtype, "pyarrow_dtype", None), "tz", None):
         return _days(raw.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(), zoned=True)
     if raw.dtype.kind in "Mm":
-        return _days(raw.to_numpy())
+        kind = getattr(dtype, "numpy_dtype", dtype)
+        return _days(raw.astype(kind).to_numpy())  # dates of pyarrow are objects otherwise
     if isinstance(dtype, pd.StringDtype) or pd.api.types.is_string_dtype(dtype):
         codes, uniques = raw.factorize()
         return _of_distinct(name, codes.astype(np.int32), uniques.tolist())
