@@ -10,6 +10,30 @@ import numpy as np
 _MISSING = {"M": np.datetime64("NaT"), "m": np.timedelta64("NaT", "s"), "f": np.nan, "c": np.nan}
 
 
+def _of_pandas(x: Any) -> bool:
+    return any(base.__module__.partition(".")[0] == "pandas" for base in type(x).__mro__)
+
+
+def in_types_of_numpy(x: Any) -> Any:
+    """A Series or a DataFrame of pandas whose nullable, Arrow and sparse numbers are exactly those in a type of NumPy,
+    or float64 with NaN where some are missing; all else as it is."""
+    if is_lazy(x) or not _of_pandas(x):
+        return x
+    if is_table(x):
+        changed = {place: kind for place in range(x.shape[1]) if (kind := _numpy_type(x.iloc[:, place])) is not None}
+        return x.astype({x.columns[place]: kind for place, kind in changed.items()}) if changed else x
+    kind = _numpy_type(x)
+    return x if kind is None else x.astype(kind)
+
+
+def _numpy_type(column: Any) -> np.dtype | None:
+    dtype = getattr(column, "dtype", None)
+    if isinstance(dtype, np.dtype) or getattr(dtype, "kind", "") not in [*"biuf"]:
+        return None
+    exact = getattr(dtype, "numpy_dtype", None) or getattr(dtype, "subtype", None)
+    return np.dtype(np.float64 if exact is None or column.isna().any() else exact)
+
+
 def is_lazy(x: Any) -> bool:
     """Whether x is a Dask collection."""
     return hasattr(x, "__dask_graph__")

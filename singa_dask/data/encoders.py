@@ -159,7 +159,10 @@ def _checked(encoder: Encoder, values: np.ndarray, facts: Facts) -> np.ndarray:
     if facts.kind is Kind.NUMBER:
         values, facts = as_texts(values, facts)
     elif facts.kind not in (Kind.TEXT, Kind.EMPTY):
-        raise DataError(f"{name}: holds {facts.kind}s, but the net was trained with categories. Convert it to text.")
+        raise DataError(
+            f"{name}: holds {facts.kind}s, but the net was trained with categories. Convert it to texts, or with "
+            "astype('category') in pandas."
+        )
     if facts.kind is Kind.EMPTY:
         facts.values, values = [], np.full(len(values), MISSING, np.int32)
     codes = encoder.recode(facts.values or [])[values]

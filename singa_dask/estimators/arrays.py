@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import _check_sample_weight
 
 from singa_dask.data.columns import Channels, Column, Role, guess_channels
-from singa_dask.data.containers import dense, is_lazy, is_table
+from singa_dask.data.containers import dense, in_types_of_numpy, is_lazy, is_table
 from singa_dask.data.native import native
 from singa_dask.errors import nearest
 
@@ -48,6 +50,25 @@ def known_container(x: Any) -> Any:
     return dense(x) if isinstance(x, np.ma.MaskedArray) else x
 
 
+def known_answers(y: Any) -> Any:
+    """Labels or targets likewise. What pandas stores otherwise has a type of NumPy, and so have integers and booleans
+    among objects. Raises ValueError for a mapping."""
+    if isinstance(y, Mapping) and not hasattr(y, "dims"):
+        raise ValueError("y is a mapping, and must be an array, a Series or a DataFrame: pandas.DataFrame(y).")
+    y = in_types_of_numpy(known_container(y))
+    if is_lazy(y):
+        return y
+    if is_table(y):
+        return y.astype({name: np.asarray(known_answers(y[name])).dtype for name in y if y[name].dtype == object})
+    objects = getattr(getattr(y, "dtype", None), "kind", "") == "O" and not hasattr(y, "cat")
+    kinds = {type(value) for value in np.asarray(y).flat} if objects else set()
+    for kind, dtype in (((bool, np.bool), bool), ((int, np.integer), np.int64)):
+        if kinds and all(issubclass(each, kind) for each in kinds) and (dtype is bool or not kinds & {bool}):
+            with suppress(OverflowError):
+                return y.astype(dtype)
+    return y
+
+
 def of_numbers(table: Any) -> bool:
     """Whether all columns of a DataFrame are numbers, which may be missing."""
     return all(dtype.kind in "biuf" for dtype in table.dtypes)
@@ -70,7 +91,8 @@ def check_numbers(values: Any, what: str) -> None:
     if is_table(values) and not of_numbers(values):
         name, dtype = next((name, dtype) for name, dtype in values.dtypes.items() if dtype.kind not in "biuf")
         told = f"holds {dtype}, such as {str(values[name].iloc[0])!r}" if len(values) else f"holds {dtype}"
-        raise ValueError(f"{what}: column {name!r} {told}, and must be of numbers, as in fit.")
+        hint = " Convert it: astype('float64')." if hasattr(dtype, "categories") else ""
+        raise ValueError(f"{what}: column {name!r} {told}, and must be of numbers, as in fit.{hint}")
     array = values if hasattr(values, "dtype") else np.asarray(values)
     kind, hint = array.dtype.kind, "Convert it to numbers."
     if what == "X":
@@ -84,10 +106,6 @@ def check_numbers(values: Any, what: str) -> None:
 
 def weights_of(weight: Any, answers: Any, *, scaled: bool) -> Any:
     """The weights of samples with these answers. scaled: so that their mean is 1. Raises ValueError."""
-    weight = known_container(weight)
-    if getattr(weight, "ndim", 1) > 1:
-        hint = "Positions that do not count: a negative class, or mask= of shard."
-        raise ValueError(f"sample_weight must be (N,), a number for each sample. Received: {weight.shape}. {hint}")
     if not is_lazy(answers):
         weight = _check_sample_weight(weight, answers, ensure_non_negative=True)
     mean: Any = weight.mean() if scaled else 1.0
@@ -97,13 +115,24 @@ def weights_of(weight: Any, answers: Any, *, scaled: bool) -> Any:
     return weight / mean
 
 
+def known_weights(weight: Any) -> Any:
+    """As a Series what a DataFrame holds in one column; all else as it is. Raises ValueError for what is not (N,)."""
+    weight = in_types_of_numpy(known_container(weight))
+    if is_table(weight) and len(weight.columns) == 1:
+        return weight[weight.columns[0]]
+    if getattr(weight, "ndim", 1) > 1:
+        hint = "Positions that do not count: a negative class, or mask= of shard."
+        raise ValueError(f"sample_weight must be (N,), a number for each sample. Received: {weight.shape}. {hint}")
+    return weight
+
+
 def unique(y: Any) -> np.ndarray:
     """The different values of y, sorted. Raises ValueError if labels are missing."""
     if not is_lazy(y):
         return np.unique(y)
     y = y.to_dask_array() if is_table(y) else y
     if hasattr(y, "npartitions") and hasattr(y, "drop_duplicates"):
-        found = y.drop_duplicates().compute()
+        found = in_types_of_numpy(y.drop_duplicates().compute())
         missing = bool(found.isna().any())
     else:
         from dask import array
@@ -123,7 +152,7 @@ def codes(y: Any, classes: np.ndarray, *, uncounted: bool = False) -> Any:
         kind: dict[str, Any] = {"meta": ("y", "int64")} if hasattr(y, "map_partitions") else {"dtype": "int64"}
         kind = {"meta": codes(y._meta, classes)} if is_table(y) else kind
         return mapped(codes, classes, uncounted=uncounted, **kind)
-    values = np.asarray(y)
+    values = np.asarray(in_types_of_numpy(y))
     places = np.minimum(np.searchsorted(classes, values), len(classes) - 1)
     unknown = classes[places] != values
     if uncounted and values.dtype.kind in "if":

@@ -402,7 +402,8 @@ class Estimator(BaseEstimator):
         if labelled.is_labelled(x) and labelled.is_labelled(y) and not hasattr(x, "data_vars"):
             x, y = labelled.paired(x, y)
         y, weight = _beside(x, y, weight)
-        x, y = arrays.known_container(labelled.as_table(x)), arrays.known_container(y)
+        x, y = arrays.known_container(labelled.as_table(x)), arrays.known_answers(y)
+        weight = arrays.known_weights(weight)
         answers = [str(name) for name in y.columns] if is_table(y) else None
         if first:
             self._answer_names = answers
@@ -474,7 +475,7 @@ class Estimator(BaseEstimator):
             import dask
 
             predicted, y, weight = dask.compute(predicted, y, weight)
-            y, weight = _beside(predicted, y, weight)
+            y, weight = _beside(predicted, arrays.known_answers(y), weight)
         return predicted, y, weight
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Channels, Column, Role
-from singa_dask.data.containers import dense, is_table
+from singa_dask.data.containers import dense, in_types_of_numpy, is_table
 from singa_dask.data.encoders import is_plain_number
 from singa_dask.data.native import native
 from singa_dask.data.normalise import resolve_normalisation
@@ -187,14 +187,19 @@ def _numbered(known: KnownData, layer: str, answers: Any) -> Any:
             return np.array([classes.index(name) for name in found])[places].reshape(values.shape)
     array = _array(given)
     masked = any(each.is_loss and len(each.proto.srclayers) > 2 for each in known.net.layers.values())
-    if array.dtype.kind == "f" and not masked and (missing := array != array).any():
-        first = int(np.argwhere(np.asarray(missing))[0, 0])
-        raise DataError(f"y: a value is missing, the first in sample {first}. Leave out these samples.")
+    limit = np.finfo(known.net.ops.dtype).max
+    for what, wrong in (
+        ("missing", lambda: array != array),
+        (f"infinite or beyond {np.dtype(known.net.ops.dtype)}", lambda: (array > limit) | (array < -limit)),
+    ):
+        if array.dtype.kind == "f" and not masked and (places := wrong()).any():
+            first = int(np.argwhere(np.asarray(places))[0, 0])
+            raise DataError(f"y: a value is {what}, the first in sample {first}. Leave out these samples.")
     return array
 
 
 def _array(array: Any) -> Any:
-    array = dense(native(array))
+    array = dense(in_types_of_numpy(native(array)))
     array = array if hasattr(array, "shape") else np.asarray(array)
     if not array.shape:
         raise DataError("x and y must be arrays whose first axis counts the samples. Received: a number.")
