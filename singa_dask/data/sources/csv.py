@@ -363,7 +363,7 @@ def _is_value(cell: str) -> bool:
     """Whether a cell is a number, or a mark for a missing one."""
     from pyarrow.csv import ConvertOptions
 
-    return is_number(cell) or cell.strip() in ConvertOptions().null_values
+    return is_number(cell) or cell in ConvertOptions().null_values
 
 
 def _is_zoned(cell: str) -> bool | None:

@@ -222,6 +222,7 @@ LATER = "a,b,y\n1,k,0\n2,l,1\n3,m,0\n"
         ('a,y\n"p,1\n' + "q,2\n" * 99, {}, "cannot be read|has 1 columns|not closed"),
         ("t,y\n2024-01-01T10:00Z,1\n2024-01-01T11:00,2\n", {}, "line 3, column 't': .*T11:00' has no time zone"),
         ("t,y\n" + "2024-01-01T10:00,1\n" * 3 + "2024-01-01T10:00+02,2\n", {}, "line 5, .*has a time zone.*have none"),
+        (LATER + " ,n,1\n", {}, "line 5, column 'a': ' ' is not a number"),
         (LATER + "oops,n,1\n", {}, r"line 5, column 'a': 'oops' is not a number.*--category a"),
         (LATER + "4,n,1\n4,n,z\n", {}, r"line 6, column 'y': 'z' is not a number"),
         (LATER + "4,n\n", {}, "line 5 has 2 columns, but the first line has 3"),
