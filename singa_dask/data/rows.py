@@ -106,3 +106,19 @@ def _names_rows(x: Any) -> bool:
     if index is None or is_labelled(x):
         return index is not None
     return not (index.nlevels == 1 and index.dtype.kind == "i" and index.equals(type(index)(range(len(index)))))
+
+
+def times_of(x: Any) -> Any:
+    """What the labels of the rows say of their order, as a Series: dates, the last level of several, or numbers that do
+    not only count; of a Dask DataFrame, dates. None if there is nothing, and of a mapping that of its first such
+    value."""
+    if isinstance(x, Mapping) and not is_labelled(x):
+        return next((times for times in map(times_of, x.values()) if times is not None), None)
+    lazy = is_lazy(x) and not is_labelled(x)
+    index = getattr(x, "index", None) if lazy else index_of(x)
+    if index is None:
+        return None
+    several = not lazy and index.nlevels > 1
+    index = index.get_level_values(-1) if several else index
+    ordered = index.dtype.kind == "M" or (not lazy and not several and index.dtype.kind in "iuf" and _names_rows(x))
+    return index.to_series() if ordered else None

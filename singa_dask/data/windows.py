@@ -90,9 +90,9 @@ def own_spans(manifest: Manifest, conf: StreamConf) -> list[tuple[int, int]]:
     return [(begin, end) for begin, end in found if begin < end]
 
 
-def series_starts(manifest: Manifest, name: str = "") -> list[int]:
+def series_starts(manifest: Manifest, name: str = "", records: int = 1) -> list[int]:
     """The first record of each series but the first one: where another file of the source begins, rows of the source
-    are missing, or the values of column `name` change.
+    are missing, or the values of column `name` change. Warns of series with fewer records than that.
 
     Raises ConfigError if the shards have no such column of single numbers, its values do not tell the series apart,
     there are too many, or dates are not in their order.
@@ -106,7 +106,17 @@ def series_starts(manifest: Manifest, name: str = "") -> list[int]:
         raise ConfigError(Problem("store_conf.series", message, name or "no column", hint))
     starts = [int(start) for start in found]
     _check_times(manifest, starts)
+    warn_of_short(np.diff([0, *starts, manifest.total]), records, str(manifest.folder))
     return starts
+
+
+def warn_of_short(lengths: np.ndarray, records: int, where: str) -> None:
+    """Warn of series that have too few records for a window. lengths: of all series."""
+    if 0 < (short := int((lengths < records).sum())) < len(lengths):
+        message = (
+            "%s: %d of %d series have fewer than %d records, and no window. Those of a series must follow each other."
+        )
+        logger.warning(message, where, short, len(lengths), records)
 
 
 def changes(values: np.ndarray) -> np.ndarray:
@@ -124,19 +134,21 @@ def _check_times(manifest: Manifest, starts: Sequence[int]) -> None:
         raise ConfigError(Problem("store_conf.sequence", message, hint=hint))
 
 
-def falls(dates: Iterable[tuple[str, np.ndarray]], starts: Sequence[int], where: str) -> dict[str, int]:
+def falls(
+    dates: Iterable[tuple[str, np.ndarray]], starts: Sequence[int], where: str, *, warns: bool = True
+) -> dict[str, int]:
     """How often each of several times (N,) falls within a series; none if one of them does not, whose gaps and repeats
     are warned of. starts: of the series but the first one."""
     late: dict[str, int] = {}
     for name, times in dates:
         steps = np.delete(np.diff(times), [start - 1 for start in starts if 0 < start < len(times)])
         still = np.zeros((), steps.dtype)
-        if not (count := int((steps < still).sum())):
+        if not (count := int((~(steps >= still)).sum())):  # missing times included
             gaps = int((steps > LONG_GAP * np.median(steps)).sum()) if len(steps) else 0
-            if gaps:
+            if gaps and warns:
                 message = "%s: %s has %s, which windows cross. Number the parts between gaps in a column for series."
                 logger.warning(message, where, name, f"{gaps:,} gap{'s' * (gaps > 1)}")
-            if repeats := int((steps == still).sum()):
+            if warns and (repeats := int((steps == still).sum())):
                 message = (
                     "%s: %s repeats %s times, and windows mix those. Sort by series, and give a column of series."
                 )

@@ -33,7 +33,7 @@ from singa_dask.estimators.sequences import (
     read_lengths,
     set_time_steps,
 )
-from singa_dask.estimators.windows import Windows, check_order, index_of
+from singa_dask.estimators.windows import Windows, check_order, check_step, index_of, step_of
 from singa_dask.inference.evaluate import load_model
 from singa_dask.inference.model import Model
 from singa_dask.inference.predicting import arrays_of
@@ -147,7 +147,7 @@ class Estimator(BaseEstimator):
             validation = self.validation if epochs is None else None
             if isinstance(validation, tuple):
                 x, y, _ = self._taken(*validation, first=False)
-                self._series(x, self._index)
+                self._series(x, self._index, fits=True)
                 validation = self._arrays(x, self._answers(y))
             if goes_on:
                 start = folder.with_name(f".{folder.name}.start.h5")
@@ -198,7 +198,8 @@ class Estimator(BaseEstimator):
         _keep_inputs_of_training(proto)
         set_time_steps(proto, arrays.feature_column(examples.x).shape)
         self._windows = next((w for layer in inputs_of(proto) if (w := Windows.of(layer.store_conf))), None)
-        starts = self._series(examples.x, self._index)
+        self._step = step_of(self._index)
+        starts = self._series(examples.x, self._index, fits=True)
         scale = examples.scale
         kinds = map(layer_class, proto.neuralnet.layer)
         if any(issubclass(kind, LossLayer) and not kind.takes_units for kind in kinds):
@@ -454,13 +455,14 @@ class Estimator(BaseEstimator):
         found = self.model_.predict(given)
         return found.to_numpy() if is_table(found) and not is_lazy(found) else found
 
-    def _series(self, x: Any, index: Any, dates: Sequence[str] = ()) -> list[int]:
+    def _series(self, x: Any, index: Any, dates: Sequence[str] = (), *, fits: bool = False) -> list[int]:
         """The first record of each series but the first one, if the net reads windows. x: as `_features` returns it.
         dates: columns. Raises ValueError if the records of a series are not in the order of time."""
         if self._windows is None:
             return []
         starts = self._windows.starts(x, getattr(self, "feature_names_in_", ()))
-        check_order(index, {name: x[name] for name in dates}, starts)
+        check_step(index, self._step)
+        check_order(index, {name: x[name] for name in dates}, starts, warns=not (fits and is_table(x)))
         return starts
 
     def _scored(self, x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:

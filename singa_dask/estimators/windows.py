@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,12 +11,12 @@ import numpy as np
 
 from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.data.labelled import first_array, is_labelled
-from singa_dask.data.windows import changes, falls
+from singa_dask.data.windows import changes, falls, warn_of_short
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import StoreProto
 from singa_dask.job.stores import reads_windows
 
-logger = logging.getLogger(__name__)
+OTHER_STEP = 1.2  # months differ by less
 
 
 def index_of(x: Any) -> Any:
@@ -25,8 +24,26 @@ def index_of(x: Any) -> Any:
     return x.indexes.get(first_array(x).dims[0]) if is_labelled(x) else getattr(x, "index", None)
 
 
-def check_order(index: Any, dates: Mapping[str, Any], starts: Sequence[int]) -> None:
+def step_of(index: Any) -> Any:
+    """The median step of an index of dates or numbers in memory; None of all else."""
+    if is_lazy(index) or getattr(index, "nlevels", 0) != 1 or index.dtype.kind not in "iufM" or len(index) < 2:
+        return None
+    return index.to_series().diff().median()
+
+
+def check_step(index: Any, trained: Any) -> None:
+    """Raise ValueError if the records follow each other at another step than those of training."""
+    step = step_of(index)
+    if not step or not trained or type(step) is not type(trained):  # none, or several series at the same times
+        return
+    if not step / OTHER_STEP <= trained <= step * OTHER_STEP:
+        hint = "Resample it, for example X.resample('1h').mean(), or leave out the index: X.to_numpy()."
+        raise ValueError(f"X: its index steps by {step}, and by {trained} in training, so windows differ. {hint}")
+
+
+def check_order(index: Any, dates: Mapping[str, Any], starts: Sequence[int], *, warns: bool = True) -> None:
     """Warn of gaps and repeats. dates: the columns of dates of a table. starts: of the series but the first one.
+    warns: False where training does.
 
     Raises ValueError if the index of records, or each of the dates, falls within a series, or other levels of the
     index change there.
@@ -40,7 +57,7 @@ def check_order(index: Any, dates: Mapping[str, Any], starts: Sequence[int]) -> 
     if not hasattr(index, "is_monotonic_increasing") or len(index) < 2:
         rises = True
     elif index.dtype.kind in "iufM":
-        rises = not falls([("its index", index.to_numpy())], starts, "X")
+        rises = not falls([("its index", index.to_numpy())], starts, "X", warns=warns)
     else:
         rises = all(index[begin:end].is_monotonic_increasing for begin, end in pairwise([0, *starts, len(index)]))
     if late or not rises:
@@ -117,9 +134,7 @@ class Windows:
         if max(lengths) < self.sequence:
             told = f"{len(x)} records" + f", at most {max(lengths)} in a series" * bool(starts)
             raise ValueError(f"X has {told}, but the net reads windows of {self.sequence}. Give more.")
-        if short := int((lengths < self.sequence).sum()):
-            message = "X: %d of %d series have fewer than %d records, and no prediction."
-            logger.warning(message, short, len(lengths), self.sequence)
+        warn_of_short(lengths, self.sequence, "X")
         seen = np.lib.stride_tricks.sliding_window_view(x, self.sequence, axis=0)
         return np.moveaxis(seen, -1, 1), self._firsts(len(x), starts, self.sequence)
 

@@ -289,7 +289,7 @@ def _window_ranges(manifest: Manifest, store: StoreProto, share: float, horizon:
     """The first records of the windows of each series. horizon: the records that must follow them."""
     conf = StreamConf(1, sequence=store.sequence, validation_share=share, held_out=share > 0)
     check_order(manifest, conf)
-    conf = replace(conf, series=tuple(series_starts(manifest, store.series)))
+    conf = replace(conf, series=tuple(series_starts(manifest, store.series, store.sequence)))
     ranges = [(begin, end - store.sequence - horizon + 1) for begin, end in own_spans(manifest, conf)]
     ranges = [(begin, end) for begin, end in ranges if begin < end]
     if not ranges:

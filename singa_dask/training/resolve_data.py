@@ -129,7 +129,7 @@ class _Resolver:
         info = store_info(store)
         in_order = not info.manifest.shuffled  # the stream refuses other sequences
         if in_order and reads_windows(store):
-            store.series_start[:] = series_starts(info.manifest, store.series)
+            store.series_start[:] = series_starts(info.manifest, store.series, store.sequence + store.horizon)
         elif in_order and store.sequence and len(missing := breaks(info.manifest)[1]):
             message = f"reads sequences, and rows of the source are missing before {len(missing):,} records"
             hint = "Split by a date (--test-from), not at random, or hold out the last ones with validation_share."

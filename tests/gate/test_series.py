@@ -84,7 +84,7 @@ def test_predictions_and_scores_are_those_of_each_series_alone(series: str, capl
         assert (classifier.predict(make(x)) == np.concatenate(kinds)).all(), name
         assert classifier.predict_proba(make(x)).shape == (len(np.concatenate(kinds)), 2), name
         assert classifier.score(make(x), up) == pytest.approx(hit.mean()), name
-    assert "X: 1 of 4 series have fewer than 3 records, and no prediction." in caplog.text
+    assert "X: 1 of 4 series have fewer than 3 records, and no window." in caplog.text
 
 
 @pytest.mark.parametrize("make", [*CONTAINERS.values(), lambda x: dd.from_pandas(x, npartitions=2)])

@@ -30,7 +30,7 @@ from singa_dask.data.labelled import (
 )
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.native import native
-from singa_dask.data.rows import in_same_rows
+from singa_dask.data.rows import in_same_rows, times_of
 from singa_dask.data.schema import Along, Reading
 from singa_dask.data.sources.arrays import notes_of
 from singa_dask.data.sources.files import Block
@@ -42,6 +42,7 @@ from singa_dask.errors import ConfigError, DataError, Problem, nearest
 logger = logging.getLogger(__name__)
 
 BLOCK_NBYTES = 64 << 20
+TIME = "(time)"
 DATES = ("datetime64", "timestamp", "date")  # how the types of dates begin
 
 
@@ -139,6 +140,9 @@ def source_of(
     beside = [] if split_data is None else given_of(split_data, "split_data", taken)
     given = [*features, *answers, *weight, *masks, *beside]
     _in_rows(given)
+    times = None if cut is not None else times_of(X)
+    if times is not None:
+        given.append(_Given("the times of X", times, [TIME]))
     split, aside = _split_columns(splits, features, beside)
     x_names = tuple(name for one in features for name in one.raw if name not in aside)
     y_names = tuple(name for one in answers for name in one.raw)
@@ -163,6 +167,7 @@ def source_of(
         of_x | (cuttings[0].channels if cuttings else {}),
         _by_column("classes", classes, y_names or x_names, tuple),
         split,
+        time=None if times is None else TIME,
         cuttings=cuttings,
         notes=notes_of(known),
         reading=_reading([(features, "x"), (answers, "y")]),

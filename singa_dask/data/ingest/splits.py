@@ -62,10 +62,12 @@ class Rules:
             end -= count
         return order[np.argsort(place[order], kind="stable")], tuple(np.bincount(place, minlength=3).tolist())
 
-    def times(self, raw: Mapping[str, Any]) -> np.ndarray | None:
-        """The values from one of which on rows are in a split, if they are divided so."""
+    def times(self, raw: Mapping[str, Any], time: str | None) -> np.ndarray | None:
+        """The values from one of which on rows are in a split if they are divided so; else those of column `time`."""
         column = self.columns.get(self.splits.split_by or THE_DATE)
-        return None if column is None else _encoded(column, raw[column])[0]
+        if column is not None:
+            return _encoded(column, raw[column])[0]
+        return None if time is None else encode_series(time, raw[time])[0]
 
     def _since(self, raw: Mapping[str, Any], key: str) -> np.ndarray:
         """Which rows are in the split that begins with a value."""

@@ -96,7 +96,7 @@ def encoded(plan: StagePlan, index: int, block: Block) -> Part:
     except DataError as error:
         raise DataError(f"{error} (In {block.key.partition('@')[0]}.)") from None  # without the file's size and time
     found[Role.ROW] = raw.get(NUMBER, np.arange(rows))
-    if not plan.shuffle and (times := plan.rules.times(raw)) is not None:
+    if not plan.shuffle and (times := plan.rules.times(raw, plan.source.time)) is not None:
         found[Role.TIME] = times.astype(np.float64)
     for known in facts.values():
         known.rows = rows

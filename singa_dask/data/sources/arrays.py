@@ -175,8 +175,10 @@ def listing(layout: Layout) -> str:
 def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows: ReadRows) -> Source:
     path, known = next(iter(listed.items()))
     split = {at: at or _date(path, known) for at in wanted.split}
-    names = tuple(dict.fromkeys((*wanted.names, *split.values())))
-    layouts = {path: _chosen(path, every, names, wanted, {*split.values()}) for path, every in listed.items()}
+    time = None if wanted.cut is not None else _time(listed.values(), wanted.names)
+    beside = (*split.values(), *([] if time is None else [time]))
+    names = tuple(dict.fromkeys((*wanted.names, *beside)))
+    layouts = {path: _chosen(path, every, names, wanted, {*beside}) for path, every in listed.items()}
     like = max(names, key=lambda name: (len(layouts[path][name].grid) > 1, -names.index(name)))
     layouts = {
         file: {
@@ -220,6 +222,7 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
         table=_is_table(wanted, first),
         roles=dict(named.roles),
         split={at: short[column] for at, column in split.items()},
+        time=None if time is None else short[time],
         channels=_channels(wanted, first, short) | (cuttings[0].channels if cuttings else {}),
         classes={short[c]: first[c].classes for c in wanted.y if first[c].classes},
         nbytes=0 if cuttings else sum(math.prod(dataset.shape) * dataset.dtype.itemsize for dataset in stored),
@@ -319,6 +322,16 @@ def _date(path: Path, layout: Layout) -> str:
         told = f"has the dates {', '.join(map(repr, dates))}" if dates else "; ".join(["has no dates", *unread])
         raise DataError(f"{path}: {told}. Say which dataset splits the samples: --split-by NAME.\n{listing(layout)}")
     return dates[0]
+
+
+def _time(layouts: Iterable[Layout], names: Sequence[str]) -> str | None:
+    """The dataset of dates along the dimension of the samples, if all files have the same."""
+    found: set[str | None] = set()
+    for layout in layouts:
+        dims = next((layout[name].dimensions for name in names if name in layout), ())
+        time = layout.get(dims[0]) if dims else None
+        found.add(dims[0] if time is not None and time.dtype.kind == "M" and len(time.shape) == 1 else None)
+    return found.pop() if len(found) == 1 else None
 
 
 def _is_table(wanted: Wanted, layout: Layout) -> bool:

@@ -33,7 +33,8 @@ class Source:
     user gave. reading: how they are read. outputs: those of the net that they train, if it is known: integers below it
     that are labels keep their numbers. places: labels are the numbers of the classes even where these are called by
     other numbers. window: samples per window, if it matters. cuttings: where the samples are patches, those of each
-    file. turns: how the samples are turned, by raw column.
+    file. turns: how the samples are turned, by raw column. time: the raw column of the times of the samples, by which
+    windows are checked.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Source:
     window: int | None = None
     cuttings: Sequence[Cutting] = ()
     turns: Mapping[str, Turn] = field(default_factory=dict)
+    time: str | None = None
 
     @property
     def stored(self) -> dict[str, str]:
