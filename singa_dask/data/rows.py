@@ -109,9 +109,9 @@ def _names_rows(x: Any) -> bool:
 
 
 def times_of(x: Any) -> Any:
-    """What the labels of the rows say of their order, as a Series: dates, the last level of several, or numbers that do
-    not only count; of a Dask DataFrame, dates. None if there is nothing, and of a mapping that of its first such
-    value."""
+    """What the labels of the rows say of their order, as a Series: dates, the last level of several, or numbers that
+    do not only count; of a Dask DataFrame, dates; of a mapping, that of its first such value. None if there is
+    nothing."""
     if isinstance(x, Mapping) and not is_labelled(x):
         return next((times for times in map(times_of, x.values()) if times is not None), None)
     lazy = is_lazy(x) and not is_labelled(x)

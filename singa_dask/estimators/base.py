@@ -461,8 +461,8 @@ class Estimator(BaseEstimator):
         if self._windows is None:
             return []
         starts = self._windows.starts(x, getattr(self, "feature_names_in_", ()))
-        check_step(index, self._step)
         check_order(index, {name: x[name] for name in dates}, starts, warns=not (fits and is_table(x)))
+        check_step(index, self._step)
         return starts
 
     def _scored(self, x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:

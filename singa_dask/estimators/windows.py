@@ -28,7 +28,7 @@ def step_of(index: Any) -> Any:
     """The median step of an index of dates or numbers in memory; None of all else."""
     if is_lazy(index) or getattr(index, "nlevels", 0) != 1 or index.dtype.kind not in "iufM" or len(index) < 2:
         return None
-    return index.to_series().diff().median()
+    return index.to_series().diff().abs().median()
 
 
 def check_step(index: Any, trained: Any) -> None:
