@@ -29,7 +29,6 @@ def lazy(x):
 CONTAINERS = {
     "NumPy": lambda x, y, w: (x, y, w),
     "lists": lambda x, y, w: (x.tolist(), y.tolist(), w.tolist()),
-    "sparse columns": lambda x, y, w: (table(x).astype(pd.SparseDtype("float64", 0.0)), y, w),
     "pandas": lambda x, y, w: (table(x), pd.Series(y, name="y"), pd.Series(w, name="w")),
     "pandas in other orders": lambda x, y, w: (table(x), pd.Series(y, name="y")[::-1], pd.Series(w, name="w")[::-1]),
     "Dask arrays": lambda x, y, w: (lazy(x), lazy(y), lazy(w)),
