@@ -81,7 +81,7 @@ def other_views(client: Any, shared: SharedFiles, workers: Iterable[str] | None 
             raise ClusterError(
                 f"the Dask workers do not say which files they see ({why}). Start them again."
             ) from error
-        if probe and not os.path.exists(probe):
+        if probe and not os.path.isdir(os.path.dirname(probe)):
             hint = "Give each run a workspace of its own, or start one after the other."
             raise ClusterError(
                 f"{shared.folder}: was removed in the meantime, as by another run in the same workspace. {hint}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+import psutil  # type: ignore[import-untyped]
 
 from singa_dask.ops.activation import ActivationOps
 from singa_dask.ops.arrays import ArrayOps
@@ -50,6 +51,16 @@ class Ops(
     def held_memory(self) -> int:
         """Bytes that arrays of this process take, or have taken, on its GPU; 0 on the CPU."""
         return 0
+
+    def free_memory(self) -> tuple[int | None, int]:
+        """Bytes that new arrays can take: by a limit of this process, None where it has none, and on the device."""
+        return None, psutil.virtual_memory().available
+
+    def sixteen_bits(self, kind: str) -> Any:
+        """The kernels of the codecs kHalf ("half") and kBFloat16 ("bfloat16") on this device."""
+        from singa_dask.ops.cpu.elementwise.codec_kernels import BFLOAT16, HALF
+
+        return {"half": HALF, "bfloat16": BFLOAT16}[kind]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dtype})"

@@ -76,12 +76,10 @@ class GpuOps(GpuAttentionOps, GpuConvolutionOps, GpuRecurrentOps, GpuNormalisati
     def use(self) -> None:
         self._device.use()
 
-    def sixteen_bits(self, kind: str) -> SixteenBits:
-        """The kernels of a codec: "half" or "bfloat16"."""
+    def sixteen_bits(self, kind: str) -> Any:
         return SixteenBits(self._kernels, kind, self.xp)
 
     def free_memory(self) -> tuple[int | None, int]:
-        """Bytes that new arrays can take here: by CuPy's limit, None where it has none, and on the GPU."""
         pool = self.xp.get_default_memory_pool()
         with self._device:
             limit, kept = pool.get_limit(), pool.free_bytes()
