@@ -92,9 +92,9 @@ def faults() -> list[str]:
     return list(function().decode().splitlines())
 
 
-def memory(nbytes: int) -> None:
-    """Let each GPU have so much memory."""
-    loaded()["libcuda.so.1"].cuda_on_cpu_memory(ctypes.c_size_t(nbytes))
+def memory(device: int, nbytes: int) -> None:
+    """Let a GPU have so much memory."""
+    loaded()["libcuda.so.1"].cuda_on_cpu_memory(device, ctypes.c_size_t(nbytes))
 
 
 def next_nccl_status(status: int) -> None:

@@ -28,10 +28,20 @@ neuralnet {
 
 
 @pytest.fixture
-def memory(emulated):
-    """Sets the memory of each GPU."""
-    yield emulated.memory
-    emulated.memory(80 << 30)
+def memory(emulated, cupy):
+    """Sets the memory that each GPU has beside what it holds."""
+    count = cupy.cuda.runtime.getDeviceCount()
+
+    def leave(nbytes):
+        gc.collect()
+        for device in range(count):
+            with cupy.cuda.Device(device):
+                free, whole = cupy.cuda.runtime.memGetInfo()
+            emulated.memory(device, whole - free + nbytes)
+
+    yield leave
+    for device in range(count):
+        emulated.memory(device, 80 << 30)
 
 
 def checked(batch, workers, shared=0):
@@ -69,7 +79,7 @@ def test_the_error_names_a_gpu_what_it_has_and_the_batch_that_fits(memory, worke
 def test_a_limit_of_cupy_counts(cupy, memory):
     pool = cupy.get_default_memory_pool()
     try:
-        pool.set_limit(size=3_000_000)
+        pool.set_limit(size=3_000_000 + pool.used_bytes())
         assert "of rank 0, has 3.0 MB free" in checked(600, 1)
     finally:
         pool.set_limit(size=0)
@@ -80,7 +90,7 @@ def test_a_run_on_a_gpu_that_is_too_small_ends_before_its_first_step(tmp_path, m
     write_points(tmp_path, train=90, test=90)
     events = []
     memory(1000)
-    with pytest.raises(ConfigError, match=r"GPU 0 of \S+ \(emulated GPU\), of rank 0, has [\d.]+ kB free"):
+    with pytest.raises(ConfigError, match=r"GPU 0 of \S+ \(emulated GPU\), of rank \d, has [\d.]+ kB free"):
         train_group(points_job(tmp_path, "gpu=[0,0,0]"), tmp_path / "run", events)
     assert events == []
 
@@ -93,7 +103,8 @@ def test_what_a_net_is_said_to_need_is_what_its_steps_take(cupy, memory, name):
     replica, data = replica_of(name, "gpu", rows)
     nets = make_nets(replica.job, replica.net.ops, 0, 1, allocate=False)
     need = need_of(nets, replica.job, 1, in_process_servers=True, shares=False, on_device=True, batch=rows)
-    memory(int(before) + int(1.05 * need.total))
+    now = np.subtract(*reversed(cupy.cuda.runtime.memGetInfo()))
+    memory(int(1.05 * need.total) - int(now - before))
     list(steps_of(replica, data, range(2)))
     held = np.subtract(*reversed(cupy.cuda.runtime.memGetInfo())) - before
     assert held > 0.5 * need.total, "the rest is of the net for tests, and of layers that compute in place"

@@ -21,8 +21,7 @@ struct Block {
 static std::map<uintptr_t, Block> blocks;
 static std::deque<std::pair<unsigned char *, size_t>> freed;
 static size_t freed_nbytes;
-static size_t memory = 80ul << 30;  // of each device
-static std::map<int, size_t> held;  // by device
+static std::map<int, size_t> limits, held;  // by device
 
 static bool holds(const unsigned char *at, size_t nbytes, unsigned char value) {
     for (size_t i = 0; i < nbytes; i++)
@@ -36,10 +35,15 @@ static void check(const unsigned char *at, size_t nbytes) {
             fault("something was written " + std::string(words) + " of a block of " + std::to_string(nbytes) + " bytes");
 }
 
-size_t all_memory() { return memory; }
+size_t all_memory() {
+    std::lock_guard guard(lock());
+    auto found = limits.find(current_device());
+    return found == limits.end() ? 80ul << 30 : found->second;
+}
 
 size_t free_memory() {
     std::lock_guard guard(lock());
+    size_t memory = all_memory();
     return memory - std::min(memory, held[current_device()]);
 }
 
@@ -109,4 +113,7 @@ void check_guards() {
 }  // namespace device
 
 // How many bytes each device has from now on.
-extern "C" void cuda_on_cpu_memory(size_t nbytes) { device::memory = nbytes; }
+extern "C" void cuda_on_cpu_memory(int device, size_t nbytes) {
+    std::lock_guard guard(device::lock());
+    device::limits[device] = nbytes;
+}
