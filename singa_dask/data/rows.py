@@ -108,16 +108,21 @@ def _names_rows(x: Any) -> bool:
     return not (index.nlevels == 1 and index.dtype.kind == "i" and index.equals(type(index)(range(len(index)))))
 
 
+def order_of(x: Any) -> Any:
+    """The labels of the rows, which may tell their order; of a Dask DataFrame or Series, its lazy index."""
+    return getattr(x, "index", None) if is_lazy(x) and not is_labelled(x) else index_of(x)
+
+
 def times_of(x: Any) -> Any:
     """What the labels of the rows say of their order, as a Series: dates, the last level of several, or numbers that
     do not only count; of a Dask DataFrame, dates; of a mapping, that of its first such value. None if there is
     nothing."""
     if isinstance(x, Mapping) and not is_labelled(x):
         return next((times for times in map(times_of, x.values()) if times is not None), None)
-    lazy = is_lazy(x) and not is_labelled(x)
-    index = getattr(x, "index", None) if lazy else index_of(x)
+    index = order_of(x)
     if index is None:
         return None
+    lazy = is_lazy(index)
     several = not lazy and index.nlevels > 1
     index = index.get_level_values(-1) if several else index
     ordered = index.dtype.kind == "M" or (not lazy and not several and index.dtype.kind in "iuf" and _names_rows(x))

@@ -114,7 +114,7 @@ def warn_of_short(lengths: np.ndarray, records: int, where: str) -> None:
     """Warn of series that have too few records for a window. lengths: of all series."""
     if 0 < (short := int((lengths < records).sum())) < len(lengths):
         message = (
-            "%s: %d of %d series have fewer than %d records, and no window. Those of a series must follow each other."
+            "%s: %d of %d series have fewer than %d records, and no window. Keep the records of each series together."
         )
         logger.warning(message, where, short, len(lengths), records)
 

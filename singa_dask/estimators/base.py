@@ -33,7 +33,7 @@ from singa_dask.estimators.sequences import (
     read_lengths,
     set_time_steps,
 )
-from singa_dask.estimators.windows import Windows, check_order, check_step, index_of, step_of
+from singa_dask.estimators.windows import Windows, check_order, check_step, step_of
 from singa_dask.inference.evaluate import load_model
 from singa_dask.inference.model import Model
 from singa_dask.inference.predicting import arrays_of
@@ -316,7 +316,7 @@ class Estimator(BaseEstimator):
 
     def _taken(self, x: Any, y: Any, weight: Any = None, *, first: bool) -> tuple[Any, Any, Any]:
         """Features, labels or targets, and weights: see `_features`; y of NumPy arrays is one too."""
-        self._index = index_of(x)
+        self._index = rows.order_of(x)
         x, y, weight = self._without_labels(x, y, weight, first=first)
         x = self._features(x, first=first)
         if y is None:
@@ -448,7 +448,7 @@ class Estimator(BaseEstimator):
             given = {first: given.x, LENGTH: given.lengths[:, np.newaxis]}
         if self._windows is not None:
             dates = [each.column for each in self._known().encoders if each.kind in DATES]
-            starts = self._series(given, index_of(x), dates)
+            starts = self._series(given, rows.order_of(x), dates)
             given, _ = arrays_of(self.model_, given)
             given, inside = self._windows.features(given[first] if isinstance(given, dict) else given, starts)
             return self.model_.predict(given)[inside]

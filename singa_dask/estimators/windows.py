@@ -10,18 +10,12 @@ from typing import Any, Self
 import numpy as np
 
 from singa_dask.data.containers import is_lazy, is_table
-from singa_dask.data.labelled import first_array, is_labelled
 from singa_dask.data.windows import changes, falls, warn_of_short
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import StoreProto
 from singa_dask.job.stores import reads_windows
 
 OTHER_STEP = 1.2  # months differ by less
-
-
-def index_of(x: Any) -> Any:
-    """The index of a DataFrame, or that of the samples of a DataArray or a Dataset, which may tell their times."""
-    return x.indexes.get(first_array(x).dims[0]) if is_labelled(x) else getattr(x, "index", None)
 
 
 def step_of(index: Any) -> Any:

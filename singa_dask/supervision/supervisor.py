@@ -69,7 +69,7 @@ class Supervisor:
         self._groups: dict[int, Group] = {}
         self._servers: dict[int, Servers] = {}
         self._inbox: SimpleQueue[Any] = SimpleQueue()
-        # Operations and status requests: one of each at a time, as the state wants it. They get values, share nothing.
+        # Operations and status requests: one of each at a time, as the state wants it. They share nothing.
         self._operations = ThreadPoolExecutor(1, thread_name_prefix="launcher")
         self._status_requests = ThreadPoolExecutor(1, thread_name_prefix="status")
         self._checked_at = 0.0
@@ -232,7 +232,7 @@ class Supervisor:
         pool.submit(function, *args).add_done_callback(self._inbox.put)
 
     def _replace(self, pids: dict[str, int]) -> None:
-        """Have nannies kill processes, and wait until the scheduler misses them, which is sooner than an answer."""
+        """Have nannies kill processes, and wait until the scheduler misses them. A status request takes longer."""
         kill_processes(self.client, pids)
         deadline = time.monotonic() + _MISSED_S
         while alive(self.client, pids) and time.monotonic() < deadline:
