@@ -3,7 +3,7 @@
 make bench BENCH=accuracy                # or: python benchmarks/accuracy.py --repeats 5 --json accuracy.json
 
 Ours is `singa-dask train examples/mnist/job.conf` with 2 workers of one thread, as on a second run: its kernels are in
-the cache. PyTorch's is contestants/accuracy_ddp.py, 2 processes of one thread: same net, rule, rates, mini-batch and
+the cache. PyTorch's is programs/accuracy_ddp.py, 2 processes of one thread: same net, rule, rates, mini-batch and
 data, tested on all 10,000 images after as many steps. A repeat has another seed, from which our run draws its initial
 parameters and mini-batches. PyTorch is given the same ones in files, because they decide how many steps a run needs,
 350 to 600. They run one after the other, in either order by turns, and the clock runs from the start of a process to
@@ -34,7 +34,7 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from contestants.step_torch import torch_layers
+from programs.step_torch import torch_layers
 from rich.console import Console
 from tools.contest import FOLDER, environment
 from tools.jobs import plain_layers
@@ -89,7 +89,7 @@ def draws(job: JobProto, steps: int, folder: Path) -> dict[str, str]:
 
 
 def ddp(seed: int, target: float, every: int, steps: int, folder: Path) -> Reached:
-    """A run of contestants/accuracy_ddp.py."""
+    """A run of programs/accuracy_ddp.py."""
     job = load_job(JOB)
     job.seed = seed
     train, test = (layer.store_conf for layer in job.neuralnet.layer if layer.HasField("store_conf"))
@@ -109,7 +109,7 @@ def ddp(seed: int, target: float, every: int, steps: int, folder: Path) -> Reach
         "decay": job.updater.weight_decay,
         **draws(job, steps, folder),
     }
-    program = [sys.executable, str(FOLDER / "contestants" / "accuracy_ddp.py")]
+    program = [sys.executable, str(FOLDER / "programs" / "accuracy_ddp.py")]
     began = time.time()
     ranks = [
         subprocess.Popen(

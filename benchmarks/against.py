@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 import click
 from rich.console import Console
 from rich.table import Table
-from tools.contest import Contestant, contest, environment
+from tools.contest import Program, contest, environment
 from tools.pairs import AT_A_TIME, Interval, goes_on, verdict
 
 ROOT = Path(__file__).parents[1]
@@ -72,10 +72,10 @@ class Tree:
     def workloads(self, bench: str) -> list[str]:
         """What both commits can be timed with, if the other one has it too."""
         if bench == "data":
-            return self.told("from contestants.data_ours import WAYS; print(*WAYS)", folder=ROOT / "benchmarks")
+            return self.told("from programs.data_ours import WAYS; print(*WAYS)", folder=ROOT / "benchmarks")
         return self.told("from tools.workloads import WORKLOADS; print(*WORKLOADS)")
 
-    def start(self, bench: str, workload: str) -> Contestant:
+    def start(self, bench: str, workload: str) -> Program:
         """A process on one core with one thread. It trains a net, by the program of its commit; or samples go their
         way, by the program of this one with the package of its commit."""
         program, arguments, folder = "step_ours", [workload, "1"], self.root / "benchmarks"
@@ -83,7 +83,7 @@ class Tree:
         if bench == "data":
             program, arguments, folder = "data_ours", [workload], ROOT / "benchmarks"
             variables = variables | {"PYTHONPATH": os.pathsep.join([str(folder), str(self.root)])}
-        return Contestant.start(program, arguments, 1, folder=folder, python=self.python, variables=variables)
+        return Program.start(program, arguments, 1, folder=folder, python=self.python, variables=variables)
 
 
 def _python(root: Path, venv: Path) -> str:

@@ -36,7 +36,7 @@ def _rates(context: click.Context, parameter: click.Parameter, rates: tuple[str,
     "--rate", "rates", multiple=True, default=limited.RATES, show_default=True, callback=_rates, help="In bits."
 )
 @click.option("--codec", "codecs", multiple=True, type=click.Choice(list(limited.CODECS)), help="Default: all.")
-@click.option("--rounds", default=9, show_default=True, help="Rounds in which the contestants take turns.")
+@click.option("--rounds", default=9, show_default=True, help="Rounds in which the programs take turns.")
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the rows to this file.")
 def main(
     parts: tuple[str, ...],

@@ -9,7 +9,7 @@ many again as the job needs: one host loses all its processes, or is cut off the
     next_s      seconds from the fault until every worker group has made a further step
     repeated    steps that were made and then thrown away
     differs     the largest relative difference of a parameter from the undisturbed run of the same seed, where the
-                framework is synchronous: others depend on the order of messages
+                strategy is synchronous: others depend on the order of messages
     ledger      the verdict of `singa-dask audit`
     left        processes and segments of shared memory that are there afterwards
 
@@ -51,14 +51,14 @@ HOSTS = 3
 
 @dataclass(frozen=True)
 class Case:
-    """victim: "worker" or "server", of a framework; stop: with SIGSTOP; alone: its nanny is killed too, so nobody
+    """victim: "worker" or "server", of a strategy; stop: with SIGSTOP; alone: its nanny is killed too, so nobody
     replaces it. host: in place of one process, all of its host are killed ("lost"), or the host is "cut" off. when:
     the fault comes at half of the steps, in the midst of a "checkpoint" or an "evaluation", just after a worker group
     was told to "join", or a second one in the midst of a "restart". more: settings of the job. longer: how many times
     as many steps it takes."""
 
     name: str
-    framework: str
+    strategy: str
     victim: str = "worker"
     stop: bool = False
     alone: bool = False
@@ -169,7 +169,7 @@ def trained(case: Case, job: Path, steps: int, *, hit: bool) -> tuple[dict[str, 
         settings[3] = f"checkpoint_freq={steps // 2}"
     elif case.when == "evaluation":
         settings[2] = f"test_freq={steps // 2}"
-    told = Job.from_file(job, overrides=settings, cluster=EXAMPLES / "clusters" / f"{case.framework}.conf")
+    told = Job.from_file(job, overrides=settings, cluster=EXAMPLES / "clusters" / f"{case.strategy}.conf")
     spare = -(-told.topology.nprocesses // 2) if case.host else 0
     count = told.topology.nprocesses + (told.topology.nworkers_per_group if case.when == "join" else spare)
     with ExitStack() as stack:
@@ -224,10 +224,10 @@ def main(names: Sequence[str], steps: int, job: Path, out: Path | None) -> None:
     for case in CASES:
         if case.name not in names and (names or (case.host and os.geteuid() != 0)):
             continue
-        key = case.framework, case.more, case.longer
-        if case.framework in SYNCHRONOUS and key not in undisturbed:
+        key = case.strategy, case.more, case.longer
+        if case.strategy in SYNCHRONOUS and key not in undisturbed:
             undisturbed[key] = trained(
-                Case("calm", case.framework, more=case.more, longer=case.longer), job, steps, hit=False
+                Case("calm", case.strategy, more=case.more, longer=case.longer), job, steps, hit=False
             )[0]
         row = trained(case, job, steps, hit=True)[0]
         parameters = row.pop("parameters")

@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 from rich.console import Console
-from tools.contest import Contestant, environment
+from tools.contest import Program, environment
 from tools.jobs import job_of, training_data
 from tools.report import begun, end, show
 from tools.workloads import WORKLOADS, Workload
@@ -66,7 +66,7 @@ def measure(name: str, repeats: int) -> dict[str, Any]:
     """One row."""
     workload = WORKLOADS[name]
     training_data(workload.example)
-    bare = Contestant.start("step_ours", [name, "1"], 1)
+    bare = Program.start("step_ours", [name, "1"], 1)
     bare.play()
     steps = max(5, round(2000 / bare.median_ms))
     runs, ratios = [], []

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 from rich.console import Console
-from tools.contest import Absent, Contestant, contest, ratio
+from tools.contest import Absent, Program, contest, ratio
 from tools.nets import CASES
 from tools.report import begun, end, show
 
@@ -23,7 +23,7 @@ LOOP_TARGET, FORMULA_TARGET = 1.1, 1.3
 
 
 def peers_of(name: str) -> tuple[str, ...]:
-    """PyTorch's variants (`contestants/step_torch.py`) that may be its fastest on this net."""
+    """PyTorch's variants (`programs/step_torch.py`) that may be its fastest on this net."""
     plain = ("eager", "fused", "compiled")
     return (*plain, "channels_last", "channels_last+fused", "channels_last+compiled") if CASES[name].images else plain
 
@@ -31,11 +31,11 @@ def peers_of(name: str) -> tuple[str, ...]:
 def against_peers(name: str, rounds: int, peers: Sequence[str]) -> dict[str, Any]:
     """ratio: PyTorch's time / ours, with its fastest variant; loss_difference: the largest relative one in the first
     steps."""
-    ours = Contestant.start("nets_ours", [name, "model"], 1)
+    ours = Program.start("nets_ours", [name, "model"], 1)
     theirs, absent = {}, {}
     for peer in peers:
         try:
-            theirs[peer] = Contestant.start("nets_torch", [name, peer], 1)
+            theirs[peer] = Program.start("nets_torch", [name, peer], 1)
         except Absent as why:
             absent[peer] = str(why)
     contest([ours, *theirs.values()], rounds)
@@ -61,7 +61,7 @@ def against_peers(name: str, rounds: int, peers: Sequence[str]) -> dict[str, Any
 
 def in_pairs(name: str, first: Sequence[str], second: Sequence[str], target: float, rounds: int) -> dict[str, Any]:
     """ratio: the second one's time / the first one's; target: at most."""
-    one, other = (Contestant.start("nets_ours", arguments, 1) for arguments in (first, second))
+    one, other = (Program.start("nets_ours", arguments, 1) for arguments in (first, second))
     contest([one, other], rounds)
     return {
         "net": name,

@@ -2,7 +2,7 @@
 
 make bench BENCH=plan          # or: python benchmarks/plan.py --points 200 --json plan.json --plot plan.png
 
-A point is a job, a framework, a topology, a partition, a codec, and a cluster: Dask workers that share this machine,
+A point is a job, a strategy, a topology, a partition, a codec, and a cluster: Dask workers that share this machine,
 or hosts with a worker each on a limited network. These are namespaces of Linux, for which it must run as root. A seed
 draws the points. Each point is a run of `train()` on the cluster, in each of several rounds. measured: the median step
 over intervals of metrics.jsonl, once the run has chosen whether its exchange overlaps; of the rounds, the median.
@@ -136,7 +136,7 @@ def _conclude(console: Console, figures: dict[str, Any]) -> None:
     rows = figures["points"]
     total = figures["summary"] = plan_report.summary(rows)
     figures["by"] = {
-        column: plan_report.by(rows, column) for column in ("framework", "partition", "codec", "condition")
+        column: plan_report.by(rows, column) for column in ("strategy", "partition", "codec", "condition")
     }
     figures["largest"] = plan_report.worst(rows)
     figures["missed"] = [choice for choice in plan_report.choices(rows) if choice["lost"] > plan_report.NEAR]

@@ -3,7 +3,7 @@
 make bench BENCH=predict                 # or: python benchmarks/predict.py --json predict.json
 
 A net of three layers predicts an array of 1 million samples of 30 features, whose blocks lie in the memory of the
-workers, two processes with a core each. Everybody leaves the predictions there. Contestants take turns.
+workers, two processes with a core each. Everybody leaves the predictions there. Programs take turns.
 
     lazy      Model.predict of the Dask array, from the call on: the model is pickled, sent and unpickled every time
     calls     the same net called on the NumPy blocks in the workers, by one task per block (Client.map)
@@ -156,7 +156,7 @@ def measure(rows: int, blocks: int, rounds: int) -> dict[str, Any]:
 @click.command()
 @click.option("--rows", default=1_000_000, show_default=True, help="Samples of the array.")
 @click.option("--blocks", default=16, show_default=True, help="Blocks of the array.")
-@click.option("--rounds", default=15, show_default=True, help="Rounds in which the contestants take turns.")
+@click.option("--rounds", default=15, show_default=True, help="Rounds in which the programs take turns.")
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the figures to this file.")
 def main(rows: int, blocks: int, rounds: int, out: Path | None) -> None:
     """Time lazy predictions against calls on NumPy blocks and PyTorch."""

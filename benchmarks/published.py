@@ -20,7 +20,7 @@ from typing import Any
 import click
 import numpy as np
 from rich.console import Console
-from tools.contest import Contestant, contest, ratio
+from tools.contest import Program, contest, ratio
 from tools.report import begun, end, show
 from tools.workloads import EXAMPLES
 
@@ -61,7 +61,7 @@ def mini_batches(job: JobProto, phase: int, count: int, windows: str = "loader")
 
 
 def plan_of(job: JobProto, steps: int, folder: Path, windows: str = "loader") -> dict[str, Any]:
-    """What a contestant needs: the job, its mini-batches, its initial parameters and its rates, in files."""
+    """What a program needs: the job, its mini-batches, its initial parameters and its rates, in files."""
     net = Net(job.neuralnet, Phase.kTrain, Ops())
     net.initialise(job.seed)
     schedule, rule = learning_rate(job.updater.learning_rate), job.updater
@@ -85,11 +85,11 @@ def plan_of(job: JobProto, steps: int, folder: Path, windows: str = "loader") ->
 
 
 def measure(steps: int, threads: int, windows: str) -> list[dict[str, Any]]:
-    """A row per contestant, ours first."""
+    """A row per program, ours first."""
     job = prepare(Job.from_file(JOB), phases=[Phase.kVal]).job
     with TemporaryDirectory() as folder:
         plan = json.dumps(plan_of(job, steps, Path(folder), windows) | {"threads": threads})
-        ours, torch = (Contestant.start(program, [plan], threads) for program in ("gpt_ours", "gpt_torch"))
+        ours, torch = (Program.start(program, [plan], threads) for program in ("gpt_ours", "gpt_torch"))
         contest([ours, torch], TURNS, steps)
     entrants = [("singa_dask", ours), ("PyTorch eager", torch)]
     return [

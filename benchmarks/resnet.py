@@ -51,7 +51,7 @@ def images_of(store: StoreProto) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plan_of(job: JobProto, threads: int, folder: Path) -> dict[str, Any]:
-    """What the PyTorch contestant needs: images, order of samples, rates and initial parameters, in files."""
+    """What the PyTorch program needs: images, order of samples, rates and initial parameters, in files."""
     net = Net(job.neuralnet, Phase.kTrain, Ops())
     net.initialise(job.seed)
     first, tested = (layer.store_conf for layer in job.neuralnet.layer if layer.HasField("store_conf"))
@@ -89,7 +89,7 @@ def measure(steps: int, threads: int, folder: Path) -> dict[str, Rows]:
     curves = folder / "pytorch.jsonl"
     ours = ["-m", "singa_dask", "train", str(JOB), "--set", f"train_steps={steps}", "--workspace", str(folder / "run")]
     ours += ["--resume"] * any((folder / "run").glob("checkpoint/step-*.h5"))
-    theirs = [str(FOLDER / "contestants" / "resnet_torch.py"), json.dumps(plan)]
+    theirs = [str(FOLDER / "programs" / "resnet_torch.py"), json.dumps(plan)]
     with curves.open("w") as written:
         runs = [
             subprocess.Popen([sys.executable, *command], env=environment(threads), stdout=out)

@@ -4,7 +4,7 @@ make bench BENCH=shard                   # or: python benchmarks/shard.py --gb 2
 
 The data are made first: fields of float32 (3, 24, 24) with a target in an HDF5 file, chunked and compressed with gzip,
 or 32 columns of float64 in Parquet, compressed with snappy. Both sides read from a warm page cache, write to the same
-disk and flush. Contestants take turns.
+disk and flush. Programs take turns.
 
     shuffled     `write` of singa_dask in a Dask cluster of two worker processes that runs already: every sample is
                  read once, shuffled, hashed, and in the statistics
@@ -145,7 +145,7 @@ def measure(kind: str, path: Path, out: Path, rounds: int) -> list[dict[str, Any
 @click.command()
 @click.option("--data", "kinds", multiple=True, type=click.Choice(list(READERS)), default=list(READERS))
 @click.option("--gb", default=2.0, show_default=True, help="Size of the samples.")
-@click.option("--rounds", default=3, show_default=True, help="Rounds in which the contestants take turns.")
+@click.option("--rounds", default=3, show_default=True, help="Rounds in which the programs take turns.")
 @click.option("--json", "json_out", type=click.Path(path_type=Path), help="Write the figures to this file.")
 def main(kinds: tuple[str, ...], gb: float, rounds: int, json_out: Path | None) -> None:
     """Time the writing of shards."""

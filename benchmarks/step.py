@@ -14,7 +14,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
-from tools.contest import Absent, Contestant, contest, ratio, ratios
+from tools.contest import Absent, Program, contest, ratio, ratios
 from tools.report import begun, end
 from tools.workloads import WORKLOADS, Workload
 
@@ -22,7 +22,7 @@ EAGER, HALF, JAX = "eager", "bfloat16", "jax"
 
 
 def peers_of(workload: Workload) -> tuple[str, ...]:
-    """PyTorch's variants (contestants/step_torch.py) that may be its fastest on this net, and jax."""
+    """PyTorch's variants (programs/step_torch.py) that may be its fastest on this net, and jax."""
     variants = (EAGER, "fused", "foreach", "compiled", HALF)
     return (*variants, "channels_last", "channels_last+fused", JAX) if workload.images else (*variants, JAX)
 
@@ -36,13 +36,13 @@ def measure(workload: Workload, threads: int, rounds: int, peers: Sequence[str])
     and why.
     """
     arguments = [workload.name, str(threads)]
-    ours = Contestant.start("step_ours", arguments, threads)
-    theirs: dict[str, Contestant] = {}
+    ours = Program.start("step_ours", arguments, threads)
+    theirs: dict[str, Program] = {}
     missing = {}
     for peer in peers:
         program, *variant = ("step_jax",) if peer == JAX else ("step_torch", peer)
         try:
-            theirs[peer] = Contestant.start(program, [*arguments, *variant], threads)
+            theirs[peer] = Program.start(program, [*arguments, *variant], threads)
         except Absent as why:
             missing[peer] = str(why)
     contest([ours, *theirs.values()], rounds)
@@ -70,7 +70,7 @@ def measure(workload: Workload, threads: int, rounds: int, peers: Sequence[str])
     }
 
 
-def _loss_difference(ours: Contestant, peer: Contestant) -> float:
+def _loss_difference(ours: Program, peer: Program) -> float:
     return float(f"{max(abs(a - b) / abs(b) for a, b in zip(ours.first_losses, peer.first_losses, strict=True)):.2g}")
 
 
@@ -91,7 +91,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 @click.command()
 @click.option("--workload", "workloads", multiple=True, type=click.Choice(list(WORKLOADS)), help="Default: all.")
 @click.option("--threads", multiple=True, type=int, default=[1, 2], show_default=True)
-@click.option("--rounds", default=9, show_default=True, help="Rounds in which the contestants take turns.")
+@click.option("--rounds", default=9, show_default=True, help="Rounds in which the programs take turns.")
 @click.option("--peer", "peers", multiple=True, help="Variants of PyTorch beside eager, or jax. Default: all.")
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the rows to this file.")
 def main(

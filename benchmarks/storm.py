@@ -2,7 +2,7 @@
 
 make storm                               # or: python benchmarks/storm.py --seconds 1800 --json storm.json
 
-Each framework trains the same net on Dask workers of this machine in calm, in a storm, and in calm again. In the storm
+Each strategy trains the same net on Dask workers of this machine in calm, in a storm, and in calm again. In the storm
 a fault hits the run every 15 seconds on average, as a seed draws them. Nobody but the driver and the scheduler is
 immune.
 
@@ -53,7 +53,7 @@ from singa_dask.errors import SingaError
 from singa_dask.supervision.control import ask_run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-FRAMEWORKS = ("allreduce", "sandblaster", "downpour", "hogwild")
+STRATEGIES = ("allreduce", "sandblaster", "downpour", "hogwild")
 FAULTS = ("kill", "stop", "kill_nanny", "stop_nanny", "disk", "cut", "host")
 DISK_MB = 256
 _STARTED_AGAIN_S = 2.0
@@ -143,14 +143,14 @@ class Storm(threading.Thread):
 
 
 def measure(
-    framework: str, seconds: float, every: float, seed: int, kinds: Sequence[str], job: Path, hosts: int
+    strategy: str, seconds: float, every: float, seed: int, kinds: Sequence[str], job: Path, hosts: int
 ) -> dict[str, Any]:
     """A run of so many seconds from its first step on."""
     watcher, failed, result = Watcher(), "", None
     told = Job.from_file(
         job,
         overrides=["train_steps=10000000", "test_freq=0", 'checkpoint_every="20s"', "keep=3", "disp_freq=20"],
-        cluster=EXAMPLES / "clusters" / f"{framework}.conf",
+        cluster=EXAMPLES / "clusters" / f"{strategy}.conf",
     )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
@@ -159,7 +159,7 @@ def measure(
         workers = Workers(told.topology.nprocesses, folder, joined)
         stack.callback(workers.end)
         client = stack.enter_context(connected(workers, told.topology.nprocesses))
-        storm = Storm(client, workers, disk, watcher, seconds, every, random.Random(f"{seed} {framework}"), kinds)
+        storm = Storm(client, workers, disk, watcher, seconds, every, random.Random(f"{seed} {strategy}"), kinds)
         storm.start()
         try:
             result = train(told, client, workspace=disk / "run", display=watcher, max_restarts=10, curves=False)
@@ -173,7 +173,7 @@ def measure(
     nexts = [*(when for when, _ in storm.hit[1:]), storm.began + seconds]
     backs = [(watcher.back(when), when, after) for (when, _), after in zip(storm.hit, nexts, strict=False)]
     return {
-        "framework": framework,
+        "strategy": strategy,
         "seconds": seconds,
         "steps_per_s": round(made / seconds, 2),
         "faults": len(storm.hit),
@@ -217,7 +217,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 @click.command()
-@click.option("--framework", "frameworks", multiple=True, type=click.Choice(FRAMEWORKS), default=FRAMEWORKS)
+@click.option("--strategy", "strategies", multiple=True, type=click.Choice(STRATEGIES), default=STRATEGIES)
 @click.option("--fault", "kinds", multiple=True, type=click.Choice(FAULTS), help="[default: all that can be]")
 @click.option("--seconds", default=180.0, show_default=True, help="Of each storm.")
 @click.option(
@@ -229,7 +229,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
 @click.option("--hosts", type=int, help="Namespaces that the workers are dealt to.  [default: 2 as root, else 1]")
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the figures here.")
 def main(
-    frameworks: Sequence[str],
+    strategies: Sequence[str],
     kinds: Sequence[str],
     seconds: float,
     calm_s: float,
@@ -251,9 +251,9 @@ def main(
     kinds = list(kinds or (kind for kind in FAULTS if kind not in impossible))
     figures: dict[str, Any] = begun() | {"seed": seed, "every": every, "faults": kinds, "hosts": hosts, "rows": []}
     before = set(os.listdir("/dev/shm"))
-    for framework in frameworks:
+    for strategy in strategies:
         phases = [(calm_s, ()), (seconds, kinds), (calm_s, ())] if calm_s else [(seconds, kinds)]
-        runs = [measure(framework, length, every, seed, hits, job, hosts) for length, hits in phases]
+        runs = [measure(strategy, length, every, seed, hits, job, hosts) for length, hits in phases]
         row, calm = runs[len(runs) // 2], runs[::2] if calm_s else []
         rates = row["calm_steps_per_s"] = [each["steps_per_s"] for each in calm]
         row["goodput"] = round(row["steps_per_s"] / mean(rates), 3) if all(rates) and rates else None
@@ -263,7 +263,7 @@ def main(
         row["back_longest_s"] = max(row["back_s"], default=None)
         row["left"] = ", ".join(left(before))
         figures["rows"].append(row)
-        show(console, f"{framework}: a fault every {every:g} s", [row])
+        show(console, f"{strategy}: a fault every {every:g} s", [row])
         if row["cost_s"]:
             console.print("seconds per fault: " + ", ".join(f"{kind} {s:g}" for kind, s in row["cost_s"].items()))
     end(console, figures, out)

@@ -71,7 +71,7 @@ def ours(name: str, at_least_s: float) -> dict[str, Any]:
 
 def theirs(name: str, at_least_s: float, *, tf32: bool, device: str) -> dict[str, Any]:
     import torch  # the machine may have none
-    from contestants.step_torch import model_of, step_of
+    from programs.step_torch import model_of, step_of
 
     if device == "cuda" and not torch.cuda.is_available():
         raise RuntimeError(f"PyTorch {torch.__version__} sees no GPU")
@@ -83,13 +83,13 @@ def theirs(name: str, at_least_s: float, *, tf32: bool, device: str) -> dict[str
 
 def compared(name: str, at_least_s: float, device: str) -> dict[str, Any]:
     """One row. ratio: PyTorch's time / ours. loss_difference: the largest relative one of the first steps."""
-    contestants: Mapping[str, Callable[[], dict[str, Any]]] = {
+    programs: Mapping[str, Callable[[], dict[str, Any]]] = {
         OURS: lambda: ours(name, at_least_s),
         EAGER: lambda: theirs(name, at_least_s, tf32=False, device=device),
         TF32: lambda: theirs(name, at_least_s, tf32=True, device=device),
     }
     row: dict[str, Any] = {"net": name}
-    for who, run in contestants.items():
+    for who, run in programs.items():
         try:
             row[who] = run()
         except Exception as error:
@@ -118,7 +118,7 @@ def told(row: Mapping[str, Any]) -> str:
 @click.command()
 @click.option("--net", "nets", multiple=True, type=click.Choice(list(WORKLOADS)), help=f"[default: {', '.join(NETS)}]")
 @click.option("--seconds", default=120.0, envvar="STAGE_LIMIT_S", help="In the last tenth of them no net begins.")
-@click.option("--each", default=1.2, show_default=True, help="Seconds for each contestant of a net.")
+@click.option("--each", default=1.2, show_default=True, help="Seconds for each program of a net.")
 @click.option("--torch-device", default="cuda", show_default=True, help="PyTorch's; cpu compares losses alone.")
 @click.option("--json", "out", type=click.Path(path_type=Path), required=True, help="Write the rows to this file.")
 def main(nets: Sequence[str], seconds: float, each: float, torch_device: str, out: Path) -> None:

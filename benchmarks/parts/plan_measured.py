@@ -226,8 +226,10 @@ def layers_line(jobs: Sequence[JobProto], machines: Machines) -> dict[str, Any]:
     trials = []
     cores = max(1, int(machines.cores))
     for job in jobs:
-        crowd, threads = conditions(job, machines)
-        trials.append({"job": job.SerializeToString().hex(), "crowd": min(cores, crowd), "threads": threads})
+        concurrency, threads = conditions(job, machines)
+        trials.append(
+            {"job": job.SerializeToString().hex(), "concurrency": min(cores, concurrency), "threads": threads}
+        )
     return {"do": "layers", "trials": trials, "budget_s": LAYERS_S}
 
 
@@ -254,10 +256,10 @@ def row_of(point: Point) -> Row:
         "job": point.job,
         "condition": point.condition.name,
         "way": point.way.label,
-        "framework": topology.framework.value,
+        "strategy": topology.strategy.value,
         "partition": point.way.partition,
         "codec": topology.codec,
-        "synchronous": topology.framework.synchronous,
+        "synchronous": topology.strategy.synchronous,
     }
 
 

@@ -70,7 +70,7 @@ class Way:
     @property
     def label(self) -> str:
         t = self.topology
-        parts = [f"{t.framework.value} {t.nworker_groups}x{t.nworkers_per_group}"]
+        parts = [f"{t.strategy.value} {t.nworker_groups}x{t.nworkers_per_group}"]
         if not t.in_process_servers:
             where = "separate" if t.server_worker_separate else "beside"
             parts.append(f"{t.nserver_groups}x{t.nservers_per_group} servers {where}")
@@ -117,13 +117,13 @@ def drawn_points(jobs: Mapping[str, JobProto], count: int, seed: int) -> list[Po
 
 
 def _drawn_ways(condition: Condition, draw: np.random.Generator) -> list[Way]:
-    """As many workers as there are, in the usual way and partitioned by the plan, and others of every framework."""
+    """As many workers as there are, in the usual way and partitioned by the plan, and others of every strategy."""
     ways = list(dict.fromkeys(_ways(condition)))
     drawn = [ways[0], next(way for way in ways if way.partition == AUTO)]
     while len(drawn) < PER_JOB:
         left = [way for way in ways if way not in drawn]
-        framework = draw.choice(sorted({way.topology.framework.value for way in left}))
-        suitable = [way for way in left if way.topology.framework.value == framework]
+        strategy = draw.choice(sorted({way.topology.strategy.value for way in left}))
+        suitable = [way for way in left if way.topology.strategy.value == strategy]
         drawn.append(suitable[int(draw.integers(len(suitable)))])
     return sorted(drawn, key=ways.index)
 

@@ -91,7 +91,7 @@ def worst(rows: Iterable[Row], count: int = WORST) -> list[dict[str, Any]]:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Predicted against measured step times, by framework, with the bands of 8 and 25 %."""
+    """Predicted against measured step times, by strategy, with the bands of 8 and 25 %."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -105,10 +105,10 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         low, high = ([end * (1 + sign * band) for end in ends] for sign in (-1, 1))
         axes.fill_between(ends, low, high, color="grey", alpha=shade, linewidth=0, label=f"±{band:.0%}")
     axes.plot(ends, ends, color="black", linewidth=0.8)
-    for framework in dict.fromkeys(row["framework"] for row in compared):
-        some = [row for row in compared if row["framework"] == framework]
+    for strategy in dict.fromkeys(row["strategy"] for row in compared):
+        some = [row for row in compared if row["strategy"] == strategy]
         x, y = ([row[name] for row in some] for name in ("measured_ms", "predicted_ms"))
-        axes.scatter(x, y, s=16, alpha=0.8, label=f"{framework} ({len(some)})")
+        axes.scatter(x, y, s=16, alpha=0.8, label=f"{strategy} ({len(some)})")
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
     axes.set(xlabel="measured step (ms)", ylabel="predicted step (ms)")
     total = errors(rows)

@@ -34,7 +34,7 @@ class Silent(Exception):
 
 @dataclass
 class Driver:
-    """The driver's process, contestants/plan_cluster.py."""
+    """The driver's process, programs/plan_cluster.py."""
 
     process: subprocess.Popen
 
@@ -55,7 +55,7 @@ class Driver:
 def dask_cluster(workers: int, hosts: Sequence[Host] = ()) -> Iterator[Driver]:
     """A cluster of so many Dask workers, and its driver. hosts: of the workers, one each; the driver and the scheduler
     are at the switch then. Without hosts all are on this machine."""
-    program = [sys.executable, str(FOLDER / "contestants" / f"{PROGRAM}.py")]
+    program = [sys.executable, str(FOLDER / "programs" / f"{PROGRAM}.py")]
     plan = {"workers": workers, **({"host": SWITCH_ADDRESS} if hosts else {})}
     started: list[subprocess.Popen] = []
     with TemporaryDirectory() as folder:

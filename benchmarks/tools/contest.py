@@ -1,6 +1,6 @@
-"""Contestants side by side: each in a process of its own, a few steps at a time in turn, compared pair by pair.
+"""Programs side by side: each in a process of its own, a few steps at a time in turn, compared pair by pair.
 
-A contestant is a program that prints a JSON line when it is ready, runs N steps for every line "N" on its standard
+A program prints a JSON line when it is ready, runs N steps for every line "N" on its standard
 input and answers with {"seconds": per step}; at the line "end" it prints its peak memory and leaves. One that cannot
 take part on this machine says {"absent": why} in place of being ready.
 """
@@ -26,11 +26,11 @@ CHUNK_S = 0.25
 
 
 class Absent(Exception):
-    """A contestant cannot take part; says why."""
+    """A program cannot take part; says why."""
 
 
 @dataclass
-class Contestant:
+class Program:
     """One process. seconds: per step, one figure per round. result: what else it says at the end. done: steps so
     far."""
 
@@ -53,11 +53,11 @@ class Contestant:
         folder: Path = FOLDER,
         python: str = sys.executable,
         variables: Mapping[str, str] = MappingProxyType({}),
-    ) -> Contestant:
-        """Start contestants/`program`.py of a folder with these arguments, on as many cores as it has threads. Raises
+    ) -> Program:
+        """Start programs/`program`.py of a folder with these arguments, on as many cores as it has threads. Raises
         Absent."""
         process = subprocess.Popen(
-            [python, str(folder / "contestants" / f"{program}.py"), *arguments],
+            [python, str(folder / "programs" / f"{program}.py"), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -68,10 +68,10 @@ class Contestant:
         if "absent" in ready:
             process.wait()
             raise Absent(ready["absent"])
-        contestant = cls(program, process, ready["losses"])
-        contestant.done = len(ready["losses"])
-        contestant.chunk = max(1, min(200, round(CHUNK_S / contestant._run(3))))
-        return contestant
+        started = cls(program, process, ready["losses"])
+        started.done = len(ready["losses"])
+        started.chunk = max(1, min(200, round(CHUNK_S / started._run(3))))
+        return started
 
     @property
     def median_ms(self) -> float:
@@ -99,28 +99,28 @@ class Contestant:
         return read(self.process)
 
 
-def contest(contestants: Sequence[Contestant], rounds: int, steps: int | None = None) -> None:
-    """Let the contestants take turns for `rounds` rounds, and end. steps: of each in all, those before included."""
+def contest(programs: Sequence[Program], rounds: int, steps: int | None = None) -> None:
+    """Let the programs take turns for `rounds` rounds, and end. steps: of each in all, those before included."""
     try:
         for number in range(rounds):
-            for contestant in contestants[:: -1 if number % 2 else 1]:
+            for program in programs[:: -1 if number % 2 else 1]:
                 if steps is not None:
-                    contestant.chunk = (steps - contestant.done) // (rounds - number)
-                contestant.play()
-        for contestant in contestants:
-            contestant.end()
+                    program.chunk = (steps - program.done) // (rounds - number)
+                program.play()
+        for program in programs:
+            program.end()
     finally:
-        for contestant in contestants:
-            contestant.process.kill()
-            contestant.process.wait()
+        for program in programs:
+            program.process.kill()
+            program.process.wait()
 
 
-def ratio(peer: Contestant, ours: Contestant) -> float:
+def ratio(peer: Program, ours: Program) -> float:
     """Median over the rounds of peer time / our time."""
     return statistics.median(ratios(peer, ours))
 
 
-def ratios(peer: Contestant, ours: Contestant) -> list[float]:
+def ratios(peer: Program, ours: Program) -> list[float]:
     """Of each round, peer time / our time."""
     return [p / o for p, o in zip(peer.seconds, ours.seconds, strict=True)]
 
@@ -131,7 +131,7 @@ def serve(
     result: Callable[[], Mapping[str, float]] = dict,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """The contestant's side: run `step` as often as told on standard input, and time it. result: see serve_turns.
+    """The program's side: run `step` as often as told on standard input, and time it. result: see serve_turns.
 
     clock: of a single thread, time.process_time does not count what other programs run.
     """
@@ -148,7 +148,7 @@ def serve(
 def serve_turns(
     turn: Callable[[int], float], losses: Sequence[float] = (), result: Callable[[], Mapping[str, float]] = dict
 ) -> None:
-    """The contestant's side, where it times itself: turn(steps) returns the seconds that so many steps took.
+    """The program's side, where it times itself: turn(steps) returns the seconds that so many steps took.
 
     result: of all steps, computed at the end.
     """
@@ -164,13 +164,13 @@ def serve_turns(
 
 
 def absent(why: str) -> NoReturn:
-    """The contestant's side: it cannot take part."""
+    """The program's side: it cannot take part."""
     print(json.dumps({"absent": why}), flush=True)
     raise SystemExit
 
 
 def environment(threads: int) -> dict[str, str]:
-    """The environment of every contestant, which imports from this folder's tools."""
+    """The environment of every program, which imports from this folder's tools."""
     found = {key: value for key, value in os.environ.items() if key not in UNSET}
     found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(FOLDER), os.environ.get("PYTHONPATH")]))
     for key in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
@@ -179,7 +179,7 @@ def environment(threads: int) -> dict[str, str]:
 
 
 def read(process: subprocess.Popen) -> Mapping:
-    """The next line of a contestant; what libraries say in between is passed on. Raises SystemExit where it ended."""
+    """The next line of a program; what libraries say in between is passed on. Raises SystemExit where it ended."""
     assert process.stdout is not None
     while line := process.stdout.readline():
         if line.startswith("{"):

@@ -109,7 +109,7 @@ def ddp_group(net: str, size: int) -> Iterator[Group]:
 def _group(
     name: str, plans: Sequence[Mapping[str, Any]], hosts: Sequence[Host], more: Mapping[str, str]
 ) -> Iterator[Group]:
-    program = [sys.executable, str(FOLDER / "contestants" / f"{name}.py")]
+    program = [sys.executable, str(FOLDER / "programs" / f"{name}.py")]
     group = Group([])
     try:
         for rank, plan in enumerate(plans):

@@ -134,7 +134,7 @@ def _replace(layer: LayerProto, workload: Workload) -> None:
 
 
 def reference_net(workload: Workload) -> Net:
-    """The training net on plain NumPy with its initial parameters: what every contestant starts from."""
+    """The training net on plain NumPy with its initial parameters: what every program starts from."""
     net = Net(job_of(workload).neuralnet, Phase.kTrain, Ops())
     net.initialise(SEED)
     return net

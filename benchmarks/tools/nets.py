@@ -1,6 +1,6 @@
 """Nets that are timed as their users write them, as a table: of each a mini-batch of random data.
 
-Nothing here imports singa_dask or PyTorch. `tools/modules.py` has our nets, `contestants/nets_torch.py` has PyTorch's.
+Nothing here imports singa_dask or PyTorch. `tools/modules.py` has our nets, `programs/nets_torch.py` has PyTorch's.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from singa_dask.cli.run import fork_workers
 from singa_dask.files import read_text, write_whole
 
 _STDOUT = Path("-")
-FRAMEWORKS = ("sandblaster", "allreduce", "downpour", "hogwild", "hybrid")
+STRATEGIES = ("sandblaster", "allreduce", "downpour", "hogwild", "hybrid")
 
 
 @click.command()
@@ -48,11 +48,11 @@ FRAMEWORKS = ("sandblaster", "allreduce", "downpour", "hogwild", "hybrid")
     help="Recommend these too: asynchronous,codec.",
 )
 @click.option(
-    "--frameworks",
+    "--strategies",
     metavar="NAMES",
-    type=Names(FRAMEWORKS),
-    default=FRAMEWORKS,
-    help=f"Only these of {','.join(FRAMEWORKS)}.",
+    type=Names(STRATEGIES),
+    default=STRATEGIES,
+    help=f"Only these of {','.join(STRATEGIES)}.",
 )
 @click.option(
     "--profile", "file", metavar="FILE", type=PATH, help="A profile [default: this cluster's, or measure it]."
@@ -79,7 +79,7 @@ def plan(
 ) -> None:
     """Predict what ways to train JOB cost, and recommend one.
 
-    Each framework, topology, partition and codec is predicted from a profile of the machines, which is measured first
+    Each strategy, topology, partition and codec is predicted from a profile of the machines, which is measured first
     if there is none (up to a minute). --bandwidth, --latency, --cores, --workers-per-host and --memory describe a
     cluster that need not be there.
     """

@@ -185,33 +185,33 @@ def _table(title: str, columns: Sequence[str]) -> Table:
 
 
 def _computing(profile: Profile, title: str) -> Table:
-    crowds = profile.numbers("sum")
-    table = _table(title, ["", *(f"{n} process{'es at once' * (n > 1)}" for n in crowds), ""])
-    for label, work in _products(profile, crowds):
-        samples = {s.crowd: s for s in profile.layers if s.work == work}
-        rates = [_number(work.operations / samples[n].forward / 1e9) if n in samples else "" for n in crowds]
+    concurrencies = profile.numbers("sum")
+    table = _table(title, ["", *(f"{n} process{'es at once' * (n > 1)}" for n in concurrencies), ""])
+    for label, work in _products(profile, concurrencies):
+        samples = {s.concurrency: s for s in profile.layers if s.work == work}
+        rates = [_number(work.operations / samples[n].forward / 1e9) if n in samples else "" for n in concurrencies]
         table.add_row(label, *rates, "GFLOP/s")
 
     def add(label: str, name: str, size: float, unit: str, amount: float) -> None:
-        curves = [profile.curves.get(f"{name} {n}") for n in crowds]
+        curves = [profile.curves.get(f"{name} {n}") for n in concurrencies]
         if any(curves):
             table.add_row(label, *(_number(amount / c.seconds(size)) if c else "" for c in curves), unit)
 
-    largest = profile.curves[f"sum {crowds[0]}"].points[-1].size
+    largest = profile.curves[f"sum {concurrencies[0]}"].points[-1].size
     add("memory: a sum of two arrays", "sum", largest, "GB/s", 3 * largest / 1e9)
     add("update kNesterov", "update kNesterov", 1e6, "million elements/s", 1)
     for codec in ("kHalf -", "kBFloat16 -", "kTopK 0.05"):
         add(f"encode {codec.removesuffix(' -')}", f"encode {codec}", _CODED, "GB/s", 4 * _CODED / 1e9)
     add("load, per core", "load", 1e5, "million values/s", 0.1)
-    loops = [_time(profile.curves.get(f"loop {n}"), _PASSES_S) for n in crowds]
+    loops = [_time(profile.curves.get(f"loop {n}"), _PASSES_S) for n in concurrencies]
     table.add_row(f"a step with passes of {1e3 * _PASSES_S:g} ms, besides its parts", *loops)
     return table
 
 
-def _products(profile: Profile, crowds: Sequence[int]) -> Iterator[tuple[str, Work]]:
+def _products(profile: Profile, concurrencies: Sequence[int]) -> Iterator[tuple[str, Work]]:
     """Some layers with products: of few, of more and of many rows the one with most parameters. Of those that were
-    measured with every crowd."""
-    measured = [{s.work for s in profile.layers if s.crowd == crowd} for crowd in crowds]
+    measured with every concurrency."""
+    measured = [{s.work for s in profile.layers if s.concurrency == concurrency} for concurrency in concurrencies]
     common = set.intersection(*measured)
     for kind in ("InnerProduct", "Convolution"):
         works = [work for work in common if work.kind.split()[0] == kind]

@@ -60,7 +60,7 @@ def driving_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @job_options
-@click.option("--workspace", type=PATH, help="Folder for the results [default: runs/<job>-<framework>].")
+@click.option("--workspace", type=PATH, help="Folder for the results [default: runs/<job>-<strategy>].")
 @click.option(
     "--init",
     type=PATH,

@@ -65,7 +65,7 @@ class DistOpt:
     comm.nbytes, comm.seconds, and device_comm.nbytes of what travels from GPU to GPU. Buckets are sent during the
     backward pass.
 
-    A model with `partition_dim: 1` is partitioned over the ranks (see Model). Each rank updates its portions of split
+    A model with `partition_dim: 1` is partitioned over the ranks (see Model). Each rank updates its shards of split
     parameters, which are never sent; all else is as before. Layers exchange through group.comm.
     """
 

@@ -102,8 +102,8 @@ def _some(flat: FlatParams, arrays: Mapping[str, np.ndarray]) -> dict[str, np.nd
 
 
 def _whole_of(param: Param, own: np.ndarray) -> np.ndarray:
-    """A whole array of a split parameter, zero outside this rank's portion."""
-    assert param.portion is not None
+    """A whole array of a split parameter, zero outside this rank's shard."""
+    assert param.shard is not None
     whole = np.zeros(param.whole_shape, own.dtype)
-    param.portion.write(whole, own)
+    param.shard.write(whole, own)
     return whole

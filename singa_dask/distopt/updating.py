@@ -1,4 +1,4 @@
-"""The update of a rank under DistOpt: of the replicated parameters and its portions of split ones, or of one parameter
+"""The update of a rank under DistOpt: of the replicated parameters and its shards of split ones, or of one parameter
 at a time."""
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class RankUpdate:
         if clip is None:
             return
         gradients, parts = Joined(flat.grads, own.grads), (slice(0, flat.size), slice(flat.size, flat.size + own.size))
-        common, portions = (clip.squares(gradients, part) for part in parts)
-        scale = self._executor.run(clip.scale, self._executor.comm, portions, common)
+        common, shards = (clip.squares(gradients, part) for part in parts)
+        scale = self._executor.run(clip.scale, self._executor.comm, shards, common)
         for part in parts:
             clip.apply(scale, gradients, part)
 

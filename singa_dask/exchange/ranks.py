@@ -10,7 +10,7 @@ from singa_dask.comm import SoloCommunicator
 from singa_dask.comm.communicator import part_of
 from singa_dask.errors import CheckpointError
 from singa_dask.exchange.executor import CollectiveExecutor
-from singa_dask.exchange.portions import send_portions
+from singa_dask.exchange.sharded import send_shards
 from singa_dask.layers.param import Param
 from singa_dask.net.flat import check_names
 
@@ -41,21 +41,21 @@ class Ranks:
         return {param.name: self._gathered(param, own[param.name]) for param in params}
 
     def scattered(self, param: Param, whole: np.ndarray | None, dtype: np.dtype) -> np.ndarray:
-        """This rank's portion of rank 0's whole array of a split parameter, which other ranks need not give."""
+        """This rank's shard of rank 0's whole array of a split parameter, which other ranks need not give."""
         own = np.empty(param.size, dtype)
-        self._executor.run(send_portions, self._comm, param.portion, whole, own)
+        self._executor.run(send_shards, self._comm, param.shard, whole, own)
         return own.reshape(param.shape)
 
     def _gathered(self, param: Param, own: np.ndarray) -> np.ndarray:
-        if param.portion is None:
+        if param.shard is None:
             return own
-        portions = [param.portion.of(rank) for rank in range(self.size)]
-        counts = [portion.size for portion in portions]
+        shards = [param.shard.of(rank) for rank in range(self.size)]
+        counts = [shard.size for shard in shards]
         packed, whole = np.empty(sum(counts), own.dtype), np.empty(param.whole_shape, own.dtype)
         packed[part_of(self.rank, counts)] = own.reshape(-1)
         self._executor.run(self._comm.all_gather, packed, counts)
-        for rank, portion in enumerate(portions):
-            portion.write(whole, packed[part_of(rank, counts)])
+        for rank, shard in enumerate(shards):
+            shard.write(whole, packed[part_of(rank, counts)])
         return whole
 
 
@@ -73,5 +73,5 @@ def own_arrays(params: Sequence[Param], whole: Mapping[str, np.ndarray]) -> dict
                 f"parameter {param.name!r} has shape {param.whole_shape} in this net, but {array.shape} in the given "
                 "arrays"
             )
-        own[param.name] = array if param.portion is None else param.portion.of_whole(array)
+        own[param.name] = array if param.shard is None else param.shard.of_whole(array)
     return own

@@ -10,7 +10,7 @@ import numpy as np
 
 from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange.base import BucketExchange
-from singa_dask.exchange.portions import Gathered, Holding, held_by, read_all, send_portions
+from singa_dask.exchange.sharded import Gathered, Holding, held_by, read_all, send_shards
 from singa_dask.net.flat import FlatParams
 from singa_dask.ops.arrays import on_host
 
@@ -23,7 +23,7 @@ class ResidualState:
 
     residual: of its gradients of replicated parameters; values: those that all ranks had of these, which differ from
     the servers'; pushes: of its holdings, of the group's pushes to servers; owed: of all ranks' gradients of its own
-    portions, which are split now and were not.
+    shards, which are split now and were not.
     """
 
     residual: np.ndarray
@@ -49,13 +49,13 @@ def gather_residuals(
     def kept(rank: int, array: np.ndarray) -> dict[str, Gathered]:
         found = {}
         for entry in flat.entries:
-            portion, own = held_by(rank, entry.size, comm.size), array[entry.start : entry.stop]
-            found[entry.name] = Gathered.of_array(comm, portion, entry.shape, own)
+            shard, own = held_by(rank, entry.size, comm.size), array[entry.start : entry.stop]
+            found[entry.name] = Gathered.of_array(comm, shard, entry.shape, own)
         return found
 
     found = {RANK.format(rank): kept(rank, residual) for rank in range(comm.size)}
     found["values"] = kept(0, values)
-    found["pushes"] = {h.name: Gathered.of_array(comm, h.portion, h.shape, pushes[h.elements]) for h in held}
+    found["pushes"] = {h.name: Gathered.of_array(comm, h.shard, h.shape, pushes[h.elements]) for h in held}
     return found
 
 
@@ -86,16 +86,16 @@ def share_residuals(
             for rank in range(comm.size):
                 array = saved[RANK.format(rank)].get(entry.name) if saved else None
                 out = residual[elements] if rank == comm.rank else residual[:0]
-                send_portions(comm, held_by(rank, entry.size, comm.size), array, out)
+                send_shards(comm, held_by(rank, entry.size, comm.size), array, out)
         else:
             read_all(_Sum(ranks, entry.name), residual[elements])
         if saved:
             read_all(shared[entry.name], values[elements])
     comm.broadcast(values)
     for h in held:
-        send_portions(comm, h.portion, saved.get("pushes", {}).get(h.name), pushes[h.elements])
+        send_shards(comm, h.shard, saved.get("pushes", {}).get(h.name), pushes[h.elements])
         if h.split:
-            send_portions(comm, h.portion, _Sum(ranks, h.name), owed[h.start - flat.size :][: h.portion.size])
+            send_shards(comm, h.shard, _Sum(ranks, h.name), owed[h.start - flat.size :][: h.shard.size])
     return ResidualState(residual, values, pushes, owed)
 
 

@@ -65,7 +65,7 @@ class Model:
     dtype, device_id, compute: see get_ops. ranks: those of DistOpt; training calls are then collective.
 
     With features to divide, a DistOpt of several ranks partitions the model. Then evaluate, predict and state_dict are
-    collective too, and a rank holds only its portions of split parameters. Parameters get memory when they are first
+    collective too, and a rank holds only its shards of split parameters. Parameters get memory when they are first
     used, so no rank ever holds the whole net, unless it uses the model before.
 
     Raises ConfigError where the layers do not fit together.
@@ -125,7 +125,7 @@ class Model:
 
     @property
     def partitioned(self) -> bool:
-        """Whether ranks have only their portions of the net."""
+        """Whether ranks have only their shards of the net."""
         return self._net.partitioned
 
     def __call__(self, x: Any, y: Any = None) -> Loss:
@@ -284,7 +284,7 @@ class Model:
         save(self._make_test_net(self.net), Path(path), outputs)
 
     def spread(self, ranks: Ranks) -> None:
-        """Train on these ranks; each keeps its portions of rank 0's parameters if the net is partitioned. Collective.
+        """Train on these ranks; each keeps its shards of rank 0's parameters if the net is partitioned. Collective.
 
         Raises ConfigError where the ranks' models differ, or this one is partitioned over other ranks.
         """
@@ -304,8 +304,8 @@ class Model:
             net.allocate()
             self._used = True
             for param in net.own.params:
-                portion = ranks.scattered(param, whole.get(param.name), np.dtype(self.ops.dtype))
-                param.value[...] = self.ops.asarray(portion)
+                shard = ranks.scattered(param, whole.get(param.name), np.dtype(self.ops.dtype))
+                param.value[...] = self.ops.asarray(shard)
             for name in [entry.name for entry in net.flat.entries] if whole else []:
                 net.named_params[name].value[...] = self.ops.asarray(whole[name])
 

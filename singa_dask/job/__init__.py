@@ -10,13 +10,13 @@ from singa_dask.job.overrides import apply_overrides
 from singa_dask.job.phases import active_phases, graph_phase, reads_data, runs_in
 from singa_dask.job.spec import Job
 from singa_dask.job.text import job_to_text, load_job, read_job
-from singa_dask.job.topology import ClusterTopology, Framework
+from singa_dask.job.topology import ClusterTopology, Strategy
 
 __all__ = [
     "ClusterTopology",
-    "Framework",
     "Job",
     "JobProto",
+    "Strategy",
     "active_phases",
     "apply_overrides",
     "check_job",

@@ -1,4 +1,4 @@
-"""How training is distributed, as pure data: worker groups, server groups, and the framework that they form.
+"""How training is distributed, as pure data: worker groups, server groups, and the strategy that they form.
 
     sandblaster  1 worker group,  servers in separate processes   synchronous    (Google Brain)
     allreduce    1 worker group,  servers in worker processes     synchronous    (Baidu DeepImage)
@@ -6,7 +6,7 @@
     hogwild      n single workers, each with its own server group asynchronous   (Caffe)
     hybrid       n worker groups, m server groups                 asynchronous
 
-The numbers alone decide the framework. The training loop is the same for all.
+The numbers alone decide the strategy. The training loop is the same for all.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.job_pb2 import ClusterProto
 
 
-class Framework(Enum):
-    """SINGA's training frameworks; the value is the display name."""
+class Strategy(Enum):
+    """SINGA's training strategies; the value is the display name."""
 
     SANDBLASTER = "Sandblaster"
     ALLREDUCE = "AllReduce"
@@ -32,7 +32,7 @@ class Framework(Enum):
     @property
     def synchronous(self) -> bool:
         """Whether all workers train one model replica in lock-step."""
-        return self in (Framework.SANDBLASTER, Framework.ALLREDUCE)
+        return self in (Strategy.SANDBLASTER, Strategy.ALLREDUCE)
 
 
 @dataclass(frozen=True)
@@ -172,12 +172,12 @@ class ClusterTopology:
             nworkers_per_group=nworkers_per_group,
             nservers_per_group=nservers,
             server_worker_separate=True,
-        )._called(Framework.DOWNPOUR)
+        )._called(Strategy.DOWNPOUR)
 
     @classmethod
     def hogwild(cls, nworkers: int = 3, sync_freq: int = 1) -> ClusterTopology:
         """Single workers, each with all parameters in its process. The copies exchange every `sync_freq` updates."""
-        return cls(nworker_groups=nworkers, nserver_groups=nworkers, sync_freq=sync_freq)._called(Framework.HOGWILD)
+        return cls(nworker_groups=nworkers, nserver_groups=nworkers, sync_freq=sync_freq)._called(Strategy.HOGWILD)
 
     @classmethod
     def hybrid(
@@ -198,25 +198,25 @@ class ClusterTopology:
             nservers_per_group=nservers_per_group,
             server_worker_separate=server_worker_separate,
             sync_freq=sync_freq,
-        )._called(Framework.HYBRID)
+        )._called(Strategy.HYBRID)
 
-    def _called(self, framework: Framework) -> ClusterTopology:
-        if self.framework is not framework:
-            message = f"these numbers describe {self.framework.value}, not {framework.value}"
+    def _called(self, strategy: Strategy) -> ClusterTopology:
+        if self.strategy is not strategy:
+            message = f"these numbers describe {self.strategy.value}, not {strategy.value}"
             raise ConfigError(Problem("cluster", message, self.describe()))
         return self
 
     @property
-    def framework(self) -> Framework:
-        """The framework of these numbers."""
+    def strategy(self) -> Strategy:
+        """The strategy of these numbers."""
         if self.nworker_groups == 1:
-            return Framework.SANDBLASTER if self.server_worker_separate else Framework.ALLREDUCE
+            return Strategy.SANDBLASTER if self.server_worker_separate else Strategy.ALLREDUCE
         if self.nserver_groups == 1:
-            return Framework.DOWNPOUR
+            return Strategy.DOWNPOUR
         own_servers = self.nserver_groups == self.nworker_groups and not self.server_worker_separate
         if own_servers and self.nworkers_per_group == 1:
-            return Framework.HOGWILD
-        return Framework.HYBRID
+            return Strategy.HOGWILD
+        return Strategy.HYBRID
 
     @property
     def nworkers(self) -> int:
@@ -275,9 +275,9 @@ class ClusterTopology:
         exchange = f", exchanging every {_count(self.sync_freq, 'update')}" if self.nserver_groups > 1 else ""
         if self.max_staleness is not None and self.nworker_groups > 1:
             exchange += f", at most {_count(self.max_staleness, 'update')} ahead of the slowest group"
-        mode = "synchronous" if self.framework.synchronous else "asynchronous"
+        mode = "synchronous" if self.strategy.synchronous else "asynchronous"
         total = _count(self.nprocesses, "process", "processes")
-        return f"{self.framework.value} ({mode}): {workers}; {servers} {where}{exchange}; {total}"
+        return f"{self.strategy.value} ({mode}): {workers}; {servers} {where}{exchange}; {total}"
 
 
 def _must_exist(what: str, index: int, count: int) -> None:

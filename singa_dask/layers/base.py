@@ -17,7 +17,7 @@ from singa_dask.job.unroll import origin
 from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.node import Node
 from singa_dask.layers.param import Param, Shape
-from singa_dask.layers.partition import Form, LayerPartition, Portion
+from singa_dask.layers.partition import ArrayShard, Form, LayerPartition
 from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array
 
@@ -177,7 +177,7 @@ class Layer(Node):
         """Declare the next parameter, with the settings of the layer's next `param` block.
 
         shape: of the whole array, as are the fans. axis: the one that is split over the workers of the group, None if
-        every worker has the whole array; outer: see Portion. The parameter's own `shape` is that of this worker.
+        every worker has the whole array; outer: see ArrayShard. The parameter's own `shape` is that of this worker.
 
         Its name is `<layer>_<role>` unless the job sets one. value: the initial value if the job has no `init`. The
         instances of an unrolled layer share the parameters of the first one.
@@ -193,11 +193,11 @@ class Layer(Node):
             proto.share_from = f"{self.proto.share_params}_{role}"
         if self.proto.unroll_index:
             proto.share_from, name = name, f"{self.proto.unroll_index}#{name}"
-        portion = None
+        shard = None
         if axis is not None and self.partition.size > 1:
             bounds = self.partition.bounds(shape[axis] // outer)
-            portion = Portion(shape, axis, bounds, self.partition.rank, outer)
-        param = Param(proto, name, shape, fan_in, fan_out, portion, role)
+            shard = ArrayShard(shape, axis, bounds, self.partition.rank, outer)
+        param = Param(proto, name, shape, fan_in, fan_out, shard, role)
         self.params.append(param)
         return param
 

@@ -16,9 +16,9 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import ParamGenProto
 from singa_dask.job.user_code import user_code
 from singa_dask.layers.param import Param
-from singa_dask.layers.partition import Portion
+from singa_dask.layers.partition import ArrayShard
 
-# Elements that are drawn at a time for a portion of an array: few enough for the cache.
+# Elements that are drawn at a time for a shard of an array: few enough for the cache.
 BLOCK = 1 << 16
 
 
@@ -41,7 +41,7 @@ def initial_value(param: Param, seed: int, out: np.ndarray | None = None) -> np.
     Without `init`: kUniformSqrtFanIn for arrays of two or more dimensions, zero for vectors (biases).
 
     `value` is 1 unless the job sets it. The rules are SINGA 0.3's, except that SINGA omits the 6.
-    A parameter with a `portion` gets that portion of the whole array. Only kUserInit and kOrthogonal need memory for
+    A parameter with a `shard` gets that shard of the whole array. Only kUserInit and kOrthogonal need memory for
     more than `out`.
     Raises ConfigError if kUserInit names no function, or one that returns another shape.
     """
@@ -104,27 +104,27 @@ def _gaussian(
 
 
 def _draw(param: Param, out: np.ndarray, draw: Callable[[int], np.ndarray], skip: Callable[[int], object]) -> None:
-    """Set `out` to the parameter's portion of the whole array, whose elements draw(count) draws and skip(count) skips
+    """Set `out` to the parameter's shard of the whole array, whose elements draw(count) draws and skip(count) skips
     in order.
 
-    In the whole array, rows of `length` elements; elements `first` to `last` of each belong to the portion.
+    In the whole array, rows of `length` elements; elements `first` to `last` of each belong to the shard.
     """
     if not out.size:
         return
-    portion = param.portion or Portion((param.size,), 0, (0, param.size), 0)
-    after = math.prod(portion.shape[portion.axis + 1 :])
-    first, last, length = portion.start * after, portion.stop * after, portion.bounds[-1] * after
-    portions = out.reshape(math.prod(portion.shape) // length, last - first)
+    shard = param.shard or ArrayShard((param.size,), 0, (0, param.size), 0)
+    after = math.prod(shard.shape[shard.axis + 1 :])
+    first, last, length = shard.start * after, shard.stop * after, shard.bounds[-1] * after
+    shards = out.reshape(math.prod(shard.shape) // length, last - first)
     together = max(1, BLOCK // length)
-    for row in range(0, len(portions), together):
-        rows = portions[row : row + together]
+    for row in range(0, len(shards), together):
+        rows = shards[row : row + together]
         for begin in range(0, length, BLOCK):  # more than one block only if rows is one row
             width = min(BLOCK, length - begin)
             left, right = (min(max(0, end - begin), width) for end in (first, last))
             if left < right:
                 block = draw(len(rows) * width).reshape(-1, width)
                 rows[:, begin + left - first : begin + right - first] = block[:, left:right]
-            elif begin < first or row + together < len(portions):
+            elif begin < first or row + together < len(shards):
                 skip(len(rows) * width)
 
 
@@ -147,7 +147,7 @@ def _orthogonal(param: Param, init: ParamGenProto, rng: np.random.Generator) -> 
     q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
     q *= np.sign(np.diag(r))  # so that all orthogonal matrices are equally probable
     value = init.value * (q if rows >= columns else q.T).reshape(shape)
-    return value if param.portion is None else param.portion.of_whole(value)
+    return value if param.shard is None else param.shard.of_whole(value)
 
 
 def _user_value(param: Param, init: ParamGenProto, rng: np.random.Generator) -> np.ndarray:
@@ -166,4 +166,4 @@ def _user_value(param: Param, init: ParamGenProto, rng: np.random.Generator) -> 
         raise ConfigError(
             Problem(f"{key}.user_type", f"{init.user_type} must return shape {whole.shape}", str(value.shape))
         )
-    return value if param.portion is None else param.portion.of_whole(value)
+    return value if param.shard is None else param.shard.of_whole(value)

@@ -10,7 +10,7 @@ from singa_dask.errors import ConfigError, Problem, TrainingError
 from singa_dask.job.fields import assign_all
 from singa_dask.job.job_pb2 import ParamGenProto, ParamProto
 from singa_dask.job.user_code import code_name
-from singa_dask.layers.partition import Portion, Shape
+from singa_dask.layers.partition import ArrayShard, Shape
 from singa_dask.ops.arrays import Array
 
 
@@ -19,7 +19,7 @@ class Param:
 
     A parameter that shares (`share_from`) has an `owner`; it reads and writes the owner's arrays.
 
-    name: unique in the net; role: in its layer. shape: of the worker's array; portion: which portion of the whole
+    name: unique in the net; role: in its layer. shape: of the worker's array; shard: which shard of the whole
     array that is, None if the worker has all of it; whole_shape: of the whole array. fan_in, fan_out: for initialisers
     that scale by them. given: the initial value, where `init` does not say it. frozen: the value stays. statistic: the
     gradient is subtracted as it is, without an updater. touched: whether this step read `grad`.
@@ -32,14 +32,14 @@ class Param:
         whole_shape: Shape,
         fan_in: int,
         fan_out: int,
-        portion: Portion | None = None,
+        shard: ArrayShard | None = None,
         role: str = "",
     ):
         self.proto = proto
         self.name, self.role = name, role
         self.whole_shape = whole_shape
-        self.portion = portion
-        self.shape = whole_shape if portion is None else portion.local_shape
+        self.shard = shard
+        self.shape = whole_shape if shard is None else shard.local_shape
         self.fan_in = fan_in
         self.fan_out = fan_out
         self.owner: Param = self

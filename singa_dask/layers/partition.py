@@ -100,14 +100,14 @@ class LayerPartition:
 
 
 @dataclass(frozen=True)
-class Portion:
-    """A worker's portion of an array that is split: a range of one axis.
+class ArrayShard:
+    """A worker's shard of an array that is split: a range of one axis.
 
     shape: of the whole array. axis: the one that is split. bounds: where each worker's range begins, and the end; 0
     first. rank: the worker. outer: how often the range occurs along the axis: the features of an image are
     (height x width, channels), and a worker has its channels of each position.
 
-    >>> Portion((6, 2), axis=0, bounds=(0, 1, 3), rank=1, outer=2).local_shape
+    >>> ArrayShard((6, 2), axis=0, bounds=(0, 1, 3), rank=1, outer=2).local_shape
     (4, 2)
     """
 
@@ -127,7 +127,7 @@ class Portion:
 
     @property
     def local_shape(self) -> Shape:
-        """The shape of the portion."""
+        """The shape of the shard."""
         return *self.shape[: self.axis], self.outer * (self.stop - self.start), *self.shape[self.axis + 1 :]
 
     @property
@@ -136,25 +136,25 @@ class Portion:
 
     @property
     def view(self) -> Shape:
-        """A shape of the whole array in which the portion is `index`."""
+        """A shape of the whole array in which the shard is `index`."""
         return *self.shape[: self.axis], self.outer, self.bounds[-1], *self.shape[self.axis + 1 :]
 
     @property
     def index(self) -> tuple[slice, ...]:
         return (*(slice(None),) * (self.axis + 1), slice(self.start, self.stop))
 
-    def of(self, rank: int) -> Portion:
-        """The portion of another worker."""
+    def of(self, rank: int) -> ArrayShard:
+        """The shard of another worker."""
         return replace(self, rank=rank)
 
     def of_whole(self, whole: np.ndarray) -> np.ndarray:
-        """The portion of a whole array, in `local_shape`."""
+        """The shard of a whole array, in `local_shape`."""
         return whole.reshape(self.view)[self.index].reshape(self.local_shape)
 
-    def write(self, whole: np.ndarray, portion: np.ndarray) -> None:
-        """Set the portion of a contiguous whole array."""
+    def write(self, whole: np.ndarray, shard: np.ndarray) -> None:
+        """Set the shard of a contiguous whole array."""
         view = whole.reshape(self.view)
-        view[self.index] = portion.reshape(view[self.index].shape)
+        view[self.index] = shard.reshape(view[self.index].shape)
 
 
 def _length(bounds: tuple[int, int]) -> int:

@@ -30,8 +30,8 @@ def resolve_sharing(params: Iterable[Param], outer: Mapping[str, Param] | None =
             continue
         if found.whole_shape != param.whole_shape:
             problems.append(_shapes_differ(param, found))
-        elif param.portion is not None and found.portion != param.portion:
-            problems.append(_portions_differ(param, found))
+        elif param.shard is not None and found.shard != param.shard:
+            problems.append(_shards_differ(param, found))
         param.owner = found
     if problems:
         raise ConfigError(problems)
@@ -70,6 +70,6 @@ def _shapes_differ(param: Param, owner: Param) -> Problem:
     return Problem(f"param {param.name!r}", f"{shapes}: {owner.whole_shape}", hint=hint)
 
 
-def _portions_differ(param: Param, owner: Param) -> Problem:
+def _shards_differ(param: Param, owner: Param) -> Problem:
     message = f"it shares {owner.name!r}, but its layer would split it otherwise"
     return Problem(f"param {param.name!r}", message, hint="Set partition_dim: 0 for both layers.")

@@ -1,11 +1,11 @@
-"""A plan as a picture: samples/s against the number of workers, by framework."""
+"""A plan as a picture: samples/s against the number of workers, by strategy."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from singa_dask.job import Framework
+from singa_dask.job import Strategy
 from singa_dask.monitor.figures import new_figure
 from singa_dask.monitor.plan_table import describe
 from singa_dask.planning.advise import EXTRAPOLATED, NAMES, Advice, name
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = {
-    Framework.ALLREDUCE: "#4c78a8",
-    Framework.SANDBLASTER: "#f58518",
-    Framework.DOWNPOUR: "#54a24b",
-    Framework.HOGWILD: "#b279a2",
-    Framework.HYBRID: "#e45756",
+    Strategy.ALLREDUCE: "#4c78a8",
+    Strategy.SANDBLASTER: "#f58518",
+    Strategy.DOWNPOUR: "#54a24b",
+    Strategy.HOGWILD: "#b279a2",
+    Strategy.HYBRID: "#e45756",
 }
 MARKERS = {
-    Framework.ALLREDUCE: "o",
-    Framework.SANDBLASTER: "s",
-    Framework.DOWNPOUR: "^",
-    Framework.HOGWILD: "D",
-    Framework.HYBRID: "v",
+    Strategy.ALLREDUCE: "o",
+    Strategy.SANDBLASTER: "s",
+    Strategy.DOWNPOUR: "^",
+    Strategy.HOGWILD: "D",
+    Strategy.HYBRID: "v",
 }
 WIDE = 8  # ratio of the numbers of workers from which on the axes are logarithmic
 INK, GREY = "#222222", "#888888"
 
 
 def plan_figure(advice: Advice, job: str) -> Figure:
-    """The best candidate without a codec of each framework and number of workers, and the recommended one.
+    """The best candidate without a codec of each strategy and number of workers, and the recommended one.
 
     Markers are filled where all layers were measured on these machines.
     """
@@ -42,9 +42,9 @@ def plan_figure(advice: Advice, job: str) -> Figure:
     from matplotlib.ticker import LogLocator
 
     axes = figure.subplots()
-    lines = best_by_framework(advice)
-    for framework, points in lines.items():
-        _draw(axes, advice, framework, points)
+    lines = best_by_strategy(advice)
+    for strategy, points in lines.items():
+        _draw(axes, advice, strategy, points)
     _draw_ideal(axes, advice)
     _mark(axes, advice)
     counts = sorted({each.candidate.topology.nworkers for each in advice.predictions})
@@ -66,24 +66,24 @@ def plan_figure(advice: Advice, job: str) -> Figure:
     return figure
 
 
-def best_by_framework(advice: Advice) -> dict[Framework, list[Prediction]]:
-    """By framework, the best prediction without a codec of each number of workers. All begin with one worker."""
-    best: dict[Framework, dict[int, Prediction]] = defaultdict(dict)
+def best_by_strategy(advice: Advice) -> dict[Strategy, list[Prediction]]:
+    """By strategy, the best prediction without a codec of each number of workers. All begin with one worker."""
+    best: dict[Strategy, dict[int, Prediction]] = defaultdict(dict)
     for each in advice.predictions:
         topology = each.candidate.topology
         if topology.codec != "kFull" or not advice.fits(each) or topology.nworkers == 1:
             continue
-        known = best[topology.framework].get(topology.nworkers)
+        known = best[topology.strategy].get(topology.nworkers)
         if known is None or each.samples_per_s > known.samples_per_s:
-            best[topology.framework][topology.nworkers] = each
-    lines = {framework: best[framework] for framework in COLOURS if framework in best}
-    return {framework: [advice.base, *(line[n] for n in sorted(line))] for framework, line in lines.items()}
+            best[topology.strategy][topology.nworkers] = each
+    lines = {strategy: best[strategy] for strategy in COLOURS if strategy in best}
+    return {strategy: [advice.base, *(line[n] for n in sorted(line))] for strategy, line in lines.items()}
 
 
-def _draw(axes: Axes, advice: Advice, framework: Framework, points: list[Prediction]) -> None:
+def _draw(axes: Axes, advice: Advice, strategy: Strategy, points: list[Prediction]) -> None:
     xs, ys = [each.candidate.topology.nworkers for each in points], [each.samples_per_s for each in points]
-    colour, marker = COLOURS[framework], MARKERS[framework]
-    label = NAMES.get(framework, framework.value)
+    colour, marker = COLOURS[strategy], MARKERS[strategy]
+    label = NAMES.get(strategy, strategy.value)
     axes.plot(xs, ys, color=colour, linewidth=1.5, marker=marker, markersize=5, label=label, zorder=3)
     rough = [(x, y) for x, y, each in zip(xs, ys, points, strict=True) if is_rough(advice, each)]
     if rough:

@@ -11,14 +11,14 @@ from rich.text import Text
 from singa_dask.job import ClusterTopology, job_to_text
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.output.console import Console
-from singa_dask.planning.advise import EXTRAPOLATED, Advice, admits, counts, framework, name, rate
+from singa_dask.planning.advise import EXTRAPOLATED, Advice, admits, counts, name, rate, strategy
 from singa_dask.planning.limits import LayerAdvice, percent
 from singa_dask.planning.partition import GAIN
 from singa_dask.planning.prediction import Candidate, Machines, Prediction
 from singa_dask.training.memory import format_nbytes
 
 WIDTH = 100
-BEST = 3  # candidates that are shown besides one per framework and number of workers
+BEST = 3  # candidates that are shown besides one per strategy and number of workers
 SHORT = {"transitions": "sending"}
 TIME = "time, %"
 LEAST = 0.04  # of the step: smaller parts are not shown
@@ -65,12 +65,12 @@ def print_plan(console: Console, advice: Advice, job: str, *, every: bool = Fals
 
 
 def rows_of(advice: Advice) -> list[Prediction]:
-    """One worker, the best of each framework, the best that are admitted, of each number of workers too."""
+    """One worker, the best of each strategy, the best that are admitted, of each number of workers too."""
     fitting = sorted(filter(advice.fits, advice.predictions), key=lambda each: -each.samples_per_s)
     admitted = [each for each in fitting if admits(each.candidate, advice.allow)]
     kept = [advice.base, advice.recommended]
     kept += list({name(each.candidate): each for each in reversed(admitted)}.values())[-BEST:]
-    kept += _firsts(fitting, lambda topology: topology.framework)
+    kept += _firsts(fitting, lambda topology: topology.strategy)
     kept += _firsts(admitted, lambda topology: topology.nworkers)
     return [each for each in advice.predictions if any(each is one for one in kept)]
 
@@ -98,9 +98,7 @@ def plan_table(advice: Advice, shown: Sequence[Prediction], job: str) -> Table:
 
 def _columns(advice: Advice) -> dict[str, Callable[[Prediction], str]]:
     return {
-        "  framework": lambda each: (
-            f"{'>' if each is advice.recommended else ' '} {framework(each.candidate.topology)}"
-        ),
+        "  strategy": lambda each: f"{'>' if each is advice.recommended else ' '} {strategy(each.candidate.topology)}",
         "workers": lambda each: workers(each.candidate.topology),
         "settings": lambda each: f"{partition(each.candidate)} {settings(each.candidate.topology)}".strip(),
         "samples/s": lambda each: rate(each, "~"),
@@ -143,7 +141,7 @@ def stale(prediction: Prediction) -> str:
 
 
 def _asynchronous(prediction: Prediction) -> bool:
-    return not prediction.candidate.topology.framework.synchronous
+    return not prediction.candidate.topology.strategy.synchronous
 
 
 def milliseconds(seconds: float) -> str:
@@ -244,7 +242,7 @@ def expectation(prediction: Prediction) -> str:
     """What was chosen and what is expected of it, in a line."""
     candidate = prediction.candidate
     rough = " (not all of it measured)" if prediction.extrapolated > EXTRAPOLATED else ""
-    parts = [framework(candidate.topology), counts(candidate), partition(candidate), settings(candidate.topology)]
+    parts = [strategy(candidate.topology), counts(candidate), partition(candidate), settings(candidate.topology)]
     expected = (
         f"{prediction.samples_per_s:,.0f} samples/s expected{rough}, {milliseconds(prediction.step_s)} ms a step"
     )

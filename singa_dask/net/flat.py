@@ -134,12 +134,12 @@ class Joined:
 
 @dataclass(frozen=True)
 class GroupLayout:
-    """Where the servers of a group find its parameters: the replicated ones, then each worker's own portions.
+    """Where the servers of a group find its parameters: the replicated ones, then each worker's own shards.
 
     replicated: entries of `size` elements that every worker has. own: each worker's entries, counted from the start of
-    its portions; own_sizes: their elements.
+    its shards; own_sizes: their elements.
 
-    A worker's own coordinates are those of its replicated parameters followed by its portions.
+    A worker's own coordinates are those of its replicated parameters followed by its shards.
     """
 
     replicated: tuple[Entry, ...]
@@ -160,7 +160,7 @@ class GroupLayout:
         return self.size + sum(self.own_sizes)
 
     def start(self, rank: int) -> int:
-        """Where a worker's own portions begin."""
+        """Where a worker's own shards begin."""
         return self.size + sum(self.own_sizes[:rank])
 
     @property
@@ -178,13 +178,13 @@ class GroupLayout:
 def layout(params: Sequence[Param], rank: int | None = None) -> list[Entry]:
     """The place of each parameter: consecutive, each start a multiple of 16 elements.
 
-    rank: of the worker whose portions of split parameters are laid out; by default those of the parameters.
+    rank: of the worker whose shards of split parameters are laid out; by default those of the parameters.
     """
     entries = []
     start = 0
     for p in params:
         lr_scale = 0.0 if p.frozen else p.proto.lr_scale
-        shape = p.shape if rank is None or p.portion is None else p.portion.of(rank).local_shape
+        shape = p.shape if rank is None or p.shard is None else p.shard.of(rank).local_shape
         entry = Entry(p.name, shape, start, prod(shape), lr_scale, p.proto.wd_scale, p.statistic and not p.frozen)
         entries.append(entry)
         start = _aligned(entry.stop)

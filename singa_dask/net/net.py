@@ -57,7 +57,7 @@ class Net:
     """The layers of one phase, set up on `ops`, with their parameters in `flat` and `own`.
 
     rank, size: this worker and the number of workers in its group, over which `partition_dim` partitions the net.
-    flat: parameters that every worker of the group has; own: this worker's portions of those that are split. allocate:
+    flat: parameters that every worker of the group has; own: this worker's shards of those that are split. allocate:
     whether they have memory; without it the net can be described and checked. partitioned: whether any layer computes
     on other than this worker's rows. whole_shapes: of the layers of the job, on all workers together.
 
@@ -133,7 +133,7 @@ class Net:
             name: tuple(self.source_shape(name, i) for i in range(len(layer.proto.srclayers)))
             for name, layer in self.layers.items()
         }
-        axes = {name: None if p.portion is None else p.portion.axis for name, p in (outer or {}).items()}
+        axes = {name: None if p.shard is None else p.shard.axis for name, p in (outer or {}).items()}
         plan = partition_net(self.proto, self._graph, self.layers, self.shapes, sources, axes, rank, size)
         self.partitioned = plan.partitioned
         if not plan.partitioned:
@@ -326,9 +326,9 @@ def _made(graph: Graph) -> dict[str, Layer]:
 
 
 def _flat_params(params: Sequence[Param], ops: Ops, *, allocate: bool) -> tuple[FlatParams, FlatParams]:
-    """Of the replicated parameters, and of this worker's portions of those that are split."""
-    replicated = [param for param in params if param.portion is None]
-    own = [param for param in params if param.portion is not None]
+    """Of the replicated parameters, and of this worker's shards of those that are split."""
+    replicated = [param for param in params if param.shard is None]
+    own = [param for param in params if param.shard is not None]
     return FlatParams.of(replicated, ops, allocate=allocate), FlatParams.of(own, ops, allocate=allocate)
 
 

@@ -151,7 +151,7 @@ class Partitioner:
         copy.partition = replace(layer.partition, reads=reads, makes=makes)
         copy.setup(*copy.partition.local_sources)
         for param, made in zip(layer.params, copy.params, strict=True):
-            axis = None if made.portion is None else made.portion.axis
+            axis = None if made.shard is None else made.shard.axis
             known = self.axes.setdefault(param.owner.name, axis)
             if known != axis:
                 raise _disagrees(layer, f"splits it along {_axis(known)}", f"{param.name} along {_axis(axis)}")

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.job import ClusterTopology, Framework
+from singa_dask.job import ClusterTopology, Strategy
 from singa_dask.planning.limits import LayerAdvice, layers_of, limit, percent
 from singa_dask.planning.prediction import Candidate, Machines, Prediction
 from singa_dask.training.memory import format_nbytes
 
-NAMES = {Framework.HOGWILD: "Hogwild"}
+NAMES = {Strategy.HOGWILD: "Hogwild"}
 ALLOW = ("asynchronous", "codec")
 SAME = 0.01  # of the samples/s: closer than this, the simpler candidate is taken
 EXTRAPOLATED = 0.05  # of a step: what rests on more than this is marked
@@ -104,7 +104,7 @@ def advise(
 def admits(candidate: Candidate, allow: Collection[str]) -> bool:
     """Whether a candidate computes what one worker computes, or in what it differs is allowed."""
     topology = candidate.topology
-    return (topology.framework.synchronous or "asynchronous" in allow) and (
+    return (topology.strategy.synchronous or "asynchronous" in allow) and (
         topology.codec == "kFull" or "codec" in allow
     )
 
@@ -128,7 +128,7 @@ def needs(prediction: Prediction, machines: Machines) -> tuple[int, int]:
     workers, processes = machines.packed(topology), topology.nserver_processes
     if not topology.server_worker_separate:
         return workers * worker + min(processes, workers) * server, worker + server
-    room = machines.workers_per_host or machines.crowd(topology.nprocesses)
+    room = machines.workers_per_host or machines.concurrency(topology.nprocesses)
     if machines.hosts_for(topology.nprocesses) == 1:
         room = topology.nprocesses
     beside = workers * worker + min(processes, room - workers) * server
@@ -151,9 +151,9 @@ def _too_large(
     return Problem("memory", message, format_nbytes(bound or 0.0), hint)
 
 
-def framework(topology: ClusterTopology) -> str:
-    """A framework's name."""
-    return NAMES.get(topology.framework, topology.framework.value)
+def strategy(topology: ClusterTopology) -> str:
+    """A strategy's name."""
+    return NAMES.get(topology.strategy, topology.strategy.value)
 
 
 def name(candidate: Candidate) -> str:
@@ -166,7 +166,7 @@ def name(candidate: Candidate) -> str:
     if topology.nworkers_per_group > 1:
         as_given = candidate.partition == "job"
         special.append("partitioned as in the job" if as_given else f"partition {candidate.partition}")
-    text = f"{framework(topology)} with {counts(candidate)}"
+    text = f"{strategy(topology)} with {counts(candidate)}"
     return f"{text} ({', '.join(special)})" if special else text
 
 
@@ -230,7 +230,7 @@ def _scaling(chosen: Prediction, base: Prediction, rival: Prediction | None, adm
         each
         for each in admitted
         if 1 < each.candidate.topology.nworkers < topology.nworkers
-        and each.candidate.topology.framework is topology.framework
+        and each.candidate.topology.strategy is topology.strategy
     ]
     nearest = max(fewer, key=lambda each: (each.candidate.topology.nworkers, each.samples_per_s), default=None)
     if nearest is None or nearest is rival:
@@ -264,7 +264,7 @@ def _more(one: Prediction, other: Prediction) -> str:
 def _drawback(prediction: Prediction) -> str:
     """In what a candidate that is not admitted differs from one worker."""
     topology, differs = prediction.candidate.topology, []
-    if not topology.framework.synchronous:
+    if not topology.strategy.synchronous:
         old = f"{prediction.staleness:,.0f} updates old" if prediction.staleness else "of copies that differ"
         differs.append(f"its gradients would be {old} (--allow asynchronous)")
     if topology.codec != "kFull":

@@ -67,8 +67,8 @@ class _Groups:
         """Seconds of the steps of each kind of groups."""
         carried = {group: _least(partial(self._card_fits, group)) for group in self.counts}
 
-        def of_all(slower: float, crowded: float) -> dict[_Group, float]:
-            return {group: group.step(crowded, slower, carried[group]) for group in self.counts}
+        def of_all(slower: float, slowed: float) -> dict[_Group, float]:
+            return {group: group.step(slowed, slower, carried[group]) for group in self.counts}
 
         slower = _least(lambda t: self.server_load(of_all(t, 1.0)) <= 1)
         hosts = machines.hosts_for(self._topology.nprocesses)
@@ -80,8 +80,8 @@ class _Groups:
         for group in sorted(self.counts, key=lambda group: group.local):
             served = min(group.local * self._served(found), cores / 2)  # processes get equal shares of a core
 
-            def fits(crowded: float, group: _Group = group, left: float = cores - served) -> bool:
-                return self._used(group, group.step(crowded, slower, carried[group]), crowded) <= left
+            def fits(slowed: float, group: _Group = group, left: float = cores - served) -> bool:
+                return self._used(group, group.step(slowed, slower, carried[group]), slowed) <= left
 
             found[group] = group.step(_least(fits), slower, carried[group])
         return found
@@ -104,14 +104,14 @@ class _Groups:
         asked = sum(number * (1 - group.local) / steps[group] for group, number in self.counts.items())
         return asked / self._topology.nserver_groups
 
-    def _cores_used(self, steps: Mapping[_Group, float], crowded: float) -> float:
+    def _cores_used(self, steps: Mapping[_Group, float], slowed: float) -> float:
         """By all groups and servers."""
-        used = sum(number * self._used(group, steps[group], crowded) for group, number in self.counts.items())
+        used = sum(number * self._used(group, steps[group], slowed) for group, number in self.counts.items())
         return used + self._topology.nserver_groups * self._served(steps)
 
-    def _used(self, group: _Group, step_s: float, crowded: float) -> float:
+    def _used(self, group: _Group, step_s: float, slowed: float) -> float:
         """Cores that the workers of a group use, and their servers for neighbours."""
-        return group.demand / step_s + group.links * self._neighbours.cores_used(step_s, crowded)
+        return group.demand / step_s + group.links * self._neighbours.cores_used(step_s, slowed)
 
     def _card_fits(self, group: _Group, carried: float) -> bool:
         step_s = group.step(1.0, 1.0, carried)
@@ -155,9 +155,9 @@ class _Group:
         computes = min(cpu, rest)
         return cls(local, links, computes, rest - computes, replies, step.behind, step.size * cpu)
 
-    def step(self, crowded: float, slower: float, carried: float) -> float:
-        """Seconds of its step where computing takes `crowded` times as long, replies `slower`, waiting `carried`."""
-        alone, replies = self.computes * crowded + self.waits * carried, self.replies * slower
+    def step(self, slowed: float, slower: float, carried: float) -> float:
+        """Seconds of its step where computing takes `slowed` times as long, replies `slower`, waiting `carried`."""
+        alone, replies = self.computes * slowed + self.waits * carried, self.replies * slower
         return max(alone, replies) if self.hides else alone + replies
 
 
@@ -203,13 +203,13 @@ class _Neighbours:
         """Bytes that all servers of a group send to one neighbouring group in a step."""
         return self.servers * self.nbytes * step_s / max(self.every * step_s, self.exchange.seconds)
 
-    def cores_used(self, step_s: float, crowded: float) -> float:
-        """Cores of one side, of all servers of a group, while steps take so long and computing `crowded` times as long
+    def cores_used(self, step_s: float, slowed: float) -> float:
+        """Cores of one side, of all servers of a group, while steps take so long and computing `slowed` times as long
         as on its own."""
         if not self.servers:
             return 0.0
         cpu = self.exchange.cpu
-        return self.servers * cpu / 2 / max(self.every * step_s, self.exchange.seconds + cpu * (crowded - 1))
+        return self.servers * cpu / 2 / max(self.every * step_s, self.exchange.seconds + cpu * (slowed - 1))
 
     def card_load(self, step_s: float) -> float:
         """Share of the time in which the network card of a server is busy."""

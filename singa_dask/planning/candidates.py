@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from singa_dask.errors import ConfigError
-from singa_dask.job import ClusterTopology, Framework
+from singa_dask.job import ClusterTopology, Strategy
 from singa_dask.job.job_pb2 import ClusterProto, JobProto
 from singa_dask.layers.partition import Form
 from singa_dask.planning.partition import is_open
@@ -31,7 +31,7 @@ def candidates(
     choose: Choose | None = None,
     *,
     processes: int | None = None,
-    frameworks: Collection[Framework] = tuple(Framework),
+    strategies: Collection[Strategy] = tuple(Strategy),
 ) -> list[Candidate]:
     """About 15 candidates for each number of workers, those of one worker first, and the job's own topology.
 
@@ -42,7 +42,7 @@ def candidates(
     found: dict[tuple[ClusterTopology, Forms], Candidate] = {}
     for topology, partition in dict.fromkeys(_tried(job, sorted({1, *workers}), machines)):
         fits = processes is None or topology.nprocesses <= processes
-        listed = topology.framework in frameworks or topology.nworkers == 1
+        listed = topology.strategy in strategies or topology.nworkers == 1
         if not (fits and listed) or (partition == "auto" and choose is None):
             continue
         try:

@@ -49,14 +49,16 @@ def conditions(job: JobProto, machines: Machines) -> tuple[int, int]:
 
 
 class Costs:
-    """crowd: processes of the job that compute at once on a host; each has `threads`.
+    """concurrency: processes of the job that compute at once on a host; each has `threads`.
 
     share: cores of a worker, below 1 where there are more workers than cores. contention: the speed of a worker's two
     threads while both compute (see Timeline).
     """
 
-    def __init__(self, job: JobProto, work: WorkerStep, profile: Profile, machines: Machines, crowd: int) -> None:
-        self.profile, self.machines, self.crowd = profile, machines, crowd
+    def __init__(
+        self, job: JobProto, work: WorkerStep, profile: Profile, machines: Machines, concurrency: int
+    ) -> None:
+        self.profile, self.machines, self.concurrency = profile, machines, concurrency
         self.job, self.topology = job, ClusterTopology.from_proto(job.cluster)
         _, self.threads = conditions(job, machines)
         self.rates = Rates(profile, machines.cores)
@@ -68,13 +70,13 @@ class Costs:
         self._whole_update = self.layer(update_work(job, work))
         self._elements = work.replicated + work.own
         self.spread = self._known(spread_work(job, work))
-        self.share = machines.cores / crowd
+        self.share = machines.cores / concurrency
         self.slower = max(1.0, 1 / self.share)
         self.contention = min(1.0, max(self.share, 1.0) / (self.threads + 1))
 
     def layer(self, work: Work) -> Rate:
         """Of a layer's calls."""
-        return self.rates.layer(work, self.crowd, self.threads)
+        return self.rates.layer(work, self.concurrency, self.threads)
 
     def passes(self, step: WorkerStep) -> float:
         """Of the algorithm besides the calls of the layers."""
@@ -87,12 +89,12 @@ class Costs:
         return rate.forward if rate.known else 0.0
 
     def curve(self, name: str, size: float) -> float:
-        """Seconds by the curve of this name for the crowd, or for the nearest smaller one that was measured."""
+        """Seconds by the curve of this name for the concurrency, or for the nearest smaller one that was measured."""
         numbers = self.profile.numbers(name)
         if not numbers:
             hint = "Run `singa-dask profile` on this cluster."
             raise ConfigError(Problem("profile", "lacks a measurement", name, hint))
-        fitting = [n for n in numbers if n <= min(self.crowd, self.machines.cores)] or numbers[:1]
+        fitting = [n for n in numbers if n <= min(self.concurrency, self.machines.cores)] or numbers[:1]
         return self.slower * self.profile.curves[f"{name} {fitting[-1]}"].seconds(size)
 
     def update(self, elements: float) -> float:
@@ -122,7 +124,7 @@ class Costs:
 
     def loading(self, values: float) -> float:
         """Of a core that a worker's step loses to its loading threads: none where a core is free for them."""
-        if self.crowd < self.machines.cores or not values:
+        if self.concurrency < self.machines.cores or not values:
             return 0.0
         return self.curve("load", values)
 

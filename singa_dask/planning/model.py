@@ -55,11 +55,11 @@ def predict(candidate: Candidate, profile: Profile, machines: Machines, work: Wo
 def group_step(job: JobProto, work: WorkerStep, profile: Profile, machines: Machines) -> GroupStep:
     """The step of one group of a job."""
     topology = Candidate(job).topology
-    crowd, _ = conditions(job, machines)
+    concurrency, _ = conditions(job, machines)
     if topology.nworker_groups > 1:  # cores that several processes share are counted in group_rates
         machines = replace(machines, cores=max(1.0, machines.cores))
-        crowd = max(1, min(crowd, int(machines.cores)))
-    costs = Costs(job, work, profile, machines, crowd)
+        concurrency = max(1, min(concurrency, int(machines.cores)))
+    costs = Costs(job, work, profile, machines, concurrency)
     return GroupStep.of(work, costs, own_algorithm=job.train_one_batch.alg == AlgProto.kUserAlg)
 
 

@@ -78,7 +78,7 @@ def _last_uses(ways: Ways) -> dict[tuple[str, str], int]:
     for i, layer in enumerate(ways.layers.values()):
         uses["way", origin(layer.proto)] = uses["first", origin(layer.proto)] = i
         uses |= {("form", source): i for source in layer.proto.srclayers}
-        uses |= {("portion", param.owner.name): i for param in layer.params}
+        uses |= {("shard", param.owner.name): i for param in layer.params}
     return uses
 
 
@@ -94,7 +94,7 @@ def _context(ways: Ways, name: str, state: _State) -> Context:
     return Context(
         forms=tuple(known["form", source] for source in layer.proto.srclayers),
         there=frozenset(moved for moved in state.there if moved.source in layer.proto.srclayers),
-        portions=tuple((owner, known["portion", owner]) for owner in owners if ("portion", owner) in known),
+        shards=tuple((owner, known["shard", owner]) for owner in owners if ("shard", owner) in known),
         first=known.get(("first", origin(layer.proto))),
     )
 
@@ -105,7 +105,7 @@ def _after(
     """The state after layer number i."""
     name, layer = list(ways.layers.items())[i]
     known = state.known | {("form", name): placed.makes, ("way", origin(layer.proto)): way}
-    known |= {("portion", owner): portion for owner, portion in placed.portions}
+    known |= {("shard", owner): shard for owner, shard in placed.shards}
     if name == f"0#{origin(layer.proto)}":
         known["first", origin(layer.proto)] = placed.forms
     return _State(

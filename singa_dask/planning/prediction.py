@@ -32,27 +32,29 @@ class Machines:
         needed = -(-processes // self.workers_per_host)
         return needed if self.hosts is None else min(needed, self.hosts)
 
-    def crowd(self, processes: int) -> int:
+    def concurrency(self, processes: int) -> int:
         """Processes on the host that has most."""
         return -(-processes // self.hosts_for(processes))
 
     def computing(self, processes: int) -> float:
         """The cores that so many processes compute on, servers included."""
-        threads = max(1, int(self.cores) // self.crowd(processes))
+        threads = max(1, int(self.cores) // self.concurrency(processes))
         return min(processes * threads, self.hosts_for(processes) * self.cores)
 
     def packed(self, topology: ClusterTopology) -> int:
         """Workers on the host that has most: groups lie on one host where they fit (cluster/workers.py)."""
         groups, size, room = topology.nworker_groups, topology.nworkers_per_group, self.workers_per_host
         if room is None:
-            return self.crowd(topology.nworkers)
+            return self.concurrency(topology.nworkers)
         return min(groups, room // size) * size if size <= room else room
 
     def beside(self, topology: ClusterTopology) -> int:
         """Processes of the job on that host, servers included."""
         if self.hosts_for(topology.nprocesses) == 1:
             return topology.nprocesses
-        return max(self.packed(topology), self.crowd(topology.nprocesses) if self.workers_per_host is None else 0)
+        return max(
+            self.packed(topology), self.concurrency(topology.nprocesses) if self.workers_per_host is None else 0
+        )
 
 
 @dataclass(frozen=True)

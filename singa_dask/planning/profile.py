@@ -15,7 +15,7 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import UpdaterProto
 from singa_dask.planning.work import Work
 
-FORMAT = 1
+FORMAT = 2
 _Read = TypeVar("_Read", "Point", "LayerSample", "Work", "Profile")
 
 
@@ -82,13 +82,13 @@ class Curve:
 
 @dataclass(frozen=True)
 class LayerSample:
-    """Seconds of a layer's forward and backward call. crowd: processes that computed on the host at once. threads: of
-    each of them."""
+    """Seconds of a layer's forward and backward call. concurrency: processes that computed on the host at once.
+    threads: of each of them."""
 
     work: Work
     forward: float
     backward: float
-    crowd: int = 1
+    concurrency: int = 1
     threads: int = 1
 
 
@@ -106,16 +106,17 @@ class Profile:
         "barrier machine 4"         size 0
         "barrier shared 4"          seconds of a core that each rank computes before the barrier: what it takes besides
         "shared 4"                  elements of all parameters: the exchange in shared memory with an update by SGD
-        "update kNesterov 2"        elements that the rule updates; the last number is the crowd
-        "sum 2"                     bytes of another rank's gradient that a rank adds, in shared memory; crowd
-        "encode kTopK 0.05 1"       elements; codec, sparsity (or "-") and crowd. Also decode
+        "update kNesterov 2"        elements that the rule updates; the last number is the concurrency
+        "sum 2"                     bytes of another rank's gradient that a rank adds, in shared memory; concurrency
+        "encode kTopK 0.05 1"       elements; codec, sparsity (or "-") and concurrency. Also decode
         "round_trip machine 1"      an update to a server of this many bytes and its reply, without the update itself;
                                     last the number of clients at once. cpu: what it takes from a
                                     thread that computes beside it
         "serve machine 1"           the same; seconds and cpu are what it takes at the server
-        "load 1"                    values of a mini-batch of a worker: seconds of a core in its loading threads; crowd
+        "load 1"                    values of a mini-batch of a worker: seconds of a core in its loading threads;
+                                    concurrency
         "loop 1"                    seconds of the passes of a step: what it takes besides them and the update, and by
-                                    how much longer they take on average where a run interrupts them; crowd
+                                    how much longer they take on average where a run interrupts them; concurrency
     """
 
     host: str = ""
@@ -134,7 +135,7 @@ class Profile:
 
     def merge(self, other: Profile) -> None:
         """Add what another profile of the same machines has measured, which replaces what is here."""
-        known = {(s.work, s.crowd, s.threads): s for s in (*self.layers, *other.layers)}
+        known = {(s.work, s.concurrency, s.threads): s for s in (*self.layers, *other.layers)}
         self.layers = list(known.values())
         self.curves |= other.curves
         self.notes |= other.notes

@@ -114,7 +114,7 @@ class _Rows:
 
 
 class _Conditions:
-    """The samples taken with one crowd and one number of threads."""
+    """The samples taken with one concurrency and one number of threads."""
 
     def __init__(self, samples: list[LayerSample]) -> None:
         by_shape: dict[Work, list[LayerSample]] = defaultdict(list)
@@ -186,38 +186,38 @@ class Rates:
         self._cores, self._measured_cores = cores or profile.cores, profile.cores
         by_conditions: dict[tuple[int, int], list[LayerSample]] = defaultdict(list)
         for sample in profile.layers:
-            by_conditions[sample.crowd, sample.threads].append(sample)
+            by_conditions[sample.concurrency, sample.threads].append(sample)
         self._conditions = {key: _Conditions(samples) for key, samples in by_conditions.items()}
         self._known: dict[tuple[Work, int, int], Rate] = {}
         self._ratios: dict[tuple[str, tuple[int, int], tuple[int, int]], float] = {}
 
-    def layer(self, work: Work, crowd: int = 1, threads: int = 1) -> Rate:
-        """Seconds of a call, while `crowd` processes with `threads` threads each compute on the host."""
-        key = work, crowd, threads
+    def layer(self, work: Work, concurrency: int = 1, threads: int = 1) -> Rate:
+        """Seconds of a call, while `concurrency` processes with `threads` threads each compute on the host."""
+        key = work, concurrency, threads
         if key not in self._known:
             self._known[key] = self._layer(*key)
         return self._known[key]
 
-    def _layer(self, work: Work, crowd: int, threads: int) -> Rate:
+    def _layer(self, work: Work, concurrency: int, threads: int) -> Rate:
         measured = sorted(t for t in {t for _, t in self._conditions} if t <= threads)
         nearest = measured[-1] if measured else min(t for _, t in self._conditions)
-        rate = self._crowded(work, crowd, nearest)
+        rate = self._concurrent(work, concurrency, nearest)
         if nearest != threads:
             rate = rate.times(self._amdahl(work, threads) / self._amdahl(work, nearest))
-        return rate.times(max(1.0, crowd / self._cores), known=rate.known)
+        return rate.times(max(1.0, concurrency / self._cores), known=rate.known)
 
-    def _crowded(self, work: Work, crowd: int, threads: int) -> Rate:
-        crowds = sorted(c for c, t in self._conditions if t == threads)
-        here = place = min(crowd, self._cores)
+    def _concurrent(self, work: Work, concurrency: int, threads: int) -> Rate:
+        concurrencies = sorted(c for c, t in self._conditions if t == threads)
+        here = place = min(concurrency, self._cores)
         if self._cores != self._measured_cores and self._cores > 1:  # as large a share of the machine
             place = 1 + (here - 1) * (self._measured_cores - 1) / (self._cores - 1)
-        place = min(max(place, crowds[0]), crowds[-1])
-        i = bisect_left(crowds, place)
-        upper = self._under(work, (crowds[i], threads))
-        if crowds[i] == place:
+        place = min(max(place, concurrencies[0]), concurrencies[-1])
+        i = bisect_left(concurrencies, place)
+        upper = self._under(work, (concurrencies[i], threads))
+        if concurrencies[i] == place:
             return Rate(upper.forward, upper.backward, upper.known and place == here)
-        lower = self._under(work, (crowds[i - 1], threads))
-        share = (place - crowds[i - 1]) / (crowds[i] - crowds[i - 1])
+        lower = self._under(work, (concurrencies[i - 1], threads))
+        share = (place - concurrencies[i - 1]) / (concurrencies[i] - concurrencies[i - 1])
         before, after = (np.array([rate.forward, rate.backward]) for rate in (lower, upper))
         known = lower.known and upper.known and self._cores == self._measured_cores
         return Rate.of(before + share * (after - before), known=known)
@@ -251,8 +251,8 @@ class Rates:
         several = sorted((t, c) for c, t in self._conditions if t > 1 and (c, 1) in self._conditions)
         serial = 1 - PARALLEL_SHARE
         if several:
-            most, crowd = several[-1]
-            ratio = self._ratio(work.kind, (crowd, 1), (crowd, most))
+            most, concurrency = several[-1]
+            ratio = self._ratio(work.kind, (concurrency, 1), (concurrency, most))
             serial = min(max((ratio - 1 / most) / (1 - 1 / most), 0.0), 1.0)
         return serial + (1 - serial) / threads
 

@@ -13,7 +13,7 @@ from singa_dask.job.unroll import origin
 from singa_dask.layers import InnerProduct, layer_class
 from singa_dask.layers.base import Layer
 from singa_dask.layers.input import InputLayer
-from singa_dask.layers.partition import Form, LayerPartition, Portion, Shape
+from singa_dask.layers.partition import ArrayShard, Form, LayerPartition, Shape
 from singa_dask.layers.transition import Transition
 from singa_dask.net import Net
 from singa_dask.net.graph import Graph, build_graph
@@ -83,13 +83,13 @@ class Moved(NamedTuple):
 class Context:
     """All that a layer's partition depends on.
 
-    forms: that its sources make. there: transitions of its sources that are there already. portions: of the parameters
+    forms: that its sources make. there: transitions of its sources that are there already. shards: of the parameters
     that it shares with earlier layers, by owner. first: the forms of the first instance of its layer.
     """
 
     forms: tuple[Form, ...]
     there: frozenset[Moved]
-    portions: tuple[tuple[str, Portion | None], ...]
+    shards: tuple[tuple[str, ArrayShard | None], ...]
     first: Forms | None
 
 
@@ -97,14 +97,14 @@ class Context:
 class Placed:
     """A layer, partitioned in one way.
 
-    portions: of its parameters, by owner. moved: new transitions. seconds: of its calls, those of the new transitions
+    shards: of its parameters, by owner. moved: new transitions. seconds: of its calls, those of the new transitions
     included, and of the update of its parameters; exchange: of the exchange of its parameters, if nothing hides it.
     nbytes: of memory.
     """
 
     reads: Form
     makes: Form
-    portions: tuple[tuple[str, Portion | None], ...]
+    shards: tuple[tuple[str, ArrayShard | None], ...]
     moved: frozenset[Moved]
     seconds: float
     exchange: float
@@ -116,13 +116,13 @@ class Placed:
 
 
 class _Partitioned(NamedTuple):
-    """A layer as one worker has it, the sample shapes of what it reads and makes, the portions of its parameters, and
+    """A layer as one worker has it, the sample shapes of what it reads and makes, the shards of its parameters, and
     the transitions before it, each with the position at which the layer reads it."""
 
     local: Layer
     sources: list[Shape]
     shape: Any
-    portions: dict[str, Portion | None]
+    shards: dict[str, ArrayShard | None]
     transitions: list[tuple[int, Transition]]
 
 
@@ -188,7 +188,7 @@ class Ways:
         way.write(proto)
         layer = type(whole).from_proto(proto)
         layer.params, layer.targets = whole.params, whole.targets
-        axes = {owner: None if portion is None else portion.axis for owner, portion in context.portions}
+        axes = {owner: None if shard is None else shard.axis for owner, shard in context.shards}
         rank = self.size - 1  # the last worker has the largest share
         partitioner = Partitioner(
             self._proto, self.graph, self.layers, self.net.shapes, self._sources, axes, rank, self.size
@@ -200,19 +200,19 @@ class Ways:
         partitioner.place(layer)
         partition, read = partitioner.partitions[name], list(partitioner.messages[name].srclayers)
         local, sources, shape = self._local(layer, partition, read)
-        portions = dict(context.portions)
+        shards = dict(context.shards)
         for param, here in zip(whole.params, local.params, strict=True):
-            known = portions.setdefault(param.owner.name, here.portion)
-            if here.portion is not None and known != here.portion:
+            known = shards.setdefault(param.owner.name, here.shard)
+            if here.shard is not None and known != here.shard:
                 raise whole.problem(f"would split {here.name!r} otherwise than a layer that shares it")
-            if here.portion is not None and self._whole_parameters:
+            if here.shard is not None and self._whole_parameters:
                 raise whole.problem(f"would split {here.name!r}, which the updater needs as a whole")
         transitions = [
             (i, _transition(partitioner.messages[source], partitioner.partitions[source], layer, i))
             for i, source in enumerate(read)
             if source != proto.srclayers[i]
         ]
-        return _Partitioned(local, sources, shape, portions, transitions)
+        return _Partitioned(local, sources, shape, shards, transitions)
 
     def _placed(self, context: Context, chosen: _Partitioned) -> Placed:
         local, shape = chosen.local, chosen.shape
@@ -235,7 +235,7 @@ class Ways:
             sum(
                 here.size
                 for param, here in zip(whole.params, local.params, strict=True)
-                if param in self._owners and (here.portion is None) == everywhere
+                if param in self._owners and (here.shard is None) == everywhere
             )
             for everywhere in (True, False)
         )
@@ -243,7 +243,7 @@ class Ways:
         nbytes += NBYTES * (replicated * (2 + (2 + self._states) / self.size) + own * (2 + self._states))
         return Placed(
             *(local.partition.reads, local.partition.makes),
-            tuple(sorted(chosen.portions.items())),
+            tuple(sorted(chosen.shards.items())),
             frozenset(moved),
             seconds,
             self._costs.exchange(NBYTES * replicated),

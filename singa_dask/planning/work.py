@@ -135,7 +135,7 @@ class WorkerStep(PlannedNets):
 
     @property
     def own(self) -> int:
-        """Elements of the worker's portions."""
+        """Elements of the worker's shards."""
         return self.net.own.size
 
     @property
@@ -211,7 +211,7 @@ class _Calls:
     def backward(self) -> Iterator[Call]:
         for plan in self._net.routing.backward:
             layer = plan.layer
-            completes = tuple(param for param in plan.completes if param.portion is None)
+            completes = tuple(param for param in plan.completes if param.shard is None)
             collectives = self._collectives(layer, forward=False)
             moves = isinstance(layer, Transition)
             yield Call(layer.name, self.work(layer), collectives, completes, _early(layer), moves)

@@ -72,22 +72,22 @@ def busy_beside(client: Any) -> list[WorkerInfo]:
 class Missing:
     """What a profile lacks of some workers.
 
-    crowds, loops: of processes that compute, and that train. groups, servers: (where, how many ranks, or clients of a
-    server). neighbours: where two servers exchange."""
+    concurrencies, loops: of processes that compute, and that train. groups, servers: (where, how many ranks, or
+    clients of a server). neighbours: where two servers exchange."""
 
-    crowds: list[int]
+    concurrencies: list[int]
     loops: list[int]
     groups: list[tuple[str, int]]
     servers: list[tuple[str, int]]
     neighbours: list[str]
 
     def __bool__(self) -> bool:
-        return bool(self.crowds or self.loops or self.groups or self.servers or self.neighbours)
+        return bool(self.concurrencies or self.loops or self.groups or self.servers or self.neighbours)
 
 
-def missing(known: Profile, crowd: int, joining: Mapping[str, int]) -> Missing:
-    """crowd: workers on a host, at most as many as it has cores. joining: of the workers that can join a group, those
-    on one host ("machine") and those on a host each ("network")."""
+def missing(known: Profile, concurrency: int, joining: Mapping[str, int]) -> Missing:
+    """concurrency: workers on a host, at most as many as it has cores. joining: of the workers that can join a group,
+    those on one host ("machine") and those on a host each ("network")."""
 
     def reaching(name: str, wanted: Iterable[int]) -> list[int]:
         most = max(known.numbers(name), default=0)
@@ -97,8 +97,8 @@ def missing(known: Profile, crowd: int, joining: Mapping[str, int]) -> Missing:
         return [(where, n) for where in _WHERE for n in reaching(f"{name} {where}", wanted(joining[where]))]
 
     return Missing(
-        reaching("sum", sorted({1, crowd})),
-        reaching("loop", sorted({1, crowd})),
+        reaching("sum", sorted({1, concurrency})),
+        reaching("loop", sorted({1, concurrency})),
         both("all_reduce", rank_numbers),
         both("round_trip", lambda most: range(1, min(3, most))),
         [where for where, _ in both("exchange_neighbours", lambda most: [2] if most > 1 else [])],
@@ -108,8 +108,8 @@ def missing(known: Profile, crowd: int, joining: Mapping[str, int]) -> Missing:
 def missing_of(client: Any, known: Profile) -> Missing:
     """What a profile lacks of the free workers of a client, if there are any."""
     workers = [info for info in answering(client)[0] if not info.group]
-    crowd = min(max(map(len, by_host(workers).values()), default=0), known.cores)
-    return missing(known, crowd, _numbers(of_one_world(workers))) if workers else missing(known, 1, _numbers([]))
+    concurrency = min(max(map(len, by_host(workers).values()), default=0), known.cores)
+    return missing(known, concurrency, _numbers(of_one_world(workers))) if workers else missing(known, 1, _numbers([]))
 
 
 def _numbers(workers: Sequence[WorkerInfo]) -> dict[str, int]:
@@ -141,8 +141,8 @@ class _Profiling:
         self._profile = machines_of(client)
         self._free = free_workers(client)
         self._joining = of_one_world(self._free)
-        crowd = min(max(map(len, by_host(self._free).values())), self._profile.cores)
-        self._missing = missing(known, crowd, _numbers(self._joining))
+        concurrency = min(max(map(len, by_host(self._free).values())), self._profile.cores)
+        self._missing = missing(known, concurrency, _numbers(self._joining))
 
     def run(self) -> Profile:
         self._measure_kernels()
@@ -153,16 +153,16 @@ class _Profiling:
 
     def _measure_kernels(self) -> None:
         workers = next(iter(by_host(self._free).values()))
-        for crowd in self._missing.crowds:
-            seconds = _KERNELS * self._budget_s / len(self._missing.crowds)
-            self._progress(f"computing in {crowd} process{'es' * (crowd > 1)}")
+        for concurrency in self._missing.concurrencies:
+            seconds = _KERNELS * self._budget_s / len(self._missing.concurrencies)
+            self._progress(f"computing in {concurrency} process{'es' * (concurrency > 1)}")
             measured = on_workers(
                 self._client,
-                workers[:crowd],
+                workers[:concurrency],
                 measure_kernels,
                 timeout_s=seconds + PATIENCE_S,
-                threads=max(1, self._profile.cores // crowd),
-                crowd=crowd,
+                threads=max(1, self._profile.cores // concurrency),
+                concurrency=concurrency,
                 seconds=seconds,
                 start_at=time.time() + LEAD_S,
             )
@@ -171,14 +171,14 @@ class _Profiling:
     def _measure_loops(self) -> None:
         """Workers of one host that train at once, each on its own."""
         workers = next(iter(by_host(self._free).values()))
-        for crowd in self._missing.loops:
-            self._progress(f"training in {crowd} process{'es' * (crowd > 1)}")
-            self._profile.curves[f"loop {crowd}"] = self._loop(workers[:crowd])
+        for concurrency in self._missing.loops:
+            self._progress(f"training in {concurrency} process{'es' * (concurrency > 1)}")
+            self._profile.curves[f"loop {concurrency}"] = self._loop(workers[:concurrency])
 
     def _loop(self, workers: Sequence[WorkerInfo]) -> Curve:
-        crowd = len(workers)
+        concurrency = len(workers)
         seconds = _LOOP * self._budget_s / len(self._missing.loops)
-        plan = LoopPlan(max(1, self._profile.cores // crowd), seconds, time.time() + LEAD_S * crowd)
+        plan = LoopPlan(max(1, self._profile.cores // concurrency), seconds, time.time() + LEAD_S * concurrency)
         with ExitStack() as stack:
             groups = [
                 stack.enter_context(form_group(self._client, [info.address], measure_loop, plan, name="profile"))
@@ -365,7 +365,7 @@ def medians(profiles: Sequence[Profile]) -> Profile:
     for profile in profiles:
         notes |= profile.notes
         for sample in profile.layers:
-            samples[sample.work, sample.crowd, sample.threads].append(sample)
+            samples[sample.work, sample.concurrency, sample.threads].append(sample)
         for name, curve in profile.curves.items():
             points[name] += curve.points
     layers = [

@@ -26,7 +26,7 @@ def measure_jobs(
     client: Any,
     jobs: Iterable[JobProto],
     *,
-    crowds: Sequence[int],
+    concurrencies: Sequence[int],
     threads: int | None = None,
     budget_s: float = 30.0,
     code: CodeBundle | None = None,
@@ -34,29 +34,31 @@ def measure_jobs(
     exact: bool = False,
     progress: Progress | None = None,
 ) -> Profile:
-    """Samples of the layers of jobs, each on `crowd` workers of one host at once: medians over them.
+    """Samples of the layers of jobs, each on `concurrency` workers of one host at once: medians over them.
 
-    jobs: prepared. crowds: larger ones than workers on a host are left out. threads: of each process; by default an
-    equal share of the host's cores. code: the jobs' user code. known: a profile whose layers need not be measured.
-    exact: as in `lacking`.
+    jobs: prepared. concurrencies: larger ones than workers on a host are left out. threads: of each process; by
+    default an equal share of the host's cores. code: the jobs' user code. known: a profile whose layers
+    need not be measured. exact: as in `lacking`.
     Raises ClusterError as `profile_cluster` does.
     """
     workers = next(iter(by_host(free_workers(client)).values()))
     (here,) = on_workers(client, workers[:1], facts_here, timeout_s=PATIENCE_S)
     profile = facts_of(here, workers)
-    fitting = [crowd for crowd in crowds if crowd <= len(workers)]
-    trials = list(lacking(jobs, known or Profile(), crowds=fitting, cores=profile.cores, threads=threads, exact=exact))
+    fitting = [concurrency for concurrency in concurrencies if concurrency <= len(workers)]
+    trials = list(
+        lacking(jobs, known or Profile(), concurrencies=fitting, cores=profile.cores, threads=threads, exact=exact)
+    )
     for i, trial in enumerate(trials):
         if progress is not None:
             progress(f"layers of the job, {i + 1} of {len(trials)}")
         seconds = min(1.0, budget_s / len(trials) / 2)
         results = on_workers(
             client,
-            workers[: trial.crowd],
+            workers[: trial.concurrency],
             partial(_measure_job, trial.job.SerializeToString(), code),
             timeout_s=2 * seconds + PATIENCE_S,
             threads=trial.threads,
-            crowd=trial.crowd,
+            concurrency=trial.concurrency,
             seconds=seconds,
             start_at=time.time() + LEAD_S,
         )
@@ -66,10 +68,10 @@ def measure_jobs(
 
 @dataclass(frozen=True)
 class Trial:
-    """A job to measure in `crowd` processes at once."""
+    """A job to measure in `concurrency` processes at once."""
 
     job: JobProto
-    crowd: int
+    concurrency: int
     threads: int
 
 
@@ -77,7 +79,7 @@ def lacking(
     jobs: Iterable[JobProto],
     known: Profile,
     *,
-    crowds: Sequence[int],
+    concurrencies: Sequence[int],
     cores: int,
     threads: int | None,
     exact: bool = False,
@@ -89,17 +91,17 @@ def lacking(
     """
     rows: defaultdict[tuple[int, int, Work], set[int]] = defaultdict(set)
     for sample in known.layers:
-        rows[sample.crowd, sample.threads, replace(sample.work, rows=0)].add(sample.work.rows)
+        rows[sample.concurrency, sample.threads, replace(sample.work, rows=0)].add(sample.work.rows)
     for job in jobs:
         works = {call.work for call in worker_step(job).calls}
-        for crowd in crowds:
-            each = threads or max(1, cores // crowd)
-            measured = {work: rows[crowd, each, replace(work, rows=0)] for work in works}
+        for concurrency in concurrencies:
+            each = threads or max(1, cores // concurrency)
+            measured = {work: rows[concurrency, each, replace(work, rows=0)] for work in works}
             if all(_is_known(work.rows, found, exact) for work, found in measured.items()):
                 continue
             for work, found in measured.items():
                 found.add(work.rows)
-            yield Trial(job, crowd, each)
+            yield Trial(job, concurrency, each)
 
 
 def _is_known(rows: int, found: set[int], exact: bool) -> bool:
@@ -114,31 +116,38 @@ def _measure_job(job: bytes, code: CodeBundle | None, start_at: float, **setting
 
 
 def measure_own(
-    client: Any, job: JobProto, known: Profile, *, crowd: int, threads: int, budget_s: float, code: CodeBundle | None
+    client: Any,
+    job: JobProto,
+    known: Profile,
+    *,
+    concurrency: int,
+    threads: int,
+    budget_s: float,
+    code: CodeBundle | None,
 ) -> Profile:
-    """Curves of the job's updater and codec that `known` lacks, on `crowd` workers of one host at once: medians.
+    """Curves of the job's updater and codec that `known` lacks, on `concurrency` workers of one host at once: medians.
 
     Raises ClusterError as `profile_cluster` does.
     """
     workers = next(iter(by_host(free_workers(client)).values()))
     results = on_workers(
         client,
-        workers[:crowd],
-        partial(_measure_own, job.SerializeToString(), code, *lacks_own(job, known, crowd)),
+        workers[:concurrency],
+        partial(_measure_own, job.SerializeToString(), code, *lacks_own(job, known, concurrency)),
         timeout_s=budget_s + PATIENCE_S,
         threads=threads,
-        crowd=min(crowd, len(workers)),
+        concurrency=min(concurrency, len(workers)),
         seconds=budget_s,
     )
     return medians(results)
 
 
-def lacks_own(job: JobProto, known: Profile, crowd: int) -> tuple[bool, bool]:
+def lacks_own(job: JobProto, known: Profile, concurrency: int) -> tuple[bool, bool]:
     """Whether a profile lacks the job's updater, and its codec."""
     topology = ClusterTopology.from_proto(job.cluster)
 
     def lacks(name: str) -> bool:
-        return max(known.numbers(name), default=0) < crowd
+        return max(known.numbers(name), default=0) < concurrency
 
     coded = topology.codec != "kFull" and lacks(f"encode {coding_name(topology.codec, topology.sparsity)}")
     return lacks(f"update {rule_name(job.updater)}"), coded

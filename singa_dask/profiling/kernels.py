@@ -56,7 +56,7 @@ LAYERS_SHARE = 0.6
 def measure_kernels(
     *,
     threads: int = 1,
-    crowd: int = 1,
+    concurrency: int = 1,
     seconds: float = 20.0,
     start_at: float | None = None,
     rules: Sequence[UpdaterProto] = RULES,
@@ -66,9 +66,9 @@ def measure_kernels(
 ) -> Profile:
     """Curves of this process, and samples of layers of any job.
 
-    threads: of this process. crowd: processes that measure at once, for the names. seconds: of all together. start_at:
-    when all begin, as of time.time. rules, codings: (codec, sparsity), to be measured. grid: whether layers are, too;
-    rest: whether all other curves are.
+    threads: of this process. concurrency: processes that measure at once, for the names. seconds: of all together.
+    start_at: when all begin, as of time.time. rules, codings: (codec, sparsity), to be measured. grid: whether layers are,
+    too; rest: whether all other curves are.
     """
     curves: dict[str, Curve] = {}
     layers: list[LayerSample] = []
@@ -79,17 +79,17 @@ def measure_kernels(
     part = of_curves / (len(rules) + len(codings) + (2 if rest else 0))
     with blas_threads(1):
         for rule in rules:
-            curves[f"update {rule_name(rule)} {crowd}"] = _updates(rule, threads, part)
+            curves[f"update {rule_name(rule)} {concurrency}"] = _updates(rule, threads, part)
         if rest:
-            curves[f"sum {crowd}"] = _sums(part)
-            curves[f"load {crowd}"] = _loads(part)
+            curves[f"sum {concurrency}"] = _sums(part)
+            curves[f"load {concurrency}"] = _loads(part)
         for name, sparsity in codings:
             encoding, decoding = _codings(name, sparsity, part)
-            suffix = f"{coding_name(name, sparsity)} {crowd}"
+            suffix = f"{coding_name(name, sparsity)} {concurrency}"
             curves |= {f"encode {suffix}": encoding, f"decode {suffix}": decoding}
     for job in jobs:  # half of the time is for preparing
         share = seconds * LAYERS_SHARE / len(jobs) / 2
-        layers += measure_layers(job, threads=threads, crowd=crowd, seconds=share)
+        layers += measure_layers(job, threads=threads, concurrency=concurrency, seconds=share)
     distinct = {sample.work: sample for sample in layers}
     return Profile(layers=list(distinct.values()), curves=curves)
 

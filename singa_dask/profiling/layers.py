@@ -137,12 +137,12 @@ def _spread(seconds: Sequence[float]) -> float:
 
 
 def measure_layers(
-    job: JobProto, *, threads: int = 1, crowd: int = 1, seconds: float = 1.0, start_at: float | None = None
+    job: JobProto, *, threads: int = 1, concurrency: int = 1, seconds: float = 1.0, start_at: float | None = None
 ) -> list[LayerSample]:
     """A sample for each distinct Work of `worker_step(job)`, and for what the passes take besides (`passes_work`), an
     update of all elements (`update_work`), and the spread of the steps (`spread_work`).
 
-    job: prepared. threads: of this process. crowd: processes that measure at once, for the samples. seconds: of
+    job: prepared. threads: of this process. concurrency: processes that measure at once, for the samples. seconds: of
     measuring; preparing it takes as long again at most, besides compiling. start_at: when all begin, as of time.time.
 
     A mini-batch too large for the time is measured at two smaller ones, whose rows the samples have.
@@ -155,7 +155,7 @@ def measure_layers(
         if start_at is not None:
             time.sleep(max(0.0, start_at - time.time()))
         return [
-            LayerSample(work, forward, backward, crowd, threads)
+            LayerSample(work, forward, backward, concurrency, threads)
             for batch in batches
             for work, forward, backward in trial.measure(batch, seconds / len(batches))
         ]

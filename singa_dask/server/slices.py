@@ -29,7 +29,7 @@ class Slice:
 @dataclass(frozen=True)
 class Partition:
     """buckets: of the replicated parameters, without gaps. slices: of all parameters, in their order, without gaps.
-    own_starts: where each worker's own portions begin, if there are any."""
+    own_starts: where each worker's own shards begin, if there are any."""
 
     size: int
     slices: tuple[Slice, ...]
@@ -37,7 +37,7 @@ class Partition:
     own_starts: tuple[int, ...] = ()
 
     def of_worker(self, worker: int) -> tuple[Slice, ...]:
-        """The slices of one worker, in its own coordinates: its own portions follow the replicated parameters."""
+        """The slices of one worker, in its own coordinates: its own shards follow the replicated parameters."""
         replicated = self.buckets[-1].stop if self.buckets else 0
         shift = self.own_starts[worker] - replicated if self.own_starts else 0
         return tuple(
@@ -49,7 +49,7 @@ class Partition:
     def dealt_to(self, workers: int) -> Partition:
         """The same slices in a group of fewer workers, each with those of one or more workers of a whole group.
 
-        Without own portions, which are of as many workers as the group was made for.
+        Without own shards, which are of as many workers as the group was made for.
         """
         if not self.buckets:
             return self

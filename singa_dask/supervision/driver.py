@@ -167,7 +167,7 @@ def train(
     out, or a set like data; measured after each epoch unless the job says how often. transform: a function that
     changes the mini-batches of training, see `singa_dask.transforms`. processes: False trains in this
     process and without Dask, where one worker is enough for the job. workspace: folder for the results, by default
-    `runs/<job name>-<framework>`; what an earlier run left there is moved aside. resume: continue from the newest
+    `runs/<job name>-<strategy>`; what an earlier run left there is moved aside. resume: continue from the newest
     valid checkpoint in the workspace instead. max_restarts: how often a group that lost a worker is re-formed, from
     its servers' parameters or the newest checkpoint. patience_s: how long to wait for Dask workers, and for a rank
     that has gone silent. display: shows the run's events. curves: whether to draw curves.png. callbacks: objects of
@@ -198,7 +198,7 @@ def train(
     if cluster is not None and not auto:
         job = with_message(job, with_cluster(job.proto, cluster_message(cluster)))
     resume = resume or job.proto.resume
-    name = f"{job.name}-{'auto' if auto else job.topology.framework.name.lower()}"
+    name = f"{job.name}-{'auto' if auto else job.topology.strategy.name.lower()}"
     folder = Workspace(Path(workspace or job.proto.cluster.workspace or Path("runs") / name))
     if processes:
         text_of(folder.folder, "workspace")

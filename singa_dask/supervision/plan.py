@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from singa_dask.cluster.gpus import chosen
 from singa_dask.cluster.workers import WorkerInfo, answering
 from singa_dask.errors import ConfigError, Problem, nearest
-from singa_dask.job import Framework, Job
+from singa_dask.job import Job, Strategy
 from singa_dask.job.gpus import on_cpus
 from singa_dask.job.job_pb2 import JobProto, NetProto
 from singa_dask.monitor.figures import save_out
@@ -70,7 +70,7 @@ class Plan:
         return job_of(self.given, self.recommended.candidate)
 
     def figure(self) -> Figure:
-        """Samples/s against workers, by framework."""
+        """Samples/s against workers, by strategy."""
         from singa_dask.monitor.plan_picture import plan_figure
 
         return plan_figure(self.advice, self.given.name)
@@ -105,7 +105,7 @@ class Plan:
     def _as_dict(self, prediction: Prediction) -> dict[str, Any]:
         topology = prediction.candidate.topology
         return {
-            "framework": topology.framework.name.lower(),
+            "strategy": topology.strategy.name.lower(),
             "workers": topology.nworkers,
             "topology": asdict(topology),
             "partition": prediction.candidate.partition,
@@ -146,12 +146,12 @@ def plan(
     workers_per_host: int | None = None,
     memory: float | None = None,
     allow: Collection[str] = (),
-    frameworks: Collection[Framework | str] = tuple(Framework),
+    strategies: Collection[Strategy | str] = tuple(Strategy),
     profile: Profile | None = None,
     with_data: bool = True,
     note: Note | None = None,
 ) -> Plan:
-    """Predict what each framework, topology, partition and codec will cost, and recommend one of them.
+    """Predict what each strategy, topology, partition and codec will cost, and recommend one of them.
 
     client: of the Dask cluster to plan for; None for a local one. workers: their numbers to predict; by default powers
     of two up to what the cluster has. bandwidth: bits/s of a host's network in each direction; latency: seconds of a
@@ -164,7 +164,7 @@ def plan(
     Raises ConfigError where the job is wrong or no candidate fits the memory.
     """
     loaded = as_job(job)
-    listed = _frameworks(frameworks)
+    listed = _strategies(strategies)
     for each in set(allow) - set(ALLOW):
         raise ConfigError(Problem("allow", "unknown", repr(each), nearest(each, ALLOW)))
     if latency is not None and bandwidth is None:
@@ -183,7 +183,7 @@ def plan(
 
     def candidates_with(choose: Choose | None) -> list[Candidate]:
         bound = None if machines.imagined else there.processes
-        return candidates(prepared.job, counts, machines, choose, processes=bound, frameworks=listed)
+        return candidates(prepared.job, counts, machines, choose, processes=bound, strategies=listed)
 
     with ExitStack() as stack:
         profiler = None if profile else stack.enter_context(Profiler(client, note or _silent))
@@ -323,12 +323,12 @@ def prepared_for_model(job: Job, *, with_data: bool, on_gpus: bool = False) -> P
     return prepare(plain, with_data=with_data)
 
 
-def _frameworks(frameworks: Collection[Framework | str]) -> list[Framework]:
-    names = {framework.name.lower(): framework for framework in Framework}
-    wanted = [each.name.lower() if isinstance(each, Framework) else each.lower() for each in frameworks]
+def _strategies(strategies: Collection[Strategy | str]) -> list[Strategy]:
+    names = {strategy.name.lower(): strategy for strategy in Strategy}
+    wanted = [each.name.lower() if isinstance(each, Strategy) else each.lower() for each in strategies]
     for each in wanted:
         if each not in names:
-            raise ConfigError(Problem("frameworks", "unknown framework", repr(each), nearest(each, names)))
+            raise ConfigError(Problem("strategies", "unknown strategy", repr(each), nearest(each, names)))
     return [names[each] for each in wanted]
 
 

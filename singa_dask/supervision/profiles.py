@@ -97,8 +97,8 @@ class Profiler:
         tried: set[int] = set()
         for exact in (False, True):
             for i, candidate in enumerate(found):
-                crowd, threads = self._conditions(candidate, machines)
-                settings: dict[str, Any] = {"crowds": [crowd], "threads": threads, "exact": exact}
+                concurrency, threads = self._conditions(candidate, machines)
+                settings: dict[str, Any] = {"concurrencies": [concurrency], "threads": threads, "exact": exact}
                 if self._left_s <= 0:
                     return
                 if i in tried or not any(lacking([candidate.job], self.profile, cores=self.profile.cores, **settings)):
@@ -114,18 +114,20 @@ class Profiler:
         """Without these there is no prediction, so that they are measured however long the layers take."""
         tried = set()
         for candidate in found:
-            crowd, threads = self._conditions(candidate, machines)
-            key = candidate.topology.codec, candidate.topology.sparsity, crowd
-            if key not in tried and any(lacks_own(candidate.job, self.profile, crowd)):
-                tried.add(key)  # there may be fewer workers than the crowd
+            concurrency, threads = self._conditions(candidate, machines)
+            key = candidate.topology.codec, candidate.topology.sparsity, concurrency
+            if key not in tried and any(lacks_own(candidate.job, self.profile, concurrency)):
+                tried.add(key)  # there may be fewer workers than the concurrency
                 self._say(f"measuring the updater and the codecs of {candidate.job.name}")
-                measure = partial(measure_own, job=candidate.job, known=self.profile, crowd=crowd, threads=threads)
+                measure = partial(
+                    measure_own, job=candidate.job, known=self.profile, concurrency=concurrency, threads=threads
+                )
                 self._measure(partial(measure, budget_s=TRIAL_S, code=code))
 
     def _conditions(self, candidate: Candidate, machines: Machines) -> tuple[int, int]:
-        """(crowd, threads) with which the cost model looks up a candidate on the machines that are here."""
-        crowd, threads = conditions(candidate.job, replace(machines, cores=self.profile.cores))
-        return max(1, min(crowd, self.profile.cores)), threads
+        """(concurrency, threads) with which the cost model looks up a candidate on the machines that are here."""
+        concurrency, threads = conditions(candidate.job, replace(machines, cores=self.profile.cores))
+        return max(1, min(concurrency, self.profile.cores)), threads
 
     def _measure(self, measure: Callable[[Client], Profile]) -> float:
         """Add what is measured. Returns the seconds that it took.

@@ -74,7 +74,7 @@ class Record:
             self.workspace.must_write()
             self.workspace.write_summary(summary)
             if self.curves:
-                title = f"{self.prepared.job.name}, {self.prepared.topology.framework.value}"
+                title = f"{self.prepared.job.name}, {self.prepared.topology.strategy.value}"
                 draw_curves(list(self.workspace.rows()), self.workspace.curves, title)
                 draw_pictures(self._details, self.prepared.job, self.prepared.described, self.workspace.folder)
         except (OSError, ValueError, ConfigError) as fault:  # must not hide how the run itself ended
@@ -106,7 +106,7 @@ class Record:
             "output_lost": self.display.lost,
             "run": self.workspace.id,
             "job": job.name,
-            "framework": topology.framework.name.lower(),
+            "strategy": topology.strategy.name.lower(),
             "topology": asdict(topology),
             "train_steps": job.train_steps,
             "step": lead.get("step", self.steps.get(0, 0)),

@@ -196,7 +196,7 @@ class Run:
     def _supervise(self, launcher: GroupLauncher, free: Sequence[WorkerInfo]) -> None:
         topology = self.prepared.topology
         groups, size = topology.nworker_groups, topology.nworkers_per_group
-        split = any(self.prepared.layout.own_sizes)  # their portions are of so many workers
+        split = any(self.prepared.layout.own_sizes)  # their shards are of so many workers
         self.display.note(f"forming {groups} worker group{'s' * (groups > 1)} of {size} on Dask workers")
         placement = place(topology, free, on_gpus=self._gpus is not None)
         trained_on = {address for group in placement.workers for address in group}

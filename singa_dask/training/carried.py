@@ -11,9 +11,9 @@ import numpy as np
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.objects import broadcast_object
 from singa_dask.data.plan import share_rows
-from singa_dask.exchange.portions import Gathered, held_by, send_portions
+from singa_dask.exchange.sharded import Gathered, held_by, send_shards
 from singa_dask.job.unroll import origin
-from singa_dask.layers.partition import Form, LayerPartition, Portion
+from singa_dask.layers.partition import ArrayShard, Form, LayerPartition
 from singa_dask.net import Net
 from singa_dask.ops.arrays import Array
 
@@ -53,7 +53,7 @@ def joined_carried(shares: Sequence[Mapping[str, list[tuple[np.ndarray, int | No
 
 
 def share_carried(net: Net, comm: Communicator, saved: Mapping[str, list[Any]] | None) -> None:
-    """Give every worker its portion of the first worker's state. saved: None on the others. Collective."""
+    """Give every worker its shard of the first worker's state. saved: None on the others. Collective."""
     kept = {name: [(array.shape, array.dtype) for array in arrays] for name, arrays in (saved or {}).items()}
     partitions, state = _partitions(net), {}
     for name, arrays in broadcast_object(comm, kept).items():
@@ -71,7 +71,7 @@ def _gathered(comm: Communicator, partition: LayerPartition, array: np.ndarray) 
         return Gathered.of_array(comm, held_by(0, array.size, comm.size), array.shape, flat)
     bounds = (0, *accumulate(comm.all_gather_number(array.shape[axis]).tolist()))
     shape = (*array.shape[:axis], bounds[-1], *array.shape[axis + 1 :])
-    return Gathered.of_array(comm, Portion(shape, axis, bounds, comm.rank), shape, flat)
+    return Gathered.of_array(comm, ArrayShard(shape, axis, bounds, comm.rank), shape, flat)
 
 
 def _own(
@@ -84,10 +84,10 @@ def _own(
         return net.ops.asarray(whole)
     starts = [share_rows(shape[0], rank, comm.size)[0] for rank in range(comm.size)]
     bounds = (*starts, shape[0]) if axis == 0 else partition.bounds(shape[1])
-    portion = Portion(shape, axis, bounds, comm.rank)
-    own = np.empty(portion.size, dtype)
-    send_portions(comm, portion, array, own)
-    return net.ops.asarray(own.reshape(portion.local_shape))
+    shard = ArrayShard(shape, axis, bounds, comm.rank)
+    own = np.empty(shard.size, dtype)
+    send_shards(comm, shard, array, own)
+    return net.ops.asarray(own.reshape(shard.local_shape))
 
 
 def _partitions(net: Net) -> dict[str, LayerPartition]:

@@ -37,7 +37,7 @@ from singa_dask.convert.tensor_file import SUFFIX
 from singa_dask.convert.torch_state import parameters_of, tensors_of
 from singa_dask.data.folders import sync
 from singa_dask.errors import CheckpointError, reason, way_out
-from singa_dask.exchange.portions import Gathered
+from singa_dask.exchange.sharded import Gathered
 from singa_dask.files import FILE, FOLDER, NotAFile, kind_of, replacing
 from singa_dask.job.code_bundle import CodeBundle
 from singa_dask.job.job_pb2 import Phase
@@ -109,11 +109,11 @@ class Checkpoint:
 
     @property
     def own_nbytes(self) -> int:
-        """Bytes of this rank's portions of what is gathered."""
+        """Bytes of this rank's shards of what is gathered."""
         return sum(array.own_nbytes for array in _arrays(self).values() if isinstance(array, Gathered))
 
     def taken(self) -> Checkpoint:
-        """The same with copies of this rank's portions as they are now."""
+        """The same with copies of this rank's shards as they are now."""
         copies = {id(array): array.taken() for array in _arrays(self).values() if isinstance(array, Gathered)}
 
         def taken(found: Any) -> Any:

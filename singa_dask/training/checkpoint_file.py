@@ -22,7 +22,7 @@ import numpy as np
 
 from singa_dask.data.flat_hdf5 import create, read_at, write_at
 from singa_dask.errors import CheckpointError
-from singa_dask.exchange.portions import BLOCK, Gathered
+from singa_dask.exchange.sharded import BLOCK, Gathered
 from singa_dask.files import regular
 from singa_dask.layers.partition import Shape
 from singa_dask.training.memory import format_nbytes

@@ -12,11 +12,11 @@ import numpy as np
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.objects import all_gather_objects, broadcast_object
 from singa_dask.errors import CheckpointError
-from singa_dask.exchange.portions import Gathered, Holding, holdings, read_all, send_portions
 from singa_dask.exchange.residuals import RANK, ResidualState, gather_residuals, share_residuals
+from singa_dask.exchange.sharded import Gathered, Holding, holdings, read_all, send_shards
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.layers.init import initial_value
-from singa_dask.layers.partition import Portion
+from singa_dask.layers.partition import ArrayShard
 from singa_dask.memory.owner import Saved
 from singa_dask.memory.region import VALUES
 from singa_dask.net import Net
@@ -42,7 +42,7 @@ class GroupState:
     All methods are collective. carries: whether recurrent layers carry state from one mini-batch to the next. data:
     fingerprints of the training data.
 
-    In flat arrays, a worker's portions of split parameters (`net.own`) follow the replicated ones (`net.flat`).
+    In flat arrays, a worker's shards of split parameters (`net.own`) follow the replicated ones (`net.flat`).
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class GroupState:
     def initialise(self, given: Mapping[str, Any] | None = None) -> None:
         """Draw the initial parameters, replace some by the first worker's given ones, and put them on the servers.
 
-        The first worker's replicated parameters reach every worker; each worker draws its portions of split ones.
+        The first worker's replicated parameters reach every worker; each worker draws its shards of split ones.
         Raises CheckpointError where the given ones do not fit (`fitting`).
         """
         net, comm = self._net, self._comm
@@ -86,8 +86,8 @@ class GroupState:
         for entry, param, is_given in zip(net.own.entries, net.own.params, known, strict=True):
             place = own[entry.start : entry.stop]
             if is_given:
-                assert param.portion is not None
-                send_portions(comm, param.portion, given.get(param.name), place)
+                assert param.shard is not None
+                send_shards(comm, param.shard, given.get(param.name), place)
             else:
                 initial_value(param, self._job.seed, place.reshape(param.shape))
         self._put(values, own, {}, 0)
@@ -107,10 +107,10 @@ class GroupState:
                 read_all(saved.parameters[entry.name], values[entry.start : entry.stop])
         for h in self._held:
             if h.split:
-                out = own[h.start - flat.size :][: h.portion.size]
-                send_portions(self._comm, h.portion, saved.parameters.get(h.name), out)
+                out = own[h.start - flat.size :][: h.shard.size]
+                send_shards(self._comm, h.shard, saved.parameters.get(h.name), out)
             for name in self._contents[h.name][1]:
-                send_portions(self._comm, h.portion, saved.updater.get(name, {}).get(h.name), states[name][h.elements])
+                send_shards(self._comm, h.shard, saved.updater.get(name, {}).get(h.name), states[name][h.elements])
         self._begin(values, own, states, saved, carry=carry)
 
     def recover(self, lost: Sequence[Saved], least: int = 0) -> Mapping[str, Any] | None:
@@ -258,7 +258,7 @@ class GroupState:
         for h in self._held:
             for name in ("", *self._contents[h.name][1]):
                 held, dtype = partial(servers.elements, h, name), self._net.flat.values.dtype
-                found[name][h.name] = Gathered(comm, h.portion, h.shape, dtype, held)
+                found[name][h.name] = Gathered(comm, h.shard, h.shape, dtype, held)
         ledgers = servers.gather_ledgers(comm)
         return Checkpoint(step, self._job.seed, job_text, found.pop(""), found, data, carried, residuals, ledgers)
 
@@ -277,7 +277,7 @@ class GroupState:
         self._set(*kept)
 
     def _averages(self) -> np.ndarray:
-        """The moving averages of the replicated parameters and of the own portions. Collective."""
+        """The moving averages of the replicated parameters and of the own shards. Collective."""
         stages, values = self._stages, self._zeros(self._size)
         for i, s in enumerate(stages.stub.slices):
             values[s.start : s.stop] = self._net.ops.to_host(stages.stub.inspect(i).state[EMA])
@@ -302,7 +302,7 @@ class GroupState:
         return np.zeros(size, self._net.flat.values.dtype)
 
     def _own_on_host(self) -> np.ndarray:
-        """Where the values of own portions are set: the net's array, which needs no second one, if it is there."""
+        """Where the values of own shards are set: the net's array, which needs no second one, if it is there."""
         values = self._net.own.values
         return values if isinstance(values, np.ndarray) else self._zeros(values.size)
 
@@ -315,7 +315,7 @@ class GroupState:
         reductions: int = 0,
         ledger: Ledger | None = None,
     ) -> None:
-        """Begin, here and on the servers, with the first worker's values, and own portions of split parameters."""
+        """Begin, here and on the servers, with the first worker's values, and own shards of split parameters."""
         self._comm.broadcast(values)
         self._stages.put(values, own)
         self._comm.barrier()  # memory that workers share is written by all of them
@@ -375,7 +375,7 @@ class _Servers:
         the parameters were gathered. Collective."""
         known = ledger_row(Ledger.joint(self._stub.ledgers))
         nbytes = int(comm.all_gather_number(2 * known.size + _LEDGER_ROOM).max())
-        portion = Portion((comm.size, nbytes), 0, tuple(range(comm.size + 1)), comm.rank)
+        shard = ArrayShard((comm.size, nbytes), 0, tuple(range(comm.size + 1)), comm.rank)
 
         def elements(first: int, last: int) -> np.ndarray:
             row = ledger_row(Ledger.joint(self._ledgers)) if self._ledgers else np.empty(0, np.uint8)
@@ -383,7 +383,7 @@ class _Servers:
                 raise ValueError(f"the ledger has {row.size} bytes, and the checkpoint has room for {nbytes}")
             return np.pad(row, (0, nbytes - row.size), constant_values=ord(" "))[first:last]
 
-        return Gathered(comm, portion, portion.shape, np.uint8, elements)
+        return Gathered(comm, shard, shard.shape, np.uint8, elements)
 
     def _inspect(self, i: int) -> State:
         state = self._stub.inspect(i)

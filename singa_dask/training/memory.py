@@ -2,7 +2,7 @@
 
     need = (values + gradients + updater state + sums of the exchange + activations) x bytes of an element
 
-The arrays of parameters are those of this worker: what all workers of its group have, and its own portions of what is
+The arrays of parameters are those of this worker: what all workers of its group have, and its own shards of what is
 split. What processes have in common (the memory of a machine, of a control group, of a GPU) is divided among the
 workers there.
 """
@@ -107,8 +107,8 @@ def need_of(
     """
     train = nets[Phase.kTrain]
     itemsize = np.dtype(train.ops.dtype).itemsize
-    common = itemsize * sum(param.size for param in train.params if param.portion is None)
-    own = itemsize * sum(param.size for param in train.params if param.portion is not None)
+    common = itemsize * sum(param.size for param in train.params if param.shard is None)
+    own = itemsize * sum(param.size for param in train.params if param.shard is not None)
     states = len(states_of(job.updater))
     exchanged = 0 if shares or workers == 1 else common
     kept = 2 * exchanged // workers  # the own part of the sums, and MPI's buffer for what it adds

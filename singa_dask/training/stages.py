@@ -25,10 +25,10 @@ class ServerStages:
     in_process_servers: each worker's server is in its own process, for it alone, so that its new values are there as
     soon as a bucket is updated. Else replies come at the end of the step, or of the next one with `stub.behind`.
 
-    staging, own: of the replicated parameters, and of the worker's own portions.
+    staging, own: of the replicated parameters, and of the worker's own shards.
 
     new: the servers' values of this worker's parts, flat: the net's own array where that is exact. values: `new`, then
-    the worker's own portions: what the stub reads and writes. owed: gradients, in the same order, that an earlier run
+    the worker's own shards: what the stub reads and writes. owed: gradients, in the same order, that an earlier run
     kept back and no codec here can keep; they are part of the next step.
 
     With `clip`, servers update no bucket before all are summed: the norm is that of all of them.
@@ -106,7 +106,7 @@ class ServerStages:
             self._take(bucket)
 
     def finish(self) -> None:
-        """Have the servers update the worker's own portions, and take the replies of servers elsewhere."""
+        """Have the servers update the worker's own shards, and take the replies of servers elsewhere."""
         if self._own_range:
             if self.owed is not None:
                 self._net.own.grads += self._net.ops.asarray(self.owed[self._own_range.start : self._own_range.stop])
@@ -161,11 +161,11 @@ class ServerStages:
             self.staging.receive(bucket.elements)
 
     def receive_own(self) -> None:
-        """Bring the own portions in `values` to the net."""
+        """Bring the own shards in `values` to the net."""
         self._own.receive(slice(None))
 
     def put(self, values: np.ndarray, own: np.ndarray) -> None:
-        """Set the replicated parameters on this worker, `new`, and its own portions."""
+        """Set the replicated parameters on this worker, `new`, and its own shards."""
         self._own.put(own)
         self.staging.put(values)
         if not self.exchange.exact:

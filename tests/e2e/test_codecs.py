@@ -12,8 +12,8 @@ STEPS = sets(train_steps=200, test_freq=200, test_steps=1, checkpoint_freq=0, di
 def train(singa_dask, tmp_path):
     """The accuracy that a run with these options reaches, and its summary."""
 
-    def run(name, framework, *options):
-        singa_dask("train", example(), "--cluster", cluster(framework), "--workspace", name, *STEPS, *options)
+    def run(name, strategy, *options):
+        singa_dask("train", example(), "--cluster", cluster(strategy), "--workspace", name, *STEPS, *options)
         tests = [row for row in metrics(tmp_path / name) if row["phase"] == "test"]
         return tests[-1]["accuracy"], summary(tmp_path / name)
 

@@ -27,6 +27,6 @@ def test_a_run_takes_the_advice_of_a_plan(singa_dask, here, environment, tmp_pat
     shown = "--workers", "1,2", "--json", "-", "--out", "pictures"
     told = json.loads(here("plan", example(), "--profile", kept, *shown).out)
     assert {each["workers"] for each in told["predictions"]} == {1, 2}
-    assert told["predictions"][told["recommended"]]["framework"] == "allreduce"
+    assert told["predictions"][told["recommended"]]["strategy"] == "allreduce"
     assert (tmp_path / "pictures/plan.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "pictures/plan.svg").read_text()

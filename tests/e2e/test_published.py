@@ -22,9 +22,9 @@ def test_mnist_cnn(singa_dask, tmp_path, no_leaks, steps, accuracy):
 @needs_mnist
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("framework", ["sandblaster", "downpour", "hogwild", "hybrid"])
-def test_mnist_cnn_under_every_framework(singa_dask, tmp_path, no_leaks, framework):
-    singa_dask("train", example("mnist"), "--cluster", cluster(framework), timeout=1750)
-    told = summary(tmp_path / "runs" / f"mnist-{framework}")
-    assert told["framework"] == framework and told["restarts"] == 0
+@pytest.mark.parametrize("strategy", ["sandblaster", "downpour", "hogwild", "hybrid"])
+def test_mnist_cnn_under_every_strategy(singa_dask, tmp_path, no_leaks, strategy):
+    singa_dask("train", example("mnist"), "--cluster", cluster(strategy), timeout=1750)
+    told = summary(tmp_path / "runs" / f"mnist-{strategy}")
+    assert told["strategy"] == strategy and told["restarts"] == 0
     assert told["test"]["accuracy"] >= 0.985

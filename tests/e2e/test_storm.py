@@ -48,8 +48,8 @@ def test_a_run_that_loses_a_host_goes_on_from_memory(measure, no_leaks):
 
 @pytest.mark.long
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("framework", ["allreduce", "sandblaster", "downpour", "hogwild"])
-def test_a_run_survives_a_storm(framework, measure, no_leaks):
+@pytest.mark.parametrize("strategy", ["allreduce", "sandblaster", "downpour", "hogwild"])
+def test_a_run_survives_a_storm(strategy, measure, no_leaks):
     storm = ("--seconds", "45", "--every", "8", "--calm", "0", *restricted())
-    row = measure("storm.py", "--framework", framework, *storm)
+    row = measure("storm.py", "--strategy", strategy, *storm)
     assert row["faults"] > 0 and row["steps_per_s"] > 0 and not row["failed"], row

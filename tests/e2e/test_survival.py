@@ -32,8 +32,8 @@ def begin(environment, tmp_path, temporary):
     """Start `singa-dask train` on the digits in a process group of its own, as a terminal would."""
     environment = environment | {"TMPDIR": str(temporary)}
 
-    def start(framework, *options):
-        options = ("train", example(), "--cluster", cluster(framework), "--workspace", "run", *options)
+    def start(strategy, *options):
+        options = ("train", example(), "--cluster", cluster(strategy), "--workspace", "run", *options)
         return started(*options, folder=tmp_path, env=environment)
 
     hang_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run below nohup
@@ -84,7 +84,7 @@ LAST = 600
 
 
 @pytest.mark.parametrize(
-    ("framework", "options", "lost"),
+    ("strategy", "options", "lost"),
     [
         pytest.param("allreduce", (), (workers,), id="allreduce"),
         pytest.param(
@@ -94,11 +94,11 @@ LAST = 600
         pytest.param("sandblaster", (), (servers, servers), id="servers of sandblaster", marks=pytest.mark.long),
     ],
 )
-def test_killed_processes_cost_no_step_of_a_synchronous_run(begin, here, tmp_path, no_leaks, framework, options, lost):
+def test_killed_processes_cost_no_step_of_a_synchronous_run(begin, here, tmp_path, no_leaks, strategy, options, lost):
     """It ends with the parameters of an undisturbed run, which is one of a single process."""
     few = sets(train_steps=LAST, disp_freq=1, **QUIET)
     here("train", example(), *few, "--workspace", "calm")
-    with begin(framework, *options, *few) as run:
+    with begin(strategy, *options, *few) as run:
         for number, of in enumerate(lost):
             wait_for_step(50 * (number + 1), run, tmp_path)
             lose(of(run)[number], run, tmp_path, more=0)  # it may end at once

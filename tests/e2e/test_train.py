@@ -34,7 +34,7 @@ def test_digits_with_three_workers(singa_dask, here, tmp_path, no_leaks):
     ran = singa_dask("train", example(), "--cluster", cluster())
     workspace = tmp_path / "runs" / "digits-allreduce"
     told = summary(workspace)
-    assert (told["status"], told["framework"], told["topology"]["nworkers_per_group"]) == ("completed", "allreduce", 3)
+    assert (told["status"], told["strategy"], told["topology"]["nworkers_per_group"]) == ("completed", "allreduce", 3)
     assert told["step"] == told["train_steps"] == 600
     assert told["test"]["accuracy"] >= 0.97
     assert told["samples_per_s"] > 0

@@ -17,11 +17,11 @@ def environment(tmp_path_factory):
     return {**os.environ, "SINGA_DASK_CACHE": str(tmp_path_factory.mktemp("cache"))}
 
 
-def arguments(workspace, gpu, framework="allreduce", **values):
+def arguments(workspace, gpu, strategy="allreduce", **values):
     """gpu: what to list, None for nothing."""
     listed = {} if gpu is None else {"gpu": str([*gpu]).replace(" ", "")}
     given = sets(**listed, **QUIET | values)
-    return "train", example(), "--cluster", cluster(framework), "--workspace", workspace, *given
+    return "train", example(), "--cluster", cluster(strategy), "--workspace", workspace, *given
 
 
 @pytest.fixture

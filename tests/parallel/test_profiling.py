@@ -28,11 +28,11 @@ def test_a_job_s_own_sparsity_and_rule_are_measured(cluster3, workers3, tmp_path
     job = digits(tmp_path).proto
     job.cluster.nworkers_per_group = job.cluster.nservers_per_group = 2
     job.cluster.codec, job.cluster.sparsity = job.cluster.kTopK, 0.2
-    found = measure_own(cluster3, job, Profile(), crowd=2, threads=1, budget_s=0.1, code=None)
+    found = measure_own(cluster3, job, Profile(), concurrency=2, threads=1, budget_s=0.1, code=None)
     names = {"update kSGD 2", "encode kTopK 0.2 2", "decode kTopK 0.2 2"}
     assert found.curves.keys() == names and not found.layers
     known = Profile(curves={"update kSGD 2": found.curves["update kSGD 2"]})
-    assert measure_own(cluster3, job, known, crowd=2, threads=1, budget_s=0.1, code=None).curves.keys() == {
+    assert measure_own(cluster3, job, known, concurrency=2, threads=1, budget_s=0.1, code=None).curves.keys() == {
         "encode kTopK 0.2 2",
         "decode kTopK 0.2 2",
     }

@@ -35,8 +35,8 @@ def dask(no_leaks, tmp_path) -> Iterator[DaskOnHosts]:
 def train(dask, tmp_path):
     """Start `singa-dask train ARGS` on the near host."""
 
-    def start(*args: object, framework: str = "allreduce", numbers: Sequence[str] = FOUR):
-        job = (example(), "--cluster", cluster(framework), "--workspace", "run", *numbers)
+    def start(*args: object, strategy: str = "allreduce", numbers: Sequence[str] = FOUR):
+        job = (example(), "--cluster", cluster(strategy), "--workspace", "run", *numbers)
         return dask.singa_dask("train", *job, "--scheduler", dask.scheduler, *args)
 
     return start
@@ -95,7 +95,7 @@ def test_servers_survive_the_loss_of_their_host(dask, train, tmp_path):
     """Both servers are on the far host, which is lost at once; their replicas are on the near one."""
     numbers = sets(cluster__nworker_groups=2, cluster__nworkers_per_group=1, cluster__nservers_per_group=2)
     settings = sets(train_steps=800, disp_freq=1, test_freq=0, test_steps=0, checkpoint_freq=0)
-    run = train(*settings, framework="downpour", numbers=numbers)
+    run = train(*settings, strategy="downpour", numbers=numbers)
     wait_for_step(50, run, tmp_path)
     dask.workers(0, 2)  # for the servers
     wait_for_step(max(steps(tmp_path).values()) + 100, run, tmp_path)

@@ -68,10 +68,10 @@ class Member:
         found = {}
         for param in self.net.params:
             array = np.zeros(param.whole_shape)
-            if param.portion is None:
+            if param.shard is None:
                 array[...] = getattr(param, what)
             else:
-                param.portion.write(array, getattr(param, what))
+                param.shard.write(array, getattr(param, what))
                 self.comm.all_reduce(array.reshape(-1))
             found[param.name] = array
         return found
@@ -86,7 +86,7 @@ def train(comm, proto, algorithm, batches, lr=0.1, settings=None) -> dict[str, A
         for flat in (member.net.flat, member.net.own):
             flat.values -= lr * flat.grads
     values, grads = member.whole(), member.whole("grad")
-    own = {param.name: param.portion for param in member.net.params if param.portion is not None}
+    own = {param.name: param.shard for param in member.net.params if param.shard is not None}
     return {"losses": losses, "values": values, "grads": grads, "own": own, "bytes": dict(member.group.comm.nbytes)}
 
 

@@ -61,7 +61,7 @@ def curves_of(*rules: str) -> dict[str, Curve]:
 
     names = [*_EVERY, *(f"update {rule}" for rule in rules)]
     collectives = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "barrier", "exchange_neighbours")
-    curves = {f"{name} {crowd}": line(1e-6, 1e-9) for name in names for crowd in (1, 2)}
+    curves = {f"{name} {concurrency}": line(1e-6, 1e-9) for name in names for concurrency in (1, 2)}
     curves |= {f"{name} machine 2": line(1e-5, 1e-9) for name in collectives}
     return curves | {"barrier shared 2": line(1e-6, 0.0)}
 
@@ -70,7 +70,11 @@ def profile_of(job: JobProto, cores: int = 2) -> Profile:
     """A profile with which the cost model predicts this job on one machine."""
     step = worker_step(with_cluster(job, ClusterTopology().to_proto()))
     works = {*(call.work for call in step.calls), passes_work(job, step)}
-    samples = [LayerSample(work, 1e-3, 2e-3, crowd, threads) for work in works for crowd, threads in ((1, 2), (2, 1))]
+    samples = [
+        LayerSample(work, 1e-3, 2e-3, concurrency, threads)
+        for work in works
+        for concurrency, threads in ((1, 2), (2, 1))
+    ]
     return Profile(host="here", cpu="some", cores=cores, layers=samples, curves=curves_of("kSGD"))
 
 

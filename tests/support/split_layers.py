@@ -91,11 +91,11 @@ class SplitLayer:
         for i, value in enumerate(self.values):
             whole = np.zeros_like(value)
             for part in parts:
-                portion = part["layer"].params[i].portion
-                if portion is None:
+                shard = part["layer"].params[i].shard
+                if shard is None:
                     whole += part["grads"][i]
                 else:
-                    portion.write(whole, part["grads"][i])
+                    shard.write(whole, part["grads"][i])
             grads.append(whole)
         states = [np.concatenate([part["states"][i] for part in parts], axis=1) for i in range(len(last["states"]))]
         y = np.concatenate([part["y"] for part in parts], axis=-1)
@@ -117,7 +117,7 @@ class SplitLayer:
         layer, ops = self._made(partition), self.ops
         ops.use()
         for param, value in zip(layer.params, self.values, strict=True):
-            own = value if param.portion is None else param.portion.of_whole(value)
+            own = value if param.shard is None else param.shard.of_whole(value)
             param.bind(self._device(own), ops.zeros(param.shape) + np.nan)
         ctx = Context(ops, Step(total_rows=self.rows, counts=(self.rows,)))
         ctx.group = WorkerGroup(CollectiveExecutor(comm, threaded=False), comm, ops)

@@ -16,7 +16,7 @@ MAX_FLOAT32 = float(np.finfo(np.float32).max)
 DAY = np.timedelta64(1, "D")
 CHECKED_NBYTES = 1 << 18
 FEW_VALUES = 20
-# Of maps, whose distinct values are found portion by portion.
+# Of maps, whose distinct values are found block by block.
 CHECKED_VALUES = 1 << 20
 
 

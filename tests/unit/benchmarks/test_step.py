@@ -11,7 +11,7 @@ MS = {"step_ours": 10.0, "eager": 20.0, "fused": 15.0, "bfloat16": 5.0, "step_ja
 def given(step, monkeypatch):
     """Programs that have run three rounds already; `foreach` is absent."""
 
-    class Given(step.Contestant):
+    class Given(step.Program):
         @classmethod
         def start(cls, program, arguments, threads):
             name = arguments[-1] if program == "step_torch" else program
@@ -19,8 +19,8 @@ def given(step, monkeypatch):
                 raise step.Absent("not here")
             return cls(name, None, [2.0, 1.0], seconds=[MS[name] / 1e3 * factor for factor in (1, 2, 3)], peak_mb=1.0)
 
-    monkeypatch.setattr(step, "Contestant", Given)
-    monkeypatch.setattr(step, "contest", lambda contestants, rounds: None)
+    monkeypatch.setattr(step, "Program", Given)
+    monkeypatch.setattr(step, "contest", lambda programs, rounds: None)
 
 
 def test_sixteen_bits_are_compared_and_are_not_the_fastest_variant_of_float32(step, given):

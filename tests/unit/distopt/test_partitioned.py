@@ -104,7 +104,7 @@ def test_full_equals_serial_training(run, size, build, updater):
     for rank, (partitioned, theirs, opt) in enumerate(run(size, trained, build, "full", updater)):
         assert opt.model.partitioned
         for param in opt.model.net.own.params:
-            assert param.shape == param.portion.of(rank).local_shape != param.whole_shape
+            assert param.shape == param.shard.of(rank).local_shape != param.whole_shape
         assert_close(partitioned, values)
         for name, arrays in state["updater"].items():
             assert_close(theirs["updater"][name], arrays)

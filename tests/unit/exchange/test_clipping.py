@@ -73,7 +73,7 @@ def test_a_norm_that_is_not_larger_changes_nothing(squares):
     assert clip(0.5).scale(SoloCommunicator(), squares) == 1.0
 
 
-def test_own_portions_lie_behind_the_replicated_parameters():
+def test_own_shards_lie_behind_the_replicated_parameters():
     flat = FlatParams(None, None, ENTRIES[:1], [], 32)
     own = FlatParams(None, None, [Entry("t", (8,), 0, 8)], [], 16)
     made = norm_clip(SGD(lr=0.1, clip_norm=2).proto, flat, own, Ops())

@@ -7,8 +7,8 @@ from singa_dask.comm import run_threads
 from singa_dask.exchange import Bucket, FullExchange
 from singa_dask.exchange.buckets import even_counts
 from singa_dask.exchange.make import bucket_exchange
-from singa_dask.exchange.portions import holdings
 from singa_dask.exchange.residuals import gather_residuals, share_residuals
+from singa_dask.exchange.sharded import holdings
 from singa_dask.net.flat import Entry, FlatParams
 
 ENTRIES = [Entry("a", (2, 3), 0, 6), Entry("b", (5,), 16, 5)]

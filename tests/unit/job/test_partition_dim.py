@@ -127,7 +127,7 @@ def test_the_axes_that_may_be_named_are_those_that_the_layer_splits(kind):
     layer.partition = LayerPartition(Form.WHOLE, Form.COLUMNS, (source,), rank=1, size=2)
     layer.setup(source)
     assert len(layer.params) > 1 or kind == "kEmbedding"
-    assert [param.portion.axis for param in layer.params] == [next(iter(axes)) for axes in split_axes(layer.proto)]
+    assert [param.shard.axis for param in layer.params] == [next(iter(axes)) for axes in split_axes(layer.proto)]
 
 
 def test_every_worker_has_the_visible_units():

@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 
 from singa_dask.errors import ConfigError
-from singa_dask.job import ClusterTopology, Framework, load_job
+from singa_dask.job import ClusterTopology, Strategy, load_job
 from singa_dask.job.job_pb2 import ClusterProto
 
 CLUSTERS = Path(__file__).parents[3] / "examples" / "clusters"
 
 
-def expected(worker_groups: int, server_groups: int, workers: int, separate: bool) -> Framework | None:
+def expected(worker_groups: int, server_groups: int, workers: int, separate: bool) -> Strategy | None:
     """SINGA's table, written out: None for what is impossible."""
     if (worker_groups, server_groups) not in {(1, 1), (2, 1), (2, 2), (3, 1), (3, 3)}:
         return None
     if worker_groups == 1:
-        return Framework.SANDBLASTER if separate else Framework.ALLREDUCE
+        return Strategy.SANDBLASTER if separate else Strategy.ALLREDUCE
     if server_groups == 1:
-        return Framework.DOWNPOUR
-    return Framework.HOGWILD if workers == 1 and not separate else Framework.HYBRID
+        return Strategy.DOWNPOUR
+    return Strategy.HOGWILD if workers == 1 and not separate else Strategy.HYBRID
 
 
 @pytest.mark.parametrize("separate", [False, True])
@@ -34,15 +34,15 @@ def test_all_small_topologies(separate: bool) -> None:
             "nservers_per_group": servers,
             "server_worker_separate": separate,
         }
-        framework = expected(worker_groups, server_groups, workers, separate)
-        if framework is None:
+        strategy = expected(worker_groups, server_groups, workers, separate)
+        if strategy is None:
             with pytest.raises(ConfigError, match=r"Received: [123]\.") as error:
                 ClusterTopology(**numbers)
             assert error.value.problems[0].hint
             continue
         topology = ClusterTopology(**numbers)
-        assert topology.framework is framework
-        assert topology.describe().startswith(framework.value)
+        assert topology.strategy is strategy
+        assert topology.describe().startswith(strategy.value)
         assert ClusterTopology.from_proto(topology.to_proto()) == topology
         assert topology.nworkers == worker_groups * workers
         assert topology.nservers == server_groups * servers
@@ -52,7 +52,7 @@ def test_all_small_topologies(separate: bool) -> None:
             assert group in topology.worker_groups_of(topology.server_group_of(group))
         served = [g for s in range(server_groups) for g in topology.worker_groups_of(s)]
         assert served == list(range(worker_groups))
-        kinds.add(framework)
+        kinds.add(strategy)
     assert len(kinds) == (3 if separate else 4)
 
 
@@ -133,20 +133,20 @@ def test_groups_that_do_not_exist(group: int) -> None:
 
 
 NAMED = [
-    ("sandblaster", ClusterTopology.sandblaster(3, 2), Framework.SANDBLASTER, (1, 1, 3, 2, True), True),
-    ("allreduce", ClusterTopology.allreduce(3), Framework.ALLREDUCE, (1, 1, 3, 3, False), True),
-    ("downpour", ClusterTopology.downpour(2, 2, 2), Framework.DOWNPOUR, (2, 1, 2, 2, True), False),
-    ("hogwild", ClusterTopology.hogwild(3), Framework.HOGWILD, (3, 3, 1, 1, False), False),
-    ("hybrid", ClusterTopology.hybrid(2, 2, 2, 2, sync_freq=10), Framework.HYBRID, (2, 2, 2, 2, False), False),
+    ("sandblaster", ClusterTopology.sandblaster(3, 2), Strategy.SANDBLASTER, (1, 1, 3, 2, True), True),
+    ("allreduce", ClusterTopology.allreduce(3), Strategy.ALLREDUCE, (1, 1, 3, 3, False), True),
+    ("downpour", ClusterTopology.downpour(2, 2, 2), Strategy.DOWNPOUR, (2, 1, 2, 2, True), False),
+    ("hogwild", ClusterTopology.hogwild(3), Strategy.HOGWILD, (3, 3, 1, 1, False), False),
+    ("hybrid", ClusterTopology.hybrid(2, 2, 2, 2, sync_freq=10), Strategy.HYBRID, (2, 2, 2, 2, False), False),
 ]
 
 
-@pytest.mark.parametrize(("name", "topology", "framework", "numbers", "synchronous"), NAMED, ids=[n[0] for n in NAMED])
+@pytest.mark.parametrize(("name", "topology", "strategy", "numbers", "synchronous"), NAMED, ids=[n[0] for n in NAMED])
 def test_named_topologies_and_their_files(
-    name: str, topology: ClusterTopology, framework: Framework, numbers: tuple, synchronous: bool
+    name: str, topology: ClusterTopology, strategy: Strategy, numbers: tuple, synchronous: bool
 ) -> None:
-    assert topology.framework is framework
-    assert framework.synchronous is synchronous
+    assert topology.strategy is strategy
+    assert strategy.synchronous is synchronous
     t = topology
     assert (
         t.nworker_groups, t.nserver_groups, t.nworkers_per_group, t.nservers_per_group, t.server_worker_separate

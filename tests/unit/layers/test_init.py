@@ -12,7 +12,7 @@ from singa_dask.errors import ConfigError
 from singa_dask.job.job_pb2 import ParamGenProto, ParamProto
 from singa_dask.layers import init as initialisers
 from singa_dask.layers.param import Param
-from singa_dask.layers.partition import Portion, even_bounds
+from singa_dask.layers.partition import ArrayShard, even_bounds
 from singa_dask.net import initial_value
 
 FAN_IN, FAN_OUT = 300, 200
@@ -65,9 +65,9 @@ def test_value_scales_what_is_drawn(name):
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6), (2, 3, 4), (5, 5)])
 def test_orthogonal_rows_or_columns(shape):
     given = draw(shape=shape, type=ParamGenProto.kOrthogonal, value=2)
-    portion = Portion(shape, 1, even_bounds(shape[1], 2), 1)
+    shard = ArrayShard(shape, 1, even_bounds(shape[1], 2), 1)
     proto = ParamProto(init=ParamGenProto(type=ParamGenProto.kOrthogonal, value=2))
-    np.testing.assert_array_equal(initial_value(Param(proto, "w", shape, 1, 1, portion), 1), portion.of_whole(given))
+    np.testing.assert_array_equal(initial_value(Param(proto, "w", shape, 1, 1, shard), 1), shard.of_whole(given))
     whole = given.reshape(-1, shape[-1])
     product = whole.T @ whole if len(whole) >= shape[-1] else whole @ whole.T
     np.testing.assert_allclose(product, 4 * np.eye(len(product)), atol=1e-12)
@@ -130,33 +130,33 @@ def ramp(param, rng):
 
 
 @st.composite
-def portions(draw):
-    """The portions of all workers of an array of one to four dimensions."""
+def shards(draw):
+    """The shards of all workers of an array of one to four dimensions."""
     shape = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
     axis, outer = draw(st.integers(0, len(shape) - 1)), draw(st.integers(1, 3))
     size, shape[axis] = draw(st.integers(1, 4)), shape[axis] * outer
     bounds = even_bounds(shape[axis] // outer, size)
-    return [Portion(tuple(shape), axis, bounds, rank, outer) for rank in range(size)]
+    return [ArrayShard(tuple(shape), axis, bounds, rank, outer) for rank in range(size)]
 
 
-@given(portions(), st.sampled_from(KINDS), st.integers(1, 40))
-def test_a_portion_is_cut_from_the_same_array(portions, init, block):
+@given(shards(), st.sampled_from(KINDS), st.integers(1, 40))
+def test_a_shard_is_cut_from_the_same_array(shards, init, block):
     proto = ParamProto(init=ParamGenProto(**init)) if init else ParamProto()
-    shape = portions[0].shape
+    shape = shards[0].shape
     whole = initial_value(Param(proto, "w", shape, FAN_IN, FAN_OUT), 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(initialisers, "BLOCK", block)
-        for portion in portions:
-            value = initial_value(Param(proto, "w", shape, FAN_IN, FAN_OUT, portion), 1)
-            np.testing.assert_array_equal(value, portion.of_whole(whole))
+        for shard in shards:
+            value = initial_value(Param(proto, "w", shape, FAN_IN, FAN_OUT, shard), 1)
+            np.testing.assert_array_equal(value, shard.of_whole(whole))
 
 
 @pytest.mark.parametrize("name", RANDOM)
 @pytest.mark.parametrize("axis", [0, 1])
-def test_a_portion_takes_no_memory_for_the_whole_array(name, axis):
+def test_a_shard_takes_no_memory_for_the_whole_array(name, axis):
     shape = (2000, 3000)
-    portion = Portion(shape, axis, even_bounds(shape[axis], 10), 7)
-    param = Param(ParamProto(init=ParamGenProto(type=ParamGenProto.InitType.Value(name))), "w", shape, 3, 2, portion)
+    shard = ArrayShard(shape, axis, even_bounds(shape[axis], 10), 7)
+    param = Param(ParamProto(init=ParamGenProto(type=ParamGenProto.InitType.Value(name))), "w", shape, 3, 2, shard)
     tracemalloc.start()
     value = initial_value(param, 1)
     peak = tracemalloc.get_traced_memory()[1]

@@ -9,7 +9,7 @@ from rich.console import Console
 from support.planned import MB, predicted
 
 from singa_dask.job import ClusterTopology, load_job
-from singa_dask.monitor.plan_picture import best_by_framework, plan_figure
+from singa_dask.monitor.plan_picture import best_by_strategy, plan_figure
 from singa_dask.monitor.plan_table import WIDTH, describe, expectation, instructions, plan_html, plan_text, print_plan
 from singa_dask.planning.advise import Memory, advise
 from singa_dask.planning.prediction import Machines
@@ -148,10 +148,10 @@ def test_terminals_and_notebooks_get_colours():
 
 
 @pytest.mark.parametrize(("machines", "hollow"), [(HOST, 1), (CLOUD, 6)])
-def test_the_picture_has_a_line_for_each_framework(machines, hollow):
+def test_the_picture_has_a_line_for_each_strategy(machines, hollow):
     advice = advise(EVERY, machines)
-    lines = best_by_framework(advice)
-    assert {framework.value: [each.samples_per_s for each in points] for framework, points in lines.items()} == {
+    lines = best_by_strategy(advice)
+    assert {strategy.value: [each.samples_per_s for each in points] for strategy, points in lines.items()} == {
         "AllReduce": [1000.0, 1800.0],
         "Sandblaster": [1000.0, 300.0],
         "Downpour": [1000.0, 9000.0],

@@ -290,7 +290,7 @@ def test_heads_are_divided():
     net = over_time(transformer(1), partition_dim=1)
     results = assert_equal_to_serial(net, BP(), text(), (2, 3), rtol=1e-7)
     for size, bounds in ((2, (0, 2, 4)), (3, (0, 1, 2, 4))):
-        own = {name: portion.bounds for name, portion in results[size]["own"].items() if name.startswith("attention")}
+        own = {name: shard.bounds for name, shard in results[size]["own"].items() if name.startswith("attention")}
         assert own == dict.fromkeys(("attention0_weight", "attention0_bias", "attention0_output_weight"), bounds)
 
 

@@ -60,7 +60,7 @@ def test_a_parameter_asks_for_its_layer_to_be_split():
         SoftmaxLoss("loss"),
     ]
     own = assert_equal_to_serial(net_of(layers), BP(), IMAGES, (2,))[2]["own"]
-    assert {name: portion.axis for name, portion in own.items()} == {
+    assert {name: shard.axis for name, shard in own.items()} == {
         "conv1_weight": 3,
         "conv1_bias": 0,
         "ip_weight": 0,

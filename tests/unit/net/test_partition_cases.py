@@ -261,7 +261,7 @@ def evaluated(comm, proto):
 
 
 @pytest.mark.parametrize("dims", [(0, 0), (1, 1), (1, 0), (0, 1)])
-def test_a_test_net_has_the_portions_of_the_training_net(dims):
+def test_a_test_net_has_the_shards_of_the_training_net(dims):
     """Its layers read other ones than those of the training net, or in another form."""
     source = RecordInput("data", shape=[12])
     first = Dropout("drop", BatchNorm("bn", ip("ip1", source, 9, partition_dim=dims[0])), dropout_ratio=0.5)

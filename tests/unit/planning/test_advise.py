@@ -54,7 +54,7 @@ REASONS = {
     ),
     "what is not allowed": ([ONE, TWO, STALE], (), "the next one. Hogwild with 2 workers would train 33 % more"),
     "no gain": ([ONE, predicted(ClusterTopology.allreduce(2), 800)], (), "More workers would not be faster"),
-    "more workers of the framework": (
+    "more workers of the strategy": (
         [ONE, TWO, SPLIT, SERVERS, FOUR],
         (),
         "That is 2.4 times as many as one worker and 33 % more than with 2 workers.",

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from support.planned import mlp
 
-from singa_dask.job import ClusterTopology, Framework, JobProto
+from singa_dask.job import ClusterTopology, JobProto, Strategy
 from singa_dask.planning.candidates import candidates
 from singa_dask.planning.prediction import Machines
 
@@ -19,17 +19,17 @@ def split_fc1(job):
     return chosen
 
 
-def frameworks(found):
-    return {each.topology.framework for each in found}
+def strategies(found):
+    return {each.topology.strategy for each in found}
 
 
-def test_one_worker_comes_first_and_every_framework_is_there():
+def test_one_worker_comes_first_and_every_strategy_is_there():
     job = mlp()
     job.neuralnet.partition = job.neuralnet.auto
     found = candidates(job, [4, 2], HOST)
     counts = [each.topology.nworkers for each in found]
     assert counts == sorted(counts) and counts[0] == 1 and set(counts) == {1, 2, 4}
-    assert frameworks(each for each in found if each.topology.nworkers == 4) == set(Framework)
+    assert strategies(each for each in found if each.topology.nworkers == 4) == set(Strategy)
     assert {each.topology.codec for each in found} == {"kFull", "kHalf", "kTopK"}
     assert max(Counter(counts).values()) <= 16
     assert not any(each.job.neuralnet.HasField("partition") for each in found)
@@ -46,7 +46,7 @@ def test_only_networks_make_buckets_and_late_replies_worth_a_try():
 
 def test_partitions_that_do_the_same_are_tried_once():
     def partitions(job, choose=None):
-        found = candidates(job, [2], HOST, choose, frameworks=[Framework.ALLREDUCE])
+        found = candidates(job, [2], HOST, choose, strategies=[Strategy.ALLREDUCE])
         return [each.partition for each in found if each.topology == ClusterTopology.allreduce(2)]
 
     assert partitions(mlp()) == ["dim 0", "dim 1"]
@@ -56,16 +56,16 @@ def test_partitions_that_do_the_same_are_tried_once():
 
 
 def test_a_layers_own_partition_stays():
-    (split,) = candidates(mlp(partition_dim=1), [2], HOST, frameworks=[Framework.SANDBLASTER])[1:]
+    (split,) = candidates(mlp(partition_dim=1), [2], HOST, strategies=[Strategy.SANDBLASTER])[1:]
     assert split.partition == "dim 0" and split.job.neuralnet.layer[3].partition_dim == 1
 
 
 def test_processes_and_rows_must_suffice():
     found = candidates(mlp(), [2, 4], HOST, processes=4)
     assert {each.topology.nworkers for each in found if each.topology.server_worker_separate} == {2}
-    rows = candidates(mlp(batch=2), [4], HOST, frameworks=[Framework.ALLREDUCE, Framework.HOGWILD])
-    labels = [(each.topology.framework, each.partition) for each in rows[1:]]
-    assert labels == [(Framework.ALLREDUCE, "dim 1"), (Framework.HOGWILD, "dim 0")]
+    rows = candidates(mlp(batch=2), [4], HOST, strategies=[Strategy.ALLREDUCE, Strategy.HOGWILD])
+    labels = [(each.topology.strategy, each.partition) for each in rows[1:]]
+    assert labels == [(Strategy.ALLREDUCE, "dim 1"), (Strategy.HOGWILD, "dim 0")]
 
 
 def test_the_jobs_own_topology_is_a_candidate():
@@ -92,7 +92,7 @@ def test_the_jobs_own_topology_must_be_listed_and_find_processes():
     job = mlp()
     job.cluster.CopyFrom(ClusterTopology.allreduce(4).to_proto())
     assert {each.topology.nworkers for each in candidates(job, [1], HOST, processes=1)} == {1}
-    assert {each.topology.nworkers for each in candidates(job, [1], HOST, frameworks=[Framework.HOGWILD])} == {1}
+    assert {each.topology.nworkers for each in candidates(job, [1], HOST, strategies=[Strategy.HOGWILD])} == {1}
 
 
 @pytest.mark.parametrize("count", [3, 6])

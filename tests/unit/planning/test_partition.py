@@ -44,7 +44,7 @@ class DrawnCosts:
         """The sum of the costs of a worker's step, by the net that the worker builds."""
         step, size = worker_step(job), job.cluster.nworkers_per_group
         net = Net(job.neuralnet, Phase.kTrain, Ops(), rank=size - 1, size=size, allocate=False)
-        replicated, own = (sum(p.size for p in net.params if (p.portion is None) == whole) for whole in (True, False))
+        replicated, own = (sum(p.size for p in net.params if (p.shard is None) == whole) for whole in (True, False))
         seconds = self.exchange(NBYTES * replicated) + self.update(replicated / size + own)
         for calls, backward in ((step.forward, False), (step.backward, True)):
             for call in calls:

@@ -28,8 +28,8 @@ OTHER_SHAPE = [(product(rows, 128, 128), seconds, seconds) for rows, seconds in 
 FEW_ROWS = profile(*OTHER_SHAPE, (product(8), 1.0, 2.0), (product(16), 1.0, 2.0))
 LINE = profile((product(8), 1.0, 2.0), (product(16), 2.0, 6.0), (product(64), 3.0, 7.0))
 ONE_ROW, TWO_ROWS = profile((plain(8), 1.0, 2.0)), profile((plain(8), 1.0, 2.0), (plain(16), 2.0, 6.0))
-CROWDS = profile((plain(8), 1.0, 2.0, 1), (plain(8), 3.0, 6.0, 3), cores=4)
-TWO_CROWDS = profile((plain(8), 1.0, 1.0, 1), (plain(8), 3.0, 3.0, 2))
+LEVELS = profile((plain(8), 1.0, 2.0, 1), (plain(8), 3.0, 6.0, 3), cores=4)
+TWO_LEVELS = profile((plain(8), 1.0, 1.0, 1), (plain(8), 3.0, 3.0, 2))
 BOTH = profile((product(8), 1.0, 2.0), (plain(8), 3.0, 6.0))
 POOLING = profile((plain(8, kind="Pooling kernel=3"), 5.0, 5.0), (plain(8), 1.0, 1.0))
 OTHERS = profile((plain(8), 1.0, 2.0), (plain(8, kind="LRN"), 3.0, 6.0), (product(8), 9.0, 9.0))
@@ -55,12 +55,12 @@ FOUND = {
         Rate(5, 5, known=False),
     ),
     "an unknown kind, as layers without parameters": (OTHERS, 2, plain(16, kind="Mine"), {}, Rate(4, 8, known=False)),
-    "a crowd between two": (CROWDS, 4, plain(8), {"crowd": 2}, Rate(2.0, 4.0, known=True)),
-    "a crowd beyond": (CROWDS, 4, plain(8), {"crowd": 4}, Rate(3.0, 6.0, known=False)),
-    "a crowd that takes turns": (CROWDS, 4, plain(8), {"crowd": 8}, Rate(6.0, 12.0, known=False)),
-    "a crowd's share of more cores": (TWO_CROWDS, 11, plain(8), {"crowd": 6}, Rate(2.0, 2.0, known=False)),
-    "a larger crowd's share": (TWO_CROWDS, 11, plain(8), {"crowd": 22}, Rate(6.0, 6.0, known=False)),
-    "by the ratio of its kind": (RATIO, 2, plain(8, 300), {"crowd": 2}, Rate(6.0, 6.0, known=False)),
+    "a concurrency between two": (LEVELS, 4, plain(8), {"concurrency": 2}, Rate(2.0, 4.0, known=True)),
+    "a concurrency beyond": (LEVELS, 4, plain(8), {"concurrency": 4}, Rate(3.0, 6.0, known=False)),
+    "a concurrency that takes turns": (LEVELS, 4, plain(8), {"concurrency": 8}, Rate(6.0, 12.0, known=False)),
+    "a concurrency's share of more cores": (TWO_LEVELS, 11, plain(8), {"concurrency": 6}, Rate(2.0, 2.0, known=False)),
+    "a larger concurrency's share": (TWO_LEVELS, 11, plain(8), {"concurrency": 22}, Rate(6.0, 6.0, known=False)),
+    "by the ratio of its kind": (RATIO, 2, plain(8, 300), {"concurrency": 2}, Rate(6.0, 6.0, known=False)),
     "measured threads": (THREADS, 2, plain(8), {"threads": 2}, Rate(0.6, 1.8, known=True)),
     "other threads, by Amdahl's law": (THREADS, 2, plain(8), {"threads": 4}, Rate(0.4, 1.2, known=False)),
     "threads by a usual share": (ONE_ROW, 2, plain(8), {"threads": 4}, Rate(USUAL, 2 * USUAL, known=False)),
@@ -104,9 +104,9 @@ def profiles(draw):
 
 
 @given(profiles(), SIZES, st.sampled_from((product, plain)), ROWS, ROWS, st.integers(1, 5))
-def test_more_rows_never_take_less(profile, size, make, a, b, crowd):
+def test_more_rows_never_take_less(profile, size, make, a, b, concurrency):
     rates = Rates(profile)
-    few, many = (rates.layer(make(rows, size), crowd) for rows in sorted((a, b)))
+    few, many = (rates.layer(make(rows, size), concurrency) for rows in sorted((a, b)))
     assert many.forward >= few.forward * (1 - 1e-9)
     assert many.backward >= few.backward * (1 - 1e-9)
 

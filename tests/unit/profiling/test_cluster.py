@@ -25,36 +25,37 @@ def job(width, batch=8):
     return Job(name="small", train_steps=1, layers=net, updater=SGD(lr=0.1)).proto
 
 
-def samples_of(*jobs, crowd=1, threads=2):
+def samples_of(*jobs, concurrency=1, threads=2):
     works = {call.work for job in jobs for call in worker_step(job).calls}
-    return [LayerSample(work, 1.0, 1.0, crowd, threads) for work in works]
+    return [LayerSample(work, 1.0, 1.0, concurrency, threads) for work in works]
 
 
 def of(trials):
     return [
-        (trial.job.neuralnet.layer[1].innerproduct_conf.num_output, trial.crowd, trial.threads) for trial in trials
+        (trial.job.neuralnet.layer[1].innerproduct_conf.num_output, trial.concurrency, trial.threads)
+        for trial in trials
     ]
 
 
-def test_a_job_is_measured_once_with_every_crowd():
-    trials = lacking([job(2), job(3), job(2)], Profile(), crowds=(1, 2), cores=2, threads=None)
+def test_a_job_is_measured_once_with_every_concurrency():
+    trials = lacking([job(2), job(3), job(2)], Profile(), concurrencies=(1, 2), cores=2, threads=None)
     assert of(trials) == [(2, 1, 2), (2, 2, 1), (3, 1, 2), (3, 2, 1)]
 
 
 def test_a_job_whose_layers_are_known_is_left_out():
     known = Profile(layers=samples_of(job(2)))
-    assert of(lacking([job(2), job(3)], known, crowds=(1, 2), cores=2, threads=None)) == [
+    assert of(lacking([job(2), job(3)], known, concurrencies=(1, 2), cores=2, threads=None)) == [
         (2, 2, 1),
         (3, 1, 2),
         (3, 2, 1),
     ]
-    assert of(lacking([job(2)], known, crowds=(1,), cores=2, threads=4)) == [(2, 1, 4)]
+    assert of(lacking([job(2)], known, concurrencies=(1,), cores=2, threads=4)) == [(2, 1, 4)]
 
 
 def test_layers_measured_at_two_numbers_of_rows_are_known_near_these():
     def lacks(rows, *measured, exact=False):
         known = Profile(layers=samples_of(*(job(2, each) for each in measured)))
-        return bool(of(lacking([job(2, rows)], known, crowds=(1,), cores=2, threads=None, exact=exact)))
+        return bool(of(lacking([job(2, rows)], known, concurrencies=(1,), cores=2, threads=None, exact=exact)))
 
     assert lacks(16, 8)
     assert [rows for rows in (4, 8, 12, 16, 32, 64) if lacks(rows, 8, 16)] == [4, 64]

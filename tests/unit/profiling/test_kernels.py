@@ -24,7 +24,7 @@ def small(monkeypatch):
 
 def test_a_profile_has_every_curve_of_one_process(small):
     rules, codings = (SGD(lr=0.1).proto,), (("kHalf", None), ("kTopK", 0.05))
-    profile = measure_kernels(crowd=2, seconds=0.05, rules=rules, codings=codings, grid=False)
+    profile = measure_kernels(concurrency=2, seconds=0.05, rules=rules, codings=codings, grid=False)
     sizes = {name: [point.size for point in curve.points] for name, curve in profile.curves.items()}
     assert sizes == {
         "update kSGD 2": [100, 1000],

@@ -80,13 +80,13 @@ def machine():
 )
 def test_every_work_of_a_step_is_measured(job, monkeypatch):
     monkeypatch.setattr(profiling.Trial, "_tried", lambda self, batch: 1e-9)  # whatever the machine does besides
-    samples = measure_layers(job, seconds=0.02, crowd=2)
+    samples = measure_layers(job, seconds=0.02, concurrency=2)
     step = worker_step(job)
     by_work = {sample.work: sample for sample in samples}
     besides = {passes_work(job, step), update_work(job, step), spread_work(job, step)}
     assert by_work.keys() == {call.work for call in step.calls} | besides
     assert len(by_work) == len(samples)
-    assert {(sample.crowd, sample.threads) for sample in samples} == {(2, 1)}
+    assert {(sample.concurrency, sample.threads) for sample in samples} == {(2, 1)}
     assert all(by_work[call.work].forward > 0 for call in step.forward)
     assert all(by_work[call.work].backward > 0 for call in step.backward)
 

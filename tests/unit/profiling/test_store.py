@@ -25,7 +25,7 @@ def curve(seconds):
 
 
 def test_a_kept_profile_is_loaded():
-    sample = LayerSample(Work("InnerProduct", 8, 4, 2, params=10), 1.0, 2.0, crowd=2)
+    sample = LayerSample(Work("InnerProduct", 8, 4, 2, params=10), 1.0, 2.0, concurrency=2)
     kept = replace(MACHINES, layers=[sample], curves={"barrier machine 2": curve(1e-5)})
     path = store.save(store.key_of(kept), kept)
     assert store.load(store.key_of(MACHINES)) == kept

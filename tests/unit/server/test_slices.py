@@ -96,7 +96,7 @@ def test_a_partition_cuts_only_where_it_may(lengths, wanted, nworkers, nservers,
 
 @given(blocks=st.integers(0, 20), owned=st.lists(st.integers(0, 9), min_size=1, max_size=6), beside=st.booleans())
 @pytest.mark.parametrize("nservers", [1, 2, 3, 6])
-def test_own_portions_follow_the_replicated_parameters(nservers, blocks, owned, beside):
+def test_own_shards_follow_the_replicated_parameters(nservers, blocks, owned, beside):
     size, own = blocks * ALIGNMENT, [count * ALIGNMENT for count in owned]
     plain = partition(size, len(own), nservers, beside=beside)
     cut = partition(size, len(own), nservers, beside=beside, own=own)

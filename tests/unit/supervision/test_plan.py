@@ -8,7 +8,7 @@ import pytest
 from support.planned import MB, mlp, profile_of
 
 from singa_dask.errors import ConfigError
-from singa_dask.job import ClusterTopology, Framework, Job
+from singa_dask.job import ClusterTopology, Job, Strategy
 from singa_dask.monitor.plan_table import rows_of
 from singa_dask.planning.advise import Memory
 from singa_dask.supervision import plan as plans
@@ -27,10 +27,10 @@ def planned(monkeypatch):
     return run
 
 
-def test_a_plan_predicts_every_framework_and_recommends_one(planned):
+def test_a_plan_predicts_every_strategy_and_recommends_one(planned):
     made = planned()
     assert {each.candidate.topology.nworkers for each in made.predictions} == {1, 2}
-    assert {each.candidate.topology.framework for each in made.predictions} == set(Framework) - {Framework.HYBRID}
+    assert {each.candidate.topology.strategy for each in made.predictions} == set(Strategy) - {Strategy.HYBRID}
     assert made.reason.count(". ") == 1 and made.reason in " ".join(str(made).split())
     assert made.job.topology == made.recommended.candidate.topology and made.job.name == "points"
     assert all(each in made.predictions for each in [made.recommended, *rows_of(made.advice)])
@@ -107,7 +107,7 @@ def test_what_the_profile_cannot_tell_is_noted(planned):
     [
         ({"workers": [0]}, r"workers: must be integers from 1 on\. Received: 0\. For example"),
         ({"workers": []}, "workers: must be integers"),
-        ({"frameworks": ["allreduced"]}, "Did you mean allreduce?"),
+        ({"strategies": ["allreduced"]}, "Did you mean allreduce?"),
         ({"allow": ["codecs"]}, "Did you mean codec?"),
         ({"memory": 100.0}, "no candidate fits"),
         ({"latency": 5e-5}, r"latency: needs a bandwidth\. Received: 5e-05 s\. Give the network's bandwidth too"),

@@ -1,4 +1,4 @@
-"""Recurrent nets through the training loop: state carried, checkpointed, shared out; every framework."""
+"""Recurrent nets through the training loop: state carried, checkpointed, shared out; every strategy."""
 
 import numpy as np
 import pytest
@@ -151,7 +151,7 @@ def test_it_learns(prepared, tmp_path):
         "nworker_groups: 3 nserver_groups: 3 sync_freq: 2",
     ],
 )
-def test_every_framework_trains_recurrent_nets(text, tmp_path, cluster):
+def test_every_strategy_trains_recurrent_nets(text, tmp_path, cluster):
     job = Job.from_text((JOB % {"folder": text}).replace("nworkers_per_group: 3 nservers_per_group: 2", cluster))
     ran = run_topology(prepare(job), tmp_path)
     losses = {e["step"]: e["metrics"]["loss"] for e in ran.events if e.get("phase") == "test" and e["group"] == 0}

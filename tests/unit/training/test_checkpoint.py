@@ -16,10 +16,10 @@ from support.trained import assert_alike
 
 from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.errors import CheckpointError, ClusterError
-from singa_dask.exchange import portions
-from singa_dask.exchange.portions import Gathered
+from singa_dask.exchange import sharded
+from singa_dask.exchange.sharded import Gathered
 from singa_dask.job.code_bundle import CodeBundle
-from singa_dask.layers.partition import Portion
+from singa_dask.layers.partition import ArrayShard
 from singa_dask.server.ledger import Ledger
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import checkpoint_file
@@ -243,10 +243,10 @@ def test_a_disk_that_fills_up_half_way_leaves_the_old_one(tmp_path):
 
 
 def test_a_rank_that_is_lost_during_a_save_leaves_the_old_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(portions, "BLOCK", 10)
+    monkeypatch.setattr(sharded, "BLOCK", 10)
     path = save(example(), tmp_path / "c.h5")
     before = path.read_bytes()
-    portion = Portion((100, 4), axis=1, bounds=(0, 2, 4), rank=0)
+    shard = ArrayShard((100, 4), axis=1, bounds=(0, 2, 4), rank=0)
 
     def member(comm):
         def held(first, last):
@@ -254,7 +254,7 @@ def test_a_rank_that_is_lost_during_a_save_leaves_the_old_one(tmp_path, monkeypa
                 raise ClusterError("lost")
             return np.ones(last - first, np.float32)
 
-        checkpoint = Checkpoint(8, 0, "", {"w": Gathered(comm, portion, portion.shape, np.float32, held)})
+        checkpoint = Checkpoint(8, 0, "", {"w": Gathered(comm, shard, shard.shape, np.float32, held)})
         save(checkpoint, path) if comm.rank == 0 else contribute(checkpoint)
 
     with pytest.raises(ClusterError, match="lost"):

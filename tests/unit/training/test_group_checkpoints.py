@@ -12,11 +12,11 @@ from support.trained import assert_alike, saved_at, train_group, write_points
 
 from singa_dask.comm import run_threads
 from singa_dask.errors import CheckpointError, ClusterError
-from singa_dask.exchange import portions
-from singa_dask.exchange.portions import Gathered
+from singa_dask.exchange import sharded
+from singa_dask.exchange.sharded import Gathered
 from singa_dask.job import Job
 from singa_dask.job.job_pb2 import JobProto
-from singa_dask.layers.partition import Portion
+from singa_dask.layers.partition import ArrayShard
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import checkpoint_file, group_checkpoints
 from singa_dask.training.checkpoint import Checkpoint, newest, path_of
@@ -270,7 +270,7 @@ class Worker:
 
     def __init__(self, comm, folder):
         self.failures, self.written = [], []
-        self.portion = Portion(WHOLE.shape, axis=1, bounds=(0, 2, 4), rank=comm.rank)
+        self.shard = ArrayShard(WHOLE.shape, axis=1, bounds=(0, 2, 4), rank=comm.rank)
         self.array = np.ascontiguousarray(WHOLE[:, 2 * comm.rank : 2 * comm.rank + 2]).reshape(-1)
         about = {"group_state": self, "drain": lambda: None, "in_process_servers": False}
         replica = SimpleNamespace(comm=comm, job=JobProto(), **about)
@@ -280,7 +280,7 @@ class Worker:
         self.checkpoints = GroupCheckpoints(replica, WorkerPlan(b"", folder), RankServices(None), reporter)
 
     def snapshot(self, step, text, data, comm, *, own_values):
-        w, m, x = [Gathered.of_array(comm, self.portion, WHOLE.shape, self.array) for _ in range(3)]
+        w, m, x = [Gathered.of_array(comm, self.shard, WHOLE.shape, self.array) for _ in range(3)]
         return Checkpoint(step, 0, text, {"w": w}, {"momentum": {"w": m}}, carried={"rnn": [x]})
 
     def save(self, step):
@@ -295,7 +295,7 @@ class Worker:
 def test_what_is_saved_is_the_state_of_the_call(tmp_path, monkeypatch, room):
     """Training goes on at once, or without room for a copy once the file is there."""
     monkeypatch.setattr(group_checkpoints, "has_room", lambda comm, nbytes, limit: room and nbytes == 3 * 4 * 200)
-    monkeypatch.setattr(portions, "BLOCK", 10)
+    monkeypatch.setattr(sharded, "BLOCK", 10)
 
     def member(comm):
         worker = Worker(comm, tmp_path)
@@ -327,7 +327,7 @@ def half_way(descriptor, offset, block):
 )
 def test_a_fault_of_the_disk_ends_a_run_with_its_last_checkpoint_only(tmp_path, monkeypatch, at, breaks, why, must):
     """No rank waits. It is told whether the next one waits for it or a step only looks."""
-    monkeypatch.setattr(portions, "BLOCK", 10)
+    monkeypatch.setattr(sharded, "BLOCK", 10)
     before = checkpoints.save(Checkpoint(1, 0, "", {"w": WHOLE}), path_of(tmp_path, 1)).read_bytes()
     monkeypatch.setattr(checkpoint_file, at, breaks)
 

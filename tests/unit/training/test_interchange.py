@@ -23,7 +23,7 @@ from support.snapshots import snapshot
 from support.trained import assert_alike
 
 from singa_dask.comm import run_threads
-from singa_dask.exchange import portions
+from singa_dask.exchange import sharded
 from singa_dask.job import ClusterTopology
 from singa_dask.layers import init
 from singa_dask.layers.partition import Form
@@ -107,7 +107,7 @@ def owed_by(replica):
     found = net.flat.named(kept[: net.flat.size])
     for param, (name, own) in zip(net.own.params, net.own.named(kept[net.flat.size :]).items(), strict=True):
         found[name] = np.zeros(param.whole_shape, np.float32)
-        param.portion.write(found[name], own)
+        param.shard.write(found[name], own)
     return found
 
 
@@ -153,9 +153,9 @@ def test_a_state_that_is_carried_reaches_any_partition(first, second, tmp_path):
 
 
 def test_no_worker_holds_the_whole_model_to_save_or_restore_it(tmp_path, monkeypatch):
-    """Initialising and saving take a few blocks, restoring own portions of each updater state, once more."""
+    """Initialising and saving take a few blocks, restoring own shards of each updater state, once more."""
     block = 4096
-    for module in (init, portions, checkpoint_file):
+    for module in (init, sharded, checkpoint_file):
         monkeypatch.setattr(module, "BLOCK", block)
     job, peaks = job_of("columns", hidden=60_000), {}
 

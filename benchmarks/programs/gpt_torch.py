@@ -1,4 +1,4 @@
-"""Contestant: PyTorch, eager, trains a language model on given mini-batches. The plan is that of published.py.
+"""Program: PyTorch, eager, trains a language model on given mini-batches. The plan is that of published.py.
 
 The net is the one of examples/char-gpt: blocks of LayerNorm, causal attention, LayerNorm and two layers with GELU, no
 biases, and the embedding of the symbols as the last weight. Its parameters are singa_dask's initial ones.

@@ -1,4 +1,4 @@
-"""Contestant: singa_dask trains a language model on given mini-batches. The plan is that of published.py."""
+"""Program: singa_dask trains a language model on given mini-batches. The plan is that of published.py."""
 
 from __future__ import annotations
 

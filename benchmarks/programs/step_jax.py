@@ -1,4 +1,4 @@
-"""Contestant: the same training step in jax, compiled, from the same initial parameters."""
+"""Program: the same training step in jax, compiled, from the same initial parameters."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def step_of(workload: Workload) -> Callable[[], float]:
     """A training step, which returns the loss; parameters and velocities stay where they are."""
     layers = plain_net(workload)
     if not {layer.kind for layer in layers} <= KINDS or len(workload.shape) not in (1, 3):
-        absent("this contestant has chains of few kinds of layers only")
+        absent("this program has chains of few kinds of layers only")
     features, labels = data_of(workload)
     x = jnp.asarray(features[:, :-1].T.astype(np.int32) if workload.cell else features)
     y = jnp.asarray(labels.astype(np.int32))

@@ -1,4 +1,4 @@
-"""Contestant: PyTorch, eager, channels last, trains and tests a residual net on images. The plan is that of resnet.py.
+"""Program: PyTorch, eager, channels last, trains and tests a residual net on images. The plan is that of resnet.py.
 
 It prints a JSON line for every row of its curves. Samples come in a given order; each is padded, cropped at random and
 mirrored by chance. The state is saved with every test, and a repeated command resumes from it.
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from contestants.step_torch import Graph
+from programs.step_torch import Graph
 
 
 def augmented(images: np.ndarray, pad: int, draw: np.random.Generator) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""Contestant: others that read the shards of an example's training data, in one of READERS.
+"""Program: others that read the shards of an example's training data, in one of READERS.
 
-A step is as many samples as those of contestants/loader_ours.py.
+A step is as many samples as those of programs/loader_ours.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from tools.contest import serve_turns
 from tools.jobs import training_data
 
-from contestants.loader_ours import STEP
+from programs.loader_ours import STEP
 from singa_dask.data import Manifest
 from singa_dask.data.normalise import Normaliser, make_normaliser
 

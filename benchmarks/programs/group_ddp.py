@@ -1,6 +1,6 @@
-"""Contestant: one process of PyTorch's DistributedDataParallel (gloo), or of PyTorch alone where there is only one.
+"""Program: one process of PyTorch's DistributedDataParallel (gloo), or of PyTorch alone where there is only one.
 
-Told and answering as contestants/group_ours.py; its only run is "step".
+Told and answering as programs/group_ours.py; its only run is "step".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from tools.workloads import TINY_RATE, WORKLOADS
 from torch import nn
 
-from contestants.step_torch import model_of, step_of
+from programs.step_torch import model_of, step_of
 
 
 def main() -> None:

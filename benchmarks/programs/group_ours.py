@@ -1,4 +1,4 @@
-"""Contestant: one rank of a group of singa_dask, with a replica per variant of the exchange.
+"""Program: one rank of a group of singa_dask, with a replica per variant of the exchange.
 
 The first line on standard input is the plan; then lines {"run": NAME, "steps": N}, answered by {"seconds": per step}.
 Runs: "compute", a step of this rank without the others; VARIANT, a step of the group; "VARIANT beside", the same with

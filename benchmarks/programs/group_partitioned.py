@@ -1,4 +1,4 @@
-"""Contestant: one rank of a group that trains one mini-batch, with a replica per partition of the net.
+"""Program: one rank of a group that trains one mini-batch, with a replica per partition of the net.
 
 The first line on standard input is the plan; then lines {"run": PARTITION, "steps": N}, answered by what a step took:
 seconds, and the bytes that this rank sent: by transition, and for the parameters. Ready, it says by partition how many
@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from tools.jobs import job_of
 from tools.workloads import PARTITIONED, TINY_RATE, data_of
 
-from contestants.group_ours import join
+from programs.group_ours import join
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.overrides import apply_overrides
 from singa_dask.layers.context import Step
@@ -99,7 +99,7 @@ class Rank:
             for direction, values in zip(("forward", "backward"), row.sent, strict=True):
                 if values:
                     transitions[f"{row.layer} {direction}"] = 4 * values * batch * row.steps
-        replicated = sum(param.size for param in replica.net.params if param.portion is None)
+        replicated = sum(param.size for param in replica.net.params if param.shard is None)
         exchange = 4 * 2 * (self.comm.size - 1) / self.comm.size * replicated
         parts = {**asdict(need), "total": need.total}
         del parts["reserved"]

@@ -16,7 +16,7 @@ from tools.workloads import LEARNING_RATE, WARM_UP
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contestants.step_torch import VARIANTS, Entry, step_by
+from programs.step_torch import VARIANTS, Entry, step_by
 
 
 def plain(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> nn.Conv2d:

@@ -1,4 +1,4 @@
-"""Contestant: our loader over the training data of an example, in one of WAYS. A step is STEP mini-batches.
+"""Program: our loader over the training data of an example, in one of WAYS. A step is STEP mini-batches.
 
 Every turn opens a loader, which loads exactly the turn's mini-batches, and closes it.
 """

@@ -1,4 +1,4 @@
-"""Contestant: the same training step in PyTorch, from the same initial parameters, in one of VARIANTS."""
+"""Program: the same training step in PyTorch, from the same initial parameters, in one of VARIANTS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.contest import absent, serve
 from tools.workloads import LEARNING_RATE, MOMENTUM, WARM_UP, WORKLOADS, PlainLayer, Workload, data_of, plain_net
 from torch import nn
 
-from contestants.gpt_torch import Gpt
+from programs.gpt_torch import Gpt
 
 # Their order of the gates, by the numbers of ours.
 GATES = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 1, 3, 2)}

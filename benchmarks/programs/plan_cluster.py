@@ -1,4 +1,4 @@
-"""Contestant: the driver of a Dask cluster, which profiles it and trains jobs on it as a user would.
+"""Program: the driver of a Dask cluster, which profiles it and trains jobs on it as a user would.
 
 The first line on standard input is the plan: {"workers": N} for a cluster of its own on this machine, or
 {"workers": N, "host": ADDRESS} for a scheduler at this address, to which somebody else brings the workers; it says
@@ -8,7 +8,7 @@ The first line on standard input is the plan: {"workers": N} for a cluster of it
     {"do": "layers", "trials": [...], "budget_s": S}  {"profile": text}: the layers, updaters and codecs of jobs
     {"do": "train", "job": ..., "folder": PATH}       {"rows": of metrics.jsonl, "wall_s": of the run}
 
-or by {"error": why}. A trial is {"job": ..., "crowd": processes at once, "threads": of each}, and measured for S
+or by {"error": why}. A trial is {"job": ..., "concurrency": processes at once, "threads": of each}, and measured for S
 seconds. Jobs are messages in hexadecimal.
 """
 
@@ -70,11 +70,13 @@ def answer(client: Client, told: Mapping[str, Any]) -> dict[str, Any]:
 def layers(client: Client, trials: Sequence[Mapping[str, Any]], budget_s: float) -> Profile:
     """The layers, updaters and codecs of the jobs of these trials, each of them measured once."""
     found = Profile()
-    for trial in sorted(trials, key=lambda trial: trial["crowd"]):
-        job, crowd, threads = job_of(trial), trial["crowd"], trial["threads"]
-        found.merge(measure_jobs(client, [job], crowds=[crowd], threads=threads, known=found, budget_s=budget_s))
-        if any(lacks_own(job, found, crowd)):
-            own = {"crowd": crowd, "threads": threads, "budget_s": OWN_S, "code": None}
+    for trial in sorted(trials, key=lambda trial: trial["concurrency"]):
+        job, concurrency, threads = job_of(trial), trial["concurrency"], trial["threads"]
+        found.merge(
+            measure_jobs(client, [job], concurrencies=[concurrency], threads=threads, known=found, budget_s=budget_s)
+        )
+        if any(lacks_own(job, found, concurrency)):
+            own = {"concurrency": concurrency, "threads": threads, "budget_s": OWN_S, "code": None}
             found.merge(measure_own(client, job, found, **own))
     return found
 

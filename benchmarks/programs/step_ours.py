@@ -1,4 +1,4 @@
-"""Contestant: one training step of singa_dask on one worker."""
+"""Program: one training step of singa_dask on one worker."""
 
 from __future__ import annotations
 

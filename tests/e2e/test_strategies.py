@@ -1,4 +1,4 @@
-"""Every framework, by the command that users type."""
+"""Every strategy, by the command that users type."""
 
 import pytest
 from support.commands import audited, cluster, example, metrics, sets, summary
@@ -12,7 +12,7 @@ SHORT = sets(train_steps=30, disp_freq=10, test_freq=0, test_steps=0, checkpoint
 def test_an_example_cluster_trains_the_digits(singa_dask, tmp_path, no_leaks, name, steps):
     singa_dask("train", example(), "--cluster", cluster(name), *sets(train_steps=steps, test_freq=steps))
     told = summary(tmp_path / "runs" / f"digits-{name}")
-    assert (told["status"], told["step"], told["framework"]) == ("completed", steps, name)
+    assert (told["status"], told["step"], told["strategy"]) == ("completed", steps, name)
     groups = told["topology"]["nworker_groups"]
     # The result of several groups depends on the order of messages.
     assert told["test"]["accuracy"] >= (0.9 if groups == 1 else 0.8)
