@@ -339,7 +339,7 @@ def batch_of(job: JobProto) -> int:
 
 def step_times(rows: Sequence[Mapping[str, Any]], batch: int, groups: int, every: int) -> Row:
     """From rows of metrics.jsonl, each of an interval of `every` steps of a group: those that began after the overlap
-    was settled, and in which all groups were training."""
+    was complete, and in which all groups were training."""
     counted = [row for row in rows if row["step"] - every >= SETTLED]
     of_group = {group: [row for row in counted if row["group"] == group] for group in range(groups)}
     if not all(of_group.values()):

@@ -18,7 +18,7 @@ from singa_dask.layers.context import Context, Metric, Step
 from singa_dask.layers.input import InputLayer
 from singa_dask.layers.normalisation import Normalisation
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form, LayerPartition
+from singa_dask.layers.partition import LayerPartition, Sharding
 from singa_dask.layers.transition import Transition
 from singa_dask.net import Net
 from singa_dask.net.outputs import units
@@ -128,7 +128,7 @@ class LossMetrics:
         own = not layer.compares
         prediction, target, weight = (*net.sources_of(name), None) if own else layer.compared(net.contexts[name])
         shape, makes = net.source_shape(name, 0) if own else net.whole_shapes[name], layer.partition.makes
-        rest = Form.WHOLE if makes is Form.COLUMNS else makes  # labels and weights are not divided
+        rest = Sharding.REPLICATED if makes is Sharding.FEATURES else makes  # labels and weights are not divided
         host = net.ops.to_host
         prediction = np.asarray(host(own_rows(net, name, prediction, makes, shape)), np.float64)
         target = host(own_rows(net, name, target, rest, target.shape[1:]))
@@ -179,17 +179,17 @@ def loss_metrics(net: Net, names: Sequence[str] = (), *, rows: int = 0) -> list[
     return losses
 
 
-def own_rows(net: Net, name: str, array: Array, makes: Form, shape: Shape) -> Array:
-    """This worker's rows, with all features, of an array of layer `name`, which is in the form `makes`.
+def own_rows(net: Net, name: str, array: Array, makes: Sharding, shape: Shape) -> Array:
+    """This worker's rows, with all features, of an array of layer `name`, which is in the sharding `makes`.
 
-    shape: of a whole sample. Collective where the form is not ROWS.
+    shape: of a whole sample. Collective where the sharding is not BATCH.
     """
-    if makes is Form.ROWS:
+    if makes is Sharding.BATCH:
         return array
     layer, ctx = net.layers[name], net.contexts[name]
-    message = LayerProto(name=f"{name}:rows", type=LayerType.kTransition, unroll_len=layer.output_steps)
+    message = LayerProto(name=f"{name}:batch", type=LayerType.kTransition, unroll_len=layer.output_steps)
     transition = Transition.from_proto(message)
-    transition.partition = LayerPartition(makes, Form.ROWS, (shape,), layer.partition.rank, layer.partition.size)
+    transition.partition = LayerPartition(makes, Sharding.BATCH, (shape,), layer.partition.rank, layer.partition.size)
     return transition.forward(Context(ctx.ops, ctx.step, group=ctx.group), array)
 
 

@@ -370,8 +370,8 @@ class Model:
         """Raise ConfigError on all ranks if their models differ."""
         described: list[Any] = [(param.name, param.whole_shape) for param in net.params]
         if net.partitioned:
-            forms = [(name, layer.partition.reads, layer.partition.makes) for name, layer in net.layers.items()]
-            described += [self.seed, forms]
+            shardings = [(name, layer.partition.reads, layer.partition.makes) for name, layer in net.layers.items()]
+            described += [self.seed, shardings]
         marks = ranks.numbers(zlib.crc32(repr((described, str(self.ops.dtype))).encode()))
         other = next((rank for rank, mark in enumerate(marks) if mark != marks[0]), None)
         if other is not None:

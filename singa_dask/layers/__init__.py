@@ -22,7 +22,7 @@ from singa_dask.layers.loss import SoftmaxLoss
 from singa_dask.layers.lrn import LRN
 from singa_dask.layers.output import CSVOutput, RecordOutput
 from singa_dask.layers.param import Param
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.layers.pooling import GlobalPooling, Pooling
 from singa_dask.layers.positions import ClassToken, Select
 from singa_dask.layers.preprocess import ImagePreprocess
@@ -68,7 +68,6 @@ __all__ = [
     "Dummy",
     "Embedding",
     "EuclideanLoss",
-    "Form",
     "Frame",
     "GeneratedInput",
     "GlobalPooling",
@@ -107,6 +106,7 @@ __all__ = [
     "Reverse",
     "STanh",
     "Select",
+    "Sharding",
     "SiLU",
     "Sigmoid",
     "Slice",

@@ -18,7 +18,7 @@ from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.lengths import lengths_from, marks_from
 from singa_dask.layers.param import Param, Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.attention import Triple
@@ -61,10 +61,10 @@ class Attention(Layer):
     def splits_features(self) -> bool:  # type: ignore[override]
         return self._groups == 1
 
-    def forms(self, dim: int, sources: Sequence[Form], axis: int | None = None) -> tuple[Form, Form]:
+    def shardings(self, dim: int, sources: Sequence[Sharding], axis: int | None = None) -> tuple[Sharding, Sharding]:
         if dim != 1 or not self.splits_features:
-            return super().forms(dim, sources, axis)
-        return Form.WHOLE, Form.PARTIAL
+            return super().shardings(dim, sources, axis)
+        return Sharding.REPLICATED, Sharding.PARTIAL
 
     @property
     def counted_positions(self) -> set[int]:
@@ -96,7 +96,7 @@ class Attention(Layer):
             raise self.problem(
                 "has a single position, and nothing to attend to", f"samples of shape {shape}", _SEQUENCE
             )
-        self._declare_all(self.partition.makes is Form.PARTIAL)
+        self._declare_all(self.partition.makes is Sharding.PARTIAL)
         return shape
 
     def _read_others(self, shape: Shape, others: Sequence[Shape]) -> None:
@@ -232,7 +232,7 @@ class Attention(Layer):
             dx[0] = dx[0].reshape(shape)
             if self._memory is not None:
                 dx[1] = dx[1].reshape(ctx.memory_shape)
-            elif self.partition.makes is Form.PARTIAL:  # other workers wait for it
+            elif self.partition.makes is Sharding.PARTIAL:  # other workers wait for it
                 ctx.send_gradient(dx[0])
         self._learn(ctx, dy, made)
         return tuple(dx) if len(dx) > 1 else dx[0]
@@ -272,7 +272,7 @@ class PositionalEmbedding(Layer):
     type: ClassVar[str] = "kPositionalEmbedding"
     conf_field: ClassVar[str | None] = "positionalembedding_conf"
     rowwise: ClassVar[bool] = True
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH, Sharding.REPLICATED, Sharding.FEATURES)
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)

@@ -17,7 +17,7 @@ from singa_dask.job.unroll import origin
 from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.node import Node
 from singa_dask.layers.param import Param, Shape
-from singa_dask.layers.partition import ArrayShard, Form, LayerPartition
+from singa_dask.layers.partition import ArrayShard, LayerPartition, Sharding
 from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array
 
@@ -27,7 +27,7 @@ class Layer(Node):
 
     type, conf_field: of LayerType and LayerProto; see Description. As a description, see Node.
     label_sources: positions in srclayers from which this layer reads labels instead of features.
-    undivided_sources: positions in srclayers that it reads whole where it reads the features of others in COLUMNS.
+    undivided_sources: positions in srclayers that it reads undivided where it reads a share of the features of others.
     target_sources: positions from which it reads the target if that source has one, else features. A target is what
     the labels are called if they are numbers to predict (store_conf.target_shape); `setup` gets the target's shape.
     passes_labels: whether the layer passes on the labels of its first source; makes_labels: whether it creates labels.
@@ -42,10 +42,10 @@ class Layer(Node):
     across_steps: whether it computes all time steps in one call. Its net must allow that (net/fold.py).
     keeps_order: whether y = f(x) is elementwise and monotonic, and backward needs only y. A net may then compute it
     after a max-pooling that reads it.
-    takes: the forms of its sources with which the layer computes; its output has the same form. Without COLUMNS it
-    gets all features, and under `partition_dim: 1` all rows too (WHOLE) if it takes those.
-    splits_features: whether `partition_dim: 1` splits the layer itself: it reads WHOLE, makes COLUMNS, and declares
-    its parameters with the axis that is split.
+    takes: the shardings of its sources with which the layer computes; its output has the same sharding. Without
+    FEATURES it gets all features, and under `partition_dim: 1` all rows too (REPLICATED) if it takes those.
+    splits_features: whether `partition_dim: 1` splits the layer itself: it reads REPLICATED, makes FEATURES, and
+    declares its parameters with the axis that is split.
     is_loss: whether the backward pass starts from it. same_rows: whether its sources must have equally many rows.
     formula: the same as a function of tensors, the sources and then the parameters, for second derivatives.
     step_axes: in a training loop of one's own, the axes of a mini-batch of one step; with one more, it is one of
@@ -77,7 +77,7 @@ class Layer(Node):
 
     known_by_type: ClassVar[bool] = False
 
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH, Sharding.REPLICATED)
     splits_features: ClassVar[bool] = False
 
     keeps_order: bool = False
@@ -90,7 +90,7 @@ class Layer(Node):
         if cls.type == Layer.type and overridden:
             base = next(base for base in cls.__mro__ if issubclass(base, Layer) and base.__module__ == __name__)
             takes = cls.takes if isinstance(cls.takes, tuple) else base.takes  # a property depends on settings
-            common = tuple(form for form in base.takes if form in takes)
+            common = tuple(sharding for sharding in base.takes if sharding in takes)
             promises: dict[str, Any] = {"takes": common or base.takes, "splits_features": False}
             if "forward" in overridden:
                 promises |= {"rowwise": False, "keeps_order": False, "formula": None}
@@ -234,28 +234,30 @@ class Layer(Node):
             return flow[-1], labelled[-1]
         raise self.problem(f"takes {least} srclayers", hint="Call it on them, or name them in srclayers.")
 
-    def forms(self, dim: int, sources: Sequence[Form], axis: int | None = None) -> tuple[Form, Form]:
-        """The forms of its sources and of its output with this `partition_dim`. sources: the forms that they make.
-        axis: the one along which another layer, whose parameters it shares, splits them.
+    def shardings(self, dim: int, sources: Sequence[Sharding], axis: int | None = None) -> tuple[Sharding, Sharding]:
+        """The shardings of its sources and of its output with this `partition_dim`. sources: the shardings that they
+        make. axis: the one along which another layer, whose parameters it shares, splits them.
 
-        Raises ConfigError for a layer that passes on labels and does not take ROWS.
+        Raises ConfigError for a layer that passes on labels and does not take BATCH.
         """
         takes = self.takes
-        rows = Form.ROWS if Form.ROWS in takes else takes[0]
+        rows = Sharding.BATCH if Sharding.BATCH in takes else takes[0]
         labels = self.passes_labels or self.makes_labels
-        if labels and rows is not Form.ROWS:
+        if labels and rows is not Sharding.BATCH:
             received = ", ".join(takes)
-            raise self.problem("passes on labels, so it must take rows", received, "Add Form.ROWS to its `takes`.")
+            raise self.problem(
+                "passes on labels, so it must take rows", received, "Add Sharding.BATCH to its `takes`."
+            )
         if dim != 1 or labels:
-            form = rows
+            sharding = rows
         elif self.splits_features:
-            return Form.WHOLE, Form.COLUMNS
-        elif Form.COLUMNS in takes:
+            return Sharding.REPLICATED, Sharding.FEATURES
+        elif Sharding.FEATURES in takes:
             follows = next((source for source in sources if source in takes), rows)
-            form = follows if axis is None else Form.COLUMNS
+            sharding = follows if axis is None else Sharding.FEATURES
         else:
-            form = Form.WHOLE if Form.WHOLE in takes else rows
-        return form, form
+            sharding = Sharding.REPLICATED if Sharding.REPLICATED in takes else rows
+        return sharding, sharding
 
     # What a subclass implements:
 
@@ -304,8 +306,8 @@ class LossLayer(Layer):
     """A layer that starts the backward pass: `backward(ctx, None)`.
 
     Its gradient is that of (sum over rows of the loss) / ctx.step.total_rows. The sum of all workers' gradients is
-    then the gradient of the group's mean loss, for any division of the mini-batch. On WHOLE every worker would compute
-    the gradient of all rows, and their sum would be too large.
+    then the gradient of the group's mean loss, for any division of the mini-batch. On REPLICATED every worker would
+    compute the gradient of all rows, and their sum would be too large.
 
     compares: "classes" or "values" if metrics by name can be computed from `compared`, else "". takes_shares: whether
     one that compares classes takes targets of the shape of its scores, the share of each class. takes_units: whether
@@ -316,7 +318,7 @@ class LossLayer(Layer):
     takes_units: ClassVar[bool] = True
     takes_shares: ClassVar[bool] = False
     is_loss: ClassVar[bool] = True
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH,)
 
     @classmethod
     def reads_weights(cls, proto: LayerProto) -> bool:
@@ -326,8 +328,8 @@ class LossLayer(Layer):
     def compared(self, ctx: Context) -> tuple[Array, Array, Array]:
         """Prediction, target, and weights (None for 1) of the last forward call.
 
-        Of classes: probabilities (B, N) in the form that the layer makes, labels (B,), and (B,). Of values: (B, ...),
-        targets with as many elements, and weights that can be broadcast to these.
+        Of classes: probabilities (B, N) in the sharding that the layer makes, labels (B,), and (B,). Of values: (B,
+        ...), targets with as many elements, and weights that can be broadcast to these.
         """
         raise NotImplementedError
 
@@ -335,7 +337,7 @@ class LossLayer(Layer):
 class OutputLayer(Layer):
     """A layer that measures or writes the output of a net. No gradient flows through it."""
 
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH,)
     stops_gradient: ClassVar[bool] = True
 
     def backward(self, ctx: Context, dy: Any) -> Any:

@@ -10,7 +10,7 @@ from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Param, Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.normalisation import UNBOUNDED, Bounds, GroupSum
 
@@ -22,13 +22,13 @@ class BatchNorm(Layer):
     running statistics become factor * running + (1 - factor) * batch, with the unbiased variance; other phases use
     them. Parameters: scale, bias, mean, var; servers sum the updates of the last two.   bm_conf: factor,
     epsilon.
-    A worker with COLUMNS has all N elements of its channels, and the parameters of these channels only.
+    A worker with FEATURES has all N elements of its channels, and the parameters of these channels only.
     bounds: set by a net where only a ReLU reads y: those of its output, which the layer then has itself.
     """
 
     type: ClassVar[str] = "kBM"
     conf_field: ClassVar[str | None] = "bm_conf"
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.COLUMNS)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH, Sharding.FEATURES)
     bounds: Bounds = UNBOUNDED
 
     def setup(self, *src: Shape) -> Shape:

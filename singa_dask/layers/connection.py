@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
 
 
@@ -28,7 +28,7 @@ class Split(Layer):
     conf_field: ClassVar[str | None] = "split_conf"
     multiple_outputs: ClassVar[bool] = True
     rowwise: ClassVar[bool] = True
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH, Sharding.REPLICATED, Sharding.FEATURES)
 
     def setup(self, *src: Shape) -> Any:
         (shape,) = self.sources(src)
@@ -65,8 +65,8 @@ class Slice(Layer):
         return self.conf.slice_dim > 0
 
     @property
-    def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
-        return _forms(self.conf.slice_dim)
+    def takes(self) -> tuple[Sharding, ...]:  # type: ignore[override]
+        return _shardings(self.conf.slice_dim)
 
     def setup(self, *src: Shape) -> Any:
         (shape,) = self.sources(src)
@@ -132,8 +132,8 @@ class Concate(Layer):
         return self.rowwise
 
     @property
-    def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
-        return _forms(self.conf.concate_dim)
+    def takes(self) -> tuple[Sharding, ...]:  # type: ignore[override]
+        return _shardings(self.conf.concate_dim)
 
     def setup(self, *src: Shape) -> Shape:
         first = self.sources(src)[0]
@@ -206,7 +206,7 @@ class BridgeSrc(Layer):
     type: ClassVar[str] = "kBridgeSrc"
     passes_labels: ClassVar[bool] = True
     rowwise: ClassVar[bool] = True
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH, Sharding.REPLICATED, Sharding.FEATURES)
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)
@@ -225,11 +225,13 @@ class BridgeDst(BridgeSrc):
     type: ClassVar[str] = "kBridgeDst"
 
 
-def _forms(dim: int) -> tuple[Form, ...]:
-    """The forms in which a worker can slice or concatenate along SINGA's dimension `dim` on its own."""
+def _shardings(dim: int) -> tuple[Sharding, ...]:
+    """The shardings in which a worker can slice or concatenate along SINGA's dimension `dim` on its own."""
     if dim == 0:
-        return Form.WHOLE, Form.COLUMNS
-    return (Form.ROWS, Form.WHOLE) if dim == 1 else (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+        return Sharding.REPLICATED, Sharding.FEATURES
+    return (
+        (Sharding.BATCH, Sharding.REPLICATED) if dim == 1 else (Sharding.BATCH, Sharding.REPLICATED, Sharding.FEATURES)
+    )
 
 
 def _axis(layer: Layer, dim: int, shape: Shape) -> int:

@@ -23,7 +23,7 @@ class Step:
 
     Random draws (dropout, augmentation) are functions of (seed, number, layer, row). They depend neither on the number
     of workers nor on where a run was resumed. counts: rows of every worker of the group, in rank order; empty for a
-    worker on its own. A layer that has all rows (Form.WHOLE, Form.COLUMNS) gets first_row 0.
+    worker on its own. A layer that has all rows (Sharding.REPLICATED, Sharding.FEATURES) gets first_row 0.
     """
 
     phase: int = Phase.kTrain

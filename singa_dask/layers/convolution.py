@@ -13,7 +13,7 @@ from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.geometry import as_image, check_fits, window_of
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array
 
@@ -40,7 +40,7 @@ class _Convolution(Layer):
             message = f"convolution_conf.groups must divide the {channels} channels of its source and the num_filters"
             raise self.problem(message, f"groups: {groups}, num_filters: {filters}")
         size = self._size()
-        split = self.partition.makes == Form.COLUMNS
+        split = self.partition.makes == Sharding.FEATURES
         kernel = self.window.kernel[1:] if len(shape) == 2 else self.window.kernel
         whole = *kernel, *self._channels(channels, filters, groups)
         fans = self.window.area * channels // groups, self.window.area * filters // groups

@@ -11,7 +11,7 @@ from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.random import Columns, stream_key
 
@@ -26,7 +26,7 @@ class Dropout(Layer):
     type: ClassVar[str] = "kDropout"
     conf_field: ClassVar[str | None] = "dropout_conf"
     rowwise: ClassVar[bool] = True
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH, Sharding.REPLICATED, Sharding.FEATURES)
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)

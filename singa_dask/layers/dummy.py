@@ -10,7 +10,7 @@ import numpy as np
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.random import random_bits
 
@@ -27,8 +27,8 @@ class Dummy(Layer):
     num_sources: ClassVar[tuple[int, int | None]] = (0, 1)
 
     @property
-    def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
-        return (Form.ROWS,) if self.conf.input else (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+    def takes(self) -> tuple[Sharding, ...]:  # type: ignore[override]
+        return (Sharding.BATCH,) if self.conf.input else (Sharding.BATCH, Sharding.REPLICATED, Sharding.FEATURES)
 
     @property
     def rowwise(self) -> bool:  # type: ignore[override]

@@ -9,7 +9,7 @@ from singa_dask import functions
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
 
 _FUNCTIONS = {
@@ -32,10 +32,12 @@ class _Combination(Layer):
     rowwise: ClassVar[bool] = True
 
     @property
-    def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
+    def takes(self) -> tuple[Sharding, ...]:  # type: ignore[override]
         # An axis that is repeated cannot be divided over workers.
         same = all(self.partition.sources) and len({shape[-1] for shape in self.partition.sources}) <= 1
-        return (Form.ROWS, Form.WHOLE, Form.COLUMNS) if same else (Form.ROWS, Form.WHOLE)
+        return (
+            (Sharding.BATCH, Sharding.REPLICATED, Sharding.FEATURES) if same else (Sharding.BATCH, Sharding.REPLICATED)
+        )
 
     def setup(self, *src: Shape) -> Shape:
         axes = max(map(len, self.sources(src)))

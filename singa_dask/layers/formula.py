@@ -25,7 +25,7 @@ from singa_dask.layers.elementwise import Add, Div, Max, Mul, Sub
 from singa_dask.layers.input import InputLayer
 from singa_dask.layers.node import WIRING, Node
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
 from singa_dask.tape.memory import keep_memory
 from singa_dask.tape.state import called_by
@@ -211,8 +211,8 @@ class Lambda(_Function):
     rowwise: ClassVar[bool] = True
 
     @property
-    def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
-        return (Form.WHOLE,) if self._mixes else (Form.ROWS, Form.WHOLE)
+    def takes(self) -> tuple[Sharding, ...]:  # type: ignore[override]
+        return (Sharding.REPLICATED,) if self._mixes else (Sharding.BATCH, Sharding.REPLICATED)
 
     def setup(self, *src: Shape) -> Shape:
         self._declare_own()
@@ -282,8 +282,8 @@ class Loss(_Function, LossLayer):
         return tuple(range(1, len(self.proto.srclayers)))
 
     @property
-    def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
-        return (Form.WHOLE,) if self._mixes else (Form.ROWS,)
+    def takes(self) -> tuple[Sharding, ...]:  # type: ignore[override]
+        return (Sharding.REPLICATED,) if self._mixes else (Sharding.BATCH,)
 
     def _computed(self, sources: tuple[Any, ...]) -> Any:
         return functions.mean(super()._computed(sources))

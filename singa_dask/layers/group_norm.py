@@ -8,7 +8,7 @@ from typing import ClassVar
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
 
 
@@ -16,7 +16,7 @@ class _Norm(Layer):
     """Base of normalisations with means and variances of single samples, over blocks of the arrays as (R, P, G, K)."""
 
     rowwise: ClassVar[bool] = True
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH,)
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)
@@ -69,7 +69,7 @@ class GroupNorm(_Norm):
     """y = scale (x - mean) / sqrt(var + epsilon) + bias, mean and var over the P positions of a sample and the C / G
     channels of one of G groups   (Wu & He 2018).   x: (B, ..., C) -> y: the same shape.
 
-    Parameters: scale, bias, both (C,).   groupnorm_conf: num_groups (G), epsilon. A worker with COLUMNS has whole
+    Parameters: scale, bias, both (C,).   groupnorm_conf: num_groups (G), epsilon. A worker with FEATURES has whole
     groups: G must be a multiple of the number of workers.
     """
 
@@ -77,9 +77,9 @@ class GroupNorm(_Norm):
     conf_field: ClassVar[str | None] = "groupnorm_conf"
 
     @property
-    def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
+    def takes(self) -> tuple[Sharding, ...]:  # type: ignore[override]
         whole_groups = self.conf.num_groups % self.partition.size == 0
-        return (Form.ROWS, Form.COLUMNS) if whole_groups else (Form.ROWS,)
+        return (Sharding.BATCH, Sharding.FEATURES) if whole_groups else (Sharding.BATCH,)
 
     def _blocks_of(self, channels: int, shape: Shape) -> Shape:
         groups = self.conf.num_groups

@@ -11,7 +11,7 @@ from singa_dask.functions.shapes import IMAGES, flatten
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
 
 
@@ -33,18 +33,18 @@ class InnerProduct(Layer):
         """The axis of the weight as it is stored along which its outputs lie."""
         return 0 if self.conf.transpose else 1
 
-    def forms(self, dim: int, sources: Sequence[Form], axis: int | None = None) -> tuple[Form, Form]:
+    def shardings(self, dim: int, sources: Sequence[Sharding], axis: int | None = None) -> tuple[Sharding, Sharding]:
         """Its inputs are split where their features are split already and it has fewer outputs: the partial sums are
         fewer values than its inputs. A parameter's partition_dim overrides this."""
         if dim != 1 or not self.splits_features:
-            return super().forms(dim, sources, axis)
+            return super().shardings(dim, sources, axis)
         asked = [param.HasField("partition_dim") for param in self.proto.param]
         if axis is None and any(asked):  # a bias is split with the outputs
             axis = self.proto.param[0].partition_dim if asked[0] else self.output_axis
         splits_inputs = axis != self.output_axis
         if axis is None:
-            splits_inputs = sources[0] is Form.COLUMNS and self.conf.num_output < prod(self.partition.sources[0])
-        return (Form.COLUMNS, Form.PARTIAL) if splits_inputs else (Form.WHOLE, Form.COLUMNS)
+            splits_inputs = sources[0] is Sharding.FEATURES and self.conf.num_output < prod(self.partition.sources[0])
+        return (Sharding.FEATURES, Sharding.PARTIAL) if splits_inputs else (Sharding.REPLICATED, Sharding.FEATURES)
 
     def setup(self, *src: Shape) -> Shape:
         (local,) = self.sources(src)
@@ -54,7 +54,7 @@ class InnerProduct(Layer):
         inputs, outputs = shape[-1] if self._lead else prod(shape), self.conf.num_output
         if outputs < 1:
             raise self.problem("innerproduct_conf.num_output must be at least 1", outputs)
-        splits_inputs, splits_outputs = partition.makes is Form.PARTIAL, partition.makes is Form.COLUMNS
+        splits_inputs, splits_outputs = partition.makes is Sharding.PARTIAL, partition.makes is Sharding.FEATURES
         axis = 1 - self.output_axis if splits_inputs else self.output_axis if splits_outputs else None
         outer = prod(shape[:-1]) if splits_inputs and not self._lead else 1
         weight_shape = (outputs, inputs) if self.conf.transpose else (inputs, outputs)

@@ -20,7 +20,7 @@ from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.normalisation import Normalisation
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array
 
@@ -29,7 +29,7 @@ class InputLayer(Layer):
     """A layer without sources: `forward(ctx, features)` gets the loader's samples."""
 
     num_sources: ClassVar[tuple[int, int | None]] = (0, 0)
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH,)
 
     def _computed(self, sources: tuple[Any, ...]) -> Any:
         hint = "Use it in a net: call it on layers, or put it into a list."

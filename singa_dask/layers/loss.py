@@ -12,7 +12,7 @@ from singa_dask.layers.base import LossLayer
 from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.labels import check_classes, class_labels, looks_at_values, target_rows, without_ignored
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.layers.softmax import softmax_of_columns
 from singa_dask.layers.weights import check_weights, sample_weights
 from singa_dask.ops.arrays import Array
@@ -53,10 +53,10 @@ class SoftmaxLoss(LossLayer):
     rowwise: ClassVar[bool] = True
 
     @property
-    def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
+    def takes(self) -> tuple[Sharding, ...]:  # type: ignore[override]
         # The columns of images are channels, which are not consecutive classes.
         vectors = self.partition.sources and len(self.partition.sources[0]) == 1 and not self.targets
-        return (Form.ROWS, Form.COLUMNS) if vectors else (Form.ROWS,)
+        return (Sharding.BATCH, Sharding.FEATURES) if vectors else (Sharding.BATCH,)
 
     @property
     def sent(self) -> tuple[float, float]:

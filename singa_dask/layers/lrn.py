@@ -8,7 +8,7 @@ from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.halo import Halo
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
 
 
@@ -21,7 +21,7 @@ class LRN(Layer):
     type: ClassVar[str] = "kLRN"
     conf_field: ClassVar[str | None] = "lrn_conf"
     rowwise: ClassVar[bool] = True
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH, Sharding.REPLICATED, Sharding.FEATURES)
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)

@@ -1,7 +1,8 @@
 """How layers and their parameters are partitioned over the workers of a group.
 
-On a group of n workers an activation has one of four forms. The gradient of a whole activation is partial, and that of
-a partial one is whole, so that backward passes of layers stay as they are: the gradients of all workers are summed.
+On a group of n workers an activation has one of four shardings. The gradient of a replicated activation is a partial
+sum, and that of a partial sum is replicated: a layer's backward pass stays as it is, and the gradients of all workers
+are summed.
 """
 
 from __future__ import annotations
@@ -15,34 +16,34 @@ import numpy as np
 Shape = tuple[int, ...]
 
 
-class Form(StrEnum):
+class Sharding(StrEnum):
     """What a worker has of an activation.
 
-    ROWS: all features of its share of the mini-batch. COLUMNS: its share of the features (channels) of all rows.
-    WHOLE: everything. PARTIAL: an array of the whole shape; the sum over the workers is the activation.
+    BATCH: all features of its share of the mini-batch. FEATURES: its share of the features (channels) of all rows.
+    REPLICATED: everything. PARTIAL: an array of the whole shape; the sum over the workers is the activation.
     """
 
-    ROWS = "rows"
-    WHOLE = "whole"
-    COLUMNS = "columns"
-    PARTIAL = "partial"
+    BATCH = "batch"
+    REPLICATED = "replicated"
+    FEATURES = "features"
+    PARTIAL = "partial sum"
 
     @property
-    def of_gradient(self) -> Form:
-        """The form of the gradient of an activation of this form."""
-        return {Form.WHOLE: Form.PARTIAL, Form.PARTIAL: Form.WHOLE}.get(self, self)
+    def of_gradient(self) -> Sharding:
+        """The sharding of the gradient of an activation of this sharding."""
+        return {Sharding.REPLICATED: Sharding.PARTIAL, Sharding.PARTIAL: Sharding.REPLICATED}.get(self, self)
 
 
 @dataclass(frozen=True)
 class LayerPartition:
     """How one layer is partitioned.
 
-    reads, makes: the forms of its sources and of its output. sources: the sample shapes of its sources, of all workers
-    together; rank, size: this worker and the number of workers in the group.
+    reads, makes: the shardings of its sources and of its output. sources: the sample shapes of its sources, of all
+    workers together; rank, size: this worker and the number of workers in the group.
     """
 
-    reads: Form = Form.ROWS
-    makes: Form = Form.ROWS
+    reads: Sharding = Sharding.BATCH
+    makes: Sharding = Sharding.BATCH
     sources: tuple[Shape, ...] = ()
     rank: int = 0
     size: int = 1
@@ -50,22 +51,27 @@ class LayerPartition:
     @property
     def splits(self) -> bool:
         """Whether the worker has only its share of the features, of the sources or of the output."""
-        return Form.COLUMNS in (self.reads, self.makes)
+        return Sharding.FEATURES in (self.reads, self.makes)
 
     @property
     def local_sources(self) -> tuple[Shape, ...]:
         """The sample shapes of this worker's sources."""
-        if self.reads is not Form.COLUMNS:
+        if self.reads is not Sharding.FEATURES:
             return self.sources
         return tuple((*shape[:-1], _length(self.own(shape[-1]))) for shape in self.sources)
 
     @property
     def summary(self) -> str:
         """What is divided among the workers, for display."""
-        if (self.reads, self.makes) == (Form.WHOLE, Form.PARTIAL):
+        if (self.reads, self.makes) == (Sharding.REPLICATED, Sharding.PARTIAL):
             return "heads"
-        names = {Form.ROWS: "batch", Form.WHOLE: "none", Form.COLUMNS: "features", Form.PARTIAL: "input features"}
-        if self.reads is not self.makes and self.makes is not Form.COLUMNS and self.makes is not Form.PARTIAL:
+        names = {
+            Sharding.BATCH: "batch",
+            Sharding.REPLICATED: "none",
+            Sharding.FEATURES: "features",
+            Sharding.PARTIAL: "input features",
+        }
+        if self.reads is not self.makes and self.makes is not Sharding.FEATURES and self.makes is not Sharding.PARTIAL:
             return f"{self.reads} to {self.makes}"
         return names[self.makes]
 
@@ -82,12 +88,16 @@ class LayerPartition:
         Of d values an all-gather and a reduce-scatter send (n - 1) / n d each, an all-to-all (n - 1) / n^2 d.
         """
         share = prod(self.sources[0]) * self.others
-        divided = {Form.ROWS, Form.COLUMNS}
-        if self.reads is self.makes or self.reads is Form.WHOLE:
+        divided = {Sharding.BATCH, Sharding.FEATURES}
+        if self.reads is self.makes or self.reads is Sharding.REPLICATED:
             return 0.0, 0.0
         if {self.reads, self.makes} == divided:
             return share / self.size, share / self.size
-        return (2 * share, 2 * share) if (self.reads, self.makes) == (Form.PARTIAL, Form.WHOLE) else (share, share)
+        return (
+            (2 * share, 2 * share)
+            if (self.reads, self.makes) == (Sharding.PARTIAL, Sharding.REPLICATED)
+            else (share, share)
+        )
 
     def bounds(self, features: int) -> tuple[int, ...]:
         """Where each worker's share of `features` begins, and the end."""

@@ -16,7 +16,7 @@ from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.geometry import as_image, check_fits, window_of
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops import Window
 from singa_dask.ops.arrays import Array
 
@@ -34,7 +34,7 @@ class Pooling(Layer):
     type: ClassVar[str] = "kPooling"
     conf_field: ClassVar[str | None] = "pooling_conf"
     rowwise: ClassVar[bool] = True
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH, Sharding.REPLICATED, Sharding.FEATURES)
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)

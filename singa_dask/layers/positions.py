@@ -13,7 +13,7 @@ from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.lengths import lengths_from
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
 
 
@@ -33,7 +33,7 @@ class ClassToken(Layer):
 
     type: ClassVar[str] = "kClassToken"
     rowwise: ClassVar[bool] = True
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH, Sharding.REPLICATED, Sharding.FEATURES)
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)
@@ -66,7 +66,7 @@ class Select(Layer):
     type: ClassVar[str] = "kSelect"
     conf_field: ClassVar[str | None] = "select_conf"
     rowwise: ClassVar[bool] = True
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH, Sharding.REPLICATED, Sharding.FEATURES)
     num_sources: ClassVar[tuple[int, int | None]] = (1, 2)
     undivided_sources: ClassVar[tuple[int, ...]] = (1,)
 

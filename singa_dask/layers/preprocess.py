@@ -11,7 +11,7 @@ from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.input import read_statistic
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.random import random_bits, stream_key
 
@@ -29,7 +29,7 @@ class ImagePreprocess(Layer):
     conf_field: ClassVar[str | None] = "rgbimage_conf"
     passes_labels: ClassVar[bool] = True
     stops_gradient: ClassVar[bool] = True
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH,)
 
     def setup(self, *src: Shape) -> Shape:
         (shape,) = self.sources(src)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.param import Param, Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.random import Columns, stream_key
 
@@ -35,23 +35,23 @@ class RBM(Layer):
         hint = 'RBMVis("vis", ["data", "hid"]), RBMHid("hid", "vis").'
         raise self.problem("the two layers of an RBM read each other: name their srclayers", hint=hint)
 
-    def forms(self, dim: int, sources: Sequence[Form], axis: int | None = None) -> tuple[Form, Form]:
+    def shardings(self, dim: int, sources: Sequence[Sharding], axis: int | None = None) -> tuple[Sharding, Sharding]:
         """Both layers of a split RBM read all rows of all visible units. The hidden layer makes its share of the
         hidden units.
 
         Raises ConfigError if the job splits one with fewer hidden units than workers.
         """
         if dim == 1 and self.conf.hdim >= self.partition.size:
-            return Form.WHOLE, Form.COLUMNS if self.splits_features else Form.WHOLE
+            return Sharding.REPLICATED, Sharding.FEATURES if self.splits_features else Sharding.REPLICATED
         if self.proto.partition_dim == 1:
             message = f"cannot be split over {self.partition.size} workers: it has {self.conf.hdim} hidden units"
             raise self.problem(message, "partition_dim: 1", "Set partition_dim: 0 for both layers of the RBM.")
-        return Form.ROWS, Form.ROWS
+        return Sharding.BATCH, Sharding.BATCH
 
     @property
     def split(self) -> bool:
         """Whether this worker has only its share of the hidden units."""
-        return self.partition.reads is Form.WHOLE and self.partition.size > 1
+        return self.partition.reads is Sharding.REPLICATED and self.partition.size > 1
 
     def _declare(self, visible: int, units: int, bias_axis: int | None) -> None:
         hidden = self.conf.hdim

@@ -11,7 +11,7 @@ import numpy as np
 from singa_dask.layers.base import Layer, OutputLayer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.random import random_bits, stream_key
 from singa_dask.output.streams import for_data
@@ -27,7 +27,7 @@ class RNNDummy(Layer):
     known_by_type: ClassVar[bool] = True
     type: ClassVar[str] = "kRNNDummy"
     conf_field: ClassVar[str | None] = "rnn_dummy_conf"
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH,)
     num_sources: ClassVar[tuple[int, int | None]] = (0, 1)
 
     def setup(self, *src: Shape) -> Shape:

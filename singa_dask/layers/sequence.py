@@ -18,7 +18,7 @@ from singa_dask.layers.input import InputLayer
 from singa_dask.layers.labels import looks_at_values
 from singa_dask.layers.lengths import lengths_from
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
 
 
@@ -34,7 +34,7 @@ class Frame(Layer):
     type: ClassVar[str] = "kFrame"
     rowwise: ClassVar[bool] = True
     ahead: ClassVar[int] = 0
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS,)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH,)
 
     @property
     def passes_labels(self) -> bool:  # type: ignore[override]
@@ -111,7 +111,7 @@ class LastStep(Layer):
     def counted_positions(self) -> set[int]:
         return self._positions((1,))
 
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH, Sharding.REPLICATED, Sharding.FEATURES)
 
     def setup(self, *src: Shape) -> Shape:
         shape, *lengths = self.sources(src)
@@ -139,7 +139,7 @@ class AllSteps(Layer):
     y: (B, T, ...).   T: its unroll_len. Unrolling inserts it."""
 
     type: ClassVar[str] = "kAllSteps"
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH, Sharding.REPLICATED, Sharding.FEATURES)
 
     @property
     def output_steps(self) -> int:
@@ -170,7 +170,7 @@ class Reverse(Layer):
     rowwise: ClassVar[bool] = True
     step_axes: ClassVar[int] = 2
     across_steps: ClassVar[bool] = True
-    takes: ClassVar[tuple[Form, ...]] = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+    takes: ClassVar[tuple[Sharding, ...]] = (Sharding.BATCH, Sharding.REPLICATED, Sharding.FEATURES)
     num_sources: ClassVar[tuple[int, int | None]] = (1, 2)
     undivided_sources: ClassVar[tuple[int, ...]] = (1,)
     same_rows = False

@@ -8,7 +8,7 @@ from typing import ClassVar
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Shape
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
 
 
@@ -24,9 +24,9 @@ class Softmax(Layer):
     step_axes: ClassVar[int] = 2
 
     @property
-    def takes(self) -> tuple[Form, ...]:  # type: ignore[override]
-        forms = Form.ROWS, Form.WHOLE
-        return (*forms, Form.COLUMNS) if self.conf.num_softmax_per_instance == 1 else forms
+    def takes(self) -> tuple[Sharding, ...]:  # type: ignore[override]
+        shardings = Sharding.BATCH, Sharding.REPLICATED
+        return (*shardings, Sharding.FEATURES) if self.conf.num_softmax_per_instance == 1 else shardings
 
     @property
     def sent(self) -> tuple[float, float]:

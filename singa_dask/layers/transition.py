@@ -6,8 +6,8 @@
     partial -> rows, partial -> columns  reduce-scatter
     partial -> whole                     reduce-scatter, then all-gather
 
-The backward pass converts the gradient between the forms of gradients (`Form.of_gradient`). An activation is seen as
-(T, B, M, C): T time steps, B rows, M positions, C features; rows are divided along B, columns along C.
+The backward pass converts the gradient between the shardings of gradients (`Sharding.of_gradient`). An activation is
+seen as (T, B, M, C): T time steps, B rows, M positions, C features; rows are divided along B, columns along C.
 """
 
 from __future__ import annotations
@@ -21,78 +21,78 @@ from typing import Any, ClassVar
 from singa_dask.errors import TrainingError
 from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context, Step
-from singa_dask.layers.partition import Form, Shape, even_bounds
+from singa_dask.layers.partition import Shape, Sharding, even_bounds
 from singa_dask.ops.arrays import Array
 
-_AXIS = {Form.ROWS: 1, Form.COLUMNS: 3}
+_AXIS = {Sharding.BATCH: 1, Sharding.FEATURES: 3}
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Of an activation on all workers. whole: (T, B, M, C). bounds: where each worker's share begins, by form."""
+    """Of an activation on all workers. whole: (T, B, M, C). bounds: where each worker's share begins, by sharding."""
 
     whole: tuple[int, int, int, int]
-    bounds: dict[Form, tuple[int, ...]]
+    bounds: dict[Sharding, tuple[int, ...]]
     rank: int
 
-    def local(self, form: Form, rank: int | None = None) -> tuple[int, ...]:
+    def local(self, sharding: Sharding, rank: int | None = None) -> tuple[int, ...]:
         """The shape of a worker's array, by default this one's."""
-        if form not in _AXIS:
+        if sharding not in _AXIS:
             return self.whole
-        return self.part(self.whole, form, self.rank if rank is None else rank)
+        return self.part(self.whole, sharding, self.rank if rank is None else rank)
 
-    def part(self, shape: tuple[int, ...], form: Form, rank: int) -> tuple[int, ...]:
+    def part(self, shape: tuple[int, ...], sharding: Sharding, rank: int) -> tuple[int, ...]:
         """The shape of a worker's share of an array of this shape."""
-        size = self.bounds[form][rank + 1] - self.bounds[form][rank]
-        return *shape[: _AXIS[form]], size, *shape[_AXIS[form] + 1 :]
+        size = self.bounds[sharding][rank + 1] - self.bounds[sharding][rank]
+        return *shape[: _AXIS[sharding]], size, *shape[_AXIS[sharding] + 1 :]
 
-    def shares(self, form: Form) -> list[tuple[slice, ...]]:
-        """Where every worker's share lies along the axis of `form`."""
-        lead = (slice(None),) * _AXIS[form]
-        return [(*lead, slice(start, stop)) for start, stop in pairwise(self.bounds[form])]
+    def shares(self, sharding: Sharding) -> list[tuple[slice, ...]]:
+        """Where every worker's share lies along the axis of `sharding`."""
+        lead = (slice(None),) * _AXIS[sharding]
+        return [(*lead, slice(start, stop)) for start, stop in pairwise(self.bounds[sharding])]
 
-    def contiguous(self, form: Form) -> bool:
+    def contiguous(self, sharding: Sharding) -> bool:
         """Whether every worker's share of the whole array is one block of memory."""
-        return form is Form.ROWS and self.whole[0] == 1
+        return sharding is Sharding.BATCH and self.whole[0] == 1
 
 
 class _Converter:
-    """Converts this worker's array of one layout between forms."""
+    """Converts this worker's array of one layout between shardings."""
 
     def __init__(self, ctx: Context, layout: _Layout, key: str) -> None:
         self._ctx, self._layout, self._key = ctx, layout, key
 
-    def convert(self, x: Array, source: Form, target: Form) -> Array:
+    def convert(self, x: Array, source: Sharding, target: Sharding) -> Array:
         """x in the layout's local shape of `source` -> in that of `target`."""
         if source in _AXIS and target in _AXIS:
             return self._exchange(x, source, target)
-        if source is Form.WHOLE:
+        if source is Sharding.REPLICATED:
             return self._ctx.ops.xp.ascontiguousarray(x[self._layout.shares(target)[self._layout.rank]])
-        if source is Form.PARTIAL and target is Form.WHOLE:
-            return self._gather(self._sum(x, Form.ROWS), Form.ROWS)
-        if source is Form.PARTIAL:
+        if source is Sharding.PARTIAL and target is Sharding.REPLICATED:
+            return self._gather(self._sum(x, Sharding.BATCH), Sharding.BATCH)
+        if source is Sharding.PARTIAL:
             return self._sum(x, target)
-        return self._gather(x, source) if target is Form.WHOLE else self._pad(x, source)
+        return self._gather(x, source) if target is Sharding.REPLICATED else self._pad(x, source)
 
-    def _gather(self, x: Array, form: Form) -> Array:
+    def _gather(self, x: Array, sharding: Sharding) -> Array:
         layout, out = self._layout, self._buffer("out", self._layout.whole, x.dtype)
-        shapes = [layout.local(form, rank) for rank in range(self._size)]
-        packed = out.reshape(-1) if layout.contiguous(form) else self._buffer("packed", (out.size,), x.dtype)
+        shapes = [layout.local(sharding, rank) for rank in range(self._size)]
+        packed = out.reshape(-1) if layout.contiguous(sharding) else self._buffer("packed", (out.size,), x.dtype)
         counts = [prod(shape) for shape in shapes]
         start = sum(counts[: layout.rank])
         packed[start : start + x.size] = x.reshape(-1)
         self._ctx.group.all_gather(packed, counts)
-        if not layout.contiguous(form):
-            _unpack(packed, shapes, out, layout.shares(form))
+        if not layout.contiguous(sharding):
+            _unpack(packed, shapes, out, layout.shares(sharding))
         return out
 
-    def _sum(self, x: Array, form: Form) -> Array:
-        return self.start_sum(x, form)()
+    def _sum(self, x: Array, sharding: Sharding) -> Array:
+        return self.start_sum(x, sharding)()
 
-    def start_sum(self, x: Array, form: Form) -> Callable[[], Array]:
+    def start_sum(self, x: Array, sharding: Sharding) -> Callable[[], Array]:
         """Start to sum x, which is PARTIAL. Returns what waits for this worker's share of the sum."""
-        packed, counts = self._packed(x, form)
-        out = self._buffer("sum", self._layout.local(form), x.dtype)
+        packed, counts = self._packed(x, sharding)
+        out = self._buffer("sum", self._layout.local(sharding), x.dtype)
         wait = self._ctx.group.start_reduce_scatter(packed, out.reshape(-1), counts)
 
         def result() -> Array:
@@ -101,7 +101,7 @@ class _Converter:
 
         return result
 
-    def _exchange(self, x: Array, source: Form, target: Form) -> Array:
+    def _exchange(self, x: Array, source: Sharding, target: Sharding) -> Array:
         layout = self._layout
         packed, counts = self._packed(x, target)
         out = self._buffer("out", layout.local(target), x.dtype)
@@ -111,17 +111,17 @@ class _Converter:
         _unpack(received, shapes, out, layout.shares(source))
         return out
 
-    def _pad(self, x: Array, form: Form) -> Array:
+    def _pad(self, x: Array, sharding: Sharding) -> Array:
         out = self._buffer("out", self._layout.whole, x.dtype)
         out[...] = 0
-        out[self._layout.shares(form)[self._layout.rank]] = x
+        out[self._layout.shares(sharding)[self._layout.rank]] = x
         return out
 
-    def _packed(self, x: Array, form: Form) -> tuple[Array, list[int]]:
-        """Every worker's share of x along the axis of `form`, one after the other, and their sizes."""
-        parts = [x[share] for share in self._layout.shares(form)]
+    def _packed(self, x: Array, sharding: Sharding) -> tuple[Array, list[int]]:
+        """Every worker's share of x along the axis of `sharding`, one after the other, and their sizes."""
+        parts = [x[share] for share in self._layout.shares(sharding)]
         counts = [part.size for part in parts]
-        if self._layout.contiguous(form):
+        if self._layout.contiguous(sharding):
             return x.reshape(-1), counts
         packed, start = self._buffer("packed", (x.size,), x.dtype), 0
         for part in parts:
@@ -131,7 +131,7 @@ class _Converter:
 
     @property
     def _size(self) -> int:
-        return len(self._layout.bounds[Form.COLUMNS]) - 1
+        return len(self._layout.bounds[Sharding.FEATURES]) - 1
 
     def _buffer(self, key: str, shape: tuple[int, ...], dtype: Any) -> Array:
         return self._ctx.buffer(f"{self._key}.{key}", shape, dtype)
@@ -146,7 +146,7 @@ def _unpack(packed: Array, shapes: list[tuple[int, ...]], out: Array, shares: li
 
 
 class Transition(Layer):
-    """y = x in another form: from what its source makes to what its destinations read.   (`partition`)
+    """y = x in another sharding: from what its source makes to what its destinations read.   (`partition`)
 
     Inserted by net/partition.py. Collective.
     """
@@ -159,7 +159,7 @@ class Transition(Layer):
         return self._local(whole)
 
     def _local(self, whole: Shape) -> Shape:
-        if self.partition.makes is not Form.COLUMNS:
+        if self.partition.makes is not Sharding.FEATURES:
             return whole
         first, last = self.partition.own(whole[-1])
         return *whole[:-1], last - first
@@ -174,7 +174,7 @@ class Transition(Layer):
     @property
     def sums_gradients(self) -> bool:
         """Whether the backward pass sums the workers' gradients, which can begin before the layer above is done."""
-        return self.partition.makes is Form.WHOLE and self.partition.reads in _AXIS
+        return self.partition.makes is Sharding.REPLICATED and self.partition.reads in _AXIS
 
     def start_backward(self, ctx: Context, dy: Array) -> None:
         """Begin the backward pass. `backward` must follow."""
@@ -199,22 +199,22 @@ class Transition(Layer):
         rows = self._row_bounds(ctx.step, x.shape[0] // self.steps)
         columns = even_bounds(whole[-1] if whole else 1, self.partition.size)
         shape = self.steps, rows[-1], prod(whole[:-1]), columns[-1]
-        ctx.layout = _Layout(shape, {Form.ROWS: rows, Form.COLUMNS: columns}, self.partition.rank)
+        ctx.layout = _Layout(shape, {Sharding.BATCH: rows, Sharding.FEATURES: columns}, self.partition.rank)
         ctx.x_shape, ctx.started = x.shape, None
         y = _Converter(ctx, ctx.layout, "y").convert(x.reshape(ctx.layout.local(reads)), reads, makes)
-        first = rows[self.partition.rank] if makes is Form.ROWS else 0
+        first = rows[self.partition.rank] if makes is Sharding.BATCH else 0
         counts = tuple(last - first for first, last in pairwise(rows))
         step = ctx.step
         ctx.output_step = Step(step.phase, step.number, step.seed, first, step.total_rows, counts)
         return y.reshape(y.shape[0] * y.shape[1], *self._local(whole))
 
     def _row_bounds(self, step: Step, rows: int) -> tuple[int, ...]:
-        """Where each worker's rows begin. rows: of this worker if it reads ROWS, else of all.
+        """Where each worker's rows begin. rows: of this worker if it reads BATCH, else of all.
 
         Layers that slice or concatenate the mini-batch change the number of rows, which are then divided evenly.
         """
         bounds = tuple(accumulate(step.counts, initial=0))
-        if self.partition.reads is Form.ROWS or bounds[-1] == rows:
+        if self.partition.reads is Sharding.BATCH or bounds[-1] == rows:
             return bounds
         return even_bounds(rows, self.partition.size)
 

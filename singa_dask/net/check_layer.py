@@ -13,7 +13,7 @@ from singa_dask.layers.base import Layer, LossLayer
 from singa_dask.layers.context import Context, Step
 from singa_dask.layers.init import initial_value
 from singa_dask.layers.param import Param
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.net.flat import FlatParams
 from singa_dask.ops import get_ops
 
@@ -119,7 +119,7 @@ class _Checked:
                 hint = "Draw from a generator that is seeded with ctx.step.seed and ctx.step.number."
                 self.fail("forward returned other values for the same sources and step", None, hint)
         same = all(np.allclose(a[0], b[0], rtol=1e-4, atol=1e-6) for a, b in zip(y, alone, strict=True))
-        rowwise = self.layer.rowwise and Form.ROWS in self.layer.takes and not self.layer.recurrent
+        rowwise = self.layer.rowwise and Sharding.BATCH in self.layer.takes and not self.layer.recurrent
         if rowwise and self.layer.steps == 1 and not same:
             hint = "Leave out `rowwise`: it then gets the rows of all workers."
             self.fail("is rowwise, but the first row of its output depends on other rows", None, hint)

@@ -1,7 +1,7 @@
-"""Partitioning: which form each layer computes in, and the transitions between layers that disagree.
+"""Partitioning: which sharding each layer computes in, and the transitions between layers that disagree.
 
 `partition_dim` of a layer, else of the net: 0 divides the mini-batch over the workers of a group, 1 the features.
-See layers/partition.py for the forms, and layers/transition.py for the transitions.
+See layers/partition.py for the shardings, and layers/transition.py for the transitions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto
 from singa_dask.job.unroll import origin
 from singa_dask.layers.base import Layer
 from singa_dask.layers.input import InputLayer
-from singa_dask.layers.partition import Form, LayerPartition
+from singa_dask.layers.partition import LayerPartition, Sharding
 from singa_dask.net.graph import Edge, Graph
 
 
@@ -28,8 +28,10 @@ class NetPartition:
 
     @property
     def partitioned(self) -> bool:
-        """Whether any layer computes in another form than rows."""
-        return any(layer.reads is not Form.ROWS or layer.makes is not Form.ROWS for layer in self.layers.values())
+        """Whether any layer computes in another sharding than rows."""
+        return any(
+            layer.reads is not Sharding.BATCH or layer.makes is not Sharding.BATCH for layer in self.layers.values()
+        )
 
 
 def partition_net(
@@ -84,7 +86,7 @@ class Partitioner:
         """Partition the next layer, whose sources have been placed, and insert the transitions that it needs."""
         name, sources = layer.name, list(layer.proto.srclayers)
         layer.partition = LayerPartition(sources=self.sources[name], rank=self.rank, size=self.size)
-        reads, makes = self._forms(layer, [self.partitions[source].makes for source in sources])
+        reads, makes = self._shardings(layer, [self.partitions[source].makes for source in sources])
         self.partitions[name] = replace(layer.partition, reads=reads, makes=makes)
         message = LayerProto()
         message.CopyFrom(layer.proto)
@@ -94,9 +96,9 @@ class Partitioner:
         ]
         self.messages[name] = message
 
-    def _forms(self, layer: Layer, sources: list[Form]) -> tuple[Form, Form]:
+    def _shardings(self, layer: Layer, sources: list[Sharding]) -> tuple[Sharding, Sharding]:
         if isinstance(layer, InputLayer) or not sources:
-            return Form.ROWS, Form.ROWS
+            return Sharding.BATCH, Sharding.BATCH
         first = self.partitions.get(f"0#{origin(layer.proto)}")
         if first is not None:  # instances of a layer hand on their state
             return first.reads, first.makes
@@ -106,25 +108,25 @@ class Partitioner:
         if layer.splits_features and layer.proto.partition_dim not in (-1, dim):
             raise _disagrees(layer, f"has partition_dim {dim}", f"partition_dim: {layer.proto.partition_dim}")
         axis = next((self.axes[name] for name in owners[:1] if self.axes.get(name) is not None), None)
-        reads, makes = layer.forms(dim, sources, axis)
+        reads, makes = layer.shardings(dim, sources, axis)
         if layer.splits_features and not self._enough(layer, reads, makes):
             if self._asked(layer):
                 has = f"it has {layer.units} heads" if layer.units else f"it has {self._outputs(layer)} features"
-                if reads is Form.COLUMNS:
+                if reads is Sharding.FEATURES:
                     has = f"its source has {layer.partition.sources[0][-1]} features or channels"
                 asked = "partition_dim: 1" if layer.proto.partition_dim == 1 else "param.partition_dim"
                 message = f"cannot be split over {self.size} workers: {has}"
                 raise layer.problem(message, asked, "Leave it out, and set partition_dim: 0 for this layer.")
-            reads, makes = layer.forms(0, sources)
+            reads, makes = layer.shardings(0, sources)
         self._remember(layer, reads, makes)
         return reads, makes
 
-    def _dim(self, layer: Layer, sources: list[Form]) -> int:
+    def _dim(self, layer: Layer, sources: list[Sharding]) -> int:
         """The layer's partition_dim, else the net's. A layer that could compute on split features and leaves the
         choice to its net goes on with those of its source."""
         if layer.proto.partition_dim >= 0:
             return layer.proto.partition_dim
-        follows = sources[0] is Form.COLUMNS and Form.COLUMNS in layer.takes and not layer.splits_features
+        follows = sources[0] is Sharding.FEATURES and Sharding.FEATURES in layer.takes and not layer.splits_features
         return 1 if follows or self._asked(layer) else self.proto.partition_dim
 
     @staticmethod
@@ -132,18 +134,18 @@ class Partitioner:
         """Whether the job asks for this layer to be split, not only for its net."""
         return layer.proto.partition_dim == 1 or any(param.HasField("partition_dim") for param in layer.proto.param)
 
-    def _enough(self, layer: Layer, reads: Form, makes: Form) -> bool:
+    def _enough(self, layer: Layer, reads: Sharding, makes: Sharding) -> bool:
         """Whether every worker gets at least one feature, or head."""
         if layer.units:
-            return makes is Form.ROWS or layer.units >= self.size
-        if reads is Form.COLUMNS:
+            return makes is Sharding.BATCH or layer.units >= self.size
+        if reads is Sharding.FEATURES:
             return layer.partition.sources[0][-1] >= self.size
-        return makes is not Form.COLUMNS or self._outputs(layer) >= self.size
+        return makes is not Sharding.FEATURES or self._outputs(layer) >= self.size
 
     def _outputs(self, layer: Layer) -> int:
         return int(self.shapes[layer.name][-1])
 
-    def _remember(self, layer: Layer, reads: Form, makes: Form) -> None:
+    def _remember(self, layer: Layer, reads: Sharding, makes: Sharding) -> None:
         """Set up a copy of the layer as it is partitioned, to know along which axes its parameters are split."""
         if not layer.params:
             return
@@ -156,17 +158,19 @@ class Partitioner:
             if known != axis:
                 raise _disagrees(layer, f"splits it along {_axis(known)}", f"{param.name} along {_axis(axis)}")
 
-    def _source(self, edge: Edge, source: str, reads: Form, *, labels: bool) -> str:
-        """What a layer reads in place of `source`: a transition where that is in another form."""
+    def _source(self, edge: Edge, source: str, reads: Sharding, *, labels: bool) -> str:
+        """What a layer reads in place of `source`: a transition where that is in another sharding."""
         makes = self.partitions[source].makes
         if labels:
-            makes, target = (Form.ROWS if form is Form.ROWS else Form.WHOLE for form in (makes, reads))
+            makes, target = (
+                Sharding.BATCH if sharding is Sharding.BATCH else Sharding.REPLICATED for sharding in (makes, reads)
+            )
             if makes is target:
                 return source
             kind = LayerType.kLabelTransition
         else:
-            undivided = reads is Form.COLUMNS and edge.position in self.layers[edge.consumer].undivided_sources
-            target = Form.WHOLE if undivided else reads
+            undivided = reads is Sharding.FEATURES and edge.position in self.layers[edge.consumer].undivided_sources
+            target = Sharding.REPLICATED if undivided else reads
             if target is makes:
                 return source
             kind = LayerType.kTransition

@@ -9,7 +9,7 @@ from typing import Any
 from singa_dask.errors import ConfigError
 from singa_dask.job import ClusterTopology, Strategy
 from singa_dask.job.job_pb2 import ClusterProto, JobProto
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.planning.partition import is_open
 from singa_dask.planning.prediction import Candidate, Machines
 from singa_dask.planning.work import planned_nets
@@ -20,7 +20,7 @@ CODED: tuple[dict[str, Any], ...] = ({"codec": "kHalf"}, {"codec": "kTopK", "spa
 LARGE_BUCKETS = 1 << 21  # elements
 SEVERAL = 4  # workers from which on groups of several are worth a try
 
-Forms = tuple[tuple[str, tuple[Form, Form]], ...]
+Shardings = tuple[tuple[str, tuple[Sharding, Sharding]], ...]
 Choose = Callable[[JobProto], JobProto]
 
 
@@ -39,7 +39,7 @@ def candidates(
     choose: returns a job, whose cluster block is set, with the partition that the cost model chooses; None for no
     candidates with such a partition. processes: that there are for workers and separate servers; None for any number.
     """
-    found: dict[tuple[ClusterTopology, Forms], Candidate] = {}
+    found: dict[tuple[ClusterTopology, Shardings], Candidate] = {}
     for topology, partition in dict.fromkeys(_tried(job, sorted({1, *workers}), machines)):
         fits = processes is None or topology.nprocesses <= processes
         listed = topology.strategy in strategies or topology.nworkers == 1
@@ -47,13 +47,13 @@ def candidates(
             continue
         try:
             candidate = _candidate(job, topology, partition, choose)
-            forms = _forms(candidate)
+            shardings = _shardings(candidate)
         except ConfigError:
             if partition == "job":
                 raise
             continue
-        if partition == "job" or _divides(candidate, forms):
-            found.setdefault((topology, forms), candidate)
+        if partition == "job" or _divides(candidate, shardings):
+            found.setdefault((topology, shardings), candidate)
     return sorted(found.values(), key=lambda each: each.topology.nworkers)
 
 
@@ -100,18 +100,18 @@ def _candidate(job: JobProto, topology: ClusterTopology, partition: str, choose:
     return Candidate(choose(job) if choose is not None and partition == "auto" else job, partition)
 
 
-def _forms(candidate: Candidate) -> Forms:
+def _shardings(candidate: Candidate) -> Shardings:
     """What each layer reads and makes: equal for partitions that do the same."""
-    return tuple(planned_nets(candidate.job, candidate.topology.nworkers_per_group).forms.items())
+    return tuple(planned_nets(candidate.job, candidate.topology.nworkers_per_group).shardings.items())
 
 
-def _divides(candidate: Candidate, forms: Forms) -> bool:
+def _divides(candidate: Candidate, shardings: Shardings) -> bool:
     """Whether the updater suits the partition, and every worker of a group gets something to compute."""
     size = candidate.topology.nworkers_per_group
     planned = planned_nets(candidate.job, size)
     if planned.net.own.params and updater_class(candidate.job.updater).whole_parameters:
         return False
-    divided = any(each != (Form.ROWS, Form.ROWS) for _, each in forms)
+    divided = any(each != (Sharding.BATCH, Sharding.BATCH) for _, each in shardings)
     return divided or (candidate.partition == "dim 0" and size <= planned.batch)
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import JobProto, NetProto
 from singa_dask.job.paths import layers_of
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.planning.model import group_step, predict
 from singa_dask.planning.partition_search import Assignment, Weights, cheapest
 from singa_dask.planning.prediction import Candidate, Machines, duration
 from singa_dask.planning.profile import Profile
 from singa_dask.planning.step import GroupStep
-from singa_dask.planning.ways import Costs, Forms, NotPartitioned, Placed, Way, Ways
+from singa_dask.planning.ways import Costs, NotPartitioned, Placed, Shardings, Way, Ways
 from singa_dask.planning.work import NBYTES, Collective, Work, worker_step
 from singa_dask.training.memory import Need, format_nbytes, readable
 
@@ -29,15 +29,15 @@ _EXPOSED = (1.0, 0.5, 0.0)
 class PartitionChoice:
     """The partition of a job's layers.
 
-    prepared: the job. ways: what the job says of each layer, by name. forms: what each layer of the training net reads
-    and makes. seconds: of each of these, with the transitions before it, if nothing hides the exchange of its
+    prepared: the job. ways: what the job says of each layer, by name. shardings: what each layer of the training net
+    reads and makes. seconds: of each of these, with the transitions before it, if nothing hides the exchange of its
     parameters. reasons: of each split layer. step_s: of a step; unsplit_s: without any split layer, None where that is
     impossible. need: memory of a worker.
     """
 
     prepared: JobProto
     ways: dict[str, Way] = field(default_factory=dict)
-    forms: dict[str, Forms] = field(default_factory=dict)
+    shardings: dict[str, Shardings] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     step_s: float | None = None
@@ -141,7 +141,7 @@ def choose(job: JobProto, costs: Costs, evaluate: Evaluate, memory: float | None
     """
     job = _given(job)
     if job.cluster.nworkers_per_group == 1:
-        return PartitionChoice(job, {}, worker_step(job).forms)
+        return PartitionChoice(job, {}, worker_step(job).shardings)
     return _Chooser(job, costs, evaluate, memory).choose()
 
 
@@ -172,7 +172,7 @@ class _Chooser:
         return PartitionChoice(
             self._job,
             best.assignment.ways,
-            {name: each.forms for name, each in placed.items()},
+            {name: each.shardings for name, each in placed.items()},
             {name: Weights().cost(each) for name, each in placed.items()},
             self._reasons(placed, unsplit),
             best.step_s,
@@ -193,8 +193,8 @@ class _Chooser:
         plain = _given(self._job)
         plain.neuralnet.partition_dim = 1
         with suppress(ConfigError):  # layers that cannot be split so
-            forms = worker_step(plain).forms
-            yield cheapest(self._ways, Weights(), lambda name, way, placed: placed.forms == forms[name])
+            shardings = worker_step(plain).shardings
+            yield cheapest(self._ways, Weights(), lambda name, way, placed: placed.shardings == shardings[name])
         for exposed in _EXPOSED:
             yield cheapest(self._ways, Weights(exposed))
 
@@ -242,7 +242,7 @@ class _Chooser:
         return {
             name: self._reason(name, placed, forced)
             for name, each in placed.items()
-            if Form.COLUMNS in each.forms or Form.PARTIAL in each.forms
+            if Sharding.FEATURES in each.shardings or Sharding.PARTIAL in each.shardings
         }
 
     def _reason(self, name: str, placed: Mapping[str, Placed], forced: bool) -> str:

@@ -1,4 +1,4 @@
-"""The cheapest partition of a net by an additive cost: dynamic programming over layers and their forms."""
+"""The cheapest partition of a net by an additive cost: dynamic programming over layers and their shardings."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _last_uses(ways: Ways) -> dict[tuple[str, str], int]:
     uses = {}
     for i, layer in enumerate(ways.layers.values()):
         uses["way", origin(layer.proto)] = uses["first", origin(layer.proto)] = i
-        uses |= {("form", source): i for source in layer.proto.srclayers}
+        uses |= {("sharding", source): i for source in layer.proto.srclayers}
         uses |= {("shard", param.owner.name): i for param in layer.params}
     return uses
 
@@ -92,7 +92,7 @@ def _context(ways: Ways, name: str, state: _State) -> Context:
     layer, known = ways.layers[name], state.known
     owners = dict.fromkeys(param.owner.name for param in layer.params)
     return Context(
-        forms=tuple(known["form", source] for source in layer.proto.srclayers),
+        shardings=tuple(known["sharding", source] for source in layer.proto.srclayers),
         there=frozenset(moved for moved in state.there if moved.source in layer.proto.srclayers),
         shards=tuple((owner, known["shard", owner]) for owner in owners if ("shard", owner) in known),
         first=known.get(("first", origin(layer.proto))),
@@ -104,13 +104,13 @@ def _after(
 ) -> _State:
     """The state after layer number i."""
     name, layer = list(ways.layers.items())[i]
-    known = state.known | {("form", name): placed.makes, ("way", origin(layer.proto)): way}
+    known = state.known | {("sharding", name): placed.makes, ("way", origin(layer.proto)): way}
     known |= {("shard", owner): shard for owner, shard in placed.shards}
     if name == f"0#{origin(layer.proto)}":
-        known["first", origin(layer.proto)] = placed.forms
+        known["first", origin(layer.proto)] = placed.shardings
     return _State(
         {key: value for key, value in known.items() if uses.get(key, -1) > i},
-        frozenset(moved for moved in state.there | placed.moved if uses["form", moved.source] > i),
+        frozenset(moved for moved in state.there | placed.moved if uses["sharding", moved.source] > i),
         state.cost + cost,
         (name, way, placed),
         state,

@@ -13,7 +13,7 @@ from singa_dask.job.unroll import origin
 from singa_dask.layers import InnerProduct, layer_class
 from singa_dask.layers.base import Layer
 from singa_dask.layers.input import InputLayer
-from singa_dask.layers.partition import ArrayShard, Form, LayerPartition, Shape
+from singa_dask.layers.partition import ArrayShard, LayerPartition, Shape, Sharding
 from singa_dask.layers.transition import Transition
 from singa_dask.net import Net
 from singa_dask.net.graph import Graph, build_graph
@@ -24,7 +24,7 @@ from singa_dask.ops import Ops
 from singa_dask.planning.work import NBYTES, Collective, Work, batch_of, collectives_of, layer_work, transition_work
 from singa_dask.updaters import states_of, updater_class
 
-Forms = tuple[Form, Form]
+Shardings = tuple[Sharding, Sharding]
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ class Moved(NamedTuple):
 class Context:
     """All that a layer's partition depends on.
 
-    forms: that its sources make. there: transitions of its sources that are there already. shards: of the parameters
-    that it shares with earlier layers, by owner. first: the forms of the first instance of its layer.
+    shardings: that its sources make. there: transitions of its sources that are there already. shards: of the
+    parameters that it shares with earlier layers, by owner. first: the shardings of the first instance of its layer.
     """
 
-    forms: tuple[Form, ...]
+    shardings: tuple[Sharding, ...]
     there: frozenset[Moved]
     shards: tuple[tuple[str, ArrayShard | None], ...]
-    first: Forms | None
+    first: Shardings | None
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class Placed:
     nbytes: of memory.
     """
 
-    reads: Form
-    makes: Form
+    reads: Sharding
+    makes: Sharding
     shards: tuple[tuple[str, ArrayShard | None], ...]
     moved: frozenset[Moved]
     seconds: float
@@ -111,7 +111,7 @@ class Placed:
     nbytes: float
 
     @property
-    def forms(self) -> Forms:
+    def shardings(self) -> Shardings:
         return self.reads, self.makes
 
 
@@ -193,8 +193,8 @@ class Ways:
         partitioner = Partitioner(
             self._proto, self.graph, self.layers, self.net.shapes, self._sources, axes, rank, self.size
         )
-        for source, form in zip(proto.srclayers, context.forms, strict=True):
-            partitioner.partitions[source] = LayerPartition(makes=form)
+        for source, sharding in zip(proto.srclayers, context.shardings, strict=True):
+            partitioner.partitions[source] = LayerPartition(makes=sharding)
         if context.first is not None:
             partitioner.partitions[f"0#{origin(proto)}"] = LayerPartition(*context.first)
         partitioner.place(layer)
@@ -258,7 +258,7 @@ class Ways:
         for i, (source, whole) in enumerate(zip(layer.proto.srclayers, partition.sources, strict=True)):
             if i in layer.label_positions:
                 sources.append(whole if read[i] == source else layer.targets.get(i, ()))
-            elif partition.reads is Form.COLUMNS and i not in layer.undivided_sources:
+            elif partition.reads is Sharding.FEATURES and i not in layer.undivided_sources:
                 sources.append(_columns(partition, whole))
             else:
                 sources.append(whole)
@@ -275,7 +275,7 @@ class Ways:
         if pooling is None:
             return sources, shape
         pooled = self.net.shapes[pooling]
-        pooled = _columns(local.partition, pooled) if local.partition.makes is Form.COLUMNS else pooled
+        pooled = _columns(local.partition, pooled) if local.partition.makes is Sharding.FEATURES else pooled
         return (pooled,), pooled
 
     def _seconds(self, local: Layer, sources: Sequence[Shape], shape: Any) -> float:
@@ -299,7 +299,7 @@ class Ways:
 
     def _held(self, layer: Layer, shape: Any) -> float:
         """Bytes of a layer's output and its gradient."""
-        rows = self._rows if layer.partition.makes is Form.ROWS else self.batch
+        rows = self._rows if layer.partition.makes is Sharding.BATCH else self.batch
         pieces = shape if told_apart(layer, shape) else (shape,)
         copies = 1 if layer.name in self.net.input_layers else 2
         return NBYTES * copies * rows * layer.steps * sum(map(prod, pieces))

@@ -14,7 +14,7 @@ from singa_dask.job.job_pb2 import JobProto, NetProto, Phase
 from singa_dask.job.stores import store_of
 from singa_dask.layers.base import Layer, LossLayer
 from singa_dask.layers.param import Param
-from singa_dask.layers.partition import Form, Shape
+from singa_dask.layers.partition import Shape, Sharding
 from singa_dask.layers.registry import layer_class
 from singa_dask.layers.transition import LabelTransition, Transition
 from singa_dask.net import Net
@@ -110,7 +110,7 @@ class PlannedNets:
         return self.forward + self.backward
 
     @property
-    def forms(self) -> dict[str, tuple[Form, Form]]:
+    def shardings(self) -> dict[str, tuple[Sharding, Sharding]]:
         """What each layer of the job reads and makes."""
         return {name: (each.partition.reads, each.partition.makes) for name, each in self.net.layers.items()}
 
@@ -238,7 +238,7 @@ def layer_work(layer: Layer, batch: int, rows: int, sources: Sequence[Shape], sh
     pieces = shape if told_apart(layer, shape) else (shape,)
     return Work(
         kind=kind_of(layer),
-        rows=layer.steps * (rows if layer.partition.reads is Form.ROWS else batch),
+        rows=layer.steps * (rows if layer.partition.reads is Sharding.BATCH else batch),
         inputs=sum(map(prod, sources)),
         outputs=sum(map(prod, pieces)),
         positions=_positions(sources, shape) if layer.params else 1,
@@ -258,7 +258,7 @@ def transition_work(layer: Transition, batch: int, *, gradient: bool) -> Work:
     """What a call of a transition moves."""
     partition = layer.partition
     whole = prod(partition.sources[0])
-    here = {Form.ROWS: -(-whole // partition.size), Form.COLUMNS: -(-whole // partition.size)}
+    here = {Sharding.BATCH: -(-whole // partition.size), Sharding.FEATURES: -(-whole // partition.size)}
     inputs, outputs = here.get(partition.reads, whole), here.get(partition.makes, whole)
     return Work(kind_of(layer), batch * layer.steps, inputs, outputs, steps=layer.steps, gradient=gradient)
 
@@ -291,12 +291,12 @@ def _transition(layer: Transition, rows: int, *, forward: bool) -> Iterator[Coll
         reads, makes = makes.of_gradient, reads.of_gradient
     classes = isinstance(layer, LabelTransition) and not layer.targets
     whole = (2 if classes else 1) * NBYTES * rows * max(1, prod(layer.partition.sources[0]))
-    if {reads, makes} == {Form.ROWS, Form.COLUMNS}:
+    if {reads, makes} == {Sharding.BATCH, Sharding.FEATURES}:
         yield Collective("all_to_all", whole)
         return
-    if reads is Form.PARTIAL:
+    if reads is Sharding.PARTIAL:
         yield Collective("reduce_scatter", whole)
-    if makes is Form.WHOLE:
+    if makes is Sharding.REPLICATED:
         yield Collective("all_gather", whole)
 
 

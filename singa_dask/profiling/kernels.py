@@ -67,8 +67,8 @@ def measure_kernels(
     """Curves of this process, and samples of layers of any job.
 
     threads: of this process. concurrency: processes that measure at once, for the names. seconds: of all together.
-    start_at: when all begin, as of time.time. rules, codings: (codec, sparsity), to be measured. grid: whether layers are,
-    too; rest: whether all other curves are.
+    start_at: when all begin, as of time.time. rules, codings: (codec, sparsity), to be measured. grid: whether layers
+    are, too; rest: whether all other curves are.
     """
     curves: dict[str, Curve] = {}
     layers: list[LayerSample] = []

@@ -13,11 +13,11 @@ from singa_dask.comm.objects import broadcast_object
 from singa_dask.data.plan import share_rows
 from singa_dask.exchange.sharded import Gathered, held_by, send_shards
 from singa_dask.job.unroll import origin
-from singa_dask.layers.partition import ArrayShard, Form, LayerPartition
+from singa_dask.layers.partition import ArrayShard, LayerPartition, Sharding
 from singa_dask.net import Net
 from singa_dask.ops.arrays import Array
 
-_SPLIT = {Form.ROWS: 0, Form.COLUMNS: 1}  # axis of the state, by the form of the layer's output
+_SPLIT = {Sharding.BATCH: 0, Sharding.FEATURES: 1}  # axis of the state, by the sharding of the layer's output
 
 
 def gather_carried(net: Net, comm: Communicator) -> dict[str, list[Gathered]]:

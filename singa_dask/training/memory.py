@@ -27,7 +27,7 @@ from singa_dask.errors import ConfigError, Problem, reason
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.stores import store_of
 from singa_dask.layers.base import Layer
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.net import Net
 from singa_dask.net.net import told_apart
 from singa_dask.ops import Ops
@@ -154,7 +154,7 @@ def _workspace(net: Net, workers: int, most: int | None) -> int:
 def _rows(net: Net, layer: Layer, workers: int, most: int | None) -> int:
     """Samples that a worker computes in a layer."""
     batch = batch_of(net) if most is None else min(most, batch_of(net))
-    return -(-batch // workers) if layer.partition.makes == Form.ROWS else batch
+    return -(-batch // workers) if layer.partition.makes == Sharding.BATCH else batch
 
 
 def batch_of(net: Net) -> int:

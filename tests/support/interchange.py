@@ -10,7 +10,7 @@ from support.snapshots import snapshot
 from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.context import Step
-from singa_dask.layers.partition import Form, LayerPartition, even_bounds
+from singa_dask.layers.partition import LayerPartition, Sharding, even_bounds
 from singa_dask.net import Batch
 from singa_dask.ops import Ops, get_ops
 from singa_dask.training.replica import Replica
@@ -89,13 +89,13 @@ def saved_after(plan, steps):
     return on_workers(plan, lambda comm: snapshot(begun(job_of(plan), comm, steps), steps))[0]
 
 
-def carrying(form, rank, size, whole):
+def carrying(sharding, rank, size, whole):
     """A net whose recurrent layer has this rank's share of states of 7 rows and 5 columns."""
     own = {
-        Form.ROWS: np.s_[slice(*even_bounds(7, size)[rank:][:2])],
-        Form.COLUMNS: np.s_[:, slice(*even_bounds(5, size)[rank:][:2])],
-        Form.WHOLE: np.s_[:],
-    }[form]
-    partition = LayerPartition(makes=form, rank=rank, size=size)
+        Sharding.BATCH: np.s_[slice(*even_bounds(7, size)[rank:][:2])],
+        Sharding.FEATURES: np.s_[:, slice(*even_bounds(5, size)[rank:][:2])],
+        Sharding.REPLICATED: np.s_[:],
+    }[sharding]
+    partition = LayerPartition(makes=sharding, rank=rank, size=size)
     layer = SimpleNamespace(recurrent=True, partition=partition, proto=job_of("serial").neuralnet.layer[1])
     return SimpleNamespace(layers={"ip1": layer}, state={"ip1": [array[own] for array in whole]}, ops=Ops(np.float32))

@@ -33,7 +33,7 @@ from singa_dask.layers import (
     SoftmaxLoss,
     Step,
 )
-from singa_dask.layers.partition import Form, LayerPartition, Shape
+from singa_dask.layers.partition import LayerPartition, Shape, Sharding
 from singa_dask.ops import Ops
 
 BASE = Ops(np.float64)
@@ -111,8 +111,8 @@ class SplitLayer:
         described = type(self.layer).from_proto(self.layer.proto)
         described.partition = partition
         if comm.size > 1:
-            reads, makes = described.forms(1, [Form.COLUMNS] * len(self.sources))
-            assert makes is Form.COLUMNS
+            reads, makes = described.shardings(1, [Sharding.FEATURES] * len(self.sources))
+            assert makes is Sharding.FEATURES
             partition = replace(partition, reads=reads, makes=makes)
         layer, ops = self._made(partition), self.ops
         ops.use()
@@ -122,7 +122,7 @@ class SplitLayer:
         ctx = Context(ops, Step(total_rows=self.rows, counts=(self.rows,)))
         ctx.group = WorkerGroup(CollectiveExecutor(comm, threaded=False), comm, ops)
         divided = set(range(len(self.inputs))) - set(layer.undivided_sources)
-        columns = divided if partition.reads is Form.COLUMNS else ()
+        columns = divided if partition.reads is Sharding.FEATURES else ()
         inputs = [
             ops.asarray(x) if x.dtype.kind != "f" else self._device(self._own(partition, x) if i in columns else x)
             for i, x in enumerate(self.inputs)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from singa_dask.layers import BatchNorm, InnerProduct, Layer, LossLayer, Metric
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.layers.recurrent_layer import RecurrentLayer
 
 
@@ -41,7 +41,7 @@ class Root(Layer):
 class Scaled(Layer):
     """y = scale x^2 + shift, with a scale per feature and one shift."""
 
-    takes = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+    takes = (Sharding.BATCH, Sharding.REPLICATED, Sharding.FEATURES)
 
     def setup(self, *src):
         features = self.partition.sources[0][-1] if self.partition.splits else src[0][-1]
@@ -95,7 +95,7 @@ class Total(Same):
     """The sum of its sources. Gives one and the same gradient to all of them."""
 
     num_sources = (2, None)
-    takes = (Form.ROWS, Form.WHOLE, Form.COLUMNS)
+    takes = (Sharding.BATCH, Sharding.REPLICATED, Sharding.FEATURES)
 
     def forward(self, ctx, *x):
         return sum(x)
@@ -132,7 +132,7 @@ class Everything(Same):
     """y = x, of all rows and features. Passes on labels."""
 
     passes_labels = True
-    takes = (Form.WHOLE,)
+    takes = (Sharding.REPLICATED,)
 
 
 class SquaredError(LossLayer):

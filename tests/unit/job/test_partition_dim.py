@@ -17,7 +17,7 @@ from singa_dask.layers import (
     ReLU,
     SoftmaxLoss,
 )
-from singa_dask.layers.partition import Form, LayerPartition
+from singa_dask.layers.partition import LayerPartition, Sharding
 from singa_dask.updaters import SGD
 
 # What to replace in the good job, by what; key, line and column of the only problem, and its words.
@@ -124,7 +124,7 @@ SPLIT = {
 @pytest.mark.parametrize("kind", SPLIT)
 def test_the_axes_that_may_be_named_are_those_that_the_layer_splits(kind):
     layer, source = SPLIT[kind]
-    layer.partition = LayerPartition(Form.WHOLE, Form.COLUMNS, (source,), rank=1, size=2)
+    layer.partition = LayerPartition(Sharding.REPLICATED, Sharding.FEATURES, (source,), rank=1, size=2)
     layer.setup(source)
     assert len(layer.params) > 1 or kind == "kEmbedding"
     assert [param.shard.axis for param in layer.params] == [next(iter(axes)) for axes in split_axes(layer.proto)]

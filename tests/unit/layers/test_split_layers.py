@@ -5,7 +5,7 @@ import pytest
 from support.split_layers import BASE, CASES, SplitLayer, images, loss, normal, recurrent
 
 from singa_dask.layers import LRN, LSTM, GroupNorm, Mul, SoftmaxLoss
-from singa_dask.layers.partition import Form, LayerPartition
+from singa_dask.layers.partition import LayerPartition, Sharding
 from singa_dask.ops import get_ops
 
 SIZES = (2, 3)
@@ -126,11 +126,11 @@ class OwnCell(LSTM):
 def test_layers_take_the_columns_that_they_can_compute_on(layer, sources, workers, columns):
     """A user's own forward is promised nothing: a loss of all rows on every worker would have too large a gradient."""
     layer.partition = LayerPartition(sources=sources, size=workers)
-    assert (Form.COLUMNS in layer.takes) == columns
-    assert Form.ROWS in layer.takes
+    assert (Sharding.FEATURES in layer.takes) == columns
+    assert Sharding.BATCH in layer.takes
 
 
 def test_a_cell_of_ones_own_is_computed_whole():
     cell = OwnCell("cell", "x", dim_hidden=2)
-    assert cell.takes == (Form.ROWS, Form.WHOLE)
-    assert cell.forms(1, [Form.COLUMNS]) == (Form.WHOLE, Form.WHOLE)
+    assert cell.takes == (Sharding.BATCH, Sharding.REPLICATED)
+    assert cell.shardings(1, [Sharding.FEATURES]) == (Sharding.REPLICATED, Sharding.REPLICATED)

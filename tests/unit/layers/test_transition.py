@@ -1,4 +1,4 @@
-"""Transitions between forms change neither the activation nor its gradient, as a whole."""
+"""Transitions between shardings change neither the activation nor its gradient, as a whole."""
 
 import numpy as np
 import pytest
@@ -10,11 +10,11 @@ from singa_dask.exchange.group import WorkerGroup
 from singa_dask.job.job_pb2 import LayerProto, LayerType
 from singa_dask.layers import Context, Step
 from singa_dask.layers.group import Group
-from singa_dask.layers.partition import Form, LayerPartition, even_bounds
+from singa_dask.layers.partition import LayerPartition, Sharding, even_bounds
 from singa_dask.layers.transition import LabelTransition, Transition
 from singa_dask.ops import Ops
 
-ROWS, WHOLE, COLUMNS, PARTIAL = Form
+ROWS, WHOLE, COLUMNS, PARTIAL = Sharding
 PAIRS = [
     *((ROWS, WHOLE), (ROWS, COLUMNS), (WHOLE, ROWS), (WHOLE, COLUMNS), (COLUMNS, WHOLE), (COLUMNS, ROWS)),
     *((PARTIAL, ROWS), (PARTIAL, WHOLE), (PARTIAL, COLUMNS)),
@@ -33,14 +33,14 @@ CASES = {
 }
 
 
-def local(x, form, bounds, rank, size, draw):
-    """A worker's array of the activation x, (T, B, ..., C), in a form."""
-    if form is ROWS:
+def local(x, sharding, bounds, rank, size, draw):
+    """A worker's array of the activation x, (T, B, ..., C), in a sharding."""
+    if sharding is ROWS:
         return x[:, bounds[rank] : bounds[rank + 1]]
-    if form is COLUMNS:
+    if sharding is COLUMNS:
         columns = even_bounds(x.shape[-1], size)
         return x[..., columns[rank] : columns[rank + 1]]
-    if form is WHOLE:
+    if sharding is WHOLE:
         return x
     parts = [draw.standard_normal(x.shape) for _ in range(size - 1)]
     return [x - sum(parts), *parts][rank]
@@ -51,14 +51,14 @@ def in_rows(x):
     return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
 
-def whole(arrays, form, shape, steps):
+def whole(arrays, sharding, shape, steps):
     """The activation, (T, B, ..., C), of which every worker has its array."""
     arrays = [array.reshape(steps, len(array) // steps, *array.shape[1:]) for array in arrays]
-    if form is ROWS:
+    if sharding is ROWS:
         return np.concatenate(arrays, axis=1)
-    if form is COLUMNS:
+    if sharding is COLUMNS:
         return np.concatenate(arrays, axis=-1)
-    if form is WHOLE:
+    if sharding is WHOLE:
         for array in arrays[1:]:
             np.testing.assert_array_equal(array, arrays[0])
         return arrays[0]
@@ -97,7 +97,7 @@ def run(comm, reads, makes, x, dy, steps, bounds):
 
 @pytest.mark.parametrize("even", [True, False])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("reads", "makes"), PAIRS, ids=lambda form: str(form))
+@pytest.mark.parametrize(("reads", "makes"), PAIRS, ids=lambda sharding: str(sharding))
 def test_an_activation_and_its_gradient_stay_what_they_are(reads, makes, case, even):
     size, steps, rows, sample = CASES[case]
     draw = np.random.default_rng(0)

@@ -47,19 +47,19 @@ def test_transitions_show_the_bytes_of_the_formula(tmp_path):
     job = prepared(overrides=SPLIT, phases=[Phase.kTest])
     draw_net(job, "train", tmp_path / "net.svg")
     said = texts(tmp_path / "net.svg")
-    assert said[said.index("rows to whole") + 1] == "16.4 kB sent"
+    assert said[said.index("batch to replicated") + 1] == "16.4 kB sent"
     train, test = (Traffic.of(job, phase) for phase in ("train", "test"))
     sent = {row.layer: train.of_layer(row) for row in job.layers["train"]}
-    assert sent["data:whole"] == 96 * 64 * 4 * 2 // 3
-    assert sent["ip1:rows"] == sent["relu2:whole"] == 2 * 96 * 64 * 4 * 2 // 3  # forward and backward
+    assert sent["data:replicated"] == 96 * 64 * 4 * 2 // 3
+    assert sent["ip1:batch"] == sent["relu2:replicated"] == 2 * 96 * 64 * 4 * 2 // 3  # forward and backward
     assert sent["data:labels"] == 96 * 8 * 2 // 3
-    (row,) = (row for row in job.layers["test"] if row.layer == "ip1:rows")
+    (row,) = (row for row in job.layers["test"] if row.layer == "ip1:batch")
     assert test.replicated == 0 and test.of_layer(row) == round(test.batch * 64 * 4 * 2 / 3)  # without gradients
     assert "replicated" not in draw_net(job, "test", tmp_path / "net.svg")
     (table, *_) = net_tables(job)
     assert [column.header for column in table.columns][-1] == "bytes sent"
     cells = dict(zip(table.columns[0].cells, table.columns[-1].cells, strict=True))
-    assert cells["data:whole"] == "16.4 kB" and cells["conv1"] == ""
+    assert cells["data:replicated"] == "16.4 kB" and cells["conv1"] == ""
 
 
 def test_replicated_parameters_travel_twice(tmp_path):

@@ -222,7 +222,7 @@ REFUSED = {
     ),
     "labels that are passed on of all rows": (
         lambda data: [data, Everything("all", data), SoftmaxLoss("loss", [ip("ip", "all", 5), "all"])],
-        ["layer 'all'", "passes on labels, so it must take rows. Received: whole", "Add Form.ROWS"],
+        ["layer 'all'", "passes on labels, so it must take rows. Received: whole", "Add Sharding.BATCH"],
     ),
 }  # fmt: skip
 
@@ -262,7 +262,7 @@ def evaluated(comm, proto):
 
 @pytest.mark.parametrize("dims", [(0, 0), (1, 1), (1, 0), (0, 1)])
 def test_a_test_net_has_the_shards_of_the_training_net(dims):
-    """Its layers read other ones than those of the training net, or in another form."""
+    """Its layers read other ones than those of the training net, or in another sharding."""
     source = RecordInput("data", shape=[12])
     first = Dropout("drop", BatchNorm("bn", ip("ip1", source, 9, partition_dim=dims[0])), dropout_ratio=0.5)
     plain = Tanh("tanh", first, exclude=["kTest"])

@@ -23,7 +23,7 @@ from singa_dask.layers import (
     Tanh,
 )
 from singa_dask.layers.context import Step
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.net import Batch, Net, features_as_targets
 from singa_dask.ops import get_ops
 
@@ -141,7 +141,7 @@ class Difference(Layer):
 
     num_sources = (2, 2)
     target_sources = (1,)
-    takes = (Form.WHOLE,)
+    takes = (Sharding.REPLICATED,)
 
     def setup(self, *src):
         self.seen = src

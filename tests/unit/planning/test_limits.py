@@ -17,7 +17,11 @@ def allreduce(n, rate=100.0, **parts):
 
 
 COMPUTING = predicted(
-    ClusterTopology(), 100.0, parts={"layers": 0.32}, layers={"fc1": (0.05, 0.11), "fc1:whole": (0.2, 0.0)}, sent=0.0
+    ClusterTopology(),
+    100.0,
+    parts={"layers": 0.32},
+    layers={"fc1": (0.05, 0.11), "fc1:replicated": (0.2, 0.0)},
+    sent=0.0,
 )
 SENDING = {"layers": 0.15, "transitions": 0.09, "exchange": 0.075, "loop": 0.005}
 SPLIT = {"layers": 0.2, "transitions": 0.09, "exchange": 0.03}

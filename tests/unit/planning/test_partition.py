@@ -68,8 +68,8 @@ def evaluated(costs):
 def test_nets_realise_a_choice_at_its_cost(seed):
     costs = DrawnCosts(seed)
     choice = choose(job_of(RandomNet(seed).layers, 2 + seed % 3), costs, evaluated(costs))
-    forms = worker_step(choice.job()).forms
-    assert {name: forms[name] for name in choice.forms} == choice.forms
+    shardings = worker_step(choice.job()).shardings
+    assert {name: shardings[name] for name in choice.shardings} == choice.shardings
     assert sum(choice.seconds.values()) == pytest.approx(costs.of_step(choice.job())) == pytest.approx(choice.step_s)
 
 
@@ -154,7 +154,8 @@ def chosen(job, costs=None, memory=None):
 
 def test_large_layers_are_split_and_the_reason_has_their_bytes():
     choice = chosen(wide())
-    assert choice.forms["wide"] == ("whole", "columns") and choice.forms["out"] == ("columns", "partial")
+    shardings = choice.shardings
+    assert shardings["wide"] == ("replicated", "features") and shardings["out"] == ("features", "partial sum")
     assert choice.step_s < choice.unsplit_s
     assert choice.reasons["wide"] == "its gradients would be 1.62 MB, its activations are 2.8 kB"
     assert choice.reasons["tanh"] == "goes on with the features of 'wide'"
@@ -165,7 +166,7 @@ def test_large_layers_are_split_and_the_reason_has_their_bytes():
 
 def test_nothing_is_split_where_that_gains_less_than_a_hundredth():
     choice = chosen(wide(), Machine(per_byte=0.0))
-    assert set(choice.forms.values()) == {("rows", "rows")} and not choice.reasons
+    assert set(choice.shardings.values()) == {("batch", "batch")} and not choice.reasons
 
 
 def test_memory_splits_a_net_that_is_faster_undivided():
@@ -186,9 +187,9 @@ def test_what_the_job_says_of_a_layer_holds():
     job = wide()
     job.neuralnet.layer[1].partition_dim = 0
     choice = chosen(job)
-    assert choice.forms["wide"] == ("rows", "rows")
+    assert choice.shardings["wide"] == ("batch", "batch")
     job.neuralnet.layer[1].partition_dim = 1
-    assert chosen(job, Machine(per_byte=0.0)).forms["wide"] == ("whole", "columns")
+    assert chosen(job, Machine(per_byte=0.0)).shardings["wide"] == ("replicated", "features")
 
 
 def test_the_time_steps_of_an_unrolled_layer_go_one_way():
@@ -203,9 +204,9 @@ def test_the_time_steps_of_an_unrolled_layer_go_one_way():
         layer.proto.unroll_len = 4
     costs = DrawnCosts(4)
     choice = chosen(job_of([RecordInput("data", shape=[8], sequence=4), *steps], 3), costs)
-    forms = worker_step(choice.job()).forms
-    assert {name: forms[name] for name in choice.forms} == choice.forms
-    assert choice.forms["0#gru"] == choice.forms["3#gru"] == ("whole", "columns")
+    shardings = worker_step(choice.job()).shardings
+    assert {name: shardings[name] for name in choice.shardings} == choice.shardings
+    assert choice.shardings["0#gru"] == choice.shardings["3#gru"] == ("replicated", "features")
     assert sum(choice.seconds.values()) == pytest.approx(choice.step_s)
 
 

@@ -84,7 +84,7 @@ def test_calls_rows_and_bytes_are_those_of_a_real_step(net, dim):
             said[c.operation] += 2 * c.sent(SIZE)  # the test computes in 8 bytes
     for operation in ("all_gather", "reduce_scatter", "all_to_all"):
         assert said[operation] == pytest.approx(nbytes.get(operation, 0), rel=0.05), operation
-    assert bool(sum(said.values())) == any(forms[0] != "rows" for forms in work.forms.values())
+    assert bool(sum(said.values())) == any(shardings[0] != "batch" for shardings in work.shardings.values())
 
 
 def test_parameters_are_replicated_or_split():
@@ -100,10 +100,10 @@ def test_a_transition_backward_is_the_adjoint_of_the_one_forward():
     work = worker_step(job_of(mlp(INPUTS)[0], 1))
     ways = {
         name: [[c.operation for c in call.collectives] for call in calls if call.layer == name]
-        for calls, name in ((work.forward, "fc2:rows"), (work.backward, "fc2:rows"))
+        for calls, name in ((work.forward, "fc2:batch"), (work.backward, "fc2:batch"))
     }
-    assert ways["fc2:rows"] == [["all_gather"]]
-    (forward,) = [call for call in work.forward if call.layer == "fc2:rows"]
+    assert ways["fc2:batch"] == [["all_gather"]]
+    (forward,) = [call for call in work.forward if call.layer == "fc2:batch"]
     assert forward.collectives == (Collective("reduce_scatter", 4 * BATCH * 9),)
 
 

@@ -26,7 +26,7 @@ from singa_dask.comm import run_threads
 from singa_dask.exchange import sharded
 from singa_dask.job import ClusterTopology
 from singa_dask.layers import init
-from singa_dask.layers.partition import Form
+from singa_dask.layers.partition import Sharding
 from singa_dask.memory.owner import WORKERS, Owner, Version
 from singa_dask.net.flat import GroupLayout
 from singa_dask.ops import get_ops
@@ -129,13 +129,13 @@ def test_what_codecs_kept_back_is_owed_under_any_partition(first, second, codec)
         np.testing.assert_allclose(sum(owed[name] for owed in results), expected, rtol=1e-5, atol=1e-8, err_msg=name)
 
 
-@pytest.mark.parametrize("second", [Form.ROWS, Form.COLUMNS, Form.WHOLE])
-@pytest.mark.parametrize("first", [Form.ROWS, Form.COLUMNS, Form.WHOLE])
+@pytest.mark.parametrize("second", [Sharding.BATCH, Sharding.FEATURES, Sharding.REPLICATED])
+@pytest.mark.parametrize("first", [Sharding.BATCH, Sharding.FEATURES, Sharding.REPLICATED])
 def test_a_state_that_is_carried_reaches_any_partition(first, second, tmp_path):
     whole = [np.random.default_rng(i).random((7, 5), np.float32) for i in range(2)]
 
-    def member(comm, form, saved):
-        net = carrying(form, comm.rank, comm.size, whole)
+    def member(comm, sharding, saved):
+        net = carrying(sharding, comm.rank, comm.size, whole)
         if saved is not None:
             expected, net.state = net.state, {}
             share_carried(net, comm, saved if comm.rank == 0 else None)
@@ -338,8 +338,8 @@ def test_a_smaller_group_owes_the_residuals_of_all():
     np.testing.assert_allclose(alone.stages.owed[: kept.size], kept, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("form", [Form.ROWS, Form.COLUMNS, Form.WHOLE])
-def test_the_shares_of_a_carried_state_make_it_whole(form):
+@pytest.mark.parametrize("sharding", [Sharding.BATCH, Sharding.FEATURES, Sharding.REPLICATED])
+def test_the_shares_of_a_carried_state_make_it_whole(sharding):
     whole = np.random.default_rng(0).random((7, 5), np.float32)
-    shares = [own_carried(carrying(form, rank, 3, [whole])) for rank in range(3)]
+    shares = [own_carried(carrying(sharding, rank, 3, [whole])) for rank in range(3)]
     np.testing.assert_array_equal(joined_carried(shares)["ip1"][0], whole)
