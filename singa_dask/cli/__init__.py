@@ -18,6 +18,7 @@ import click
 from singa_dask import __version__
 from singa_dask.cli.audit import audit
 from singa_dask.cli.data import describe, shard
+from singa_dask.cli.documented import Sections
 from singa_dask.cli.net import check, export, sample, show, test
 from singa_dask.cli.new import new
 from singa_dask.cli.plan import plan
@@ -31,13 +32,16 @@ from singa_dask.temporary import private_folder
 
 # Allocations before Python looks for garbage. With its default of 700 the imports would take an eighth longer.
 COLLECT_AFTER = 50_000
+COMPLETION = "_SINGA_DASK_COMPLETE"
 
 
-class Command(click.Group):
+class Command(Sections):
     """The command, whose output may go away. It ends as it would have; but where more was wanted than a closed pipe's
     reader, and no run has told of it, it fails with a sentence."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        if COMPLETION in os.environ:  # a shell reads bytes
+            return super().main(*args, **kwargs)
         occupy_descriptors()
         output = Output.of(sys.stdout)
         sys.stdout, sys.stderr = for_messages(output), for_messages(sys.stderr)
@@ -53,7 +57,14 @@ class Command(click.Group):
 
 # Colour: click would remove escape sequences that are to be seen.
 @click.group(
-    cls=Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "color": True}
+    cls=Command,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+        "color": True,
+        "show_default": True,
+    },
+    epilog="`singa-dask COMMAND --help` has examples.",
 )
 @click.version_option(__version__, prog_name="singa-dask")
 def main() -> None:
@@ -75,23 +86,11 @@ def main() -> None:
     logger.setLevel(logging.INFO)
 
 
-for command in (
-    train,
-    plan,
-    profile,
-    attach,
-    join,
-    leave,
-    stop,
-    audit,
-    new,
-    check,
-    show,
-    shard,
-    describe,
-    test,
-    predict,
-    sample,
-    export,
-):
-    main.add_command(command)
+main.add_sections(
+    {
+        "Data": (shard, describe),
+        "Train": (new, check, show, plan, profile, train),
+        "Operate": (stop, join, leave, attach, audit),
+        "Use": (test, predict, sample, export),
+    }
+)

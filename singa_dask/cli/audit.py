@@ -6,18 +6,23 @@ import sys
 
 import click
 
-from singa_dask.cli.options import reports_errors
+from singa_dask.cli.documented import Documented
+from singa_dask.cli.options import RUN, reports_errors
 
 
-@click.command()
-@click.argument("run")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.command(
+    cls=Documented,
+    examples=[("Audit a run in which workers were lost:", "singa-dask audit runs/digits-downpour")],
+)
+@RUN
+@click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
 @reports_errors
 def audit(run: str, as_json: bool) -> None:
-    """Compare what RUN has trained with what its parameters contain.
+    """Verify that each gradient of a run was applied once.
 
-    RUN is the workspace of a run, or its name in runs/. Exits with 1 if a gradient is contained more than once, or
-    missing without a reason.
+    After workers or servers were lost, it tells whether the newest parameters contain the gradient of each mini-batch
+    that was trained: which are contained, applied twice, or missing, and why. RUN is the folder of the run, or its
+    name in runs/. Exits with 1 if a gradient was applied twice, or is missing without a reason.
     """
     from singa_dask.supervision.audit import audit as make_audit
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from singa_dask.cli.documented import Documented
 from singa_dask.cli.options import PATH, connect, reports_errors, scheduler_options
 from singa_dask.cli.signals import StopSignals
 
@@ -55,84 +56,119 @@ def _categories(context: click.Context, option: click.Parameter, values: Sequenc
     return found or None
 
 
-@click.command()
+@click.command(
+    cls=Documented,
+    examples=[
+        ("List what a file holds:", "singa-dask shard csv --source wine.csv"),
+        (
+            "Write shards, with shares for validation and for a test:",
+            "singa-dask shard csv --source wine.csv --label quality --validation 0.1 --test 0.1 --out shards",
+        ),
+        ("Write shards of a named data set:", "singa-dask shard mnist --out mnist"),
+    ],
+)
 @click.argument("what", metavar="DATASET|FORMAT")
 @click.argument("more", nargs=-1, metavar="")
-@click.option("--out", type=PATH, help="Folder for the shards. Without it, the command tells what the source holds.")
+@click.option("--out", type=PATH, help="Folder for the shards [default: none, list what the source holds].")
 @click.option("--source", type=PATH, help="File or folder to read, or a pattern in quotation marks: 'runs/*.h5'.")
-@click.option("--x", multiple=True, metavar="NAME", help="Dataset or column with features. Repeatable.")
-@click.option("--y", multiple=True, metavar="NAME", help="Labels or targets, whichever its values are. Repeatable.")
-@click.option("--label", multiple=True, metavar="NAME", help='Like --y: these are classes. "none" for no labels.')
-@click.option("--target", multiple=True, metavar="NAME", help="Like --y: these are numbers to predict.")
-@click.option("--weight", metavar="NAME", help="Weights of the samples.")
-@click.option("--mask", metavar="NAME", help="Which values of the targets count: 1, or 0.")
-@click.option("--channels", type=click.Choice(["first", "last", "none"]), help="Where samples of features have them.")
+@click.option("--x", multiple=True, metavar="NAME", help="Dataset or column of features. Repeatable.")
 @click.option(
-    "--patch", type=click.IntRange(1), help="Arrays: samples are patches of fields, of this height and width."
+    "--y",
+    multiple=True,
+    metavar="NAME",
+    help="Dataset or column of labels or targets, as its values tell. Repeatable.",
 )
-@click.option("--stride", type=click.IntRange(1), help="From one patch to the next [default: the patch].")
-@click.option("--nan", type=click.Choice(["error", "drop"]), help="Patches: leave out those with a missing value.")
-@click.option("--drop", multiple=True, metavar="NAME", help="Tables: a column that is not read. Repeatable.")
+@click.option(
+    "--label", multiple=True, metavar="NAME", help='Like --y, for classes; "none" if there are no labels. Repeatable.'
+)
+@click.option("--target", multiple=True, metavar="NAME", help="Like --y, for numbers to predict. Repeatable.")
+@click.option("--weight", metavar="NAME", help="Dataset or column of the weights of the samples.")
+@click.option(
+    "--mask", metavar="NAME", help="Dataset or column that says which targets count (1) and which do not (0)."
+)
+@click.option(
+    "--channels", type=click.Choice(["first", "last", "none"]), help="Position of the channels axis in a sample."
+)
+@click.option(
+    "--patch", type=click.IntRange(1), help="Arrays: cut fields into square patches of this side, one per sample."
+)
+@click.option(
+    "--stride", type=click.IntRange(1), help="Distance from one patch to the next [default: the side of a patch]."
+)
+@click.option(
+    "--nan",
+    type=click.Choice(["error", "drop"]),
+    help="Patches with a missing value: an error, or leave them out [default: error].",
+)
+@click.option("--drop", multiple=True, metavar="NAME", help="Tables: a column to ignore. Repeatable.")
 @click.option(
     "--missing",
     multiple=True,
     metavar="[NAME=]VALUE",
     callback=_fill,
-    help="What replaces missing values of features: mean or a number; in tables also median and most_frequent, in "
-    "arrays also mask: the mean, and channels that say where values are [default: an error].",
+    help="Replacement of missing features: mean or a number; in tables also median or most_frequent; in arrays also "
+    "mask, the mean, and channels that mark which values were there [default: an error].",
 )
 @click.option(
     "--category",
     multiple=True,
     metavar="NAME[=A,B,...]",
     callback=_categories,
-    help="Tables: a column of categories though they are numbers; with their order, 0, 1, ... Repeatable.",
+    help="Tables: a numeric column of categories; with a list, they become 0, 1, ... in its order. Repeatable.",
 )
 @click.option("--date", multiple=True, metavar="NAME=FORMAT", help="csv: dates, for example day=%d.%m.%Y. Repeatable.")
 @click.option("--header/--no-header", default=None, help="csv: whether the first line names the columns.")
 @click.option("--separator", help="csv: the separator between values.")
-@click.option("--resize", metavar="HEIGHTxWIDTH", callback=_size, help="images: resize every image to this size.")
-@click.option("--allow-virtual", is_flag=True, help="hdf5: also read values from other files that this one names.")
+@click.option(
+    "--resize", metavar="HEIGHTxWIDTH", callback=_size, help="images: the size to which each image is resized."
+)
+@click.option("--allow-virtual", is_flag=True, help="hdf5: read also external files to which the source refers.")
 @click.option("--in-place", is_flag=True, help="hdf5: write a manifest only; training reads the files themselves.")
 @click.option("--vocab", type=PATH, help="text: the vocabulary, as a file of characters or a folder of text shards.")
-@click.option("--unit", type=click.Choice(["char", "word"]), help="text: what a symbol is [default: char].")
+@click.option(
+    "--unit", type=click.Choice(["char", "word"]), help="text: symbols are characters or words [default: char]."
+)
 @click.option("--vocab-size", type=click.IntRange(2), help='text: words in the vocabulary; the rest become "<unk>".')
 @click.option(
     "--validation",
     type=click.FloatRange(0, 1, max_open=True),
-    help="Share of the samples for validation, drawn at random; of a text, its end [default: 0].",
+    help="Share of the samples for validation, drawn at random; the end of a text [default: 0].",
 )
 @click.option(
     "--test", type=click.FloatRange(0, 1, max_open=True), help="Share of the samples for a test [default: 0]."
 )
-@click.option("--validation-from", metavar="VALUE", help="Validate with the samples from this date or number on.")
-@click.option("--test-from", metavar="VALUE", help="Test with the samples from this date or number on.")
-@click.option("--split-by", metavar="NAME", help="The column of these values [default: the only one with dates].")
+@click.option("--validation-from", metavar="VALUE", help="First date or number of the validation samples.")
+@click.option("--test-from", metavar="VALUE", help="First date or number of the test samples.")
+@click.option(
+    "--split-by", metavar="NAME", help="Column of the two options above [default: the only column of dates]."
+)
 @click.option(
     "--validation-groups",
     metavar="NAME[=SHARE]",
     callback=_groups,
-    help="Validate with a share of the groups, the values of a column, and all their samples.",
+    help="Column of groups: this share of them is for validation, with all their samples [share: 0.2].",
 )
 @click.option(
     "--test-groups",
     metavar="NAME[=SHARE]",
     callback=_groups,
-    help="Test with a share of the groups, the values of a column, and all their samples [share: 0.2].",
+    help="Column of groups: this share of them is for the test, with all their samples [share: 0.2].",
 )
-@click.option("--split-column", metavar="NAME", help="A column that says train, validation or test.")
-@click.option("--seed", type=click.IntRange(0), help="Of the random order and shares [default: 0].")
-@click.option("--shards", type=click.IntRange(1), help="Number of shard files per split [default: by their size].")
+@click.option("--split-column", metavar="NAME", help="Column that holds train, validation or test for each sample.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the random order and of random shares [default: 0].")
+@click.option("--shards", type=click.IntRange(1), help="Number of shard files per split [default: from their size].")
 @click.option(
     "--window",
     type=click.IntRange(1),
-    help="Samples that are read, hashed and shuffled together [default: from the sample size].",
+    help="Number of samples that are read, hashed and shuffled together [default: from the sample size].",
 )
 @click.option(
     "--shuffle/--no-shuffle", default=None, help="Write samples in random order [default: training data with labels]."
 )
 @click.option("--overwrite", is_flag=True, help="Replace existing shards.")
-@click.option("--workers", type=click.IntRange(1), help="Use so many processes of this machine [default: threads].")
+@click.option(
+    "--workers", type=click.IntRange(1), help="Number of processes of this machine [default: none, use threads]."
+)
 @scheduler_options
 @reports_errors
 def shard(
@@ -146,12 +182,12 @@ def shard(
     scheduler_file: Path | None,
     **options: Any,
 ) -> None:
-    """Write a data set as HDF5 shards.
+    """Write a data set as HDF5 shards, which training reads.
 
-    FORMAT is that of your own files in --source: csv, hdf5, images, kvfile (SINGA 0.3), netcdf, npz, parquet, text or
+    FORMAT is that of your files in --source: csv, hdf5, images, kvfile (SINGA 0.3), netcdf, npz, parquet, text or
     zarr. DATASET is a named data set: digits, mnist, cifar10 or tinyshakespeare.
 
-    If the command is interrupted and called again, it goes on where it was.
+    If the command is interrupted and called again, it continues where it stopped.
     """
     StopSignals.handled()
     if more:
@@ -194,14 +230,21 @@ def shard(
     click.echo(f"Next: singa-dask new {out} --out job.conf")
 
 
-@click.command()
+@click.command(
+    cls=Documented,
+    examples=[
+        ("Describe a folder of shards:", "singa-dask describe shards/train"),
+        ("Describe the data of a run:", "singa-dask describe runs/digits-allreduce"),
+    ],
+)
 @click.argument("what", metavar="SHARDS|RUN|FILE")
 @reports_errors
 def describe(what: str) -> None:
-    """Say what a sample is: columns with their types, categories and classes, and how the source was read.
+    """Describe the samples of a data set.
 
-    SHARDS is a folder of shards, or dataset:NAME/SPLIT. RUN is the workspace of a run, or a checkpoint file; described
-    are the data that it was trained on, by input layer. FILE is of a format of `shard`; its columns are listed.
+    Listed are the columns with their types, categories and classes, and how the source was read. SHARDS is a folder of
+    shards, or dataset:NAME/SPLIT. RUN is the folder of a run, or a checkpoint file; described are its training data,
+    by input layer. FILE has a format that `shard` reads; its columns are listed.
     """
     from singa_dask.inference.describe import describe as lines_of
 

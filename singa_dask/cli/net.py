@@ -8,39 +8,51 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from singa_dask.cli.documented import Documented
 from singa_dask.cli.options import (
-    CHECKPOINT,
     JOB,
     OUTPUT,
     PATH,
     SET,
-    TRUST,
     job_options,
     load,
     reports_errors,
+    run_options,
     trained,
 )
+from singa_dask.cli.strategy import Wanted, strategy_options
 from singa_dask.output.streams import for_data
 
 if TYPE_CHECKING:
-    from singa_dask.job import Job
+    from singa_dask.job import Job, JobProto
 
 PHASES = ("train", "validate", "test")
 
 
-@click.command()
+@click.command(
+    cls=Documented,
+    examples=[
+        ("Check a job for three workers:", "singa-dask check job.conf --workers 3"),
+        ("Check a job whose data are elsewhere:", "singa-dask check job.conf --no-data"),
+    ],
+)
 @job_options
-@click.option("--no-data", is_flag=True, help="Open no data file: the job has the shapes of its samples.")
+@strategy_options
+@click.option("--no-data", is_flag=True, help="Open no data file; the job must state the shapes of its samples.")
 @reports_errors
-def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: bool) -> None:
-    """Check JOB and print its net: shapes, parameters, partitioning."""
+def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], wanted: Wanted, no_data: bool) -> None:
+    """Check a job and print its net.
+
+    Printed are the layers with their shapes, parameters and partitioning, and what workers send each other.
+    """
     from singa_dask.cluster.bootstrap import mpi_library
     from singa_dask.monitor.net_tables import net_tables
     from singa_dask.monitor.traffic import Traffic
     from singa_dask.output.console import Console
     from singa_dask.training.prepare import check_given, prepare
 
-    prepared = prepare(_partitioned(load(job, overrides, cluster), with_data=not no_data), with_data=not no_data)
+    loaded = load(job, wanted.overrides(cluster, overrides), cluster)
+    prepared = prepare(_partitioned(loaded, with_data=not no_data), with_data=not no_data)
     if not no_data:
         check_given(prepared)
     console = Console()
@@ -55,19 +67,26 @@ def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], no_data: 
     click.echo(f"elements per server: {slices}; {within}")
     if prepared.topology.nprocesses > 1:
         click.echo(f"MPI library: {mpi_library()}")
+    if no_data:
+        click.echo(_unseen(prepared.job))
     verdict = "valid, its data were not opened" if no_data else "ready to run"
     click.echo(f"{prepared.job.name}: {verdict}; {prepared.topology.describe()}")
 
 
-@click.command()
+@click.command(
+    cls=Documented,
+    examples=[("Draw the net as three workers train it:", "singa-dask show job.conf --workers 3 --out net.png")],
+)
 @job_options
+@strategy_options
 @click.option("--phase", type=click.Choice(PHASES), default=PHASES[0], show_default=True, help="Which net to draw.")
 @click.option("--out", type=OUTPUT, default=Path("net.svg"), show_default=True, help="SVG or PNG file to write.")
 @reports_errors
-def show(job: Path, cluster: Path | None, overrides: tuple[str, ...], phase: str, out: Path) -> None:
-    """Draw the net of JOB: shapes, parameters, partitioning, and the bytes that workers send each other.
+def show(job: Path, cluster: Path | None, overrides: tuple[str, ...], wanted: Wanted, phase: str, out: Path) -> None:
+    """Draw the net of a job.
 
-    The shapes of samples are those of the job; only if it has none they are taken from the shards.
+    Drawn are shapes, parameters, partitioning, and the bytes that workers send each other. The shapes of samples are
+    those of the job; only if it has none they are taken from the shards.
     """
     from singa_dask.job import active_phases
     from singa_dask.job.job_pb2 import Phase
@@ -75,12 +94,21 @@ def show(job: Path, cluster: Path | None, overrides: tuple[str, ...], phase: str
     from singa_dask.training.prepare import has_shapes, prepare
 
     check_format(out)
-    loaded = load(job, overrides, cluster)
+    loaded = load(job, wanted.overrides(cluster, overrides), cluster)
     number = {"train": Phase.kTrain, "validate": Phase.kVal, "test": Phase.kTest}[phase]
     shown = all(has_shapes(loaded, each) for each in (number, *active_phases(loaded.proto)))
     loaded = _partitioned(loaded, with_data=not shown)
     prepared = prepare(loaded, with_data=not has_shapes(loaded, number), phases=[number])
     click.echo(f"{out}: {draw_net(prepared, phase, out)}")
+
+
+def _unseen(job: JobProto) -> str:
+    """What a check without data has not looked at."""
+    from singa_dask.job.stores import store_of
+
+    paths = dict.fromkeys(path for layer in job.neuralnet.layer if (path := store_of(layer).path))
+    files = f"{', '.join(paths)} and other files that the job names" if paths else "the files that the job names"
+    return f"not looked at: {files}; whether they are there and fit: format, shapes, types, classes, statistics"
 
 
 def _partitioned(job: Job, *, with_data: bool) -> Job:
@@ -94,15 +122,19 @@ def _partitioned(job: Job, *, with_data: bool) -> Job:
     return resolve_by_cache(job, click.echo, with_data=with_data)
 
 
-@click.command()
-@job_options
-@CHECKPOINT
-@TRUST
-@click.option("--validation", is_flag=True, help="Use the validation data instead of the test data.")
+@click.command(
+    cls=Documented,
+    examples=[
+        ("Evaluate a run:", "singa-dask test runs/digits-allreduce"),
+        ("Evaluate a checkpoint, with pictures:", "singa-dask test step-500.h5 --pictures pictures"),
+    ],
+)
+@run_options
+@click.option("--validation", is_flag=True, help="Evaluate on the validation data instead of the test data.")
 @click.option("--pictures", type=PATH, help='Folder for a confusion matrix (metric: "confusion") or a parity plot.')
 @reports_errors
 def test(
-    job: Path,
+    run: str,
     cluster: Path | None,
     overrides: tuple[str, ...],
     checkpoint: Path | None,
@@ -112,8 +144,9 @@ def test(
 ) -> None:
     """Evaluate a trained net on its whole test set.
 
-    JOB is the workspace of a run, or a checkpoint file. It may also be a job file, with --checkpoint. The job's
-    test_steps does not count; --set test_steps=N evaluates N mini-batches.
+    RUN is the folder of a run (its best checkpoint if the job has keep_best, else its newest), its name in runs/, or a
+    checkpoint file. It may also be a job file, with --checkpoint. The job's test_steps does not count; --set
+    test_steps=N evaluates N mini-batches.
     """
     from singa_dask.inference import evaluate
     from singa_dask.job.evaluations import PHASE_NAMES
@@ -124,7 +157,7 @@ def test(
 
     phase = Phase.kVal if validation else Phase.kTest
     overrides = ("test_steps=0", "validate_steps=0", *overrides)
-    ready, path = trained(job, overrides, cluster, phase, checkpoint, trust_code=trust_code)
+    ready, path = trained(run, overrides, cluster, phase, checkpoint, trust_code=trust_code)
     measured = evaluate.measure(ready.job, path, phase)
     name = PHASE_NAMES[phase]
     click.echo(f"{name} {format_metrics(measured.numbers)}; {path}")
@@ -135,11 +168,23 @@ def test(
             click.echo(f"drawn: {picture}")
 
 
-@click.command()
+@click.command(
+    cls=Documented,
+    examples=[
+        (
+            "Generate 200 characters with a run of examples/char-rnn:",
+            "singa-dask sample job.conf --checkpoint runs/char-rnn-allreduce --length 200",
+        )
+    ],
+)
 @JOB
 @SET
-@click.option("--checkpoint", type=PATH, help="Checkpoint file or workspace [default: the job's checkpoint_path].")
-@click.option("--length", type=click.IntRange(0), default=500, show_default=True, help="Symbols to generate.")
+@click.option(
+    "--checkpoint", type=PATH, help="Checkpoint file or folder of a run [default: the job's checkpoint_path]."
+)
+@click.option(
+    "--length", type=click.IntRange(0), default=500, show_default=True, help="Number of symbols to generate."
+)
 @click.option(
     "--temperature",
     type=click.FloatRange(0),
@@ -147,8 +192,14 @@ def test(
     show_default=True,
     help="Below 1 favours likely symbols, above 1 adds variety; 0 always takes the most likely one.",
 )
-@click.option("--primer", default="", metavar="TEXT", help="Text that the net reads first [default: a random symbol].")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the draws.")
+@click.option(
+    "--primer",
+    default="",
+    show_default=False,
+    metavar="TEXT",
+    help="Text that the net reads first [default: a random symbol].",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random choices.")
 @reports_errors
 def sample(job: Path, overrides: tuple[str, ...], checkpoint: Path | None, primer: str, **drawing: Any) -> None:
     """Generate text with a net that was trained on text."""
@@ -166,17 +217,22 @@ def sample(job: Path, overrides: tuple[str, ...], checkpoint: Path | None, prime
     output.write("\n")
 
 
-@click.command()
-@job_options
-@CHECKPOINT
-@TRUST
+@click.command(
+    cls=Documented,
+    examples=[("Export the net of a run:", "singa-dask export runs/digits-allreduce --onnx digits.onnx")],
+)
+@run_options
 @click.option("--onnx", "out", type=OUTPUT, required=True, help="ONNX file to write.")
 @click.option(
-    "--output", "outputs", multiple=True, metavar="LAYER", help="Output layer; repeatable [default: predictions]."
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="LAYER",
+    help="Layer whose output the model returns [default: predictions]. Repeatable.",
 )
 @reports_errors
 def export(
-    job: Path,
+    run: str,
     cluster: Path | None,
     overrides: tuple[str, ...],
     checkpoint: Path | None,
@@ -186,7 +242,8 @@ def export(
 ) -> None:
     """Export a trained net as an ONNX model.
 
-    JOB is the workspace of a run, or a checkpoint file. It may also be a job file, with --checkpoint.
+    RUN is the folder of a run (its best checkpoint if the job has keep_best, else its newest), its name in runs/, or a
+    checkpoint file. It may also be a job file, with --checkpoint.
 
     The model takes raw samples: normalisation is part of it.
     """
@@ -194,7 +251,7 @@ def export(
     from singa_dask.inference import evaluate
     from singa_dask.job.job_pb2 import Phase
 
-    ready, path = trained(job, overrides, cluster, None, checkpoint, trust_code=trust_code)
+    ready, path = trained(run, overrides, cluster, None, checkpoint, trust_code=trust_code)
     net = evaluate.restore_net(ready.job, Phase.kTest, path)
     model = save(net, out, outputs, ready.job.name, "--onnx")
     inputs = ", ".join(value.name for value in model.graph.input)

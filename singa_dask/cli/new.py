@@ -6,17 +6,31 @@ from pathlib import Path
 
 import click
 
+from singa_dask.cli.documented import Documented
 from singa_dask.cli.options import PATH, reports_errors
 
 
-@click.command()
+@click.command(
+    cls=Documented,
+    examples=[
+        ("From shards of your own:", "singa-dask new shards --out job.conf"),
+        ("From a named data set:", "singa-dask new digits"),
+    ],
+)
 @click.argument("shards")
-@click.option("--out", type=PATH, default=Path("job.conf"), show_default=True, help="The job file. Must not exist.")
+@click.option(
+    "--out",
+    type=PATH,
+    default=Path("job.conf"),
+    show_default=True,
+    help="The job file to write, which must not exist.",
+)
 @reports_errors
 def new(shards: str, out: Path) -> None:
-    """Write a job file for SHARDS, with comments and a net that suits the data.
+    """Write a first job file for a data set.
 
-    SHARDS is a folder of shards, a folder with train, validation and test in it, or a named data set such as digits.
+    The job has comments, and a net that suits the data. SHARDS is a folder of shards, a folder with train, validation
+    and test in it, or a named data set such as digits.
     """
     from singa_dask.estimators.new import write_job
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from singa_dask.errors import CheckpointError, ConfigError, SingaError, lack
 from singa_dask.files import FILE, LINK, kind_of
@@ -43,32 +44,53 @@ class OutputFile(click.Path):
         return path
 
 
+class RunFolder(click.ParamType):
+    """The folder of a run, or its name in runs/, which a shell completes. Also a job name or a checkpoint file, where
+    the command takes these."""
+
+    name = "run"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        names = sorted(path.parent.name for path in Path("runs").glob("*/job.conf"))
+        items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return [*items, CompletionItem(incomplete, type="file")]
+
+
 OUTPUT = OutputFile()
 JOB = click.argument("job", type=PATH)
-CLUSTER = click.option("--cluster", type=PATH, help="File whose cluster { } block replaces the job's.")
+RUN = click.argument("run", type=RunFolder())
+ACTIVE_RUN = click.argument("run", required=False, type=RunFolder())
+CLUSTER = click.option(
+    "--cluster", type=PATH, metavar="FILE", help="Replace the job's cluster { } block by the one in this file."
+)
 SET = click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="FIELD=VALUE",
-    help="Override a field of the job, for example neuralnet.partition_dim=1. FIELD=[] clears a list. Repeatable.",
+    help="Override a field of the job, for example updater.learning_rate.base_lr=0.1. FIELD=[] clears a list. "
+    "Repeatable.",
 )
 SCHEDULER = click.option("--scheduler", metavar="ADDRESS", help="Address of a running Dask scheduler.")
 SCHEDULER_FILE = click.option("--scheduler-file", type=PATH, help="Scheduler file of a running Dask cluster.")
-RUN = click.option("--run", metavar="NAME", help="Job name or workspace of the run, if several runs are active.")
 CHECKPOINT = click.option(
     "--checkpoint",
     type=PATH,
-    help="Checkpoint file, or workspace (its best one with keep_best, else its newest), if JOB is a job file.",
+    help="With a job file as RUN: the checkpoint file, or the folder of the run that has it.",
 )
 TRUST = click.option(
-    "--trust-code", is_flag=True, help="Run code that the checkpoint keeps, though another user has written it."
+    "--trust-code", is_flag=True, help="Run the code in the checkpoint, although another user wrote it."
 )
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The argument JOB, --cluster and --set."""
     return JOB(CLUSTER(SET(command)))
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The argument RUN of a trained net, with --cluster, --set, --checkpoint and --trust-code."""
+    return RUN(CLUSTER(SET(CHECKPOINT(TRUST(command)))))
 
 
 def scheduler_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -158,7 +180,7 @@ def load_run(workspace: Workspace, *, trust_code: bool) -> Job:
 
 
 def trained(
-    path: Path,
+    run: str,
     overrides: tuple[str, ...],
     cluster: Path | None,
     phase: int | None,
@@ -166,9 +188,10 @@ def trained(
     *,
     trust_code: bool,
 ) -> tuple[TrainedJob, Path]:
-    """The job at `path`, prepared for one phase, and its checkpoint file.
+    """The job of `run`, prepared for one phase, and its checkpoint file.
 
-    path: a job file, with `checkpoint`; or a checkpoint file or workspace, with its own job. phase: None to predict
+    run: a job file, with `checkpoint`; or a checkpoint file, or the folder of a run or its name in runs/, with its own
+    job. phase: None to predict
     other data than the job's; a job file must then still find its training data. Until the command ends, code that the
     job lacks is that of the checkpoint.
     """
@@ -177,12 +200,13 @@ def trained(
     from singa_dask.training.kept_code import code_of
     from singa_dask.training.prepare import prepare, training_data
 
+    path = _located(run)
     own = path.is_dir() or path.suffix == ".h5"
     if own and checkpoint:
         raise click.UsageError(f"--checkpoint goes with a job file, but {path} is a checkpoint itself: leave one out.")
     if not own and not checkpoint:
         load(path, overrides, cluster)
-        raise click.UsageError(f"{path} is a job file: give --checkpoint, or name a checkpoint or workspace instead.")
+        raise click.UsageError(f"{path} is a job file: give --checkpoint, or name a run or a checkpoint instead.")
     file = checkpoints.find(checkpoint or path)
     found = checkpoints.load(file)
     if own:
@@ -198,6 +222,16 @@ def trained(
     if phase is not None and training_data(prepared.data) != training_data(found.data):
         _check_shards(found, file)
     return TrainedJob(prepared.job, prepared.code), file
+
+
+def _located(run: str) -> Path:
+    """The path that RUN names. Raises ConfigError if there is none."""
+    from singa_dask.training.workspace import no_run, places_of
+
+    for path in places_of(run):
+        if os.path.lexists(path):
+            return path
+    raise no_run(run, "the folder of a run, its name in runs/, a checkpoint or a job file")
 
 
 def _check_shards(found: Checkpoint, file: Path) -> None:

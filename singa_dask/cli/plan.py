@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from singa_dask.cli.documented import Documented
 from singa_dask.cli.options import OUTPUT, PATH, connect, job_options, load, reports_errors, scheduler_options
 from singa_dask.cli.quantities import BANDWIDTH, LATENCY, SIZE, Counts, Names
 from singa_dask.cli.run import fork_workers
@@ -17,52 +18,71 @@ _STDOUT = Path("-")
 STRATEGIES = ("sandblaster", "allreduce", "downpour", "hogwild", "hybrid")
 
 
-@click.command()
+@click.command(
+    cls=Documented,
+    examples=[
+        ("Predict for this machine:", "singa-dask plan job.conf"),
+        (
+            "Predict for a cluster that need not be there:",
+            "singa-dask plan job.conf --workers 1,...,64 --cores 16 --bandwidth 25Gbit --latency 20us",
+        ),
+    ],
+)
 @job_options
 @scheduler_options
 @click.option(
     "--workers",
     metavar="NUMBERS",
     type=Counts(),
-    help="Numbers of workers: 1,2,4,8 or 1,...,1024 (doubling) [default: up to what the cluster has].",
+    help="Numbers of workers to try: 1,2,4,8 or 1,...,1024 (doubling) [default: up to what the cluster has].",
 )
-@click.option("--bandwidth", metavar="RATE", type=BANDWIDTH, help="Predict for a host's network of, say, 1Gbit.")
 @click.option(
-    "--latency", metavar="TIME", type=LATENCY, help="Of a message on that network, say 50us; with --bandwidth."
+    "--bandwidth", metavar="RATE", type=BANDWIDTH, help="Bandwidth of the network of each host, for example 1Gbit."
 )
-@click.option("--cores", metavar="NUMBER", type=click.IntRange(1), help="Predict for hosts with so many cores.")
 @click.option(
-    "--workers-per-host", metavar="NUMBER", type=click.IntRange(1), help="At most [default: 1 with --bandwidth]."
+    "--latency", metavar="TIME", type=LATENCY, help="With --bandwidth: latency of that network, for example 50us."
+)
+@click.option("--cores", metavar="NUMBER", type=click.IntRange(1), help="Number of cores of each host.")
+@click.option(
+    "--workers-per-host",
+    metavar="NUMBER",
+    type=click.IntRange(1),
+    help="Most workers on a host [default: 1 with --bandwidth].",
 )
 @click.option(
     "--memory",
     metavar="SIZE",
     type=SIZE,
-    help="Of a host, say 8GB [default: what is free; with --cores or --bandwidth any].",
+    help="Memory of each host, for example 8GB [default: what is free; no limit with --cores or --bandwidth].",
 )
 @click.option(
     "--allow",
     metavar="KINDS",
     type=Names(("asynchronous", "codec")),
     default=(),
-    help="Recommend these too: asynchronous,codec.",
+    help="What else it may recommend: asynchronous, codec, or both with a comma.",
 )
 @click.option(
     "--strategies",
     metavar="NAMES",
     type=Names(STRATEGIES),
     default=STRATEGIES,
-    help=f"Only these of {','.join(STRATEGIES)}.",
+    show_default=False,
+    help=f"Strategies to try, separated by commas [default: {','.join(STRATEGIES)}].",
 )
 @click.option(
-    "--profile", "file", metavar="FILE", type=PATH, help="A profile [default: this cluster's, or measure it]."
+    "--profile",
+    "file",
+    metavar="FILE",
+    type=PATH,
+    help="Profile that `singa-dask profile --json` wrote [default: the kept one, or measure].",
 )
-@click.option("--no-data", is_flag=True, help="Open no data file: the job has the shapes of its samples.")
-@click.option("--all", "every", is_flag=True, help="Show every candidate.")
+@click.option("--no-data", is_flag=True, help="Open no data file; the job must state the shapes of its samples.")
+@click.option("--all", "every", is_flag=True, help="Show all candidates.")
 @click.option(
-    "--json", "as_json", metavar="FILE", type=OUTPUT, help="Write everything as JSON, to standard output with -."
+    "--json", "as_json", metavar="FILE", type=OUTPUT, help="Also write the plan as JSON; - prints only that."
 )
-@click.option("--out", metavar="FOLDER", type=PATH, help="Draw plan.png and plan.svg there.")
+@click.option("--out", metavar="FOLDER", type=PATH, help="Folder in which to draw plan.png and plan.svg.")
 @reports_errors
 def plan(
     job: Path,
@@ -77,11 +97,11 @@ def plan(
     out: Path | None,
     **wanted: Any,
 ) -> None:
-    """Predict what ways to train JOB cost, and recommend one.
+    """Predict the speed of each way to train a job.
 
     Each strategy, topology, partition and codec is predicted from a profile of the machines, which is measured first
-    if there is none (up to a minute). --bandwidth, --latency, --cores, --workers-per-host and --memory describe a
-    cluster that need not be there.
+    if there is none (up to a minute), and the best one is recommended. --bandwidth, --latency, --cores,
+    --workers-per-host and --memory describe a cluster that need not be there.
     """
     loaded = load(job, overrides, cluster)
     with ExitStack() as stack:

@@ -8,47 +8,55 @@ from typing import Any
 
 import click
 
+from singa_dask.cli.documented import Documented
 from singa_dask.cli.options import (
     OUTPUT,
-    PATH,
-    TRUST,
     connect,
-    job_options,
     reports_errors,
+    run_options,
     scheduler_options,
     trained,
 )
 from singa_dask.cli.run import fork_workers
 
 
-@click.command()
-@job_options
-@click.option(
-    "--checkpoint",
-    type=PATH,
-    help="Checkpoint file, or workspace (its best one with keep_best, else its newest), if JOB is a job file.",
+@click.command(
+    cls=Documented,
+    examples=[
+        ("Predict the test data of a run:", "singa-dask predict runs/digits-allreduce"),
+        (
+            "Predict a table that has no answers:",
+            "singa-dask predict runs/wine-allreduce --data new.csv --out predictions.parquet",
+        ),
+    ],
 )
+@run_options
 @click.option(
     "--data",
     metavar="FOLDER|FILE",
-    help="What to predict: shards, dataset:NAME/SPLIT, or files of a format of `shard` [default: JOB's test data].",
+    help="What to predict: shards, dataset:NAME/SPLIT, or files that `shard` reads [default: the job's test data].",
 )
 @click.option(
     "--x",
     multiple=True,
     metavar="NAME",
-    help="With --data: a column or dataset of features, or COLUMN=DATASET; repeatable.",
+    help="With --data: a column or dataset of features, or COLUMN=DATASET. Repeatable.",
 )
-@click.option("--y", multiple=True, metavar="NAME", help="With --data: labels or targets to write too; repeatable.")
+@click.option(
+    "--y",
+    multiple=True,
+    metavar="NAME",
+    help="With --data: labels or targets to write next to the predictions. Repeatable.",
+)
 @click.option(
     "--date",
     multiple=True,
     metavar="NAME=FORMAT",
     help="With --data, csv: dates, for example day=%d.%m.%Y. Repeatable.",
 )
-@click.option("--category", multiple=True, metavar="NAME", help="With --data, csv: a column of texts. Repeatable.")
+@click.option("--category", multiple=True, metavar="NAME", help="With --data, csv: a column of strings. Repeatable.")
 @click.option("--header/--no-header", default=None, help="With --data, csv: whether the first line names the columns.")
-@click.option("--separator", help="With --data, csv: the separator [default: as in training].")
+@click.option("--separator", help="With --data, csv: the separator between values [default: that of training].")
 @click.option(
     "--out",
     type=OUTPUT,
@@ -57,11 +65,14 @@ from singa_dask.cli.run import fork_workers
     help="File to write: .csv, .parquet, .h5, .hdf5 or .nc.",
 )
 @scheduler_options
-@click.option("--workers", type=click.IntRange(1), help="Predict in so many processes of a local Dask cluster.")
-@TRUST
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="Number of processes of a local Dask cluster [default: none, predict in this process].",
+)
 @reports_errors
 def predict(
-    job: Path,
+    run: str,
     cluster: Path | None,
     overrides: tuple[str, ...],
     checkpoint: Path | None,
@@ -75,7 +86,8 @@ def predict(
 ) -> None:
     """Write the predictions of a trained net.
 
-    JOB is the workspace of a run, or a checkpoint file. It may also be a job file, with --checkpoint.
+    RUN is the folder of a run (its best checkpoint if the job has keep_best, else its newest), its name in runs/, or a
+    checkpoint file. It may also be a job file, with --checkpoint.
     """
     if data is None and any(value not in (None, ()) for value in columns.values()):
         raise click.UsageError("--x, --y and the options of reading are for --data: give it too.")
@@ -93,7 +105,7 @@ def predict(
 
         check_format(out)
         phase = Phase.kTest if data is None else None
-        ready, path = trained(job, overrides, cluster, phase, checkpoint, trust_code=trust_code)
+        ready, path = trained(run, overrides, cluster, phase, checkpoint, trust_code=trust_code)
         here = not (workers or scheduler or scheduler_file)
         model = evaluate.model_of(ready.job, ready.code, path, here=here)
         blocks = own_blocks(model) if data is None else blocks_of(model, data, **columns)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from singa_dask.cli.documented import Documented
 from singa_dask.cli.options import OUTPUT, connect, reports_errors, scheduler_options
 from singa_dask.cli.run import fork_workers
 from singa_dask.files import write_whole
@@ -40,16 +41,24 @@ def _seconds(context: click.Context, option: click.Parameter, text: str) -> floa
     return float(found[1]) * (60 if found[2] == "min" else 1)
 
 
-@click.command()
+@click.command(
+    cls=Documented,
+    examples=[
+        ("Measure this machine:", "singa-dask profile"),
+        ("Measure a cluster for longer:", "singa-dask profile --scheduler tcp://host:8786 --budget 2min"),
+    ],
+)
 @scheduler_options
 @click.option(
-    "--workers", type=click.IntRange(1), help="Workers of the local Dask cluster [default: one a core, at least 2]."
+    "--workers",
+    type=click.IntRange(1),
+    help="Number of workers of the local Dask cluster [default: one per core, at least 2].",
 )
 @click.option(
-    "--budget", default="60s", show_default=True, callback=_seconds, help="How long to measure, for example 2min."
+    "--budget", default="60s", show_default=True, callback=_seconds, help="Time to measure, for example 2min."
 )
 @click.option("--json", "file", type=OUTPUT, help="Also write the profile to this file.")
-@click.option("--show", is_flag=True, help="Show the kept profile of these machines, and measure nothing.")
+@click.option("--show", is_flag=True, help="Print the kept profile of these machines without measuring.")
 @reports_errors
 def profile(
     scheduler: str | None,
@@ -59,10 +68,11 @@ def profile(
     file: Path | None,
     show: bool,
 ) -> None:
-    """Measure what this machine's kernels, collectives, servers and loader take.
+    """Measure the speed of a cluster, which `plan` needs.
 
-    `plan` predicts with these figures, which are kept in the cache. Measure while nothing else runs. By default, the
-    workers of a local Dask cluster measure. --scheduler and --scheduler-file select a running Dask cluster.
+    Measured are kernels, collectives, servers and the loader. The figures are kept in the cache. Measure while nothing
+    else runs. By default, the workers of a local Dask cluster measure. --scheduler and --scheduler-file select a
+    running Dask cluster.
     """
     running = scheduler or scheduler_file
     if workers and (running or show):

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from singa_dask.cli.documented import Documented
 from singa_dask.cli.options import (
+    ACTIVE_RUN,
     PATH,
     RUN,
     TRUST,
@@ -24,6 +26,7 @@ from singa_dask.cli.options import (
     scheduler_options,
 )
 from singa_dask.cli.signals import StopSignals
+from singa_dask.cli.strategy import Wanted, strategy_options
 from singa_dask.output.streams import Output
 
 if TYPE_CHECKING:
@@ -42,34 +45,49 @@ def driving_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.IntRange(0),
             default=3,
             show_default=True,
-            help="How many times a group that lost a worker is restarted.",
+            help="How often a worker group is restarted without progress after it lost a worker.",
         ),
         click.option(
             "--max-queue",
             "max_queue_s",
             metavar="SECONDS",
             type=click.FloatRange(0),
-            help="How long to wait for Dask workers that other runs use [default: until they end].",
+            help="Wait at most this long for Dask workers that other runs use [default: until those runs end].",
         ),
-        click.option("--tensorboard", is_flag=True, help="Write the metrics for TensorBoard: WORKSPACE/tensorboard."),
+        click.option(
+            "--tensorboard", is_flag=True, help="Also write the metrics for TensorBoard, to RUN/tensorboard."
+        ),
     )
     for option in reversed(options):
         command = option(command)
     return command
 
 
-@click.command()
+@click.command(
+    cls=Documented,
+    examples=[
+        ("Train with three workers on this machine:", "singa-dask train job.conf --workers 3"),
+        (
+            "Train asynchronously on a running Dask cluster:",
+            "singa-dask train job.conf --workers 4 --strategy downpour --scheduler tcp://host:8786",
+        ),
+        ("Continue a run that was interrupted:", "singa-dask train job.conf --workers 3 --resume"),
+    ],
+)
 @job_options
-@click.option("--workspace", type=PATH, help="Folder for the results [default: runs/<job>-<strategy>].")
+@strategy_options
+@click.option("--workspace", type=PATH, metavar="RUN", help="Folder of the run [default: runs/<job>-<strategy>].")
 @click.option(
     "--init",
     type=PATH,
-    help="Start with the parameters of a checkpoint, of a run's workspace, or of PyTorch in a .safetensors file: the "
-    "job's checkpoint_path.",
+    metavar="RUN|FILE",
+    help="Start with the parameters of another run, a checkpoint file, or a .safetensors file of PyTorch.",
 )
-@click.option("--resume", is_flag=True, help="Resume from the newest valid checkpoint in the workspace.")
+@click.option("--resume", is_flag=True, help="Resume from the newest valid checkpoint of the run.")
 @scheduler_options
-@click.option("--mpi", is_flag=True, help="Run inside mpiexec or srun: rank 0 is the driver, the others are workers.")
+@click.option(
+    "--mpi", is_flag=True, help="Train inside mpiexec or srun: rank 0 is the driver, the others are workers."
+)
 @click.option(
     "--interface",
     metavar="NAME",
@@ -81,6 +99,7 @@ def train(
     job: Path,
     cluster: Path | None,
     overrides: tuple[str, ...],
+    wanted: Wanted,
     init: Path | None,
     scheduler: str | None,
     scheduler_file: Path | None,
@@ -88,14 +107,16 @@ def train(
     interface: str | None,
     **driving: Any,
 ) -> None:
-    """Train the net of JOB, a job file.
+    """Train the net of a job file.
 
     By default, workers run on a local Dask cluster. --scheduler and --scheduler-file select a running Dask cluster.
-    --mpi starts one inside an MPI job. --cluster auto takes the topology and the partition that `singa-dask plan`
+    --mpi starts one inside an MPI job. --workers, --strategy and --servers say how training is distributed; without
+    them, the job's cluster { } block does. --cluster auto takes the topology and the partition that `singa-dask plan`
     recommends.
     """
     signals = StopSignals.handled()
     auto = cluster == AUTO
+    overrides = wanted.overrides(cluster, overrides)
     overrides += () if init is None else ("checkpoint_path=[]", f"checkpoint_path={init}")
     resumed = driving["workspace"] if driving["resume"] else None
     loaded = cache(lambda: load(job, overrides, None if auto else cluster, resumed))
@@ -123,16 +144,24 @@ def train(
     _conclude(result, **driving)
 
 
-@click.command()
-@click.argument("run")
+@click.command(
+    cls=Documented,
+    examples=[
+        (
+            "Take over a run on a Dask cluster:",
+            "singa-dask attach runs/digits-allreduce --scheduler tcp://host:8786",
+        )
+    ],
+)
+@RUN
 @scheduler_options
 @driving_options
 @TRUST
 @reports_errors
 def attach(run: str, scheduler: str | None, scheduler_file: Path | None, trust_code: bool, **driving: Any) -> None:
-    """Take over RUN, whose driver was lost.
+    """Take over a run whose driver was lost.
 
-    RUN is the workspace of the run, or its name in runs/. Its Dask workers hold its state in memory for ten minutes,
+    RUN is the folder of the run, or its name in runs/. Its Dask workers hold its state in memory for ten minutes,
     or the orphan_timeout of its job. The run resumes from there: at most one step is repeated, and no update is lost
     that servers had acknowledged. Without that memory, it resumes from its newest checkpoint.
     """
@@ -173,39 +202,53 @@ def _conclude(result: Result, *, tensorboard: bool, **_: Any) -> None:
         sys.exit(130)
 
 
-@click.command()
+@click.command(
+    cls=Documented,
+    examples=[
+        ("Add a worker group to the only active run:", "singa-dask join --scheduler tcp://host:8786"),
+        ("Add one to a certain run:", "singa-dask join digits --scheduler tcp://host:8786"),
+    ],
+)
+@ACTIVE_RUN
 @scheduler_options
-@RUN
 @reports_errors
-def join(scheduler: str | None, scheduler_file: Path | None, run: str | None) -> None:
+def join(run: str | None, scheduler: str | None, scheduler_file: Path | None) -> None:
     """Add a worker group to an active asynchronous run.
 
-    The group starts on free workers of the run's Dask cluster.
+    The group starts on free workers of the run's Dask cluster. RUN is the folder or the job name of the run. It may be
+    left out if only one run is active.
     """
     _ask_run(scheduler, scheduler_file, "join", run)
 
 
-@click.command()
+@click.command(
+    cls=Documented,
+    examples=[("Remove worker group 2:", "singa-dask leave 2 --scheduler tcp://host:8786")],
+)
 @click.argument("group", type=click.IntRange(0))
+@ACTIVE_RUN
 @scheduler_options
-@RUN
 @reports_errors
-def leave(group: int, scheduler: str | None, scheduler_file: Path | None, run: str | None) -> None:
+def leave(group: int, run: str | None, scheduler: str | None, scheduler_file: Path | None) -> None:
     """Remove a worker group from an active asynchronous run.
 
-    Worker group GROUP finishes its current step and leaves. The other groups continue.
+    GROUP is the number of the worker group. It finishes its current step and leaves. The other groups continue. RUN is
+    the folder or the job name of the run. It may be left out if only one run is active.
     """
     _ask_run(scheduler, scheduler_file, "leave", run, group=group)
 
 
-@click.command()
-@click.argument("run", required=False)
+@click.command(
+    cls=Documented,
+    examples=[("Stop a run:", "singa-dask stop runs/digits-allreduce --scheduler tcp://host:8786")],
+)
+@ACTIVE_RUN
 @scheduler_options
 @reports_errors
 def stop(run: str | None, scheduler: str | None, scheduler_file: Path | None) -> None:
     """Stop an active run after its current step, with a checkpoint.
 
-    RUN is the run's job name or workspace. It may be omitted if only one run is active.
+    RUN is the folder or the job name of the run. It may be left out if only one run is active.
     """
     _ask_run(scheduler, scheduler_file, "stop", run)
 

@@ -35,7 +35,7 @@ def describe(what: str) -> Iterator[str]:
     elif _is_run(path):
         yield from _of_checkpoint(checkpoints.find(path))
     elif not path.exists() and not any(sign in what for sign in "*?["):
-        raise DataError(f"{what}: does not exist. Name a folder of shards, the workspace of a run, or a file.")
+        raise DataError(f"{what}: does not exist. Name a folder of shards, the folder of a run, or a file.")
     elif (kind := format_of(path, "describe")).contents:
         yield f"{what}: {kind.name}. `singa-dask shard {kind.name} --source {what} --out FOLDER` writes shards of it."
         yield kind.listing(what)

@@ -121,5 +121,5 @@ def check_fits(found: Checkpoint, path: Path, wanted: Mapping[str, tuple[int, ..
     if faults := checkpoints.misfits(contents_of(shapes), contents_of(wanted)):
         raise CheckpointError(
             f"{path} does not fit this job: {'; '.join(faults)}. Give the job that it was trained with: "
-            "it is job.conf in the workspace of its run."
+            "it is job.conf in the folder of its run."
         )

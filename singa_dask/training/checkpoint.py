@@ -381,7 +381,7 @@ def find(where: Path) -> Path:
     if (kind := kind_of(where)) == FILE:
         return where
     if kind not in (None, FOLDER):
-        raise CheckpointError(f"{where}: is {kind}, neither a checkpoint nor the workspace of a run.")
+        raise CheckpointError(f"{where}: is {kind}, neither a checkpoint nor the folder of a run.")
     for folder in (where / "checkpoint", where):
         if os.path.lexists(folder / BEST):
             return folder / BEST
@@ -390,7 +390,7 @@ def find(where: Path) -> Path:
             return found.path
         if faults:
             raise CheckpointError("No valid checkpoint: " + " ".join(faults))
-    way_out = saved_elsewhere(where) or "Give the workspace of a run, a .h5 or a .safetensors file."
+    way_out = saved_elsewhere(where) or "Give the folder of a run, a .h5 or a .safetensors file."
     raise CheckpointError(f"{where}: no checkpoint found. {way_out}")
 
 

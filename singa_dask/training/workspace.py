@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from singa_dask.data.shared_files import PROBES
-from singa_dask.errors import CheckpointError, ConfigError, Problem
+from singa_dask.errors import CheckpointError, ConfigError, Problem, nearest
 from singa_dask.files import FILE, FOLDER, LOST_LINK, is_at, kind_of, open_lock, read_text, unlinked, write_whole
 from singa_dask.temporary import remove_abandoned
 from singa_dask.training.checkpoint import UNFINISHED
@@ -39,6 +39,7 @@ from singa_dask.training.saving_host import EVENTS
 
 logger = logging.getLogger(__name__)
 
+RUNS = Path("runs")  # where runs are if no other folder is given
 _ID = re.compile(r"[0-9a-f]{12}")
 
 
@@ -65,14 +66,13 @@ class Workspace:
     @classmethod
     def of(cls, run: str | Path) -> Workspace:
         """The workspace of a run: its folder, or the folder's name in runs/. Raises ConfigError if there is none."""
-        for folder in (Path(run), Path("runs") / run):
+        for folder in places_of(run):
             if (kind := kind_of(cls(folder).job)) not in (None, FILE):
                 message, hint = f"is not the folder of a run: its job.conf is {kind}, not a file", "Name another run."
                 raise ConfigError(Problem("RUN", message, str(folder), hint))
             if kind:
                 return cls(folder)
-        hint = "Give the workspace of a run, or its name in runs/."
-        raise ConfigError(Problem("RUN", f"neither {run} nor runs/{run} is the folder of a run", str(run), hint))
+        raise no_run(run)
 
     @property
     def id(self) -> str:
@@ -347,3 +347,18 @@ class Workspace:
         where = f"{error.filename}: " if error.filename else ""
         message, hint = f"cannot be written ({where}{error.strerror})", "Pass another --workspace."
         return ConfigError(Problem("workspace", message, str(self.folder), hint))
+
+
+def places_of(run: str | Path) -> tuple[Path, ...]:
+    """The paths that RUN may name: its own, and, if it is a bare name, that in runs/."""
+    path = Path(run)
+    return (path,) if len(path.parts) > 1 else (path, RUNS / path)
+
+
+def no_run(run: str | Path, expected: str = "the folder of a run, or its name in runs/") -> ConfigError:
+    """The error if RUN names nothing that was expected."""
+    there = [path for path in places_of(run) if path.exists()]
+    fault = f"{there[0]} has no job.conf" if there else f"there is no {' or '.join(map(str, places_of(run)))}"
+    near = nearest(Path(run).name, (path.parent.name for path in RUNS.glob("*/job.conf")))
+    hint = near if near.startswith("Did") else "`singa-dask train` writes such folders."
+    return ConfigError(Problem("RUN", f"{fault}; expected {expected}", hint=hint))

@@ -239,7 +239,7 @@ def test_a_run_is_found_by_its_folder_and_its_name(run, tmp_path, monkeypatch):
     Workspace(tmp_path / "runs" / "small").tell("saves", host="nodeb")
     with pytest.raises(CheckpointError, match="nodeb"):
         audit("small")
-    with pytest.raises(ConfigError, match="RUN: neither other nor runs/other"):
+    with pytest.raises(ConfigError, match="RUN: there is no other or runs/other; expected"):
         audit("other")
 
 
