@@ -167,8 +167,16 @@ def codes(y: Any, classes: np.ndarray, *, uncounted: bool = False) -> Any:
     return places
 
 
-def feature_column(x: Any) -> Column:
-    """The column of features as shards describe it; images whose shape does not tell have the channels last."""
-    shape = tuple(int(size) for size in x.shape[1:])
-    channels = guess_channels(shape) or Channels.LAST
-    return Column("x", Role.FEATURE, "float32", shape, channels)
+def column_of(values: Any, name: str, channels: str | None) -> Column:
+    """The column of X or y as shards describe it. channels: where images have them; by default the shape decides.
+    Raises ValueError where it does not."""
+    shape = tuple(int(size) for size in values.shape[1:])
+    if channels not in (None, *Channels):
+        raise ValueError(f"channels must be None, {', '.join(map(repr, map(str, Channels)))}. Received: {channels!r}.")
+    where = Channels(channels) if channels is not None and len(shape) > 2 else guess_channels(shape)
+    if where is None:
+        raise ValueError(
+            f"the shape {tuple(values.shape)} of {name} does not tell which axis has the channels. Set channels to "
+            "'first', 'last' or 'none'."
+        )
+    return Column("x", Role.FEATURE, "float32", shape, where)

@@ -83,6 +83,7 @@ class Estimator(BaseEstimator):
     transform: Any = None
     patience: int | None = None
     normalise: bool = True
+    channels: Any = None
     missing: Any = "error"
     random_state: Any = None
     workspace: str | Path | None = None
@@ -196,7 +197,7 @@ class Estimator(BaseEstimator):
         if own and (self.updater is not None or self.learning_rate is not None):
             proto.updater.CopyFrom(self._updater().proto)
         _keep_inputs_of_training(proto)
-        set_time_steps(proto, arrays.feature_column(examples.x).shape)
+        set_time_steps(proto, tuple(examples.x.shape[1:]))
         self._windows = next((w for layer in inputs_of(proto) if (w := Windows.of(layer.store_conf))), None)
         self._step = step_of(self._index)
         starts = self._series(examples.x, self._index, fits=True)
@@ -242,8 +243,11 @@ class Estimator(BaseEstimator):
         if isinstance(self.net, Job | str | Path):
             return self.net if isinstance(self.net, Job) else Job.from_file(self.net)
         if examples is not None and self.net is None:
-            target = arrays.feature_column(examples.y).net_shape
-            shape, outputs = arrays.feature_column(examples.x).net_shape, self._outputs()
+            shape, target = (
+                arrays.column_of(of, name, self.channels).net_shape
+                for of, name in ((examples.x, "X"), (examples.y, "y"))
+            )
+            outputs = self._outputs()
             layers: list[Any] = list(layers_for(shape, outputs, classify=self.classifies, target=target))
         else:
             layers = [self.net] if isinstance(self.net, Module) else list(self.net)
@@ -286,7 +290,12 @@ class Estimator(BaseEstimator):
             return Arrays({"x": x.x, LENGTH: x.lengths}, answers, weight, options)
         x = self._named(x)
         named = self._tabular or hasattr(self, "feature_names_in_")
-        options |= {} if is_table(x) and named else {"channels": arrays.feature_column(x).channels}
+        if not (is_table(x) and named):
+            where = {"x": arrays.column_of(x, "X", self.channels).channels}
+            images = not is_table(answers) and len(answers.shape) > 3
+            options["channels"] = where | (
+                {"y": arrays.column_of(answers, "y", self.channels).channels} if images else {}
+            )
         x, answers = (  # so that the model knows their dimensions too
             of.of(each) if of is not None and len(of.dims) == getattr(each, "ndim", 0) else each
             for of, each in zip(self._labels, (x, answers), strict=True)

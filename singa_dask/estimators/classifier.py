@@ -37,19 +37,21 @@ class Classifier(ClassifierMixin, Estimator):
     out, or a set (X, y). transform: f(batch, rng), which changes the mini-batches of training, see
     `singa_dask.transforms`. patience: end after so many validations in a row without a smaller loss; the best
     parameters are kept. class_weight: {class: factor}, or "balanced": the sum of all sample weights / (classes x that
-    of the class). normalise: features to mean 0 and std 1, per column or channel, inside of the net. missing: what
-    replaces missing values of X: "mean" of the training samples, a number, or "mask", as in `shard`; by default they
-    are an error. random_state: of the initial parameters and the order of samples. workspace: folder of the run, which
-    all workers must share; None keeps nothing. callbacks: see `train`. client: trains on its Dask workers as the
-    cluster block says; without, in this process. verbose: show the progress.
+    of the class). normalise: features to mean 0 and std 1, per column or channel, inside of the net. channels:
+    where images have them, "first", "last" or "none"; by default the shape decides, and where it does not, that is an
+    error. missing: what replaces missing values of X: "mean" of the training samples, a number, or "mask", as in
+    `shard`; by default they are an error. random_state: of the initial parameters and the order of samples. workspace:
+    folder of the run, which all workers must share; None keeps nothing. callbacks: see `train`. client: trains on its
+    Dask workers as the cluster block says; without, in this process. verbose: show the progress.
 
-    X: (N, D), images (N, H, W, C) or any array (N, ...) of up to four further dimensions, or a DataFrame, of which
-    texts, categories and dates are encoded as `shard` does; y: (N,) of any type, or maps (N, H, W) with the class of
-    each pixel. Both may be Dask collections: predictions of these are lazy. Nets with recurrent layers read X (N, T,
-    ...) as sequences of T time steps, with an embedding also (N, T), and so do nets with attention if X is (N, T, D);
-    the layers after these read the last step, unless y of a given net is (N, T), a class for each step. For such nets
-    X may be a list of arrays (T_i, ...) of different lengths. With RecordInput(sequence=T, horizon=1) as the first
-    layer, X and y are records in the order of time, and the class follows a window of T records.
+    X: (N, D), images (N, H, W, C) or (N, C, H, W), or any array (N, ...) of up to four further dimensions, or a
+    DataFrame, of which texts, categories and dates are encoded as `shard` does; y: (N,) of any type, or maps (N, H, W)
+    with the class of each pixel. Both may be Dask collections: predictions of these are lazy. Nets with recurrent
+    layers read X (N, T, ...) as sequences of T time steps, with an embedding also (N, T), and so do nets with
+    attention if X is (N, T, D); the layers after these read the last step, unless y of a given net is (N, T), a class
+    for each step. For such nets X may be a list of arrays (T_i, ...) of different lengths. With
+    RecordInput(sequence=T, horizon=1) as the first layer, X and y are records in the order of time, and the class
+    follows a window of T records.
 
     classes_, n_features_in_, feature_names_in_, n_iter_ (epochs), history_ (metrics over the steps), model_ (the
     Model), result_ (of `train`).

@@ -77,7 +77,7 @@ def shard(
     sample_weight: (N,), not negative. mask: 1 where a target counts, else 0, shaped like y.
     labels, targets: True, or names of columns of y: classes although the numbers look otherwise, and numbers although
         they are whole. classes: names of the classes, in order; without y, of the symbols that X holds.
-    channels: "first", "last" or "none", by column if X has several; by default the shape decides.
+    channels: "first", "last" or "none", by column if those of X and y differ; by default the shape decides.
     split_data: a table or a mapping of arrays (N,) that only tell which split a sample is in.
     patch, stride, nan: the samples are patches of this height and width, one every `stride` positions (by default
         `patch`), of fields: X, y and mask are (height, width), or (records, height, width), with channels or not. With
@@ -86,8 +86,9 @@ def shard(
         validation, test, test_from, test_groups, split_column, ... Columns of X that these name are not features.
     Raises ConfigError, DataError and ClusterError, as `write` does.
     """
-    if not out:
-        raise ConfigError(Problem("out", "is missing: the folder for the shards", "nothing"))
+    if not isinstance(out, str | Path) or not out:
+        given = "nothing" if isinstance(out, str) else type(out).__name__
+        raise ConfigError(Problem("out", "must be the folder for the shards", given, "shard(X, y, out)."))
     splits = Splits.of({key: options[key] for key in SPLIT_OPTIONS if key in options})
     cut = Patches.of({"patch": patch, "stride": stride, "nan": nan})
     source = source_of(
@@ -151,7 +152,10 @@ def source_of(
         raise ConfigError(Problem("X", "has no columns besides those that divide the samples", repr([*split]), hint))
     known = {one.raw[0]: one.value.described for one in given if isinstance(one.value, Stored)}
     of_x = {name: each.channels for name, each in known.items() if each.channels is not None}
-    of_x |= _by_column("channels", channels, x_names, Channels)
+    if channels is not None and not isinstance(channels, Mapping):
+        images = [name for one in answers for name in one.raw if np.ndim(one.value) > 3]
+        channels = dict.fromkeys([*x_names, *images], channels)
+    of_x |= _by_column("channels", channels, [*x_names, *y_names], Channels)
     raw_mask = masks[0].raw[0] if masks else None
     cuttings = [] if cut is None else [_cutting(given, (x_names, y_names, raw_mask), of_x, cut)]
     return Source(

@@ -249,7 +249,7 @@ def answers_column(
     if Kind.TEXT in kinds and len(kinds) > 1:
         raise DataError(f"column {facts.name!r}: holds texts in some blocks and numbers in others. Give it one type.")
     if Kind.ARRAY in kinds or not kinds:
-        column = array_column(name, Role.TARGET, facts)
+        column = array_column(name, Role.TARGET, facts, source.channels.get(facts.name))
         if facts.name not in source.roles:
             _warn_of_few_values(facts)
         return column, None

@@ -184,7 +184,8 @@ def test_weights_of_several_calls_count_as_they_are():
 def test_images_of_dask_are_those_of_numpy():
     images, labels = DRAW.normal(size=(N, 4, 4, 4)), X[:, 0] > 0
     first, second = (
-        Classifier(epochs=1, random_state=0).fit(held(images), held(labels)) for held in (np.asarray, lazy)
+        Classifier(epochs=1, channels="last", random_state=0).fit(held(images), held(labels))
+        for held in (np.asarray, lazy)
     )
     equal(first, second)
     with pytest.raises(ValueError, match=r"X has samples of shape \(64,\), but it was fitted to \(4, 4, 4\)"):
