@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-unit test-runs test-budget test-long test-slow test-slurm test-gpu gpu-check gpu-mistakes test-isa test-peers singa-examples test-openmpi test-lowest simulate simulate-ci mutants check figures format proto lock peers bench against storm faults clean
+.PHONY: help setup gpu train test test-unit test-runs test-budget test-long test-slow test-slurm test-gpu gpu-check gpu-mistakes test-isa test-peers singa-examples test-openmpi test-lowest simulate simulate-ci mutants check figures docs links format proto lock peers bench against storm faults clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -119,6 +119,14 @@ check: setup  ## check format, lint, types, and that the pages have the figures 
 
 figures: setup  ## write the figures of the README and of docs/ from benchmarks/results
 	$(BIN)/python benchmarks/figures.py
+
+docs: setup  ## build the site into build/site (open build/site/index.html; no server, no network)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file site/mkdocs.yml
+	$(BIN)/python site/links.py build/site
+
+links: setup  ## ask every address outside that a page links to
+	$(BIN)/python site/links.py
 
 format: setup  ## format the code and mend what the linter can
 	$(BIN)/ruff format .

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.programs import program
 
 ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -66,26 +67,13 @@ def test_every_target_with_a_help_is_phony(target):
     assert target in re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[0].split()
 
 
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "examples" / "README.md",
-    *sorted(ROOT.glob("docs/*.md")),
-]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "examples/README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+links = program("links", "site")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_pages_link_to_pages_and_headings_that_exist(page):
-    broken = []
-    for name, heading in re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", page.read_text()):
-        target = page.parent / name if name else page
-        if not target.exists():
-            broken.append(name)
-        elif heading:
-            titles = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
-            if heading not in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]:
-                broken.append(f"{name}#{heading}")
-    assert broken == []
+def test_pages_link_to_pages_and_headings_that_exist(page, links):
+    assert links.broken(page) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

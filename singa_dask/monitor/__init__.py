@@ -1,0 +1,1 @@
+"""What people look at: lines, tables, curves and pictures of runs, nets and plans."""

@@ -1,0 +1,67 @@
+"""The layers: what they compute, from their docstrings; their settings, from job.proto."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from reference import job_file
+from reference.docstrings import as_markdown
+from reference.markdown import escaped, table
+from singa_dask.job.job_pb2 import LayerProto, LayerType
+from singa_dask.job.layer_types import CONF, DEPRECATED, INSERTED, SPELLINGS, parameter_roles, split_axes
+from singa_dask.layers import Layer
+from singa_dask.layers.registry import built_in
+
+# The numbers of LayerType, in hundreds.
+FAMILIES = {0: "Input layers", 1: "Neurons", 2: "Losses", 3: "Output layers", 4: "Connections"}
+
+
+def layers() -> Iterator[tuple[str, type[Layer]]]:
+    """Type and class of the layers that a job may have, by family."""
+    for kind, cls in sorted(built_in().items(), key=lambda item: LayerType.Value(item[0]) // 100):
+        if kind not in SPELLINGS and kind not in INSERTED:
+            yield kind, cls
+
+
+def page() -> str:
+    """All layers, by family."""
+    parts, family = [], None
+    for kind, cls in layers():
+        if family != (family := LayerType.Value(kind) // 100):
+            parts.append(f"## {FAMILIES[family]}")
+        parts += [f"### {cls.__name__} {{ #{cls.__name__.lower()} }}", f"`type: {kind}`", *_facts(kind, cls)]
+    parts += ["## Other names", "Job files of Apache SINGA may also have these."]
+    parts.append(table(["type", "the same as"], ([f"`{old}`", f"`{new}`"] for old, new in SPELLINGS.items())))
+    parts += ["These types are refused.", table(["type", "instead"], _refused())]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _refused() -> Iterator[list[str]]:
+    for kind, hint in DEPRECATED.items():
+        yield [f"`{kind}`", escaped(hint)]
+    for kind, by in INSERTED.items():
+        yield [f"`{kind}`", f"Inserted by {by} the net."]
+
+
+def _facts(kind: str, cls: type[Layer]) -> Iterator[str]:
+    yield as_markdown(inspect.getdoc(cls) or "", attributes(cls))
+    proto = LayerProto(name="layer", type=LayerType.Value(kind))
+    roles, axes = parameter_roles(proto), split_axes(proto)
+    if roles:
+        along = [" or ".join(names.values()) for names in axes or ()]
+        split = (f" (can be split along {names})" if names else "" for names in along)
+        yield f"Parameters: {', '.join(f'`{role}`{how}' for role, how in zip(roles, split, strict=True))}."
+    if kind in CONF:
+        message = LayerProto.DESCRIPTOR.fields_by_name[CONF[kind]].message_type.name
+        yield f"Settings, in the block `{CONF[kind]}`:"
+        yield job_file.settings(message)
+
+
+def attributes(cls: type) -> set[str]:
+    """What a docstring of the class may describe as its arguments: settings and attributes."""
+    names = {field.name for field in LayerProto.DESCRIPTOR.fields}
+    kind = getattr(cls, "type", None)
+    if kind in CONF:
+        names |= {f.name for f in LayerProto.DESCRIPTOR.fields_by_name[CONF[kind]].message_type.fields}
+    return names

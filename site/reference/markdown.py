@@ -1,0 +1,39 @@
+"""Text as Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+_SPAN = re.compile(r"(`[^`\n]+`)")
+_SPECIAL = re.compile(r"([\\*<>\[\]|]|(?<!\w)_|_(?!\w))")
+
+
+def escaped(text: str) -> str:
+    """Plain text, in which only backticks mean something."""
+    parts = _SPAN.split(text)
+    parts[::2] = (_SPECIAL.sub(r"\\\1", part) for part in parts[::2])
+    return "".join(parts)
+
+
+def fenced(text: str, language: str = "text") -> str:
+    """Code."""
+    return f"````{language}\n{text.rstrip()}\n````"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells, which are Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def defined(terms: Iterable[tuple[str, str]]) -> str:
+    """Terms and what they mean, which are Markdown."""
+    return "\n\n".join(f"{term}\n:   {' '.join(text.split())}" for term, text in terms)
+
+
+def sentence(text: str) -> str:
+    """The text with a capital letter and a full stop."""
+    text = " ".join(text.split())
+    text = text[:1].upper() + text[1:]
+    return text if not text or text[-1] in ".?!:" else f"{text}."

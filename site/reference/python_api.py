@@ -1,0 +1,78 @@
+"""The public names of Python, which mkdocstrings renders."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from importlib.util import find_spec
+from typing import Any
+
+import singa_dask
+from reference import layer_types
+from reference.markdown import escaped, sentence, table
+from singa_dask.functions.primitive import Primitive
+
+# What the pages have of each module: its exports, or all functions and classes that it defines.
+LAYERS = ("singa_dask.layers",)
+LOOPS = tuple(f"singa_dask.{name}" for name in ("autograd", "opt", "tensor", "device", "layer", "model", "sonnx"))
+PARTS = tuple(f"singa_dask.{name}" for name in ("updaters", "transforms", "convert"))
+
+
+def names(module: str) -> list[str]:
+    """The public names of a module: `__all__`, or what it defines itself."""
+    found = importlib.import_module(module)
+    if (exported := getattr(found, "__all__", None)) is not None:
+        return list(exported)
+    return [
+        name
+        for name, value in vars(found).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module
+    ]
+
+
+def package() -> str:
+    """The names of singa_dask itself, which need not be imported for this."""
+    own = [
+        name for name in singa_dask.__all__ if not name.startswith("__") and find_spec(f"singa_dask.{name}") is None
+    ]
+    return "\n\n".join(f"::: singa_dask.{name}" for name in sorted(own, key=str.lower))
+
+
+def page(*modules: str, without: frozenset[str] = frozenset()) -> str:
+    """The names of these modules, except for some: short ones in a table, classes and functions by mkdocstrings."""
+    parts = []
+    level = 3 if len(modules) > 1 else 2
+    for module in modules:
+        found = importlib.import_module(module)
+        if len(modules) > 1:
+            summary = (inspect.getdoc(found) or "").split("\n")[0]
+            parts += [f"## {module} {{ #{module} }}", escaped(sentence(summary.removesuffix(":")))]
+        own, short = [], []
+        for name in sorted({*names(module)} - without, key=str.lower):
+            if row := _short(name, getattr(found, name)):
+                short.append(row)
+            else:
+                own.append(f"::: {module}.{name}\n    options:\n      heading_level: {level}")
+        parts += [table(["name", "meaning"], short)] if short else []
+        parts += own
+    return "\n\n".join(parts)
+
+
+def _short(name: str, value: Any) -> tuple[str, str] | None:
+    """The row of a name that is not defined by `class` or `def` under this name."""
+    if isinstance(value, Primitive) and value.__name__ == name:
+        operands = [str(each) for each in inspect.signature(value.forward).parameters.values()][1:]
+        return f"`{name}({', '.join(operands)})`", escaped(inspect.getdoc(value) or "")
+    qualified = getattr(value, "__qualname__", None)
+    if qualified is None:
+        return f"`{name}`", f"`{value!r}`"
+    if qualified == name:
+        return None if value.__module__ != "numpy" else (f"`{name}`", f"The type `numpy.{name}`.")
+    return f"`{name}`", escaped(
+        f"Another name of `{qualified}`: {sentence((inspect.getdoc(value) or '').split(chr(10))[0])}"
+    )
+
+
+def layers() -> str:
+    """What layers of one's own need, without the layers of job files, which have a page."""
+    return page(*LAYERS, without=frozenset(cls.__name__ for _, cls in layer_types.layers()))
