@@ -90,7 +90,8 @@ def show(job: Path, cluster: Path | None, overrides: tuple[str, ...], wanted: Wa
     """
     from singa_dask.job import active_phases
     from singa_dask.job.job_pb2 import Phase
-    from singa_dask.monitor.net_picture import check_format, draw_net
+    from singa_dask.monitor.figures import check_format
+    from singa_dask.monitor.net_picture import draw_net
     from singa_dask.training.prepare import has_shapes, prepare
 
     check_format(out)

@@ -9,13 +9,14 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from singa_dask.monitor.figures import new_figure, panels, save
+from singa_dask.monitor.figures import new_figure, panels, save, save_out
 from singa_dask.training.history import metrics_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = {"train": "#4c78a8", "validate": "#f58518", "test": "#e45756"}
+_MARKERS = {"validate": "s", "test": "o"}
 PANELS_PER_ROW = 3
 LABELLED_GROUPS = 8
 
@@ -38,6 +39,31 @@ def draw_curves(rows: Iterable[Mapping[str, Any]], path: Path, title: str) -> No
     for panel, (name, curves) in zip(panels(figure, len(drawn), ncolumns), drawn.items(), strict=True):
         _draw(panel, name, curves)
     save(figure, path)
+
+
+def draw_comparison(runs: Mapping[str, Iterable[Mapping[str, Any]]], path: Path) -> bool:
+    """Plot every metric of several runs over the steps: one panel per metric, one colour per run. Lines with markers
+    are evaluations; of training, the line is that of worker group 0. Returns whether there was anything to draw.
+
+    runs: the rows of each run by its name, as for `draw_curves`. The suffix of `path` selects PNG or SVG.
+    """
+    by_run = {name: _panels(row for row in rows if row.get("group", 0) == 0) for name, rows in runs.items()}
+    metrics = list(dict.fromkeys(metric for drawn in by_run.values() for metric in drawn))
+    if not metrics:
+        return False
+    ncolumns = min(len(metrics), PANELS_PER_ROW)
+    figure = new_figure(5.2 * ncolumns, 3.5 * -(-len(metrics) // ncolumns) + 0.3, layout="constrained")
+    for panel, metric in zip(panels(figure, len(metrics), ncolumns), metrics, strict=True):
+        shown = {name: drawn[metric] for name, drawn in by_run.items() if metric in drawn}
+        for number, name in enumerate(by_run):
+            for (phase, _), points in sorted(shown.get(name, {}).items()):
+                steps, values = zip(*sorted(points.items()), strict=True)
+                style = {"alpha": 0.55, "linewidth": 1.0} if phase == "train" else {"marker": _MARKERS[phase]}
+                panel.plot(steps, values, label=f"{name}, {phase}", color=f"C{number}", markersize=4, **style)
+        _finish(panel, metric, [points for curves in shown.values() for points in curves.values()])
+        panel.legend(frameon=False, fontsize="small")
+    save_out(figure, path)
+    return True
 
 
 def _panels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Panel]:
@@ -68,7 +94,14 @@ def _draw(panel: Axes, name: str, curves: Panel) -> None:
             markersize=3 if one_of_many else 4,
             linewidth=0.9 if one_of_many else 1.5,
         )
-    if name == "loss" and min(value for points in curves.values() for value in points.values()) > 0:
+    _finish(panel, name, curves.values())
+    if name != "staleness":  # the other panels have the legend
+        panel.legend(frameon=False, fontsize="small" if len(groups) > 3 else None)
+
+
+def _finish(panel: Axes, name: str, curves: Iterable[Points]) -> None:
+    """Scale, labels and title of a panel."""
+    if name == "loss" and min(value for points in curves for value in points.values()) > 0:
         panel.set_yscale("log")
     if name == "staleness":
         panel.set_ylim(bottom=0)
@@ -76,8 +109,6 @@ def _draw(panel: Axes, name: str, curves: Panel) -> None:
     panel.set_xlabel("step")
     panel.set_title(name)
     panel.grid(alpha=0.3)
-    if name != "staleness":  # the other panels have the legend
-        panel.legend(frameon=False, fontsize="small" if len(groups) > 3 else None)
 
 
 def _with_gaps(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 IMPORT_S = 30.0
+FORMATS = (".svg", ".png")
 
 
 @cache
@@ -53,6 +54,13 @@ def save(figure: Figure, path: Path, *, form: str = "png", dpi: int = 120, **set
     """Write a figure, whole or not at all."""
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=dpi, format=form, **settings)
+
+
+def check_format(path: Path) -> None:
+    """Raise ConfigError if pictures cannot be written in the format of this file's suffix."""
+    if path.suffix.lower() not in FORMATS:
+        message, hint = "the suffix selects the format, .svg or .png", f"Use --out {path.with_suffix('.svg')}."
+        raise ConfigError(Problem("--out", message, str(path), hint))
 
 
 def save_out(figure: Figure, *paths: Path, **settings: Any) -> None:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from singa_dask.errors import ConfigError, Problem
 from singa_dask.monitor.columns import Box, Size, draw
-from singa_dask.monitor.figures import IMPORT_S, load_drawing, new_figure, save_out
+from singa_dask.monitor.figures import IMPORT_S, check_format, load_drawing, new_figure, save_out
 from singa_dask.monitor.net_tables import format_output
 from singa_dask.monitor.traffic import Traffic
 from singa_dask.net import LayerRow
@@ -18,7 +17,6 @@ from singa_dask.training.prepare import Prepared
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FORMATS = (".svg", ".png")
 COLOURS = {"batch": "#dbe9f6", "features": "#fde2c4", "input features": "#f9c9d4", "none": "#dcefd8"}
 LEGEND = {
     "batch": "rows of the mini-batch are divided",
@@ -34,13 +32,6 @@ LINE, KEY = 12.0, 22.0
 DASHED = (0, (3, 2))
 # Real text in SVG. Viewers without the font that the boxes are measured with have narrower ones.
 STYLE: Any = {"svg.fonttype": "none", "font.family": "DejaVu Sans", "svg.hashsalt": "net"}
-
-
-def check_format(path: Path) -> None:
-    """Raise ConfigError if pictures cannot be written in the format of this file's suffix."""
-    if path.suffix.lower() not in FORMATS:
-        message, hint = "the suffix selects the format, .svg or .png", f"Use --out {path.with_suffix('.svg')}."
-        raise ConfigError(Problem("--out", message, str(path), hint))
 
 
 def draw_net(prepared: Prepared, phase: str, path: Path) -> str:

@@ -36,6 +36,7 @@ class Record:
     best: dict[str, Any] | None = None
     reports: dict[int, dict[str, Any]] = field(default_factory=dict)
     restarts: list[dict[str, Any]] = field(default_factory=list)
+    _began: float = field(default_factory=time.time)
     _started: float = field(default_factory=time.monotonic)
     _unwritten: bool = False  # whether metrics wait in memory
 
@@ -124,6 +125,8 @@ class Record:
             "restarted": self.restarts,
             "groups": {number: of_group(report) for number, report in sorted(self.reports.items())},
             "checkpoint": self.checkpoint,
+            "began": self._began,
             "seed": job.seed,
+            "data": self.prepared.data,
             "versions": versions(),
         }

@@ -21,6 +21,7 @@ import logging
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -132,12 +133,28 @@ class Workspace:
             self.metric_lines.close()
             self.event_lines.close()
 
+    def in_use(self) -> bool:
+        """Whether a run has locked the folder. Always false on a file system without locks."""
+        try:
+            descriptor = os.open(self._id, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return False
+
     def _hold(self, path: Path) -> None:
         """Lock a file, if the file system has locks. Raises OSError; ConfigError if another run has locked it."""
         while not (path in self._held and is_at(self._held[path], path)):
             descriptor = open_lock(path)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock_file(descriptor)
             except BlockingIOError:
                 os.close(descriptor)
                 raise self._in_use() from None
@@ -148,6 +165,14 @@ class Workspace:
             if path in self._held:
                 os.close(self._held[path])
             self._held[path] = descriptor
+
+    @staticmethod
+    def _lock_file(descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # perhaps by `in_use`, for a moment
+            time.sleep(0.05)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def check_own(self) -> None:
         """Raise ConfigError if the folder has files but no run: this run would overwrite some, and the next one would

@@ -2,7 +2,7 @@
 
 import pytest
 
-from singa_dask.monitor.curves import COLOURS, draw_curves
+from singa_dask.monitor.curves import COLOURS, draw_comparison, draw_curves
 
 
 def _rows(groups=1, server=False, metrics=("loss", "accuracy"), steps=range(5)):
@@ -89,3 +89,16 @@ def test_a_step_that_a_restarted_group_made_twice_counts_once(drawn):
 def test_no_rows_no_picture(tmp_path):
     draw_curves([], tmp_path / "curves.png", "nothing")
     assert not (tmp_path / "curves.png").exists()
+
+
+def test_runs_are_compared_by_colour_and_evaluations_have_markers(tmp_path, figures):
+    runs = {"a": list(_rows(groups=2, server=True)), "b": list(_rows(metrics=("loss",)))}
+    assert draw_comparison(runs, tmp_path / "both.png")
+    loss, accuracy, staleness = figures[0].axes
+    assert list(_curves(loss)) == ["a, test", "a, train", "b, test", "b, train"]
+    assert list(_curves(accuracy)) == ["a, test", "a, train"] and list(_curves(staleness)) == ["a, train"]
+    assert [(line.get_color(), line.get_marker()) for line in loss.lines] == [
+        ("C0", "o"), ("C0", "None"), ("C1", "o"), ("C1", "None"),
+    ]  # fmt: skip
+    assert _curves(loss)["a, train"][1] == [1 / (step + 1) for step in range(5)] and loss.get_yscale() == "log"
+    assert not draw_comparison({"a": [], "b": []}, tmp_path / "none.png")
