@@ -98,9 +98,15 @@ def _started(event: Event) -> str:
     past = f", from step {event['step']}" if event["step"] else ""
     workers = f"{event['ranks']} worker{'s' * (event['ranks'] > 1)}"
     joined = event.get("group", 0) >= event.get("groups", 1)
-    way = f" ({event['exchange']})" if event["ranks"] > 1 else ""
+    way = f" ({event['exchange']}{_processes(event)})" if event["ranks"] > 1 else ""
     ready = f"joined with {workers}{way}" if joined else f"{workers} ready{way}"
     return f"{ready}: {event['steps']} steps of {event['batch']} samples{past}"
+
+
+def _processes(event: Event) -> str:
+    """The processes of a few workers on one machine."""
+    pids = event.get("pids", ()) if event["exchange"] == "shared memory" else ()
+    return f"; processes {', '.join(map(str, pids))}" if 0 < len(pids) <= 8 else ""
 
 
 def _training_parts(event: Event, shortened: int) -> Iterator[str]:

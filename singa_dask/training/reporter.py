@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -41,13 +42,14 @@ class Reporter:
 
     def start(self, step: int) -> None:
         """Training starts after `step` steps."""
-        job = self._replica.job
+        job, comm = self._replica.job, self._replica.comm
         self.emit(
             "start",
             step=step,
             steps=job.train_steps,
             batch=self._batch,
-            ranks=self._replica.comm.size,
+            ranks=comm.size,
+            pids=comm.all_gather_number(os.getpid()).tolist(),
             groups=job.cluster.nworker_groups,
             exchange=self._replica.exchange.transport,
         )

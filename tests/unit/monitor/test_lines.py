@@ -36,6 +36,16 @@ LINES = {
             "step 600/600  saved     /x/step-00000600.h5",
         ],
     ),
+    "the processes of a machine": (
+        80,
+        [{**START, "exchange": "shared memory", "pids": pids} for pids in ([7, 8, 9], list(range(9)))]
+        + [{**START, "pids": [7, 8, 9]}],
+        [
+            "3 workers ready (shared memory; processes 7, 8, 9): 600 steps of 96 samples",
+            "3 workers ready (shared memory): 600 steps of 96 samples",
+            "3 workers ready (MPI): 600 steps of 96 samples",
+        ],
+    ),
     "without a start": (80, [TEST], ["step 600  test      loss 0.1000  accuracy 0.9800"]),
     "as wide as it may be": (
         120,

@@ -1,5 +1,6 @@
 """What a worker group measures and reports, and when, with a replica that the test plays and a clock that it sets."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -70,7 +71,7 @@ def test_a_run_is_told_by_its_first_rank(now):
     assert silent == [] and {(e["group"], e["time"]) for e in events} == {(3, 7.0)}
     start = events[0]
     assert (start["steps"], start["batch"], start["ranks"], start["groups"]) == (8, 10, 2, 5)
-    assert start["exchange"] == "smoke signals"
+    assert (start["exchange"], start["pids"]) == ("smoke signals", [os.getpid()] * 2)
     kinds = [(e["kind"], e.get("phase"), e["step"]) for e in events if e["kind"] != "progress"]
     assert kinds == [
         ("start", None, 0),
