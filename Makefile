@@ -10,7 +10,7 @@ ARGS    ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup gpu train test test-unit test-runs test-budget test-long test-slow test-slurm test-gpu gpu-check gpu-mistakes test-isa test-peers singa-examples test-openmpi test-lowest simulate simulate-ci mutants check figures docs links format proto lock peers bench against storm faults clean
+.PHONY: help setup package gpu train test test-unit test-runs test-budget test-long test-slow test-slurm test-gpu gpu-check gpu-mistakes test-isa test-peers singa-examples test-openmpi test-lowest simulate simulate-ci mutants check figures docs links format proto lock peers bench against storm faults clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -127,6 +127,15 @@ docs: setup  ## build the site into build/site (open build/site/index.html; no s
 
 links: setup  ## ask every address outside that a page links to
 	$(BIN)/python site/links.py
+
+package: setup  ## build the wheel and the source distribution into dist/, check them, and install the wheel into an empty environment
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine
+	rm -rf dist && $(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	rm -rf dist/env && $(PYTHON) -m venv dist/env
+	dist/env/bin/pip install --quiet --disable-pip-version-check "$$(echo dist/*.whl)[mpich]"
+	cd dist && env/bin/singa-dask --version
+	rm -rf dist/env
 
 format: setup  ## format the code and mend what the linter can
 	$(BIN)/ruff format .
