@@ -35,13 +35,16 @@ class Markdown(click.HelpFormatter):
         self.write(defined((self._term(first), _prose(second) or "&nbsp;") for first, second in rows), "\n\n")
 
     def _term(self, first: str) -> str:
+        first = first.strip()
         option = re.search(r"--[\w-]+", first)
         if option is None:
             return f"[`{first}`](#{first})" if not self.prefix else f"`{first}`"
         return f"`{first}`{{ #{self.prefix}{option[0]} }}"
 
     def write(self, *strings: str) -> None:
-        super().write("".join(strings))
+        text = "".join(strings)
+        example = re.fullmatch(r" *\$ (.*)\n", text)
+        super().write(f"{fenced(example[1], 'bash')}\n\n" if example else text)
 
     def indent(self) -> None:
         """Sections are not indented."""
@@ -54,9 +57,7 @@ def commands() -> Iterator[tuple[str, click.Context]]:
     from singa_dask.cli import main
 
     context = click.Context(main, info_name="singa-dask", **main.context_settings)
-    for name in main.list_commands(context):
-        command = main.get_command(context, name)
-        assert command is not None
+    for name, command in main.commands.items():
         yield name, click.Context(command, info_name=name, parent=context)
 
 

@@ -18,7 +18,8 @@ from google.protobuf.descriptor_pb2 import (
 from grpc_tools import protoc
 
 from reference.markdown import escaped, sentence, table
-from singa_dask.job.layer_types import CONF
+from singa_dask.job.layer_types import CONF, INSERTED, SPELLINGS
+from singa_dask.layers.registry import built_in
 
 ROOT = Path(__file__).parents[2]
 PROTO = "singa_dask/job/job.proto"
@@ -54,17 +55,25 @@ def messages() -> Iterator[tuple[int, DescriptorProto]]:
     yield from enumerate(described().message_type)
 
 
-def fields(index: int) -> list[tuple[FieldDescriptorProto, str]]:
-    """The fields of a message, and what their comments say."""
-    found = described().message_type[index].field
-    return [(field, meaning(field, comment(_MESSAGE, index, _FIELD, i))) for i, field in enumerate(found)]
+def fields(index: int) -> Iterator[tuple[FieldDescriptorProto, str]]:
+    """The fields of a message and what they mean: their comments, or those of their enums; which layers read them."""
+    message = described().message_type[index]
+    enums = {enum.name: comment(_MESSAGE, index, _NESTED, i) for i, enum in enumerate(message.enum_type)}
+    for i, field in enumerate(message.field):
+        said = comment(_MESSAGE, index, _FIELD, i) or enums.get(field.type_name.rpartition(".")[2], "")
+        types = ", ".join(f"`{kind}`" for kind, block in CONF.items() if block == field.name)
+        yield field, f"{escaped(said)} {types and f'Settings of {types}.'}".strip()
 
 
-def meaning(field: FieldDescriptorProto, said: str) -> str:
-    """What a comment says; of blocks of settings, which layers read them."""
-    types = [f"`{kind}`" for kind, block in CONF.items() if block == field.name]
-    settings = f"Settings of {', '.join(types)}." if types else ""
-    return f"{escaped(said)} {settings}".strip()
+def readers(name: str) -> str:
+    """Where a message stands: "In: LayerProto.lrn_conf."."""
+    places = [
+        f"[{message.name}](#{anchor(message.name)}) as `{field.name}`"
+        for _, message in messages()
+        for field in message.field
+        if field.type_name.rpartition(".")[2] == name
+    ]
+    return f"In {', '.join(places)}." if places else ""
 
 
 def default(field: FieldDescriptorProto) -> str:
@@ -106,6 +115,7 @@ def page() -> str:
     parts = []
     for index, message in messages():
         parts += [f"## {message.name} {{ #{anchor(message.name)} }}", escaped(comment(_MESSAGE, index))]
+        parts.append(readers(message.name))
         parts.append(settings(message.name))
         for i, enum in enumerate(message.enum_type):
             parts += _enum(f"{message.name}.{enum.name}", enum, (_MESSAGE, index, _NESTED, i), 3)
@@ -115,6 +125,25 @@ def page() -> str:
 
 
 def _enum(full: str, enum: EnumDescriptorProto, path: tuple[int, ...], level: int) -> list[str]:
-    rows = [[f"`{value.name}`", escaped(comment(*path, _VALUE, i))] for i, value in enumerate(enum.value)]
+    rows = [
+        [
+            f"`{value.name}`{' ²' if value.number >= OURS else ''}",
+            _value(enum.name, value.name, comment(*path, _VALUE, i)),
+        ]
+        for i, value in enumerate(enum.value)
+    ]
     heading = f"{'#' * level} {full} {{ #{anchor(full)} }}"
+    if not any(said for _, said in rows):
+        return [heading, escaped(comment(*path)), f"{', '.join(value for value, _ in rows)}."]
     return [heading, escaped(comment(*path)), table(["value", "meaning"], rows)]
+
+
+def _value(enum: str, name: str, said: str) -> str:
+    """What a value of an enum means; of layer types, where they are described."""
+    if enum != "LayerType":
+        return escaped(said)
+    kind = SPELLINGS.get(name, name)
+    if kind in INSERTED or kind not in built_in():
+        return "Refused." if name != "kUserLayer" else "The class that `user_type` names."
+    cls = built_in()[kind].__name__
+    return f"[{cls}](layers.md#{cls.lower()})"

@@ -33,7 +33,6 @@ def defined(terms: Iterable[tuple[str, str]]) -> str:
 
 
 def sentence(text: str) -> str:
-    """The text with a capital letter and a full stop."""
-    text = " ".join(text.split())
-    text = text[:1].upper() + text[1:]
+    """The text with a full stop, and with a capital letter unless its first word is a name."""
+    text = re.sub(r"^[a-z]+(?![\w`(])", lambda word: word[0].capitalize(), " ".join(text.split()))
     return text if not text or text[-1] in ".?!:" else f"{text}."

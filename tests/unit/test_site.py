@@ -79,6 +79,7 @@ def test_the_job_file_has_every_field_with_its_default(reference):
         section = page.partition(f"## {name} {{ #{name.lower()} }}\n")[2].partition("\n## ")[0]
         for field in message.fields:
             (row,) = re.findall(rf"^\| `{field.name}`.*", section, re.MULTILINE)
+            assert not row.endswith("|  |"), f"{name}.{field.name} has no comment in job.proto"
             default = field.default_value if field.has_default_value else ""
             if field.enum_type is not None:
                 default = field.enum_type.values_by_number[default or 0].name if field.has_default_value else ""
@@ -90,7 +91,7 @@ def test_the_job_file_has_every_field_with_its_default(reference):
                 assert str(default) in row.split(" | ")[2], row
     enums = [*job_pb2.DESCRIPTOR.enum_types_by_name.values()]
     enums += [e for message in job_pb2.DESCRIPTOR.message_types_by_name.values() for e in message.enum_types]
-    assert [v.name for enum in enums for v in enum.values if f"| `{v.name}` |" not in page] == []
+    assert [v.name for enum in enums for v in enum.values if f"`{v.name}`" not in page] == []
 
 
 def test_layers_have_every_type_with_what_it_computes_and_its_settings(reference):
