@@ -22,7 +22,7 @@ def blocks_of(page: str) -> list[tuple[str, str]]:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", ["notebooks", "search"])
+@pytest.mark.parametrize("page", ["notebooks", "search", "from-pytorch"])
 def test_every_block_of_the_notebook_runs(page: str, tmp_path: Path, environment: dict[str, str]) -> None:
     cells = "".join(code for _, code in blocks_of(page))
     run_command([sys.executable, "-c", CELLS], input=cells, cwd=tmp_path, env=environment, timeout=300)
