@@ -18,6 +18,7 @@ import click
 from singa_dask import __version__
 from singa_dask.cli.audit import audit
 from singa_dask.cli.data import describe, shard
+from singa_dask.cli.doctor import doctor
 from singa_dask.cli.documented import Sections
 from singa_dask.cli.net import check, export, sample, show, test
 from singa_dask.cli.new import new
@@ -92,7 +93,7 @@ main.add_sections(
         "Data": (shard, describe),
         "Train": (new, check, show, plan, profile, train),
         "Look": (runs, compare),
-        "Operate": (stop, join, leave, attach, audit),
+        "Operate": (doctor, stop, join, leave, attach, audit),
         "Use": (test, predict, sample, export),
     }
 )

@@ -58,7 +58,8 @@ def draw_comparison(runs: Mapping[str, Iterable[Mapping[str, Any]]], path: Path)
         for number, name in enumerate(by_run):
             for (phase, _), points in sorted(shown.get(name, {}).items()):
                 steps, values = zip(*sorted(points.items()), strict=True)
-                style = {"alpha": 0.55, "linewidth": 1.0} if phase == "train" else {"marker": _MARKERS[phase]}
+                alone = "o" if len(steps) < 3 else None
+                style = {"marker": _MARKERS[phase]} if phase != "train" else {"alpha": 0.55, "marker": alone}
                 panel.plot(steps, values, label=f"{name}, {phase}", color=f"C{number}", markersize=4, **style)
         _finish(panel, metric, [points for curves in shown.values() for points in curves.values()])
         panel.legend(frameon=False, fontsize="small")

@@ -7,7 +7,8 @@ import platform
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import version
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from singa_dask import __version__
@@ -27,6 +28,22 @@ def facts_here() -> Profile:
     versions |= {"python": platform.python_version(), "singa_dask": __version__, "mpi": _mpi()}
     cores = len(os.sched_getaffinity(0))
     return Profile(host=socket.gethostname(), cpu=_processor(), cores=cores, versions=versions)
+
+
+@cache
+def package_versions() -> dict[str, str | None]:
+    """The versions of Python, of this package and of those that it rests on; None of one without its metadata, such
+    as a copy of its files."""
+    packages = ("numpy", "numba", "dask", "distributed", "mpi4py", "h5py", "protobuf")
+    own = {"python": platform.python_version(), "singa-dask": __version__}
+    return {**own, **{name: _version(name) for name in packages}}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def facts_of(here: Profile, workers: Sequence[WorkerInfo]) -> Profile:

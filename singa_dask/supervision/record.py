@@ -11,8 +11,9 @@ from singa_dask.errors import ConfigError
 from singa_dask.monitor.curves import draw_curves
 from singa_dask.monitor.figures import load_drawing
 from singa_dask.monitor.progress import Display
+from singa_dask.profiling.facts import package_versions
 from singa_dask.supervision.pictures import Details, draw_pictures, matrices
-from singa_dask.supervision.summary import of_group, rate, versions
+from singa_dask.supervision.summary import of_group, rate
 from singa_dask.training.history import row_of
 from singa_dask.training.prepare import Prepared
 from singa_dask.training.workspace import Workspace
@@ -128,5 +129,5 @@ class Record:
             "began": self._began,
             "seed": job.seed,
             "data": self.prepared.data,
-            "versions": versions(),
+            "versions": package_versions(),
         }

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Collection, Mapping
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
-
-from singa_dask import __version__
 
 
 def rate(reports: Collection[Mapping[str, Any]], restarted: bool) -> float:
@@ -37,18 +32,3 @@ def of_group(report: Mapping[str, Any]) -> dict[str, Any]:
         kept["gpu_memory"] = report["gpu_memory"]
     server = report["server"]
     return kept if server is None else {**kept, "server": {name: round(value, 4) for name, value in server.items()}}
-
-
-@cache
-def versions() -> dict[str, str | None]:
-    packages = ("numpy", "numba", "dask", "distributed", "mpi4py", "h5py", "protobuf")
-    own = {"python": platform.python_version(), "singa-dask": __version__}
-    return {**own, **{name: _version(name) for name in packages}}
-
-
-def _version(package: str) -> str | None:
-    """None if the package is there without its metadata, such as a copy of its files."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -11,6 +11,7 @@ from singa_dask.job import ClusterTopology, Job
 from singa_dask.planning.profile import Profile
 from singa_dask.profiling.cluster import profile_cluster
 from singa_dask.profiling.jobs import measure_own
+from singa_dask.supervision.doctor import Level, checks, examine
 from singa_dask.updaters import SGD
 
 
@@ -22,6 +23,17 @@ def digits(folder):
         layers.SoftmaxLoss(),
     ]
     return Job(name="small", train_steps=4, layers=net, updater=SGD(lr=0.1))
+
+
+def test_the_doctor_examines_a_cluster(cluster3, workers3, tmp_path):
+    found = examine(cluster3, tmp_path / "runs")
+    assert found.healths.keys() == found.offsets.keys() == {info.address for info in workers3}
+    assert not (found.silent or found.fault or found.unseen) and not (tmp_path / "runs").exists()
+    ranks, hosts, seconds = found.summed
+    assert (ranks, hosts) == (3, 1) and seconds > 0
+    assert all(abs(ahead) <= 2 * half + 0.01 for ahead, half in found.offsets.values())  # the machine has one clock
+    faults = [check for check in checks(found) if check.level is not Level.OK]
+    assert {check.subject for check in faults} <= {"cores", "all-reduce"}, faults  # the machine may be small and busy
 
 
 def test_a_job_s_own_sparsity_and_rule_are_measured(cluster3, workers3, tmp_path):
