@@ -76,6 +76,11 @@ def test_pages_link_to_pages_and_headings_that_exist(page, links):
     assert links.broken(page) == []
 
 
+def test_the_menu_of_the_site_has_every_page(links):
+    menu = re.findall(r": ([\w./-]+\.md)$", (ROOT / "site/mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(menu) == sorted(links.pages.name(path) for path in links.pages.all_pages())
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages_name_modules_that_exist(page):
     paths = re.findall(r"`((?:\w+/)+\w+\.py)\b", page.read_text())
