@@ -19,6 +19,9 @@ _FENCE = r"^[ ]*(```|~~~).*?^[ ]*\1"
 _BLOCK = re.compile(_FENCE, re.MULTILINE | re.DOTALL)
 _CODE = re.compile(rf"{_FENCE}|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:)([^()#\s]*)(?:#([^()\s]*))?(?=\))")
+_LIST = re.compile(
+    r"^(?![-*] |\d+\. |[\s#|>]).+\n(?=[-*] |1\. )", re.MULTILINE
+)  # which GitHub needs no blank line before
 _REFERENCE = re.compile(r"^<!-- reference: ([\w-]+) -->\n.*?^<!-- /reference -->$", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(r"<!--.*?-->", re.DOTALL)
 
@@ -75,7 +78,7 @@ def on_site(text: str, path: Path) -> str:
         target = Path(os.path.normpath(path.parent / found[1])) if found[1] else path
         return found[0] if target.suffix in SUFFIXES else _page_of(found[1], target)
 
-    text = outside_code(text, _LINK, link)
+    text = outside_code(outside_code(text, _LINK, link), _LIST, r"\g<0>\n")
     return outside_code(expanded(text), _MARK, "")
 
 

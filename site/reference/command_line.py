@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from reference.markdown import defined, escaped, fenced
+from reference.markdown import defined, escaped, fenced, outside_code
 
 _OPTION = re.compile(r"(?<![\w`-])(--[a-z][a-z-]*[a-z])")
 
@@ -77,4 +77,4 @@ def _help(context: click.Context, prefix: str) -> str:
 
 
 def _prose(text: str) -> str:
-    return _OPTION.sub(r"`\1`", escaped(" ".join(text.split())))
+    return outside_code(escaped(" ".join(text.split())), lambda part: _OPTION.sub(r"`\1`", part))

@@ -8,7 +8,6 @@ from collections import defaultdict
 from pathlib import Path
 
 from reference.docstrings import as_markdown
-from reference.markdown import escaped
 from singa_dask import errors
 
 PACKAGE = Path(errors.__file__).parent
@@ -38,12 +37,13 @@ def page() -> str:
     """All classes."""
     parts, places = [], raised()
     for cls in classes():
-        parts += [f"## {cls.__name__} {{ #{cls.__name__.lower()} }}", as_markdown(inspect.getdoc(cls) or "", set())]
+        names = inspect.signature(cls).parameters if "__init__" in vars(cls) else {}
+        parts += [f"## {cls.__name__} {{ #{cls.__name__.lower()} }}", as_markdown(inspect.getdoc(cls) or "", names)]
         parts.append(f"Derives from `{cls.__bases__[0].__name__}`.")
         rooms: dict[str, list[str]] = defaultdict(list)
         for path in sorted(places.get(cls.__name__, ())):
-            where = path.relative_to(PACKAGE.parent)
-            rooms[".".join(where.parts[:2]).removesuffix(".py")].append(where.stem)
-        lines = [f"- `{room}`: {escaped(', '.join(dict.fromkeys(names)))}" for room, names in rooms.items()]
+            where = path.relative_to(PACKAGE.parent).with_suffix("").parts
+            rooms[".".join(where[:2])] += [f"`{name}`" for name in where[2:] if name != "__init__"][-1:]
+        lines = [f"- `{room}`{': ' if names else ''}{', '.join(names)}" for room, names in rooms.items()]
         parts += ["Raised in:", "\n".join(lines)] if lines else []
     return "\n\n".join(parts)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 _SPAN = re.compile(r"(`[^`\n]+`)")
-_SPECIAL = re.compile(r"([\\*<>\[\]|]|(?<!\w)_|_(?!\w))")
+_SPECIAL = re.compile(r"[\\*>\[\]|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def escaped(text: str) -> str:
     """Plain text, in which only backticks mean something."""
+    return outside_code(text, lambda part: _SPECIAL.sub(r"\\\g<0>", part).replace("<", "&lt;"))
+
+
+def outside_code(text: str, change: Callable[[str], str]) -> str:
+    """The text with what is not between backticks changed."""
     parts = _SPAN.split(text)
-    parts[::2] = (_SPECIAL.sub(r"\\\1", part) for part in parts[::2])
+    parts[::2] = map(change, parts[::2])
     return "".join(parts)
 
 

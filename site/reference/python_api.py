@@ -9,7 +9,7 @@ from typing import Any
 
 import singa_dask
 from reference import layer_types
-from reference.markdown import escaped, sentence, table
+from reference.markdown import escaped, table
 from singa_dask.functions.primitive import Primitive
 
 # What the pages have of each module: its exports, or all functions and classes that it defines.
@@ -45,8 +45,7 @@ def page(*modules: str, without: frozenset[str] = frozenset()) -> str:
     for module in modules:
         found = importlib.import_module(module)
         if len(modules) > 1:
-            summary = (inspect.getdoc(found) or "").split("\n")[0]
-            parts += [f"## {module} {{ #{module} }}", escaped(sentence(summary.removesuffix(":")))]
+            parts += [f"## {module} {{ #{module} }}", _summary(found)]
         own, short = [], []
         for name in sorted({*names(module)} - without, key=str.lower):
             if row := _short(name, getattr(found, name)):
@@ -61,16 +60,19 @@ def page(*modules: str, without: frozenset[str] = frozenset()) -> str:
 def _short(name: str, value: Any) -> tuple[str, str] | None:
     """The row of a name that is not defined by `class` or `def` under this name."""
     if isinstance(value, Primitive) and value.__name__ == name:
-        operands = [str(each) for each in inspect.signature(value.forward).parameters.values()][1:]
-        return f"`{name}({', '.join(operands)})`", escaped(inspect.getdoc(value) or "")
+        operands = list(inspect.signature(value.forward).parameters.values())[1:]
+        return f"`{name}({', '.join(str(each.replace(annotation=each.empty)) for each in operands)})`", _summary(value)
     qualified = getattr(value, "__qualname__", None)
     if qualified is None:
         return f"`{name}`", f"`{value!r}`"
     if qualified == name:
         return None if value.__module__ != "numpy" else (f"`{name}`", f"The type `numpy.{name}`.")
-    return f"`{name}`", escaped(
-        f"Another name of `{qualified}`: {sentence((inspect.getdoc(value) or '').split(chr(10))[0])}"
-    )
+    return f"`{name}`", f"Another name of `{qualified}`: {_summary(value)}"
+
+
+def _summary(value: Any) -> str:
+    """The first line of what a value says of itself."""
+    return escaped((inspect.getdoc(value) or "").partition("\n")[0].removesuffix(":"))
 
 
 def layers() -> str:
