@@ -58,7 +58,7 @@ class Job:
     ... )                                                                    # doctest: +SKIP
 
     layers: a list, in which a layer without sources reads the layer before it, or the last layers of a graph; see
-    docs/job.md. updater: an object such as SGD(lr=0.1). Messages work for both.
+    docs/job-python.md. updater: an object such as SGD(lr=0.1). Messages work for both.
     alg: a name of AlgType ("kBP"), "module:Name" of user code, or an AlgProto.
     fields: any other field of the job or the net (test_freq=100, gpu=[0, 1], unroll_len=50, ...); early_stopping is a
     mapping, {"patience": 5} or {} for the defaults.

@@ -113,8 +113,8 @@ def test_a_run_resumes_with_another_number_of_worker_groups(singa_dask, tmp_path
 
 
 def test_the_class_in_the_docs_trains_on_workers_and_is_exported(singa_dask, here, tmp_path, no_leaks):
-    """A residual net as docs/layers.md writes it; called on arrays it computes too."""
-    text = (ROOT / "docs" / "layers.md").read_text().split("## Nets as classes")[1]
+    """A residual net as docs/nets.md writes it; called on arrays it computes too."""
+    text = (ROOT / "docs" / "nets.md").read_text()
     blocks = [block.split("```")[0] for block in text.split("```python")[1:3]]
     made: dict = {}
     exec("".join(blocks), made)
@@ -127,8 +127,8 @@ def test_the_class_in_the_docs_trains_on_workers_and_is_exported(singa_dask, her
 
 
 def test_the_layer_in_the_docs_trains(here, tmp_path):
-    """A user's layer, in a module in the current folder, as docs/layers.md writes it."""
-    text = (ROOT / "docs" / "layers.md").read_text().split("## A layer of your own")[1]
+    """A user's layer, in a module in the current folder, as docs/own-layers.md writes it."""
+    text = (ROOT / "docs" / "own-layers.md").read_text()
     (tmp_path / "my_module.py").write_text(text.split("```python")[1].split("```")[0])
     job = example().read_text().replace('srclayers: "ip1" }', 'srclayers: "s" }')
     own = '  layer { name: "s" user_type: "my_module:Scale" srclayers: "ip1" }\n'

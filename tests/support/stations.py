@@ -87,7 +87,7 @@ STATIONS: dict[str, dict[str, Known]] = {
         "tests/support/op_cases.py": _as(
             lambda name: "lamb_update" if name == "LAMB" else f"{_kernel(name)}_update", lambda: op_cases.CASES
         ),
-        "docs/job.md": _in_text("docs/job.md", lambda name: f"k{name}` | `{name}"),
+        "docs/updaters.md": _in_text("docs/updaters.md", lambda name: f"k{name}` | `{name}"),
     },
     "activation": {
         "singa_dask/job/job.proto: LayerType": _as(_type, LayerType.keys),
@@ -108,7 +108,7 @@ STATIONS: dict[str, dict[str, Known]] = {
         "singa_dask/job/evaluations.py: _MINIMISED": _as(
             str, lambda: {*evaluations._MINIMISED, *MAXIMISED, *NO_NUMBER}
         ),
-        "docs/job.md": _in_text("docs/job.md"),
+        "docs/evaluations.md": _in_text("docs/evaluations.md"),
     },
     "data format": {
         "singa_dask/data/sharding.py: FORMATS": _as(str, lambda: sharding.FORMATS),

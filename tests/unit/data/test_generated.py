@@ -1,4 +1,4 @@
-"""Samples that an input layer of a user's own generates: the example of docs/layers.md, and what goes wrong."""
+"""Samples that an input layer of a user's own generates: the example of docs/own-code.md, and what goes wrong."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from singa_dask.layers import GeneratedInput
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.prepare import prepare
 
-PAGE = (Path(__file__).parents[3] / "docs" / "layers.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "own-code.md").read_text()
 NAMES: dict = {}
 exec(next(code for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "GeneratedInput" in code), NAMES)
 Waves = NAMES["Waves"]

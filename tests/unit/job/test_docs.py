@@ -1,4 +1,4 @@
-"""docs/job.md shows what really happens."""
+"""docs/job.md and docs/job-python.md show what really happens."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from singa_dask.job import Job, apply_overrides
 from singa_dask.job.gpus import CPUS
 
 ROOT = Path(__file__).parents[3]
-TEXT = (ROOT / "docs" / "job.md").read_text()
+TEXT = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in ("job", "job-python"))
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.DOTALL)
-PYTHON = [code for language, code in BLOCKS if language == "python"]
+PYTHON = [code for language, code in BLOCKS if language == "python"][1:]  # job.md has overrides alone
 
 
 (EXAMPLE,) = (code for language, code in BLOCKS if not language and code.startswith("name:"))

@@ -1,4 +1,4 @@
-"""The layers of docs/layers.md."""
+"""The layers of docs/own-layers.md."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
 
-DOCS = (Path(__file__).parents[3] / "docs" / "layers.md").read_text()
+DOCS = (Path(__file__).parents[3] / "docs" / "own-layers.md").read_text()
 
 
 def documented(name):

@@ -16,8 +16,8 @@ from singa_dask.ops import Ops
 
 DRAW = np.random.default_rng(3)
 X, T = DRAW.normal(size=(4, 3)), DRAW.normal(size=(4, 3))
-PAGE = (Path(__file__).parents[3] / "docs" / "layers.md").read_text()
-OWN = PAGE.split("## A layer of your own")[1]
+DOCS = Path(__file__).parents[3] / "docs"
+OWN = (DOCS / "own-layers.md").read_text() + (DOCS / "own-code.md").read_text()
 DOCUMENTED = {"__name__": "of_the_documentation"}
 for block in re.findall(r"```python\n(.*?)```", OWN, re.DOTALL):
     exec(block, DOCUMENTED)  # one of them calls check_layer
