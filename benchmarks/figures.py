@@ -77,7 +77,7 @@ EXEMPT: Mapping[str, Mapping[str, str]] = {
     "docs/reliability.md": {"take 300 s": "a limit", "2 %": "a rule"},
     "docs/evaluations.md": {"than 0.001": "a property of the algorithm"},
     "docs/updaters.md": {"0.99 to 0.9999": "settings"},
-    "docs/your-data.md": {"2 % of the samples": "an example", "0.495": "follows from the example"},
+    "docs/tutorials/images.md": {"2 % of the samples": "an example", "0.495": "follows from the example"},
 }
 
 

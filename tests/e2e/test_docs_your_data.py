@@ -1,22 +1,35 @@
-"""docs/your-data.md can be followed: its blocks run in order, as they stand there."""
+"""The tutorials can be followed: the blocks of a section run in order, as they stand there."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.commands import ROOT, run_command
 
-TEXT = (ROOT / "docs" / "your-data.md").read_text()
 BLOCK = re.compile(r"```(sh|python)\n(.*?)```", re.DOTALL)
-WALKS = {
-    title: blocks
-    for title, text in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE)
-    if (blocks := BLOCK.findall(text))
-}
+
+
+def sections(text: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Title and blocks of each section that has blocks; comments of code begin none."""
+    title, blocks = "", []
+    for part in re.findall(r"^```.*?^```$|^##? [^\n]*$", text, re.DOTALL | re.MULTILINE):
+        if part.startswith("#"):
+            if blocks:
+                yield title, blocks
+            title, blocks = part.lstrip("# "), []
+        else:
+            blocks += BLOCK.findall(part)
+    if blocks:
+        yield title, blocks
+
+
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+WALKS = {title: blocks for page in TUTORIALS for title, blocks in sections(page.read_text())}
 # As in a notebook, the workers cannot import what the process runs.
 CELL = "import sys; exec(compile(sys.stdin.read(), '<cell>', 'exec'))"
 # What a walk leaves behind, of what the page promises.
@@ -30,12 +43,12 @@ MADE = {
     ],
     "Tables": ["prices.parquet", "runs/flats-allreduce/parity-test.png"],
     "Images": ["pictures/confusion-test.png", "photos.csv", "runs/photos-allreduce/metrics.jsonl"],
-    "Dask": [
+    "Dask collections and estimators": [
         "runs/points-allreduce/checkpoint/best.h5",
         "runs/points-allreduce/data",
         "shards/points/test/manifest.json",
     ],
-    "Time series": [],
+    "Forecasts of time series": [],
     "Several targets, weights and masks": ["shards/parts/manifest.json", "runs/parts-allreduce/summary.json"],
     "A class for each pixel": [],
     "DataArrays and Datasets": [],
@@ -56,4 +69,4 @@ def test_every_step_of_the_page_runs(title: str, tmp_path: Path, environment: di
 
 
 def test_every_walk_is_known() -> None:
-    assert list(MADE) == list(WALKS)
+    assert MADE.keys() == WALKS.keys()
