@@ -1,4 +1,4 @@
-"""The commands that look at the records of runs: runs, compare."""
+"""The commands that look at the records of runs: runs, compare, why."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from singa_dask.cli.documented import Documented
-from singa_dask.cli.options import OUTPUT, PATH, RunFolder, reports_errors
+from singa_dask.cli.options import OUTPUT, PATH, RUN, RunFolder, reports_errors
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -81,6 +81,33 @@ def compare(names: tuple[str, ...], out: Path) -> None:
     drawn = draw_comparison(rows, out)
     click.echo(f"drawn: {out}" if drawn else "No curves are drawn: the runs have no metrics yet.")
     _warn(found)
+
+
+@click.command(
+    cls=Documented,
+    examples=[("Ask what limits a run:", "singa-dask why digits-allreduce")],
+)
+@RUN
+@reports_errors
+def why(run: str) -> None:
+    """Say what limits the speed of a run, and what to change.
+
+    The record of the run tells where the time of its workers went: start-up, evaluations, checkpoints, loading, shared
+    cores, a slow worker, the network, small steps, servers, staleness. RUN is the folder of the run, or its name in
+    runs/. An active run is judged by its metrics so far.
+    """
+    from singa_dask.errors import ConfigError, Problem
+    from singa_dask.supervision.runs import RunRecord
+    from singa_dask.supervision.why import summary_so_far, verdict
+    from singa_dask.training.workspace import Workspace
+
+    record = RunRecord(Workspace.of(run))
+    _warn([record])
+    told = record.summary or summary_so_far(record.rows)
+    if not told["groups"]:
+        hint = "Wait until it has trained disp_freq steps."
+        raise ConfigError(Problem("RUN", f"{record.workspace.folder} has no metrics of training yet", hint=hint))
+    click.echo(verdict(told, record.job.proto))
 
 
 def _print(table: Table) -> None:

@@ -23,6 +23,8 @@ def of_group(report: Mapping[str, Any]) -> dict[str, Any]:
     }  # of the first worker
     kept = {
         "step": report["step"],
+        **{name: round(report[name], 4) for name in ("steps", "samples", "seconds", "evaluating_s", "saving_s")},
+        **{name: report[name] for name in ("began", "exchange", "processes")},
         "samples_per_s": round(report["samples_per_s"], 1),
         "wait": [round(share, 4) for share in report["wait"]],
         "loading": [round(share, 4) for share in report["loading"]],

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from singa_dask.comm.objects import all_gather_objects
 from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.layers.context import Metric
 from singa_dask.training.replica import Replica
@@ -33,7 +36,17 @@ class Reporter:
         self._details: dict[str, Mapping[str, Any]] = {}  # by phase, of its last evaluation
         self._checkpoint: Path | None = None
         self._best: dict[str, Any] | None = None
-        self._last_progress = 0.0
+        self._last_progress = self._began = 0.0
+        self._spent: defaultdict[str, float] = defaultdict(float)  # seconds besides training steps
+
+    @contextmanager
+    def spending(self, what: str) -> Iterator[None]:
+        """Count the time inside for the record: "evaluating" or "saving"."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spent[what] += time.perf_counter() - began
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Send an event to the driver, on the first rank."""
@@ -43,6 +56,7 @@ class Reporter:
     def start(self, step: int) -> None:
         """Training starts after `step` steps."""
         job, comm = self._replica.job, self._replica.comm
+        self._began = time.time()
         self.emit(
             "start",
             step=step,
@@ -143,6 +157,11 @@ class Reporter:
             "steps": whole.steps,
             "samples": whole.steps * self._batch,
             "seconds": whole.seconds,
+            "began": self._began,
+            "evaluating_s": self._spent["evaluating"],
+            "saving_s": self._spent["saving"],
+            "exchange": replica.exchange.transport,
+            "processes": all_gather_objects(replica.comm, _process()),
             "samples_per_s": whole.steps * self._batch / whole.seconds if whole.steps else 0.0,
             **whole.waits(),
             "gpu_memory": whole.memory,
@@ -165,3 +184,8 @@ class Reporter:
             "gpu_memory": shown.memory,
         }
         return current if self._replica.in_process_servers else {**current, "server": shown.servers()}
+
+
+def _process() -> dict[str, Any]:
+    """Where this rank computes: its machine, and the cores that it may use."""
+    return {"host": socket.gethostname(), "cores": sorted(os.sched_getaffinity(0))}

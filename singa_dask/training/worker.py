@@ -252,11 +252,13 @@ class _TrainingLoop:
             ended = ended or interrupted
             saves = ended or self._saves_now or due(self._step, job.checkpoint_freq, job.checkpoint_after)
             if group.leads and saves:
-                self._checkpoints.save_step(self._step, self._decisions.state)
+                with self._reporter.spending("saving"):
+                    self._checkpoints.save_step(self._step, self._decisions.state)
             elif self._keeps_now:
                 self._checkpoints.keep(self._step, self._decisions.state)
             if ended:
-                self._checkpoints.wait()
+                with self._reporter.spending("saving"):
+                    self._checkpoints.wait()
                 return self._reporter.end(self._step, interrupted=interrupted, ended_early=why)
             stopping = self._train()
             self._pace_copies(self._step - start)
@@ -343,7 +345,7 @@ class _TrainingLoop:
         for phase in phases:
             self._replica.drain()
             feed = self._open(self._replica.nets[phase], 0, stop=batches_of(self._job, phase) or None)
-            with feed, self._replica.group_state.averaged():
+            with self._reporter.spending("evaluating"), feed, self._replica.group_state.averaged():
                 measured = evaluate_group(self._replica, phase, feed, self._services.stop_requested)
             if measured is None:
                 return True, False

@@ -43,6 +43,11 @@ def test_digits_with_three_workers(singa_dask, here, tmp_path, no_leaks):
     assert sum(done["bytes"] for done in operations.values()) == told["exchanged_bytes"]
     assert operations["reduce_scatter"]["seconds"] > 0 and operations["reduce_scatter"]["bytes"] > 0
     assert operations["barrier"]["seconds"] > 0  # nothing is sent on one machine, but the workers meet
+    lead = told["groups"]["0"]
+    assert len(lead["processes"]) == 3 and lead["steps"] == 600 and told["began"] < lead["began"]
+    assert min(lead["seconds"], lead["evaluating_s"], lead["saving_s"]) > 0
+    assert lead["seconds"] + lead["evaluating_s"] + lead["saving_s"] < told["wall_s"]
+    assert here("why", "digits-allreduce").out.count(". ") < 12
     assert f"test loss {told['test']['loss']:.4f}  accuracy {told['test']['accuracy']:.4f}" in ran.last_line
     assert str(workspace) in ran.last_line
     assert (workspace / "curves.png").read_bytes().startswith(b"\x89PNG")

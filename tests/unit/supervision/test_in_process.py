@@ -19,7 +19,7 @@ from singa_dask.errors import ConfigError, TrainingError
 from singa_dask.job import ClusterTopology, Job
 from singa_dask.layers import EuclideanLoss, InnerProduct, RecordInput, SoftmaxLoss
 from singa_dask.monitor.progress import Display
-from singa_dask.supervision import summary as summary_module
+from singa_dask.profiling import facts
 from singa_dask.supervision.driver import train
 from singa_dask.training.checkpoint import load
 from singa_dask.updaters import SGD
@@ -139,8 +139,8 @@ def test_what_training_raises_is_raised_here_and_recorded(job, run, summary):
 
 
 def test_versions_of_a_checkout_that_is_not_installed_are_not_known(monkeypatch):
-    monkeypatch.setattr(summary_module, "version", Mock(side_effect=PackageNotFoundError))
-    known = summary_module.versions.__wrapped__()
+    monkeypatch.setattr(facts, "version", Mock(side_effect=PackageNotFoundError))
+    known = facts.package_versions.__wrapped__()
     assert {name for name, version in known.items() if version} == {"python", "singa-dask"}
     assert known["singa-dask"] == singa_dask.__version__
 

@@ -59,6 +59,14 @@ def test_a_run_leaves_its_record(played):
     assert summary["checkpoint"] == str(played.path(4))
     assert summary["groups"][0] == {
         "step": 8,
+        "steps": 8,
+        "samples": 80,
+        "seconds": 2.0,
+        "evaluating_s": 0.5,
+        "saving_s": 0.1234,
+        "began": 7.0,
+        "exchange": "none",
+        "processes": [{"host": "here", "cores": [0]}],
         "samples_per_s": 40.0,
         "wait": [0.1234],
         "loading": [0.0],

@@ -1,6 +1,7 @@
 """What a worker group measures and reports, and when, with a replica that the test plays and a clock that it sets."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -92,6 +93,21 @@ def test_a_run_is_told_by_its_first_rank(now):
     assert (record["steps"], record["samples"], record["seconds"]) == (3, 30, 1.5)
     assert (record["samples_per_s"], record["exchanged_bytes"], record["overflows"]) == (20.0, 15, 3)
     assert record["operations"]["sum"]["bytes"] == 10.0 and record["server"] is None
+    assert (record["began"], record["exchange"], record["evaluating_s"]) == (7.0, "smoke signals", 0.0)
+    cores = sorted(os.sched_getaffinity(0))
+    assert [process["cores"] for process in record["processes"]] == [cores] * 2
+
+
+def test_the_time_besides_steps_is_counted(now):
+    made, _ = group(SoloCommunicator())
+    for seconds in (2.0, 3.0):
+        with made.spending("saving"):
+            now[0] += seconds
+    with suppress(OSError), made.spending("evaluating"):
+        now[0] += 4.0
+        raise OSError
+    record = made.end(0, interrupted=False)
+    assert (record["saving_s"], record["evaluating_s"]) == (5.0, 4.0)
 
 
 @pytest.mark.parametrize("steps", [1, 0])
