@@ -15,6 +15,7 @@ OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md")
 SUFFIXES = (".md", ".png", ".svg", ".gif")
 LANGUAGES = {".py": "python", ".conf": "proto", ".proto": "proto", ".sbatch": "bash", ".sh": "bash", ".toml": "toml"}
 
+_UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
 _FENCE = r"^[ ]*(```|~~~).*?^[ ]*\1"
 _BLOCK = re.compile(_FENCE, re.MULTILINE | re.DOTALL)
 _CODE = re.compile(rf"{_FENCE}|`[^`\n]+`", re.MULTILINE | re.DOTALL)
@@ -89,10 +90,11 @@ def sources(named: Iterable[Path]) -> dict[str, str]:
         if path.is_dir():
             inside = sorted(each for each in path.iterdir() if each.is_file() and each.suffix in LANGUAGES)
             lines = [f"- [{each.name}]({each.name}.md)" for each in inside]
-            made[_page_of(name(path), path)] = f"# {name(path)}\n\n" + "\n".join(lines) + "\n"
+            made[_page_of(name(path), path)] = f"{_UNSEARCHED}# {name(path)}\n\n" + "\n".join(lines) + "\n"
             made |= sources(inside)
         elif path.suffix in LANGUAGES:
-            made[_page_of(name(path), path)] = f"# {path.name}\n\n{fenced(path.read_text(), LANGUAGES[path.suffix])}\n"
+            code = fenced(path.read_text(), LANGUAGES[path.suffix])
+            made[_page_of(name(path), path)] = f"{_UNSEARCHED}# {path.name}\n\n{code}\n"
     return made
 
 

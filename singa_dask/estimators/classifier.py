@@ -32,29 +32,43 @@ class Classifier(ClassifierMixin, Estimator):
         classifier.predict(X), classifier.predict_proba(X), classifier.score(X, y)
 
     net: a Module or a list of layers, with or without input layer and loss; a Job, or the path of a job file, whose
-    training inputs get the data; None for one that suits the data. epochs [100], batch_size [64], learning_rate
-    [0.002] of Adam, or an updater; with a job, None means what it says. validation: the share of the data that is held
-    out, or a set (X, y). transform: f(batch, rng), which changes the mini-batches of training, see
-    `singa_dask.transforms`. patience: end after so many validations in a row without a smaller loss; the best
-    parameters are kept. class_weight: {class: factor}, or "balanced": the sum of all sample weights / (classes x that
-    of the class). normalise: features to mean 0 and std 1, per column or channel, inside of the net. channels:
-    where images have them, "first", "last" or "none"; by default the shape decides, and where it does not, that is an
-    error. missing: what replaces missing values of X: "mean" of the training samples, a number, or "mask", as in
-    `shard`; by default they are an error. random_state: of the initial parameters and the order of samples. workspace:
-    folder of the run, which all workers must share; None keeps nothing. callbacks: see `train`. client: trains on its
-    Dask workers as the cluster block says; without, in this process. verbose: show the progress.
+    training inputs get the data; None for one that suits the data.
+    epochs: 100 by default; with a job, what it says.
+    batch_size: 64 by default; with a job, what it says.
+    learning_rate: of Adam, 0.002 by default; with a job, what it says.
+    updater: an updater of `singa_dask.updaters` in place of Adam.
+    validation: the share of the data that is held out, or a set (X, y).
+    transform: a function f(batch, rng) that changes the mini-batches of training, see `singa_dask.transforms`.
+    patience: end after so many validations in a row without a smaller loss. The best parameters are kept.
+    class_weight: {class: factor}, or "balanced": the sum of all sample weights / (classes x that of the class).
+    normalise: whether the net scales features to mean 0 and standard deviation 1, per column or channel.
+    channels: where images have them, "first", "last" or "none"; by default the shape decides, and where it does not,
+    that is an error.
+    missing: what replaces missing values of X: "mean" of the training samples, a number, or "mask", as in `shard`; by
+    default they are an error.
+    random_state: the seed of the initial parameters and of the order of samples.
+    workspace: the folder of the run, which all workers must share; None keeps nothing.
+    callbacks: see `train`.
+    client: a client of the Dask cluster whose workers train; None trains in this process.
+    cluster: a ClusterTopology, how training is distributed on the cluster.
+    verbose: whether to show the progress.
 
-    X: (N, D), images (N, H, W, C) or (N, C, H, W), or any array (N, ...) of up to four further dimensions, or a
-    DataFrame, of which texts, categories and dates are encoded as `shard` does; y: (N,) of any type, or maps (N, H, W)
-    with the class of each pixel. Both may be Dask collections: predictions of these are lazy. Nets with recurrent
-    layers read X (N, T, ...) as sequences of T time steps, with an embedding also (N, T), and so do nets with
-    attention if X is (N, T, D); the layers after these read the last step, unless y of a given net is (N, T), a class
-    for each step. For such nets X may be a list of arrays (T_i, ...) of different lengths. With
-    RecordInput(sequence=T, horizon=1) as the first layer, X and y are records in the order of time, and the class
-    follows a window of T records.
+    X: (N, D), images (N, H, W, C) or (N, C, H, W), any array (N, ...) of up to four further dimensions, or a
+    DataFrame, of which texts, categories and dates are encoded as `shard` does.
+    y: (N,) of any type, or maps (N, H, W) with the class of each pixel.
 
-    classes_, n_features_in_, feature_names_in_, n_iter_ (epochs), history_ (metrics over the steps), model_ (the
-    Model), result_ (of `train`).
+    Both may be Dask collections: predictions of these are lazy. Nets with recurrent layers read X (N, T, ...) as
+    sequences of T time steps, with an embedding also (N, T), and so do nets with attention if X is (N, T, D). The
+    layers after these read the last step, unless y of a given net is (N, T), a class for each step. For such nets X
+    may be a list of arrays (T_i, ...) of different lengths. With RecordInput(sequence=T, horizon=1) as the first
+    layer, X and y are records in the order of time, and the class follows a window of T records.
+
+    classes_: the classes.
+    n_features_in_, feature_names_in_: number and names of the features.
+    n_iter_: epochs.
+    history_: metrics over the steps.
+    model_: the Model.
+    result_: what `train` returns.
     """
 
     class_weight: Any = field(default=None, kw_only=True)

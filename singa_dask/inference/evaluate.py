@@ -66,9 +66,15 @@ def load_model(
         model = load_model("runs/mnist-allreduce")
         probabilities = model.predict(x)              x: in the units of the data
 
-    `DistOpt` may go on with it. Code of your own comes from the checkpoint as well. trust_code: also run code that
-    another user has written. dtype: in which the model computes. ema: take the moving averages of the parameters, if
-    the updater kept them; False takes the parameters themselves, with which training goes on.
+    `DistOpt` can continue training with it. Code of your own comes from the checkpoint as well.
+
+    where: a checkpoint file, or the workspace of a run.
+    device: "cpu" or "gpu".
+    dtype: the type in which the model computes.
+    device_id: the number of the GPU.
+    trust_code: also run code that another user has written.
+    ema: take the moving averages of the parameters, if the updater kept them; False takes the parameters themselves,
+    with which training continues.
     Raises CheckpointError where there is no checkpoint, it is damaged, or it needs code that is not trusted.
     """
     path = checkpoints.find(Path(where))

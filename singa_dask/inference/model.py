@@ -60,9 +60,11 @@ class Model:
     A layer or a Module that is called outside of its model computes with the parameters of the model, and one that was
     called before brings its own. Of several models it is the last one.
 
-    layers: may be a NetProto too. partition_dim: of layers without one of their own: a DistOpt divides the rows of
-    mini-batches (0) or the features (1) among its ranks. seed: of the initial parameters and of random layers. device,
-    dtype, device_id, compute: see get_ops. ranks: those of DistOpt; training calls are then collective.
+    layers: may be a NetProto too. seed: determines the initial parameters and random layers. partition_dim: for layers
+    without one of their own: a DistOpt divides the rows of mini-batches (0) or the features (1) among its ranks.
+    device, dtype, device_id: "cpu" or "gpu", the type in which the model computes, the number of the GPU. compute: to
+    what a GPU rounds the operands of matrix products, see JobProto.compute. ranks: those of DistOpt; training calls
+    are then collective.
 
     With features to divide, a DistOpt of several ranks partitions the model. Then evaluate, predict and state_dict are
     collective too, and a rank holds only its shards of split parameters. Parameters get memory when they are first

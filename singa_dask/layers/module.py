@@ -39,7 +39,9 @@ class Module:
     or a job file. Called on arrays or tensors, it computes (see singa_dask.autograd).
 
     Layers are named after their attributes: "conv", in lists and modules "blocks.0.conv". A layer that `forward` calls
-    several times shares its parameters between the calls. name: goes in front of the names of its layers, if set.
+    several times shares its parameters between the calls.
+
+    name: goes in front of the names of its layers, if it is set.
     """
 
     name: str = ""

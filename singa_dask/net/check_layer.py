@@ -23,7 +23,10 @@ _CLAIM = "Write param.grad[...] = g + (param.grad if param.claim() else 0)."
 
 
 def check_layer(layer: Layer, inputs: Any) -> None:
-    """Check a layer or a loss on `inputs`: an array of rows, or a tuple with one for each source. Labels are integers.
+    """Compare the gradients of a layer or a loss with numeric ones, and check what else a net needs of it.
+
+    layer: a layer or a loss.
+    inputs: an array of rows, or a tuple with one for each source. Labels are integers.
 
     The layer computes in float32 and in float64. Its gradients in float64 are compared with central differences, at
     up to 100 elements of each array. Parameters have their initial values, slightly changed. Choose inputs at which

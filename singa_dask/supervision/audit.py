@@ -53,8 +53,8 @@ class GroupAudit:
 class Audit:
     """What the newest checkpoint of a run contains.
 
-    status: of the run: "completed", "interrupted", "failed" or "unfinished". damaged: files of the run that could not
-    be read, and so are left out.
+    status: that of the run: "completed", "interrupted", "failed" or "unfinished".
+    damaged: files of the run that could not be read, and so are left out.
     """
 
     workspace: Path
@@ -95,8 +95,8 @@ class Audit:
 def audit(run: str | Path | Result) -> Audit:
     """Compare what the worker groups of a run have trained with what the parameters of its newest checkpoint contain.
 
-    run: a Result, the workspace of a run, or its name in runs/. Raises ConfigError if there is no such run,
-    CheckpointError if it has no valid checkpoint, or one without a ledger.
+    run: a Result, the workspace of a run, or its name in runs/.
+    Raises ConfigError if there is no such run, CheckpointError if it has no valid checkpoint, or one without a ledger.
     """
     workspace = Workspace(run.workspace) if isinstance(run, Result) else Workspace.of(run)
     found, faults = checkpoints.newest(workspace.checkpoints)

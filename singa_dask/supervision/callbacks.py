@@ -20,13 +20,21 @@ logger = logging.getLogger(__name__)
 class RunEvent:
     """Something that happened in a run.
 
-    kind: "step", "test", "checkpoint", "restart" or "end". job: its name; workspace: the folder of the run. group:
-    number of the worker group; step: steps that it has made, of `steps`; time: s since 1970.
-    Of "step" (every `disp_freq` steps) and "test": phase ("train", "validate" or "test") and metrics. Of "step" also
-    samples_per_s since the last one; wait and loading: shares of the time in which each rank waited for other ranks
-    and for data; server: the traffic with servers. Of "checkpoint" and "end": path of the (last) checkpoint. Of
-    "restart": the cause. Of "end": status ("completed", "interrupted" or "failed"), metrics (of the final test) and
-    the cause of a failure.
+    kind: "step", "test", "checkpoint", "restart" or "end".
+    job: the name of the job.
+    workspace: the folder of the run.
+    group: the number of the worker group.
+    step: steps that the group has made.
+    steps: steps that it will make.
+    time: seconds since 1970.
+    phase: of "step" and "test": "train", "validate" or "test".
+    metrics: of "step" (every `disp_freq` steps) and "test", and of "end" those of the final test.
+    samples_per_s: of "step": since the last one.
+    wait, loading: of "step": shares of the time in which each rank waited for other ranks, and for data.
+    server: of "step": the traffic with servers.
+    path: of "checkpoint" and "end": the (last) checkpoint.
+    cause: of "restart", and of "end" after a failure.
+    status: of "end": "completed", "interrupted" or "failed".
     """
 
     kind: str

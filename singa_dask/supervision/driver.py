@@ -46,8 +46,8 @@ ENOUGH = 50  # steps, whose rate is worth a comparison with a prediction
 class Result:
     """What a run reached: the contents of summary.json, and where everything lies.
 
-    folder: where the run was recorded; a later run may have moved it. expected: samples/s that the plan predicted of
-    the cluster that it chose; None where the job said which.
+    folder: where the run was recorded. A later run may have moved it; `workspace` finds it.
+    expected: the samples/s that the plan predicted for the cluster that it chose; None where the job chose it.
     """
 
     summary: dict[str, Any]
@@ -159,20 +159,27 @@ def train(
 ) -> Result:
     """Train a job on the workers of `client`, or on a local Dask cluster of its own.
 
-    job: a Job, its message, or the path of a job file. client: is never closed. cluster: replaces the job's; "auto"
-    for the topology and the partition that `plan` recommends for this cluster, once nobody uses its workers; a run
-    that resumes keeps its own. data: what the input layers without
-    a path read: a folder of shards, (X, y), or (X, y, sample_weight) as `shard` takes them, which become shards in
-    the workspace; the losses count each sample as its weight says. validation: the share of the data that is held
-    out, or a set like data; measured after each epoch unless the job says how often. transform: a function that
-    changes the mini-batches of training, see `singa_dask.transforms`. processes: False trains in this
-    process and without Dask, where one worker is enough for the job. workspace: folder for the results, by default
-    `runs/<job name>-<strategy>`; what an earlier run left there is moved aside. resume: continue from the newest
-    valid checkpoint in the workspace instead. max_restarts: how often a group that lost a worker is re-formed, from
-    its servers' parameters or the newest checkpoint. patience_s: how long to wait for Dask workers, and for a rank
-    that has gone silent. display: shows the run's events. curves: whether to draw curves.png. callbacks: objects of
-    classes derived from Callback, or functions, that are called with every RunEvent, in this thread. max_queue_s: how
-    long to queue for Dask workers that other runs use; None for as long as these runs live.
+    job: a Job, its message, or the path of a job file.
+    client: a client of the Dask cluster that trains; it is never closed. None starts a local cluster.
+    cluster: replaces the job's. "auto" takes the topology and the partition that `plan` recommends for this cluster,
+    once nobody uses its workers; a run that resumes keeps its own.
+    data: what the input layers without a path read: a folder of shards, (X, y), or (X, y, sample_weight) as `shard`
+    takes them, which become shards in the workspace. Losses count each sample as its weight says.
+    validation: the share of the data that is held out, or a set like data. It is measured after each epoch unless the
+    job says how often.
+    transform: a function that changes the mini-batches of training, see `singa_dask.transforms`.
+    processes: False trains in this process and without Dask, where one worker is enough for the job.
+    workspace: the folder for the results, by default `runs/<job name>-<strategy>`. What an earlier run left there is
+    moved aside.
+    resume: continue from the newest valid checkpoint in the workspace.
+    max_restarts: how often a group that lost a worker is restarted, from its servers' parameters or the newest
+    checkpoint.
+    patience_s: how long to wait for Dask workers, and for a rank that has gone silent.
+    display: shows the events of the run.
+    curves: whether to draw curves.png.
+    callbacks: objects of classes derived from Callback, or functions; each is called with every RunEvent, in this
+    thread.
+    max_queue_s: how long to wait for Dask workers that other runs use; None for as long as these runs live.
 
     Ctrl-C, `singa-dask stop` and cancelling one of the run's tasks end the run after the step in progress, with a
     checkpoint; a second Ctrl-C aborts it. So does an exception in a callback, which is raised as TrainingError.

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 class Plan:
     """What the cost model says of a job on a cluster.
 
-    given: the job that was planned. advice: the predictions and the recommendation. here: whether the recommended
-    candidate can run on the cluster that was asked.
+    given: the job that was planned.
+    advice: the predictions and the recommendation.
+    here: whether the recommended candidate can run on the cluster that was asked.
     """
 
     given: Job
@@ -153,13 +154,21 @@ def plan(
 ) -> Plan:
     """Predict what each strategy, topology, partition and codec will cost, and recommend one of them.
 
-    client: of the Dask cluster to plan for; None for a local one. workers: their numbers to predict; by default powers
-    of two up to what the cluster has. bandwidth: bits/s of a host's network in each direction; latency: seconds of a
-    message, with a bandwidth; cores: of a host; workers_per_host: at most; memory: bytes of a host, by default what is
-    free, unless cores or bandwidth describe other hosts. Any of these describes a cluster
-    that need not be there. allow: "asynchronous" and "codec" may be recommended too. profile: of these machines; by
-    default the one in the cache, which is measured first if it is missing. with_data: False if the job has the shapes
-    of its data, which may then be absent. note: is told what is being measured.
+    job: a Job, its message, or the path of a job file.
+    client: a client of the Dask cluster to plan for; None for a local one.
+    workers: the numbers of workers to predict; by default powers of two, up to what the cluster has.
+    bandwidth: bits/s of a host's network in each direction.
+    latency: seconds that a message on that network takes; needs a bandwidth.
+    cores: the cores of a host.
+    workers_per_host: the largest number of workers on a host.
+    memory: bytes of a host; by default what is free, unless cores or bandwidth describe other hosts.
+    allow: what may be recommended besides: "asynchronous", "codec".
+    strategies: the strategies to predict.
+    profile: measurements of these machines; by default those in the cache, which are made first if they are missing.
+    with_data: False if the job has the shapes of its data, which may then be absent.
+    note: a function that is told what is being measured.
+
+    bandwidth, cores, workers_per_host and memory may describe a cluster that does not exist.
 
     Raises ConfigError where the job is wrong or no candidate fits the memory.
     """

@@ -14,7 +14,5 @@ class Prose(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         if obj.docstring is not None:
-            names = set(obj.members)
-            if isinstance(obj, griffe.Function | griffe.Class):
-                names |= {parameter.name for parameter in obj.parameters}
+            names = {parameter.name for parameter in obj.parameters} if isinstance(obj, griffe.Function) else None
             obj.docstring.value = as_markdown(obj.docstring.value, names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 
 from reference import job_file
@@ -45,23 +46,18 @@ def _refused() -> Iterator[list[str]]:
 
 
 def _facts(kind: str, cls: type[Layer]) -> Iterator[str]:
-    yield as_markdown(inspect.getdoc(cls) or "", attributes(cls))
+    said = inspect.getdoc(cls) or ""
+    if kind in CONF:  # the table says more
+        said = re.sub(rf"\b{CONF[kind]}: .*?\.(?=\s+[A-Z`(]|\s*$)", "", said, flags=re.DOTALL)
+    yield as_markdown(said, set())
     proto = LayerProto(name="layer", type=LayerType.Value(kind))
     roles, axes = parameter_roles(proto), split_axes(proto)
     if roles:
         along = [" or ".join(names.values()) for names in axes or ()]
-        split = (f" (can be split along {names})" if names else "" for names in along)
-        yield f"Parameters: {', '.join(f'`{role}`{how}' for role, how in zip(roles, split, strict=True))}."
+        split = (f" (`partition_dim` can split its {names})" if names else "" for names in along)
+        named = ", ".join(f"`{role}`{how}" for role, how in zip(roles, split, strict=True))
+        yield f"Names of the parameters: {named}."
     if kind in CONF:
         message = LayerProto.DESCRIPTOR.fields_by_name[CONF[kind]].message_type.name
         yield f"Settings, in the block `{CONF[kind]}`:"
         yield job_file.settings(message)
-
-
-def attributes(cls: type) -> set[str]:
-    """What a docstring of the class may describe as its arguments: settings and attributes."""
-    names = {field.name for field in LayerProto.DESCRIPTOR.fields}
-    kind = getattr(cls, "type", None)
-    if kind in CONF:
-        names |= {f.name for f in LayerProto.DESCRIPTOR.fields_by_name[CONF[kind]].message_type.fields}
-    return names

@@ -123,8 +123,8 @@ shape; scale: a factor. other: no name. Raises DataError if they do not fit.
         "A sum of \\*x\\* and &lt;y\\>.",
         "````python\nnet = sum(x)",
         "y: net\n````",
-        "`x`, `y`\n:   arrays, of one shape",
-        "`scale`\n:   a factor. other: no name.",
+        "`x`, `y`\n:   Arrays, of one shape.",
+        "`scale`\n:   A factor. other: no name.",
         "Raises DataError if they do not fit.",
         "````pycon\n>>> f(1)\n2\n````",
     ]
