@@ -1,6 +1,6 @@
 """What must hold in every history. A broken rule raises Broken, which ends the history.
 
-What the design lets be lost (docs/strategies.md, "Losing, adding and removing groups"):
+What the design lets be lost (docs/developers/simulation.md):
 
 - A server group that is lost with its memory and its replicas loses the updates that no other server group has when it
   goes. Its right neighbour takes over the values of the restarted one, so it also loses what

@@ -29,7 +29,7 @@ from singa_dask.layers import (
 )
 from singa_dask.tensor import Tensor
 
-DOCS = (Path(__file__).parents[3] / "docs" / "recurrent.md").read_text()
+DOCS = (Path(__file__).parents[3] / "docs" / "step-labels.md").read_text()
 ROWS, STEPS, BEFORE, SYMBOLS, CLASSES, UNITS = 3, 5, 4, 7, 4, 6
 DRAW = np.random.default_rng(0)
 DATA = {

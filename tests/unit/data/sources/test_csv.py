@@ -75,7 +75,7 @@ def test_labels_with_fractions_are_targets(tmp_path, text, options, role):
 
 
 def test_texts_that_are_missing_values_are_those_of_the_docs(tmp_path):
-    page = Path(__file__).parents[4] / "docs" / "data.md"
+    page = Path(__file__).parents[4] / "docs" / "shard-options.md"
     marks = page.read_text().split("Missing values of a CSV file", 1)[1].split("`--category`", 1)[0]
     texts = ["", *re.findall("`(.+?)`", marks)]
     assert {*texts} == {*ConvertOptions().null_values}
