@@ -11,8 +11,7 @@ from tools.modules import NETS, model_of, tensors_of
 from tools.nets import CASES
 from tools.workloads import LEARNING_RATE, MOMENTUM, WARM_UP
 
-from singa_dask import autograd
-from singa_dask.distopt import DistOpt
+from singa_dask import DistOpt, autograd
 from singa_dask.updaters import SGD
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from singa_dask import Model, Module, autograd, convert
 from singa_dask import layers as L
-from singa_dask.tensor import Tensor
+from singa_dask.tensors.tensor import Tensor
 from tools.nets import CASES, CLASSES, STAGES, UNITS
 
 SEED = 1

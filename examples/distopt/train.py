@@ -15,8 +15,8 @@ import numpy as np
 
 from singa_dask import DistOpt, Model, data_partition, launch
 from singa_dask.data import Manifest, ShardFolder, resolve
-from singa_dask.distopt import world
 from singa_dask.layers import Convolution, InnerProduct, Pooling, RecordInput, ReLU, SoftmaxLoss
+from singa_dask.loops.distopt import world
 from singa_dask.updaters import SGD
 
 CODECS = {

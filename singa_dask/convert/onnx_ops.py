@@ -19,8 +19,8 @@ from singa_dask.convert.onnx_reader import Reader, Value, grouped
 from singa_dask.convert.onnx_time import recurrent
 from singa_dask.convert.torch_state import from_torch
 from singa_dask.layers import Layer
-from singa_dask.tape.state import no_grad
-from singa_dask.tensor import Tensor
+from singa_dask.tensors.state import no_grad
+from singa_dask.tensors.tensor import Tensor
 
 Attributes = dict[str, Any]
 Converter = Callable[[Reader, Any, Attributes], Any]

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from singa_dask.convert.table import Form, Row, Turn, forms_of
-from singa_dask.device import Device
 from singa_dask.errors import ConfigError, Problem, SingaError
 from singa_dask.job.unroll import origin
 from singa_dask.layers import (
@@ -52,7 +51,8 @@ from singa_dask.layers.module import Module
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.recurrent import Recurrent
 from singa_dask.net import Net
-from singa_dask.tensor import Parameter, Tensor
+from singa_dask.tensors.device import Device
+from singa_dask.tensors.tensor import Parameter, Tensor
 
 State = Mapping[str, np.ndarray]
 Shapes = Mapping[str, Shape]

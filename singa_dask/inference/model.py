@@ -13,7 +13,6 @@ import numpy as np
 
 from singa_dask.algorithms import BP
 from singa_dask.algorithms.evaluation import Evaluator
-from singa_dask.device import float_type
 from singa_dask.errors import CommTimeout, ConfigError, Problem, nearest
 from singa_dask.exchange.ranks import Ranks, own_arrays
 from singa_dask.inference.described import KnownData
@@ -35,6 +34,7 @@ from singa_dask.layers.group import Group
 from singa_dask.net import Batch, Net
 from singa_dask.net.net import told_apart
 from singa_dask.ops import get_ops
+from singa_dask.tensors.device import float_type
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Checkpoint
 

@@ -13,7 +13,7 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.functions import elementwise, products, reductions, shapes
 from singa_dask.functions.primitive import Primitive
 from singa_dask.layers.naming import tensor_name
-from singa_dask.tensor import FunctionCall, Tensor
+from singa_dask.tensors.tensor import FunctionCall, Tensor
 
 
 class Arguments:

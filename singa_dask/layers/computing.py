@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from singa_dask.device import Device, get_default_device
 from singa_dask.errors import DataError, SingaError, TrainingError
 from singa_dask.functions import concatenate, split
 from singa_dask.job.job_pb2 import LayerProto, Phase
@@ -26,10 +25,11 @@ from singa_dask.layers.init import initial_value
 from singa_dask.layers.naming import check_attribute, layers_around, node_name
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.sharing import resolve_sharing
-from singa_dask.tape.memory import keep_memory
-from singa_dask.tape.state import caller, group_of, name_by_number, rank, remembers, state
-from singa_dask.tape.tape import Call, gradients_in_functions
-from singa_dask.tensor import Parameter, Tensor, as_images, channels_last
+from singa_dask.tensors.device import Device, get_default_device
+from singa_dask.tensors.memory import keep_memory
+from singa_dask.tensors.state import caller, group_of, name_by_number, rank, remembers, state
+from singa_dask.tensors.tape import Call, gradients_in_functions
+from singa_dask.tensors.tensor import Parameter, Tensor, as_images, channels_last
 
 _TENSORS = frozenset({Tensor, Parameter})
 _TRAINING, _TEST = Phase.kTrain, Phase.kTest

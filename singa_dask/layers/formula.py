@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from singa_dask import functions
-from singa_dask.device import Device
 from singa_dask.job.formulas import function_name, function_of
 from singa_dask.job.job_pb2 import LayerProto, ParamProto
 from singa_dask.layers.arguments import Arguments, called, read
@@ -27,10 +26,11 @@ from singa_dask.layers.node import WIRING, Node
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
-from singa_dask.tape.memory import keep_memory
-from singa_dask.tape.state import called_by
-from singa_dask.tape.tape import Tape
-from singa_dask.tensor import Tensor, as_images, channels_last
+from singa_dask.tensors.device import Device
+from singa_dask.tensors.memory import keep_memory
+from singa_dask.tensors.state import called_by
+from singa_dask.tensors.tape import Tape
+from singa_dask.tensors.tensor import Tensor, as_images, channels_last
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 

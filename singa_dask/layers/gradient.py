@@ -16,9 +16,9 @@ from singa_dask.layers.formula import Lambda
 from singa_dask.layers.node import Node
 from singa_dask.layers.param import Shape
 from singa_dask.layers.registry import layer_class
-from singa_dask.tape.state import called_by
-from singa_dask.tape.tape import gradients_in_functions
-from singa_dask.tensor import Tensor
+from singa_dask.tensors.state import called_by
+from singa_dask.tensors.tape import gradients_in_functions
+from singa_dask.tensors.tensor import Tensor
 
 
 class Gradient(Lambda):

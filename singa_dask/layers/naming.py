@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from singa_dask.tensor import Tensor
+from singa_dask.tensors.tensor import Tensor
 
 # The outermost module that is being called, and its layers.
 _called: ContextVar[tuple[Any, dict[int, tuple[str, Any]]] | None] = ContextVar("module", default=None)

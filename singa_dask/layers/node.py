@@ -20,7 +20,7 @@ from singa_dask.job.layer_types import parameter_roles
 from singa_dask.layers.computing import Kept, computed
 from singa_dask.layers.naming import called_module, check_attribute, node_name
 from singa_dask.layers.param import param_message
-from singa_dask.tensor import NO_NUMBERS, WRITE_FUNCTIONS
+from singa_dask.tensors.tensor import NO_NUMBERS, WRITE_FUNCTIONS
 
 # Keyword arguments of every layer that set fields of LayerProto itself.
 WIRING = (

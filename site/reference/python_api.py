@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from importlib.util import find_spec
+from pkgutil import resolve_name
 from typing import Any
 
 import singa_dask
@@ -20,21 +19,19 @@ PARTS = tuple(f"singa_dask.{name}" for name in ("updaters", "transforms", "conve
 
 def names(module: str) -> list[str]:
     """The public names of a module: `__all__`, or what it defines itself."""
-    found = importlib.import_module(module)
+    found = resolve_name(module)
     if (exported := getattr(found, "__all__", None)) is not None:
         return list(exported)
     return [
         name
         for name, value in vars(found).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == module
+        if not name.startswith("_") and getattr(value, "__module__", None) == found.__name__
     ]
 
 
 def package() -> str:
     """The names of singa_dask itself, which need not be imported for this."""
-    own = [
-        name for name in singa_dask.__all__ if not name.startswith("__") and find_spec(f"singa_dask.{name}") is None
-    ]
+    own = {*singa_dask.__all__} - {*singa_dask._LAZY_MODULES, "__version__"}
     return "\n\n".join(f"::: singa_dask.{name}" for name in sorted(own, key=str.lower))
 
 
@@ -43,7 +40,7 @@ def page(*modules: str, without: frozenset[str] = frozenset()) -> str:
     parts = []
     level = 3 if len(modules) > 1 else 2
     for module in modules:
-        found = importlib.import_module(module)
+        found = resolve_name(module)
         if len(modules) > 1:
             parts += [f"## {module} {{ #{module} }}", _summary(found)]
         own, short = [], []

@@ -7,8 +7,8 @@ import pytest
 
 from singa_dask import DistOpt, Model
 from singa_dask.comm import SoloCommunicator, run_threads
-from singa_dask.distopt.stages import SumStages
 from singa_dask.layers import LSTM, BatchNorm, EuclideanLoss, InnerProduct, RecordInput, SoftmaxLoss
+from singa_dask.loops.distopt.stages import SumStages
 from singa_dask.updaters import SGD
 
 pytestmark = pytest.mark.timeout(240)

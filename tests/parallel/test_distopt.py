@@ -36,7 +36,7 @@ def train(steps=6, method="backward_and_update", fail=None, settings={}):
 
 def alone():
     from singa_dask.comm import SoloCommunicator
-    from singa_dask.distopt.worlds import enter
+    from singa_dask.loops.distopt.worlds import enter
     enter(SoloCommunicator())
     return train()
 
@@ -113,7 +113,7 @@ def train(comm, rows):
     return opt.rank_in_global, model.net.own.size, model.state_dict(), model.predict(x[rows], batchsize=7)
 
 bounds = [0, 9, 20, 40]
-from singa_dask.distopt import world
+from singa_dask.loops.distopt import world
 rank, size, values, likely = train(None, slice(bounds[world().rank], bounds[world().rank + 1]))
 _, alone, expected, scores = train(SoloCommunicator(), slice(None))
 for name, value in expected.items():
@@ -134,7 +134,7 @@ def test_under_mpiexec_a_lost_rank_ends_the_job(run, no_leaks, how, says):
 
 def test_under_mpiexec_a_late_rank_is_named_by_all_others(run, tmp_path, no_leaks):
     body = """
-from singa_dask.distopt.worlds import world
+from singa_dask.loops.distopt.worlds import world
 from singa_dask.errors import ClusterError
 comm = world(timeout_s=60.0)
 comm.barrier()

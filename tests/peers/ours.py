@@ -16,9 +16,9 @@ from peers.nets import NETS, Net
 from support.trained import saved_at, train_group
 
 from singa_dask import ClusterTopology, Job, Model, Module, autograd, convert, shard, updaters
-from singa_dask.distopt import DistOpt
 from singa_dask.layers import RecordInput
-from singa_dask.tensor import Tensor
+from singa_dask.loops.distopt import DistOpt
+from singa_dask.tensors.tensor import Tensor
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.prepare import prepare
 

@@ -9,7 +9,7 @@ from peers.nets import NETS
 
 from singa_dask import ClusterTopology, Job, Model, autograd
 from singa_dask.layers import RecordInput, SoftmaxLoss
-from singa_dask.tensor import Tensor
+from singa_dask.tensors.tensor import Tensor
 
 # What the users of trainers for PyTorch would give a job.
 _OF_JOBS: dict[str, dict[str, Any]] = {

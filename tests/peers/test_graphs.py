@@ -11,12 +11,12 @@ from simulation.batch import seed_of_tree
 
 from singa_dask import ClusterTopology, Job, Model, autograd, layers, updaters
 from singa_dask.comm import run_threads
-from singa_dask.device import set_default_dtype
-from singa_dask.distopt import DistOpt
 from singa_dask.layers import Step
+from singa_dask.loops.distopt import DistOpt
 from singa_dask.net import Batch
 from singa_dask.ops import get_ops
-from singa_dask.tensor import Tensor
+from singa_dask.tensors.device import set_default_dtype
+from singa_dask.tensors.tensor import Tensor
 from singa_dask.training.replica import Replica
 
 STEPS, FEW, MANY, BATCH = 3, 100, 1500, 25

@@ -10,9 +10,9 @@ from peers import drawn, expected, ours, refused
 from peers.nets import NETS, REASONS, ROWS
 from simulation.batch import seed_of_tree
 
-from singa_dask.device import get_default_device
 from singa_dask.errors import ConfigError
 from singa_dask.ops import get_ops
+from singa_dask.tensors.device import get_default_device
 
 PLAYED = 12  # jobs, others for each state of the code; the rest are `long`
 MODES = ("loop", "model", "job")

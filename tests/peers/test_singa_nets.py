@@ -14,8 +14,8 @@ from peers.singa_examples import rewritten
 from support.trained import train_group
 
 from singa_dask import ClusterTopology, Job, Model, autograd, device, layer, layers, model, opt, shard
-from singa_dask.distopt import DistOpt
 from singa_dask.layers import RecordInput, SoftmaxLoss
+from singa_dask.loops.distopt import DistOpt
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.prepare import prepare
 
@@ -201,7 +201,7 @@ def test_imports_of_singas_examples_are_changed(tmp_path):
     assert rewritten(script, tmp_path).splitlines() == [
         "from singa_dask import opt as singa",
         "from singa_dask import layer, opt",
-        "from singa_dask.tensor import Tensor",
+        "from singa_dask.tensors.tensor import Tensor",
         "if x:",
         "    from singa_dask import sonnx",
         "tqdm = iter",

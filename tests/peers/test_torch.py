@@ -11,7 +11,6 @@ from support.layer_cases import Bench
 from support.peers import assert_same_call, assert_same_loss
 
 from singa_dask import updaters
-from singa_dask.distopt import DistOpt
 from singa_dask.inference.model import Model
 from singa_dask.layers import (
     ELU,
@@ -48,6 +47,7 @@ from singa_dask.layers import (
     TransposedConvolution,
     Upsampling,
 )
+from singa_dask.loops.distopt import DistOpt
 from singa_dask.net.flat import Entry
 from singa_dask.ops import get_ops
 from singa_dask.updaters import make_updater, schedules

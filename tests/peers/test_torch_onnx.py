@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from singa_dask import convert
-from singa_dask.tensor import Tensor
+from singa_dask.tensors.tensor import Tensor
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from singa_dask import convert
-from singa_dask.tensor import Tensor
+from singa_dask.tensors.tensor import Tensor
 
 
 class Builder:

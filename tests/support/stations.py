@@ -34,11 +34,15 @@ Known = Callable[[Iterable[str]], set[str]]
 # Names that a station needs not have, and why.
 EXEMPT: dict[str, dict[str, set[str]]] = {
     "updater": {
-        "singa_dask/opt.py: Optimizer": {"Nesterov", "AdaDelta", "AdamMax"},  # SGD has nesterov; SINGA has no others
+        "singa_dask/loops/opt.py: Optimizer": {
+            "Nesterov",
+            "AdaDelta",
+            "AdamMax",
+        },  # SGD has nesterov; SINGA has no others
         "singa_dask/ops/update.py: RULES": {"LAMB"},  # of whole parameters: two kernels, called by its class
     },
     # SINGA's functions, and GELU
-    "activation": {"singa_dask/autograd/__init__.py": {"STanh", "LeakyReLU", "ELU", "SiLU"}},
+    "activation": {"singa_dask/loops/autograd.py": {"STanh", "LeakyReLU", "ELU", "SiLU"}},
 }
 # Metrics of which more is better.
 MAXIMISED = {"accuracy", "auc", "dice", "f1", "iou", "precision", "r2", "recall"}
@@ -83,7 +87,7 @@ STATIONS: dict[str, dict[str, Known]] = {
         "singa_dask/profiling/kernels.py: RULES": _as(
             _type, lambda: [UpdaterProto.UpdaterType.Name(rule.type) for rule in kernels.RULES]
         ),
-        "singa_dask/opt.py: Optimizer": _as(str, _rules),
+        "singa_dask/loops/opt.py: Optimizer": _as(str, _rules),
         "tests/support/op_cases.py": _as(
             lambda name: "lamb_update" if name == "LAMB" else f"{_kernel(name)}_update", lambda: op_cases.CASES
         ),
@@ -99,7 +103,7 @@ STATIONS: dict[str, dict[str, Known]] = {
         ),
         "singa_dask/export/onnx.py: _CONVERTERS": _as(str, lambda: [kind.__name__ for kind in onnx._CONVERTERS]),
         "singa_dask/profiling/grid.py": _as(_type, _gridded),
-        "singa_dask/autograd/__init__.py": _as(str.lower, lambda: autograd.__all__),
+        "singa_dask/loops/autograd.py": _as(str.lower, lambda: autograd.__all__),
         "tests/support/layer_cases.py": _as(str, lambda: layer_cases.CASES),
         "docs/layers.md": _in_text("docs/layers.md", lambda name: f"{name}` | `k{name}"),
     },

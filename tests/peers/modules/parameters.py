@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from singa_dask.device import get_default_device
-from singa_dask.tensor import Tensor
+from singa_dask.tensors.device import get_default_device
+from singa_dask.tensors.tensor import Tensor
 
 
 def parameter(*shape: int) -> Tensor:

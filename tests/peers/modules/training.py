@@ -12,7 +12,7 @@ from peers.modules.parameters import parameter
 
 from singa_dask import Module, autograd, layers
 from singa_dask.layers import BatchNorm, Layer, MSELoss, SoftmaxLoss
-from singa_dask.tensor import Tensor
+from singa_dask.tensors.tensor import Tensor
 
 
 def plain() -> MLP:

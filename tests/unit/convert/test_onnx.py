@@ -31,7 +31,7 @@ from singa_dask.layers import (
     SoftmaxLoss,
     STanh,
 )
-from singa_dask.tensor import Tensor
+from singa_dask.tensors.tensor import Tensor
 from singa_dask.training.prepare import check_given, prepare
 from singa_dask.updaters import SGD
 

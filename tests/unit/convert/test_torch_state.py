@@ -41,7 +41,7 @@ from singa_dask.layers import (
     Reshape,
     TransposedConvolution,
 )
-from singa_dask.tensor import Tensor
+from singa_dask.tensors.tensor import Tensor
 from singa_dask.training.prepare import check_given, prepare
 
 

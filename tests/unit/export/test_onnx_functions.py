@@ -9,7 +9,7 @@ from support.onnx_models import read_again
 from singa_dask import Model, Module, autograd
 from singa_dask.errors import ConfigError
 from singa_dask.layers import Convolution, InnerProduct, Lambda, Loss, RecordInput
-from singa_dask.tensor import Tensor
+from singa_dask.tensors.tensor import Tensor
 
 X = np.random.default_rng(4).normal(size=(5, 2, 4, 3)).astype(np.float32)
 

@@ -8,11 +8,11 @@ from support.user_layers import Same
 
 from singa_dask import Job, layers, load_model, train, updaters
 from singa_dask.comm import SoloCommunicator, run_threads
-from singa_dask.distopt import DistOpt
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.inference.model import Model
 from singa_dask.layers import EuclideanLoss, InnerProduct, RecordInput, SoftmaxLoss
 from singa_dask.layers.partition import even_bounds
+from singa_dask.loops.distopt import DistOpt
 from singa_dask.updaters import SGD
 
 RNG = np.random.default_rng(0)

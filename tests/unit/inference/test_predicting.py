@@ -15,8 +15,8 @@ from singa_dask import Job, Model, layers
 from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.data.columns import Column, Role
 from singa_dask.data.schema import Schema
-from singa_dask.distopt import DistOpt
 from singa_dask.errors import ConfigError, DataError, NotFinite
+from singa_dask.loops.distopt import DistOpt
 from singa_dask.updaters import SGD
 
 X = np.random.default_rng(5).normal(size=(23, 6)).astype(np.float32)

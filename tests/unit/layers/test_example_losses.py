@@ -11,7 +11,7 @@ import pytest
 from singa_dask import autograd
 from singa_dask.layers import Loss
 from singa_dask.net.check_layer import check_layer
-from singa_dask.tensor import from_numpy
+from singa_dask.tensors.tensor import from_numpy
 
 FILE = Path(__file__).parents[3] / "examples" / "losses" / "losses.py"
 SPEC = importlib.util.spec_from_file_location("example_losses", FILE)

@@ -9,11 +9,11 @@ from support.partitioned import assert_equal_to_serial, batches, net_of
 
 from singa_dask import Job, Model, Module, autograd, check_layer, layers, load_model, opt, tensor
 from singa_dask.algorithms import BP
-from singa_dask.distopt import DistOpt
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.job.code_bundle import pack, unpacked
 from singa_dask.job.user_code import user_code
 from singa_dask.layers import Convolution, InnerProduct, Lambda, Loss, RecordInput
+from singa_dask.loops.distopt import DistOpt
 from singa_dask.updaters import SGD
 
 RNG = np.random.default_rng(5)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from singa_dask import Job, Model, Module, autograd, load_model, opt
-from singa_dask.distopt import DistOpt
 from singa_dask.errors import ConfigError
 from singa_dask.layers import GRU, LSTM, BatchNorm, InnerProduct, Lambda, LayerNorm, Loss, RecordInput
+from singa_dask.loops.distopt import DistOpt
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
-from singa_dask.tensor import Tensor, from_numpy
+from singa_dask.tensors.tensor import Tensor, from_numpy
 from singa_dask.updaters import SGD
 
 RNG = np.random.default_rng(3)

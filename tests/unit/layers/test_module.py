@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from singa_dask import Job, Model, Module, autograd
-from singa_dask.distopt import DistOpt
 from singa_dask.errors import ConfigError
 from singa_dask.job.assemble import assemble
 from singa_dask.layers import (
@@ -19,7 +18,8 @@ from singa_dask.layers import (
     ReLU,
     SoftmaxLoss,
 )
-from singa_dask.tensor import Tensor
+from singa_dask.loops.distopt import DistOpt
+from singa_dask.tensors.tensor import Tensor
 from singa_dask.updaters import SGD
 
 DATA = {"path": "dataset:digits/train", "batchsize": 4, "shape": 64}

@@ -27,7 +27,7 @@ from singa_dask.layers import (
     SoftmaxLoss,
     bidirectional,
 )
-from singa_dask.tensor import Tensor
+from singa_dask.tensors.tensor import Tensor
 
 DOCS = (Path(__file__).parents[3] / "docs" / "step-labels.md").read_text()
 ROWS, STEPS, BEFORE, SYMBOLS, CLASSES, UNITS = 3, 5, 4, 7, 4, 6

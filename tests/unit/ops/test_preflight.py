@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from singa_dask.device import create_cuda_gpu_on
 from singa_dask.errors import ConfigError
 from singa_dask.ops.gpu.faults import gpu_is_lost
 from singa_dask.ops.gpu.preflight import usable_cupy
+from singa_dask.tensors.device import create_cuda_gpu_on
 
 
 class Status(Exception):

@@ -1,1 +1,0 @@
-"""What was computed from what, and the way back: calls, and gradients over a graph of them."""
