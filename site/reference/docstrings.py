@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from reference.markdown import defined, escaped, fenced, sentence
 
-_TERMS = re.compile(r"(?:^|(?<=[.;?)] )|(?<=\n))(\w+(?:,\s+\w+)*):\s+(?=\S)", re.MULTILINE)
+_TERMS = re.compile(r"(?:^|(?<=[.;?)] )|(?<=\n))(?<!->\n)(\w+(?:,\s+\w+)*):\s+(?=\S)", re.MULTILINE)
 _ANY = re.compile(r"[a-z_][a-z0-9_]*|[A-Z]")
 _RAISES = re.compile(r"(?:^|(?<=[.;] )|(?<=\n))(?=Raises [A-Z])")
 

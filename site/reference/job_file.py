@@ -104,7 +104,7 @@ def settings(name: str) -> str:
     """The table of the fields of a message."""
     (index,) = (index for index, message in messages() if message.name == name)
     rows = (
-        [f"`{field.name}`{' ²' if field.number >= OURS else ''}", type_name(field), default(field), said]
+        [f"`{field.name}`{'&nbsp;²' if field.number >= OURS else ''}", type_name(field), default(field), said]
         for field, said in fields(index)
     )
     return table(["field", "type", "default", "meaning"], rows)
@@ -127,7 +127,7 @@ def page() -> str:
 def _enum(full: str, enum: EnumDescriptorProto, path: tuple[int, ...], level: int) -> list[str]:
     rows = [
         [
-            f"`{value.name}`{' ²' if value.number >= OURS else ''}",
+            f"`{value.name}`{'&nbsp;²' if value.number >= OURS else ''}",
             _value(enum.name, value.name, comment(*path, _VALUE, i)),
         ]
         for i, value in enumerate(enum.value)

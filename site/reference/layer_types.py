@@ -27,11 +27,11 @@ def layers() -> Iterator[tuple[str, type[Layer]]]:
 
 def page() -> str:
     """All layers, by family."""
-    parts, family = [], None
+    parts, family, shown = [], None, dict[str, str]()
     for kind, cls in layers():
         if family != (family := LayerType.Value(kind) // 100):
             parts.append(f"## {FAMILIES[family]}")
-        parts += [f"### {cls.__name__} {{ #{cls.__name__.lower()} }}", f"`type: {kind}`", *_facts(kind, cls)]
+        parts += [f"### {cls.__name__} {{ #{cls.__name__.lower()} }}", f"`type: {kind}`", *_facts(kind, cls, shown)]
     parts += ["## Other names", "Job files of Apache SINGA may also have these."]
     parts.append(table(["type", "the same as"], ([f"`{old}`", f"`{new}`"] for old, new in SPELLINGS.items())))
     parts += ["These types are refused.", table(["type", "instead"], _refused())]
@@ -45,10 +45,11 @@ def _refused() -> Iterator[list[str]]:
         yield [f"`{kind}`", f"Inserted by {by} the net."]
 
 
-def _facts(kind: str, cls: type[Layer]) -> Iterator[str]:
-    said = inspect.getdoc(cls) or ""
-    if kind in CONF:  # the table says more
-        said = re.sub(rf"\b{CONF[kind]}: .*?\.(?=\s+[A-Z`(]|\s*$)", "", said, flags=re.DOTALL)
+def _facts(kind: str, cls: type[Layer], shown: dict[str, str]) -> Iterator[str]:
+    """What a layer computes, its parameters and settings. shown: blocks whose table is there already, and whose."""
+    said, block = inspect.getdoc(cls) or "", CONF.get(kind)
+    if block and block not in shown:  # the table says more
+        said = re.sub(rf"\b{block}: .*?\.(?=\s+[A-Z`(]|\s*$)", "", said, flags=re.DOTALL)
     yield as_markdown(said, set())
     proto = LayerProto(name="layer", type=LayerType.Value(kind))
     roles, axes = parameter_roles(proto), split_axes(proto)
@@ -57,7 +58,9 @@ def _facts(kind: str, cls: type[Layer]) -> Iterator[str]:
         split = (f" (`partition_dim` can split its {names})" if names else "" for names in along)
         named = ", ".join(f"`{role}`{how}" for role, how in zip(roles, split, strict=True))
         yield f"Names of the parameters: {named}."
-    if kind in CONF:
-        message = LayerProto.DESCRIPTOR.fields_by_name[CONF[kind]].message_type.name
-        yield f"Settings, in the block `{CONF[kind]}`:"
-        yield job_file.settings(message)
+    if block in shown:
+        yield f"The settings are in the block `{block}`, as those of [{shown[block]}](#{shown[block].lower()})."
+    elif block:
+        shown[block] = cls.__name__
+        yield f"Settings, in the block `{block}`:"
+        yield job_file.settings(LayerProto.DESCRIPTOR.fields_by_name[block].message_type.name)

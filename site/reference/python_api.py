@@ -7,9 +7,9 @@ from pkgutil import resolve_name
 from typing import Any
 
 import singa_dask
-from reference import layer_types
 from reference.markdown import escaped, table
 from singa_dask.functions.primitive import Primitive
+from singa_dask.layers.registry import built_in
 
 # What the pages have of each module: its exports, or all functions and classes that it defines.
 LAYERS = ("singa_dask.layers",)
@@ -73,5 +73,5 @@ def _summary(value: Any) -> str:
 
 
 def layers() -> str:
-    """What layers of one's own need, without the layers of job files, which have a page."""
-    return page(*LAYERS, without=frozenset(cls.__name__ for _, cls in layer_types.layers()))
+    """What layers of one's own need, without the layers of jobs, which have a page."""
+    return page(*LAYERS, without=frozenset(cls.__name__ for cls in built_in().values()))
