@@ -153,11 +153,14 @@ def mpi_library(timeout_s: float = 30.0) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
     except subprocess.TimeoutExpired as error:
-        raise ClusterError(f"MPI did not load within {timeout_s:g} s") from error
+        raise ClusterError(
+            f"MPI did not load within {timeout_s:g} s on {socket.gethostname()}. Try `python -c 'import mpi4py.MPI'` "
+            "there; its file system or network may be slow."
+        ) from error
     verdict, _, text = done.stdout.strip().partition(" ")
     if verdict == "found":
         return " ".join(text.split())
-    raise ClusterError(text or f"MPI cannot be loaded: {done.stderr.strip()[-500:]}")
+    raise ClusterError(text or f"MPI cannot be loaded: {done.stderr.strip()[-500:]}. Install it: `pip install mpich`.")
 
 
 def _launched_world(size: int) -> str:

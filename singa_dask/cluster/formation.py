@@ -26,6 +26,7 @@ from singa_dask.errors import ClusterError, DriverUnreachable, MpiUnusable
 logger = logging.getLogger(__name__)
 
 _RESERVE_S = 10.0
+_EXAMINE = "`singa-dask doctor` examines whether the workers can form a group."
 # Enough to get from the reservation to the task; short, for a worker that wakes up after its driver gave up.
 _LEASE_S = 5.0
 # Between two looks at what workers hold that must be restarted.
@@ -148,7 +149,7 @@ class _Forming:
             gone = [address for address in addresses if address not in there]
             if gone:
                 known = ", ".join(sorted(there)) or "none"
-                raise ClusterError(f"Dask workers are gone: {', '.join(gone)}. There are now: {known}.")
+                raise ClusterError(f"Dask workers are gone: {', '.join(gone)}. There are now: {known}. Start more.")
             left = max(0.1, deadline - time.monotonic())
             asked = dict.fromkeys(addresses, (self.group, self.run, _LEASE_S))
             answers = run_each(self.client, reserve_worker, asked, min(left, _RESERVE_S))
@@ -308,7 +309,10 @@ def restart_workers(client: Any, workers: Sequence[WorkerInfo], timeout_s: float
         time.sleep(0.02)
     absent = [str(worker) for worker in workers if worker.address not in fresh]
     if absent:
-        raise ClusterError(f"workers did not come back within {timeout_s:.0f} s of their restart: {', '.join(absent)}")
+        raise ClusterError(
+            f"workers did not come back within {timeout_s:.0f} s of their restart: {', '.join(absent)}. The logs of "
+            "their nannies say why; or start other workers."
+        )
     return fresh
 
 
@@ -347,4 +351,4 @@ def _raise_unformed(client: Any, group: Group, server: PmiServer | None) -> None
     if not missing:
         missing = {r: "did not join" for r, address in enumerate(group.addresses) if formed[address] is not True}
     names = "; ".join(f"rank {rank} on {group.workers[rank]} {what}" for rank, what in missing.items())
-    raise ClusterError(f"{group.id} could not form: {names or (server and server.state.failure)}")
+    raise ClusterError(f"{group.id} could not form: {names or (server and server.state.failure)}. {_EXAMINE}")

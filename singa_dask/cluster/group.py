@@ -140,7 +140,9 @@ class Group(AbstractContextManager["Group", None]):
         """
         if not self.wait(timeout_s):
             running = [rank for rank, future in enumerate(self.futures) if future.status != "finished"]
-            raise ClusterError(f"{self.id}: ranks {running} still run after {timeout_s:g} s")
+            raise ClusterError(
+                f"{self.id}: ranks {running} still run after {timeout_s:g} s. Wait longer, or abort the group."
+            )
         ranks = enumerate(self.futures)
         return [None if rank in self.cancelled else future.result(timeout=timeout_s) for rank, future in ranks]
 

@@ -102,10 +102,11 @@ def join_world(endpoint: PmiEndpoint, rank: int, size: int, host: str, deadline:
         if (mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size) != (rank, size):
             got = f"rank {mpi.COMM_WORLD.rank} of {mpi.COMM_WORLD.size}"
             raise ClusterError(
-                f"rank {rank} of {size} became {got}: {library_name(mpi)} does not take its start from PMI-1"
+                f"rank {rank} of {size} became {got}: {library_name(mpi)} does not take its start from "
+                "PMI-1. Use an MPICH-family library: `pip install mpich`."
             )
         if provided < mpi.THREAD_SERIALIZED:
-            raise ClusterError(f"rank {rank}: {library_name(mpi)} cannot be called from threads, as Dask workers must")
+            raise ClusterError(f"rank {rank}: {_unthreaded(mpi)}")
         sock.sendall(b"cmd=ready\n")
 
 
@@ -139,8 +140,13 @@ def join_launched(timeout_s: float) -> Any:
         with added_variables(_messages()), kept_handlers():
             call_by(time.monotonic() + timeout_s, "MPI_Init", mpi.Init_thread, mpi.THREAD_MULTIPLE)
     if mpi.Query_thread() < mpi.THREAD_SERIALIZED:
-        raise ClusterError(f"{library_name(mpi)} cannot be called from threads, as Dask workers must")
+        raise ClusterError(_unthreaded(mpi))
     return mpi
+
+
+def _unthreaded(mpi: Any) -> str:
+    way_out = "Use a build with MPI_THREAD_MULTIPLE, for example `pip install mpich`."
+    return f"{library_name(mpi)} cannot be called from threads, as Dask workers must. {way_out}"
 
 
 def interface_of(host: str) -> str:
@@ -149,7 +155,10 @@ def interface_of(host: str) -> str:
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address.partition("%")[0] in wanted for address in addresses):
             return name
-    raise ClusterError(f"no network interface of {socket.gethostname()} has the address {host} of its Dask worker")
+    raise ClusterError(
+        f"no network interface of {socket.gethostname()} has the address {host} of its Dask worker. Start it with "
+        "`dask worker --interface NAME`, or --host with an address of that machine."
+    )
 
 
 @contextmanager
@@ -169,14 +178,21 @@ def _connected(endpoint: PmiEndpoint, rank: int, size: int, deadline: float) -> 
             answer = sock.recv(64)
             if answer.strip() != b"cmd=go":
                 raise ClusterError(
-                    f"rank {rank}: the group gave up before it formed, or refused this rank ({address})"
+                    f"rank {rank}: the group gave up before it formed, or refused this rank ({address}). Another rank "
+                    "or the driver says why."
                 )
             sock.settimeout(None)
             yield sock
     except TimeoutError as error:
-        raise ClusterError(f"rank {rank}: not every rank of the group came in time ({address})") from error
+        raise ClusterError(
+            f"rank {rank}: not every rank of the group came in time ({address}). A process is lost or busy, or a "
+            "firewall closes ports: `singa-dask doctor` examines the cluster."
+        ) from error
     except OSError as error:
-        raise ClusterError(f"rank {rank}: the connection to the driver at {address} broke: {error}") from error
+        raise ClusterError(
+            f"rank {rank}: the connection to the driver at {address} broke: {error}. Look whether the "
+            "driver still runs."
+        ) from error
 
 
 def call_by(deadline: float, what: str, function: Callable[..., T], *args: Any) -> T:

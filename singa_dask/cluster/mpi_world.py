@@ -142,7 +142,10 @@ class _World:
         deadline = time.monotonic() + timeout_s
         while not request.Test():
             if time.monotonic() > deadline:
-                raise ClusterError(f"MPI rank {self.rank} of {self.size} waited {timeout_s:g} s for {what}")
+                raise ClusterError(
+                    f"MPI rank {self.rank} of {self.size} waited {timeout_s:g} s for {what}. Its process is lost or "
+                    "busy: start all ranks by one mpiexec or srun."
+                )
             time.sleep(_POLL_S)
 
 

@@ -170,7 +170,10 @@ class NannyStore:
             args = saved.memories[0], first, min(_BLOCK, saved.nbytes - first)
             block = self.ask(saved.holder, _read, *args, timeout_s=_CALL_S)
             if block is None:
-                raise NoAnswer(f"the nanny {saved.holder} has let its checkpoint go")
+                raise NoAnswer(
+                    f"the nanny {saved.holder} no longer has its checkpoint in memory: it was replaced, or "
+                    "a later run needed the memory"
+                )
             out(block)
 
 

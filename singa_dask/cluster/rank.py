@@ -112,7 +112,10 @@ class RankTask:
             if self.abort_event.wait(0.01):
                 raise ClusterError(f"rank {self.rank} was aborted: {self.abort_reason}")
             if time.monotonic() > deadline:
-                raise ClusterError(f"rank {self.rank}: the driver has not told the {name} within {timeout_s:g} s")
+                raise ClusterError(
+                    f"rank {self.rank}: the driver has not told the {name} within {timeout_s:g} s: it is lost, "
+                    "stopped or busy. Look at its output and its machine."
+                )
         return self.told[name]
 
     def abort(self, reason: str) -> None:
@@ -199,7 +202,8 @@ def rank_task(plan: RankPlan, fn: Callable[..., Any], args: tuple) -> Any:
     task = RankTask(plan)
     if not leases.take_up(worker.address, plan.group, task):
         raise ClusterError(
-            f"rank {plan.rank}: the process at {worker.address} is not the one that was chosen for {plan.group}"
+            f"rank {plan.rank}: the process at {worker.address} is not the one that was chosen for {plan.group}: its "
+            "nanny has replaced it meanwhile, or another run has taken it. Start the run again."
         )
     watchdog = _Watchdog(task, worker)
     departure = Departure(f"{plan.group}-{plan.rank}", worker, partial(_ask_to_leave, task))

@@ -34,7 +34,9 @@ def libraries() -> tuple[Any, Any]:
     try:
         cupy, nccl = import_module("cupy"), import_module("cupy.cuda.nccl")
     except ImportError as error:
-        raise ClusterError(f"NCCL needs CuPy and the NCCL library: {error}") from error
+        raise ClusterError(
+            f"NCCL needs CuPy and the NCCL library: {error}. Run `pip install '.[gpu]'` in a clone of singa_dask."
+        ) from error
     if not getattr(nccl, "available", True):
         raise ClusterError("CuPy finds no NCCL library. Install nvidia-nccl-cu13, or the system's libnccl.")
     return cupy, nccl

@@ -146,7 +146,7 @@ class PolledCommunicator(Communicator):
                 late = named(self._missing()) or f"at least one of the {self.size} ranks is"
                 self._break(f"an unfinished {operation}")
                 what = f"rank {self.rank}: {operation} did not finish within {waited:.1f} s"
-                raise CommTimeout(f"{what}; {late} lost, stopped or late")
+                raise CommTimeout(f"{what}; {late} lost, stopped or late. Look at its output and its machine.")
             if self.hurried and waited < patience:
                 os.sched_yield()
                 if time.perf_counter() - began - waited > WANTED_S:

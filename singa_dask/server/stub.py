@@ -270,7 +270,8 @@ class Stub:
                 if time.monotonic() - began > self.patience_s:
                     raise CommTimeout(
                         f"group {self._origin.group} waited {self.patience_s:g} s for a server: the first group of "
-                        "its server group has not put the parameters, or a slower group holds it back (max_staleness)"
+                        "its server group has not put the parameters, or a slower group holds it back. Look for "
+                        "what slows it down (`singa-dask why`), or raise max_staleness"
                     ) from None
         if isinstance(reply, Refused):
             raise ClusterError(f"a server refused a request of group {self._origin.group}: {reply.reason}")

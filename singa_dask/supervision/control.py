@@ -96,12 +96,17 @@ def ask_run(client: Client, op: str, run: str | None = None, **more: Any) -> str
     found = ", ".join(f"{answer['run']} ({answer['workspace']})" for answer in runs)
     if not runs:
         named = f" of the name {run}" if run else ""
-        raise ClusterError(f"no run{named} is under way on this Dask cluster, or it does not answer.")
+        raise ClusterError(
+            f"no run{named} is under way on this Dask cluster, or it does not answer. `singa-dask runs` lists runs; "
+            "--scheduler names another cluster."
+        )
     if len(runs) > 1:
-        raise ClusterError(f"several runs are under way: {found}. Name one by its workspace.")
+        raise ClusterError(f"several runs are under way: {found}. Name one by its folder.")
     answers = _answers(client, {"op": op, "run": [runs[0]["workspace"]], **more}, first_s=_DONE_S)
     if not answers:
-        raise ClusterError(f"the run {found} has not answered within {_DONE_S:g} s.")
+        raise ClusterError(
+            f"the run {found} has not answered within {_DONE_S:g} s. Its driver is busy or stopped: ask again."
+        )
     said: str = answers[0]["answer"]
     if said.startswith("refused"):
         raise ClusterError(f"{found}: {said}")

@@ -81,7 +81,10 @@ class Queue:
             self._said, self._alive_at = using, now
             self._note(f"waiting for {lack} worker{'s' * (lack > 1)}: {using} using {'them' if lack > 1 else 'it'}")
         if self.max_queue_s is not None and now - self._began >= self.max_queue_s:
-            raise ClusterError(f"gave up after {self.max_queue_s:g} s: {using} still using {lack} of the workers.")
+            raise ClusterError(
+                f"gave up after {self.max_queue_s:g} s: {using} still using {lack} of the workers. Wait longer "
+                "(--max-queue), or start more Dask workers."
+            )
         if now - self._asked_at > _ASK_S:
             if {parts_of_run(info.run)[1] for info in taken} & active():
                 self._alive_at = time.monotonic()

@@ -101,12 +101,12 @@ SENTENCES: dict[Code, str | Callable[..., str]] = {
     Code.STOPPING: _stopping,
     Code.JOINS: "{whom} joins on {where}",
     Code.LEAVES: "{whom} leaves after its step",
-    Code.SYNCHRONOUS: "refused: one worker group is synchronous, and cannot take in another",
+    Code.SYNCHRONOUS: "refused: one worker group is synchronous, and cannot take in another; downpour and hogwild can",
     Code.ENDING: "refused: the run is ending",
     Code.TOO_FEW_FREE: "refused: {needed} free Dask workers are needed, {there} are there; start more and join again",
-    Code.NOT_AT_WORK: "refused: there is no worker group {group} at work",
+    Code.NOT_AT_WORK: "refused: there is no worker group {group} at work; the output of the run names those that are",
     Code.LEAD_STAYS: "refused: worker group 0 tests and saves for the whole run; stop the run instead",
-    Code.BEING_FORMED: "refused: {whom} is being formed",
+    Code.BEING_FORMED: "refused: {whom} is being formed; ask again in a moment",
 }
 
 

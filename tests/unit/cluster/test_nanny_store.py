@@ -237,7 +237,7 @@ def test_a_later_file_takes_the_place_of_one_once_it_is_whole(nannies, monkeypat
     store.read(found, parts.append)
     assert b"".join(parts) == (DATA + 11).tobytes() and len(parts) == 4
     let_go(None, [far], FIRST)
-    with pytest.raises(NoAnswer, match="let its checkpoint go"):
+    with pytest.raises(NoAnswer, match="no longer has its checkpoint in memory"):
         store.read(found, parts.append)
     store.leaves = lambda: True
     assert not keep(13)

@@ -82,7 +82,7 @@ def test_of_several_runs_one_is_named_by_the_folder_that_users_type(client, post
     here = str(tmp_path / "runs" / "b")
     with listening(client, "digits", "/runs/a", lambda item: item()), listening(client, "digits", here, post):
         for name in ((), ("digits",)):
-            with pytest.raises(ClusterError, match=rf"digits \(/runs/a\), digits \({here}\).* by its workspace"):
+            with pytest.raises(ClusterError, match=rf"digits \(/runs/a\), digits \({here}\).* by its folder"):
                 ask_run(client, "stop", *name)
         assert ask_run(client, "stop", "runs/b") == f"digits ({here}) was asked to stop"
     assert asked == ["singa-dask stop"]

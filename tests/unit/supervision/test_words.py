@@ -84,14 +84,18 @@ SAID = {
     "SIGTERM: stopping after this step (press Ctrl-C to abort)": fact(Code.STOPPING, by="SIGTERM"),
     f"{GROUP} joins on w4, w5": fact(Code.JOINS, GROUP, where=("w4", "w5")),
     f"{GROUP} leaves after its step": fact(Code.LEAVES, GROUP),
-    "refused: one worker group is synchronous, and cannot take in another": fact(Code.SYNCHRONOUS),
+    "refused: one worker group is synchronous, and cannot take in another; downpour and hogwild can": fact(
+        Code.SYNCHRONOUS
+    ),
     "refused: the run is ending": fact(Code.ENDING),
     "refused: 2 free Dask workers are needed, 0 are there; start more and join again": fact(
         Code.TOO_FEW_FREE, needed=2, there=0
     ),
-    "refused: there is no worker group 9 at work": fact(Code.NOT_AT_WORK, group=9),
+    "refused: there is no worker group 9 at work; the output of the run names those that are": fact(
+        Code.NOT_AT_WORK, group=9
+    ),
     "refused: worker group 0 tests and saves for the whole run; stop the run instead": fact(Code.LEAD_STAYS),
-    f"refused: {GROUP} is being formed": fact(Code.BEING_FORMED, GROUP),
+    f"refused: {GROUP} is being formed; ask again in a moment": fact(Code.BEING_FORMED, GROUP),
 }
 
 
