@@ -147,9 +147,11 @@ class Estimator(BaseEstimator):
             job, batch, samples = self._job(examples, epochs)
             validation = self.validation if epochs is None else None
             if isinstance(validation, tuple):
-                x, y, _ = self._taken(*validation, first=False)
+                x, y, weight = self._taken(*validation, first=False)
                 self._series(x, self._index, fits=True)
-                validation = self._arrays(x, self._answers(y))
+                answers = self._answers(y)
+                weight = None if weight is None else arrays.weights_of(weight, answers, scaled=True)
+                validation = self._arrays(x, answers, weight)
             if goes_on:
                 start = folder.with_name(f".{folder.name}.start.h5")
                 state = checkpoints.Checkpoint(0, job.proto.seed, "", self.model_.state_dict())
@@ -273,8 +275,7 @@ class Estimator(BaseEstimator):
         """The samples as `train` takes them. goes_on: described and normalised as those before. scaled: let the
         weights have the mean 1."""
         answers = self._answers(y)
-        if weight is not None:
-            weight = arrays.weights_of(weight, answers, scaled=scaled)
+        weight = None if weight is None else arrays.weights_of(weight, answers, scaled=scaled)
         like = {"like": self._known()} if goes_on and not isinstance(x, Padded) else {"missing": self.missing}
         scale = self._scale if goes_on else {"normalise": True, "normalise_target": True}
         return Examples(self._arrays(x, answers, weight, **like), x, y, weight, arrays.rows_of(x), scale)

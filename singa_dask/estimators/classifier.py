@@ -37,7 +37,7 @@ class Classifier(ClassifierMixin, Estimator):
     batch_size: 64 by default; with a job, what it says.
     learning_rate: of Adam, 0.002 by default; with a job, what it says.
     updater: an updater of `singa_dask.updaters` in place of Adam.
-    validation: the share of the data that is held out, or a set (X, y).
+    validation: the share of the data that is held out, or a set, (X, y) or (X, y, sample_weight).
     transform: a function f(batch, rng) that changes the mini-batches of training, see `singa_dask.transforms`.
     patience: end after so many validations in a row without a smaller loss. The best parameters are kept.
     class_weight: {class: factor}, or "balanced": the sum of all sample weights / (classes x that of the class).

@@ -13,7 +13,9 @@ import numpy as np
 
 from singa_dask.data import Manifest, make_stream, resolve
 from singa_dask.data.columns import Column, Role
+from singa_dask.data.containers import is_lazy
 from singa_dask.data.ingest.collections import shard
+from singa_dask.data.labelled import first_array, is_labelled
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import Job, runs_in
 from singa_dask.job.job_pb2 import LayerProto, LayerType, Phase
@@ -81,13 +83,21 @@ def with_data(job: Job, data: Any, validation: Any, folder: Callable[[], Path], 
     how: dict[str, Any] = {"in_order": in_order, "outputs": outputs_for_classes(job.proto.neuralnet.layer)}
     how["labels"] = any(store.label_shape for store in stores)
     how["binary"] = LayerType.kBCELoss in {layer.type for layer in job.proto.neuralnet.layer} and not how["outputs"]
-    training = _written(data, "data", folder, client, **how)
-    held_out = training if share else None
-    factor = factor_of(Manifest.load(training))
-    weight = factor and factor.name
-    if validation is not None and not share:
-        given_set = _as_weighted(validation) if factor and factor.role is Role.WEIGHT else validation
-        held_out = _written(given_set, "validation", folder, client, Manifest.load(training), **how)
+    sets = {"data": data} if validation is None or share else {"data": data, "validation": validation}
+    weighted = any(map(_has_weights, sets.values()))
+    written: dict[str, Path] = {}
+    for what, each in sets.items():
+        like = Manifest.load(written["data"]) if written else None
+        written[what] = _written(_as_weighted(each) if weighted else each, what, folder, client, like, **how)
+    training = written["data"]
+    held_out = training if share else written.get("validation")
+    factors = {what: factor_of(Manifest.load(path)) for what, path in written.items()}
+    weight = factors["data"] and factors["data"].name
+    for what, factor in factors.items():
+        if (factor and factor.name) != weight:
+            one, other = (f"the {each.role} {each.name!r}" if each else "none" for each in (factors["data"], factor))
+            hint = "Write the shards of both with them, for example weights of 1, or of both without."
+            raise ConfigError(Problem(what, f"has {other}, and data {one}, which losses count in both", hint=hint))
     layers: list[LayerProto] = []
     for layer in job.proto.neuralnet.layer:
         layers += _reading(layer, training, held_out, share) if _is_open(layer) else [_copied(layer)]
@@ -153,17 +163,34 @@ def factor_of(manifest: Manifest) -> Column | None:
     return found[0] if found else None
 
 
-def _as_weighted(validation: Any) -> Any:
+def _has_weights(data: Any) -> bool:
+    if isinstance(data, str | os.PathLike):
+        factor = factor_of(Manifest.load(resolve(os.fspath(data))))
+        return factor is not None and factor.role is Role.WEIGHT
+    return isinstance(data, Arrays | tuple) and _as_weighted(data) is data
+
+
+def _as_weighted(data: Any) -> Any:
     """A set with a weight of 1 for each sample, if it has none."""
-    if isinstance(validation, Arrays) and validation.weight is None:
-        return replace(validation, weight=_ones(validation.x))
-    if isinstance(validation, tuple) and len(validation) == 2:
-        return *validation, _ones(validation[0])
-    return validation
+    if isinstance(data, Arrays) and data.weight is None:
+        return replace(data, weight=_ones(data.x))
+    if isinstance(data, tuple) and len(data) == 2:
+        return *data, _ones(data[0])
+    return data
 
 
-def _ones(x: Any) -> np.ndarray:
-    return np.ones(len(next(iter(x.values())) if isinstance(x, Mapping) else x), np.float32)
+def _ones(x: Any) -> Any:
+    """A weight of 1 for each sample, lazily for those of Dask."""
+    if is_labelled(x):
+        return np.ones(first_array(x).shape[0], np.float32)
+    if isinstance(x, Mapping):
+        return _ones(next(iter(x.values())))
+    if hasattr(x, "map_partitions"):
+        return x.map_partitions(_ones, meta=_ones(x._meta))
+    if is_lazy(x):
+        return x.map_blocks(_ones, dtype=np.float32, drop_axis=[*range(1, x.ndim)])
+    ones = np.ones(x.shape[0] if hasattr(x, "shape") else len(x), np.float32)
+    return type(x.index.to_series())(ones, x.index) if hasattr(x, "iloc") else ones
 
 
 def _written(
