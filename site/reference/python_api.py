@@ -11,7 +11,7 @@ from reference.markdown import escaped, table
 from singa_dask.functions.primitive import Primitive
 from singa_dask.layers.registry import built_in
 
-# What the pages have of each module: its exports, or all functions and classes that it defines.
+# The public modules, by page.
 LAYERS = ("singa_dask.layers",)
 LOOPS = tuple(f"singa_dask.{name}" for name in ("autograd", "opt", "tensor", "device", "layer", "model", "sonnx"))
 PARTS = tuple(f"singa_dask.{name}" for name in ("updaters", "transforms", "convert"))
@@ -20,13 +20,8 @@ PARTS = tuple(f"singa_dask.{name}" for name in ("updaters", "transforms", "conve
 def names(module: str) -> list[str]:
     """The public names of a module: `__all__`, or what it defines itself."""
     found = resolve_name(module)
-    if (exported := getattr(found, "__all__", None)) is not None:
-        return list(exported)
-    return [
-        name
-        for name, value in vars(found).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == found.__name__
-    ]
+    own = [name for name, value in vars(found).items() if getattr(value, "__module__", None) == found.__name__]
+    return list(getattr(found, "__all__", [name for name in own if not name.startswith("_")]))
 
 
 def package() -> str:

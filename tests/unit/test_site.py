@@ -59,6 +59,11 @@ def test_python_has_every_name_of_the_package_and_each_has_a_docstring(reference
     assert [name for name in named if not docstring(singa_dask._LAZY[name], name)] == []
 
 
+def test_python_has_every_public_module(reference):
+    api = reference.python_api
+    assert {*api.LAYERS, *api.LOOPS, *api.PARTS} == {f"singa_dask.{name}" for name in singa_dask._LAZY_MODULES}
+
+
 @pytest.mark.parametrize("name", ["layers", "loops", "parts"])
 def test_python_has_every_name_of_the_modules_and_each_has_a_docstring(reference, name):
     page = reference.GENERATED[f"python-{name}"]()
