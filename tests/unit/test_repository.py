@@ -87,6 +87,11 @@ def test_pages_name_modules_that_exist(page):
     assert [path for path in paths if not ((ROOT / path).exists() or (ROOT / "singa_dask" / path).exists())] == []
 
 
+def test_every_folder_of_the_package_is_a_package():
+    folders = {path.parent for path in (ROOT / "singa_dask").rglob("*.py")}
+    assert [folder.name for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
 def test_text_is_written_and_read_as_utf_8_in_any_locale():
     command = [sys.executable, "-m", "ruff", "check", "--select", "PLW1514", "--preview", ROOT / "singa_dask"]
     subprocess.run(command, check=True, timeout=60)
