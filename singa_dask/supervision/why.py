@@ -1,6 +1,6 @@
 """What limits a run, from its record: where the time of its workers goes, and what to change.
 
-Shares are of the time of the loop of worker group 0, which is its training steps, evaluations and checkpoints. Waiting
+Something limits a run by its share of the loop of worker group 0: training steps, evaluations and checkpoints. Waiting
 for other workers has one cause: cores that are shared, else a slow rank, else the network, else small steps.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import mean, median
 from typing import Any
@@ -19,6 +19,7 @@ from singa_dask.training.memory import format_nbytes
 MOST = 3  # findings that are told
 # Shares of the time from which on something limits a run.
 _WAITING, _LOADING, _EVALUATING, _SAVING, _START = 0.3, 0.2, 0.25, 0.2, 0.5
+_WORTH = 0.05  # of the whole time, from which on something is worth a sentence
 _FASTER = 0.25  # by which others wait more than the slowest rank
 _SLOW_GROUP = 0.6  # of the speed of the other groups
 _WORKERS_PER_CORE = 1.5
@@ -46,7 +47,7 @@ class Cause(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """share: of the time that it takes, about. text: one or two sentences, with figures and what to change."""
+    """share: of the time that it takes, about. text: a sentence, with figures and what to change."""
 
     cause: Cause
     share: float
@@ -91,14 +92,10 @@ def findings(summary: Mapping[str, Any], job: JobProto) -> list[Finding]:
     lead = next((group for group in groups if group.number == "0"), None)
     if lead is None or not lead.loop_s:
         return []
-    found = [
-        *_start(summary, lead),
-        *_besides_steps(lead, job),
-        *_loading(lead),
-        *_waiting(groups, lead),
-        *_servers(groups),
-        *_staleness(groups),
-    ]
+    of_loop = [*_besides_steps(lead, job), *_loading(lead), *_waiting(groups, lead), *_servers(groups)]
+    in_loop = min(1.0, lead.loop_s / summary["wall_s"]) if summary.get("wall_s") else 1.0
+    scaled = [replace(finding, share=finding.share * in_loop) for finding in of_loop]
+    found = [*_start(summary, lead), *(finding for finding in scaled if finding.share >= _WORTH), *_staleness(groups)]
     return sorted(found, key=lambda finding: -finding.share)[:MOST]
 
 
@@ -144,7 +141,7 @@ def _start(summary: Mapping[str, Any], lead: _Group) -> Iterator[Finding]:
     if share >= _START and seconds >= _START_S:
         text = (
             f"Start-up took {seconds:.3g} of {wall_s:.3g} s: processes start, and on their first use kernels are "
-            "compiled, once per machine. Train longer in one run, and keep a Dask cluster running for several runs."
+            "compiled, once per machine; train longer in one run, and keep a Dask cluster running for several runs."
         )
         yield Finding(Cause.START, share, text)
 
@@ -155,13 +152,13 @@ def _besides_steps(lead: _Group, job: JobProto) -> Iterator[Finding]:
         given = {name: getattr(job, name) for name in ("test_freq", "validate_freq")}
         often = " and ".join(f"{name} ({value})" for name, value in given.items() if value) or "test_freq"
         text = (
-            f"Evaluations took {evaluating:.0%} of the time ({lead.evaluating_s:.3g} s). Raise {often}, or evaluate "
+            f"Evaluations took {evaluating:.0%} of the time ({lead.evaluating_s:.3g} s): raise {often}, or evaluate "
             "fewer mini-batches (test_steps, validate_steps)."
         )
         yield Finding(Cause.EVALUATING, evaluating, _percent(text))
     if saving >= _SAVING:
         text = (
-            f"Checkpoints took {saving:.0%} of the time ({lead.saving_s:.3g} s). Raise checkpoint_freq "
+            f"Checkpoints took {saving:.0%} of the time ({lead.saving_s:.3g} s): raise checkpoint_freq "
             f"({job.checkpoint_freq}), save by the clock (checkpoint_every), or write to a faster disk."
         )
         yield Finding(Cause.SAVING, saving, _percent(text))
@@ -171,7 +168,7 @@ def _loading(lead: _Group) -> Iterator[Finding]:
     share = max(lead.loading, default=0.0)
     if share >= _LOADING:
         text = (
-            f"Workers wait for data {share:.0%} of the time. Put the shards on a faster or local disk, store the data "
+            f"Workers wait for data {share:.0%} of the time: put the shards on a faster or local disk, store the data "
             "as they are read (float32 or uint8, not resized while training), or give Dask workers more threads."
         )
         yield Finding(Cause.LOADING, share * lead.seconds / lead.loop_s, _percent(text))
@@ -191,16 +188,16 @@ def _waiting(groups: Sequence[_Group], lead: _Group) -> Iterator[Finding]:
         slow = lead.nbytes >= _LARGE_NBYTES and per_second < _SLOW_BYTES_PER_S
         if slow and lead.exchange != "shared memory":
             text = (
-                f"{share}: a step sends {format_nbytes(lead.nbytes)} per worker at {format_nbytes(per_second)}/s. "
-                "Compress gradients (codec: kHalf or kTopK), use a faster network (`dask worker --interface`), larger "
+                f"{share}: a step sends {format_nbytes(lead.nbytes)} per worker at {format_nbytes(per_second)}/s; "
+                "compress gradients (codec: kHalf or kTopK), use a faster network (`dask worker --interface`), larger "
                 "mini-batches, or fewer workers."
             )
             yield Finding(Cause.NETWORK, waiting * of_steps, _percent(text))
         else:
-            text = f"{share}: {small}. Raise batchsize, or use fewer workers."
+            text = f"{share}: {small}; raise batchsize, or use fewer workers."
             yield Finding(Cause.SMALL_STEPS, waiting * of_steps, _percent(text))
     elif lead.ranks == 1 and 0 < lead.step_s <= _SHORT_STEP_S and lead.rows <= _SMALL_ROWS:
-        text = f"Most of a step is its fixed cost: {small}. Raise batchsize."
+        text = f"Most of a step is its fixed cost: {small}; raise batchsize."
         yield Finding(Cause.SMALL_STEPS, _WAITING * of_steps, text[0].upper() + text[1:])
 
 
@@ -213,7 +210,7 @@ def _cores(groups: Sequence[_Group], waiting: float) -> Iterator[Finding]:
         count = len(frozenset().union(*cores))
         if len(cores) >= _WORKERS_PER_CORE * count and len(cores) > count:
             text = (
-                f"{len(cores)} workers share {count} core{'s' * (count > 1)} of {host} and take turns. Start at most "
+                f"{len(cores)} workers share {count} core{'s' * (count > 1)} of {host} and take turns: start at most "
                 f"{count} there, or use more machines."
             )
             yield Finding(Cause.CORES, max(waiting, 1 - count / len(cores)), text)
@@ -225,9 +222,10 @@ def _slow(groups: Sequence[_Group], lead: _Group) -> Iterator[Finding]:
         slowest = min(range(lead.ranks), key=lead.wait.__getitem__)
         others = mean(share for rank, share in enumerate(lead.wait) if rank != slowest)
         if others - lead.wait[slowest] >= _FASTER:
+            whoever = "The others wait" if lead.ranks > 2 else "The other worker waits"
             text = (
-                f"The others wait {others:.0%} of the time for rank {slowest}{lead.host(slowest)}, which waits "
-                f"{lead.wait[slowest]:.0%}. Look for other programs or a slower processor there, or leave it out."
+                f"{whoever} {others:.0%} of the time for rank {slowest}{lead.host(slowest)}, which waits "
+                f"{lead.wait[slowest]:.0%}: look for other programs or a slower processor there, or leave it out."
             )
             yield Finding(Cause.SLOW_RANK, others - lead.wait[slowest], _percent(text))
     if len(groups) > 1:
@@ -236,7 +234,7 @@ def _slow(groups: Sequence[_Group], lead: _Group) -> Iterator[Finding]:
         if 0 < last.rate < _SLOW_GROUP * others:
             text = (
                 f"Worker group {last.number}{last.host(0)} makes {last.rate:,.0f} samples/s, and the others "
-                f"{others:,.0f}. Look for other programs or a slower processor there, or remove the group "
+                f"{others:,.0f}: look for other programs or a slower processor there, or remove the group "
                 "(`singa-dask leave`)."
             )
             yield Finding(Cause.SLOW_RANK, (1 - last.rate / others) / len(groups), text)
@@ -254,14 +252,14 @@ def _servers(groups: Sequence[_Group]) -> Iterator[Finding]:
     share = f"Workers wait for servers {stall:.0%} of the time"
     if len(hosts) > 1 and nbytes >= _LARGE_NBYTES and per_second < _SLOW_BYTES_PER_S:
         text = (
-            f"{share}: an update sends {format_nbytes(nbytes)} at {format_nbytes(per_second)}/s. Compress gradients "
+            f"{share}: an update sends {format_nbytes(nbytes)} at {format_nbytes(per_second)}/s; compress gradients "
             "(codec: kHalf or kTopK), or use a faster network (`dask worker --interface`)."
         )
         yield Finding(Cause.NETWORK, stall, _percent(text))
     else:
         count = f"{len(groups)} worker group{'s' * (len(groups) > 1)}"
         text = (
-            f"{share}: an update takes {1e3 * update_s:.3g} ms with {count}. Use more servers (--servers) on cores of "
+            f"{share}: an update takes {1e3 * update_s:.3g} ms with {count}; use more servers (--servers) on cores of "
             "their own, larger mini-batches, or one_behind: true for servers on other machines."
         )
         yield Finding(Cause.SERVERS, stall, _percent(text))
@@ -273,7 +271,7 @@ def _staleness(groups: Sequence[_Group]) -> Iterator[Finding]:
     if staleness >= _STALE:
         text = (
             f"Gradients of worker group {stale.number} are computed with parameters that lack {staleness:.3g} updates "
-            f"(at most {stale.server.get('staleness_max', 0):,.0f}), so that steps learn less. Bound it "
+            f"(at most {stale.server.get('staleness_max', 0):,.0f}), so that steps learn less: bound it "
             "(max_staleness), lower the learning rate, or use fewer groups of more workers."
         )
         yield Finding(Cause.STALENESS, 0.0, text)

@@ -47,7 +47,7 @@ def test_digits_with_three_workers(singa_dask, here, tmp_path, no_leaks):
     assert len(lead["processes"]) == 3 and lead["steps"] == 600 and told["began"] < lead["began"]
     assert min(lead["seconds"], lead["evaluating_s"], lead["saving_s"]) > 0
     assert lead["seconds"] + lead["evaluating_s"] + lead["saving_s"] < told["wall_s"]
-    assert here("why", "digits-allreduce").out.count(". ") < 12
+    assert here("why", "digits-allreduce").out.count(". ") < 3
     assert f"test loss {told['test']['loss']:.4f}  accuracy {told['test']['accuracy']:.4f}" in ran.last_line
     assert str(workspace) in ran.last_line
     assert (workspace / "curves.png").read_bytes().startswith(b"\x89PNG")
