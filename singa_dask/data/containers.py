@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from singa_dask.errors import DataError
+
+_DENSE = "dense-"
 _MISSING = {"M": np.datetime64("NaT"), "m": np.timedelta64("NaT", "s"), "f": np.nan, "c": np.nan}
 
 
@@ -51,17 +54,43 @@ def is_sparse(values: Any) -> bool:
 
 
 def dense(values: Any) -> Any:
-    """The array of a sparse one, and of a masked one, with what is masked as a missing value; all else as it is."""
+    """The array of a sparse one, and of a masked one, with what is masked as a missing value; all else as it is. Of
+    Dask likewise, lazily: a Dask array may have masked chunks and not tell."""
     if type(values) is np.ndarray:
         return values
     if is_sparse(values):
         return values.toarray()
+    if is_lazy(values):
+        return _lazily_dense(values)
     if not isinstance(values, np.ma.MaskedArray):
         return values
     hidden = np.ma.getmaskarray(values)
     if not hidden.any():
         return values.data
-    kind = values.dtype.kind
-    filled = values.data.astype(np.float64 if kind in "biu" else values.dtype if kind in _MISSING else object)
+    filled = values.data.astype(_with_missing(values.dtype))
     filled[hidden] = _MISSING.get(filled.dtype.kind)
     return filled
+
+
+def _with_missing(dtype: np.dtype) -> np.dtype:
+    """The type in which values of this one may be missing."""
+    return np.dtype(np.float64 if dtype.kind in "biu" else dtype if dtype.kind in _MISSING else object)
+
+
+def _lazily_dense(x: Any) -> Any:
+    if not hasattr(x, "map_blocks") or hasattr(x, "dims") or x.name.startswith(_DENSE):
+        return x
+    masked = isinstance(x._meta, np.ma.MaskedArray)
+    dtype = _with_missing(x.dtype) if masked else x.dtype
+    meta = np.empty((0,) * x.ndim, dtype) if masked or is_sparse(x._meta) else x._meta
+    return x.map_blocks(_dense_block, dtype, dtype=dtype, meta=meta, name=f"{_DENSE}{x.name}")
+
+
+def _dense_block(block: Any, dtype: np.dtype) -> Any:
+    made = dense(block)
+    if made.dtype.kind != dtype.kind and made.dtype == _with_missing(dtype):
+        raise DataError(
+            f"a Dask array of {dtype} masks values in a chunk, which its type cannot leave out. Let it be of "
+            f"{made.dtype} before they are masked: astype({str(made.dtype)!r})."
+        )
+    return made.astype(dtype, copy=False) if isinstance(block, np.ma.MaskedArray) else made

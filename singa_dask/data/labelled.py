@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data import schema
-from singa_dask.data.containers import is_lazy
+from singa_dask.data.containers import dense, is_lazy
 from singa_dask.data.schema import SEPARATOR, Along, Coordinates, check_grid, order_like, same_order
 from singa_dask.data.sources.conventions import VALID, packing, units_of
 from singa_dask.data.sources.stored import Stored, of_values
@@ -124,7 +124,7 @@ def values_of(x: Any) -> Any:
     """The values of a DataArray, and of an array of h5py or zarr; all else as it is."""
     if isinstance(x, Stored):
         return np.asarray(x)
-    return x.data if is_labelled(x) else x
+    return dense(x.data) if is_labelled(x) else x
 
 
 def as_samples(field: Any) -> Any:

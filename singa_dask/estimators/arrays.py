@@ -47,7 +47,7 @@ def known_container(x: Any) -> Any:
         raise ValueError(f"several columns are named {twice!r}. Rename or drop one.")
     if is_table(x) and not is_lazy(x) and not all(isinstance(name, str) for name in x.columns):
         return x.set_axis([str(name) for name in x.columns], axis=1)
-    return dense(x) if isinstance(x, np.ma.MaskedArray) else x
+    return dense(x) if isinstance(x, np.ma.MaskedArray) or is_lazy(x) else x
 
 
 def known_answers(y: Any) -> Any:
@@ -55,9 +55,10 @@ def known_answers(y: Any) -> Any:
     among objects. Raises ValueError for a mapping."""
     if isinstance(y, Mapping) and not hasattr(y, "dims"):
         raise ValueError("y is a mapping, and must be an array, a Series or a DataFrame: pandas.DataFrame(y).")
-    y = in_types_of_numpy(known_container(y))
+    given, y = y, in_types_of_numpy(known_container(y))
     if is_lazy(y):
-        return y
+        counted = isinstance(getattr(given, "_meta", None), np.ma.MaskedArray) and given.dtype.kind in "biu"
+        return _unless_masked(given, y) if counted else y
     if is_table(y):
         return y.astype({name: np.asarray(known_answers(y[name])).dtype for name in y if y[name].dtype == object})
     objects = getattr(getattr(y, "dtype", None), "kind", "") == "O" and not hasattr(y, "cat")
@@ -67,6 +68,15 @@ def known_answers(y: Any) -> Any:
             with suppress(OverflowError):
                 return y.astype(dtype)
     return y
+
+
+def _unless_masked(given: Any, otherwise: Any) -> Any:
+    """The integers of a Dask array of masked chunks, if none of them is masked."""
+    from dask.array import ma
+
+    hidden = bool(ma.getmaskarray(given).any().compute())
+    meta = np.empty((0,) * given.ndim, given.dtype)
+    return otherwise if hidden else given.map_blocks(np.ma.getdata, dtype=given.dtype, meta=meta)
 
 
 def of_numbers(table: Any) -> bool:
@@ -108,11 +118,16 @@ def weights_of(weight: Any, answers: Any, *, scaled: bool) -> Any:
     """The weights of samples with these answers. scaled: so that their mean is 1. Raises ValueError."""
     if not is_lazy(answers):
         weight = _check_sample_weight(weight, answers, ensure_non_negative=True)
-    mean: Any = weight.mean() if scaled else 1.0
-    mean = float(mean.compute() if is_lazy(mean) else mean)
-    if not mean:
+    known, mean = (weight >= 0).all(), weight.mean()
+    if is_lazy(weight):
+        import dask
+
+        known, mean = dask.compute(known, mean)
+    if not known:
+        raise ValueError("sample_weight must hold numbers that are not negative and not missing.")
+    if not mean and scaled:
         raise ValueError("sample_weight must have at least one non-zero number.")
-    return weight / mean
+    return weight / float(mean) if scaled else weight
 
 
 def known_weights(weight: Any) -> Any:
@@ -155,6 +170,8 @@ def codes(y: Any, classes: np.ndarray, *, uncounted: bool = False) -> Any:
     values = np.asarray(in_types_of_numpy(y))
     places = np.minimum(np.searchsorted(classes, values), len(classes) - 1)
     unknown = classes[places] != values
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        raise ValueError(MISSING)
     if uncounted and values.dtype.kind in "if":
         unknown &= values >= 0
         places = np.where(values < 0, -1, places)

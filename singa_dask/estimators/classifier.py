@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_y
 from singa_dask.data.columns import as_map
 from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.estimators.arrays import MISSING, codes, unique
+from singa_dask.estimators.arrays import MISSING, codes, unique, weights_of
 from singa_dask.estimators.base import Estimator, Examples
 from singa_dask.job.job_pb2 import JobProto, LayerType
 from singa_dask.job.outputs import keep_their_numbers, outputs_for_classes
@@ -119,15 +119,16 @@ class Classifier(ClassifierMixin, Estimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy, of maps over all pixels, of a net that reads windows over those whose horizon is in y."""
         predicted, y, sample_weight = self._scored(X, y, sample_weight)
+        y = self._checked_answers(y if self._windows is None else y.reshape(-1))
+        if sample_weight is not None:
+            sample_weight = weights_of(sample_weight, y, scaled=True)
         if self._positions:
-            predicted, true = np.asarray(predicted), as_map(np.asarray(y))
+            predicted, true = np.asarray(predicted), as_map(y)
             if predicted.shape != true.shape:
                 raise ValueError(f"y must be maps of the shape {predicted.shape}. Received: {np.shape(y)}.")
             counted = _counted(true)
             weight = counted * 1.0 if sample_weight is None else (counted.T * np.asarray(sample_weight)).T
             return float(np.average(predicted == true, weights=weight))
-        if self._windows is not None:
-            y = y.reshape(-1)
         return float(accuracy_score(y, predicted, sample_weight=sample_weight))
 
     def _scores(self, x: Any) -> Any:
@@ -142,6 +143,8 @@ class Classifier(ClassifierMixin, Estimator):
         array = np.asarray(y)
         if array.dtype == object and any(map(_is_missing, array.flat)):
             raise ValueError(MISSING)
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            raise ValueError(MISSING)
         of_steps = self.net is not None and array.ndim == 2 and array.shape[1] > 1
         if array.ndim <= 2 and not of_steps:
             y = _check_y(y, estimator=self)
@@ -150,8 +153,6 @@ class Classifier(ClassifierMixin, Estimator):
         y = as_map(array)
         if y.ndim > 3 and y.dtype.kind in "biu" and ((y == 0) | (y == 1)).all() and (y.sum(axis=-1) == 1).all():
             raise ValueError(f"y must be the classes, but is one-hot, {y.shape}. Give y.argmax(axis=-1).")
-        if y.dtype.kind == "f" and np.isnan(y).any():
-            raise ValueError(MISSING)
         if y.dtype.kind == "f" and not (y == np.floor(y)).all():
             raise ValueError("y must be classes, but holds numbers with fractions. Use a Regressor for numbers.")
         return y

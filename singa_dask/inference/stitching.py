@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singa_dask.data.containers import dense
+from singa_dask.data.containers import dense, is_lazy
 from singa_dask.data.labelled import as_samples, first_array, is_labelled, labelled
 from singa_dask.data.sources.stored import Stored
 from singa_dask.errors import ConfigError, DataError, Problem
@@ -130,13 +130,13 @@ def _joined(x: Mapping[str, Any], stitching: Stitching) -> Any:
     if len({field.shape[:2] for field in fields}) > 1:
         told = ", ".join(str(field.shape[:2]) for field in fields)
         raise DataError(f"x must be fields of one size, with channels last. Received: {told}.")
-    return np.concatenate([field if hasattr(field, "__dask_graph__") else dense(field) for field in fields], axis=-1)
+    return np.concatenate([*map(dense, fields)], axis=-1)
 
 
 def _field(model: Model, x: Any, stitching: Stitching) -> Any:
     """The predictions of a field in an array. Raises DataError if the net does not read it."""
-    lazy = hasattr(x, "__dask_graph__")
-    given = x if lazy else np.asarray(dense(x))
+    lazy = is_lazy(x)
+    given = dense(x) if lazy else np.asarray(dense(x))
     x = given.transpose(1, 2, 0) if _is_first(given.shape, stitching.patch) else given
     x = x[..., None] if x.ndim == 2 else x
     height, width, channels = stitching.patch
