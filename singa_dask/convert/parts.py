@@ -45,8 +45,8 @@ from singa_dask.layers import (
     Upsampling,
 )
 from singa_dask.layers.base import Layer
-from singa_dask.layers.computing import Kept
 from singa_dask.layers.inner_product import InnerProduct
+from singa_dask.layers.kept import Kept
 from singa_dask.layers.module import Module
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.recurrent import Recurrent

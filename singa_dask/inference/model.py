@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import prod
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,12 @@ import numpy as np
 
 from singa_dask.algorithms import BP
 from singa_dask.algorithms.evaluation import Evaluator
-from singa_dask.errors import CommTimeout, ConfigError, Problem, nearest
+from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.exchange.ranks import Ranks, own_arrays
 from singa_dask.inference.described import KnownData
-from singa_dask.inference.feeding import check_normalisation, feed_of, is_finite, normalised, not_finite, read_files
+from singa_dask.inference.feeding import check_normalisation, feed_of, normalised, read_files
 from singa_dask.inference.loss import Loss
+from singa_dask.inference.mini_batches import mini_batches, rows_of_a_pass, step_of
 from singa_dask.inference.predicting import arrays_of, is_empty, predict
 from singa_dask.inference.stitching import predict_field
 from singa_dask.job.assemble import assemble
@@ -28,19 +28,13 @@ from singa_dask.job.job_pb2 import JobProto, NetProto, Phase
 from singa_dask.job.spec import Job
 from singa_dask.job.unroll import origin
 from singa_dask.layers.base import Layer
-from singa_dask.layers.computing import belong, bind
-from singa_dask.layers.context import Step
 from singa_dask.layers.group import Group
-from singa_dask.net import Batch, Net
-from singa_dask.net.net import told_apart
+from singa_dask.layers.kept import belong, bind
+from singa_dask.net import Net
 from singa_dask.ops import get_ops
 from singa_dask.tensors.device import float_type
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Checkpoint
-
-# Rows of a pass that predicts: the output of the widest layer then has PASS_ELEMENTS, and stays in a cache.
-PASS_ELEMENTS = 1 << 18
-LEAST_ROWS, MOST_ROWS = 500, 4096
 
 
 class Model:
@@ -138,7 +132,7 @@ class Model:
         known = KnownData(self.net, self.described)
         feed, rows = feed_of(known, *arrays_of(self, x, y))
         counts = self.ranks.numbers(rows)
-        self.net.forward(normalised(known, feed), self._step(Phase.kTrain, self.number, counts))
+        self.net.forward(normalised(known, feed), step_of(self.ranks, Phase.kTrain, self.number, self.seed, counts))
         self.last = Loss(self, self.net.metrics(), rows, sum(counts))
         return self.last
 
@@ -151,7 +145,7 @@ class Model:
         metrics of the rows of all ranks. Raises ConfigError if a metric does not exist or does not fit the net.
         """
         feed = feed_of(self.known, *arrays_of(self, x, y))
-        measured = self._evaluator(metrics).measure(self._mini_batches(*feed, batchsize))
+        measured = self._evaluator(metrics).measure(mini_batches(self.known, self.ranks, self.seed, *feed, batchsize))
         if self.partitioned:
             measured.share(self.ranks.rank, self.ranks.numbers)
             measured.sums = self.ranks.sum(measured.sums)
@@ -224,7 +218,8 @@ class Model:
         feed, rows = feed_of(self.known, x, output=output or self.outputs[0])
         found: dict[str, np.ndarray] = {}
         done, evaluator = 0, self._evaluator()
-        for part, step in self._mini_batches(feed, rows, self._rows_of_a_pass if batchsize is None else batchsize):
+        size = rows_of_a_pass(self._test_net) if batchsize is None else batchsize
+        for part, step in mini_batches(self.known, self.ranks, self.seed, feed, rows, size):
             for name, y in evaluator.predict(part, step).items():
                 if name not in found:
                     found[name] = np.empty((rows, *y.shape[1:]), y.dtype)
@@ -335,13 +330,6 @@ class Model:
             self._own.evaluator = Evaluator(self._own.net, BP())
         return Evaluator(self._own.net, BP(), metrics) if metrics else self._own.evaluator
 
-    @property
-    def _rows_of_a_pass(self) -> int:
-        net = self._test_net
-        made = ((layer, net.shapes[name]) for name, layer in net.layers.items())
-        widest = max(prod(shape[0] if told_apart(layer, shape) else shape) for layer, shape in made)
-        return max(LEAST_ROWS, min(MOST_ROWS, PASS_ELEMENTS // widest))
-
     def _output(self, name: str | None) -> str:
         """The output of this name, by default the first. Raises ConfigError."""
         names = self.outputs
@@ -380,44 +368,6 @@ class Model:
             what = "parameters, partitions or seed" if net.partitioned else "parameters"
             message = f"rank {other} has a model of other {what} than rank 0"
             raise ConfigError(Problem("model", message, hint="Build the same layers on every rank."))
-
-    def _mini_batches(
-        self, feed: Mapping[str, Batch], rows: int, batchsize: int
-    ) -> Iterator[tuple[dict[str, Batch], Step]]:
-        """Test data, `batchsize` rows at a time. Of a partitioned model, all ranks get as many mini-batches, the last
-        ones maybe without rows."""
-        if batchsize < 1:
-            raise ConfigError(Problem("batchsize", "must be at least 1", str(batchsize)))
-        net, known = self._test_net, self.known
-        for call, step in enumerate(self._test_steps(rows, batchsize)):
-            some = slice(call * batchsize, (call + 1) * batchsize)
-            part = {
-                name: Batch(batch.features[some], None if batch.labels is None else batch.labels[some])
-                for name, batch in feed.items()
-            }
-            with np.errstate(over="ignore"):
-                ready = normalised(known, part)
-            for name in ready.keys() & set(known.needed):
-                if not is_finite(net, ready[name]):
-                    raise not_finite(known, name, feed[name].features, ready[name].features, some.start)
-            yield ready, step
-
-    def _test_steps(self, rows: int, batchsize: int) -> Iterator[Step]:
-        if not self.partitioned:
-            for start in range(0, rows, batchsize):
-                yield Step(Phase.kTest, 0, self.seed, start, min(batchsize, rows - start))
-            return
-        try:
-            every = tuple(zip(self.ranks.numbers(rows), self.ranks.numbers(batchsize), strict=True))
-        except CommTimeout as error:
-            what = f"The model is partitioned: evaluate() and predict() are calls of all {self.ranks.size} ranks."
-            raise CommTimeout(f"{error}. {what}") from error
-        for call in range(max(-(-count // size) for count, size in every)):
-            counts = tuple(min(max(count - call * size, 0), size) for count, size in every)
-            yield self._step(Phase.kTest, 0, counts)
-
-    def _step(self, phase: int, number: int, counts: tuple[int, ...]) -> Step:
-        return Step(phase, number, self.seed, sum(counts[: self.ranks.rank]), sum(counts), counts)
 
 
 def _unpickled(

@@ -6,9 +6,7 @@ net. Where a layer reads single steps, a tensor (B, T, features) is a mini-batch
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from math import prod
 from typing import Any, NamedTuple
@@ -17,52 +15,28 @@ import numpy as np
 
 from singa_dask.errors import DataError, SingaError, TrainingError
 from singa_dask.functions import concatenate, split
-from singa_dask.job.job_pb2 import LayerProto, Phase
+from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.checks import by_source, checked_gradient, checked_output, contiguous, failure
 from singa_dask.layers.context import Context, Scratch, Step
 from singa_dask.layers.group import Group
-from singa_dask.layers.init import initial_value
-from singa_dask.layers.naming import check_attribute, layers_around, node_name
-from singa_dask.layers.param import Param, Shape
-from singa_dask.layers.sharing import resolve_sharing
+from singa_dask.layers.kept import Kept, Made, devices_of, set_up
+from singa_dask.layers.naming import node_name
+from singa_dask.layers.param import Shape
+from singa_dask.tensors.arrays import as_images, channels_last
 from singa_dask.tensors.device import Device, get_default_device
 from singa_dask.tensors.memory import keep_memory
 from singa_dask.tensors.state import caller, group_of, name_by_number, rank, remembers, state
 from singa_dask.tensors.tape import Call, gradients_in_functions
-from singa_dask.tensors.tensor import Parameter, Tensor, as_images, channels_last
+from singa_dask.tensors.tensor import Parameter, Tensor
 
 _TENSORS = frozenset({Tensor, Parameter})
 _TRAINING, _TEST = Phase.kTrain, Phase.kTest
-_LAYOUT = "Tensors of images are (B, channels, height, width), arrays (B, height, width, channels)."
-
-
-@dataclass
-class Kept:
-    """What is kept of a layer between calls: its parameters, their device, the number of its calls, and the layer as
-    set up for each shape. model: a weak reference to the Model that has its parameters."""
-
-    name: str
-    device: Device
-    parameters: list[Parameter] = field(default_factory=list)
-    calls: int = 0
-    made: dict[Any, _Made] = field(default_factory=dict)
-    model: Any = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"made": {}, "model": None}
 
 
 @cache
 def _scratch(device: Device) -> Scratch:
     """Of all calls on a device."""
     return Scratch()
-
-
-class _Made(NamedTuple):
-    """A layer that is set up for sources of some shapes, and the shape of its output."""
-
-    layer: Any
-    shape: Any
 
 
 class _Layout(NamedTuple):
@@ -119,25 +93,6 @@ def computed(layer: Any, sources: Sequence[Any]) -> Any:
     return on_host(y)
 
 
-def belong(layer: Any, model: Any) -> None:
-    """Let a layer compute with the parameters of a Model, which calls `bind` when it has some."""
-    if layer.kept is None or layer.kept.model is not None:
-        layer.kept = Kept(layer.name, get_default_device(), list(layer.tensors))
-    layer.kept.model = weakref.ref(model)
-
-
-def bind(layer: Any, params: Sequence[Param], ops: Any) -> None:
-    """Let a layer compute with the parameters of its Model, which get the values of those that it has already."""
-    kept, device = layer.kept, Device(ops.device, ops.device_id, ops.dtype)
-    device.ops = ops
-    kept.device, kept.made = device, {}
-    for own, param in zip(kept.parameters, params, strict=False):
-        param.value[...] = ops.asarray(own.to_numpy(), ops.dtype)
-        own.param, own.device = param.owner, device
-    if not kept.parameters:
-        kept.parameters = [Parameter(param.owner, device) for param in params]
-
-
 def on_host(y: Any) -> Any:
     """Tensors as the arrays of layers, images with their channels last; so are those of a list or tuple."""
     if isinstance(y, list | tuple):
@@ -166,7 +121,7 @@ def _tensors(layer: Any, sources: Sequence[Any]) -> tuple[list[Tensor], Device]:
     for source in sources:
         if not isinstance(source, Tensor) and not np.ndim(source):
             raise layer.problem("sources must be layers, names of layers, tensors or arrays of rows", repr(source))
-    devices = [*_devices(layer), *(each.device for each in sources if isinstance(each, Tensor))]
+    devices = [*devices_of(layer), *(each.device for each in sources if isinstance(each, Tensor))]
     if any(each is not devices[0] for each in devices) and len(devices := list(dict.fromkeys(devices))) > 1:
         received = ", ".join(map(repr, devices))
         raise layer.problem("parameters and sources must be on one device", received, "Copy the tensors to it.")
@@ -174,26 +129,9 @@ def _tensors(layer: Any, sources: Sequence[Any]) -> tuple[list[Tensor], Device]:
     return [each if isinstance(each, Tensor) else _of_array(each, device) for each in sources], device
 
 
-def _take_part(layer: Any, model: Any) -> None:
-    """Let the model of the layer bind it. Raises ConfigError if it is partitioned over ranks."""
-    if model is None:
-        return
-    if model.partitioned:
-        hint = "Call model.predict, on all ranks."
-        raise layer.problem("is a part of a Model that is partitioned over ranks", hint=hint)
-    model.net  # noqa: B018  allocates
-
-
-def _devices(layer: Any) -> list[Device]:
-    """The device of the parameters of a layer, if it has some."""
-    if layer.kept is not None and layer.kept.model is not None:
-        _take_part(layer, layer.kept.model())
-    return [layer.kept.device] if layer.kept is not None and layer.kept.parameters else []
-
-
 def as_tensors(sources: Sequence[Any], layers: Iterable[Any]) -> list[Any]:
     """Arrays as tensors on the device of these layers, all else as it is."""
-    device = next((device for layer in layers for device in _devices(layer)), get_default_device())
+    device = next((device for layer in layers for device in devices_of(layer)), get_default_device())
     return [_of_array(each, device) if isinstance(each, np.ndarray) and each.ndim else each for each in sources]
 
 
@@ -226,7 +164,7 @@ def _called(layer: Any, device: Device, sources: list[Tensor], listed: int) -> A
     targets: dict[int, Shape] = {}
     if layer.is_loss and layer.compares == "classes":
         x[1], targets = _labels(layer, *x[:2])
-    made = _made(layer, device, [each.shape[1:] for each in x], steps, targets)
+    made = set_up(layer, device, [each.shape[1:] for each in x], steps, targets)
     if caller.get() and (made.layer.params or layer.type == "kDropout"):
         hint = "Call the layer in `forward`, on layers, and the function on its output."
         raise layer.problem("is called on a tensor in a net, where its parameters would not be trained", hint=hint)
@@ -266,75 +204,13 @@ def _one_hot(rows: Any) -> bool:
     return bool(((rows != 0).sum(axis=1) <= 1).all() and ((rows == 0) | (rows == 1)).all())
 
 
-def _made(layer: Any, device: Device, shapes: list[Shape], steps: int, targets: dict[int, Shape]) -> _Made:
-    """The layer, set up for sources of these shapes, with the parameters of its first call."""
-    kept, key = layer.kept, (steps, *targets.values(), *shapes)
-    if key in kept.made:
-        return kept.made[key]
-    proto = LayerProto()
-    proto.CopyFrom(layer.proto)
-    proto.name, proto.unroll_len = kept.name, steps
-    proto.srclayers[:] = [f"source{i}" for i in range(len(shapes))]
-    made = type(layer).from_proto(proto)
-    made._in_module()
-    classes = layer.is_loss and layer.compares == "classes"
-    made.targets = targets if classes else {i: shapes[i] for i in made.target_positions}
-    _check_size(layer, shapes)
-    shape = made.setup(*made.sources(tuple(shapes)))
-    if made.params and not kept.parameters:
-        check_attribute(layer, made.params)
-        kept.parameters = _first_parameters(layer, made.params, device)
-    for param, owner in zip(made.params, kept.parameters, strict=True):
-        if param.shape != owner.param.shape:
-            hint = "Make another layer for samples of this shape."
-            hint += f" {_LAYOUT}" if len(shapes[0]) > 1 else ""
-            raise layer.problem(f"parameter {param.name!r} has shape {owner.shape}", f"{param.shape} now", hint)
-        param.owner = owner.param
-    found = kept.made[key] = _Made(made, shape)
-    return found
-
-
-def _first_parameters(layer: Any, params: Sequence[Param], device: Device) -> list[Parameter]:
-    """Parameters with their initial values, or those of other layers of the module that they share."""
-    others = [parameter.param for parameter in parameters_of(layers_around(layer))]
-    if any(param.proto.share_from for param in params):
-        try:
-            resolve_sharing([*dict.fromkeys(others), *params])
-        except SingaError as error:
-            error.add_note("A layer can share the parameters of layers that the module has called before it.")
-            raise
-    ops = device.ops
-    for param in params:
-        if param.owner is param:
-            param.bind(ops.zeros(param.shape), ops.zeros(param.shape))
-            param.value[...] = ops.asarray(initial_value(param, state.seed), ops.dtype)
-    return [Parameter(param.owner, device) for param in params]
-
-
-def _check_size(layer: Any, shapes: Sequence[Shape]) -> None:
-    """Raise ConfigError if the first source has other channels or features than those that the layer was made for."""
-    if layer.source_size is None:
-        return
-    size, unit = layer.source_size
-    shape = shapes[0]
-    found = shape[-1] if unit == "channels" and shape else prod(shape)
-    if found != size:
-        raise layer.problem(f"was made for {size} {unit}", str(found), _LAYOUT if len(shape) > 1 else None)
-
-
-def parameters_of(layers: Iterable[Any]) -> list[Parameter]:
-    """The parameters of layers that have been called on arrays."""
-    kept = [layer.kept for layer in layers if layer.kept is not None]
-    return list({parameter.param: parameter for each in kept for parameter in each.parameters}.values())
-
-
 class LayerCall(Call):
     """A call of a layer: its context, and how it reads its sources. Beside these it reads the layer's parameters."""
 
     def __init__(
         self,
         layer: Any,
-        made: _Made,
+        made: Made,
         device: Device,
         sources: Sequence[Tensor],
         x: Sequence[Any],

@@ -26,11 +26,12 @@ from singa_dask.layers.node import WIRING, Node
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
+from singa_dask.tensors.arrays import as_images, channels_last
 from singa_dask.tensors.device import Device
 from singa_dask.tensors.memory import keep_memory
 from singa_dask.tensors.state import called_by
 from singa_dask.tensors.tape import Tape
-from singa_dask.tensors.tensor import Tensor, as_images, channels_last
+from singa_dask.tensors.tensor import Tensor
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 

@@ -15,7 +15,8 @@ import numpy as np
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.layer_types import parameter_roles
 from singa_dask.layers.base import Layer, data_before, labels_before
-from singa_dask.layers.computing import as_tensors, on_host, parameters_of
+from singa_dask.layers.computing import as_tensors, on_host
+from singa_dask.layers.kept import parameters_of
 from singa_dask.layers.naming import calling
 from singa_dask.tensors.state import called_by, state
 from singa_dask.tensors.tensor import Parameter, Tensor

@@ -17,7 +17,8 @@ from singa_dask.functions.operators import Operators, is_operand
 from singa_dask.job.description import Description
 from singa_dask.job.job_pb2 import LayerProto, ParamProto
 from singa_dask.job.layer_types import parameter_roles
-from singa_dask.layers.computing import Kept, computed
+from singa_dask.layers.computing import computed
+from singa_dask.layers.kept import Kept
 from singa_dask.layers.naming import called_module, check_attribute, node_name
 from singa_dask.layers.param import param_message
 from singa_dask.tensors.tensor import NO_NUMBERS, WRITE_FUNCTIONS

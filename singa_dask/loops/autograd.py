@@ -32,7 +32,8 @@ from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.functions import *  # noqa: F403
 from singa_dask.functions import broadcast_to as expand
 from singa_dask.functions.primitive import function
-from singa_dask.layers.computing import computed, parameters_of
+from singa_dask.layers.computing import computed
+from singa_dask.layers.kept import parameters_of
 from singa_dask.layers.module import Module
 from singa_dask.tensors.gradients import backward, grad
 from singa_dask.tensors.state import no_grad, state

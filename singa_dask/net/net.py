@@ -10,28 +10,26 @@ from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
-from singa_dask.errors import ConfigError, Problem, SingaError, nearest
+from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job.job_pb2 import NetProto
 from singa_dask.job.unroll import origin
 from singa_dask.layers import layer_class
 from singa_dask.layers.base import Layer, LossLayer, OutputLayer
 from singa_dask.layers.batch_norm import BatchNorm
 from singa_dask.layers.context import Context, Memory, Metric, Scratch, Step
-from singa_dask.layers.formula import Loss
 from singa_dask.layers.group import Group
 from singa_dask.layers.init import check_initial_value, initial_value
 from singa_dask.layers.input import InputLayer
-from singa_dask.layers.labels import refuse_targets
-from singa_dask.layers.param import Param, Shape
+from singa_dask.layers.param import Param
 from singa_dask.layers.rbm import RBM
 from singa_dask.layers.sharing import resolve_sharing
 from singa_dask.layers.transition import Transition
 from singa_dask.net.flat import FlatParams
 from singa_dask.net.graph import Graph, build_graph
-from singa_dask.net.last_steps import last_step
 from singa_dask.net.partition import partition_net
-from singa_dask.net.passes import Passes, failure
+from singa_dask.net.passes import Passes
 from singa_dask.net.plan import NetPlan, make_plan
+from singa_dask.net.setup import labels_from, set_up, source_shape_of
 from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array
 
@@ -92,7 +90,7 @@ class Net:
         outer = None if share is None else share.named_params
         self._graph = graph = build_graph(proto, phase, fold=fold)
         self.layers = _made(graph)
-        self.shapes = _set_up(self.layers, graph, phase)
+        self.shapes = set_up(self.layers, graph, phase)
         self.params: list[Param] = resolve_sharing(self._every_param(), outer)
         self.whole_shapes = self.shapes
         self.partitioned = False
@@ -141,7 +139,7 @@ class Net:
         self._graph, self.layers = plan.graph, _made(plan.graph)
         for name, layer in self.layers.items():
             layer.partition = plan.layers[name]
-        self.shapes = _set_up(self.layers, self._graph, self.phase)
+        self.shapes = set_up(self.layers, self._graph, self.phase)
         self.params = resolve_sharing(self._every_param(), outer)
 
     def _context(self, layer: Layer) -> Context:
@@ -269,7 +267,7 @@ class Net:
 
     def source_shape(self, name: str, position: int) -> Any:
         """The sample shape, or that of the target, that the layer `name` reads from its `position`-th source."""
-        return _source_shape(self.layers, self._graph, self.shapes, name, position)
+        return source_shape_of(self.layers, self._graph, self.shapes, name, position)
 
     def labels_from(self, name: str) -> list[Layer]:
         """The layers whose labels the layer `name` reads, directly or through others."""
@@ -345,96 +343,3 @@ def _freeze(layers: Mapping[str, Layer], plan: NetPlan) -> None:
     elif any(step.is_loss for step in plan.forward):
         for param in plan.idle:
             param.frozen = True
-
-
-def _set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, Any]:
-    """Call every layer's setup with its sources' shapes. Returns all shapes."""
-    shapes: dict[str, Any] = {}
-    targets: dict[str, Shape | None] = {}  # the targets that layers bring or pass on
-    last: dict[str, str] = {}
-    for name, layer in layers.items():
-        read = {position: targets[layer.proto.srclayers[position]] for position in layer.target_positions}
-        layer.targets = {position: shape for position, shape in read.items() if shape is not None}
-        targets[name] = _target(layer, targets)
-        sources = [_source_shape(layers, graph, shapes, name, i) for i in range(len(layer.proto.srclayers))]
-        _check_kind(layer, layers, sources)
-        layer.sources(tuple(sources))
-        try:
-            shapes[name] = layer.setup(*sources)
-        except SingaError:
-            raise
-        except Exception as error:
-            raise failure(layer, phase, "setup", sources, error) from error
-        if (of := last_step(layer, last, layers, sources)) is not None:
-            last[name] = of
-        for position in layer.label_positions:
-            source = layer.proto.srclayers[position]
-            first = labels_from(layers, source)
-            # User layers may provide any labels.
-            if not (isinstance(first, InputLayer) or first.makes_labels or first.type == "kUserLayer"):
-                hint = "Name the layer that reads the data. The order of srclayers matters."
-                raise layer.problem("reads labels from a layer without labels", source, hint)
-        pieces = len(graph.consumers[name])
-        if told_apart(layer, shapes[name]) and len(shapes[name]) != pieces:
-            message = f"has {len(shapes[name])} outputs, but {pieces} layers read them"
-            raise layer.problem(message, hint="Make both numbers equal.")
-    return shapes
-
-
-def _check_kind(layer: Layer, layers: Mapping[str, Layer], shapes: Sequence[Any]) -> None:
-    """Check that a loss that compares classes gets labels, or the share of each class, and one that compares values
-    targets. shapes: of its sources."""
-    if isinstance(layer, Loss):
-        named = layer.proto.srclayers
-        layer.check_sources([layers[source] for source in named])
-        labels = {i: labels_from(layers, named[i]) for i in layer.targets.keys() & {*layer.label_sources}}
-        layer.classes = frozenset(i for i, of in labels.items() if isinstance(of, InputLayer) and of.labels_positions)
-    compares = layer.compares if isinstance(layer, LossLayer) else ""
-    for position in layer.targets if compares else ():
-        source = layer.proto.srclayers[position]
-        first = labels_from(layers, source)
-        shares = isinstance(layer, LossLayer) and layer.takes_shares and layer.targets[position] == shapes[0]
-        if not isinstance(first, InputLayer) or first.labels_positions == (compares == "classes" and not shares):
-            continue
-        if shares:
-            received = f"scores {shapes[0]}, labels {layer.targets[position]}"
-            raise layer.problem("needs the scores of each class at each position of the labels", received)
-        if compares == "classes":
-            refuse_targets(layer)
-        message = "compares numbers, but its source has labels of positions, which are classes"
-        hint = "Use SoftmaxLoss for classes. If they are numbers, write the shards with --target."
-        raise layer.problem(message, f"{source!r} has labels of shape {layer.targets[position]}", hint)
-
-
-def _target(layer: Layer, targets: Mapping[str, Shape | None]) -> Shape | None:
-    """The shape of the target that a layer brings or passes on."""
-    if isinstance(layer, InputLayer):
-        return layer.target_shape
-    if not layer.passes_labels or layer.makes_labels or not layer.proto.srclayers:
-        return None
-    passed = targets[layer.proto.srclayers[0]]
-    return None if passed is None else layer.passed_target(passed)
-
-
-def labels_from(layers: Mapping[str, Layer], source: str) -> Layer:
-    """The layer whose labels a source provides or passes on."""
-    first = layers[source]
-    while first.passes_labels and not first.makes_labels:
-        first = layers[first.proto.srclayers[0]]
-    return first
-
-
-def told_apart(layer: Layer, shape: Any) -> bool:
-    """Whether `shape` has one shape per destination instead of one for all."""
-    return layer.multiple_outputs and bool(shape) and isinstance(shape[0], tuple)
-
-
-def _source_shape(layers: Mapping[str, Layer], graph: Graph, shapes: Mapping[str, Any], name: str, i: int) -> Any:
-    target = layers[name].targets.get(i)
-    if target is not None:
-        return target
-    source = layers[name].proto.srclayers[i]
-    if not told_apart(layers[source], shapes[source]):
-        return shapes[source]
-    edges = [(edge.consumer, edge.position) for edge in graph.consumers[source]]
-    return shapes[source][edges.index((name, i))]

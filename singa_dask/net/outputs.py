@@ -8,7 +8,8 @@ from singa_dask.layers.input import InputLayer
 from singa_dask.layers.normalisation import Normalisation
 from singa_dask.layers.param import Shape
 from singa_dask.layers.transition import Transition
-from singa_dask.net.net import Net, labels_from
+from singa_dask.net.net import Net
+from singa_dask.net.setup import labels_from
 from singa_dask.ops.arrays import Array
 
 

@@ -17,9 +17,9 @@ from singa_dask.layers.partition import ArrayShard, LayerPartition, Shape, Shard
 from singa_dask.layers.transition import Transition
 from singa_dask.net import Net
 from singa_dask.net.graph import Graph, build_graph
-from singa_dask.net.net import told_apart
 from singa_dask.net.partition import Partitioner
 from singa_dask.net.passes import failure
+from singa_dask.net.setup import told_apart
 from singa_dask.ops import Ops
 from singa_dask.planning.work import NBYTES, Collective, Work, batch_of, collectives_of, layer_work, transition_work
 from singa_dask.updaters import states_of, updater_class

@@ -19,7 +19,7 @@ from singa_dask.layers.registry import layer_class
 from singa_dask.layers.transition import LabelTransition, Transition
 from singa_dask.net import Net
 from singa_dask.net.flat import GroupLayout
-from singa_dask.net.net import told_apart
+from singa_dask.net.setup import told_apart
 from singa_dask.ops import Ops
 from singa_dask.server import Partition
 from singa_dask.training.memory import Need, need_of

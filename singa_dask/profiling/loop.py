@@ -29,7 +29,7 @@ from singa_dask.profiling.kernels import LATEST_S
 from singa_dask.profiling.layers import RATE, Trial, typical
 from singa_dask.training.dask_task import train_on_dask_worker
 from singa_dask.training.prepare import prepare
-from singa_dask.training.worker import GroupPlan, WorkerPlan
+from singa_dask.training.rank_plan import GroupPlan, WorkerPlan
 from singa_dask.updaters import SGD
 
 ROWS = 16, 256

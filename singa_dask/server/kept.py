@@ -23,7 +23,8 @@ from singa_dask.server.ledger import Ledger
 from singa_dask.server.neighbours import Account
 
 if TYPE_CHECKING:
-    from singa_dask.server.protocol import ServerProtocol, SliceProtocol
+    from singa_dask.server.protocol import ServerProtocol
+    from singa_dask.server.slice_protocol import SliceProtocol
 
 Left: TypeAlias = dict[Key, list[Piece]]
 SIDES = ("left", "right")

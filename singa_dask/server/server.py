@@ -22,8 +22,9 @@ from singa_dask.ops.arrays import Array
 from singa_dask.server.kept import Keeper
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Done, Fresh, Moved, Reply, Request, State, Sync, Update
-from singa_dask.server.protocol import ServerProtocol, SliceProtocol
+from singa_dask.server.protocol import ServerProtocol
 from singa_dask.server.replication import LEAST_RATE, Given, Replication, give
+from singa_dask.server.slice_protocol import SliceProtocol
 from singa_dask.server.slices import Slice
 from singa_dask.updaters import Updater, make_updater
 

@@ -189,14 +189,7 @@ def train(
     resume from or a checkpoint went to another disk, ClusterError where workers are missing, were lost too often, or
     do not see the workspace and the files of the job, TrainingError where training diverges.
     """
-    if not processes:
-        if client is not None:
-            hint = "Leave out one of them."
-            raise ConfigError(Problem("processes", "is False, and a client is given", hint=hint))
-    elif client is None:
-        _refuse_copies()
-    else:
-        check_client(client)
+    _check_caller(client, processes)
     job = as_job(job)
     auto = isinstance(cluster, str)
     if auto and (cluster != "auto" or not processes):
@@ -220,28 +213,12 @@ def train(
             job = with_transform(job, transform)
         show = display or display_for()
         expected = None
-        ran = (
-            Job.from_file(folder.job).proto
-            if resume and (auto or is_open(job.proto)) and folder.job.exists()
-            else None
-        )
-        key = job.name, str(folder.folder)
-        if auto and ran is not None:
-            job = job_of(job, Candidate(ran))
-            show.say(f"auto: {job.topology.describe()}, as in the run that goes on")
-        elif auto:
-            if client is not None:
-                wait_all(client, *key, _progress, patience_s, max_queue_s)
-            planned = plan(job, client, note=_progress)
-            job, expected = planned.job, planned.recommended.samples_per_s
-            show.say(f"auto: {expectation(planned.recommended)}")
-        elif is_open(job.proto):
-            if not processes:
+        if auto or is_open(job.proto):
+            if not (auto or processes):
                 check_single(job.topology)
-            before = None if ran is None else as_before(job, ran)
-            if before is None and client is not None:
-                Queue(job.topology.nprocesses, _progress, patience_s, max_queue_s).wait(client, *key)
-            job = before or resolve_partition(job, client, show.say, _progress)
+            ran = Job.from_file(folder.job).proto if resume and folder.job.exists() else None
+            key, waits = (job.name, str(folder.folder)), (_progress, patience_s, max_queue_s)
+            job, expected = (_planned if auto else _partitioned)(job, client, ran, show, key, waits)
         prepared = prepare(job)
         if not processes:
             check_single(prepared.topology)
@@ -249,14 +226,47 @@ def train(
         return Result(run.to_end(client, resume), folder.folder, expected)
 
 
+def _planned(
+    job: Job, client: Client | None, ran: JobProto | None, show: Display, key: tuple[str, str], waits: Any
+) -> tuple[Job, float | None]:
+    """The job with the topology and the partition of a plan, and the samples/s that it predicts; or with those of the
+    run that goes on. ran: its job. key, waits: what the queue for workers is told."""
+    if ran is not None:
+        job = job_of(job, Candidate(ran))
+        show.say(f"auto: {job.topology.describe()}, as in the run that goes on")
+        return job, None
+    if client is not None:
+        wait_all(client, *key, *waits)
+    planned = plan(job, client, note=_progress)
+    show.say(f"auto: {expectation(planned.recommended)}")
+    return planned.job, planned.recommended.samples_per_s
+
+
+def _partitioned(
+    job: Job, client: Client | None, ran: JobProto | None, show: Display, key: tuple[str, str], waits: Any
+) -> tuple[Job, None]:
+    """The job with the fastest partition, or with that of the run that goes on; see `_planned`."""
+    before = None if ran is None else as_before(job, ran)
+    if before is None and client is not None:
+        Queue(job.topology.nprocesses, *waits).wait(client, *key)
+    return before or resolve_partition(job, client, show.say, _progress), None
+
+
 def _progress(text: str) -> None:
     """Say what is done before the run begins."""
     Escaped(Output.of(sys.stderr)).say(text)
 
 
-def _refuse_copies() -> None:
-    """Raise where this process is one of several that would each start workers: one of these workers, which imports
-    its driver's script, or a rank of mpiexec's."""
+def _check_caller(client: Client | None, processes: bool) -> None:
+    """Raise where the client does not fit, or where this process is one of several that would each start workers: one
+    of these workers, which imports its driver's script, or a rank of mpiexec's."""
+    if client is not None:
+        if not processes:
+            hint = "Leave out one of them."
+            raise ConfigError(Problem("processes", "is False, and a client is given", hint=hint))
+        check_client(client)
+    if client is not None or not processes:
+        return
     refuse_import()
     for name, count in launched_sizes(os.environ).items():
         if count > 1:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from singa_dask.memory.owner import Saved
     from singa_dask.server.ledger import Ledger
     from singa_dask.training.checkpoint import Found
-    from singa_dask.training.worker import GroupPlan
+    from singa_dask.training.rank_plan import GroupPlan
 
 
 class Event:

@@ -13,7 +13,8 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import ClusterTopology
 from singa_dask.supervision.interrupts import interrupts
 from singa_dask.training.checkpoint import Found
-from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
+from singa_dask.training.rank_plan import GroupPlan, RankServices, WorkerPlan
+from singa_dask.training.worker import train_rank
 
 
 def check_single(topology: ClusterTopology) -> None:

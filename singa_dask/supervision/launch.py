@@ -36,7 +36,7 @@ from singa_dask.training.checkpoint import model_of as checkpoint_model
 from singa_dask.training.dask_task import train_on_dask_worker
 from singa_dask.training.placement import server_plan
 from singa_dask.training.prepare import Prepared, training_data
-from singa_dask.training.worker import WorkerPlan
+from singa_dask.training.rank_plan import WorkerPlan
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -14,7 +14,7 @@ from singa_dask.supervision.events import ServerGroupRequest, WorkerGroupRequest
 from singa_dask.supervision.facts import Cause, Code, Fact, fact
 from singa_dask.supervision.phases import Phase, moved
 from singa_dask.training.forms import OUTDATED
-from singa_dask.training.worker import GroupPlan
+from singa_dask.training.rank_plan import GroupPlan
 
 if TYPE_CHECKING:
     from singa_dask.cluster.workers import Placement, WorkerInfo

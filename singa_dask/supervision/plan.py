@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -15,6 +15,7 @@ from singa_dask.cluster.gpus import chosen
 from singa_dask.cluster.workers import WorkerInfo, answering
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.job import Job, Strategy
+from singa_dask.job.code_bundle import CodeBundle
 from singa_dask.job.gpus import on_cpus
 from singa_dask.job.job_pb2 import JobProto, NetProto
 from singa_dask.monitor.figures import save_out
@@ -189,23 +190,34 @@ def plan(
 
     if is_open(loaded.proto):
         prepared.job.neuralnet.partition = NetProto.auto
-
-    def candidates_with(choose: Choose | None) -> list[Candidate]:
-        bound = None if machines.imagined else there.processes
-        return candidates(prepared.job, counts, machines, choose, processes=bound, strategies=listed)
-
+    bound = None if machines.imagined else there.processes
+    listed_by = partial(candidates, prepared.job, counts, machines, processes=bound, strategies=listed)
     with ExitStack() as stack:
         profiler = None if profile else stack.enter_context(Profiler(client, note or _silent))
-        if profiler is not None:
-            profiler.learn(_by_weight(candidates_with(None)), machines, prepared.code)
-        known = profile or cast(Profiler, profiler).profile
-        choose = partial(_with_chosen_partition, profile=known, machines=machines, memory=free)
-        found = candidates_with(choose)
-        if profiler is not None:
-            profiler.learn((each for each in found if each.partition == "auto"), machines, prepared.code)
+        known, found = _profiled(listed_by, profile, profiler, machines, free, prepared.code)
     predictions, faults = _predicted(found, known, machines, note or _silent)
     advice = advise(predictions, machines, memory=free, allow=allow, unpredicted=faults)
     return Plan(loaded, advice, known, not machines.imagined)
+
+
+def _profiled(
+    listed_by: Callable[[Choose | None], list[Candidate]],
+    profile: Profile | None,
+    profiler: Profiler | None,
+    machines: Machines,
+    memory: Memory,
+    code: CodeBundle | None,
+) -> tuple[Profile, list[Candidate]]:
+    """The profile that predicts the candidates, and these, each with the partition that it finds the fastest.
+
+    listed_by: the candidates, by the choice of their partitions."""
+    if profiler is not None:
+        profiler.learn(_by_weight(listed_by(None)), machines, code)
+    known = profile or cast(Profiler, profiler).profile
+    found = listed_by(partial(_with_chosen_partition, profile=known, machines=machines, memory=memory))
+    if profiler is not None:
+        profiler.learn((each for each in found if each.partition == "auto"), machines, code)
+    return known, found
 
 
 def _predicted(

@@ -41,7 +41,7 @@ from singa_dask.training.checkpoint import Found
 from singa_dask.training.forms import BEGUN, OUTDATED, REWOUND
 from singa_dask.training.placement import products_on_gpus
 from singa_dask.training.prepare import Prepared, files_named
-from singa_dask.training.worker import WorkerPlan
+from singa_dask.training.rank_plan import WorkerPlan
 from singa_dask.training.workspace import Workspace
 
 if TYPE_CHECKING:

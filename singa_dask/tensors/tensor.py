@@ -30,6 +30,7 @@ from singa_dask.functions import (
 from singa_dask.functions.operators import Operators, is_operand
 from singa_dask.functions.primitive import Primitive
 from singa_dask.functions.shapes import IMAGES
+from singa_dask.tensors.arrays import as_images, in_type
 from singa_dask.tensors.device import Device, float_type, get_default_device
 from singa_dask.tensors.state import caller, remembers, state
 from singa_dask.tensors.tape import Call
@@ -46,8 +47,6 @@ float16, float32, float64, int32 = np.float16, np.float32, np.float64, np.int32
 __all__ = [
     "Parameter",
     "Tensor",
-    "as_images",
-    "channels_last",
     "einsum",
     "eq",
     "exp",
@@ -114,7 +113,7 @@ class Tensor(Operators):
         device = device or get_default_device()
         array = np.asarray(array) if not hasattr(array, "__cuda_array_interface__") else array
         dtype = device.ops.dtype if array.dtype.kind == "f" else array.dtype
-        array = _held(array, dtype) if isinstance(array, np.ndarray) else array
+        array = in_type(array, dtype) if isinstance(array, np.ndarray) else array
         return cls.made(device.ops.asarray(array, dtype), device, None, requires_grad=False)
 
     @classmethod
@@ -184,7 +183,7 @@ class Tensor(Operators):
         array = np.asarray(array)
         if array.shape != self.shape:
             raise DataError(f"copy_from_numpy: the tensor has shape {self.shape}. Received: {array.shape}.")
-        self.array[...] = self.device.ops.asarray(_held(array, self.array.dtype), self.array.dtype)
+        self.array[...] = self.device.ops.asarray(in_type(array, self.array.dtype), self.array.dtype)
         self.versions[0] += 1
 
     def set_value(self, value: float) -> None:
@@ -376,16 +375,6 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
     return tensor.to_numpy()
 
 
-def as_images(array: Any) -> Any:
-    """The view with the channels second of images that have them last; other arrays as they are."""
-    return array.transpose(0, array.ndim - 1, *range(1, array.ndim - 1)) if array.ndim in IMAGES else array
-
-
-def channels_last(array: Any) -> Any:
-    """The inverse of `as_images`."""
-    return array.transpose(0, *range(2, array.ndim), 1) if array.ndim in IMAGES else array
-
-
 def _param(array: Any, device: Device) -> Param:
     """A parameter that is no layer's. Raises DataError for another type than that of the device's layers."""
     from singa_dask.job.job_pb2 import ParamProto
@@ -407,19 +396,3 @@ def _array_of(operand: Any, device: Device, *, real: bool) -> Any:
     if (kind == "f" and not isinstance(operand, Tensor)) or (real and kind in "iu"):
         return array.astype(device.ops.dtype, copy=False)
     return array
-
-
-def _held(array: np.ndarray, dtype: Any) -> np.ndarray:
-    """The values in this type: floats may be rounded. Raises DataError for values that it cannot hold."""
-    dtype = np.dtype(dtype)
-    if array.dtype.kind not in "biuf":
-        raise DataError(f"tensors hold real numbers. Received: an array of {array.dtype}.")
-    if np.can_cast(array.dtype, dtype):
-        return array
-    with np.errstate(over="ignore", invalid="ignore"):
-        held = array.astype(dtype)
-    same = held == array if dtype.kind in "biu" else np.isfinite(held) | ~np.isfinite(array)
-    if not same.all():
-        received = array.reshape(-1)[int(np.argmin(same))]
-        raise DataError(f"a tensor of {dtype} cannot hold all values. Received: {received} ({array.dtype}).")
-    return held

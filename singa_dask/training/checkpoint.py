@@ -23,7 +23,7 @@ import logging
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import index
 from pathlib import Path
@@ -32,9 +32,6 @@ from zlib import crc32
 
 import numpy as np
 
-from singa_dask.convert.parts import some
-from singa_dask.convert.tensor_file import SUFFIX
-from singa_dask.convert.torch_state import parameters_of, tensors_of
 from singa_dask.data.folders import sync
 from singa_dask.errors import CheckpointError, reason, way_out
 from singa_dask.exchange.sharded import Gathered
@@ -42,7 +39,6 @@ from singa_dask.files import FILE, FOLDER, NotAFile, kind_of, replacing
 from singa_dask.job.code_bundle import CodeBundle
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.memory.owner import CHECKPOINT, Owner, Saved, Version
-from singa_dask.net import Net
 from singa_dask.server.ledger import Ledger
 from singa_dask.training import checkpoint_file
 from singa_dask.training.checkpoint_file import SavedArray
@@ -246,44 +242,6 @@ def keep_newest(folder: Path, count: int, step: int) -> None:
             path.unlink(missing_ok=True)
         except OSError as error:  # what was saved counts
             logger.warning("%s: could not be removed: %s", path, error)
-
-
-def load_parameters(paths: Iterable[str], net: Net) -> dict[str, Any]:
-    """The trained parameters of several checkpoints (files or workspaces), or of PyTorch in .safetensors files, for
-    this net. Later ones override earlier ones. Raises ConfigError for tensors that do not fit."""
-    parameters: dict[str, Any] = {}
-    for path in map(Path, paths):
-        if path.suffix == SUFFIX:
-            found, left = parameters_of(net, tensors_of(path), strict=False)
-            parameters.update(found)
-            if left.unused:
-                logger.warning("%s: tensors that this net does not use: %s", path, some(left.unused))
-        else:
-            parameters.update(load(find(path)).trained)
-    return parameters
-
-
-def fitting(given: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], drawn: Set[str]) -> dict[str, Any]:
-    """The given parameters that initialise a net, matched by name.
-
-    shapes: of the net's parameters; drawn: names of those with an `init` block, which need no given value. Raises
-    CheckpointError with everything that is missing or has the wrong shape.
-    """
-    missing = [name for name in shapes if name not in given and name not in drawn]
-    unused = [name for name in given if name not in shapes]
-    faults = [
-        f"{name} has shape {given[name].shape}, in this net {shape}"
-        for name, shape in shapes.items()
-        if name in given and given[name].shape != shape
-    ]
-    if missing:
-        faults.append(f"neither given nor initialised by an init block: {', '.join(missing)}")
-    if not faults and not given.keys() & shapes.keys():
-        faults.append(f"none belongs to this net, which has {', '.join(shapes)}")
-    if faults:
-        rest = [f"not in this net: {', '.join(unused)}"] if unused else []
-        raise CheckpointError(f"checkpoint_path: its parameters do not fit. {'; '.join([*faults, *rest])}.")
-    return {name: given[name] for name in shapes if name in given}
 
 
 @dataclass(frozen=True)

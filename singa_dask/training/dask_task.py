@@ -14,7 +14,8 @@ from singa_dask.ops.gpu.visible import identity_of
 from singa_dask.server import ActorLink, Link
 from singa_dask.training.group_checkpoints import AT_LEAST_EVERY_S
 from singa_dask.training.memory import has_room_here
-from singa_dask.training.worker import RankServices, WorkerPlan, train_rank
+from singa_dask.training.rank_plan import RankServices, WorkerPlan
+from singa_dask.training.worker import train_rank
 
 # Servers are made once all worker groups that are formed with them have formed.
 SERVERS_S = 120.0

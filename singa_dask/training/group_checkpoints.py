@@ -27,9 +27,9 @@ from singa_dask.training.checkpoint import Checkpoint
 from singa_dask.training.memory import format_nbytes, has_room, has_room_here
 
 if TYPE_CHECKING:
+    from singa_dask.training.rank_plan import RankServices, WorkerPlan
     from singa_dask.training.replica import Replica
     from singa_dask.training.reporter import Reporter
-    from singa_dask.training.worker import RankServices, WorkerPlan
 
 logger = logging.getLogger(__name__)
 

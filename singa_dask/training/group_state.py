@@ -26,8 +26,9 @@ from singa_dask.server.clocks import Note
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import State
 from singa_dask.training.carried import gather_carried, joined_carried, own_carried, share_carried
-from singa_dask.training.checkpoint import Checkpoint, contents_of, fitting, ledger_row, misfits, model_of
+from singa_dask.training.checkpoint import Checkpoint, contents_of, ledger_row, misfits, model_of
 from singa_dask.training.decisions import reductions_in
+from singa_dask.training.initial_parameters import fitting
 from singa_dask.training.shadows import LATEST, moving_of, provider_of, step_of
 from singa_dask.training.stages import ServerStages
 from singa_dask.updaters import EMA, states_of

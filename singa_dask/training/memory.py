@@ -29,7 +29,7 @@ from singa_dask.job.stores import store_of
 from singa_dask.layers.base import Layer
 from singa_dask.layers.partition import Sharding
 from singa_dask.net import Net
-from singa_dask.net.net import told_apart
+from singa_dask.net.setup import told_apart
 from singa_dask.ops import Ops
 from singa_dask.ops.gpu.visible import identity_of, in_words
 from singa_dask.training.nets import make_nets

@@ -34,8 +34,9 @@ from singa_dask.net import LayerRow, Net, features_as_targets, labelled_inputs
 from singa_dask.net.flat import GroupLayout
 from singa_dask.ops import Ops, get_ops
 from singa_dask.server import Partition
-from singa_dask.training.checkpoint import Contents, contents_of, find, fitting, load_parameters
+from singa_dask.training.checkpoint import Contents, contents_of, find
 from singa_dask.training.feed import data_key, group_stream
+from singa_dask.training.initial_parameters import fitting, load_parameters
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import parameter_partition
 from singa_dask.training.resolve_data import resolve_data
@@ -117,16 +118,8 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
             for layer in ready.neuralnet.layer:
                 layer.rgbimage_conf.ClearField("meanfile")
         nets = _build_nets(ready, entered, topology.nworkers_per_group)
-        if phases is None:  # predictions need no labels
-            _check_labels(nets)
-            _warn_of_features_as_targets(nets)
+        _check_nets(ready, nets, with_data=with_data, predicts=phases is not None)
         data |= _generated_data(ready, nets)
-        _check_transforms(ready, nets[Phase.kTrain])
-        if with_data:
-            _check_classes(nets)
-        for phase in entered[1:] or entered:  # those that are measured
-            loss_metrics(nets[phase], ready.metric)
-        algorithm(ready.train_one_batch).check(nets[Phase.kTrain])
         updater = make_updater(ready.updater, nets[Phase.kTrain].ops)
         train = nets[Phase.kTrain]
         updater.check_fits([param.name for param in train.params], [param.name for param in train.own.params])
@@ -186,6 +179,19 @@ def files_named(prepared: Prepared) -> list[Path]:
 def training_data(data: Mapping[str, str]) -> dict[str, str]:
     """The fingerprints of the training data."""
     return {key: value for key, value in data.items() if key.startswith(data_key(Phase.kTrain, ""))}
+
+
+def _check_nets(job: JobProto, nets: Mapping[int, Net], *, with_data: bool, predicts: bool) -> None:
+    """Raise ConfigError where the nets do not fit their data, the metrics or the algorithm."""
+    if not predicts:  # which needs no labels
+        _check_labels(nets)
+        _warn_of_features_as_targets(nets)
+    _check_transforms(job, nets[Phase.kTrain])
+    if with_data:
+        _check_classes(nets)
+    for phase in [*nets][1:] or nets:  # those that are measured
+        loss_metrics(nets[phase], job.metric)
+    algorithm(job.train_one_batch).check(nets[Phase.kTrain])
 
 
 def _check_transforms(job: JobProto, train: Net) -> None:

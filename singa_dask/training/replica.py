@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 from singa_dask.algorithms import algorithm
 from singa_dask.comm.communicator import Communicator
-from singa_dask.exchange import BucketExchange, SharedExchange
+from singa_dask.exchange import Bucket, BucketExchange, SharedExchange
 from singa_dask.exchange.clipping import norm_clip
 from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.exchange.group import WorkerGroup
@@ -23,7 +23,7 @@ from singa_dask.layers.context import Metric, Step
 from singa_dask.memory.region import Regions
 from singa_dask.memory.store import Store
 from singa_dask.net import Batch, Net
-from singa_dask.net.flat import Entry, GroupLayout
+from singa_dask.net.flat import Entry, FlatParams, GroupLayout
 from singa_dask.ops import Ops
 from singa_dask.server import Keeper, Link, LocalLink, Server, Slice, Stub
 from singa_dask.server.kept import SLICE, layout_of
@@ -138,15 +138,8 @@ class Replica:
         if shared is not None:
             exchange = SharedExchange(comm, cut.buckets, shared)
         else:
-            exchange = bucket_exchange(
-                device_comm or comm,
-                cut.buckets,
-                codec,
-                flat.values.dtype,
-                uncoded=flat.places(lambda entry: entry.statistic),
-                frozen=flat.places(lambda entry: scaled(entry, job.updater).lr_scale == 0 and not entry.statistic),
-                ops=None if device_comm is None else ops,
-            )
+            on = None if device_comm is None else ops
+            exchange = _exchange(job, device_comm or comm, cut.buckets, codec, flat, on)
         states = states_of(job.updater)
         regions = None
         if holder is not None and links is None and ops.device == "cpu":
@@ -235,6 +228,26 @@ class Replica:
         if self.net.partitioned:
             comm = comm.split(0)
         return WorkerGroup(self.executor, comm, self.net.ops, on_device=self.device_comm is not None)
+
+
+def _exchange(
+    job: JobProto,
+    comm: Communicator,
+    buckets: Sequence[Bucket],
+    codec: Mapping[str, Any],
+    flat: FlatParams,
+    ops: Ops | None,
+) -> BucketExchange:
+    """By messages, of the gradients in `flat`. ops: of their GPU, if `comm` carries them from there."""
+    return bucket_exchange(
+        comm,
+        buckets,
+        codec,
+        flat.values.dtype,
+        uncoded=flat.places(lambda entry: entry.statistic),
+        frozen=flat.places(lambda entry: scaled(entry, job.updater).lr_scale == 0 and not entry.statistic),
+        ops=ops,
+    )
 
 
 def _in_process(

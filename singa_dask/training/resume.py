@@ -14,10 +14,11 @@ from singa_dask.memory.store import Store
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Checkpoint
 from singa_dask.training.group_checkpoints import memory_file
+from singa_dask.training.initial_parameters import load_parameters
 
 if TYPE_CHECKING:
+    from singa_dask.training.rank_plan import WorkerPlan
     from singa_dask.training.replica import Replica
-    from singa_dask.training.worker import WorkerPlan
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ def begin(replica: Replica, plan: WorkerPlan, deposits: Store | None) -> tuple[M
         unread = not state.outdated
     if not group.resume:
         paths = replica.job.checkpoint_path if comm.rank == 0 else []
-        state.initialise(checkpoints.load_parameters(paths, replica.net))
+        state.initialise(load_parameters(paths, replica.net))
         return {}, unread
     checkpoint = None
     if comm.rank == 0:

@@ -19,7 +19,7 @@ from singa_dask.layers import layer_class
 from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import get_ops
-from singa_dask.training.checkpoint import fitting, load_parameters
+from singa_dask.training.initial_parameters import fitting, load_parameters
 from singa_dask.training.prepare import VOCABULARY_CONFS, prepare
 
 _PROBABILITIES = frozenset({LayerType.kSoftmaxLoss, LayerType.kCudnnSoftmaxLoss, LayerType.kSoftmax})

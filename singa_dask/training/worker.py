@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,16 +16,13 @@ from singa_dask.comm.nccl import form_nccl
 from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.errors import ClusterError, TrainingError
 from singa_dask.job import active_phases
-from singa_dask.job.code_bundle import CodeBundle, unpacked
+from singa_dask.job.code_bundle import unpacked
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.layers.context import Metric
-from singa_dask.memory.owner import Saved
 from singa_dask.memory.region import Pace
-from singa_dask.memory.store import Store
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
 from singa_dask.ops.blas import blas_threads
-from singa_dask.server import Link
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.decisions import Decisions, Verdict
 from singa_dask.training.feed import Feed, data_key
@@ -36,6 +31,7 @@ from singa_dask.training.group_checkpoints import GroupCheckpoints
 from singa_dask.training.group_evaluation import evaluate_group
 from singa_dask.training.memory import check_memory, has_room, ran_out
 from singa_dask.training.placement import compute_of, suits_device_comm
+from singa_dask.training.rank_plan import GroupPlan, RankServices, WorkerPlan
 from singa_dask.training.replica import Replica
 from singa_dask.training.reporter import Reporter
 from singa_dask.training.resume import MEETING_TIMEOUT_S, begin
@@ -45,78 +41,6 @@ from singa_dask.training.step_metrics import most_reductions, sum_over_ranks
 # is decided by so many steps, after as many others.
 COPIES_SHARE = 0.02
 PACED_AFTER = 10
-
-
-@dataclass(frozen=True)
-class GroupPlan:
-    """The plan of one worker group.
-
-    number: from 0; generation: grows whenever the group is restarted. puts: whether it gives its servers their first
-    parameters, from the checkpoint `resume` if there is one. first: step to begin with, unless the servers know a
-    later one. fresh: whether the servers are new, and have no parameters. in_process_servers: whether every server is
-    in the process of the only worker that uses it. cores: of each worker's process.
-    left: the shadows of the ranks that it replaces, from which it goes on if they are still there. nannies: that may
-    keep its newest checkpoint in memory, as for group_checkpoints.MemoryCheckpoints. gpus: of each worker, by its
-    number in the worker's process, None where it has none left; () where they compute on CPUs.
-    """
-
-    number: int = 0
-    generation: int = 0
-    puts: bool = True
-    resume: tuple[Saved, ...] = ()
-    first: int = 0
-    fresh: bool = True
-    in_process_servers: bool = True
-    cores: tuple[int, ...] = ()
-    left: tuple[Saved, ...] = ()
-    nannies: tuple[tuple[str, str], ...] = ()
-    gpus: tuple[int | None, ...] = ()
-
-    @property
-    def leads(self) -> bool:
-        """Whether it tests, validates and saves for the whole job."""
-        return self.number == 0
-
-
-@dataclass(frozen=True)
-class WorkerPlan:
-    """The driver's plan for every rank of a group.
-
-    job: serialised JobProto, its data paths absolute. data, described: of the data, as in `Prepared`. code: the user's
-    own. decided: by the evaluations of this run so far, `Decisions.state`. run: its id.
-    """
-
-    job: bytes
-    checkpoints: Path
-    data: Mapping[str, str] = field(default_factory=dict)
-    group: GroupPlan = GroupPlan()
-    code: CodeBundle | None = None
-    described: Mapping[str, str] = field(default_factory=dict)
-    decided: Mapping[str, Any] = field(default_factory=dict)
-    run: str = ""
-
-
-@dataclass
-class RankServices:
-    """What surrounds a rank; tests supply their own.
-
-    submit: runs a loading task ahead of time. emit: sends an event to the driver. stop_requested: whether the driver
-    asked for an early, clean end; regroup_requested: that the group leave after a step, to be formed again. links: to
-    the servers of the group; None where these are in the workers' processes. others_ended: whether all other worker
-    groups have ended. cores: for this rank. memory_limit: bytes from which on the Dask worker loads no more data; None
-    for no limit. holder: has a shadow outlive the process, deposits: checkpoints in memory; None where nothing can.
-    """
-
-    submit: Callable[..., Any]
-    emit: Callable[[dict[str, Any]], None] = lambda event: None
-    stop_requested: Callable[[], bool] = lambda: False
-    regroup_requested: Callable[[], bool] = lambda: False
-    links: Callable[[], Mapping[int, Link]] | None = None
-    others_ended: Callable[[], bool] = lambda: True
-    cores: int = 1
-    memory_limit: int | None = None
-    holder: Store | None = None
-    deposits: Store | None = None
 
 
 def train_rank(comm: Communicator, plan: WorkerPlan, services: RankServices) -> dict[str, Any]:

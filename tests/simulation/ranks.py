@@ -17,8 +17,8 @@ from singa_dask.cluster.bootstrap import MpiReport
 from singa_dask.cluster.rank import RankTask
 from singa_dask.errors import ClusterError
 from singa_dask.memory.region import VALUES
+from singa_dask.training.rank_plan import WorkerPlan
 from singa_dask.training.shadows import RankShadow
-from singa_dask.training.worker import WorkerPlan
 
 if TYPE_CHECKING:
     from simulation.run import Run

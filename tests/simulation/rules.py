@@ -32,7 +32,7 @@ from singa_dask.server import Server, Slice
 from singa_dask.server.ledger import Ledger, pairs
 from singa_dask.server.messages import Fresh, Update
 from singa_dask.server.neighbours import Account
-from singa_dask.server.protocol import LEFT
+from singa_dask.server.slice_protocol import LEFT
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.members import ServerGroup, WorkerGroup, is_first
 from singa_dask.supervision.phases import Phase

@@ -33,7 +33,7 @@ from singa_dask.supervision.servers import REPLICA_LOST
 from singa_dask.supervision.supervisor import Supervisor
 from singa_dask.supervision.words import NoReplacement
 from singa_dask.training.forms import OUTDATED
-from singa_dask.training.worker import WorkerPlan
+from singa_dask.training.rank_plan import WorkerPlan
 
 if TYPE_CHECKING:
     from simulation.history import History

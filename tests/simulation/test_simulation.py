@@ -20,8 +20,8 @@ from singa_dask.memory.region import Region
 from singa_dask.server import Keeper, Partition, Stub
 from singa_dask.server.messages import State
 from singa_dask.server.neighbours import Account
-from singa_dask.server.protocol import SliceProtocol
 from singa_dask.server.replication import Replication
+from singa_dask.server.slice_protocol import SliceProtocol
 from singa_dask.supervision.events import Inherited
 from singa_dask.supervision.launch import GroupLauncher
 from singa_dask.supervision.members import Members

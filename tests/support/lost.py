@@ -13,7 +13,7 @@ from singa_dask.ops import Ops
 from singa_dask.server import Server, partition
 from singa_dask.server.kept import read_kept, save_slices
 from singa_dask.server.messages import Delta, Origin, Update
-from singa_dask.server.protocol import LEFT, RIGHT
+from singa_dask.server.slice_protocol import LEFT, RIGHT
 
 SIZE = 16
 

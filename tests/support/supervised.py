@@ -29,7 +29,7 @@ from singa_dask.supervision.members import Members
 from singa_dask.supervision.phases import Phase
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.words import sentence
-from singa_dask.training.worker import WorkerPlan
+from singa_dask.training.rank_plan import WorkerPlan
 
 # Options of a Run, steps to `play`, and what is `seen` then.
 Case: TypeAlias = tuple[dict[str, Any], list[Any], dict[str, Any]]

@@ -20,7 +20,8 @@ from singa_dask.job.job_pb2 import JobProto
 from singa_dask.server import LocalLink, Server
 from singa_dask.training.placement import server_plan
 from singa_dask.training.prepare import Prepared
-from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
+from singa_dask.training.rank_plan import GroupPlan, RankServices, WorkerPlan
+from singa_dask.training.worker import train_rank
 
 
 @dataclass

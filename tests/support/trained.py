@@ -11,7 +11,8 @@ from singa_dask.comm.threads import run_threads
 from singa_dask.job import Job
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.prepare import Prepared, prepare
-from singa_dask.training.worker import GroupPlan, RankServices, WorkerPlan, train_rank
+from singa_dask.training.rank_plan import GroupPlan, RankServices, WorkerPlan
+from singa_dask.training.worker import train_rank
 
 # Two classes of points, by three workers.
 POINTS = """

@@ -42,6 +42,9 @@ LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 # Imports upwards, and modules that need each other: both lists may only become shorter.
 UPWARDS: set[tuple[str, str]] = set()
 CIRCLES = [{"data.manifest", "data.manifest_reader"}]
+# A file has at most so many lines, and a function, without its docstring. The exceptions may only become fewer.
+FILE_LINES, FUNCTION_LINES = 400, 60
+LONG = {"data.ingest.collections", "data.sources.arrays", "data.sources.csv", "estimators.base"}
 
 
 def name_of(path: Path) -> str:
@@ -115,6 +118,28 @@ def test_an_import_from_above_is_seen_in_each_spelling(line):
 
 def test_circles_are_found_by_way_of_others():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) == [{"a", "b", "c"}]
+
+
+def too_long(source: str) -> list[str]:
+    """The functions that are too long, and "" if the file is."""
+    found = [""] if source.count("\n") > FILE_LINES else []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = node.body[0] if ast.get_docstring(node) is not None else None
+            lines = node.end_lineno - node.lineno + 1
+            if lines - (docstring.end_lineno - docstring.lineno + 1 if docstring else 0) > FUNCTION_LINES:
+                found.append(node.name)
+    return found
+
+
+def test_no_file_and_no_function_is_too_long():
+    assert {name: found for name, source in MODULES.items() if name not in LONG and (found := too_long(source))} == {}
+
+
+def test_docstrings_do_not_count_as_lines_of_a_function():
+    start = 'def f():\n    """a\n\n    b\n    """\n'
+    assert [too_long(start + n * "    pass\n") for n in (59, 60)] == [[], ["f"]]
+    assert [too_long(n * "\n") for n in (400, 401)] == [[], [""]]
 
 
 def told_by(program: str) -> str:

@@ -89,9 +89,6 @@ def write(
     out = Path(out).expanduser().absolute()
     if client is not None:
         check_client(client)
-    if source.ordered and shuffle:
-        hint = "Set shuffle to False."
-        raise ConfigError(Problem("shuffle", f"the order of the samples of {source.name} matters", "true", hint))
     source = replace(source, outputs=outputs, places=places or source.places)
     source, encode = _labels_among(source, encode or {})
     encoding = Encoding(missing, dict(encode), unknown, max_categories)
@@ -102,7 +99,7 @@ def write(
         _check_no_encoding(encoding)
         source, encoding = prepared_like(source, like)
     chosen = Splits.of(splits)
-    _check_options(source, seed)
+    _check_options(source, seed, shuffle)
     if chosen.given:
         check_columns(chosen, source)
     in_files = client is not None or any(isinstance(block, DaskBlock) for block in source.blocks)  # dear to compute
@@ -117,20 +114,8 @@ def write(
     with work.opened():
         try:
             with Bar(progress) as bar:
-                work.check_room(source.nbytes)
-                work.divide(source, client, bar)
-                parts = work.stage(source, client, bar)
-                source = replace(source, notes=(*source.notes, *_of_patches(source, parts, chosen)))
-                origins = Origins([block.spans for block in source.blocks], numbered=source.blocks[0].numbered)
                 size = source.window if window is None else window
-                layout = _layout_of(work.plan, source, parts, nshards, size, origins, like)
-                made = assemble(layout, work.path, client, bar, trains=like is None, durable=durable)
-                if origins.files:
-                    for manifest in made.values():
-                        write_files(manifest.path_in(FILES_FILE), origins.files)
-                if len(made) > 1:
-                    bar.begin("comparing", sum(layout.nshards))
-                    made = note_repeats(made, client, lambda *_: bar.advance(0, 0), durable=durable)
+                made = _made(work, source, chosen, (nshards, size), like, client, bar, durable=durable)
                 _put_in_place(made, out, overwrite, durable)
         except (DataError, ConfigError):
             work.remove()  # another call needs other samples or options
@@ -140,6 +125,34 @@ def write(
             raise
         work.remove()
     return {name: replace(manifest, folder=out / name) for name, manifest in made.items()}
+
+
+def _made(
+    work: _Work,
+    source: Source,
+    splits: Splits,
+    sizes: tuple[int | None, int | None],
+    like: Manifest | None,
+    client: Any,
+    bar: Bar,
+    *,
+    durable: bool,
+) -> dict[str, Manifest]:
+    """The splits, written in the folder of the work. sizes: the number of shards, and samples per window."""
+    work.check_room(source.nbytes)
+    work.divide(source, client, bar)
+    parts = work.stage(source, client, bar)
+    source = replace(source, notes=(*source.notes, *_of_patches(source, parts, splits)))
+    origins = Origins([block.spans for block in source.blocks], numbered=source.blocks[0].numbered)
+    layout = _layout_of(work.plan, source, parts, *sizes, origins, like)
+    made = assemble(layout, work.path, client, bar, trains=like is None, durable=durable)
+    if origins.files:
+        for manifest in made.values():
+            write_files(manifest.path_in(FILES_FILE), origins.files)
+    if len(made) > 1:
+        bar.begin("comparing", sum(layout.nshards))
+        made = note_repeats(made, client, lambda *_: bar.advance(0, 0), durable=durable)
+    return made
 
 
 def _layout_of(plan: StagePlan, source: Source, *options: Any) -> Layout:
@@ -185,7 +198,10 @@ def _check_no_encoding(encoding: Encoding) -> None:
             raise ConfigError(Problem(key, "cannot be set together with like", repr(getattr(encoding, key)), hint))
 
 
-def _check_options(source: Source, seed: int) -> None:
+def _check_options(source: Source, seed: int, shuffle: bool) -> None:
+    if source.ordered and shuffle:
+        hint = "Set shuffle to False."
+        raise ConfigError(Problem("shuffle", f"the order of the samples of {source.name} matters", "true", hint))
     if not source.blocks:
         raise DataError(f"{source.name}: holds no samples. Check what is read.")
     if seed < 0:

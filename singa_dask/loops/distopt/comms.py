@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from singa_dask.cluster.bootstrap import this_node
 from singa_dask.comm import Communicator
+from singa_dask.comm.communicator import part_of
 from singa_dask.comm.nccl import NcclCommunicator, form_nccl
+from singa_dask.exchange.buckets import even_counts
 from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.exchange.group import WorkerGroup
 from singa_dask.exchange.overlap import OverlapTuner
@@ -64,3 +68,33 @@ class RankComms:
             self.executor.run(self.device.all_reduce, total.reshape(-1))
             return total
         return self.executor.all_reduce(np.array(on_host(array), order="C"))
+
+    def sum_in_place(self, array: Any) -> Any:
+        """An array becomes the sum of all ranks' arrays. Of a number or an array without axes: returns the sum."""
+        in_place = hasattr(array, "__array_interface__") or hasattr(array, "__cuda_array_interface__")
+        total = self.sum(array if in_place else np.array(array))
+        if not in_place or not getattr(array, "ndim", 0):
+            return total
+        if isinstance(array, np.ndarray) or not isinstance(total, np.ndarray):
+            array[...] = total
+        else:
+            array.set(total)
+        return None
+
+    def average(self, values: Any, ops: Ops) -> None:
+        """These values become their mean over the ranks."""
+        ops.use()  # the thread of the collectives may be older than the model
+        comm, counts = self.carrier, even_counts(len(values), self.host.size)
+        part = part_of(self.host.rank, counts)
+        chunk = values if self.device else ops.to_host(values)
+        own = chunk[part].copy()
+        comm.reduce_scatter(chunk, own, counts)
+        chunk[part] = own / self.host.size
+        comm.all_gather(chunk, counts)
+        values[...] = ops.asarray(chunk)
+
+
+def rank_on_machine(comm: Communicator) -> int:
+    """The number of this rank among those on its machine. Collective."""
+    machines = comm.all_gather_number(zlib.crc32(this_node().encode()))
+    return int((machines[: comm.rank] == machines[comm.rank]).sum())

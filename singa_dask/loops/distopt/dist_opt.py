@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
-from singa_dask.cluster.bootstrap import this_node
 from singa_dask.comm import Communicator
 from singa_dask.comm.codecs import Half, Threshold, TopK
 from singa_dask.comm.codecs.on_device import on_device
-from singa_dask.comm.communicator import part_of
 from singa_dask.comm.shared_memory import form_shared_flat
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.exchange import Bucket, BucketExchange, FullExchange, SharedExchange
-from singa_dask.exchange.buckets import even_counts, fused_buckets
+from singa_dask.exchange.buckets import fused_buckets
 from singa_dask.exchange.coded import CodedSums
 from singa_dask.exchange.pipeline import GradientPipeline
 from singa_dask.exchange.ranks import Ranks
@@ -25,7 +22,7 @@ from singa_dask.exchange.staging import InPlace, staging_of
 from singa_dask.inference.loss import Loss
 from singa_dask.inference.model import Model
 from singa_dask.layers.param import Param
-from singa_dask.loops.distopt.comms import RankComms
+from singa_dask.loops.distopt.comms import RankComms, rank_on_machine
 from singa_dask.loops.distopt.nccl_id import NcclIdHolder, joined
 from singa_dask.loops.distopt.rank_state import RankState
 from singa_dask.loops.distopt.recorded import Recorded, RecordedLoss
@@ -93,7 +90,7 @@ class DistOpt:
         self.comm = self.communicator = world() if comm is None else comm
         self._settings = Settings(threshold, clipping, clip_Value, spars, topK, corr)
         self.world_size, self.rank_in_global = self.comm.size, self.comm.rank
-        self.rank_in_local = self._local_rank()
+        self.rank_in_local = rank_on_machine(self.comm)
         self.global_rank, self.local_rank = self.rank_in_global, self.rank_in_local
         if self.world_size > 1:
             rank.set(self.rank_in_global)  # whose rows layers draw masks for
@@ -136,16 +133,8 @@ class DistOpt:
 
         Of anything else, such as a number, the sum is a new array.
         """
-        target = array.array if isinstance(array, Tensor) else array
-        in_place = hasattr(target, "__array_interface__") or hasattr(target, "__cuda_array_interface__")
-        total = self._comms.sum(target if in_place else np.array(target))
-        if not in_place or not getattr(target, "ndim", 0):
-            return total
-        if isinstance(target, np.ndarray) or not isinstance(total, np.ndarray):
-            target[...] = total
-        else:
-            target.set(total)
-        return array
+        total = self._comms.sum_in_place(array.array if isinstance(array, Tensor) else array)
+        return array if total is None else total
 
     def wait(self) -> None:
         """Return when all operations of this rank have ended. They have when their calls return."""
@@ -204,7 +193,8 @@ class DistOpt:
         if self.world_size > 1:
             chunks = max(self.world_size, -(-net.flat.size // threshold))
             chunk = (self.step - 1) % chunks
-            self._executor.run(self._average, net.flat.size * chunk // chunks, net.flat.size * (chunk + 1) // chunks)
+            some = net.flat.values[net.flat.size * chunk // chunks : net.flat.size * (chunk + 1) // chunks]
+            self._executor.run(self._comms.average, some, self._ops)
 
     def backward_and_sparse_update(
         self,
@@ -391,18 +381,6 @@ class DistOpt:
             param.versions[0] += 1
         self.model.number = self.step
 
-    def _average(self, start: int, stop: int) -> None:
-        """Elements [start, stop) of the parameters become their mean over the ranks."""
-        self._ops.use()  # the thread of the collectives may be older than the model
-        comm, counts, values = self._comms.carrier, even_counts(stop - start, self.world_size), self._flat.values
-        part = part_of(self.rank_in_global, counts)
-        chunk = values[start:stop] if self._comms.device else self._host(values[start:stop])
-        own = chunk[part].copy()
-        comm.reduce_scatter(chunk, own, counts)
-        chunk[part] = own / self.world_size
-        comm.all_gather(chunk, counts)
-        values[start:stop] = self._ops.asarray(chunk)
-
     @property
     def _ops(self) -> Any:
         assert self.model is not None
@@ -410,7 +388,3 @@ class DistOpt:
 
     def _host(self, array: Any) -> np.ndarray:
         return self._ops.to_host(array)
-
-    def _local_rank(self) -> int:
-        machines = self.comm.all_gather_number(zlib.crc32(this_node().encode()))
-        return int((machines[: self.rank_in_global] == machines[self.rank_in_global]).sum())

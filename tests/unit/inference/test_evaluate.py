@@ -19,6 +19,7 @@ from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.feed import Feed
 from singa_dask.training.forms import SAVES
 from singa_dask.training.group_evaluation import evaluate_group
+from singa_dask.training.initial_parameters import load_parameters
 from singa_dask.training.prepare import check_given, prepare, training_data
 from singa_dask.training.replica import Replica
 from singa_dask.training.workspace import Workspace
@@ -122,7 +123,7 @@ def test_a_model_has_the_moving_averages_unless_the_parameters_are_wanted(made, 
     checkpoints.save(replace(found, updater={"ema": averages}), path)
     nets = restore_net(prepared.job, Phase.kTest, path), model_of(prepared.job, None, path).net
     averaged = [net.flat.named(net.flat.values) for net in nets]
-    averaged += [load_model(tmp_path / "run").state_dict(), checkpoints.load_parameters([str(path)], nets[0])]
+    averaged += [load_model(tmp_path / "run").state_dict(), load_parameters([str(path)], nets[0])]
     for each in averaged:
         np.testing.assert_equal({name: np.asarray(value) for name, value in each.items()}, averages)
     np.testing.assert_equal(load_model(tmp_path / "run", ema=False).state_dict(), raw)

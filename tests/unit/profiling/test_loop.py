@@ -9,7 +9,8 @@ import pytest
 from singa_dask.comm.solo import SoloCommunicator
 from singa_dask.profiling import loop
 from singa_dask.profiling.loop import LoopPlan, measure_loop
-from singa_dask.training.worker import RankServices, train_rank
+from singa_dask.training.rank_plan import RankServices
+from singa_dask.training.worker import train_rank
 
 PASS, UPDATE, LATE = 1e-3, 5e-4, 0.02
 

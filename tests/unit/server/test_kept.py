@@ -23,7 +23,7 @@ from singa_dask.server.messages import (
     Refused,
     Update,
 )
-from singa_dask.server.protocol import LEFT, RIGHT
+from singa_dask.server.slice_protocol import LEFT, RIGHT
 from singa_dask.updaters import Adam
 
 

@@ -10,7 +10,7 @@ from singa_dask.job import ClusterTopology
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.facts import Code
 from singa_dask.supervision.members import Members
-from singa_dask.training.worker import GroupPlan
+from singa_dask.training.rank_plan import GroupPlan
 
 DEPOSIT = deposit("its contents")
 ONE, TWO, THREE = ({"spare": spare} for spare in (1, 2, 3))

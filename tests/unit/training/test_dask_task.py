@@ -11,7 +11,7 @@ import singa_dask.data
 from singa_dask.comm import run_threads
 from singa_dask.training import dask_task
 from singa_dask.training.dask_task import train_on_dask_worker
-from singa_dask.training.worker import GroupPlan, WorkerPlan
+from singa_dask.training.rank_plan import GroupPlan, WorkerPlan
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from support.trained import assert_alike, saved_at
 
 from singa_dask.errors import CheckpointError
 from singa_dask.job import Job
-from singa_dask.training.checkpoint import fitting
+from singa_dask.training.initial_parameters import fitting
 from singa_dask.training.prepare import prepare
 
 HEAD = """

@@ -22,8 +22,8 @@ from singa_dask.training import checkpoint_file, group_checkpoints
 from singa_dask.training.checkpoint import Checkpoint, newest, path_of
 from singa_dask.training.group_checkpoints import GroupCheckpoints, MemoryCheckpoints
 from singa_dask.training.prepare import prepare
+from singa_dask.training.rank_plan import RankServices, WorkerPlan
 from singa_dask.training.resume import load
-from singa_dask.training.worker import RankServices, WorkerPlan
 
 JOB = """
 name: "points" train_steps: 12 seed: 5

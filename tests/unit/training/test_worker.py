@@ -20,9 +20,10 @@ from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training import worker
 from singa_dask.training.group_state import GroupState
 from singa_dask.training.prepare import prepare
+from singa_dask.training.rank_plan import RankServices, WorkerPlan
 from singa_dask.training.replica import Replica
 from singa_dask.training.shadows import step_of
-from singa_dask.training.worker import RankServices, WorkerPlan, train_rank
+from singa_dask.training.worker import train_rank
 
 
 @pytest.fixture

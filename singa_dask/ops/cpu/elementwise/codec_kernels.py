@@ -107,8 +107,8 @@ def _rest(value, sent):
     return left
 
 
-def _sixteen_bits(half: bool) -> SimpleNamespace:
-    """The kernels of float16 if `half`, else of bfloat16. Numba's cache tells them apart by this constant."""
+def _encoders(half: bool) -> tuple[Any, ...]:
+    """The kernels that make float16 if `half`, else bfloat16. Numba's cache tells them apart by this constant."""
 
     @kernel
     def encode(values, out):
@@ -151,6 +151,12 @@ def _sixteen_bits(half: bool) -> SimpleNamespace:
             overflows = u32(overflows + u32(saturated))
         return overflows
 
+    return encode, encode_sum, encode_change, encode_at
+
+
+def _decoders(half: bool) -> tuple[Any, ...]:
+    """The kernels that read what `_encoders` make."""
+
     @kernel
     def decode(payload, out):
         """out = the values of `payload`.   payload: (n,) uint16; out: (n,)."""
@@ -169,11 +175,13 @@ def _sixteen_bits(half: bool) -> SimpleNamespace:
         for k in range(residual.size):
             residual[k] = _rest(residual[k], _value(payload[k], half))
 
-    kernels = encode, encode_sum, encode_change, encode_at, decode, add, settle
-    return SimpleNamespace(**{kernel.__name__: kernel for kernel in kernels})
+    return decode, add, settle
 
 
-HALF, BFLOAT16 = _sixteen_bits(True), _sixteen_bits(False)
+HALF, BFLOAT16 = (
+    SimpleNamespace(**{kernel.__name__: kernel for kernel in (*_encoders(half), *_decoders(half))})
+    for half in (True, False)
+)
 
 
 @kernel
