@@ -127,6 +127,12 @@ class Reporter:
         """Emit that the learning rate was reduced after `step` steps."""
         self.emit("decision", step=step, text=f"learning rate reduced to {rate:.4g}")
 
+    def compiles(self, step: int, folder: Path) -> None:
+        """Emit that kernels are being compiled, for the cache in `folder`."""
+        what = f"compiling kernels for the processor of {socket.gethostname()}"
+        text = f"{what}, which happens once per machine (kept in {folder})"
+        self.emit("decision", step=step, text=text)
+
     def undefined(self, step: int, metric: str) -> None:
         """Emit that a metric on which decisions rest has no value, after `step` steps."""
         text = f"{metric} is undefined (nan) for these data or this net: nothing is decided by it until it has a value"

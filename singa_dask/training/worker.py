@@ -23,6 +23,7 @@ from singa_dask.memory.region import Pace
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
 from singa_dask.ops.blas import blas_threads
+from singa_dask.ops.cpu.toolkit.compile_lock import told_of_compiling
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.decisions import Decisions, Verdict
 from singa_dask.training.feed import Feed, data_key
@@ -211,7 +212,8 @@ class _TrainingLoop:
 
     def _warm_up(self) -> None:
         """Compile what a step needs, check what the decisions of a run rest on, and wait until all ranks have."""
-        with self._open(self._replica.net, self._step, stop=self._step + 1) as feed:
+        told = told_of_compiling(partial(self._reporter.compiles, self._step))
+        with told, self._open(self._replica.net, self._step, stop=self._step + 1) as feed:
             self._replica.warm_up(*feed.next(self._step), MEETING_TIMEOUT_S)
         self._replica.net.close()  # what output layers have written
         for phase in self._decisions.phases if self._group.leads else ():

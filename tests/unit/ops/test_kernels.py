@@ -17,7 +17,7 @@ from support.commands import first_line
 import singa_dask
 from singa_dask.ops.cpu.convolution.padding_kernels import clear
 from singa_dask.ops.cpu.toolkit import compile_lock, numba_kernel
-from singa_dask.ops.cpu.toolkit.compile_lock import CompileLock
+from singa_dask.ops.cpu.toolkit.compile_lock import CompileLock, told_of_compiling
 from singa_dask.ops.cpu.toolkit.numba_kernel import kernel, linked
 from singa_dask.ops.cpu.toolkit.vectors import VECTOR
 
@@ -178,3 +178,16 @@ def test_a_kernel_that_cannot_be_compiled_releases_the_lock():
     with pytest.raises(TypingError):
         cannot_be_compiled(np.ones(3))
     assert numba_kernel._lock.depth == 0
+
+
+def test_the_first_compilation_is_told_once(tmp_path):
+    lock, first, later = CompileLock(), [], []
+    with told_of_compiling(first.append):
+        for name in ("a", "b"):
+            lock.acquire(tmp_path / name)
+            with told_of_compiling(later.append):
+                lock.acquire(tmp_path / "needed")  # a kernel that the first one needs
+            lock.release(0)
+    lock.acquire(tmp_path / "c")
+    lock.release(0)
+    assert (first, later) == ([tmp_path / "a"], [])

@@ -98,6 +98,14 @@ def test_a_run_is_told_by_its_first_rank(now):
     assert [process["cores"] for process in record["processes"]] == [cores] * 2
 
 
+def test_compiling_is_said_in_one_line(now):
+    made, events = group(SoloCommunicator())
+    made.compiles(0, Path("cache"))
+    (event,) = events
+    assert event["kind"] == "decision" and "ends" not in event
+    assert event["text"].endswith("which happens once per machine (kept in cache)")
+
+
 def test_the_time_besides_steps_is_counted(now):
     made, _ = group(SoloCommunicator())
     for seconds in (2.0, 3.0):

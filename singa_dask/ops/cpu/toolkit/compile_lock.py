@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from singa_dask.files import open_lock
@@ -12,6 +14,26 @@ from singa_dask.files import open_lock
 # Longer than any kernel takes to compile: a process that is stopped while it holds the lock must not block the others.
 PATIENCE_S = 30.0
 _POLL_S = 0.01
+
+
+_listeners: list[Callable[[Path], None]] = []
+
+
+@contextmanager
+def told_of_compiling(listener: Callable[[Path], None]) -> Iterator[None]:
+    """Inside, the listener is called with the folder of the cache when a kernel is compiled for the first time, by
+    this process or by another one for which it waits."""
+
+    def once(folder: Path) -> None:
+        _listeners.remove(once)
+        listener(folder)
+
+    _listeners.append(once)
+    try:
+        yield
+    finally:
+        if once in _listeners:
+            _listeners.remove(once)
 
 
 class CompileLock:
@@ -31,6 +53,8 @@ class CompileLock:
         self._depth += 1
         if self._depth > 1:
             return
+        for listener in [*_listeners]:
+            listener(folder)
         folder.mkdir(parents=True, exist_ok=True)
         try:
             self._file = open_lock(folder / "compiling", 0o600)
