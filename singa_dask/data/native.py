@@ -6,20 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.sources.stored import stored
+from singa_dask.data.sources.stored import packages_of, stored
 from singa_dask.errors import DataError
-
-_FILES = ("h5py", "zarr")
 
 
 def native(x: Any) -> Any:
     """A table of polars, pyarrow or another library with Arrow's interface as a DataFrame of pandas, and a column of
-    one as an array; an array of h5py or zarr as `Stored`; all else as it is. Raises DataError without pyarrow, and for
-    what cannot be read."""
-    if (package := next(filter(_FILES.__contains__, _packages(x)), "")) and hasattr(x, "chunks"):
-        return stored(x, package)
-    if not hasattr(x, "__arrow_c_stream__") or "pandas" in _packages(x) or hasattr(x, "dims"):  # xarray's have names
-        return x
+    one as an array; an array of a file, of h5py or zarr for example, as `Stored`, and the arrays of a group by their
+    names; all else as it is. Raises DataError without pyarrow, and for what cannot be read."""
+    if (members := _members_of(x)) is not None:
+        return members
+    if not hasattr(x, "__arrow_c_stream__") or "pandas" in packages_of(x) or hasattr(x, "dims"):  # xarray's have names
+        return stored(x)
     if not (hasattr(x, "columns") or hasattr(x, "column_names")):
         return np.asarray(x)
     try:
@@ -29,5 +27,10 @@ def native(x: Any) -> Any:
     return pyarrow.table(x).to_pandas()
 
 
-def _packages(x: Any) -> list[str]:
-    return [base.__module__.partition(".")[0] for base in type(x).__mro__]
+def _members_of(x: Any) -> dict[str, Any] | None:
+    """The arrays of a group of Zarr, and of a netCDF file those that are no coordinates."""
+    if "zarr" in packages_of(x) and hasattr(x, "arrays"):
+        return dict(x.arrays())
+    if hasattr(x, "variables") and hasattr(x, "dimensions") and "xarray" not in packages_of(x):
+        return {name: each for name, each in x.variables.items() if name not in x.dimensions}
+    return None

@@ -17,7 +17,8 @@ from singa_dask.data.sharding import shard_files
 from singa_dask.errors import DataError
 from singa_dask.monitor.progress import Display
 
-zarr = pytest.importorskip("zarr")
+h5netcdf, zarr = pytest.importorskip("h5netcdf"), pytest.importorskip("zarr")
+netcdf_file = pytest.importorskip("scipy.io").netcdf_file
 pytest.importorskip("xarray")
 N, SIZE = 24, 3
 DRAW = np.random.default_rng(0)
@@ -37,7 +38,7 @@ MEANINGS: dict[str, tuple[dict[str, Any], np.ndarray, np.ndarray]] = {
     "valid_range": ({"valid_range": [-90, 90]}, INTEGERS, NAN),
     "_Unsigned": ({"_Unsigned": "true", "scale_factor": 0.1}, INTEGERS, INTEGERS.view("u2") * 0.1),
 }
-TAKEN = "is taken"
+OPEN: list[Any] = []  # files of h5netcdf, whose variables do not keep them
 
 
 def in_hdf5(values: np.ndarray, folder: Path, **attributes: Any) -> Any:
@@ -55,7 +56,37 @@ def in_zarr(values: np.ndarray, folder: Path, **attributes: Any) -> Any:
     return array
 
 
+def in_h5netcdf(values: np.ndarray, folder: Path, **attributes: Any) -> Any:
+    path = folder / f"{len([*folder.iterdir()])}.nc"
+    fill = attributes.pop("_FillValue", None)
+    with h5netcdf.File(path, "w") as file:
+        file.dimensions = {f"d{axis}": size for axis, size in enumerate(values.shape)}
+        kind = None if fill is None else values.dtype.type(fill)
+        made = file.create_variable("x", tuple(file.dimensions), values.dtype, fillvalue=kind)
+        made[:] = values
+        made.attrs.update(attributes)
+    OPEN.append(h5netcdf.File(path, "r"))
+    return OPEN[-1]["x"]
+
+
+def in_netcdf3(values: np.ndarray, folder: Path, **attributes: Any) -> Any:
+    path = folder / f"{len([*folder.iterdir()])}.nc"
+    with netcdf_file(path, "w") as file:
+        for axis, size in enumerate(values.shape):
+            file.createDimension(f"d{axis}", size)
+        made = file.createVariable("x", values.dtype, tuple(file.dimensions))
+        made[:] = values
+        for key, value in attributes.items():
+            setattr(made, key, value if isinstance(value, str | float) else np.asarray(value, values.dtype.str[1:]))
+    return netcdf_file(path, "r", mmap=False).variables["x"]
+
+
 PACKAGES = {"h5py": in_hdf5, "zarr": in_zarr}
+OTHERS = {
+    "h5netcdf": in_h5netcdf,
+    "a view of h5py": lambda values, folder, **told: in_hdf5(values, folder, **told).astype("f8"),
+    "SciPy": in_netcdf3,
+}
 
 
 def model_of(folder: Path, layer: Any) -> Any:
@@ -146,6 +177,41 @@ def test_attributes_mean_what_they_mean_in_files(way: str, package: str, net: Ne
         if not np.allclose(found, expected, rtol=1e-4, atol=1e-5):
             wrong.append(name)
     assert not wrong
+
+
+@pytest.mark.parametrize("package", OTHERS)
+@pytest.mark.parametrize("way", ["shard", "shard, mapping", "predict", "Model.predict", "Model.evaluate"])
+def test_objects_of_other_packages_too(way: str, package: str, net: Net, tmp_path: Path) -> None:
+    call = (FIRST | LATER)[way]
+    for attributes, raw, means in MEANINGS.values():
+        given = raw.astype("f4") if raw.dtype == np.float64 else raw
+        found = call(OTHERS[package](given, tmp_path, **UNITS, **attributes), net, tmp_path)
+        np.testing.assert_allclose(found, call(means, net, tmp_path), rtol=1e-4, atol=1e-5)
+    if way in LATER:
+        with pytest.raises(DataError, match="units 'mm'"):
+            call(OTHERS[package](NAN.astype("f4"), tmp_path, units="mm"), net, tmp_path)
+
+
+def test_groups_are_their_arrays(net: Net, tmp_path: Path) -> None:
+    name = net.model.net.input_layers[0]
+    expected = net.model.predict(MEANINGS["scale_factor"][2])
+    for package, held in (PACKAGES | OTHERS).items():
+        array = held(MEANINGS["scale_factor"][1], tmp_path, **UNITS, scale_factor=0.01)
+        group = zarr.open_group(array.store, mode="r+") if package == "zarr" else getattr(array, "parent", None)
+        if group is None or package == "a view of h5py":
+            continue
+        assert np.asarray(net.model.predict({name: group["x"]})).shape == expected.shape
+        shard(group, Y, tmp_path / "group", shuffle=False, overwrite=True)
+        np.testing.assert_allclose(load(tmp_path / "group", ["x"])[0], array[...] * 0.01, rtol=1e-4)
+
+
+def test_attributes_of_an_unknown_kind_are_refused() -> None:
+    class Array:
+        attrs, shape, dtype = object(), (N, SIZE), np.dtype("i2")
+        __getitem__ = INTEGERS.__getitem__
+
+    with pytest.raises(DataError, match=r"a Array has attributes that are not read.* xarray"):
+        shard(Array(), Y, "out")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -1,16 +1,20 @@
-"""Arrays of HDF5 and Zarr that are given as objects: their values are those that the reader of a file gives."""
+"""Arrays of files that are given as objects, of h5py, zarr, and whatever has attributes as netCDF has them: their
+values are those that the reader of a file gives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from singa_dask.data.containers import dense
 from singa_dask.data.schema import Along
 from singa_dask.data.sources import hdf5, zarr
 from singa_dask.data.sources.arrays import Dataset
+from singa_dask.data.sources.conventions import KEYS, VALID, decoded, decoded_type, packing, units_of
 from singa_dask.errors import DataError
 
 _OPENED = {"h5py": hdf5.opened, "zarr": zarr.opened}
@@ -67,12 +71,71 @@ def of_values(values: np.ndarray, units: str) -> Stored:
     return Stored(Dataset(values.shape, values.dtype, units=units), None, values.__getitem__)
 
 
-def stored(x: Any, package: str) -> Any:
-    """An array of numbers or dates of this package as Stored; all else as it is. Raises DataError if it cannot be read
-    as that of a file."""
-    where, described, read = _OPENED[package](x)
+def stored(x: Any) -> Any:
+    """An array of numbers or dates that says by its attributes what its values mean as Stored; all else as it is.
+    Raises DataError if it cannot be read as that of a file."""
+    if type(x) is np.ndarray or any(hasattr(x, name) for name in ("columns", "index", "indexes", "__dask_graph__")):
+        return x
+    package = next(filter(_OPENED.__contains__, packages_of(x)), "")
+    if package and hasattr(x, "chunks"):
+        where, described, read = _OPENED[package](x)
+    elif package and isinstance(view := getattr(x, "_dset", None), hdf5.h5py.Dataset):
+        return _as_type(stored(view), x.dtype) if view.dtype.names is None and x.dtype.kind in "biuf" else x
+    elif (attributes := _attributes_of(x)) is not None and hasattr(x, "shape") and hasattr(x, "__getitem__"):
+        where, described, read = _by_attributes(x, attributes)
+    else:
+        return x
     if described.fault:
         raise DataError(f"{where} {described.fault}")
     if described.text or described.classes:
         return x
-    return Stored(described, getattr(x, "shards", None) or x.chunks, read)
+    return Stored(described, getattr(x, "shards", None) or getattr(x, "chunks", None), read)
+
+
+def packages_of(x: Any) -> list[str]:
+    """The packages of its type and of those that this derives from."""
+    return [base.__module__.partition(".")[0] for base in type(x).__mro__]
+
+
+def _as_type(whole: Any, dtype: np.dtype) -> Any:
+    """A view of h5py of another type: of the decoded values."""
+    if not isinstance(whole, Stored):
+        return whole
+    return Stored(replace(whole.described, dtype=dtype), whole.chunks, lambda at: whole.read(at).astype(dtype))
+
+
+def _attributes_of(x: Any) -> Mapping[str, Any] | None:
+    """Those of an array as h5netcdf, netCDF4, SciPy and others have them; None if it has none. Raises DataError for
+    attributes of another kind."""
+    if hasattr(x, "ncattrs"):
+        return {name: x.getncattr(name) for name in x.ncattrs()}
+    found = [getattr(x, name, None) for name in ("attrs", "_attributes", "attributes")]
+    if found[0] is None or isinstance(found[0], Mapping):
+        return next((each for each in found if isinstance(each, Mapping)), None)
+    raise DataError(
+        f"a {type(x).__name__} has attributes that are not read, and its numbers may be packed. Open the file with "
+        "xarray, which decodes them, or give the values: x[:]."
+    )
+
+
+def _by_attributes(x: Any, attributes: Mapping[str, Any]) -> tuple[str, Dataset, Callable[[Any], np.ndarray]]:
+    """As the reader of files has it. What the object itself decodes as it is read, is not decoded again."""
+    dtype = getattr(x, "dtype", None) or getattr(getattr(x, "data", None), "dtype", np.dtype(object))
+    own = {getattr(x, name) for name in ("maskandscale", "scale", "mask") if isinstance(getattr(x, name, None), bool)}
+    name = getattr(x, "name", None) or "an array"
+    if not isinstance(dtype, np.dtype) or dtype.kind not in "biuf":
+        return name, Dataset(tuple(x.shape), np.dtype(object), text=True), x.__getitem__
+    packed = partial(packing, attributes, dtype)
+    known, fault = decoded_type(dtype, packed)
+    if len(own) > 1:
+        fault = "is decoded in part as it is read. Call its set_auto_maskandscale(True)."
+
+    def read(index: Any) -> np.ndarray:
+        values = np.asarray(dense(x[index]))
+        done = {*KEYS, VALID, "_Unsigned"} if True in own else set[str]()
+        told = {key: value for key, value in packed().items() if key not in done}
+        return decoded(values.astype(values.dtype.newbyteorder("="), copy=False), told)
+
+    dims = tuple(map(str, getattr(x, "dimensions", ())))
+    units = units_of(attributes, known)
+    return f"{name}:", Dataset(tuple(x.shape), known, fault=fault, dimensions=dims, units=units), read
