@@ -10,6 +10,7 @@ from typing import Any
 from singa_dask.data.containers import is_lazy
 from singa_dask.data.labelled import first_array, in_order, is_labelled
 from singa_dask.data.schema import order_like
+from singa_dask.data.times import instants
 from singa_dask.errors import DataError
 
 
@@ -114,16 +115,15 @@ def order_of(x: Any) -> Any:
 
 
 def times_of(x: Any) -> Any:
-    """What the labels of the rows say of their order, as a Series: dates, the last level of several, or numbers that
+    """What the labels of the rows say of their order, as a Series: times, the last level of several, or numbers that
     do not only count; of a Dask DataFrame, dates; of a mapping, that of its first such value. None if there is
     nothing."""
     if isinstance(x, Mapping) and not is_labelled(x):
         return next((times for times in map(times_of, x.values()) if times is not None), None)
     index = order_of(x)
-    if index is None:
+    if is_lazy(index):
+        return index.to_series() if getattr(index.dtype, "kind", "") == "M" else None
+    times = instants(index)
+    if times is None or (times.dtype.kind not in "mM" and (index.nlevels > 1 or not _names_rows(x))):
         return None
-    lazy = is_lazy(index)
-    several = not lazy and index.nlevels > 1
-    index = index.get_level_values(-1) if several else index
-    ordered = index.dtype.kind == "M" or (not lazy and not several and index.dtype.kind in "iuf" and _names_rows(x))
-    return index.to_series() if ordered else None
+    return times.to_series()

@@ -22,7 +22,7 @@ RULE = 1  # of the order of windows: increase it with every change of the order,
 BLOCK_NBYTES = 64 << 20
 MAX_BLOCK = 1 << 20
 MAX_SERIES = 100_000
-LONG_GAP = 2.5  # times the median step between two records
+LONG_GAP = 1.5  # times the median step between two records: one that is missing makes 2, months differ by less
 
 logger = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from singa_dask.data.containers import is_lazy, is_table
+from singa_dask.data.times import instants
 from singa_dask.data.windows import changes, falls, warn_of_short
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import StoreProto
@@ -19,10 +20,9 @@ OTHER_STEP = 1.2  # months differ by less
 
 
 def step_of(index: Any) -> Any:
-    """The median step of an index of dates or numbers in memory; None of all else."""
-    if is_lazy(index) or getattr(index, "nlevels", 0) != 1 or index.dtype.kind not in "iufM" or len(index) < 2:
-        return None
-    return index.to_series().diff().abs().median()
+    """The median step of an index of times or numbers in memory; None of all else."""
+    times = None if is_lazy(index) else instants(index)
+    return None if times is None or len(times) < 2 else times.to_series().diff().abs().median()
 
 
 def check_step(index: Any, trained: Any) -> None:
@@ -42,25 +42,26 @@ def check_order(index: Any, dates: Mapping[str, Any], starts: Sequence[int], *, 
     Raises ValueError if the index of records, or each of the dates, falls within a series, or other levels of the
     index change there.
     """
+    if is_lazy(index):
+        index = None if getattr(index.dtype, "kind", "") in "iufb" else index.compute()
+    for place, level in enumerate(getattr(index, "names", ())[:-1]):
+        if not {*changes(index.get_level_values(place).to_numpy()).tolist()} <= {*starts}:
+            told = f"level {place}" if level is None else repr(level)
+            hint = "Name its levels first: X.rename_axis(['series', 'time'])." if level is None else ""
+            level = "series" if level is None else level
+            hint = f"{hint} Name the column of it: X.reset_index({level!r}) and RecordInput(series={level!r})."
+            raise ValueError(f"X: windows would cross from one {told} of its index to the next. {hint.strip()}")
     late = falls(_times(dates), starts, "X")
     name = next(iter(late), "its index")
-    if is_lazy(index):
-        index = index.compute() if getattr(index.dtype, "kind", "") == "M" else None
-    if getattr(index, "tz", None) is not None:
-        index = index.tz_convert(None)
-    if not hasattr(index, "is_monotonic_increasing") or len(index) < 2:
-        rises = True
-    elif index.dtype.kind in "iufM":
-        rises = not falls([("its index", index.to_numpy())], starts, "X", warns=warns)
+    times = instants(index)
+    if times is not None:
+        rises = not falls([("its index", times.to_numpy())], starts, "X", warns=warns)
     else:
-        rises = all(index[begin:end].is_monotonic_increasing for begin, end in pairwise([0, *starts, len(index)]))
+        spans = pairwise([0, *starts, 0 if index is None else len(index)])
+        rises = all(index[begin:end].is_monotonic_increasing for begin, end in spans if begin < end)
     if late or not rises:
         hint = "Sort it by time, or by series and time with RecordInput(series=COLUMN); split it with TimeSeriesSplit."
         raise ValueError(f"X: {name} does not rise, and the net reads windows in the order of time. {hint}")
-    for level in getattr(index, "names", ())[:-1]:
-        if not {*changes(index.get_level_values(level).to_numpy()).tolist()} <= {*starts}:
-            hint = f"Name the column of it: X.reset_index({level!r}) and RecordInput(series={level!r})."
-            raise ValueError(f"X: windows would cross from one {level!r} of its index to the next. {hint}")
 
 
 def _times(dates: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from singa_dask import Regressor, layers, shard
 from singa_dask.cli import main
 from singa_dask.data import Manifest, series_starts
 from singa_dask.errors import ConfigError
+from singa_dask.estimators.windows import check_order
 
 xarray = pytest.importorskip("xarray")
 N, T, H = 40, 3, 2
@@ -29,6 +31,42 @@ def days_of(numbers: pd.DataFrame) -> Any:
     return numbers.set_axis((numbers.index - HOURS[0]) / pd.Timedelta("1D"))
 
 
+@functools.total_ordering
+class OtherCalendar:
+    """A time as cftime has it, of which NumPy has no date."""
+
+    calendar = "noleap"
+
+    def __init__(self, time: Any) -> None:
+        self.time = time
+
+    def __sub__(self, other: Any) -> Any:
+        return (self.time - other.time).to_pytimedelta()
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(self.time < other.time)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OtherCalendar) and self.time == other.time
+
+    def __hash__(self) -> int:
+        return hash(self.time)
+
+
+def indexed(make: Callable[[Any], Any]) -> Given:
+    return lambda x: x.set_axis(make(x.index))
+
+
+INDEXES: Mapping[str, Given] = {
+    "dates": lambda x: x,
+    "periods": indexed(lambda index: index.to_period("30min")),
+    "time spans": indexed(lambda index: index - HOURS[0]),
+    "objects of dates": indexed(lambda index: pd.Index(list(index.to_pydatetime()), dtype=object)),
+    "texts": indexed(lambda index: index.strftime("%Y-%m-%d %H:%M")),
+    "texts with a zone": indexed(lambda index: index.strftime("%Y-%m-%dT%H:%M+02:00")),
+    "another calendar": indexed(lambda index: pd.Index([*map(OtherCalendar, index)], dtype=object)),
+    "a level without a name": indexed(lambda index: pd.MultiIndex.from_arrays([[0] * len(index), index])),
+}
 CONTAINERS: Mapping[str, Given] = {
     "DataFrame": lambda x: x,
     "DataFrame in Berlin": lambda x: x.tz_localize("UTC").tz_convert("Europe/Berlin"),
@@ -41,12 +79,15 @@ CONTAINERS: Mapping[str, Given] = {
     "DataArray of Dask": lambda x: CONTAINERS["DataArray"](x).chunk({"time": 16}),
     "Dask DataFrame": lambda x: dd.from_pandas(x, npartitions=3, sort=False),
     "mapping": lambda x: {"a": x["now"], "b": x["temp"]},
+    **{f"DataFrame by {name}": make for name, make in INDEXES.items()},
 }
 # What becomes of the records, and what is said.
 FAULTS: Mapping[str, tuple[Given, str]] = {
     "none": (lambda x: x, ""),
     "shuffled": (lambda x: x.iloc[np.random.default_rng(0).permutation(N)], r"order of time.*falls \d+ times"),
     "backwards": (lambda x: x[::-1], f"order of time.*falls {N - 1} times"),
+    "a record missing": (lambda x: x.drop(HOURS[10]), "has 1 gap, which windows cross"),
+    "several missing": (lambda x: x[np.arange(N) % 10 != 4], "has 4 gaps, which windows cross"),
     "a gap": (lambda x: x.drop(HOURS[10:20]), "has 1 gap, which windows cross"),
     "repeats": (lambda x: pd.concat([x[:9], x[8:]]), "repeats 1 times"),
 }
@@ -95,6 +136,42 @@ def test_series_too_short_for_a_window_are_counted(tmp_path: Path, caplog: Any) 
     shard({"now": TABLE.now.to_numpy(), "station": stations}, out=tmp_path / "shards", shuffle=False, progress=False)
     series_starts(Manifest.load(tmp_path / "shards"), "station", T + H)
     assert "1 of 3 series have fewer than 5 records, and no window" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Regressor:
+    net = [layers.RecordInput(sequence=T, horizon=H), layers.InnerProduct(num_output=H)]
+    return Regressor(net, epochs=1, random_state=0).fit(TABLE, TABLE.now)
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_an_estimator_knows_the_times_of_every_index(index: str, fitted: Regressor, caplog: Any) -> None:
+    for make, expected in FAULTS.values():
+        caplog.clear()
+        try:
+            fitted.predict(INDEXES[index](make(TABLE)))
+            said = caplog.text
+        except ValueError as error:
+            said = f"order of time falls {N - 1} times" if "does not rise" in str(error) else str(error)
+        assert pd.Series([said]).str.contains(expected).all() if expected else said == "", said
+    half = TABLE.set_axis(HOURS[0] + (HOURS - HOURS[0]) / 2)
+    with pytest.raises(ValueError, match="steps by 0 days 00:30:00, and by 0 days 01:00:00 in training"):
+        fitted.predict(INDEXES[index](half))
+
+
+def test_jitter_and_months_are_no_gaps(fitted: Regressor, caplog: Any) -> None:
+    late = HOURS + pd.to_timedelta(np.random.default_rng(0).integers(0, 20, N), unit="min")
+    months = pd.date_range("2020-01-31", periods=N, freq="ME")
+    zoned = HOURS.tz_localize("UTC").tz_convert("Europe/Berlin")  # an hour is left out in the night of the 31st
+    for index in (late, months, zoned):
+        check_order(index, {}, [])
+    assert not caplog.text
+
+
+def test_levels_without_names_are_told_by_their_place(fitted: Regressor) -> None:
+    two = TABLE.set_axis(pd.MultiIndex.from_arrays([np.arange(N) // 20, HOURS]))
+    with pytest.raises(ValueError, match=r"from one level 0 of its index.*rename_axis"):
+        fitted.predict(two)
 
 
 @pytest.mark.parametrize("step", ["30min", "2h"])
