@@ -128,8 +128,8 @@ def values_of(x: Any) -> Any:
 
 
 def as_samples(field: Any) -> Any:
-    """A DataArray or a Dataset as one sample; all else as it is."""
-    return field.expand_dims(_FIELD) if is_labelled(field) else field
+    """A field as one sample: a DataArray, a Dataset or an array."""
+    return field.expand_dims(_FIELD) if is_labelled(field) else field[None]
 
 
 def along_of(array: Any, what: str) -> Along:

@@ -211,10 +211,15 @@ class Model:
         return predict_field(self, x, self._output(output), stride, margin, batchsize)
 
     def predict_all(self, x: Any, *, output: str | None = None, batchsize: int | None = None) -> dict[str, np.ndarray]:
-        """The outputs for every row of arrays x, by the names of `outputs`; see `predict`. x: what `output` needs, by
-        default the first one; others are there if they need no more."""
+        """The outputs for every row of x in memory as arrays, by the names of `outputs`; see `predict`. x: what
+        `output` needs, by default the first one; others are there if they need no more."""
+        name = self._output(output)
+        return self.computed(arrays_of(self, x, output=name)[0], output=name, batchsize=batchsize)
+
+    def computed(self, x: Any, *, output: str | None = None, batchsize: int | None = None) -> dict[str, np.ndarray]:
+        """`predict_all` of arrays as the input layers read them."""
         if not self.partitioned and is_empty(x):
-            return {name: array[:0] for name, array in self.predict_all(self._row_of_zeros()).items()}
+            return {name: array[:0] for name, array in self.computed(self._row_of_zeros()).items()}
         feed, rows = feed_of(self.known, x, output=output or self.outputs[0])
         found: dict[str, np.ndarray] = {}
         done, evaluator = 0, self._evaluator()

@@ -134,13 +134,15 @@ def _one_array(x: Any, trained: Along) -> Any:
     return stacked(x, "x", [str(name) for name in names])
 
 
-def arrays_of(model: Model, x: Any, y: Any = None) -> tuple[Any, Any]:
+def arrays_of(model: Model, x: Any, y: Any = None, output: str = "") -> tuple[Any, Any]:
     """The arrays that the input layers read of a table in memory, of DataArrays and Datasets, and labels or targets
-    for the same rows; all else as it is. Raises ConfigError, DataError."""
+    for the same rows; all else as it is. output: that is wanted, by default the first one. Raises ConfigError,
+    DataError."""
+    output = output or model.outputs[0]
     table = native(as_table(x) if is_labelled(x) else _members_paired(x))
     x = table if isinstance(x, Mapping) and not is_labelled(x) else x
     answers = y if isinstance(y, Mapping) else {None: y}
-    x = by_layer(model, table, model.outputs[0], _shown(answers)) if has_labels(table) else x
+    x = by_layer(model, table, output, _shown(answers)) if has_labels(table) else x
     answers = {name: beside(x, each, "y") for name, each in answers.items()}
     given, inputs = _shown(answers), x if isinstance(x, Mapping) else {"x": x}
     for name in (name for name, each in answers.items() if is_labelled(each)):
@@ -154,13 +156,13 @@ def arrays_of(model: Model, x: Any, y: Any = None) -> tuple[Any, Any]:
     answers = {name: as_recorded(model.known, name or answering, each, "y") for name, each in plain.items()}
     y = answers if isinstance(y, Mapping) else answers[None]
     if has_labels(table):
-        return _recorded(model, values_of(x), model.outputs[0]), y
+        return _recorded(model, values_of(x), output), y
     if not is_table(table):
-        return _recorded(model, x, model.outputs[0]), y
+        return _recorded(model, x, output), y
     if is_lazy(table):
         hint = "Give x.compute(), or a Dask array."
         raise ConfigError(Problem("x", "is a Dask DataFrame, and tables are evaluated in memory", hint=hint))
-    return _features(table, model, model.outputs[0]), y
+    return _features(table, model, output), y
 
 
 def _shown(answers: Mapping[str | None, Any]) -> dict[str, Any]:
@@ -170,7 +172,7 @@ def _shown(answers: Mapping[str | None, Any]) -> dict[str, Any]:
 
 def predicted(model: Model, x: Any, output: str, batchsize: int | None) -> np.ndarray:
     """Those of arrays, with a warning if some are NaN."""
-    found = model.predict_all(x, output=output, batchsize=batchsize)
+    found = model.computed(x, output=output, batchsize=batchsize)
     checked = NotANumber(model)
     checked.count({output: found[output]})
     checked.warn()
@@ -246,7 +248,7 @@ def _lazy_array(model: Model, x: Any, output: str, batchsize: int | None) -> Any
     given = dict(x) if isinstance(x, Mapping) else {None: x}
     arrays = {name: _by_rows(array) for name, array in given.items()}
     zeros = {name: np.zeros((1, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
-    shape = model.predict_all(zeros.get(None, zeros), output=output)[output].shape[1:]
+    shape = model.computed(zeros.get(None, zeros), output=output)[output].shape[1:]
     indexed = []
     for i, array in enumerate(arrays.values()):
         indexed += [array, ("rows", *(f"x{i}.{axis}" for axis in range(1, array.ndim)))]
@@ -287,6 +289,6 @@ def _only(block: Any) -> Any:
 
 def _lazy_table(x: Any, model: Model, output: str, batchsize: int | None) -> Any:
     _features(x._meta, model, output)
-    rows = model.predict_all(dict.fromkeys(model.net.input_layers, ()))[output]
+    rows = model.computed(dict.fromkeys(model.net.input_layers, ()))[output]
     meta = _framed(model, rows, output, x._meta.index[:0])
     return x.map_partitions(_table, sent(model), output, batchsize, meta=meta)

@@ -98,7 +98,7 @@ def _predict(model: Model, block: Block) -> Samples:
     samples, known = block.read(model), model.known
     sources = {name: known.answered_by(name) or "" for name in model.outputs}
     answers = {name: samples.answers[by] for name, by in sources.items() if by in samples.answers}
-    return replace(samples, values=model.predict_all(samples.values), answers=answers)
+    return replace(samples, values=model.computed(samples.values), answers=answers)
 
 
 def _in_order(submit: Submit, blocks: Sequence[Block], ahead: int, client: Client | None) -> Iterator[Samples]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from singa_dask.data.containers import dense, is_lazy
 from singa_dask.data.labelled import as_samples, first_array, is_labelled, labelled
+from singa_dask.data.native import native
 from singa_dask.data.sources.stored import Stored
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.inference.feeding import like_trained
@@ -55,14 +56,14 @@ def predict_field(
     """The predictions of one field, see `Model.predict_field`."""
     patch, inputs, values = _forms(model, output)
     stitching = Stitching(output, batchsize, patch, inputs, values, _stride(stride, margin, min(patch[:2])), margin)
-    if isinstance(x, Mapping) and not is_labelled(x):
+    if isinstance(x := native(x), Mapping) and not is_labelled(x):
         x = {name: _read(model, name, each) for name, each in x.items()}
     if not has_labels(x):
         alone = next(iter(inputs)) if len(inputs) == 1 else ""
         return _field(model, _joined(x, stitching) if isinstance(x, Mapping) else _read(model, alone, x), stitching)
     given = as_samples(x) if is_labelled(x) else {name: as_samples(each) for name, each in x.items()}
     arrays = by_layer(model, given, output, warns=False)  # patches lie anywhere
-    arrays = {name: each[0] if is_labelled(each) else each for name, each in arrays.items()}
+    arrays = {name: each[0] for name, each in arrays.items()}
     array = first_array(arrays)
     array = array.transpose(*array.dims[1:], array.dims[0]) if _is_first(array.shape, patch) else array
     found = _field(model, _joined(values_of(arrays), stitching), stitching)
@@ -95,7 +96,7 @@ def _forms(model: Model, output: str) -> tuple[tuple[int, int, int], dict[str, s
     ends = accumulate((own[2] for own in shapes.values()), initial=0)
     inputs = {name: slice(*span) for name, span in zip(shapes, pairwise(ends), strict=True)}
     zeros = {name: np.zeros((1, *own), np.float32) for name, own in shapes.items()}
-    made = model.predict_all(zeros, output=output)[output].shape[1:]
+    made = model.computed(zeros, output=output)[output].shape[1:]
     if len(made) != 3 or made[:2] != shape[:2]:
         hint = "Let the net end with a Convolution, and let it upsample what it has pooled."
         message = f"must predict fields of the size of its patches, {shape[0]} x {shape[1]}"

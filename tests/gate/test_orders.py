@@ -154,6 +154,7 @@ WAYS: dict[str, Way] = {
     "score": (FITTED[2:], lambda net, x, _, kind: number(net.fitted[kind].score(x, Y))),
     "partial_fit": (FITTED[2:], lambda net, x, _, kind: again(net, x, kind)),
     "Model.predict": ([*SAMPLES], lambda net, x, *_: number(net.model.predict(x))),
+    "Model.predict_all": ([*SAMPLES], lambda net, x, *_: number(next(iter(net.model.predict_all(x).values())))),
     "Model.evaluate": (MAPPINGS, lambda net, x, *_: number(net.model.evaluate(x, Y)["loss"])),
     "shard(like=)": (
         ["DataArray", "lazy mapping"],
@@ -343,3 +344,13 @@ def test_whole_fields_are_bound_as_samples_are(training: str, patchers: Any) -> 
             if found and (fault, found) != ("a part of it", TAKEN):
                 wrong.append(f"{kind}, {fault}: {found}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("plain", FIELDS)
+def test_an_array_beside_a_field_that_is_turned_is_refused(plain: str, lazy: bool, patchers: Any) -> None:
+    falling = dict((FIELDS.chunk() if lazy else FIELDS).isel(north=slice(None, None, -1)))
+    with pytest.raises(DataError, match=f"{plain}: has an axis of 30 without coordinates here or there"):
+        patchers["a field", True].predict_field(falling | {plain: falling[plain].data})
+    rising = dict(FIELDS)
+    patchers["a field", True].predict_field(rising | {plain: rising[plain].data})
