@@ -51,6 +51,6 @@ def doctor(scheduler: str | None, scheduler_file: Path | None, workspace: Path) 
         if check.way_out:
             click.echo(f"{'':24}{check.way_out}")
     count = {level: sum(check.level is level for check in found) for level in Level}
-    click.echo(f"{count[Level.ERROR]} errors, {count[Level.WARNING]} warnings")
+    click.echo(f"errors: {count[Level.ERROR]}, warnings: {count[Level.WARNING]}")
     if count[Level.ERROR]:
         sys.exit(1)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
+from singa_dask.cli import main
 from singa_dask.cluster import WorkerInfo
 from singa_dask.cluster.gpus import GpuReport
 from singa_dask.ops.gpu.visible import Gpu
 from singa_dask.profiling.health import Health
+from singa_dask.supervision import doctor
 from singa_dask.supervision.doctor import Cluster, Level, checks
 
 GB = 10**9
@@ -89,3 +92,19 @@ def test_each_fault_is_found_with_a_way_out(cluster, level, subject, says):
     assert (fault.level.value, fault.subject) == (level, subject)
     assert fault.way_out or subject in ("GPUs", "workspace")  # whose sentences have theirs
     assert not [check for check in faults if check is not fault and check.subject != "GPUs"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "code", "last"),
+    [
+        (SOUND, 0, "errors: 0, warnings: 0"),
+        (with_workers(nanny=""), 0, "errors: 0, warnings: 1"),
+        (with_health(shared=None), 1, "errors: 1, warnings: 0"),
+    ],
+)
+def test_only_an_error_is_a_failure(cluster, code, last, monkeypatch):
+    monkeypatch.setattr("singa_dask.cli.doctor.connect", lambda *args: "a client")
+    monkeypatch.setattr(doctor, "examine", lambda client, workspace, note: cluster)
+    done = CliRunner().invoke(main, ["doctor", "--scheduler", "tcp://a:8786"])
+    assert done.exit_code == code and done.stdout.splitlines()[-1] == last
+    assert done.stdout.startswith("ok       workers        2 workers on 2 hosts.\n") or "nanny" in done.stdout
