@@ -14,6 +14,16 @@ _Shape = tuple[int, ...]
 IMAGES = (4, 5)  # axes of images and volumes, (B, C, ...)
 
 
+def as_images(array: Any) -> Any:
+    """The view with the channels second of images that have them last; other arrays as they are."""
+    return array.transpose(0, array.ndim - 1, *range(1, array.ndim - 1)) if array.ndim in IMAGES else array
+
+
+def channels_last(array: Any) -> Any:
+    """The inverse of `as_images`."""
+    return array.transpose(0, *range(2, array.ndim), 1) if array.ndim in IMAGES else array
+
+
 def _scatter(xp: Any, dy: Any, *arrays: Any, index: Any, shape: _Shape) -> Any:
     """Zeros of this shape, to which dy is added at the index."""
     x = xp.zeros(shape, dy.dtype)

@@ -1,8 +1,9 @@
-"""From the arrays that a model is called on to what its net is fed."""
+"""From the arrays that a model is called on to what its net is fed, a mini-batch after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,18 @@ from singa_dask.data.encoders import is_plain_number
 from singa_dask.data.native import native
 from singa_dask.data.normalise import resolve_normalisation
 from singa_dask.data.sources.stored import Stored
-from singa_dask.errors import DataError, NotFinite
+from singa_dask.errors import CommTimeout, ConfigError, DataError, NotFinite, Problem
+from singa_dask.exchange.ranks import Ranks
 from singa_dask.inference.described import KnownData, class_names, numbers
-from singa_dask.job.job_pb2 import LayerProto, NetProto
+from singa_dask.job.job_pb2 import LayerProto, NetProto, Phase
 from singa_dask.job.stores import net_shape
+from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net, features_as_targets, inputs_of, labelled_inputs
+from singa_dask.net.setup import told_apart
+
+# Rows of a pass that predicts: the output of the widest layer then has PASS_ELEMENTS, and stays in a cache.
+PASS_ELEMENTS = 1 << 18
+LEAST_ROWS, MOST_ROWS = 500, 4096
 
 
 def read_files(proto: NetProto) -> None:
@@ -212,3 +220,53 @@ def _array(array: Any) -> Any:
             hint = "A net that was trained with a table reads texts and dates from a DataFrame with its columns."
             raise DataError(f"x and y must be numbers. Received: {array.dtype} ({error}). {hint}") from error
     return array
+
+
+def rows_of_a_pass(net: Net) -> int:
+    """By the widths of the layers."""
+    made = ((layer, net.shapes[name]) for name, layer in net.layers.items())
+    widest = max(prod(shape[0] if told_apart(layer, shape) else shape) for layer, shape in made)
+    return max(LEAST_ROWS, min(MOST_ROWS, PASS_ELEMENTS // widest))
+
+
+def step_of(ranks: Ranks, phase: int, number: int, seed: int, counts: tuple[int, ...]) -> Step:
+    """The step of this rank in a mini-batch of so many rows by rank."""
+    return Step(phase, number, seed, sum(counts[: ranks.rank]), sum(counts), counts)
+
+
+def mini_batches(
+    known: KnownData, ranks: Ranks, seed: int, feed: Mapping[str, Batch], rows: int, batchsize: int
+) -> Iterator[tuple[dict[str, Batch], Step]]:
+    """Test data, `batchsize` rows at a time. Of a partitioned net, all ranks get as many mini-batches, the last ones
+    maybe without rows. Raises ConfigError for a wrong batchsize, DataError for values that are not finite."""
+    if batchsize < 1:
+        raise ConfigError(Problem("batchsize", "must be at least 1", str(batchsize)))
+    net = known.net
+    for call, step in enumerate(_steps(ranks if net.parameter_net.partitioned else None, seed, rows, batchsize)):
+        some = slice(call * batchsize, (call + 1) * batchsize)
+        part = {
+            name: Batch(batch.features[some], None if batch.labels is None else batch.labels[some])
+            for name, batch in feed.items()
+        }
+        with np.errstate(over="ignore"):
+            ready = normalised(known, part)
+        for name in ready.keys() & set(known.needed):
+            if not is_finite(net, ready[name]):
+                raise not_finite(known, name, feed[name].features, ready[name].features, some.start)
+        yield ready, step
+
+
+def _steps(ranks: Ranks | None, seed: int, rows: int, batchsize: int) -> Iterator[Step]:
+    """ranks: over which the net is partitioned."""
+    if ranks is None:
+        for start in range(0, rows, batchsize):
+            yield Step(Phase.kTest, 0, seed, start, min(batchsize, rows - start))
+        return
+    try:
+        every = tuple(zip(ranks.numbers(rows), ranks.numbers(batchsize), strict=True))
+    except CommTimeout as error:
+        what = f"The model is partitioned: evaluate() and predict() are calls of all {ranks.size} ranks."
+        raise CommTimeout(f"{error}. {what}") from error
+    for call in range(max(-(-count // size) for count, size in every)):
+        counts = tuple(min(max(count - call * size, 0), size) for count, size in every)
+        yield step_of(ranks, Phase.kTest, 0, seed, counts)

@@ -15,9 +15,16 @@ from singa_dask.algorithms.evaluation import Evaluator
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.exchange.ranks import Ranks, own_arrays
 from singa_dask.inference.described import KnownData
-from singa_dask.inference.feeding import check_normalisation, feed_of, normalised, read_files
+from singa_dask.inference.feeding import (
+    check_normalisation,
+    feed_of,
+    mini_batches,
+    normalised,
+    read_files,
+    rows_of_a_pass,
+    step_of,
+)
 from singa_dask.inference.loss import Loss
-from singa_dask.inference.mini_batches import mini_batches, rows_of_a_pass, step_of
 from singa_dask.inference.predicting import arrays_of, is_empty, predict
 from singa_dask.inference.stitching import predict_field
 from singa_dask.job.assemble import assemble

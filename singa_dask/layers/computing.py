@@ -15,6 +15,7 @@ import numpy as np
 
 from singa_dask.errors import DataError, SingaError, TrainingError
 from singa_dask.functions import concatenate, split
+from singa_dask.functions.shapes import as_images, channels_last
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.checks import by_source, checked_gradient, checked_output, contiguous, failure
 from singa_dask.layers.context import Context, Scratch, Step
@@ -22,7 +23,6 @@ from singa_dask.layers.group import Group
 from singa_dask.layers.kept import Kept, Made, devices_of, set_up
 from singa_dask.layers.naming import node_name
 from singa_dask.layers.param import Shape
-from singa_dask.tensors.arrays import as_images, channels_last
 from singa_dask.tensors.device import Device, get_default_device
 from singa_dask.tensors.memory import keep_memory
 from singa_dask.tensors.state import caller, group_of, name_by_number, rank, remembers, state

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from singa_dask import functions
+from singa_dask.functions.shapes import as_images, channels_last
 from singa_dask.job.formulas import function_name, function_of
 from singa_dask.job.job_pb2 import LayerProto, ParamProto
 from singa_dask.layers.arguments import Arguments, called, read
@@ -26,7 +27,6 @@ from singa_dask.layers.node import WIRING, Node
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Sharding
 from singa_dask.ops.arrays import Array
-from singa_dask.tensors.arrays import as_images, channels_last
 from singa_dask.tensors.device import Device
 from singa_dask.tensors.memory import keep_memory
 from singa_dask.tensors.state import called_by

@@ -11,10 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from singa_dask.ops import Ops
 from singa_dask.server.kept import Keeper, Left
-from singa_dask.server.messages import (
-    Refused,
-    Request,
-)
+from singa_dask.server.messages import Refused, Request
 from singa_dask.server.slice_protocol import Answer, Sender, SliceProtocol
 from singa_dask.server.slices import Slice
 from singa_dask.updaters import Updater

@@ -140,19 +140,19 @@ class SliceProtocol:
             return self._put(request)
         if self.values is None:
             return None
-        if isinstance(request, Get):
-            return self._get(request)
-        if isinstance(request, Update):
-            return self._update(entry, request)
-        if isinstance(request, GoBack):
-            return self._go_back(request)
-        if isinstance(request, Leave):
-            return self._leave(request.origin)
-        if isinstance(request, Sync):
-            return self._sync(request)
-        if isinstance(request, OpenAccount):
-            return self._open(request)
-        assert isinstance(request, Inspect)
+        match request:
+            case Get():
+                return self._get(request)
+            case Update():
+                return self._update(entry, request)
+            case GoBack():
+                return self._go_back(request)
+            case Leave():
+                return self._leave(request.origin)
+            case Sync():
+                return self._sync(request)
+            case OpenAccount():
+                return self._open(request)
         return State(self.values, self.updater.state, self.version, self.reductions)
 
     def restore(self, left: Left) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.ops import get_ops
 from singa_dask.tensors.state import state
 
@@ -22,6 +22,22 @@ def float_type(dtype: Any) -> np.dtype:
         return found
     hint = "Use float32 or float64. Between workers, gradients travel in 16 bits with codec: kHalf or kBFloat16."
     raise ConfigError(Problem("dtype", "16-bit computing is not offered", str(dtype), hint))
+
+
+def in_type(array: np.ndarray, dtype: Any) -> np.ndarray:
+    """The values in this type: floats may be rounded. Raises DataError for values that it cannot hold."""
+    dtype = np.dtype(dtype)
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"tensors hold real numbers. Received: an array of {array.dtype}.")
+    if np.can_cast(array.dtype, dtype):
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        held = array.astype(dtype)
+    same = held == array if dtype.kind in "biu" else np.isfinite(held) | ~np.isfinite(array)
+    if not same.all():
+        received = array.reshape(-1)[int(np.argmin(same))]
+        raise DataError(f"a tensor of {dtype} cannot hold all values. Received: {received} ({array.dtype}).")
+    return held
 
 
 class Device:

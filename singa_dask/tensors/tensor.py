@@ -29,9 +29,8 @@ from singa_dask.functions import (
 )
 from singa_dask.functions.operators import Operators, is_operand
 from singa_dask.functions.primitive import Primitive
-from singa_dask.functions.shapes import IMAGES
-from singa_dask.tensors.arrays import as_images, in_type
-from singa_dask.tensors.device import Device, float_type, get_default_device
+from singa_dask.functions.shapes import IMAGES, as_images
+from singa_dask.tensors.device import Device, float_type, get_default_device, in_type
 from singa_dask.tensors.state import caller, remembers, state
 from singa_dask.tensors.tape import Call
 

@@ -90,7 +90,7 @@ def test_a_model_is_that_of_the_checkpoint_or_of_the_run(made, tmp_path):
 
 @pytest.mark.parametrize(
     ("host", "says"),
-    [("nodeb", "The last one was saved on host nodeb, and is not"), (gethostname(), "Give the workspace")],
+    [("nodeb", "The last one was saved on host nodeb, and is not"), (gethostname(), "Give the folder of a run")],
 )
 def test_a_run_whose_checkpoints_are_on_another_host_names_it(tmp_path, host, says):
     run = Workspace(tmp_path / "run")
