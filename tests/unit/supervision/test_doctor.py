@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -103,7 +104,8 @@ def test_each_fault_is_found_with_a_way_out(cluster, level, subject, says):
     ],
 )
 def test_only_an_error_is_a_failure(cluster, code, last, monkeypatch):
-    monkeypatch.setattr("singa_dask.cli.doctor.connect", lambda *args: "a client")
+    command = sys.modules["singa_dask.cli.doctor"]  # the package's attribute of this name is the command itself
+    monkeypatch.setattr(command, "connect", lambda *args: "a client")
     monkeypatch.setattr(doctor, "examine", lambda client, workspace, note: cluster)
     done = CliRunner().invoke(main, ["doctor", "--scheduler", "tcp://a:8786"])
     assert done.exit_code == code and done.stdout.splitlines()[-1] == last
