@@ -22,7 +22,7 @@ from singa_dask.cluster import exits, formation, group, leases, nanny_store, ran
 from singa_dask.job import ClusterTopology
 from singa_dask.memory import region
 from singa_dask.ops import Ops
-from singa_dask.server import actor, link, protocol, server, stub
+from singa_dask.server import actor, link, server, slice_protocol, stub
 from singa_dask.supervision import events as ev
 from singa_dask.supervision import launch, servers, supervisor
 from singa_dask.training import group_checkpoints, shadows
@@ -208,7 +208,7 @@ class History:
             (distributed, {"get_worker": lambda: self.making[0]}),
             (link, {"time": self.clock, "asyncio": SIMULATED_ASYNCIO, "Future": SimulatedFuture}),
             (stub, {"time": self.clock, "_LOOK_S": 0.5, "replace": changed}),
-            (protocol, {"replace": changed}),
+            (slice_protocol, {"replace": changed}),
             (
                 server,
                 {
