@@ -18,24 +18,12 @@ from singa_dask.errors import nearest
 MISSING = "Input y has missing labels. Leave out these samples."
 
 
-def rows_of(x: Any) -> int:
-    """Samples of x, counted in a Dask collection without known sizes. Raises ValueError if there are none."""
+def check_samples(x: Any) -> None:
+    """Raise ValueError if x has no samples, as far as a Dask collection tells."""
     if len(x.shape) < 2:
         raise ValueError(f"X must have samples of features, (N, D). Received: the shape {x.shape}.")
-    if not is_lazy(x) or isinstance(x.shape[0], int):
-        rows = int(x.shape[0])
-    elif is_table(x):
-        rows = len(x)
-    else:
-        axes = [*range(1, x.ndim)]
-        rows = sum(x.map_blocks(_length, dtype=int, chunks=((1,) * x.numblocks[0],), drop_axis=axes).compute())
-    if not rows:
+    if isinstance(x.shape[0], int) and not x.shape[0]:
         raise ValueError("X must have samples. Received: 0. If it is filtered, check what the filter keeps.")
-    return rows
-
-
-def _length(block: np.ndarray) -> np.ndarray:
-    return np.array([len(block)])
 
 
 def known_container(x: Any) -> Any:

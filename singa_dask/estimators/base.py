@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -46,7 +45,7 @@ from singa_dask.layers.base import LossLayer
 from singa_dask.layers.module import Module
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.driver import train
-from singa_dask.supervision.given import Arrays
+from singa_dask.supervision.given import Arrays, epoch_of
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.updaters import Adam
 
@@ -58,14 +57,13 @@ _SCALE = ("mean", "std", "target_mean", "target_std")
 
 
 class Examples(NamedTuple):
-    """What to train on. data: as `train` takes it, with x, y and the weight, arrays or Dask collections, in it. rows:
-    how many samples. scale: fields of store_conf that normalise."""
+    """What to train on. data: as `train` takes it, with x, y and the weight, arrays or Dask collections, in it. scale:
+    fields of store_conf that normalise."""
 
-    data: Any
+    data: Arrays
     x: Any
     y: Any
     weight: Any
-    rows: int
     scale: Mapping[str, Any]
 
 
@@ -144,7 +142,7 @@ class Estimator(BaseEstimator):
             self._describe_answers(y, classes)
         examples = self._examples(x, y, weight, goes_on=goes_on, scaled=epochs is None)
         with self._folder() as folder, ExitStack() as stack:
-            job, batch, samples = self._job(examples, epochs)
+            job, wanted = self._job(examples, epochs)
             validation = self.validation if epochs is None else None
             if isinstance(validation, tuple):
                 x, y, weight = self._taken(*validation, first=False)
@@ -160,7 +158,7 @@ class Estimator(BaseEstimator):
             self.result_ = train(
                 job,
                 self.client,
-                data=examples.data,
+                data=replace(examples.data, epochs=wanted),
                 validation=validation,
                 transform=vars(self)["transform"],
                 processes=self.client is not None,
@@ -175,6 +173,7 @@ class Estimator(BaseEstimator):
             self.model_: Model = load_model(best if best.exists() else folder, dtype=dtype)
             store = self.model_.known.store(self.model_.net.input_layers[0])
             self._scale = {name: list(getattr(store, name)) for name in _SCALE if getattr(store, name)}
+            samples, batch = epoch_of(Job.from_file(folder / "job.conf").proto)
         before: int = self.n_iter_ if goes_on else 0
         self.n_iter_: int = before + max(1, self.result_.summary["step"] * batch // samples)
         return self
@@ -190,8 +189,8 @@ class Estimator(BaseEstimator):
             with tempfile.TemporaryDirectory(prefix=".singa_dask-", dir=place) as folder:
                 yield Path(folder) / "run"
 
-    def _job(self, examples: Examples, epochs: int | None) -> tuple[Job, int, int]:
-        """The job without its data, its mini-batch, and the samples of an epoch."""
+    def _job(self, examples: Examples, epochs: int | None) -> tuple[Job, int | None]:
+        """The job without its data, and how often it reads these, None if it says that itself."""
         given = self._given_job(examples)
         own = given is self.net or isinstance(self.net, str | Path)
         proto = JobProto()
@@ -202,17 +201,14 @@ class Estimator(BaseEstimator):
         set_time_steps(proto, tuple(examples.x.shape[1:]))
         self._windows = next((w for layer in inputs_of(proto) if (w := Windows.of(layer.store_conf))), None)
         self._step = step_of(self._index)
-        starts = self._series(examples.x, self._index, fits=True)
+        self._series(examples.x, self._index, fits=True)
         scale = examples.scale
         kinds = map(layer_class, proto.neuralnet.layer)
         if any(issubclass(kind, LossLayer) and not kind.takes_units for kind in kinds):
             scale = {name: value for name, value in scale.items() if "target" not in name}
-        batch = max((self._read(layer.store_conf, examples, scale) for layer in inputs_of(proto)), default=1)
-        samples = examples.rows if self._windows is None else max(1, self._windows.count(examples.rows, starts))
-        if not own or self.epochs is not None or epochs is not None:
-            wanted = next((number for number in (epochs, self.epochs) if number is not None), EPOCHS)
-            proto.train_steps = max(1, math.ceil(wanted * samples / batch))
-            proto.disp_freq = max(1, samples // batch)
+        for layer in inputs_of(proto):
+            self._read(layer.store_conf, scale)
+        wanted = next((number for number in (epochs, self.epochs) if number is not None), None if own else EPOCHS)
         if isinstance(examples.x, Padded):
             read_lengths(proto)
         self._set_loss(proto, examples)
@@ -232,7 +228,7 @@ class Estimator(BaseEstimator):
             proto.cluster.CopyFrom(cluster_message(self.cluster))
         job = Job.from_proto(proto)
         job.folder = given.folder if own else None  # of the user's own layers
-        return job, batch, samples
+        return job, wanted
 
     def _updater(self) -> Any:
         if self.updater is not None and self.learning_rate is not None:
@@ -256,29 +252,27 @@ class Estimator(BaseEstimator):
         placed = from_input_to_loss(layers, classify=self.classifies)
         return Job(name=type(self).__name__.lower(), layers=placed, updater=self._updater(), train_steps=1)
 
-    def _read(self, store: StoreProto, examples: Examples, scale: Mapping[str, Any]) -> int:
-        """Let an input layer read these examples. Returns the mini-batch."""
+    def _read(self, store: StoreProto, scale: Mapping[str, Any]) -> None:
+        """Let an input layer read the examples."""
         store.ClearField("path")
         store.ClearField("validation_share")
-        batch = self.batch_size
-        if batch is None:
-            batch = store.batchsize[0] if store.batchsize else BATCH_SIZE
-        store.batchsize[:] = [min(batch, examples.rows)]
+        if self.batch_size is not None or not store.batchsize:
+            store.batchsize[:] = [BATCH_SIZE if self.batch_size is None else self.batch_size]
         if self.normalise and not any(store.HasField(name) for name in _OWN_SCALE):
             for name, value in scale.items():
                 assign(store, name, value, f"store_conf.{name}")
-        return store.batchsize[0]
 
     # Data
 
     def _examples(self, x: Any, y: Any, weight: Any, *, goes_on: bool, scaled: bool) -> Examples:
         """The samples as `train` takes them. goes_on: described and normalised as those before. scaled: let the
         weights have the mean 1."""
+        arrays.check_samples(x)
         answers = self._answers(y)
         weight = None if weight is None else arrays.weights_of(weight, answers, scaled=scaled)
         like = {"like": self._known()} if goes_on and not isinstance(x, Padded) else {"missing": self.missing}
         scale = self._scale if goes_on else {"normalise": True, "normalise_target": True}
-        return Examples(self._arrays(x, answers, weight, **like), x, y, weight, arrays.rows_of(x), scale)
+        return Examples(self._arrays(x, answers, weight, **like), x, y, weight, scale)
 
     def _arrays(self, x: Any, answers: Any, weight: Any = None, **how: Any) -> Arrays:
         """how: what says how missing values are filled; nothing for a validation set, which is filled likewise."""

@@ -33,7 +33,8 @@ class Classifier(ClassifierMixin, Estimator):
 
     net: a Module or a list of layers, with or without input layer and loss; a Job, or the path of a job file, whose
     training inputs get the data; None for one that suits the data.
-    epochs: 100 by default; with a job, what it says.
+    epochs: how often the samples of training are read, without those held out: 100 by default; with a job, what it
+    says.
     batch_size: 64 by default; with a job, what it says.
     learning_rate: of Adam, 0.002 by default; with a job, what it says.
     updater: an updater of `singa_dask.updaters` in place of Adam.

@@ -77,14 +77,16 @@ class Callback:
 class Callbacks:
     """Calls the callbacks of one run, each with every event, in order.
 
-    error: of the first callback that raised. It is called only once more, at the end of the run; the others go on.
+    steps: that the run will make. error: of the first callback that raised. It is called only once more, at the end of
+    the run; the others go on.
     """
 
     def __init__(
         self, callbacks: Sequence[Callback | Callable[[RunEvent], Any]], job: str, workspace: Path, steps: int
     ) -> None:
         self._callbacks = [_checked(callback) for callback in _listed(callbacks)]
-        self._event = partial(RunEvent, job=job, workspace=workspace, steps=steps)
+        self._event = partial(RunEvent, job=job, workspace=workspace)
+        self.steps = steps
         self._due: deque[RunEvent] = deque()
         self._failed: set[int] = set()
         self.error: TrainingError | None = None
@@ -92,7 +94,7 @@ class Callbacks:
     def put(self, kind: str, **fields: Any) -> None:
         """Have `call` tell of an event. From any thread."""
         if self._callbacks:
-            self._due.append(self._event(kind, **fields))
+            self._due.append(self._event(kind, steps=self.steps, **fields))
 
     def put_from_worker(self, event: Mapping[str, Any]) -> bool:
         """The same for an event that a worker group has sent; False if it is not one for callbacks."""

@@ -206,6 +206,7 @@ def train(
     with folder.restored_if_refused():
         if data is not None:
             job = with_data(job, data, validation, cache(partial(folder.new_data, resume=resume)), client)
+            called.steps = job.proto.train_steps
         elif validation is not None:
             hint = "Give data too, or set store_conf.validation_share in the job."
             raise ConfigError(Problem("validation", "is for data that are given", hint=hint))

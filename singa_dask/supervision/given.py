@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from singa_dask.data.ingest.collections import shard
 from singa_dask.data.labelled import first_array, is_labelled
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import Job, runs_in
-from singa_dask.job.job_pb2 import LayerProto, LayerType, Phase
+from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase
 from singa_dask.job.outputs import outputs_for_classes
 from singa_dask.job.stores import reads_windows
 from singa_dask.job.text_paths import text_of
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arrays:
-    """(X, y) or (X, y, sample_weight). options: of `shard`."""
+    """(X, y) or (X, y, sample_weight). options: of `shard`. epochs: how often training reads its samples, in place of
+    the steps of the job."""
 
     x: Any
     y: Any
     weight: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    epochs: int | None = None
 
     def write(
         self,
@@ -111,9 +114,23 @@ def with_data(job: Job, data: Any, validation: Any, folder: Callable[[], Path], 
     given.folder = job.folder
     del given.proto.neuralnet.layer[:]
     given.proto.neuralnet.layer.extend(layers)
-    if held_out is not None and not job.proto.validate_freq:
-        given.proto.validate_freq = _steps_per_epoch(layers)
+    _count(given.proto, data, validates=held_out is not None)
     return given
+
+
+def _count(proto: JobProto, data: Any, *, validates: bool) -> None:
+    """Set the steps that depend on the samples of training, and mini-batches of Arrays that are larger."""
+    stores = [layer.store_conf for layer in proto.neuralnet.layer if layer.type == LayerType.kRecordInput]
+    samples, batch = epoch_of(proto)
+    if isinstance(data, Arrays) and samples < batch:
+        for store in stores:
+            store.batchsize[:] = [samples]
+        batch = samples
+    if isinstance(data, Arrays) and data.epochs is not None:
+        proto.train_steps = math.ceil(data.epochs * samples / batch)
+        proto.disp_freq = max(1, samples // batch)
+    if validates and not proto.validate_freq:
+        proto.validate_freq = max(1, samples // batch)
 
 
 def with_transform(job: Job, transform: Any) -> Job:
@@ -245,12 +262,13 @@ def _reading(layer: LayerProto, training: Path, held_out: Path | None, share: fl
     return [layer, other]
 
 
-def _steps_per_epoch(layers: Iterable[LayerProto]) -> int:
-    layer = next(layer for layer in layers if layer.type == LayerType.kRecordInput and runs_in(layer, Phase.kTrain))
-    store = layer.store_conf
+def epoch_of(job: JobProto) -> tuple[int, int]:
+    """The samples that the first input layer reads in an epoch of training, and in a step."""
+    inputs = (layer for layer in job.neuralnet.layer if layer.type == LayerType.kRecordInput)
+    store = next(layer.store_conf for layer in inputs if runs_in(layer, Phase.kTrain))
     stream = make_stream(store, Manifest.load(Path(store.path)), seed=0, phase=Phase.kTrain)
     records = 1 if reads_windows(store) else max(1, store.sequence)
-    return max(1, stream.samples // (store.batchsize[0] * records))
+    return stream.samples, store.batchsize[0] * records
 
 
 def weighed(layers: list[LayerProto], column: str) -> list[LayerProto]:

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from singa_dask import Classifier, Regressor, layers
+from singa_dask.errors import DataError
 
 DRAW = np.random.default_rng(0)
 
@@ -28,7 +29,7 @@ def test_partitions_without_rows():
     assert (classifier.predict(x).compute() == y.compute()).mean() > 0.9
     none = frame[frame["x"] < 0]
     assert len(classifier.predict(none[["x", "a"]]).compute()) == 0
-    with pytest.raises(ValueError, match=r"X must have samples\. Received: 0\."):
+    with pytest.raises(DataError, match=r"X: holds no samples\."):
         Classifier(epochs=1).fit(none[["x", "a"]], none["label"])
 
 
