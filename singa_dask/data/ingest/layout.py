@@ -128,10 +128,15 @@ def _check_splits(splits: Splits, totals: Sequence[int]) -> None:
     """Raises ConfigError if a split that was asked for gets no samples."""
     for split, total in zip(SPLITS, totals, strict=True):
         rules = {key: value for key, value in splits.given.items() if key.startswith(split)}
-        if (rules or split == "train") and not total:
-            key, value = next(iter(rules.items()), (split, ", ".join(map(str, splits.given.values()))))
+        if split == "train" and not total:
+            message = f"leaves none of the {sum(totals):,} samples to train"
+            hint = "Use smaller shares, or other values."
+            raise ConfigError(
+                Problem(", ".join(splits.given), message, ", ".join(map(str, splits.given.values())), hint)
+            )
+        if rules and not total:
+            key, value = next(iter(rules.items()))
             hint = "Use a larger share." if key == split else "Choose another value."
-            hint = hint if split != "train" else "Use smaller shares, or other values."
             raise ConfigError(Problem(key, f"gets none of {sum(totals)} samples", str(value), hint))
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -11,17 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.ingest.facts import Kind
+from singa_dask.data.ingest.facts import Facts, Kind
 from singa_dask.data.ingest.options import GROUPS, SHARES, Splits
-from singa_dask.data.ingest.values import DAY, decoded, encode_series
+from singa_dask.data.ingest.values import DAY, decoded, encode_series, exact_series
 from singa_dask.data.sources.arrays import SPLITS
 from singa_dask.data.sources.files import Block
 from singa_dask.data.sources.source import THE_DATE, Source
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
 TRAIN, VALIDATION, TEST = range(3)
+DAY_NS = 86_400 * 10**9
+_NANOSECONDS = re.compile(r"(\.\d{6})(\d{1,3})")  # which the datetime of Python does not have
 # Of a key of share_rows, next to those of stage.py.
 SHARE = 1
+Encode = Callable[[str, Any], tuple[np.ndarray, Facts]]
 # The results of a function of (index, block) for these blocks.
 Visit = Callable[[Callable[[int, Block], Any], Sequence[Block]], Mapping[int, Any]]
 
@@ -72,11 +78,11 @@ class Rules:
     def _since(self, raw: Mapping[str, Any], key: str) -> np.ndarray:
         """Which rows are in the split that begins with a value."""
         column = self.columns[self.splits.split_by or THE_DATE]
-        values, known = _encoded(column, raw[column])
+        values, known = _encoded(column, raw[column], exact_series)
         if known is Kind.TEXT:
             hint = "Name a column of dates or numbers; dates of other forms are read with --date."
             raise ConfigError(Problem("split_by", "holds texts, which have no order", repr(column), hint))
-        ends = {
+        ends: dict[str, Any] = {
             each: _end(each, getattr(self.splits, each), known, column)
             for each in ("validation_from", "test_from")
             if getattr(self.splits, each) is not None
@@ -85,7 +91,12 @@ class Rules:
             received = str(self.splits.validation_from)
             hint = f"The rows from there to {self.splits.test_from} are for validation."
             raise ConfigError(Problem("validation_from", "must be before test_from", received, hint))
-        return values >= ends[key]
+        end = ends[key]
+        if isinstance(end, tuple):
+            days, rest = _parts(values)
+            return (days > end[0]) | ((days == end[0]) & (rest >= end[1]))
+        whole = values.dtype.kind in "iu" and math.isfinite(end)
+        return values >= (math.ceil(end) if whole else end)  # integers are not rounded
 
 
 def share_rows(key: tuple[int, ...], rows: int, shares: tuple[float, ...]) -> tuple[int, ...]:
@@ -179,12 +190,12 @@ def _named(name: str, raw: Any) -> np.ndarray:
     return np.array(places, np.int8)[of]
 
 
-def _encoded(name: str, raw: Any) -> tuple[np.ndarray, Kind]:
+def _encoded(name: str, raw: Any, encode: Encode = encode_series) -> tuple[np.ndarray, Kind]:
     """Numbers, days or codes of texts. Raises DataError if values are missing."""
     if np.ndim(raw) != 1:
         raise DataError(f"column {name!r}: says which split a sample is in, so it must have one value for each.")
-    values, facts = encode_series(name, raw)
-    missing = np.flatnonzero(values < 0 if facts.dtype == "text" else np.isnan(values.astype(np.float64)))
+    values, facts = encode(name, raw)
+    missing = np.flatnonzero(values < 0 if facts.dtype == "text" else np.isnan(values))
     if len(missing):
         raise DataError(
             f"column {name!r}: says which split a sample is in, but {len(missing):,} value(s) are missing, the first "
@@ -193,7 +204,17 @@ def _encoded(name: str, raw: Any) -> tuple[np.ndarray, Kind]:
     return values, facts.kind
 
 
-def _end(key: str, given: Any, kind: Kind, column: str) -> float:
+# A time: whole days, and what remains of one.
+Parts = tuple[Any, Any]
+
+
+def _parts(times: Any) -> Parts:
+    """Dates since 1970, or timedeltas. No unit of NumPy has all of them."""
+    since = times - np.datetime64(0, "D") if times.dtype.kind == "M" else times
+    return since // DAY, since % DAY
+
+
+def _end(key: str, given: Any, kind: Kind, column: str) -> float | Parts:
     """A date or number as the column has them."""
     what = {
         Kind.NUMBER: "a number",
@@ -202,24 +223,37 @@ def _end(key: str, given: Any, kind: Kind, column: str) -> float:
     }.get(kind, "a date such as 2010-01-31, or 2010-01-31T12:00+02:00 (in UTC if it names no zone)")
     try:
         if kind is Kind.TIMEDELTA and isinstance(given, timedelta | np.timedelta64):
-            end = float(np.timedelta64(given) / DAY)
-        elif kind in (Kind.NUMBER, Kind.TIMEDELTA):
-            end = float(given)
+            end: Any = given.to_timedelta64() if hasattr(given, "to_timedelta64") else np.timedelta64(given)
         else:
-            end = float((_date(str(given), kind) - np.datetime64(0, "D")) / DAY)
-        if not np.isnan(end):
-            return end
-    except (TypeError, ValueError):
+            end = _number(given) if kind in (Kind.NUMBER, Kind.TIMEDELTA) else _date(str(given), kind)
+        if end == end:  # no NaN, no NaT
+            if isinstance(end, np.datetime64 | np.timedelta64):
+                return _parts(end)
+            if kind is Kind.NUMBER:
+                return end
+            days = math.floor(end)
+            return days, np.timedelta64(round((end - days) * DAY_NS), "ns")
+    except (TypeError, ValueError, OverflowError):
         pass
     raise ConfigError(Problem(key, f"must be {what}, as column {column!r} has them", repr(given)))
 
 
+def _number(given: Any) -> float:
+    """An integer as such, which float64 may not have."""
+    if isinstance(given, str):
+        with suppress(ValueError):
+            return int(given)
+    return int(given) if isinstance(given, int | np.integer) else float(given)
+
+
 def _date(text: str, kind: Kind) -> np.datetime64:
     """A date, in UTC if it has a time zone. Raises ValueError, also for a zone if the column has none."""
+    text, rest = _NANOSECONDS.sub(r"\1", text), _NANOSECONDS.search(text)
     try:
         date = datetime.fromisoformat(text)
     except ValueError:
         return np.datetime64(text)  # 2010, 2010-01
     if date.tzinfo and kind is not Kind.ZONED:
         raise ValueError(text)
-    return np.datetime64(date.astimezone(UTC).replace(tzinfo=None) if date.tzinfo else date)
+    found = np.datetime64(date.astimezone(UTC).replace(tzinfo=None) if date.tzinfo else date)
+    return found + np.timedelta64(int(rest[2].ljust(3, "0")), "ns") if rest else found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,25 @@ def encode_series(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
 
     raw: a NumPy array or a pandas Series. Raises DataError for values of other kinds.
     """
+    values, facts = exact_series(name, raw)
+    if values.dtype.kind not in "Mm":
+        return values, facts
+    since = values - np.datetime64(0, "D") if values.dtype.kind == "M" else values
+    days, known = numbers(since / DAY)  # NaT becomes NaN
+    known.dtype = facts.dtype
+    if known.kind is not Kind.EMPTY:
+        known.kind = facts.kind
+    return days, known
+
+
+def exact_series(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
+    """The same, with dates (in UTC) and timedeltas as NumPy has them."""
     if not isinstance(raw, np.ndarray):
         return _encode_pandas(name, raw)
     if raw.dtype.kind in "biuf":
         return numbers(raw)
     if raw.dtype.kind in "Mm":
-        return _days(raw)
+        return _times(raw)
     if raw.dtype.kind == "S":
         raw = decoded(name, raw)
     if raw.dtype.kind == "U":
@@ -88,14 +102,9 @@ def note_unusable(facts: Facts, values: np.ndarray) -> None:
             setattr(facts, field, getattr(facts, field) + count)
 
 
-def _days(raw: np.ndarray, *, zoned: bool = False) -> tuple[np.ndarray, Facts]:
-    days = (raw - np.datetime64(0, "D") if raw.dtype.kind == "M" else raw) / DAY  # NaT becomes NaN
+def _times(raw: np.ndarray, *, zoned: bool = False) -> tuple[np.ndarray, Facts]:
     kind = Kind.TIMEDELTA if raw.dtype.kind == "m" else Kind.ZONED if zoned else Kind.DATE
-    values, facts = numbers(days)
-    facts.dtype = raw.dtype.name
-    if facts.kind is not Kind.EMPTY:
-        facts.kind = kind
-    return values, facts
+    return raw, Facts(kind, raw.dtype.name)
 
 
 def _texts(codes: np.ndarray, values: list[str]) -> tuple[np.ndarray, Facts]:
@@ -140,6 +149,9 @@ def _of_distinct(name: str, codes: np.ndarray, values: list[Any]) -> tuple[np.nd
         ranks[-1] = -1
         return _texts(ranks[codes], [values[place] for place in order])
     if all(issubclass(kind, int | float | np.number | np.bool_) or kind.__name__ == "Decimal" for kind in types):
+        if types == {int} and codes.min() >= 0:  # which float64 may not have
+            with suppress(OverflowError):
+                return numbers(np.array(values, np.int64)[codes])
         return numbers(np.array([*map(float, values), np.nan])[codes])
     if all(issubclass(kind, date | np.datetime64) for kind in types):
         zones = [isinstance(value, datetime) and value.tzinfo is not None for value in values]
@@ -147,11 +159,14 @@ def _of_distinct(name: str, codes: np.ndarray, values: list[Any]) -> tuple[np.nd
             odd = next(place for place, zoned in enumerate(zones) if zoned is not zones[0])
             raise _unusable(name, int((codes == odd).argmax()), values[odd], ["dates with a time zone", "without one"])
         values = [value.astimezone(UTC).replace(tzinfo=None) for value in values] if any(zones) else values
-        days = [np.datetime64(value, "us") for value in values] + [np.datetime64("NaT", "us")]
-        return _days(np.array(days)[codes], zoned=any(zones))
+        days = [
+            value.to_datetime64() if hasattr(value, "nanosecond") else np.datetime64(value, "us") for value in values
+        ]
+        days.append(np.datetime64("NaT", "us"))
+        return _times(np.array(days)[codes], zoned=any(zones))
     if all(issubclass(kind, timedelta | np.timedelta64) for kind in types):
         spans = [np.timedelta64(value) for value in values] + [np.timedelta64("NaT", "us")]
-        return _days(np.array(spans)[codes])
+        return _times(np.array(spans)[codes])
     kinds = sorted({kind.__name__ for kind in types})
     odd = next(place for place, value in enumerate(values) if type(value) is not type(values[0])) if kinds[1:] else 0
     raise _unusable(name, int((codes == odd).argmax()), values[odd], kinds)
@@ -188,10 +203,10 @@ def _encode_pandas(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
             )
         return numbers(raw.to_numpy(dtype=np.float64, na_value=np.nan))
     if isinstance(dtype, pd.DatetimeTZDtype) or getattr(getattr(dtype, "pyarrow_dtype", None), "tz", None):
-        return _days(raw.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(), zoned=True)
+        return _times(raw.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(), zoned=True)
     if raw.dtype.kind in "Mm":
         kind = getattr(dtype, "numpy_dtype", dtype)
-        return _days(raw.astype(kind).to_numpy())  # dates of pyarrow are objects otherwise
+        return _times(raw.astype(kind).to_numpy())  # dates of pyarrow are objects otherwise
     if isinstance(dtype, pd.StringDtype) or pd.api.types.is_string_dtype(dtype):
         codes, uniques = raw.factorize()
         return _of_distinct(name, codes.astype(np.int32), uniques.tolist())

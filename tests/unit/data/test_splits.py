@@ -132,6 +132,37 @@ def test_large_whole_numbers_are_groups_of_their_own(tmp_path, kind):
     }
 
 
+FIRST = 1_790_000_000_000_000_000  # float64 has multiples of 256 there
+CLOSE = FIRST + np.arange(40) * 50
+# A column that steps by less than a float64 of it, and values from which on its rows are for the test.
+EXACT = {
+    "integers": (CLOSE, [FIRST + 1001, int(CLOSE[21]), str(CLOSE[21]), np.int64(FIRST + 1050)]),
+    "unsigned": (CLOSE.astype(np.uint64), [FIRST + 1001, np.uint64(CLOSE[21])]),
+    "objects": (CLOSE.astype(object), [FIRST + 1001]),
+    "dates": (CLOSE.astype("M8[ns]"), [pd.Timestamp(FIRST + 1001), str(pd.Timestamp(FIRST + 1050))]),
+    "zoned dates": (pd.to_datetime(CLOSE, utc=True), [f"{pd.Timestamp(FIRST + 1001)}+00:00"]),
+    "timedeltas": (CLOSE.astype("m8[ns]"), [pd.Timedelta(FIRST + 1001), np.timedelta64(FIRST + 1050, "ns")]),
+}
+
+
+@pytest.mark.parametrize(
+    ("container", "kind"),
+    [*(("pandas", kind) for kind in EXACT), ("csv", "integers"), ("parquet", "integers"), ("parquet", "dates")],
+)
+def test_where_a_split_begins_is_not_rounded(tmp_path, container, kind):
+    column, ends = EXACT[kind]
+    table = pd.DataFrame({"a": np.arange(40.0), "at": column, "y": np.arange(40.0)})
+    for number, end in enumerate(ends):
+        out = tmp_path / str(number)
+        how = {"test_from": end, "split_by": "at", "shuffle": False}
+        if container == "pandas":
+            made = shard(table[["a", "at"]], table["y"], out, **how)
+        else:
+            getattr(table, f"to_{container}")(tmp_path / "t", index=False)
+            made = shard_files(container, out, source=tmp_path / "t", target="y", **how)
+        assert np.sort(stored(made["test"])["row"]).tolist() == [*range(21, 40)]
+
+
 def test_groups_and_splits_of_bytes_are_utf8(tmp_path):
     towns = ["Z\xfcrich", "K\xf6ln", "Bern"]
     data = {"a": np.arange(90.0), "y": np.arange(90.0), "g": np.array([town.encode() for town in towns] * 30)}
@@ -234,7 +265,7 @@ def test_groups_on_a_cluster(tmp_path):
         ({"test_groups": "statoin"}, "test_groups: names a column that X does not have.*'statoin'.*station"),
         ({"split_by": "a"}, "split_by: is for validation_from and test_from"),
         ({"test_from": "2030-01-01"}, "test_from: gets none of 120 samples.*2030-01-01"),
-        ({"test_from": "2000-01-01"}, "train: gets none of 120 samples.*2000-01-01"),
+        ({"test_from": "2000-01-01"}, "test_from: leaves none of the 120 samples to train.*2000-01-01"),
         ({"test_from": "soon"}, "test_from: must be a date such as 2010-01-31, .*, as column 'day' has them.*soon"),
         ({"test_from": pd.NaT}, "test_from: must be a date such as 2010-01-31"),
         ({"test_from": "2010-02-01T00:00Z"}, "test_from: must be a date such as 2010-01-31, without a time zone"),
