@@ -125,7 +125,8 @@ def _encoder(encoder: Encoder) -> str:
         text += f", days{zone} since {np.datetime64(int(encoder.origin), 'D')}"
     elif encoder.kind == "timedelta":
         text += ", days"
-    return text + ("; missing: an error" if encoder.fill is None else f"; missing: {encoder.fill}")
+    fill = encoder.fill if encoder.categorical else encoder.fill_of_number
+    return text + ("; missing: an error" if encoder.fill is None else f"; missing: {fill}")
 
 
 def _reading(reading: Reading) -> Iterator[str]:

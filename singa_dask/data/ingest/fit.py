@@ -160,7 +160,10 @@ def _fit(column: ColumnFacts, encoding: Encoding, sample: Callable[[ColumnFacts]
         raise DataError(f"column {name!r}: holds {kind}s, which cannot be categories. Convert it to text.")
     if kind in (Kind.DATE, Kind.ZONED):
         origin = math.floor(min(facts.low for facts in column.blocks if facts.kind is kind))
-        return Encoder(name, kind.value, fill=_fill(column, encoding, sample), origin=float(origin))
+        fill = _fill(column, encoding, sample)
+        if fill is not None and not isinstance(encoding.fill_of(name), str):
+            fill += origin  # a number is a value of the feature
+        return Encoder(name, kind.value, fill=fill, origin=float(origin))
     return Encoder(name, kind.value, fill=_fill(column, encoding, sample))
 
 

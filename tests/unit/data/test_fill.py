@@ -4,10 +4,11 @@ import json
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 import xarray
 
-from singa_dask import Job, layers, shard, updaters
+from singa_dask import Job, layers, load, shard, updaters
 from singa_dask.data import Manifest, ShardFolder
 from singa_dask.data.columns import Fill
 from singa_dask.data.manifest_reader import read_description
@@ -208,3 +209,21 @@ def test_shards_that_fill_otherwise_are_no_test_data(tmp_path):
 
 def test_a_fill_is_told_in_few_values():
     assert str(Fill((1.0, 2.5, 3.0, 4.0, 5.0), flags=True)) == "1, 2.5, 3, 4, ... and flags"
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize(
+    ("how", "days"), [(0, 0), ({"when": 50}, 50), (-1.5, -1.5), ("mean", 50), ("median", 45), ("most_frequent", 10)]
+)
+def test_a_number_for_a_missing_date_is_in_days_since_the_first_one(tmp_path, zone, how, days):
+    when = pd.to_datetime(["2020-01-01", None, "2020-01-11", "2020-04-10", "2020-01-11", "2020-04-10", "2020-03-21"])
+    when = when.where(when.notna(), other=pd.NaT)
+    table = pd.DataFrame({"a": np.arange(7.0), "when": when.tz_localize(zone)})
+    if how == "mean":
+        table = table.drop(index=[2, 4, 5, 6]).reset_index(drop=True)
+        table.loc[2, "when"] = pd.Timestamp("2020-04-10", tz=zone)
+    made = shard(table, np.arange(len(table)) / 2, tmp_path / "made", missing=how, shuffle=False, durable=False)
+    assert load(tmp_path / "made")[0][1].tolist() == [1, days]
+    (only,) = made.values()
+    filled = only.encoders.apply(table)
+    assert filled[1].tolist() == [1, days]
