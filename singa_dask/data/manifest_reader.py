@@ -145,6 +145,7 @@ def _reading(entry: _Fields) -> Reading:
         entry.take("dimensions", *OF_COLUMNS),
         {name: _coordinates(each) for name, each in entry.by_name("coordinates").items()},
         entry.take("units", *OF_COLUMNS),
+        entry.take("resized", *FLAG),
     )
 
 

@@ -22,7 +22,7 @@ from singa_dask.errors import DataError
 logger = logging.getLogger(__name__)
 
 # Of the manifest and of descriptions in checkpoints. Others are refused.
-VERSION = 7
+VERSION = 8
 TYPES = ("number", "integer", "text", "true or false", "date", "zoned date")
 SEPARATOR = ", "
 MAX_PLACES = 10_000
@@ -152,6 +152,7 @@ class Reading:
     line names the columns; dates: formats of dates that are not ISO 8601, by column; types: one of TYPES, by column.
     Of arrays: datasets: the path of each, by column; dimensions: the names of those of a sample, with / between them,
     by column; coordinates: those of these dimensions, by dimension; units: those that are known, by column.
+    Of images: resized: whether those of another size are resized.
     """
 
     format: str = ""
@@ -163,6 +164,7 @@ class Reading:
     dimensions: Mapping[str, str] = field(default_factory=dict)
     coordinates: Mapping[str, Coordinates] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
+    resized: bool = False
 
     def along(self, column: str) -> Along:
         """What is known of the samples of a column."""

@@ -135,7 +135,7 @@ def _reading(reading: Reading) -> Iterator[str]:
     text = f"read from: {reading.format}"
     if reading.format == "csv":
         text += f", separator {reading.separator!r}, {'with' if reading.header else 'without'} a header"
-    yield text
+    yield text + ", resized" * reading.resized
     if reading.types:
         types = [f"{name} {kind}" for name, kind in reading.types.items()]
         yield "types: " + ", ".join(types[:_ROWS_SHOWN]) + ", ..." * (len(types) > _ROWS_SHOWN)

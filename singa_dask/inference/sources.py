@@ -174,7 +174,8 @@ def _source(
     if kind.name == "images":
         first = model.known.inputs.get(model.known.needed[0])
         shape = first.column.net_shape if first else ()
-        splits = load(data, form=shape if len(shape) == 3 else None)
+        resized = first is not None and first.schema.reading.resized
+        splits = load(data, form=shape if len(shape) == 3 else None, resized=resized)
     elif kind.columns == TABLE:
         given = _read_as_before(model, given) if kind.name == "csv" else {}
         splits = _table(model, data, load, tuple(x), tuple(y), given)

@@ -265,6 +265,6 @@ CONTAINERS = [
         "parquet", _TABLE | _DATASETS | {"complex": "Parquet has no such type"}, store=_parquet, format="parquet"
     ),
     Container("csv", _TABLE, store=_csv, format="csv"),
-    Container("images", _ONLY_IMAGES | {"size": "predictions resize them"}, store=_images, format="images"),
+    Container("images", _ONLY_IMAGES, store=_images, format="images"),
     Container("kvfile", _ONLY_IMAGES, store=_kvfile, format="kvfile"),
 ]

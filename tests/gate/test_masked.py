@@ -4,6 +4,7 @@ that tell of their masks or do not."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -89,6 +90,11 @@ REFUSE: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 GIVEN = {"labels": CLASSES, "targets": Y, "weights": np.ones(N), "features": X}
 TOLD = "missing|NaN|masks values in a chunk"
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("container", CONTAINERS)

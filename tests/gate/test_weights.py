@@ -55,6 +55,11 @@ def by_train(data: Any, validation: Any) -> Any:
     return done.history[done.history.phase == "validate"].loss
 
 
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize("weight", [None, np.ones(40)], ids=["unweighted", "weighted"])
 @pytest.mark.parametrize(
     ("kind", "container"),

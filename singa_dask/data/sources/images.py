@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from singa_dask.data.columns import Channels, Role
+from singa_dask.data.schema import Reading
 from singa_dask.data.sources.files import BLOCK_NBYTES, Block, check_sample, only_files, reading, stamp_of
 from singa_dask.data.sources.source import Format, Source
 from singa_dask.errors import DataError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 SPLITS = ("train", "validation", "test")
 _GREY = ("1", "L", "LA")
+_ALPHA, OPAQUE = ("LA", "RGBA", "PA"), 255
 _COLOUR = ("RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV")
 
 
@@ -29,34 +31,36 @@ def read(
     resize: tuple[int, int] | int | str | None = None,
     *,
     form: tuple[int, int, int] | None = None,
+    resized: bool = False,
 ) -> dict[str, Source]:
     """Folders of images as x (N, height, width, channels) uint8, with one channel if all images are greyscale, and y.
+    They are upright, as EXIF says.
 
     source: a folder with one folder per class, or with folders train/ and test/ (and validation/) of such folders.
     resize: the (height, width) of every image, also as text, "48x64"; one number means a square. By default all images
         must have the size of the first one.
     form: the (height, width, channels) of every image. `source` may then be a folder of images without classes, or one
-        image: new images to predict.
-    Raises DataError that names the file.
+        image: new images to predict. resized: whether those of another size are resized to it.
+    Raises DataError that names the file, also for several pages or frames, and for transparent pixels.
     """
     folder = Path(source).expanduser().absolute()
     if form is not None and (folder.is_file() or not any(entry.is_dir() for entry in _entries(folder))):
         paths = [folder] if folder.is_file() else _images(folder)
-        return {"": _source(folder, paths, (), (), form, True)}
+        return {"": _source(folder, paths, (), (), form, resized)}
     if (kind := kind_of(folder)) != FOLDER:
         raise DataError(f"{folder}: is {kind}, not a folder." if kind else f"{folder}: is not a folder.")
     size = None if resize is None else _size(resize)
     splits = [split for split in SPLITS if (folder / split).is_dir()]
     if "train" not in splits or len(splits) < 2:
         classes, paths, labels = _members(folder, None)
-        return {"": _source(folder, paths, labels, classes, form or _common_form(paths, size), bool(form or size))}
+        return {"": _source(folder, paths, labels, classes, form or _common_form(paths, size), bool(resized or size))}
     # The other splits take shape and classes from the training images.
     found = {}
     classes, paths, _ = _members(folder / "train", None)
     all_of = form or _common_form(paths, size)
     for split in splits:
         _, paths, labels = _members(folder / split, classes)
-        found[split] = _source(folder / split, paths, labels, classes, all_of, bool(form or size))
+        found[split] = _source(folder / split, paths, labels, classes, all_of, bool(resized or size))
     return found
 
 
@@ -94,17 +98,36 @@ class ImageBlock(Block):
 
     def _decode(self, path: Path, out: np.ndarray) -> None:
         height, width, channels = self.form
-        with _opened(path) as file:
-            if file.size != (width, height) and not self.resize:
+        with _opened(path) as file, reading(path, "The image is damaged: remove or replace it."):
+            image = _upright(file)
+            if image.size != (width, height) and not self.resize:
                 raise DataError(
-                    f"{path}: is {file.height} x {file.width} pixels (height x width), but the first image is "
-                    f"{height} x {width}. Resize all images with --resize."
+                    f"{path}: is {image.height} x {image.width} pixels (height x width), but the first image of "
+                    f"training is {height} x {width}. Resize all images with --resize when you shard for training; "
+                    "new ones are then resized too."
                 )
-            with reading(path, "The image is damaged: remove or replace it."):
-                image = file.convert("L" if channels == 1 else "RGB")
-                if image.size != (width, height):
-                    image = image.resize((width, height))
-                out[...] = np.asarray(image, dtype=np.uint8).reshape(self.form)
+            _check_opaque(path, image)
+            image = image.convert("L" if channels == 1 else "RGB")
+            if image.size != (width, height):
+                image = image.resize((width, height))
+            out[...] = np.asarray(image, dtype=np.uint8).reshape(self.form)
+
+
+def _upright(image: Image) -> Image:
+    from PIL import ImageOps
+
+    return ImageOps.exif_transpose(image)
+
+
+def _check_opaque(path: Path, image: Image) -> None:
+    """Raise DataError for transparent pixels, whose colour depends on what lies behind."""
+    if image.mode in _ALPHA or "transparency" in image.info:
+        least = int(np.asarray(image.convert("RGBA"))[..., 3].min())
+        if least < OPAQUE:
+            raise DataError(
+                f"{path}: has transparent pixels (alpha {least} of {OPAQUE}), and samples have no alpha. Put a "
+                "background behind: PIL.Image.alpha_composite."
+            )
 
 
 def _source(
@@ -137,6 +160,7 @@ def _source(
         channels={"x": Channels.LAST},
         classes={"y": tuple(classes)} if labels else {},
         nbytes=len(paths) * nbytes,
+        reading=Reading("images", resized=resize),
     )
 
 
@@ -187,7 +211,7 @@ def _common_form(paths: Sequence[Path], size: tuple[int, int] | None) -> tuple[i
         with _opened(path) as image:
             if image.mode not in _GREY:
                 channels = 3
-            size = size or (image.height, image.width)
+            size = size or _upright(image).size[::-1]
     assert size is not None
     return (*size, channels)
 
@@ -197,6 +221,12 @@ def _opened(path: Path) -> Image:
 
     with reading(path, "Is it an image that Pillow can read? Remove it otherwise."):
         image = PIL.Image.open(path)
+        pages = getattr(image, "n_frames", 1) if image.format != "MPO" else 1  # its further ones are previews
+    if pages > 1:
+        image.close()
+        raise DataError(
+            f"{path}: has {pages:,} pages or frames, and a sample is one image. Write each to its own file."
+        )
     if image.mode not in _GREY + _COLOUR:
         image.close()
         raise DataError(

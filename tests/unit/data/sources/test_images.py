@@ -70,7 +70,7 @@ def test_images_are_scaled(tmp_path, resize, shape):
 @pytest.mark.parametrize(("source", "rows"), [("new", 2), ("new/2.png", 1)])
 def test_new_images_need_no_classes_and_take_the_form_of_the_training_images(tmp_path, source, rows):
     write_file("images", tmp_path, {"new/1.png": flat(7, (8, 8)), "new/2.png": flat(9, (5, 5, 3))})
-    made = images.FORMAT.load(tmp_path / source, form=(4, 6, 3))[""]
+    made = images.FORMAT.load(tmp_path / source, form=(4, 6, 3), resized=True)[""]
     found = read_all(made)
     assert (made.y, found["x"].shape, list(found)) == ((), (rows, 4, 6, 3), ["x"])
 
