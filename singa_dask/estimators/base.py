@@ -299,10 +299,17 @@ class Estimator(BaseEstimator):
         return Arrays(x, {"y": answers} if is_table(answers) else answers, weight, options)
 
     def _named(self, x: Any) -> Any:
-        """An array as a DataFrame if the columns of the table in fit had names, which the model knows then."""
+        """An array as a DataFrame if the columns of the table in fit had names, which the model knows then. Raises
+        ValueError if it has another number of them."""
         names = getattr(self, "feature_names_in_", None)
-        if names is None or is_table(x) or is_lazy(x) or self.missing == "mask":
+        if names is None or is_table(x) or self.missing == "mask":
             return x
+        if is_lazy(x):
+            if x.ndim != 2 or x.shape[1] != len(names):
+                raise ValueError(f"X has samples of shape {x.shape[1:]}, but it was fitted to {', '.join(names)}.")
+            from dask.dataframe import from_dask_array
+
+            return from_dask_array(x.rechunk({1: -1}), columns=[*names])
         import pandas
 
         table = pandas.DataFrame(x, columns=names)

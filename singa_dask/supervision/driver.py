@@ -26,7 +26,7 @@ from singa_dask.planning.candidates import with_cluster
 from singa_dask.planning.partition import is_open
 from singa_dask.planning.prediction import Candidate
 from singa_dask.supervision.callbacks import Callback, Callbacks, RunEvent
-from singa_dask.supervision.given import with_data, with_transform
+from singa_dask.supervision.given import check_goes_on, with_data, with_transform
 from singa_dask.supervision.in_process import check_single
 from singa_dask.supervision.partitioning import as_before, resolve_partition
 from singa_dask.supervision.plan import as_job, job_of, plan, with_message
@@ -210,6 +210,8 @@ def train(
         elif validation is not None:
             hint = "Give data too, or set store_conf.validation_share in the job."
             raise ConfigError(Problem("validation", "is for data that are given", hint=hint))
+        elif resume and folder.job.exists():
+            check_goes_on(job, folder.folder)
         if transform is not None:
             job = with_transform(job, transform)
         show = display or display_for()

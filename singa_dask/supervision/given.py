@@ -133,6 +133,13 @@ def _count(proto: JobProto, data: Any, *, validates: bool) -> None:
         proto.validate_freq = max(1, samples // batch)
 
 
+def check_goes_on(job: Job, workspace: Path) -> None:
+    """Raise ConfigError if the run in the workspace was given data, which the job lacks now."""
+    if any(_is_open(layer) and runs_in(layer, Phase.kTrain) for layer in job.proto.neuralnet.layer):
+        message = "is missing: the earlier run was given data, and its job has no path"
+        raise ConfigError(Problem("data", message, f"resume of {workspace}", "Give the same data again."))
+
+
 def with_transform(job: Job, transform: Any) -> Job:
     """The job whose first input layer of training has this transform. Raises ConfigError."""
     if not hasattr(transform, "__qualname__") or isinstance(transform, type):
@@ -175,7 +182,7 @@ def factor_of(manifest: Manifest) -> Column | None:
     found = [column for role in (Role.MASK, Role.WEIGHT) for column in manifest.columns if column.role is role]
     if len({column.role for column in found}) > 1:
         message = "has weights and a mask, but a loss reads one of them"
-        hint = "Multiply the mask by the weights, and write it as the mask."
+        hint = "Leave one out: a mask says which values of a target count, weights how much a sample counts."
         raise ConfigError(Problem("data", message, str(manifest.folder), hint))
     return found[0] if found else None
 

@@ -36,6 +36,7 @@ MEANINGS: dict[str, tuple[dict[str, Any], np.ndarray, np.ndarray]] = {
     "_FillValue": ({"_FillValue": -99}, INTEGERS, NAN),
     "missing_value": ({"missing_value": -99, "scale_factor": 0.5}, INTEGERS, NAN * 0.5),
     "valid_range": ({"valid_range": [-90, 90]}, INTEGERS, NAN),
+    "valid_min and valid_max of one entry": ({"valid_min": [-90], "valid_max": [90]}, INTEGERS, NAN),
     "_Unsigned": ({"_Unsigned": "true", "scale_factor": 0.1}, INTEGERS, INTEGERS.view("u2") * 0.1),
 }
 OPEN: list[Any] = []  # files of h5netcdf, whose variables do not keep them

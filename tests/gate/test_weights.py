@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from singa_dask import Classifier, Job, Regressor, layers, shard, train, updaters
-from singa_dask.errors import ConfigError
+from singa_dask import Classifier, Job, Regressor, layers, load, shard, train, updaters
+from singa_dask.errors import ConfigError, DataError
 from singa_dask.monitor.progress import Display
 
 N, SIZE = 60, 3
@@ -98,3 +98,59 @@ def test_shards_without_them_are_refused_beside_those_with_them(tmp_path: Path) 
     ):
         with pytest.raises(ConfigError, match=told):
             by_train(data, validation)
+
+
+def test_a_score_refuses_the_weights_that_fit_refuses() -> None:
+    found = Classifier([layers.InnerProduct(num_output=2)], epochs=1, random_state=0).fit(X, CLASSES)
+    negative = np.where(np.arange(N) == 3, -1.0, 1)
+    lazily = da.from_array(X, chunks=(20, SIZE)), da.from_array(CLASSES, chunks=20)
+    for weight, told in ((negative, "(?i)negative"), (np.zeros(N), "at least one non-zero")):
+        for x, y, w in ((X, CLASSES, weight), (*lazily, da.from_array(weight, chunks=20))):
+            for call in (found.score, found.fit):
+                with pytest.raises(ValueError, match=told):
+                    call(x, y, w)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_arrays_validate_a_net_of_a_table_by_their_places(lazy: bool) -> None:
+    given = CONTAINERS["Dask array"] if lazy else CONTAINERS["NumPy"]
+    more = {"epochs": 1, "random_state": 0}
+    net, table = [layers.InnerProduct(num_output=1)], CONTAINERS["pandas"]
+    held = given(X[VALID]), given(NUMBERS[VALID])
+    found = Regressor(net, validation=held, **more).fit(table(X[TRAIN]), NUMBERS[TRAIN]).history_
+    frames = table(X[VALID]), NUMBERS[VALID]
+    wanted = Regressor(net, validation=frames, **more).fit(table(X[TRAIN]), NUMBERS[TRAIN]).history_
+    np.testing.assert_allclose(found.loss, wanted.loss, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"fitted to a, b, c|expecting 3 features"):
+        Regressor(net, validation=(held[0][:, :2], held[1]), **more).fit(table(X[TRAIN]), NUMBERS[TRAIN])
+
+
+# What a mask holds, and what is said; "" for nothing.
+MASKS = {
+    "0 and 1": (np.arange(N) % 2, ""),
+    "booleans": (np.arange(N) % 2 > 0, ""),
+    "255": ((np.arange(N) % 2 * 255).astype("u1"), "must be 1 where a target counts and 0 elsewhere, but holds 255"),
+    "a half": (np.arange(N) % 2 / 2, "but holds 0.5"),
+    "negative": (-(np.arange(N) % 2), "but holds -1"),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_masks_hold_0_and_1(container: str, mask: str, tmp_path: Path) -> None:
+    given, (values, told) = CONTAINERS[container], MASKS[mask]
+    if not told:
+        shard(given(X), given(NUMBERS), tmp_path / "s", mask=given(values), shuffle=False)
+        np.testing.assert_array_equal(load(tmp_path / "s", ["mask"])[0].ravel(), values)
+        return
+    with pytest.raises(DataError, match=told):
+        shard(given(X), given(NUMBERS), tmp_path / "s", mask=given(values))
+
+
+def test_a_run_that_was_given_data_says_so_when_it_goes_on(tmp_path: Path) -> None:
+    net = [layers.RecordInput("x", batchsize=20), layers.InnerProduct(num_output=1), layers.MSELoss()]
+    job = Job(name="r", layers=net, updater=updaters.SGD(lr=0.01), train_steps=2, seed=1)
+    how = {"processes": False, "display": Display(), "curves": False, "workspace": tmp_path / "run"}
+    train(job, data=(X, NUMBERS), **how)
+    with pytest.raises(ConfigError, match=r"the earlier run was given data.*Give the same data again"):
+        train(job, resume=True, **how)

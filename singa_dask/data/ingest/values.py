@@ -229,6 +229,11 @@ def _factors(what: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
             raise DataError(f"weight: must be one number for each sample, not {raw.shape[1:]}. Use mask for targets.")
         if raw.dtype.kind in "biu":
             raw = raw.astype(np.float32)
+    elif raw.dtype.kind in "iuf" and (wrong := (raw != 0) & (raw != 1)).any():
+        raise DataError(
+            f"mask: must be 1 where a target counts and 0 elsewhere, but holds {raw[wrong][0]}. Compare it, for "
+            "example mask > 0; how much samples count is given as weights."
+        )
     values, facts = encode_array(what, raw)
     if len(values) and not facts.missing:
         facts.low = float(values.min())

@@ -94,7 +94,8 @@ def valid_range(attributes: Mapping[str, Any]) -> np.ndarray | None:
         return None
     integers = all(each.dtype.kind in "iu" for each in given)
     ends = np.iinfo(np.int64) if integers else np.finfo(np.float64)
-    both = attributes.get(VALID, [attributes.get("valid_min", ends.min), attributes.get("valid_max", ends.max)])
+    ends_of = (np.ravel(attributes.get(key, end)) for key, end in (("valid_min", ends.min), ("valid_max", ends.max)))
+    both = attributes[VALID] if VALID in attributes else np.concatenate([*ends_of])
     limits = np.asarray(both).ravel()
     if limits.size != 2 or limits.dtype.kind not in "iuf":
         raise ValueError(f"has the attribute {VALID} = {both!r}, which is not two numbers. Correct it.")

@@ -163,7 +163,7 @@ X, Y = np.ones((90, 2)), np.arange(90) % 3
 @pytest.mark.parametrize(
     ("X", "y", "options", "error", "said"),
     [
-        (X, Y, {"out": None}, ConfigError, "out: is missing"),
+        (X, Y, {"out": None}, ConfigError, "out: must be the folder for the shards"),
         ({}, None, {}, ConfigError, "X: must hold at least one array"),
         (X, Y, {"labels": "z"}, ConfigError, r"labels: names a column that y does not have.*'z'"),
         (X, Y, {"labels": True, "targets": True}, ConfigError, "labels name the same column"),
