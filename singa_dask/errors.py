@@ -19,7 +19,8 @@ import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from numbers import Integral
+from typing import Any, TypeVar
 
 _K = TypeVar("_K")
 _LISTED = 60
@@ -205,3 +206,9 @@ def nearest(value: str, valid: Iterable[str]) -> str:
         return f"Did you mean {close[0]}?"
     more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
     return f"Valid: {', '.join(names[:_LISTED])}{more}." if names else ""
+
+
+def check_count(key: str, value: Any) -> None:
+    """Raise ConfigError unless a parameter is an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ConfigError(Problem(key, "must be an integer of at least 1", repr(value)))

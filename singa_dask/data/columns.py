@@ -86,7 +86,8 @@ class Column:
     symbols of a text: their names, their number, or None if unknown. mean, std: over all samples: per channel; of a
     vector per value; else one value. names: of the values of a vector,
     or of the only value, as in the table that it comes from; or none. dataset: its path in the HDF5 files. fill: of
-    missing values, which are an error without one.
+    missing values, which are an error without one. coded: labels were given as the places of their classes, although
+    other numbers are the names of these.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Column:
     names: tuple[str, ...] = ()
     dataset: str = ""
     fill: Fill | None = None
+    coded: bool = False
 
     def with_fill(self, fill: Fill) -> Column:
         """The column of these samples after missing values were filled."""

@@ -266,6 +266,7 @@ def _column(entry: _Fields) -> Column:
         tuple(names),
         dataset,
         fill,
+        entry.take("coded", lambda v: isinstance(v, bool), "must be true or false", False),
     )
 
 

@@ -305,4 +305,4 @@ def _listed(dims: Sequence[str]) -> str:
 def _column_fields(column: Column) -> dict[str, Any]:
     told = {entry.name: getattr(column, entry.name) for entry in fields(column)}
     told |= {"fill": vars(column.fill)} if column.fill else {}
-    return {name: value for name, value in told.items() if value or name not in ("names", "dataset", "fill")}
+    return {name: value for name, value in told.items() if value or name not in ("names", "dataset", "fill", "coded")}

@@ -14,7 +14,7 @@ from singa_dask.data.encoders import is_plain_number
 from singa_dask.data.native import native
 from singa_dask.data.normalise import resolve_normalisation
 from singa_dask.data.sources.stored import Stored
-from singa_dask.errors import CommTimeout, ConfigError, DataError, NotFinite, Problem
+from singa_dask.errors import CommTimeout, DataError, NotFinite, check_count
 from singa_dask.exchange.ranks import Ranks
 from singa_dask.inference.described import KnownData, class_names, numbers
 from singa_dask.job.job_pb2 import LayerProto, NetProto, Phase
@@ -184,11 +184,14 @@ def _numbered(known: KnownData, layer: str, answers: Any) -> Any:
                 f"y: has the columns {', '.join(map(str, given.columns))}, and the net knows no names. {hint}"
             )
         given = numbers(given, names or list(given))
-    classes = class_names(described.answers) if described is not None else None
+    column = described.answers if described is not None else None
+    classes = class_names(column)
     if classes is not None and classes != tuple(map(str, range(len(classes)))):
         values = np.asarray(given)
         whole = values.dtype.kind in "iu" or (values.dtype.kind == "f" and (values == np.floor(values)).all())
-        if values.dtype.kind in "OUS" or (whole and all(map(is_plain_number, classes))):
+        if values.dtype.kind in "OUS" or (
+            whole and column is not None and not column.coded and all(map(is_plain_number, classes))
+        ):
             found, places = np.unique((values.astype(np.int64) if whole else values).astype(str), return_inverse=True)
             if unknown := [name for name in found.tolist() if name not in classes]:
                 raise DataError(f"y: {unknown[0]!r} is not one of the classes {', '.join(classes[:8])}.")
@@ -239,8 +242,7 @@ def mini_batches(
 ) -> Iterator[tuple[dict[str, Batch], Step]]:
     """Test data, `batchsize` rows at a time. Of a partitioned net, all ranks get as many mini-batches, the last ones
     maybe without rows. Raises ConfigError for a wrong batchsize, DataError for values that are not finite."""
-    if batchsize < 1:
-        raise ConfigError(Problem("batchsize", "must be at least 1", str(batchsize)))
+    check_count("batchsize", batchsize)
     net = known.net
     for call, step in enumerate(_steps(ranks if net.parameter_net.partitioned else None, seed, rows, batchsize)):
         some = slice(call * batchsize, (call + 1) * batchsize)

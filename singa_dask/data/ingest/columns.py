@@ -294,17 +294,19 @@ def _of_numbers(
     if facts.filled[0].shape and low < 0 and (classes := _besides(distinct, names, source)):
         return Column(name, Role.LABEL, "int64", (), classes=classes), None
     if names is not None:
-        numbers = None if source.places else _numbers(names)
+        coded = source.coded.get(facts.name)
+        numbers = None if source.places or coded else _numbers(names)
         if numbers is not None and distinct <= set(numbers.tolist()):
             return Column(name, Role.LABEL, "int64", (), classes=tuple(names)), [numbers] * len(facts.blocks)
-        if numbers is not None and (low < 0 or high >= len(names)):
+        if numbers is not None and (coded is False or low < 0 or high >= len(names)):
             _refuse_unknown(facts, distinct, numbers.tolist())
         if low < 0 or high >= len(names):
             raise DataError(
                 f"column {facts.name!r}: labels must be 0 to {len(names) - 1} for {len(names)} classes. "
                 f"Received: {low} to {high}. Correct them, or leave out classes."
             )
-        return Column(name, Role.LABEL, "int64", (), classes=tuple(names)), None
+        coded = coded or (numbers is not None and numbers.tolist() != [*range(len(names))])
+        return Column(name, Role.LABEL, "int64", (), classes=tuple(names), coded=coded), None
     _check_count(facts, distinct, source)
     if low == 0 and high == len(distinct) - 1:
         return Column(name, Role.LABEL, "int64", (), classes=len(distinct)), None

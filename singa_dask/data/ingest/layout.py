@@ -193,18 +193,19 @@ def prepared_like(source: Source, like: Manifest) -> tuple[Source, Encoding]:
         if encoder.column not in source.x:
             hint = nearest(encoder.column, source.x)
             raise DataError(f"column {encoder.column!r}: is not there, but {_named(like)} has it. {hint}")
-    classes, roles = dict(source.classes), dict(source.roles)
+    classes, roles, coded = dict(source.classes), dict(source.roles), dict[str, bool]()
     answers = [column for column in like.columns if column.role in (Role.LABEL, Role.TARGET)]
     for name in source.y:
         for column in answers:
             if column.name == source.stored[name]:
                 roles[name] = column.role
                 if column.role is Role.LABEL and column.classes is not None:
-                    given = column.classes
+                    given, coded[name] = column.classes, column.coded
                     classes[name] = given if isinstance(given, tuple) else tuple(map(str, range(given)))
     x = tuple(encoder.column for encoder in encoders) if encoders else source.x
     encode = {encoder.column: encoder.kind for encoder in encoders if encoder.categorical}
-    made = replace(source, x=x, classes=classes, roles=roles, turns=turns, channels=channels, reading=reading)
+    made = replace(source, x=x, classes=classes, roles=roles, coded=coded)
+    made = replace(made, turns=turns, channels=channels, reading=reading)
     return made, Encoding(encode=encode)
 
 

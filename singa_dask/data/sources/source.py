@@ -32,9 +32,9 @@ class Source:
     nbytes: of all samples, at least. split: the raw columns that say which split a sample is in, by the names that the
     user gave. reading: how they are read. outputs: those of the net that they train, if it is known: integers below it
     that are labels keep their numbers. places: labels are the numbers of the classes even where these are called by
-    other numbers. window: samples per window, if it matters. cuttings: where the samples are patches, those of each
-    file. turns: how the samples are turned, by raw column. time: the raw column of the times of the samples, by which
-    windows are checked.
+    other numbers. coded: whether labels are given so, by raw column, where it is known. window: samples per window,
+    if it matters. cuttings: where the samples are patches, those of each file. turns: how the samples are turned, by
+    raw column. time: the raw column of the times of the samples, by which windows are checked.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Source:
     reading: Reading = field(default_factory=Reading)
     outputs: int | None = None
     places: bool = False
+    coded: Mapping[str, bool] = field(default_factory=dict)
     window: int | None = None
     cuttings: Sequence[Cutting] = ()
     turns: Mapping[str, Turn] = field(default_factory=dict)
