@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -20,7 +22,7 @@ from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.data.encoders import DATES
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.schema import check_units
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.errors import ConfigError, Problem, check_count
 from singa_dask.estimators import arrays
 from singa_dask.estimators.nets import from_input_to_loss, layers_for
 from singa_dask.estimators.sequences import (
@@ -137,6 +139,7 @@ class Estimator(BaseEstimator):
     ) -> Self:
         """Train. epochs: of one call of several, in place of the parameter; it counts weights as they are and has no
         validation. goes_on: from the parameters of the model. classes: all of them, if they are told."""
+        self._check_parameters()
         x, y, weight = self._taken(x, y, weight, first=not goes_on)
         if not goes_on:
             self._describe_answers(y, classes)
@@ -177,6 +180,15 @@ class Estimator(BaseEstimator):
         before: int = self.n_iter_ if goes_on else 0
         self.n_iter_: int = before + max(1, self.result_.summary["step"] * batch // samples)
         return self
+
+    def _check_parameters(self) -> None:
+        """Raise ConfigError for numbers that cannot be, before the data are read."""
+        for name in ("epochs", "batch_size", "patience"):
+            if (value := getattr(self, name)) is not None:
+                check_count(name, value)
+        rate = self.learning_rate
+        if rate is not None and not (isinstance(rate, Real) and not isinstance(rate, bool) and 0 <= rate < math.inf):
+            raise ConfigError(Problem("learning_rate", "must be a number of at least 0", repr(rate)))
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:
