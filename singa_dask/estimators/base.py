@@ -224,6 +224,10 @@ class Estimator(BaseEstimator):
         if isinstance(examples.x, Padded):
             read_lengths(proto)
         self._set_loss(proto, examples)
+        if epochs is not None and proto.updater.ema_decay:
+            message = "is not for partial_fit: each call would begin with the averages, not with the parameters"
+            hint = "Leave it out, or train with fit."
+            raise ConfigError(Problem("updater.ema_decay", message, f"{proto.updater.ema_decay:g}", hint))
         if epochs is not None:  # without a validation
             proto.ClearField("early_stopping")
             proto.ClearField("keep_best")

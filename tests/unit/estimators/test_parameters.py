@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from singa_dask import Classifier, Regressor
+from singa_dask import Classifier, Regressor, layers, updaters
 from singa_dask.errors import ConfigError
 
 X, Y = np.eye(8, dtype=np.float32), np.arange(8) % 2
@@ -22,3 +22,14 @@ def test_a_number_that_cannot_be_is_refused(estimator, name, value):
         with pytest.raises(ConfigError, match=f"^{name}: must be {wanted}. Received: {value!r}"):
             call(X, Y)
     assert not hasattr(net, "model_")
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+def test_partial_fit_takes_no_moving_averages(fitted):
+    net = Regressor([layers.InnerProduct(num_output=1)], epochs=1, updater=updaters.SGD(lr=0.1, ema_decay=0.5))
+    if fitted:
+        net.fit(X, Y)
+    with pytest.raises(
+        ConfigError, match=r"^updater.ema_decay: is not for partial_fit.*Received: 0\.5\. Leave it out"
+    ):
+        net.partial_fit(X, Y)
