@@ -208,7 +208,14 @@ def _encode_pandas(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
         kind = getattr(dtype, "numpy_dtype", dtype)
         return _times(raw.astype(kind).to_numpy())  # dates of pyarrow are objects otherwise
     if isinstance(dtype, pd.StringDtype) or pd.api.types.is_string_dtype(dtype):
-        codes, uniques = raw.factorize()
+        try:
+            codes, uniques = raw.factorize()
+        except TypeError:  # a list or a dict in each cell
+            kind = next(type(cell).__name__ for cell in raw if getattr(type(cell), "__hash__", None) is None)
+            raise DataError(
+                f"column {name!r}: has several values in a cell ({kind}). Make a column of each of them, give "
+                "them as an array of its own in a mapping, or leave the column out."
+            ) from None
         return _of_distinct(name, codes.astype(np.int32), uniques.tolist())
     return _encode_objects(name, raw.to_numpy(dtype=object))
 

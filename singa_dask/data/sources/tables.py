@@ -152,9 +152,9 @@ def check_distinct(where: str, names: Sequence[str]) -> None:
 
 
 def is_number(text: str) -> bool:
-    """Whether a cell is a number."""
+    """Whether a cell is a number: in ASCII, without the underscores that Python allows."""
     try:
         float(text)
     except ValueError:
         return False
-    return True
+    return text.isascii() and "_" not in text

@@ -157,6 +157,13 @@ def test_predictions_encode_mappings_and_frames(make):
     np.testing.assert_array_equal(FITTED.apply(make(FRAME)), [[1, 1, 0, 0], [2, 0, 1, 1]])
 
 
+@pytest.mark.parametrize("cell", [[1, 2], {"one": 1}, {1, 2}])
+def test_cells_of_several_values_are_refused(tmp_path, cell):
+    frame = pd.DataFrame({"a": [cell] * 4, "b": range(4)})
+    with pytest.raises(DataError, match=rf"column 'a': has several values in a cell \({type(cell).__name__}\)\. Make"):
+        shard(frame, np.arange(4), tmp_path / "shards")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
