@@ -207,7 +207,7 @@ LATER = "a,b,y\n1,k,0\n2,l,1\n3,m,0\n"
         ("1,2\n3\n", {}, "line 2 has 1 columns, but the first line has 2"),
         ("1,2\n3,4,5\n", {}, "line 2 has 3 columns, but the first line has 2"),
         ("label,a\n1,2\n0,oops\n", {}, "line 3, column 'a': 'oops' is not a number"),
-        ("label,a\n1,1_000\n0,2_000\n", {}, "line 2, column 'a': '1_000' is not a number"),
+        ("label,a\n1,1_000\n0,2\n", {}, "line 2, column 'a': '1_000' is not a number"),
         ("lbl,a\n1,2\n", {"label": "lab"}, r"no column 'lab'\. Did you mean lbl"),
         ("1\n2\n", {}, "no feature columns besides '0'"),
         ("1,2\n", {"separator": "ab"}, "separator"),
