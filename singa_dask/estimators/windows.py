@@ -57,8 +57,8 @@ def check_order(index: Any, dates: Mapping[str, Any], starts: Sequence[int], *, 
     if times is not None:
         rises = not falls([("its index", times.to_numpy())], starts, "X", warns=warns)
     else:
-        spans = pairwise([0, *starts, 0 if index is None else len(index)])
-        rises = all(index[begin:end].is_monotonic_increasing for begin, end in spans if begin < end)
+        spans = [] if index is None else pairwise([0, *starts, len(index)])
+        rises = all(index[begin:end].is_monotonic_increasing for begin, end in spans)
     if late or not rises:
         hint = "Sort it by time, or by series and time with RecordInput(series=COLUMN); split it with TimeSeriesSplit."
         raise ValueError(f"X: {name} does not rise, and the net reads windows in the order of time. {hint}")

@@ -26,7 +26,7 @@ def key_of(profile: Profile) -> str:
     """The name of the file for a profile of these machines: processor, cores, number and names of hosts, versions.
 
     >>> key_of(Profile(cpu="AMD EPYC 7B13", cores=8, hosts=2))
-    'amd-epyc-7b13-8-cores-2-hosts-dbea0f52'
+    'amd-epyc-7b13-8-cores-2-hosts-96dae055'
     """
     facts = [FORMAT, profile.cpu, profile.cores, profile.hosts, sorted(profile.versions.items())]
     facts += [profile.notes["hosts"]] if "hosts" in profile.notes else []

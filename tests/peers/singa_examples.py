@@ -55,7 +55,11 @@ class Example(NamedTuple):
 def rewritten(text: str, folder: Path) -> str:
     """A script with the imports of singa_dask, which finds its data in a folder, and needs no tqdm."""
     text = re.sub(r"^from singa import singa_wrap as singa$", "from singa_dask import opt as singa", text, flags=re.M)
-    text = re.sub(r"^(\s*)from singa(\.\w+)? import ", r"\1from singa_dask\2 import ", text, flags=re.M)
+    text = re.sub(
+        r"^(\s*)from singa\.(tensor|device) import ", r"\1from singa_dask.tensors.\2 import ", text, flags=re.M
+    )
+    text = re.sub(r"^(\s*)from singa\.(\w+) import ", r"\1from singa_dask.loops.\2 import ", text, flags=re.M)
+    text = re.sub(r"^(\s*)from singa import ", r"\1from singa_dask import ", text, flags=re.M)
     text = re.sub(r"^from tqdm import tqdm$", "tqdm = iter", text, flags=re.M)
     text = re.sub(r"^from tqdm import trange$", "from peers.singa_data import trange", text, flags=re.M)
     return re.sub(r"""(['"])/tmp/?""", rf"\1{folder}/", text)

@@ -148,7 +148,12 @@ def test_the_name_of_the_library_is_one_line(run):
             None,
             r"^MPI cannot be loaded \(no libmpi\.so\)$",
         ),
-        ("", "x" * 1000 + "undefined symbol\n", None, "^MPI cannot be loaded: x{484}undefined symbol$"),
+        (
+            "",
+            "x" * 1000 + "undefined symbol\n",
+            None,
+            r"^MPI cannot be loaded: x{484}undefined symbol\. Install it: `pip install mpich`\.$",
+        ),
         ("", "", subprocess.TimeoutExpired("python", 3.0), "did not load within 3 s"),
     ],
     ids=["fault", "died", "hangs"],

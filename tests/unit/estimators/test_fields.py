@@ -151,7 +151,7 @@ def test_maps_with_an_axis_of_one_are_scored_as_those_without():
     fitted = Classifier(epochs=1).fit(x, y)
     assert fitted.score(x, y) == fitted.score(x, y[..., 0]) == fitted.score(x, y[..., 0].tolist())
     with pytest.raises(ValueError, match=r"y must be maps of the shape \(6, 4, 4\)\. Received: \(6, 4, 2\)"):
-        fitted.score(x, x[..., 0, :])
+        fitted.score(x, y[..., 0][..., :2])
 
 
 def test_positions_with_negative_numbers_do_not_count(caplog):

@@ -222,7 +222,7 @@ REFUSED = {
     ),
     "labels that are passed on of all rows": (
         lambda data: [data, Everything("all", data), SoftmaxLoss("loss", [ip("ip", "all", 5), "all"])],
-        ["layer 'all'", "passes on labels, so it must take rows. Received: whole", "Add Sharding.BATCH"],
+        ["layer 'all'", "passes on labels, so it must take rows. Received: replicated", "Add Sharding.BATCH"],
     ),
 }  # fmt: skip
 
