@@ -144,14 +144,18 @@ def library_name(mpi: Any) -> str:
     return mpi.Get_library_version().partition("\n")[0].partition(", package")[0].strip("\0 ")
 
 
+def command_of(program: str) -> list[str]:
+    """The command of a new process that runs this code, and imports from where this process does."""
+    return [sys.executable, "-P", "-c", f"import sys\nsys.path[:] = {sys.path!r}\n{program}"]
+
+
 def mpi_library(timeout_s: float = 30.0) -> str:
     """The name of the MPI library, asked in a process of its own, so that this one stays without MPI.
 
     Raises ClusterError where there is none, or one that cannot form groups inside Dask workers.
     """
-    command = [sys.executable, "-P", "-c", f"import sys\nsys.path[:] = {sys.path!r}\n{_PROGRAM}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+        done = subprocess.run(command_of(_PROGRAM), capture_output=True, text=True, timeout=timeout_s)
     except subprocess.TimeoutExpired as error:
         raise ClusterError(
             f"MPI did not load within {timeout_s:g} s on {socket.gethostname()}. Try `python -c 'import mpi4py.MPI'` "

@@ -302,11 +302,10 @@ class Estimator(BaseEstimator):
         x = self._named(x)
         named = self._tabular or hasattr(self, "feature_names_in_")
         if not (is_table(x) and named):
-            where = {"x": arrays.column_of(x, "X", self.channels).channels}
-            images = not is_table(answers) and len(answers.shape) > 3
-            options["channels"] = where | (
-                {"y": arrays.column_of(answers, "y", self.channels).channels} if images else {}
-            )
+            images = {"X": x} if is_table(answers) or len(answers.shape) <= 3 else {"X": x, "y": answers}
+            options["channels"] = {
+                name.lower(): arrays.column_of(of, name, self.channels).channels for name, of in images.items()
+            }
         x, answers = (  # so that the model knows their dimensions too
             of.of(each) if of is not None and len(of.dims) == getattr(each, "ndim", 0) else each
             for of, each in zip(self._labels, (x, answers), strict=True)

@@ -272,11 +272,11 @@ class ClusterTopology:
         workers = _groups(self.nworker_groups, self.nworkers_per_group, "worker")
         servers = _groups(self.nserver_groups, self.nservers_per_group, "server")
         where = "in separate processes" if self.server_worker_separate else "beside the workers"
-        exchange = f", exchanging every {_count(self.sync_freq, 'update')}" if self.nserver_groups > 1 else ""
+        exchange = f", exchanging every {counted(self.sync_freq, 'update')}" if self.nserver_groups > 1 else ""
         if self.max_staleness is not None and self.nworker_groups > 1:
-            exchange += f", at most {_count(self.max_staleness, 'update')} ahead of the slowest group"
+            exchange += f", at most {counted(self.max_staleness, 'update')} ahead of the slowest group"
         mode = "synchronous" if self.strategy.synchronous else "asynchronous"
-        total = _count(self.nprocesses, "process", "processes")
+        total = counted(self.nprocesses, "process", "processes")
         return f"{self.strategy.value} ({mode}): {workers}; {servers} {where}{exchange}; {total}"
 
 
@@ -285,12 +285,13 @@ def _must_exist(what: str, index: int, count: int) -> None:
         raise IndexError(f"{what} {index} does not exist: there are {count}, from 0")
 
 
-def _count(n: int, one: str, many: str | None = None) -> str:
+def counted(n: int, one: str, many: str | None = None) -> str:
+    """A number with its noun: "1 worker", "2 workers"."""
     return f"{n} {one if n == 1 else many or one + 's'}"
 
 
 def _groups(ngroups: int, size: int, kind: str) -> str:
-    return f"{_count(ngroups, kind + ' group')} of {_count(size, kind)}"
+    return f"{counted(ngroups, kind + ' group')} of {counted(size, kind)}"
 
 
 def cluster_message(cluster: Any) -> ClusterProto:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from singa_dask.cluster import WorkerInfo
-from singa_dask.cluster.bootstrap import mpi_library
+from singa_dask.cluster.bootstrap import command_of, mpi_library
 from singa_dask.cluster.remote import run_each
 from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import SingaError, reason
@@ -28,7 +27,7 @@ from singa_dask.profiling.facts import package_versions
 SUMMED_NBYTES = 4 << 20
 _CALLS = 15
 _ASKED = 5  # times, for the clock
-_ANSWER_S = 5.0
+_ANSWER_S, _GPU_S = 5.0, 60.0
 _SHARED = Path("/dev/shm")
 _GPU_PROGRAM = """
 from singa_dask.comm.nccl_library import libraries
@@ -113,11 +112,10 @@ def _write_hdf5() -> None:
 
 def _gpu_faults() -> tuple[str, ...]:
     """What CuPy and NCCL lack, asked in a process of its own, so that this one stays without CUDA."""
-    command = [sys.executable, "-P", "-c", f"import sys\nsys.path[:] = {sys.path!r}\n{_GPU_PROGRAM}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command_of(_GPU_PROGRAM), capture_output=True, text=True, timeout=_GPU_S)
     except subprocess.TimeoutExpired:
-        return ("CuPy did not answer within 60 s",)
+        return (f"CuPy did not answer within {_GPU_S:g} s. Try `nvidia-smi` there: the driver may hang.",)
     if done.returncode:
         return (done.stderr.strip()[-300:],)
     return tuple(done.stdout.strip().splitlines())

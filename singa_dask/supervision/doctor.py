@@ -13,6 +13,7 @@ from singa_dask.cluster import WorkerInfo
 from singa_dask.cluster.workers import answering
 from singa_dask.data.shared_files import SharedFiles, in_words, other_views
 from singa_dask.errors import SingaError
+from singa_dask.job.topology import counted
 from singa_dask.profiling.cluster import PATIENCE_S, of_one_world, on_workers, run_group
 from singa_dask.profiling.facts import by_host
 from singa_dask.profiling.health import SUMMED_NBYTES, Health, clock_offsets, look, time_all_reduce
@@ -119,7 +120,7 @@ def _workers(cluster: Cluster) -> Iterator[Check]:
         yield Check("workers", Level.ERROR, "no Dask worker answers", "Start some: `dask worker ADDRESS`.")
         return
     hosts = by_host(cluster.workers)
-    text = f"{_count(len(cluster.workers), 'worker')} on {_count(len(hosts), 'host')}"
+    text = f"{counted(len(cluster.workers), 'worker')} on {counted(len(hosts), 'host')}"
     busy = [info for info in cluster.workers if info.group]
     text += f", of which {len(busy)} are in use and were not examined" if busy else ""
     bare = [info for info in cluster.workers if not info.nanny]
@@ -166,9 +167,9 @@ def _mpi(cluster: Cluster) -> Iterator[Check]:
 def _cores(cluster: Cluster) -> Iterator[Check]:
     for host, infos in by_host(cluster.workers).items():
         cores = len(frozenset().union(*(info.cpus for info in infos))) or max(info.cores for info in infos)
-        text = f"{host}: {_count(len(infos), 'worker')}, {_count(cores, 'core')}"
+        text = f"{host}: {counted(len(infos), 'worker')}, {counted(cores, 'core')}"
         blas = {name for info in infos if (health := cluster.healths.get(info.address)) for name in health.blas}
-        text += "".join(f"; {library} with {_count(threads, 'thread')}" for library, threads in sorted(blas))
+        text += "".join(f"; {library} with {counted(threads, 'thread')}" for library, threads in sorted(blas))
         if len(infos) > cores:
             yield Check("cores", Level.WARNING, f"{text}: workers take turns", f"Start {cores} workers on this host.")
         elif infos and not blas and any(info.address in cluster.healths for info in infos):
@@ -188,7 +189,7 @@ def _memory(cluster: Cluster) -> Iterator[Check]:
         text = f"{host}: /dev/shm has {format_nbytes(free)} of {format_nbytes(total)} free"
         way_out = "Remove abandoned files in /dev/shm; in a container, raise --shm-size."
         if free < _SHARED_NEEDED * count:
-            yield Check("shared memory", Level.ERROR, f"{text}; {_count(count, 'worker')} need more", way_out)
+            yield Check("shared memory", Level.ERROR, f"{text}, too little for {counted(count, 'worker')}", way_out)
         elif free < _SHARED_AMPLE * count:
             yield Check("shared memory", Level.WARNING, text, way_out)
         else:
@@ -249,7 +250,7 @@ def _all_reduce(cluster: Cluster) -> Iterator[Check]:
         return
     ranks, hosts, seconds = cluster.summed
     rate = SUMMED_NBYTES * 2 * (ranks - 1) / ranks / seconds
-    group = f"{ranks} workers on {_count(hosts, 'host')}"
+    group = f"{ranks} workers on {counted(hosts, 'host')}"
     time_taken = f"{format_nbytes(SUMMED_NBYTES)} of {group} in {1e3 * seconds:.3g} ms"
     text = f"{time_taken}: each sends {format_nbytes(rate)} per second"
     if rate < (_SLOW_MACHINE if hosts == 1 else _SLOW_NETWORK):
@@ -270,7 +271,3 @@ def _hosts(cluster: Cluster) -> dict[str, tuple[Health, int]]:
     """What the first worker of each host has found, and the number of workers there."""
     hosts = by_host([info for info in cluster.workers if info.address in cluster.healths])
     return {host: (cluster.healths[infos[0].address], len(infos)) for host, infos in hosts.items()}
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"

@@ -198,7 +198,7 @@ def _waiting(groups: Sequence[_Group], lead: _Group) -> Iterator[Finding]:
             yield Finding(Cause.SMALL_STEPS, waiting * of_steps, _percent(text))
     elif lead.ranks == 1 and 0 < lead.step_s <= _SHORT_STEP_S and lead.rows <= _SMALL_ROWS:
         text = f"Most of a step is its fixed cost: {small}; raise batchsize."
-        yield Finding(Cause.SMALL_STEPS, _WAITING * of_steps, text[0].upper() + text[1:])
+        yield Finding(Cause.SMALL_STEPS, _WAITING * of_steps, text)
 
 
 def _cores(groups: Sequence[_Group], waiting: float) -> Iterator[Finding]:
