@@ -365,9 +365,20 @@ class Rules:
 
     def listed(self, group: ServerGroup, nannies: Collection[str]) -> bool:
         """Whether these nannies, which have answered a status request, hold what the servers of a group left that was
-        lost in this start: whatever else happens, it counts."""
+        lost in this start: whatever else happens, it counts. Unless servers have continued from it that were lost
+        before the driver heard of them: some of theirs has been let go then."""
         there = {nanny for nanny in nannies if self.run.history.cluster.processes[nanny].alive}
-        return group.formed > 0 and self._kept(group, there, self.keepers[group.number])
+        return group.formed > 0 and not self._continued(group) and self._kept(group, there, self.keepers[group.number])
+
+    def _continued(self, group: ServerGroup) -> bool:
+        """Whether a nanny has let go what the last servers that were formed have left, for the next ones."""
+        topic, generation, _ = self.last[group.number]
+        return any(
+            held.saved.succeeded
+            for of in nanny_store.HELD.values()
+            for (owner, version), held in of.items()
+            if (version.run, owner.name) == (topic, str(group)) and version.generation > generation
+        )
 
     def _kept(self, group: ServerGroup, nannies: Collection[str], *keepers: list[list[tuple[str, int]]]) -> bool:
         """Whether these nannies hold the memory of each server, or a replica that it has not lost."""
