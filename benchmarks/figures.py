@@ -63,7 +63,6 @@ UNGUARDED = (
 # Page: what is no measurement there, and why.
 EXEMPT: Mapping[str, Mapping[str, str]] = {
     "docs/architecture.md": {"every 20 ms": "a constant"},
-    "docs/cluster.md": {"100 times a second": "a default of Dask"},
     "docs/developers/groups.md": {"0.25 s": "a constant"},
     "docs/developers/recovery.md": {"twice as much": "a condition", "2 %": "a rule"},
     "docs/developers/performance.md": {
