@@ -18,6 +18,8 @@ from click.shell_completion import CompletionItem
 from singa_dask.errors import CheckpointError, ConfigError, SingaError, lack
 from singa_dask.files import FILE, LINK, kind_of
 
+logger = logging.getLogger(__name__)
+
 if TYPE_CHECKING:
     from singa_dask.job import Job, JobProto
     from singa_dask.job.code_bundle import CodeBundle
@@ -199,6 +201,7 @@ def trained(
     from singa_dask.training import checkpoint as checkpoints
     from singa_dask.training.kept_code import code_of
     from singa_dask.training.prepare import prepare, training_data
+    from singa_dask.training.readings import other_scale
 
     path = _located(run)
     own = path.is_dir() or path.suffix == ".h5"
@@ -219,6 +222,8 @@ def trained(
     if own and phase is None:
         return TrainedJob(job.proto, kept), file
     prepared = prepare(job, phases=[] if phase is None else [phase])
+    for said in other_scale(f"the parameters of {file}", found.job, prepared.job):
+        logger.warning("%s.", said)
     if phase is not None and training_data(prepared.data) != training_data(found.data):
         _check_shards(found, file)
     return TrainedJob(prepared.job, prepared.code), file

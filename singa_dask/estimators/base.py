@@ -56,6 +56,7 @@ EPOCHS, BATCH_SIZE, LEARNING_RATE = 100, 64, 0.002
 _SHARED = ("net", "updater", "transform", "callbacks", "client", "cluster")
 _OWN_SCALE = ("mean_value", "std_value", "mean_file", "std_file", "normalise")
 _SCALE = ("mean", "std", "target_mean", "target_std")
+_READING = ("normalise", "channels", "missing")  # parameters that say what the net sees of a sample
 
 
 class Examples(NamedTuple):
@@ -139,7 +140,7 @@ class Estimator(BaseEstimator):
     ) -> Self:
         """Train. epochs: of one call of several, in place of the parameter; it counts weights as they are and has no
         validation. goes_on: from the parameters of the model. classes: all of them, if they are told."""
-        self._check_parameters()
+        self._check_parameters(goes_on=goes_on)
         x, y, weight = self._taken(x, y, weight, first=not goes_on)
         if not goes_on:
             self._describe_answers(y, classes)
@@ -181,8 +182,16 @@ class Estimator(BaseEstimator):
         self.n_iter_: int = before + max(1, self.result_.summary["step"] * batch // samples)
         return self
 
-    def _check_parameters(self) -> None:
-        """Raise ConfigError for numbers that cannot be, before the data are read."""
+    def _check_parameters(self, *, goes_on: bool) -> None:
+        """Raise ConfigError for numbers that cannot be, and for samples that are read otherwise than in earlier calls,
+        before the data are read."""
+        reading = {name: getattr(self, name) for name in _READING}
+        for name, before in self._reading.items() if goes_on else ():
+            if reading[name] != before:
+                message = "is other than in the earlier call, and the net goes on with samples that are read as there"
+                hint = f"set_params({name}={before!r}), or fit, which trains new parameters."
+                raise ConfigError(Problem(name, message, repr(reading[name]), hint))
+        self._reading: dict[str, Any] = reading
         for name in ("epochs", "batch_size", "patience"):
             if (value := getattr(self, name)) is not None:
                 check_count(name, value)

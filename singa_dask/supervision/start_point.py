@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -16,6 +16,7 @@ from singa_dask.supervision.words import sentence
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
 from singa_dask.training.prepare import Prepared, check_given, training_data
+from singa_dask.training.readings import differences, is_reading, reading_of
 from singa_dask.training.resolve_data import resolve_data
 from singa_dask.training.saving_host import saved_elsewhere
 from singa_dask.training.workspace import Workspace
@@ -57,12 +58,13 @@ def resumed(prepared: Prepared, workspace: Workspace, *, lives: bool = False) ->
     _check_same(prepared, workspace, found)
     before, topology = text_format.Parse(found.job, JobProto()).cluster, prepared.topology
     said = [fact(Code.PASSED_OVER, cause=fault) for fault in faults]
+    was, now = before.nworker_groups, topology.nworker_groups
     if training_data(found.data) != training_data(prepared.data):
-        was, now = before.nworker_groups, topology.nworker_groups
-        if was == now or not _dealt_alike(prepared, was, found):
+        data = prepared.data if was == now else _dealt(prepared, was)
+        if training_data(found.data) != training_data(data):
             raise CheckpointError(
-                f"{found.path} was made with other data: other shards, batchsize, shuffle or seed. Resume with what "
-                f"{workspace.job} says, or start from its parameters in another workspace: "
+                f"{found.path} {_other_data(prepared, found, data)}. Resume with what {workspace.job} says, or "
+                f"start from its parameters in another workspace: "
                 f"--workspace NEW --set 'checkpoint_path=[\"{found.path}\"]'."
             )
         said.append(fact(Code.DEALT_ANEW, now=now, before=was, step=found.step))
@@ -83,10 +85,18 @@ def _check_same(prepared: Prepared, workspace: Workspace, found: Found) -> None:
         )
 
 
-def _dealt_alike(prepared: Prepared, groups: int, found: Found) -> bool:
-    """Whether the checkpoint's data are this job's, if these are assigned to so many worker groups."""
+def _dealt(prepared: Prepared, groups: int) -> Mapping[str, str]:
+    """The fingerprints of this job's data, if these are assigned to so many worker groups."""
     job = JobProto()
     job.CopyFrom(prepared.job)
     job.cluster.nworker_groups = groups
-    fingerprints, _ = resolve_data(job, [graph_phase(job.neuralnet.layer, Phase.kTrain)])
-    return training_data(fingerprints) == training_data(found.data)
+    return resolve_data(job, [graph_phase(job.neuralnet.layer, Phase.kTrain)])[0]
+
+
+def _other_data(prepared: Prepared, found: Found, data: Mapping[str, str]) -> str:
+    """How the checkpoint's data differ from those of this job. data: the fingerprints of these."""
+    samples, own = ({k: v for k, v in training_data(of).items() if not is_reading(k)} for of in (found.data, data))
+    if samples != own:
+        return "was made with other data: other shards, batchsize, shuffle or seed"
+    others = differences(text_format.Parse(found.job, JobProto()), prepared.job, reading_of)
+    return f"was trained on samples that this job reads otherwise: {'; '.join(others)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,19 @@ from singa_dask.convert.tensor_file import SUFFIX
 from singa_dask.convert.torch_state import parameters_of, tensors_of
 from singa_dask.errors import CheckpointError
 from singa_dask.net import Net
-from singa_dask.training.checkpoint import find, load
+from singa_dask.training.checkpoint import Checkpoint, find, load
 
 logger = logging.getLogger(__name__)
 
 
-def load_parameters(paths: Iterable[str], net: Net) -> dict[str, Any]:
+def load_parameters(
+    paths: Iterable[str], net: Net, saw: Callable[[Path, Checkpoint], object] = lambda path, checkpoint: None
+) -> dict[str, Any]:
     """The trained parameters of several checkpoints (files or workspaces), or of PyTorch in .safetensors files, for
-    this net. Later ones override earlier ones. Raises ConfigError for tensors that do not fit."""
+    this net. Later ones override earlier ones. saw: is called with each checkpoint.
+
+    Raises ConfigError for tensors that do not fit.
+    """
     parameters: dict[str, Any] = {}
     for path in map(Path, paths):
         if path.suffix == SUFFIX:
@@ -28,7 +33,9 @@ def load_parameters(paths: Iterable[str], net: Net) -> dict[str, Any]:
             if left.unused:
                 logger.warning("%s: tensors that this net does not use: %s", path, some(left.unused))
         else:
-            parameters.update(load(find(path)).trained)
+            checkpoint = load(find(path))
+            saw(path, checkpoint)
+            parameters.update(checkpoint.trained)
     return parameters
 
 

@@ -34,11 +34,12 @@ from singa_dask.net import LayerRow, Net, features_as_targets, labelled_inputs
 from singa_dask.net.flat import GroupLayout
 from singa_dask.ops import Ops, get_ops
 from singa_dask.server import Partition
-from singa_dask.training.checkpoint import Contents, contents_of, find
+from singa_dask.training.checkpoint import Checkpoint, Contents, contents_of, find
 from singa_dask.training.feed import data_key, group_stream
 from singa_dask.training.initial_parameters import fitting, load_parameters
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import parameter_partition
+from singa_dask.training.readings import other_scale
 from singa_dask.training.resolve_data import resolve_data
 from singa_dask.training.transformation import Transformation
 from singa_dask.updaters import make_updater
@@ -53,11 +54,11 @@ VOCABULARY_CONFS: dict[int, str] = {LayerType.kOneHot: "onehot_conf", LayerType.
 class Prepared:
     """A job that can run. Its data paths are absolute, and its sample shapes are set.
 
-    data: fingerprints of the order of samples, by phase and input layer ("train/data"). layers: the rows of
-    `Net.describe`, by phase ("train", "validate", "test"). parameters: number of trained elements. shapes: of the
-    whole parameters, by name. layout: where the parameters of a worker group lie. drawn: names of the parameters with
-    an `init` block. updater_state: names of the updater's arrays. described: the columns and encoders of the training
-    data, by input layer (`Manifest.description`). code: user code for the workers.
+    data: fingerprints of the order of samples, by phase and input layer ("train/data"), and of how they are read
+    (readings.py). layers: the rows of `Net.describe`, by phase ("train", "validate", "test"). parameters: number of
+    trained elements. shapes: of the whole parameters, by name. layout: where the parameters of a worker group lie.
+    drawn: names of the parameters with an `init` block. updater_state: names of the updater's arrays. described: the
+    columns and encoders of the training data, by input layer (`Manifest.description`). code: the user's, for workers.
     """
 
     job: JobProto
@@ -155,10 +156,15 @@ def check_given(prepared: Prepared) -> tuple[str, ...]:
     if not paths:
         return ()
     net = Net(prepared.job.neuralnet, Phase.kTrain, get_ops("cpu"), allocate=False)
-    given = fitting(load_parameters(paths, net), prepared.shapes, prepared.drawn)
+    said: list[str] = []
+
+    def compare(path: Path, checkpoint: Checkpoint) -> None:
+        said.extend(other_scale(f"the parameters of {path}", checkpoint.job, prepared.job))
+
+    given = fitting(load_parameters(paths, net, compare), prepared.shapes, prepared.drawn)
     drawn = [name for name in prepared.shapes if name not in given]
     rest = f"; drawn: {some(drawn)}" if drawn else ""
-    return (f"{len(given)} of {len(prepared.shapes)} initial parameters are from {', '.join(paths)}{rest}",)
+    return f"{len(given)} of {len(prepared.shapes)} initial parameters are from {', '.join(paths)}{rest}", *said
 
 
 def files_named(prepared: Prepared) -> list[Path]:

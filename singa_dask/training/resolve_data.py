@@ -33,6 +33,7 @@ from singa_dask.job.layer_types import CONF
 from singa_dask.job.stores import reads_windows, store_of
 from singa_dask.job.text_paths import text_of
 from singa_dask.training.feed import data_key, group_stream
+from singa_dask.training.readings import fingerprint, reading_key
 
 logger = logging.getLogger(__name__)
 
@@ -170,6 +171,7 @@ class _Resolver:
         if phase == Phase.kTrain:
             self.trained[name] = info, store
             self.described[name] = info.manifest.description
+            self.fingerprints[reading_key(name)] = fingerprint(store)
             return info, stream
         if fitted is not info and info.manifest.digest == fitted.manifest.digest and not store.validation_share:
             message = "the %s metrics are of the training data: layer %r reads %s in both phases"

@@ -48,7 +48,7 @@ def test_paths_become_absolute_and_the_job_stays_one(folder, monkeypatch):
     prepared = prepare(job("shards"))
     conf = prepared.job.neuralnet.layer[0].char_rnn_conf
     assert conf.path == str(folder / "train")
-    assert sorted(prepared.data) == ["test/text", "train/text"]
+    assert sorted(prepared.data) == ["test/text", "train/text", "train/text as read"]
     again = prepare(Job.from_text(job_to_text(prepared.job)))
     assert again.job == prepared.job
     assert again.data == prepared.data
