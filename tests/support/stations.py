@@ -91,7 +91,7 @@ STATIONS: dict[str, dict[str, Known]] = {
         "tests/support/op_cases.py": _as(
             lambda name: "lamb_update" if name == "LAMB" else f"{_kernel(name)}_update", lambda: op_cases.CASES
         ),
-        "docs/updaters.md": _in_text("docs/updaters.md", lambda name: f"k{name}` | `{name}"),
+        "docs/updaters.md": _in_text("docs/updaters.md", _type),
     },
     "activation": {
         "singa_dask/job/job.proto: LayerType": _as(_type, LayerType.keys),
@@ -105,7 +105,7 @@ STATIONS: dict[str, dict[str, Known]] = {
         "singa_dask/profiling/grid.py": _as(_type, _gridded),
         "singa_dask/loops/autograd.py": _as(str.lower, lambda: autograd.__all__),
         "tests/support/layer_cases.py": _as(str, lambda: layer_cases.CASES),
-        "docs/layers.md": _in_text("docs/layers.md", lambda name: f"{name}` | `k{name}"),
+        "docs/layers.md": _in_text("docs/layers.md"),
     },
     "metric": {
         "singa_dask/algorithms/metrics.py: METRICS": _as(str, lambda: set().union(*metrics.METRICS.values())),
