@@ -166,7 +166,7 @@ def _turned(array: np.ndarray, before: Groups, after: Groups, sizes: Mapping[str
 
 
 def lines() -> Iterator[str]:
-    """The table as docs/weights.md has it."""
+    """The table as docs/reference/pytorch-weights.md has it."""
     yield "| layer | in PyTorch | parameter | tensor | there -> here |"
     yield "|---|---|---|---|---|"
     for kind, (modules, forms) in TABLE.items():

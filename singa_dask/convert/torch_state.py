@@ -29,7 +29,7 @@ class Left(NamedTuple):
 
 
 def from_torch(net: Any, state: State, *, strict: bool = True, names: Names = None) -> Left:
-    """Set the parameters of a net from PyTorch's, by the table of docs/weights.md.
+    """Set the parameters of a net from PyTorch's, by the table of docs/reference/pytorch-weights.md.
 
     net: a Model, or a Module that has been called on arrays. state: a state_dict, tensors or arrays by name, or the
     path of a .safetensors file. names: of PyTorch's modules, by those of layers, where they differ; also of what

@@ -450,8 +450,10 @@ def test_init_is_the_checkpoint_path_of_the_job(tmp_path, monkeypatch):
 
 def test_the_pages_have_the_tables_and_their_blocks_run(tmp_path, monkeypatch):
     docs = Path(singa_dask.__file__).parents[1] / "docs"
-    page, onnx = ((docs / name).read_text() for name in ("weights.md", "onnx.md"))
-    assert re.search(r"<!-- table -->\n(.*)<!-- end -->", page, re.DOTALL)[1].splitlines() == [*lines()]
+    table, page, onnx = (
+        (docs / f"{name}.md").read_text() for name in ("reference/pytorch-weights", "weights", "onnx")
+    )
+    assert re.search(r"<!-- table -->\n(.*)<!-- end -->", table, re.DOTALL)[1].splitlines() == [*lines()]
     monkeypatch.chdir(tmp_path)
     operators = re.search(r"<!-- operators -->\n(.*)\.\n<!-- end", onnx, re.DOTALL)[1]
     assert operators.replace("\n", " ").split(", ") == sorted(CONVERTERS)
