@@ -28,6 +28,7 @@ from singa_dask.cli.profile import profile
 from singa_dask.cli.run import attach, join, leave, stop, train
 from singa_dask.cli.runs import compare, runs, why
 from singa_dask.cli.signals import interrupt
+from singa_dask.cli.warm import warm
 from singa_dask.cluster.cores import added_variables
 from singa_dask.output.streams import Output, for_messages, occupy_descriptors
 from singa_dask.temporary import private_folder
@@ -93,7 +94,7 @@ main.add_sections(
         "Data": (shard, describe),
         "Train": (new, check, show, plan, profile, train),
         "Look": (runs, why, compare),
-        "Operate": (doctor, stop, join, leave, attach, audit),
+        "Operate": (doctor, warm, stop, join, leave, attach, audit),
         "Use": (test, predict, sample, export),
     }
 )

@@ -18,3 +18,8 @@ def test_a_first_job_file_is_written_and_trains(here, tmp_path):
     assert "test" in here("train", "job.conf", "--set", "train_steps=20", "--set", "test_freq=20").last_line
     assert (tmp_path / "runs").is_dir()
     assert "out: exists already. Received: job.conf." in here("new", "digits", code=2).err
+
+
+def test_kernels_are_compiled_before_the_first_run(singa_dask, tmp_path):
+    assert "2 of 2 free workers have compiled the kernels" in singa_dask("warm", example(), "--workers", 2).last_line
+    assert not list((tmp_path / "runs").iterdir())
