@@ -74,7 +74,7 @@ EXEMPT: Mapping[str, Mapping[str, str]] = {
     "docs/plan.md": {"95 % of them": "a percentile", "3 % faster": "a rule"},
     "docs/plan-output.md": {"5 %": "a rule", "1 % of the": "a rule"},
     "docs/runs.md": {"twice the memory": "a condition"},
-    "docs/reliability.md": {"take 300 s": "a limit", "2 %": "a rule"},
+    "docs/reliability.md": {"2 %": "a rule"},
     "docs/evaluations.md": {"than 0.001": "a property of the algorithm"},
     "docs/updaters.md": {"0.99 to 0.9999": "settings"},
     "docs/tutorials/images.md": {"2 % of the samples": "an example", "0.495": "follows from the example"},
