@@ -27,7 +27,7 @@ from singa_dask.data.columns import (
 )
 from singa_dask.data.encoders import Encoders
 from singa_dask.data.ingest.facts import ColumnFacts, Kind, Part
-from singa_dask.data.ingest.fit import check_encoders, fit_encoders
+from singa_dask.data.ingest.fit import check_encoders, fit_encoders, rounded
 from singa_dask.data.ingest.options import Encoding
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.sources.source import Source
@@ -72,6 +72,8 @@ def decide(
         column = features_column(own, facts[name], source.channels.get(name), encoding.fill_of(name), known)
         decided.columns.append(replace(column, classes=source.classes.get(name)))
         decided.pieces[own] = f"x/{name}"
+    if not source.table and like is None:
+        decided.notes += rounded([facts[name] for name in source.x])
     for name in source.y:
         own, piece = source.stored[name], f"y/{name}"
         column, recoded = answers_column(own, facts[piece], source, ordered=not shuffled, notes=decided.notes)

@@ -15,6 +15,12 @@ import numpy as np
 
 from singa_dask.data.flat_hdf5 import read_at
 
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+# Beyond it, float32 cannot hold every integer.
+EXACT_FLOAT32 = 1 << 24
+CHECKED_NBYTES = 1 << 18
+_DAYS = (1000_01_01, 9999_12_31)
+
 
 class Kind(StrEnum):
     """What a column holds: arrays as they are; of a table numbers, texts by their place in a dictionary, dates as days
@@ -37,8 +43,10 @@ class Facts:
 
     rows: of the block. place: among the columns of its kind. missing, infinite: how many, and the first row. values:
     the distinct ones, sorted, or None if they are too many; counts: how often each is in the training rows. low, high:
-    the extremes of integers and weights. ascending, first, last: for labels, whether they are sorted. sums: of
-    the training values that are there; there: their numbers. Of an array one for each entry of `Column.mean`.
+    the extremes of integers that may be classes, and of weights. ascending, first, last: for labels, whether they are
+    sorted. sums: of the training values that are there; there: their numbers. Of an array one for each entry of
+    `Column.mean`. rounded: the first value that float32 rounds, if all are integers; of_days: whether all are
+    days, written as 20240131.
     """
 
     kind: Kind
@@ -59,10 +67,48 @@ class Facts:
     last: Any = None
     sums: list[float] = field(default_factory=list)
     there: list[int] = field(default_factory=list)
+    rounded: int | None = None
+    of_days: bool = False
 
     @classmethod
     def from_json(cls, entries: dict[str, Any]) -> Facts:
         return cls(**{**entries, "kind": Kind(entries["kind"]), "shape": tuple(entries["shape"])})
+
+
+def note_unusable(facts: Facts, values: np.ndarray) -> None:
+    """Count what is missing, and what is infinite or beyond float32, in which nets compute. values: (rows, ...)."""
+    limit = MAX_FLOAT32 if values.dtype.itemsize > 4 else np.finfo(values.dtype).max
+    step = max(1, CHECKED_NBYTES // max(1, values[:1].nbytes))
+    for start in range(0, len(values), step):
+        part = values[start : start + step]
+        # NaN makes both comparisons false.
+        if part.size == 0 or (part.min() >= -limit and part.max() <= limit):
+            continue
+        rows = part.reshape(len(part), -1)
+        missing = np.isnan(rows)
+        infinite = np.abs(rows) > limit
+        for what, mask in (("missing", missing), ("infinite", infinite)):
+            count = int(np.count_nonzero(mask))
+            if count and getattr(facts, what) == 0:
+                setattr(facts, f"first_{what}", start + int(mask.any(axis=1).argmax()))
+            setattr(facts, what, getattr(facts, what) + count)
+
+
+def note_rounded(facts: Facts, values: np.ndarray) -> None:
+    """Note integers that float32, in which nets compute, does not have. values: (rows, ...)."""
+    if values.dtype.kind not in "iuf" or values.dtype.itemsize < 4 or values.dtype == np.float32 or facts.infinite:
+        return
+    known = values[~np.isnan(values)] if facts.missing else values.reshape(-1)
+    if max(-int(known.min(initial=0)), int(known.max(initial=0))) <= EXACT_FLOAT32:
+        return
+    if values.dtype.kind == "f" and not (known == np.floor(known)).all():
+        return
+    with np.errstate(invalid="ignore"):  # float32 has more than int64
+        rounded = known.astype(np.float32).astype(values.dtype) != known
+    facts.rounded = int(known[rounded.argmax()]) if rounded.any() else None
+    if _DAYS[0] <= known.min() and known.max() <= _DAYS[1]:
+        month, day = known // 100 % 100, known % 100
+        facts.of_days = bool(((month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)).all())
 
 
 @dataclass(frozen=True)

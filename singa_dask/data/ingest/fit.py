@@ -11,20 +11,20 @@ from datetime import datetime
 import numpy as np
 
 from singa_dask.data.encoders import Encoder, Encoders, conversion
-from singa_dask.data.ingest.facts import ColumnFacts, Kind
+from singa_dask.data.ingest.facts import EXACT_FLOAT32, ColumnFacts, Kind
 from singa_dask.data.ingest.options import IMPUTERS, Encoding
 from singa_dask.data.sources.tables import is_number
 from singa_dask.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-# Beyond it, float32 cannot hold every integer.
-EXACT_FLOAT32 = 1 << 24
 # A number with a unit or a separator; a time span as pandas writes it; a complex number.
 _SPELLED = re.compile(
     r"\s*[+-]?\s*[$€£]?\s*\d[\d\s.,']*\s*[%$€£]?\s*|-?\d+ days?( [+-]?[\d:.]+)?|\([^()]*j\)|[\d.e+-]+j"
 )
 _DATE = re.compile(r"\d{1,4}([-./])\d{1,2}[-./]\d{1,4}.*")
+_COMPACT = re.compile(r"\d{4}-?\d\d|\d{8}(T\d{4,6})?")
+_COMPACT_FORMATS = ("%Y-%m", "%Y%m%d", "%Y%m%dT%H%M", "%Y%m%dT%H%M%S")
 _DATE_FORMATS = ("%d.%m.%Y", "%m.%d.%Y", "%Y.%m.%d", "%d.%m.%y", "%m.%d.%y")
 _TIME_FORMATS = ("", " %H:%M", " %H:%M:%S", "T%H:%M", "T%H:%M:%S")
 # So few samples can have as many categories.
@@ -40,13 +40,8 @@ def fit_encoders(
     Raises DataError that names column, row and option.
     """
     encoders = Encoders(_fit(column, encoding, sample) for column in columns)
-    inexact = [column.name for column in columns if max(_extremes(column)) > EXACT_FLOAT32]
+    notes += rounded(columns)
     found = []
-    if inexact:
-        found.append(
-            f"{', '.join(inexact)}: integers beyond {EXACT_FLOAT32:,} lose digits, because features are float32. "
-            "Leave out columns that only number the rows; encode codes as categories"
-        )
     distinct = [
         encoder.column
         for column, encoder in zip(columns, encoders, strict=True)
@@ -68,7 +63,7 @@ def fit_encoders(
                 "separators and units"
             )
         if encoder.column not in encoding.encode and (form := _date_format(encoder.categories)):
-            first = next(filter(_DATE.fullmatch, encoder.categories))
+            first = next(text for text in encoder.categories if _is_date(text, form))
             found.append(
                 f"{encoder.column}: holds texts that look like dates, such as {first!r}, and becomes "
                 f"{len(encoder.categories):,} categories. Dates become days with --date {encoder.column}={form} "
@@ -80,6 +75,28 @@ def fit_encoders(
     return encoders
 
 
+def rounded(columns: Sequence[ColumnFacts]) -> list[str]:
+    """What is to say of columns of integers that float32 rounds, which is logged."""
+    found: dict[str, list[str]] = {}
+    for column in columns:
+        blocks = [facts for facts in column.filled if facts.kind is not Kind.EMPTY]
+        first = next((facts.rounded for facts in blocks if facts.rounded is not None), None)
+        if first is None or Kind.TEXT in column.kinds:
+            continue
+        if all(facts.of_days for facts in blocks):
+            told = f"holds numbers that look like dates, such as {first}, which becomes {int(np.float32(first))}"
+            way = f"Dates become days with --date {column.name}=%Y%m%d (csv), or with pandas.to_datetime in Python"
+        else:
+            told = f"integers beyond {EXACT_FLOAT32:,} lose digits, because nets compute in float32: "
+            told += f"{first} becomes {int(np.float32(first))}"
+            way = "Leave out columns that only number the rows; encode codes as categories"
+        found.setdefault(f"{told}. {way}", []).append(column.name)
+    notes = [f"{', '.join(names)}: {said}" for said, names in found.items()]
+    for note in notes:
+        logger.warning("%s.", note)
+    return notes
+
+
 def _is_spelled_number(text: str) -> bool:
     """Whether this is a number to a reader, but not to a computer: 1,5 or 1.234,50 or 12 % or 2 days 07:00:00."""
     return bool(_SPELLED.fullmatch(text)) and not _DATE.fullmatch(text) and not is_number(text)
@@ -88,10 +105,13 @@ def _is_spelled_number(text: str) -> bool:
 def _date_format(texts: Sequence[str]) -> str | None:
     """The format of nearly all texts, if they are dates."""
     dates = [match for match in map(_DATE.fullmatch, texts) if match]
-    if not dates or len(dates) <= 0.9 * len(texts):
+    separator = dates[0][1] if dates else "."
+    forms = [day.replace(".", separator) + time for time in _TIME_FORMATS for day in _DATE_FORMATS]
+    candidates = [match[0] for match in dates] if dates else list(filter(_COMPACT.fullmatch, texts))
+    if not candidates or len(candidates) <= 0.9 * len(texts):
         return None
-    forms = [day.replace(".", dates[0][1]) + time for time in _TIME_FORMATS for day in _DATE_FORMATS]
-    return next((form for form in forms if sum(_is_date(m[0], form) for m in dates) > 0.9 * len(texts)), None)
+    forms = forms if dates else [*_COMPACT_FORMATS]
+    return next((form for form in forms if sum(_is_date(text, form) for text in candidates) > 0.9 * len(texts)), None)
 
 
 def _is_date(text: str, form: str) -> bool:
@@ -124,11 +144,6 @@ def check_encoders(columns: Sequence[ColumnFacts], encoders: Encoders) -> None:
                     f"column {name!r}: the category {min(unknown)!r} is not in the training samples "
                     f'({len(unknown):,} such). Write those with unknown="zeros", or add it there.'
                 )
-
-
-def _extremes(column: ColumnFacts) -> tuple[float, ...]:
-    numbers = [facts for facts in column.blocks if facts.kind is Kind.NUMBER and facts.dtype[:1] in "iu"]
-    return (0, *(abs(end) for facts in numbers for end in (facts.low, facts.high)))
 
 
 def one_kind(column: ColumnFacts) -> Kind:

@@ -22,11 +22,11 @@ from singa_dask.data.columns import Column, Role
 from singa_dask.data.containers import dense
 from singa_dask.data.flat_hdf5 import write_at
 from singa_dask.data.ingest.columns import channels_of
-from singa_dask.data.ingest.facts import Facts, Kind, Part, Piece
+from singa_dask.data.ingest.facts import CHECKED_NBYTES, Facts, Kind, Part, Piece, note_rounded
 from singa_dask.data.ingest.options import Encoding
 from singa_dask.data.ingest.shuffle import batches, permutation
 from singa_dask.data.ingest.splits import Rules
-from singa_dask.data.ingest.values import CHECKED_NBYTES, as_texts, encode, encode_series
+from singa_dask.data.ingest.values import as_texts, encode, encode_series
 from singa_dask.data.schema import AS_THEY_ARE
 from singa_dask.data.sources.files import Block
 from singa_dask.data.sources.patches import NUMBER
@@ -123,6 +123,7 @@ def _encoded(
     else:
         for name in source.x:
             values, facts[name] = encode(name, raw[name], Role.FEATURE)
+            note_rounded(facts[name], values)
             if len(values) and encoding.fill_of(name) in ("mean", "mask"):
                 where = channels_of(name, values.shape[1:], source.channels.get(name))
                 _add_up(facts[name], values, train, Column(name, Role.FEATURE, "", values.shape[1:], where))
@@ -176,6 +177,8 @@ def _stage_table(
             known.kind = Kind.EMPTY
         if known.kind is Kind.NUMBER and encoding.is_category(name):
             values, known = as_texts(values, known)
+        if known.kind is Kind.NUMBER:
+            note_rounded(known, values)
         if known.kind is Kind.TEXT:
             codes = values[train]
             present = known.values or []

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import MAX_RANK, Role, as_map, stored_dtype
-from singa_dask.data.ingest.facts import Facts, Kind
+from singa_dask.data.ingest.facts import Facts, Kind, note_unusable
 from singa_dask.errors import DataError
 
 # Blocks keep at most so many distinct values of a column; there is no use for more.
 MAX_VALUES = 100_000
-MAX_FLOAT32 = float(np.finfo(np.float32).max)
 DAY = np.timedelta64(1, "D")
-CHECKED_NBYTES = 1 << 18
 FEW_VALUES = 20
 # Of maps, whose distinct values are found block by block.
 CHECKED_VALUES = 1 << 20
@@ -78,28 +76,7 @@ def numbers(raw: np.ndarray) -> tuple[np.ndarray, Facts]:
         note_unusable(facts, raw)
         if facts.missing == raw.size:
             facts.kind = Kind.EMPTY
-    elif raw.size and raw.dtype.kind in "iu":
-        facts.low, facts.high = int(raw.min()), int(raw.max())
     return raw, facts
-
-
-def note_unusable(facts: Facts, values: np.ndarray) -> None:
-    """Count what is missing, and what is infinite or beyond float32, in which nets compute. values: (rows, ...)."""
-    limit = MAX_FLOAT32 if values.dtype.itemsize > 4 else np.finfo(values.dtype).max
-    step = max(1, CHECKED_NBYTES // max(1, values[:1].nbytes))
-    for start in range(0, len(values), step):
-        part = values[start : start + step]
-        # NaN makes both comparisons false.
-        if part.size == 0 or (part.min() >= -limit and part.max() <= limit):
-            continue
-        rows = part.reshape(len(part), -1)
-        missing = np.isnan(rows)
-        infinite = np.abs(rows) > limit
-        for field, mask in (("missing", missing), ("infinite", infinite)):
-            count = int(np.count_nonzero(mask))
-            if count and getattr(facts, field) == 0:
-                setattr(facts, f"first_{field}", start + int(mask.any(axis=1).argmax()))
-            setattr(facts, field, getattr(facts, field) + count)
 
 
 def _times(raw: np.ndarray, *, zoned: bool = False) -> tuple[np.ndarray, Facts]:

@@ -25,6 +25,7 @@ from singa_dask.errors import DataError
 SUFFIXES = (".csv", ".tsv", ".txt")
 SAMPLE_NBYTES = 1 << 20
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:[\d:.]+(Z|[+-]\d\d(?::?\d\d)?)?)?")
+_MONTH = re.compile(r"\s*\d{4}-(0[1-9]|1[0-2])\s*")
 _LED = re.compile(r"^\s*0\d")
 _MAX_OPEN_QUOTE = 8 * BLOCK_NBYTES
 _BOM = b"\xef\xbb\xbf"
@@ -92,6 +93,9 @@ def _source(
             raise DataError(f"{where}: column {name!r} holds no dates of ISO 8601. {hint}")
     chosen = choose(where, schema, wanted, drop, default=None if dialect.has_header else dialect.names[0])
     read = {name: schema[name].kind for name in chosen.names}
+    read |= {name: "text" for name in chosen.y if schema[name].months}  # as labels, they are texts
+    months = [name for name in chosen.names if schema[name].months and name not in chosen.y]
+    dialect.dates.update(dict.fromkeys(months, "%Y-%m"))
     # Later blocks may have fractions: it matters only of labels, targets and groups whether all values are whole.
     numbers = {*chosen.x, chosen.weight, chosen.mask}
     read |= {name: "number" for name in read if read[name] == "integer" and name in numbers}
@@ -101,6 +105,9 @@ def _source(
     exact = frozenset(whole).difference(led)
     read |= {name: "text" for name in led if read[name] == "integer"}  # labels: 007 and 7 are two classes
     notes = chosen.notes
+    if months:
+        way = f"--category {months[0]} keeps the months, as categories"
+        notes += (f"{', '.join(months)}: months such as 2024-01 are read as dates, the first day of each; {way}",)
     if cut := [name for name in chosen.x if name in led]:
         cell = led[cut[0]]
         way = f"--category {cut[0]} keeps it, as a category"
@@ -232,6 +239,8 @@ class CsvBlock(Block):
                 raise self._not_a(name)
             if {True, False} <= {*map(_is_zoned, texts)}:
                 raise self._mixes_zones(name)
+            if texts and all(map(_MONTH.fullmatch, texts)):
+                found[name] = TableColumn("date", months=True)
         return found
 
     def sample(self) -> bytes:

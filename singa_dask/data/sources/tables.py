@@ -18,11 +18,12 @@ _LISTED = 60
 @dataclass(frozen=True)
 class TableColumn:
     """One column of a table. kind: for messages. fractional: whether its first rows hold numbers with a fraction.
-    fault: why it cannot be a feature, and the way out."""
+    fault: why it cannot be a feature, and the way out. months: whether its dates are months, such as 2024-01."""
 
     kind: str
     fractional: bool = False
     fault: str = ""
+    months: bool = False
 
 
 Schema = Mapping[str, TableColumn]
