@@ -16,6 +16,7 @@ __all__ = [
     "ClusterTopology",
     "DistOpt",
     "Job",
+    "Logger",
     "Model",
     "Module",
     "Plan",
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from singa_dask.layers.module import Module
     from singa_dask.loops import autograd, layer, model, opt, sonnx
     from singa_dask.loops.distopt import DistOpt, data_partition, launch
+    from singa_dask.monitor.logger import Logger
     from singa_dask.monitor.plots import plot_confusion, plot_parity
     from singa_dask.monitor.tensorboard import TensorBoard
     from singa_dask.net.check_layer import check_layer
@@ -89,6 +91,7 @@ _LAZY = {
     "ClusterTopology": "singa_dask.job",
     "DistOpt": "singa_dask.loops.distopt",
     "Job": "singa_dask.job",
+    "Logger": "singa_dask.monitor.logger",
     "Model": "singa_dask.inference.model",
     "Module": "singa_dask.layers.module",
     "Plan": "singa_dask.supervision.plan",
