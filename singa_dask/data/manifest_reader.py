@@ -14,7 +14,6 @@ import numpy as np
 
 from singa_dask.data.columns import (
     DTYPES,
-    IDENTITY,
     MAX_RANK,
     MAX_SAMPLE_NBYTES,
     NAME_RULE,
@@ -243,9 +242,11 @@ def _column(entry: _Fields) -> Column:
     if role is Role.LABEL and (dtype.startswith("float") or not (bare.values == 1 or bare.of_positions)):
         message = "of labels must be one value or one of each position, of integers"
         raise entry.fault("shape", message, f"{list(shape)}, {dtype}")
-    if role in IDENTITY and (dtype.startswith("float") is not (role is Role.TIME) or shape):
-        kind = "number" if role is Role.TIME else "integer"
-        raise entry.fault("shape", f"of the role {role} must be one {kind}", f"{list(shape)}, {dtype}")
+    if role in (Role.ROW, Role.FILE) and (dtype.startswith("float") or shape):
+        raise entry.fault("shape", f"of the role {role} must be one integer", f"{list(shape)}, {dtype}")
+    if role is Role.TIME and (shape or dtype not in ("int64", "float64")) and (shape, dtype) != ((2,), "int64"):
+        message = "of times must be one number, or days and nanoseconds, int64"
+        raise entry.fault("shape", message, f"{list(shape)}, {dtype}")
     if role is Role.LABEL and channels is not Channels.NONE:
         raise entry.fault("channels", "of labels must be none", channels.value)
     if bare.nbytes > MAX_SAMPLE_NBYTES:

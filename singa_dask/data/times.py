@@ -43,7 +43,7 @@ def _of_objects(values: np.ndarray) -> Any:
     if all(isinstance(value, timedelta | np.timedelta64) for value in values):
         return pandas.to_timedelta(values)
     if all(isinstance(value, int | float | np.number) for value in values):
-        return pandas.Index(values.astype(np.float64))
+        return pandas.Index(numbers if (numbers := np.array([*values])).dtype.kind in "iuf" else numbers.astype(float))
     if all(hasattr(value, "calendar") for value in values):
         return pandas.to_timedelta(values - values[0])
     raise ValueError("no times")

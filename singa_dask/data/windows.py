@@ -22,6 +22,7 @@ RULE = 1  # of the order of windows: increase it with every change of the order,
 BLOCK_NBYTES = 64 << 20
 MAX_BLOCK = 1 << 20
 MAX_SERIES = 100_000
+NANOSECONDS = np.timedelta64(106_000, "D")  # int64 has little more
 LONG_GAP = 1.5  # times the median step between two records: one that is missing makes 2, months differ by less
 
 logger = logging.getLogger(__name__)
@@ -176,13 +177,21 @@ def _series_of(manifest: Manifest, name: str) -> np.ndarray:
 
 
 def _dates(manifest: Manifest) -> Iterator[tuple[str, np.ndarray]]:
-    """The columns of dates by their names, in days; and the one by which the samples were split."""
+    """The times of the records, exactly; and the columns of dates by their names, in days."""
     for column in manifest.columns:
         if column.role is Role.TIME:
-            yield column.name, _values(manifest, column.name)[:, 0]
+            times = _values(manifest, column.name)
+            yield column.name, _since_first(*times.T) if column.shape else times[:, 0]
     for encoder, places in _encoded(manifest):
         if encoder.kind in DATES:
             yield encoder.column, _values(manifest, manifest.features.name, places)[:, 0]
+
+
+def _since_first(days: np.ndarray, nanoseconds: np.ndarray) -> np.ndarray:
+    """The times since the first one: in nanoseconds, in microseconds if they span centuries."""
+    passed = days.view("m8[D]") - np.fmin.reduce(days.view("m8[D]"))  # the others may be missing
+    unit = "m8[us]" if (passed > NANOSECONDS).any() else "m8[ns]"
+    return passed.astype(unit) + nanoseconds.view("m8[ns]").astype(unit)
 
 
 def _encoded(manifest: Manifest) -> Iterator[tuple[Encoder, slice]]:

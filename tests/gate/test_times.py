@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from singa_dask import Regressor, layers, shard
+from singa_dask import Regressor, layers, load, shard
 from singa_dask.cli import main
 from singa_dask.data import Manifest, series_starts
 from singa_dask.errors import ConfigError
@@ -123,6 +123,47 @@ def test_windows_know_the_times_of_files(kind: str, fault: str, tmp_path: Path, 
     caplog.clear()
     text = said(tmp_path / "shards", caplog)
     assert pd.Series([text]).str.contains(expected).all() if expected else text == "", text
+
+
+TINY = pd.date_range("2024-03-30", periods=N, freq="100ns")
+# Times that float64 rounds, as days or as they are.
+FINE = {
+    "dates": TINY,
+    "dates with a zone": TINY.tz_localize("Europe/Madrid"),
+    "time spans": TINY - TINY[0] + pd.Timedelta("20000D"),
+    "numbers": pd.Index(TINY.astype("int64")),
+    "objects of numbers": pd.Index([*TINY.astype("int64").tolist()], dtype=object),
+    "before the calendar": pd.Index(np.datetime64("0850-01-01", "us") + np.arange(N) * np.timedelta64(1, "us")),
+    "centuries": pd.Index(np.datetime64("0850-01-01", "s") + np.arange(N) * np.timedelta64(40_000, "D")),
+}
+
+
+WAYS = [(way, times) for way in ("index", "split_by") for times in FINE]
+
+
+@pytest.mark.parametrize(("way", "times"), [*WAYS, ("Dask", "dates"), ("Dask", "centuries")])
+def test_times_are_exact(times: str, way: str, tmp_path: Path, caplog: Any) -> None:
+    for name, order, expected in (("rise", slice(None), ""), ("fall", [0, 2, 1, *range(3, N)], "falls 1 time")):
+        made = TABLE.set_axis(FINE[times])[["now"]].iloc[order]
+        made = made.set_axis(made.index.rename("when"))
+        more: dict[str, Any] = {}
+        if way == "split_by":
+            made = made.reset_index()
+            more = {"split_by": "when", "test_from": FINE[times][-2]}
+        made = dd.from_pandas(made, npartitions=3, sort=False) if way == "Dask" else made
+        shards = shard(made, out=tmp_path / name, shuffle=False, progress=False, **more)
+        caplog.clear()
+        text = said(next(iter(shards.values())).folder, caplog)
+        assert expected in text and (expected or not text), text
+
+
+@pytest.mark.parametrize("times", FINE)
+def test_groups_of_times_are_exact(times: str, tmp_path: Path) -> None:
+    made = pd.DataFrame({"now": np.arange(N) // 2, "when": FINE[times].repeat(2)[:N]})
+    shards = shard(made, out=tmp_path / "s", progress=False, shuffle=False, test_groups={"when": 0.5})
+    assert shards["test"].total == N // 2
+    train, test = (set(np.ravel(load(shards[each].folder, ["x"]))) for each in ("train", "test"))
+    assert not train & test and len(train | test) == N // 2
 
 
 def test_rows_by_default_numbers_have_no_times(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from singa_dask.data.columns import IDENTITY, Column, Role
 from singa_dask.data.ingest.columns import decide
-from singa_dask.data.ingest.facts import Part
+from singa_dask.data.ingest.facts import Part, Piece
 from singa_dask.data.ingest.options import Encoding, Splits
 from singa_dask.data.ingest.stage import StagePlan
 from singa_dask.data.manifest import Manifest
@@ -101,7 +101,7 @@ def make_layout(
         columns.append(Column(free_name(role, pieces), role, dtype, ()))
         pieces[columns[-1].name] = Role.ROW
     if Role.TIME in parts[0].pieces:
-        columns.append(Column(free_name(Role.TIME, pieces), Role.TIME, "float64", ()))
+        columns.append(_times(free_name(Role.TIME, pieces), [part.pieces[Role.TIME] for part in parts if part.total]))
         pieces[columns[-1].name] = Role.TIME
     nbytes = sum(column.nbytes for column in columns)
     made = tuple(columns) if like is None else columns_like(columns, like)
@@ -122,6 +122,14 @@ def make_layout(
         tuple(decided.notes),
         repr(plan.rules.splits.given) if plan.rules.splits.columns else "",
     )
+
+
+def _times(name: str, pieces: Sequence[Piece]) -> Column:
+    """The column of times. Raises DataError if blocks have other kinds."""
+    if len({piece.shape for piece in pieces}) > 1:
+        raise DataError("the rows have dates in some blocks, and numbers in others. Give all of them dates.")
+    dtype = np.result_type(*(piece.dtype for piece in pieces))
+    return Column(name, Role.TIME, dtype.name, pieces[0].shape)
 
 
 def _check_splits(splits: Splits, totals: Sequence[int]) -> None:

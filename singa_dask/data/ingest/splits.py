@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.ingest.facts import Facts, Kind
+from singa_dask.data.ingest.facts import Kind
 from singa_dask.data.ingest.options import GROUPS, SHARES, Splits
-from singa_dask.data.ingest.values import DAY, decoded, encode_series, exact_series
+from singa_dask.data.ingest.values import DAY, decoded, exact_series
 from singa_dask.data.sources.arrays import SPLITS
 from singa_dask.data.sources.files import Block
 from singa_dask.data.sources.source import THE_DATE, Source
@@ -27,7 +27,6 @@ DAY_NS = 86_400 * 10**9
 _NANOSECONDS = re.compile(r"(\.\d{6})(\d{1,3})")  # which the datetime of Python does not have
 # Of a key of share_rows, next to those of stage.py.
 SHARE = 1
-Encode = Callable[[str, Any], tuple[np.ndarray, Facts]]
 # The results of a function of (index, block) for these blocks.
 Visit = Callable[[Callable[[int, Block], Any], Sequence[Block]], Mapping[int, Any]]
 
@@ -69,16 +68,24 @@ class Rules:
         return order[np.argsort(place[order], kind="stable")], tuple(np.bincount(place, minlength=3).tolist())
 
     def times(self, raw: Mapping[str, Any], time: str | None) -> np.ndarray | None:
-        """The values from one of which on rows are in a split if they are divided so; else those of column `time`."""
+        """The values from one of which on rows are in a split if they are divided so; else those of column `time`: as
+        integers (rows,) or (rows, 2), days and nanoseconds of times, or other numbers (rows,)."""
         column = self.columns.get(self.splits.split_by or THE_DATE)
         if column is not None:
-            return _encoded(column, raw[column])[0]
-        return None if time is None else encode_series(time, raw[time])[0]
+            values = _encoded(column, raw[column])[0]
+        elif time is not None:
+            values = exact_series(time, raw[time])[0]
+        else:
+            return None
+        if values.dtype.kind in "mM":
+            return np.stack(_whole_parts(values), axis=1)
+        whole = values.dtype.kind in "biu" and int(values.max(initial=0)) <= np.iinfo(np.int64).max
+        return values.astype(np.int64 if whole else np.float64)
 
     def _since(self, raw: Mapping[str, Any], key: str) -> np.ndarray:
         """Which rows are in the split that begins with a value."""
         column = self.columns[self.splits.split_by or THE_DATE]
-        values, known = _encoded(column, raw[column], exact_series)
+        values, known = _encoded(column, raw[column])
         if known is Kind.TEXT:
             hint = "Name a column of dates or numbers; dates of other forms are read with --date."
             raise ConfigError(Problem("split_by", "holds texts, which have no order", repr(column), hint))
@@ -161,6 +168,8 @@ def _groups(name: str, raw: Any) -> tuple[Sequence[str], np.ndarray]:
         distinct, of = np.unique(_texts(name, raw), return_inverse=True)
         return distinct.tolist(), of
     distinct, of = np.unique(values, return_inverse=True)
+    if distinct.dtype.kind in "mM":
+        return [f"{day} {rest}" for day, rest in zip(*_whole_parts(distinct), strict=True)], of
     # 2 is the group 2.0 of other blocks; integers that no float64 has stay whole.
     return [repr(float(value) if float(value) == value else value) for value in distinct.tolist()], of
 
@@ -190,11 +199,11 @@ def _named(name: str, raw: Any) -> np.ndarray:
     return np.array(places, np.int8)[of]
 
 
-def _encoded(name: str, raw: Any, encode: Encode = encode_series) -> tuple[np.ndarray, Kind]:
-    """Numbers, days or codes of texts. Raises DataError if values are missing."""
+def _encoded(name: str, raw: Any) -> tuple[np.ndarray, Kind]:
+    """Numbers, times or codes of texts, exactly. Raises DataError if values are missing."""
     if np.ndim(raw) != 1:
         raise DataError(f"column {name!r}: says which split a sample is in, so it must have one value for each.")
-    values, facts = encode(name, raw)
+    values, facts = exact_series(name, raw)
     missing = np.flatnonzero(values < 0 if facts.dtype == "text" else np.isnan(values))
     if len(missing):
         raise DataError(
@@ -212,6 +221,12 @@ def _parts(times: Any) -> Parts:
     """Dates since 1970, or timedeltas. No unit of NumPy has all of them."""
     since = times - np.datetime64(0, "D") if times.dtype.kind == "M" else times
     return since // DAY, since % DAY
+
+
+def _whole_parts(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Whole days, and the nanoseconds that remain, int64."""
+    days, rest = _parts(times)
+    return days.astype(np.int64), rest.astype("m8[ns]").astype(np.int64)
 
 
 def _end(key: str, given: Any, kind: Kind, column: str) -> float | Parts:

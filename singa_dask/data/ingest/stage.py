@@ -97,7 +97,7 @@ def encoded(plan: StagePlan, index: int, block: Block) -> Part:
         raise DataError(f"{error} (In {block.key.partition('@')[0]}.)") from None  # without the file's size and time
     found[Role.ROW] = raw.get(NUMBER, np.arange(rows))
     if not plan.shuffle and (times := plan.rules.times(raw, plan.source.time)) is not None:
-        found[Role.TIME] = times.astype(np.float64)
+        found[Role.TIME] = times
     for known in facts.values():
         known.rows = rows
     held = {name: np.ascontiguousarray(values) for name, values in found.items()}
