@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from singa_dask.cli.documented import Documented
-from singa_dask.cli.options import PATH, connect, reports_errors, scheduler_options
+from singa_dask.cli.options import PATH, reports_errors
+from singa_dask.cli.scheduler import Scheduler, scheduler_options
 from singa_dask.cli.signals import StopSignals
 
 if TYPE_CHECKING:
@@ -178,8 +179,7 @@ def shard(
     shards: int | None,
     category: dict[str, Any] | None,
     workers: int | None,
-    scheduler: str | None,
-    scheduler_file: Path | None,
+    scheduler: Scheduler,
     **options: Any,
 ) -> None:
     """Write a data set as HDF5 shards, which training reads.
@@ -192,7 +192,7 @@ def shard(
     StopSignals.handled()
     if more:
         raise click.UsageError(f"{more[0]!r} is one file too many. Put a pattern in quotation marks: --source '*.h5'.")
-    if workers and (scheduler or scheduler_file):
+    if workers and scheduler.given:
         raise click.UsageError("--workers starts a cluster of its own: leave out --scheduler and --scheduler-file.")
     from singa_dask.data.sharding import FORMATS, shard_files
     from singa_dask.inference.describe import describe_schema as lines_of
@@ -215,8 +215,8 @@ def shard(
             from singa_dask.cluster.local_dask import local_cluster
 
             given["client"] = stack.enter_context(local_cluster(workers))
-        elif scheduler or scheduler_file:
-            given["client"] = connect(stack, scheduler, scheduler_file)
+        elif scheduler.given:
+            given["client"] = scheduler.connect(stack)
         made = shard_files(what, out, shards, **given)
     for split, manifest in made.items():
         click.echo(f"{out / split}: {manifest.total:,} samples in {_files(manifest)}")

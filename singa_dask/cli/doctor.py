@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from singa_dask.cli.documented import Documented
-from singa_dask.cli.options import PATH, connect, reports_errors, scheduler_options
-from singa_dask.cli.run import fork_workers
+from singa_dask.cli.options import PATH, reports_errors
+from singa_dask.cli.scheduler import Scheduler, scheduler_options
 
 _WORKERS = 2
 
@@ -30,7 +30,7 @@ _WORKERS = 2
     help="Folder for runs, which all workers must see and can write to.",
 )
 @reports_errors
-def doctor(scheduler: str | None, scheduler_file: Path | None, workspace: Path) -> None:
+def doctor(scheduler: Scheduler, workspace: Path) -> None:
     """Examine whether a Dask cluster is fit to train.
 
     Examined are the workers, versions, MPI, cores and BLAS, shared memory, HDF5 and folders, GPUs with CuPy and NCCL,
@@ -39,12 +39,11 @@ def doctor(scheduler: str | None, scheduler_file: Path | None, workspace: Path) 
     Dask cluster are examined.
     """
     with ExitStack() as stack:
-        if scheduler is None and scheduler_file is None:
-            fork_workers(stack)
+        scheduler.fork_workers(stack)
         from singa_dask.cluster import local_cluster
         from singa_dask.supervision.doctor import Level, checks, examine
 
-        client = connect(stack, scheduler, scheduler_file) or stack.enter_context(local_cluster(_WORKERS))
+        client = scheduler.connect(stack) or stack.enter_context(local_cluster(_WORKERS))
         found = checks(examine(client, workspace, lambda text: click.echo(f"examining {text}", err=True)))
     for check in found:
         click.echo(f"{check.level.value:<9}{check.subject:<15}{check.found}{'' if check.found.endswith('.') else '.'}")

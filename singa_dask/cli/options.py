@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from singa_dask.training.checkpoint import Checkpoint
     from singa_dask.training.workspace import Workspace
 
-CONNECT_S = 10.0
 PATH = click.Path(path_type=Path)
 
 
@@ -73,8 +70,6 @@ SET = click.option(
     help="Override a field of the job, for example updater.learning_rate.base_lr=0.1. FIELD=[] clears a list. "
     "Repeatable.",
 )
-SCHEDULER = click.option("--scheduler", metavar="ADDRESS", help="Address of a running Dask scheduler.")
-SCHEDULER_FILE = click.option("--scheduler-file", type=PATH, help="Scheduler file of a running Dask cluster.")
 CHECKPOINT = click.option(
     "--checkpoint",
     type=PATH,
@@ -93,11 +88,6 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The argument RUN of a trained net, with --cluster, --set, --checkpoint and --trust-code."""
     return RUN(CLUSTER(SET(CHECKPOINT(TRUST(command)))))
-
-
-def scheduler_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--scheduler and --scheduler-file."""
-    return SCHEDULER(SCHEDULER_FILE(command))
 
 
 class TrainedJob(NamedTuple):
@@ -249,30 +239,3 @@ def _check_shards(found: Checkpoint, file: Path) -> None:
             f"{file} was trained with other shards than those that its job finds now, so that samples to evaluate may "
             "be samples of its training. Write the shards again as they were, or name other data: predict --data."
         )
-
-
-def connect(stack: ExitStack, scheduler: str | None, scheduler_file: Path | None) -> Any:
-    """A client of the given cluster, None for a local one. Raises ClusterError if no scheduler answers."""
-    if scheduler is None and scheduler_file is None:
-        return None
-    from distributed import Client
-
-    from singa_dask.errors import ClusterError
-
-    if scheduler and scheduler_file:
-        raise click.UsageError("--scheduler and --scheduler-file exclude each other: give one of them.")
-    # Dask waits for the file without a deadline. A scheduler that has just started may not have written it yet.
-    deadline = time.monotonic() + CONNECT_S
-    while scheduler_file and not scheduler_file.exists():
-        if time.monotonic() > deadline:
-            raise ClusterError(f"{scheduler_file}: no scheduler wrote this file within {CONNECT_S:g} s.")
-        time.sleep(0.1)
-    if scheduler_file and (kind := kind_of(scheduler_file)) != FILE:
-        raise ClusterError(f"{scheduler_file}: is {kind}, not a file that a scheduler wrote.")
-    try:
-        client = Client(scheduler, scheduler_file=scheduler_file and str(scheduler_file), timeout=CONNECT_S)
-    except (OSError, TimeoutError, ValueError, AssertionError) as error:  # the last: a file without an address
-        where = scheduler or scheduler_file
-        raise ClusterError(f"No Dask scheduler answers at {where} ({error}). Is it running and reachable?") from error
-    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # our own error tells of a lost scheduler
-    return stack.enter_context(client)

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from singa_dask.cli.documented import Documented
-from singa_dask.cli.options import OUTPUT, PATH, connect, job_options, load, reports_errors, scheduler_options
+from singa_dask.cli.options import OUTPUT, PATH, job_options, load, reports_errors
 from singa_dask.cli.quantities import BANDWIDTH, LATENCY, SIZE, Counts, Names
-from singa_dask.cli.run import fork_workers
+from singa_dask.cli.scheduler import Scheduler, scheduler_options
 from singa_dask.files import read_text, write_whole
 
 _STDOUT = Path("-")
@@ -88,8 +88,7 @@ def plan(
     job: Path,
     cluster: Path | None,
     overrides: tuple[str, ...],
-    scheduler: str | None,
-    scheduler_file: Path | None,
+    scheduler: Scheduler,
     file: Path | None,
     no_data: bool,
     every: bool,
@@ -105,11 +104,11 @@ def plan(
     """
     loaded = load(job, overrides, cluster)
     with ExitStack() as stack:
-        if scheduler is None and scheduler_file is None and file is None:
-            fork_workers(stack)
+        if file is None:
+            scheduler.fork_workers(stack)
         from singa_dask.supervision.plan import plan as make_plan
 
-        client = connect(stack, scheduler, scheduler_file)
+        client = scheduler.connect(stack)
         made = make_plan(
             loaded,
             client,

@@ -11,13 +11,11 @@ import click
 from singa_dask.cli.documented import Documented
 from singa_dask.cli.options import (
     OUTPUT,
-    connect,
     reports_errors,
     run_options,
-    scheduler_options,
     trained,
 )
-from singa_dask.cli.run import fork_workers
+from singa_dask.cli.scheduler import Scheduler, scheduler_options
 
 
 @click.command(
@@ -78,8 +76,7 @@ def predict(
     checkpoint: Path | None,
     data: str | None,
     out: Path,
-    scheduler: str | None,
-    scheduler_file: Path | None,
+    scheduler: Scheduler,
     workers: int | None,
     trust_code: bool,
     **columns: Any,
@@ -91,11 +88,11 @@ def predict(
     """
     if data is None and any(value not in (None, ()) for value in columns.values()):
         raise click.UsageError("--x, --y and the options of reading are for --data: give it too.")
-    if workers and (scheduler or scheduler_file):
+    if workers and scheduler.given:
         raise click.UsageError("--workers starts a local cluster: leave out --scheduler and --scheduler-file.")
     with ExitStack() as stack:
         if workers:
-            fork_workers(stack)
+            scheduler.fork_workers(stack)
         from singa_dask.inference import evaluate
         from singa_dask.inference.blocks import own_blocks
         from singa_dask.inference.files import check_format
@@ -106,10 +103,10 @@ def predict(
         check_format(out)
         phase = Phase.kTest if data is None else None
         ready, path = trained(run, overrides, cluster, phase, checkpoint, trust_code=trust_code)
-        here = not (workers or scheduler or scheduler_file)
+        here = not (workers or scheduler.given)
         model = evaluate.model_of(ready.job, ready.code, path, here=here)
         blocks = own_blocks(model) if data is None else blocks_of(model, data, **columns)
-        client = connect(stack, scheduler, scheduler_file)
+        client = scheduler.connect(stack)
         if workers:
             from singa_dask.cluster import local_cluster
 

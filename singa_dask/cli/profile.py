@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from singa_dask.cli.documented import Documented
-from singa_dask.cli.options import OUTPUT, connect, reports_errors, scheduler_options
-from singa_dask.cli.run import fork_workers
+from singa_dask.cli.options import OUTPUT, reports_errors
+from singa_dask.cli.scheduler import Scheduler, scheduler_options
 from singa_dask.files import write_whole
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ def _seconds(context: click.Context, option: click.Parameter, text: str) -> floa
 @click.option("--show", is_flag=True, help="Print the kept profile of these machines without measuring.")
 @reports_errors
 def profile(
-    scheduler: str | None,
-    scheduler_file: Path | None,
+    scheduler: Scheduler,
     workers: int | None,
     budget: float,
     file: Path | None,
@@ -74,17 +73,16 @@ def profile(
     else runs. By default, the workers of a local Dask cluster measure. --scheduler and --scheduler-file select a
     running Dask cluster.
     """
-    running = scheduler or scheduler_file
-    if workers and (running or show):
+    if workers and (scheduler.given or show):
         raise click.UsageError("--workers starts a local cluster: leave out --scheduler, --scheduler-file and --show.")
     began = time.monotonic()
     with ExitStack() as stack:
-        if not (running or show):
-            fork_workers(stack)
+        if not show:
+            scheduler.fork_workers(stack)
         from singa_dask.output.console import Console
 
         console = Console()
-        client = connect(stack, scheduler, scheduler_file)
+        client = scheduler.connect(stack)
         if show:
             found, place = _kept(client)
         else:

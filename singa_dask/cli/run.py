@@ -18,13 +18,12 @@ from singa_dask.cli.options import (
     PATH,
     RUN,
     TRUST,
-    connect,
     job_options,
     load,
     load_run,
     reports_errors,
-    scheduler_options,
 )
+from singa_dask.cli.scheduler import Scheduler, scheduler_options
 from singa_dask.cli.signals import StopSignals
 from singa_dask.cli.strategy import Wanted, strategy_options
 from singa_dask.output.streams import Output
@@ -101,8 +100,7 @@ def train(
     overrides: tuple[str, ...],
     wanted: Wanted,
     init: Path | None,
-    scheduler: str | None,
-    scheduler_file: Path | None,
+    scheduler: Scheduler,
     mpi: bool,
     interface: str | None,
     **driving: Any,
@@ -123,7 +121,7 @@ def train(
     with ExitStack() as stack:
         if mpi:
             gc.set_threshold(*_PYTHONS_THRESHOLD)  # ranks train in this process
-            client = _join_mpi(stack, lambda: _needed(loaded(), auto), interface, scheduler or scheduler_file)
+            client = _join_mpi(stack, lambda: _needed(loaded(), auto), interface, scheduler.given)
             if client is None:  # this rank was a worker
                 Output.of(sys.stdout).told = True  # rank 0 tells of a lost output
                 return signals.over()
@@ -132,10 +130,9 @@ def train(
                 "--interface needs --mpi; otherwise give --interface to Dask's own scheduler and workers."
             )
         else:
-            if scheduler is None and scheduler_file is None:
-                fork_workers(stack)
+            scheduler.fork_workers(stack)
             loaded()
-            client = connect(stack, scheduler, scheduler_file)
+            client = scheduler.connect(stack)
         from singa_dask.monitor.progress import LineDisplay
 
         # MPI launchers may give their ranks a terminal that nobody watches.
@@ -158,7 +155,7 @@ def train(
 @driving_options
 @TRUST
 @reports_errors
-def attach(run: str, scheduler: str | None, scheduler_file: Path | None, trust_code: bool, **driving: Any) -> None:
+def attach(run: str, scheduler: Scheduler, trust_code: bool, **driving: Any) -> None:
     """Take over a run whose driver was lost.
 
     RUN is the folder of the run, or its name in runs/. Its Dask workers hold its state in memory for ten minutes,
@@ -170,11 +167,11 @@ def attach(run: str, scheduler: str | None, scheduler_file: Path | None, trust_c
 
     workspace = Workspace.of(run)
     with ExitStack() as stack:
-        if scheduler is None and scheduler_file is None:
+        if not scheduler.given:
             message = "No --scheduler is given: the run resumes from its newest checkpoint, on a local Dask cluster."
             click.echo(message, err=True)
-            fork_workers(stack)
-        client = connect(stack, scheduler, scheduler_file)
+        scheduler.fork_workers(stack)
+        client = scheduler.connect(stack)
         job = load_run(workspace, trust_code=trust_code)
         result = _drive(signals, job, client, workspace=workspace.folder, resume=True, **driving)
     _conclude(result, **driving)
@@ -212,13 +209,13 @@ def _conclude(result: Result, *, tensorboard: bool, **_: Any) -> None:
 @ACTIVE_RUN
 @scheduler_options
 @reports_errors
-def join(run: str | None, scheduler: str | None, scheduler_file: Path | None) -> None:
+def join(run: str | None, scheduler: Scheduler) -> None:
     """Add a worker group to an active asynchronous run.
 
     The group starts on free workers of the run's Dask cluster. RUN is the folder or the job name of the run. It may be
     left out if only one run is active.
     """
-    _ask_run(scheduler, scheduler_file, "join", run)
+    _ask_run(scheduler, "join", run)
 
 
 @click.command(
@@ -229,13 +226,13 @@ def join(run: str | None, scheduler: str | None, scheduler_file: Path | None) ->
 @ACTIVE_RUN
 @scheduler_options
 @reports_errors
-def leave(group: int, run: str | None, scheduler: str | None, scheduler_file: Path | None) -> None:
+def leave(group: int, run: str | None, scheduler: Scheduler) -> None:
     """Remove a worker group from an active asynchronous run.
 
     GROUP is the number of the worker group. It finishes its current step and leaves. The other groups continue. RUN is
     the folder or the job name of the run. It may be left out if only one run is active.
     """
-    _ask_run(scheduler, scheduler_file, "leave", run, group=group)
+    _ask_run(scheduler, "leave", run, group=group)
 
 
 @click.command(
@@ -245,34 +242,21 @@ def leave(group: int, run: str | None, scheduler: str | None, scheduler_file: Pa
 @ACTIVE_RUN
 @scheduler_options
 @reports_errors
-def stop(run: str | None, scheduler: str | None, scheduler_file: Path | None) -> None:
+def stop(run: str | None, scheduler: Scheduler) -> None:
     """Stop an active run after its current step, with a checkpoint.
 
     RUN is the folder or the job name of the run. It may be left out if only one run is active.
     """
-    _ask_run(scheduler, scheduler_file, "stop", run)
+    _ask_run(scheduler, "stop", run)
 
 
-def _ask_run(scheduler: str | None, scheduler_file: Path | None, op: str, run: str | None, **more: Any) -> None:
+def _ask_run(scheduler: Scheduler, op: str, run: str | None, **more: Any) -> None:
     from singa_dask.supervision.control import ask_run
 
-    if scheduler is None and scheduler_file is None:
+    if not scheduler.given:
         raise click.UsageError("Give the run's Dask cluster: --scheduler ADDRESS or --scheduler-file FILE.")
     with ExitStack() as stack:
-        click.echo(ask_run(connect(stack, scheduler, scheduler_file), op, run, **more))
-
-
-def fork_workers(stack: ExitStack) -> None:
-    """Fork local workers from a process that already imports what they need, which starts them seconds earlier.
-
-    For the command only: a program may have chosen another start method for its own Dask clusters.
-    """
-    from singa_dask.cluster.fork_server import fork_server
-
-    stack.enter_context(fork_server())
-    import dask  # slow to import: the fork server imports at the same time
-
-    stack.enter_context(dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}))
+        click.echo(ask_run(scheduler.connect(stack), op, run, **more))
 
 
 def _needed(job: Job, auto: bool) -> int:
@@ -280,7 +264,7 @@ def _needed(job: Job, auto: bool) -> int:
     return 1 if auto else job.topology.nprocesses
 
 
-def _join_mpi(stack: ExitStack, needed: Callable[[], int], interface: str | None, other: object) -> Any:
+def _join_mpi(stack: ExitStack, needed: Callable[[], int], interface: str | None, other: bool) -> Any:
     """On rank 0 a client of the Dask cluster inside this MPI job; on other ranks None, when the job has ended."""
     from singa_dask.cluster.mpi_world import mpi_world
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from singa_dask.cli.documented import Documented
-from singa_dask.cli.options import connect, job_options, load, reports_errors, scheduler_options
-from singa_dask.cli.run import fork_workers
+from singa_dask.cli.options import job_options, load, reports_errors
+from singa_dask.cli.scheduler import Scheduler, scheduler_options
 from singa_dask.cli.strategy import Wanted, strategy_options
 
 
@@ -30,8 +30,7 @@ def warm(
     cluster: Path | None,
     overrides: tuple[str, ...],
     wanted: Wanted,
-    scheduler: str | None,
-    scheduler_file: Path | None,
+    scheduler: Scheduler,
 ) -> None:
     """Compile what a job needs, before its first run.
 
@@ -40,10 +39,9 @@ def warm(
     """
     began = time.monotonic()
     with ExitStack() as stack:
-        if scheduler is None and scheduler_file is None:
-            fork_workers(stack)
+        scheduler.fork_workers(stack)
         loaded = load(job, wanted.overrides(cluster, overrides), cluster)
-        client = connect(stack, scheduler, scheduler_file)
+        client = scheduler.connect(stack)
         from singa_dask.supervision.warm import warm as warmed
 
         took_part, free = warmed(loaded, client, Path("runs"))

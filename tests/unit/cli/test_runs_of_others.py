@@ -12,7 +12,7 @@ import pytest
 from support.commands import Ran, example, run_here
 from support.planted import plant, ran
 
-import singa_dask.cli.run
+from singa_dask.cli.scheduler import Scheduler
 from singa_dask.errors import ClusterError
 from singa_dask.job import Job
 from singa_dask.job.code_bundle import pack
@@ -74,7 +74,7 @@ def attached(monkeypatch) -> list[bool]:
         sent.append(pack(job.proto, job.folder) is not None)
         raise ClusterError("as far as this")
 
-    monkeypatch.setattr(singa_dask.cli.run, "fork_workers", lambda stack: None)
+    monkeypatch.setattr(Scheduler, "fork_workers", lambda *_: None)
     monkeypatch.setattr(driver, "train", train)
     return sent
 

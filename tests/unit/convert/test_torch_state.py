@@ -16,6 +16,7 @@ from support.trained import saved_at, write_points
 import singa_dask
 from singa_dask import Model, Module, autograd, convert
 from singa_dask.cli import run
+from singa_dask.cli.scheduler import Scheduler
 from singa_dask.convert.onnx_ops import CONVERTERS
 from singa_dask.convert.table import TABLE, lines
 from singa_dask.errors import CheckpointError, ConfigError
@@ -441,8 +442,8 @@ def test_weights_that_a_job_lacks_are_named(tmp_path):
 def test_init_is_the_checkpoint_path_of_the_job(tmp_path, monkeypatch):
     path, driven = tmp_path / "job.conf", []
     path.write_text(JOB % {"folder": tmp_path, "cluster": "", "partition": ""} + 'checkpoint_path: "old"')
-    for name in ("fork_workers", "connect", "_conclude"):
-        monkeypatch.setattr(run, name, lambda *_, **__: None)
+    monkeypatch.setattr(Scheduler, "fork_workers", lambda *_: None)
+    monkeypatch.setattr(run, "_conclude", lambda *_, **__: None)
     monkeypatch.setattr(run, "_drive", lambda signals, job, *_, **__: driven.append(list(job.proto.checkpoint_path)))
     result = CliRunner().invoke(run.train, [str(path), "--init", "w, 1.safetensors"], catch_exceptions=False)
     assert result.exit_code == 0 and driven == [["w, 1.safetensors"]]
