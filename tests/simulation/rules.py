@@ -507,7 +507,7 @@ class CheckedSupervision(Supervision):
         commands = super().handle(event)
         for group, where in running.items():
             grows = len(group.where) > len(where)
-            if group.phase in (Phase.LOST, Phase.CLOSING, Phase.DROPPED) and not grows:
+            if group.phase in (Phase.LOST, Phase.CLOSING, Phase.DROPPED) and not grows and not self._held_back(event):
                 self.rules.goes(group)
         if any(isinstance(command, ev.Note) for command in commands):
             without = (
@@ -539,6 +539,11 @@ class CheckedSupervision(Supervision):
             self.rules.keepers.clear()  # its memory is let go, also if it has failed
             self.rules.holders.clear()
         return commands
+
+    def _held_back(self, event: ev.Event | None) -> bool:
+        """Whether a worker group has waited for too long for another one, which is missing (max_staleness)."""
+        missing = any(group.phase is Phase.DOWN for group in self.run.members.worker_groups)
+        return isinstance(event, ev.WorkerGroupFailed) and "CommTimeout" in str(event.cause) and missing
 
     def _see(self, command: ev.Command, nannies: frozenset[str]) -> None:
         """nannies: that have answered the status request on which it rests."""
