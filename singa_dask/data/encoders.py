@@ -189,6 +189,8 @@ def conversion(encoder: Encoder, held: Kind) -> str:
             return "Convert it with its unit: pandas.to_timedelta."
         case Kind.NUMBER, Kind.TIMEDELTA:
             return "Divide it by the unit of the numbers, such as pandas.Timedelta(hours=1)."
+        case Kind.NUMBER, Kind.TEXT:
+            return "Convert it: pandas.to_numeric; of categories that are numbers or booleans, astype."
     return "Convert it."
 
 

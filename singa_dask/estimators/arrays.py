@@ -50,12 +50,30 @@ def known_answers(y: Any) -> Any:
     if is_table(y):
         return y.astype({name: np.asarray(known_answers(y[name])).dtype for name in y if y[name].dtype == object})
     objects = getattr(getattr(y, "dtype", None), "kind", "") == "O" and not hasattr(y, "cat")
-    kinds = {type(value) for value in np.asarray(y).flat} if objects else set()
+    kinds = _kinds(np.asarray(y)) if objects else set()
     for kind, dtype in (((bool, np.bool), bool), ((int, np.integer), np.int64)):
         if kinds and all(issubclass(each, kind) for each in kinds) and (dtype is bool or not kinds & {bool}):
             with suppress(OverflowError):
                 return y.astype(dtype)
     return y
+
+
+def _kinds(y: np.ndarray) -> set[type]:
+    """The types of objects. Raises ValueError if texts are among others, which leaves open what are classes."""
+    kinds = {type(value) for value in y.flat}
+    if any(issubclass(kind, str) for kind in kinds) and not all(issubclass(kind, str) for kind in kinds):
+        there = [value for value in y.flat if not is_missing(value)]
+        texts, others = ([value for value in there if isinstance(value, str) is text] for text in (True, False))
+        if others:
+            told = f"the text {texts[0]!r} and the {type(others[0]).__name__} {others[0]!r}"
+            raise ValueError(f"y mixes {told}. Give labels of one type, for example y.astype(str).")
+    return kinds
+
+
+def is_missing(label: Any) -> bool:
+    """Whether this is None, NaN or NA."""
+    same = label == label  # NaN is not, and pandas.NA does not tell
+    return label is None or not isinstance(same, bool | np.bool) or not same
 
 
 def _unless_masked(given: Any, otherwise: Any) -> Any:
@@ -90,6 +108,7 @@ def check_numbers(values: Any, what: str) -> None:
         name, dtype = next((name, dtype) for name, dtype in values.dtypes.items() if dtype.kind not in "biuf")
         told = f"holds {dtype}, such as {str(values[name].iloc[0])!r}" if len(values) else f"holds {dtype}"
         hint = " Convert it: astype('float64')." if hasattr(dtype, "categories") else ""
+        hint = hint if dtype.kind != "O" or hint else " Convert it: infer_objects()."
         raise ValueError(f"{what}: column {name!r} {told}, and must be of numbers, as in fit.{hint}")
     array = values if hasattr(values, "dtype") else np.asarray(values)
     kind, hint = array.dtype.kind, "Convert it to numbers."
@@ -137,6 +156,13 @@ def unique(y: Any) -> np.ndarray:
     if hasattr(y, "npartitions") and hasattr(y, "drop_duplicates"):
         found = in_types_of_numpy(y.drop_duplicates().compute())
         missing = bool(found.isna().any())
+    elif y.dtype.kind == "O":  # which cannot be sorted if they are of several types
+        import dask
+        import pandas
+
+        parts = dask.compute(*map(dask.delayed(pandas.unique), y.ravel().to_delayed()))
+        found = pandas.unique(np.concatenate(parts))
+        missing = bool(pandas.isna(found).any())
     else:
         from dask import array
 
@@ -144,6 +170,7 @@ def unique(y: Any) -> np.ndarray:
         missing = found.dtype.kind == "f" and bool(np.isnan(found).any())
     if missing:
         raise ValueError(MISSING)
+    _kinds(np.asarray(found, object))
     return np.unique(found)
 
 

@@ -49,7 +49,7 @@ from singa_dask.monitor.progress import Display
 from singa_dask.supervision.driver import train
 from singa_dask.supervision.given import Arrays, epoch_of
 from singa_dask.training import checkpoint as checkpoints
-from singa_dask.updaters import Adam
+from singa_dask.updaters import Adam, Updater
 
 EPOCHS, BATCH_SIZE, LEARNING_RATE = 100, 64, 0.002
 # Parameters that clones share: a client cannot be copied, and the others are not changed.
@@ -101,6 +101,24 @@ class Estimator(BaseEstimator):
         held = {name: vars(self)[name] for name in self._get_param_names()}
         more = {name: value for name, value in held.items() if deep and hasattr(value, "get_params")}
         return held | {f"{name}__{key}": it for name, of in more.items() for key, it in of.get_params().items()}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name. updater__lr and the like: settings of a copy of the updater, which clones share.
+
+        Raises ValueError for settings of what has none.
+        """
+        own = {key: params.pop(key) for key in [*params] if "__" in key and not hasattr(self._held(key), "set_params")}
+        super().set_params(**params)
+        for key, value in own.items():
+            name, _, setting = key.partition("__")
+            if not isinstance(held := self._held(key), Updater):
+                hint = "Give one, such as updater=SGD(lr=0.1), or set learning_rate." if name == "updater" else ""
+                raise ValueError(f"{key}: {name} is {held!r}, which has no settings. {hint}".rstrip())
+            setattr(self, name, held.with_settings(**{setting: value}))
+        return self
+
+    def _held(self, key: str) -> Any:
+        return vars(self).get(key.partition("__")[0])
 
     def __sklearn_clone__(self) -> Self:
         given = self.get_params(deep=False)

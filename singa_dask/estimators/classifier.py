@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_y
 from singa_dask.data.columns import as_map
 from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.estimators.arrays import MISSING, codes, unique, weights_of
+from singa_dask.estimators.arrays import MISSING, codes, is_missing, unique, weights_of
 from singa_dask.estimators.base import Estimator, Examples
 from singa_dask.job.job_pb2 import JobProto, LayerType
 from singa_dask.job.outputs import keep_their_numbers, outputs_for_classes
@@ -142,7 +142,7 @@ class Classifier(ClassifierMixin, Estimator):
 
     def _checked_answers(self, y: Any) -> Any:
         array = np.asarray(y)
-        if array.dtype == object and any(map(_is_missing, array.flat)):
+        if array.dtype == object and any(map(is_missing, array.flat)):
             raise ValueError(MISSING)
         if array.dtype.kind == "f" and np.isnan(array).any():
             raise ValueError(MISSING)
@@ -245,11 +245,6 @@ def _as_probabilities(scores: Any) -> Any:
 def _counted(y: np.ndarray) -> np.ndarray:
     """Which positions have a class; negative numbers mark the others."""
     return y >= 0 if y.dtype.kind in "if" else np.ones(y.shape, bool)
-
-
-def _is_missing(label: Any) -> bool:
-    same = label == label  # NaN is not, and pandas.NA does not tell
-    return label is None or not isinstance(same, bool | np.bool) or not same
 
 
 def _best(scores: np.ndarray, classes: np.ndarray) -> np.ndarray:

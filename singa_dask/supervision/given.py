@@ -166,7 +166,7 @@ def _copied(layer: LayerProto) -> LayerProto:
 
 def _share(validation: Any) -> float:
     """The share of the data that is held out, 0.0 if `validation` is not a share."""
-    if not isinstance(validation, int | float) or isinstance(validation, bool):
+    if not isinstance(validation, int | float | np.floating) or isinstance(validation, bool):
         return 0.0
     if not 0 < validation < 1:
         hint = "For example 0.1, or a set: (X, y)."

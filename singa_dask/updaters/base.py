@@ -12,10 +12,11 @@ Once bound, it updates one flat slice of a net's parameters, of which it alone k
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -95,6 +96,19 @@ class Updater(Description, ABC):
             proto.learning_rate.CopyFrom(learning_rate.proto)
         self._describe(proto, Updater, "updater", settings, _COMMON, (*_COMMON, "lr", "learning_rate"))
         self._adopt(proto)
+
+    def with_settings(self, **settings: Any) -> Self:
+        """Another one, with these settings in place of its own. Raises ConfigError as the class does."""
+        changed, proto = type(self)(**settings).proto, UpdaterProto()
+        proto.CopyFrom(self.proto)
+        for name in ("learning_rate", "group"):
+            if name in settings or (name == "learning_rate" and "lr" in settings):
+                proto.ClearField(name)
+        own = json.dumps(self.user_conf | json.loads(changed.user_conf)) if changed.user_conf else proto.user_conf
+        proto.MergeFrom(changed)
+        if own:
+            proto.user_conf = own
+        return type(self).from_proto(proto)
 
     def _adopt(self, proto: UpdaterProto) -> None:
         super()._adopt(proto)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any
 
 from singa_dask.data.sources.source import THE_DATE
@@ -60,7 +61,7 @@ class Encoding:
         fills = self.missing.values() if isinstance(self.missing, Mapping) else [self.missing]
         for fill in fills:
             if (
-                not isinstance(fill, str | int | float)
+                not isinstance(fill, str | Real)
                 or isinstance(fill, bool)
                 or fill in (math.inf, -math.inf)
                 or (fill != fill)
@@ -79,7 +80,7 @@ class Encoding:
                 raise ConfigError(
                     Problem("missing", "mask is for arrays, and these are columns of a table", "mask", hint)
                 )
-        if table and not isinstance(self.missing, Mapping | int | float) and self.missing not in ("error", *IMPUTERS):
+        if table and not isinstance(self.missing, Mapping | Real) and self.missing not in ("error", *IMPUTERS):
             raise ConfigError(
                 Problem(
                     "missing",
@@ -168,7 +169,7 @@ class Splits:
             raise ConfigError(Problem("split_by", "is for validation_from and test_from", repr(self.split_by), hint))
         for key in GROUPS:
             given, share = getattr(self, key), self.groups(key)[1]
-            valid = isinstance(given, Mapping) and len(given) == 1 and isinstance(share, int | float) and 0 < share < 1
+            valid = isinstance(given, Mapping) and len(given) == 1 and isinstance(share, Real) and 0 < share < 1
             if not (valid or given is None or isinstance(given, str)):
                 hint = 'Write "station", or {"station": 0.3} (station=0.3 in a command).'
                 raise ConfigError(

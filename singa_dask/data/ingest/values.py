@@ -59,7 +59,9 @@ def _not_usable(name: str, dtype: Any) -> DataError:
 
 
 def as_texts(values: np.ndarray, facts: Facts) -> tuple[np.ndarray, Facts]:
-    """Numbers as texts, of which categories are made: 2, whether it was read as 2 or as 2.0."""
+    """Numbers as texts, of which categories are made: 2, whether it was read as 2 or as 2.0; booleans as such."""
+    if facts.dtype == "bool":
+        return _truths(values)
     distinct, codes = np.unique(values, return_inverse=True)
     codes = codes.astype(np.int32)
     if distinct.dtype.kind == "f":
@@ -125,6 +127,8 @@ def _of_distinct(name: str, codes: np.ndarray, values: list[Any]) -> tuple[np.nd
         ranks[order] = np.arange(order.size)
         ranks[-1] = -1
         return _texts(ranks[codes], [values[place] for place in order])
+    if types <= {bool, np.bool_}:
+        return _booleans(np.array([*map(float, values), np.nan])[codes])
     if all(issubclass(kind, int | float | np.number | np.bool_) or kind.__name__ == "Decimal" for kind in types):
         if types == {int} and codes.min() >= 0:  # which float64 may not have
             with suppress(OverflowError):
@@ -149,13 +153,20 @@ def _of_distinct(name: str, codes: np.ndarray, values: list[Any]) -> tuple[np.nd
     raise _unusable(name, int((codes == odd).argmax()), values[odd], kinds)
 
 
+def _booleans(values: np.ndarray) -> tuple[np.ndarray, Facts]:
+    """values: 0.0 and 1.0, NaN where one is missing."""
+    found, facts = numbers(values if np.isnan(values).any() else values.astype(bool))
+    facts.dtype = "bool"
+    return found, facts
+
+
 def _unusable(name: str, row: int, value: Any, kinds: list[str] | None = None) -> DataError:
     shown = repr(value) if len(repr(value)) < 60 else repr(value)[:57] + "..."
-    mixed = f" The column mixes {', '.join(kinds)}." if kinds and len(kinds) > 1 else ""
-    return DataError(
-        f"column {name!r}, row {row} of its block: {shown} is neither a number, a text nor a date.{mixed} "
-        "Convert the column to one type, or leave it out."
-    )
+    told = "neither a number, a text nor a date."
+    if kinds and len(kinds) > 1:
+        told = f"of another type than those before. The column mixes {', '.join(kinds)}."
+    way = "Convert the column to one type, or leave it out."
+    return DataError(f"column {name!r}, row {row} of its block: {shown} is {told} {way}")
 
 
 def _encode_pandas(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
@@ -178,7 +189,8 @@ def _encode_pandas(name: str, raw: Any) -> tuple[np.ndarray, Facts]:
             return numbers(
                 raw.to_numpy(dtype=np.dtype(f"{dtype.kind}{dtype.itemsize}") if dtype.kind != "b" else bool)
             )
-        return numbers(raw.to_numpy(dtype=np.float64, na_value=np.nan))
+        values = raw.to_numpy(dtype=np.float64, na_value=np.nan)
+        return _booleans(values) if pd.api.types.is_bool_dtype(dtype) else numbers(values)
     if isinstance(dtype, pd.DatetimeTZDtype) or getattr(getattr(dtype, "pyarrow_dtype", None), "tz", None):
         return _times(raw.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(), zoned=True)
     if raw.dtype.kind in "Mm":
@@ -311,22 +323,23 @@ def _of_one_axis(name: str, raw: Any, role: Role | None) -> tuple[np.ndarray, Fa
         raise DataError(f"column {name!r}: dates can be neither labels nor targets. Give numbers, such as days.")
     if facts.kind is Kind.TEXT or (facts.kind is Kind.EMPTY and values.dtype == np.int32):
         if role is Role.TARGET:
-            raise DataError(f"column {name!r}: texts cannot be targets. Leave out `targets`, and they are classes.")
+            shown = f", such as {facts.values[0]!r}," if facts.values else ""
+            hint = "Write numbers with a decimal point, or leave out `targets` (--target), and they are classes."
+            raise DataError(f"column {name!r}: texts{shown} cannot be targets. {hint}")
         facts.kind = Kind.TEXT
         _note_order(facts, values, facts.values)
         return values, facts
-    if values.dtype == bool:
-        if role is Role.TARGET:
-            return values, None
-        return _truths(values)
+    if facts.dtype == "bool":
+        return (values, None) if role is Role.TARGET else _truths(values)
     if values.dtype.kind in "iu" and role is not Role.TARGET:
         return _whole(name, values)
     return values, None
 
 
 def _truths(values: np.ndarray) -> tuple[np.ndarray, Facts]:
-    codes = values.astype(np.int32)
-    facts = Facts(Kind.TEXT, "bool", values=["False", "True"])
+    """Booleans as texts. values: floats with NaN if some are missing."""
+    codes, facts = _texts(np.where(np.isnan(values), -1, values).astype(np.int32), ["False", "True"])
+    facts.dtype = "bool"
     _note_order(facts, codes, facts.values)
     return codes, facts
 

@@ -27,6 +27,7 @@ SAMPLE_NBYTES = 1 << 20
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:[\d:.]+(Z|[+-]\d\d(?::?\d\d)?)?)?")
 _MONTH = re.compile(r"\s*\d{4}-(0[1-9]|1[0-2])\s*")
 _LED = re.compile(r"^\s*0\d")
+_OF_SPACES = r"pandas.read_csv(PATH, sep=r'\s+').to_csv(OTHER, index=False)"
 _MAX_OPEN_QUOTE = 8 * BLOCK_NBYTES
 _BOM = b"\xef\xbb\xbf"
 _PACKED = {b"\x1f\x8b": "gunzip", b"BZ": "bunzip2", b"\xfd7": "unxz", b"(\xb5": "unzstd", b"PK": "unzip"}
@@ -55,7 +56,7 @@ def read(
     files, categories = find_files(source, SUFFIXES), Wanted.of(category).x
     dates = dict(entry.partition("=")[::2] for entry in Wanted.of(date).x)
     dialect = _dialect(files, header, separator, {*wanted.names, *categories, *dates})
-    with _asking_for_separator(dialect):
+    with _asking_for_separator(files[0], dialect):
         return {"": _source(str(source), files, dialect, wanted, Wanted.of(drop).x, categories, dates, types or {})}
 
 
@@ -108,6 +109,8 @@ def _source(
     if months:
         way = f"--category {months[0]} keeps the months, as categories"
         notes += (f"{', '.join(months)}: months such as 2024-01 are read as dates, the first day of each; {way}",)
+    if "--separator" in dialect.question and "' '" not in dialect.question:
+        notes += (f"there is one column with the separator {dialect.separator!r}. {dialect.question}",)
     if cut := [name for name in chosen.x if name in led]:
         cell = led[cut[0]]
         way = f"--category {cut[0]} keeps it, as a category"
@@ -131,7 +134,7 @@ def contents(source: str | Path, separator: str = ",", header: bool | None = Non
     """The columns of the first file, one a line. separator, header: as of `load`. Raises DataError."""
     path = find_files(source, SUFFIXES)[0]
     dialect = _dialect([path], header, separator, set())
-    with _asking_for_separator(dialect):
+    with _asking_for_separator(path, dialect):
         ranges = _ranges(path, dialect.has_header)
         listed = listing(CsvBlock(path, *next(ranges, (0, 0, 1)), dialect, {}, "").schema())
     return f"{listed}\n{dialect.question}".rstrip()
@@ -166,22 +169,34 @@ def _dialect(files: Sequence[Path], header: bool | None, separator: str, named: 
     for path, rows in zip(files, heads, strict=True):
         if has_header and rows and rows[0] != names:
             raise DataError(f"{path}: its first line does not name the same columns as that of {files[0]}.")
-    question, other = "", max(",;\t|", key=first[0].count)
-    if len(first) == 1 and other in first[0] and other != separator:
-        written = "$'\\t'" if other == "\t" else repr(other)
-        question = f"Is the separator another one? --separator {written}"
+    question = _other_separator(heads[0], separator) if len(first) == 1 else ""
     return Dialect(tuple(names), separator, has_header, question=question)
 
 
+def _other_separator(rows: Sequence[Sequence[str]], separator: str) -> str:
+    """What to ask if lines of one cell probably have another separator."""
+    lines = [row[0] for row in rows]
+    marks = [mark for mark in ",;\t|" if mark in lines[0] and len({line.count(mark) for line in lines} - {0}) == 1]
+    words = {len(line.split()) for line in lines}
+    if not marks and len(words) == 1 and words != {1}:
+        if any("  " in line for line in lines):
+            return f"Do several spaces separate columns? Write commas: {_OF_SPACES}."
+        marks = [" "]
+    if not marks or marks[0] == separator:
+        return ""
+    written = "$'\\t'" if marks[0] == "\t" else repr(marks[0])
+    return f"Is the separator another one? --separator {written}"
+
+
 @contextmanager
-def _asking_for_separator(dialect: Dialect) -> Iterator[None]:
+def _asking_for_separator(path: Path, dialect: Dialect) -> Iterator[None]:
     try:
         yield
     except DataError as error:
         if not dialect.question:
             raise
-        gap = "\n" if "\n" in str(error) else " "
-        raise DataError(f"{error}{gap}{dialect.question}") from error
+        told = f"has one column with the separator {dialect.separator!r}. {dialect.question}"
+        raise DataError(f"{path}: {told} Otherwise: {error}") from error
 
 
 @dataclass(frozen=True)

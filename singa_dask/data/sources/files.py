@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import importlib
+import itertools
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -80,9 +81,20 @@ def find_files(source: str | Path, suffixes: Sequence[str]) -> list[Path]:
     if _GLOB & set(str(source)):
         found = only_files(map(Path, glob.glob(str(path), recursive=True)))
         if not found:
-            raise DataError(f"{source}: no file matches this pattern. Check --source.")
+            hint = (
+                f"Name the files in the folders that match: {source}/*" if glob.glob(str(path)) else "Check --source."
+            )
+            raise DataError(f"{source}: no file matches this pattern. {hint}")
         return found
     raise DataError(f"{path}: does not exist. Check --source.")
+
+
+def root_of(source: str | Path) -> Path:
+    """The folder below which the files of `find_files` lie: of a pattern, the one before the first sign of it."""
+    path = Path(source).expanduser().absolute()
+    if kind_of(path) is not None:
+        return path
+    return Path(*itertools.takewhile(lambda part: not _GLOB & set(part), path.parts))
 
 
 def only_files(paths: Iterable[Path]) -> list[Path]:

@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from singa_dask.data.sources.files import BLOCK_NBYTES, MAX_BLOCK_NBYTES, Block, find_files, need, reading, stamp_of
+from singa_dask.data.sources.files import (
+    BLOCK_NBYTES,
+    MAX_BLOCK_NBYTES,
+    Block,
+    find_files,
+    need,
+    reading,
+    root_of,
+    stamp_of,
+)
 from singa_dask.data.sources.source import TABLE, Format, Names, Source, Wanted
 from singa_dask.data.sources.tables import TableColumn, choose, listing
 from singa_dask.errors import DataError
@@ -25,7 +34,7 @@ def read(source: str | Path, wanted: Wanted, drop: Names = None) -> dict[str, So
     """The features may be one column of lists of equal length. drop: columns that are not read. Folders such as kind=a
     are a column, as in Hive. The index of pandas is not a column."""
     files = find_files(source, SUFFIXES)
-    root = Path(source).expanduser().absolute()
+    root = root_of(source)
     schemas = [_schema(path) for path in files]
     hive = _hive(files, root)
     for path, schema, keys in zip(files, schemas, hive, strict=True):

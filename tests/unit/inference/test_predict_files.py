@@ -371,7 +371,7 @@ def test_texts_of_a_table_in_memory_stay_texts_in_a_csv_file(tmp_path, predict):
     ("options", "says"),
     [
         ({"category": ("a",)}, "column 'a': holds texts, but the net was trained with numbers"),
-        ({"separator": ";"}, r"has no column 'a'.* Is the separator another one\? --separator ','"),
+        ({"separator": ";"}, r"Is the separator another one\? --separator ',' Otherwise: .*has no column 'a'"),
         ({"header": False}, "line 1, column '0': 'a' is not a number"),
     ],
 )
