@@ -25,6 +25,7 @@ from singa_dask.cluster.exits import in_words, record_exits
 from singa_dask.cluster.fork_server import IMPORTED, MALLOC
 from singa_dask.cluster.segments import unlink_orphans
 from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
+from singa_dask.dashboard.plugin import put_off
 from singa_dask.errors import ClusterError
 from singa_dask.output.streams import occupy_descriptors
 from singa_dask.temporary import is_private, private_folder
@@ -81,6 +82,7 @@ def local_cluster(
             memory_limit=0,
             silence_logs=log_level,
             preload=["singa_dask.cluster.worker_setup"],
+            scheduler_kwargs=put_off(),
         )
         nannies = list(cluster.workers.values())
         try:

@@ -27,6 +27,7 @@ from singa_dask.cluster.remote import alive, run_each
 from singa_dask.cluster.segments import unlink_segments
 from singa_dask.cluster.stop_signals import FOR_THE_DRIVER
 from singa_dask.cluster.workers import wait_workers
+from singa_dask.dashboard.plugin import put_off
 from singa_dask.errors import ClusterError, ConfigError, Problem
 
 logger = logging.getLogger(__name__)
@@ -176,6 +177,7 @@ def _driving(
                 interface=world.interface,
                 dashboard_address=dashboard_address,
                 silence_logs=log_level,
+                scheduler_kwargs=put_off(),
             ) as cluster,
             Client(cluster, timeout=world.start_s) as client,
         ):

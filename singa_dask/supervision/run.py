@@ -36,6 +36,7 @@ from singa_dask.supervision.sight import Sight, Witness
 from singa_dask.supervision.start_point import fresh, resumed
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
+from singa_dask.supervision.watched import Watched
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
 from singa_dask.training.forms import BEGUN, OUTDATED, REWOUND
@@ -71,6 +72,7 @@ class Run:
     curves: bool = True
     _launcher: GroupLauncher | None = None
     _supervisor: Supervisor | None = None
+    _watched: Watched | None = None
     _in_process: InProcess | None = None
     _sight: Sight | None = None  # None if the workers are of this machine
     _told: list[dict[str, Any]] = field(default_factory=list)  # by earlier starts of the run
@@ -119,6 +121,8 @@ class Run:
                     raise
                 finally:
                     summary = self._record.close(error, self._stopped)
+                    if self._watched:
+                        self._watched.over(summary)
                     self._call_at_end(summary, error)
                 return summary
 
@@ -154,6 +158,7 @@ class Run:
         launcher = self._launcher = GroupLauncher(
             client, self.prepared, self._worker_plan, topic=topic, patience_s=self.patience_s, resumes=resume
         )
+        self._watched = Watched(client, topic, self.prepared, self.workspace.folder, self.display.say)
         with self._calling(), _events(client, topic, self._handle):
             while True:
                 free = self._free_workers(client)
@@ -271,6 +276,8 @@ class Run:
     def _restarted(self, restart: Restart) -> None:
         self._record.restarts.append(asdict(restart))
         self._record.tell("restart", **asdict(restart))
+        if self._watched:
+            self._watched.tell("restart", **asdict(restart))
         for group in restart.groups:
             self.callbacks.put("restart", group=group, step=restart.step, cause=restart.cause)
         self._call()

@@ -36,17 +36,20 @@ class Reporter:
         self._details: dict[str, Mapping[str, Any]] = {}  # by phase, of its last evaluation
         self._checkpoint: Path | None = None
         self._best: dict[str, Any] | None = None
-        self._last_progress = self._began = 0.0
+        self._last_progress = self._began = self._sent = (
+            0.0  # bytes to other ranks besides those of the steps since the last display
+        )
         self._spent: defaultdict[str, float] = defaultdict(float)  # seconds besides training steps
 
     @contextmanager
     def spending(self, what: str) -> Iterator[None]:
         """Count the time inside for the record: "evaluating" or "saving"."""
-        began = time.perf_counter()
+        began, sent = time.perf_counter(), self._exchanged
         try:
             yield
         finally:
             self._spent[what] += time.perf_counter() - began
+            self._sent += self._exchanged - sent
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Send an event to the driver, on the first rank."""
@@ -56,7 +59,7 @@ class Reporter:
     def start(self, step: int) -> None:
         """Training starts after `step` steps."""
         job, comm = self._replica.job, self._replica.comm
-        self._began = time.time()
+        self._began, self._sent = time.time(), self._exchanged
         self.emit(
             "start",
             step=step,
@@ -83,7 +86,7 @@ class Reporter:
             self._measured["train"] = step, current["metrics"]
             self.emit("metrics", phase="train", **current)
         self._whole.add(self._shown)
-        self._shown = StepMetrics()
+        self._shown, self._sent = StepMetrics(), self._exchanged
 
     def evaluated(
         self, phase: int, step: int, means: dict[str, float], details: Mapping[str, Any] = MappingProxyType({})
@@ -171,7 +174,7 @@ class Reporter:
             "samples_per_s": whole.steps * self._batch / whole.seconds if whole.steps else 0.0,
             **whole.waits(),
             "gpu_memory": whole.memory,
-            "exchanged_bytes": sum(int(done["bytes"]) for done in operations.values()),
+            "exchanged_bytes": self._exchanged,
             "operations": operations,
             "overflows": int(overflows[0]),
             "server": None if replica.in_process_servers or not whole.steps else whole.servers(),
@@ -179,6 +182,11 @@ class Reporter:
         told = {name: value for name, value in record.items() if name != "details"}  # arrays are too much for an event
         self.emit("end", step=step, record=told)
         return record
+
+    @property
+    def _exchanged(self) -> int:
+        """Bytes that this rank has sent to the others of its group."""
+        return sum(int(done["bytes"]) for done in self._replica.operations.values())
 
     def _current(self, step: int) -> dict[str, Any]:
         shown = self._shown
@@ -188,6 +196,7 @@ class Reporter:
             "samples_per_s": shown.steps * self._batch / max(shown.seconds, 1e-9),
             **shown.waits(),
             "gpu_memory": shown.memory,
+            "sent": (self._exchanged - self._sent) / max(1, shown.steps),
         }
         return current if self._replica.in_process_servers else {**current, "server": shown.servers()}
 

@@ -20,7 +20,7 @@ LIMIT = 450 << 20
 @pytest.fixture
 def client():
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, memory_limit=LIMIT, dashboard_address=":0") as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, memory_limit=LIMIT, dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
@@ -45,7 +45,7 @@ def test_workers_without_memory_are_an_error(tmp_path, monkeypatch):
     X = da.ones((60, 5), chunks=(30, 5))
     with (
         dask.config.set({"distributed.worker.memory.pause": 0.01}),
-        LocalCluster(n_workers=1, threads_per_worker=1, memory_limit=LIMIT, dashboard_address=":0") as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=1, memory_limit=LIMIT, dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as client,
         pytest.raises(ClusterError, match=r"all Dask workers have paused, .* of 450 MiB\); 0 of 2 tasks are done"),
     ):

@@ -24,7 +24,7 @@ def mapped(folder):
 
 def test_runs_leave_the_processes_without_mapped_files_and_closing_prints_nothing(tmp_path, caplog):
     caplog.set_level(logging.WARNING, "distributed")
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
     with LocalCluster(**options) as cluster, Client(cluster) as client:
         before = client.run(os.getpid)
         for number in range(4):

@@ -68,6 +68,19 @@ class Recorder(Display):
         self.handle = self.events.append
 
 
+class Page:
+    """The page of a run. told: what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def tell(self, kind, **about):
+        self.told.append((kind, about))
+
+    def over(self, summary):
+        self.told.append(("over", summary["status"]))
+
+
 class Played:
     """A run. events: what the groups emit; ends: reports by group, or what the supervisor raises. shares: whether
     checkpoints are on this disk. given: the client that is given to the run; asked: what is asked for workers."""
@@ -78,6 +91,7 @@ class Played:
         self.events, self.ends, self.files, self.shares = [], {0: report(0), 1: report(1)}, [], True
         self.posted, self.waited, self.drawn, self.rewinds, self.local = [], [], [], [], []
         self.stopped, self.restarts, self.callbacks = "", [], []
+        self.page = Page()
         self.given, self.busy, self.asked = self.client, 0, lambda: None
         monkeypatch.setattr(queue, "wait_workers", self._wait_workers)
         monkeypatch.setattr(sight, "SEEN_S", 0.2)
@@ -85,6 +99,7 @@ class Played:
             "Supervisor": self._supervisor,
             "files_named": lambda prepared: self.files,
             "local_cluster": self._local_cluster,
+            "Watched": lambda *given: self.page,
         }.items():
             monkeypatch.setattr(module, name, value)
         monkeypatch.setattr(record, "load_drawing", lambda: None)

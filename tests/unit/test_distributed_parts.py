@@ -6,6 +6,7 @@ pyproject.toml has an upper bound for distributed because of them. Run this test
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import time
 import tomllib
@@ -115,6 +116,10 @@ def state_of_a_task(there: There) -> bool:
     return True
 
 
+def pages() -> Any:
+    return importlib.import_module("distributed.dashboard.scheduler")
+
+
 PARTS = [
     Part(
         "Client._run(function, *args, nanny=, workers=)",
@@ -127,6 +132,52 @@ PARTS = [
         lambda there: takes(Client.sync, "callback_timeout"),
         ("callback_timeout=",),
         "calls to the scheduler have a deadline. asyncio.run_coroutine_threadsafe and Future.result would do.",
+    ),
+    Part(
+        "Client._run_on_scheduler(function, *args)",
+        lambda there: there.on_loop(lambda: there.client._run_on_scheduler(lambda x, dask_scheduler: x + 1, 2)) == 3,
+        ("client._run_on_scheduler(",),
+        "a run that the dashboard cannot show goes on. Client.run_on_scheduler has the same, without a deadline.",
+    ),
+    Part(
+        "scheduler handler log_event(topic=, msg=)",
+        lambda there: takes(Scheduler.log_event, "topic", "msg"),
+        ("scheduler.log_event(",),
+        "drivers do not wait for the dashboard. Client.log_event has the same, and waits.",
+    ),
+    Part(
+        "Scheduler(dashboard=, preload=), .plugins, .http_application.applications and .http_server",
+        lambda there: (
+            takes(Scheduler, "dashboard", "preload")
+            and there.cluster.scheduler.http_application.applications == []
+            and there.cluster.scheduler.http_server.port > 0
+            and isinstance(there.cluster.scheduler.plugins, dict)
+        ),
+        ("http_application.applications", '"dashboard": False'),
+        "the page Training is added to the dashboard of a scheduler that runs, when somebody looks at it.",
+    ),
+    Part(
+        "SchedulerPlugin.log_event(topic, msg) and remove_client(scheduler, client)",
+        lambda there: (
+            takes(distributed.SchedulerPlugin.log_event, "topic", "msg")
+            and takes(distributed.SchedulerPlugin.remove_client, "scheduler", "client")
+        ),
+        ("(SchedulerPlugin)",),
+        "the page Training shows what worker groups log for their drivers.",
+    ),
+    Part(
+        "distributed.dashboard: connect, template_variables, BokehApplication and the templates",
+        lambda there: (
+            importlib.util.find_spec("bokeh") is None
+            or (
+                takes(pages().connect, "application", "http_server", "scheduler", "prefix")
+                and "status" in pages().template_variables(there.cluster.scheduler)["pages"]
+                and takes(pages().BokehApplication, "applications", "server", "prefix", "template_variables")
+                and distributed.dashboard.components.scheduler.env.get_template("base.html")
+            )
+        ),
+        ("distributed.dashboard",),
+        "the page Training looks like Dask's own, and stands in their menu.",
     ),
     Part(
         "scheduler handler ncores(workers=)",

@@ -28,6 +28,7 @@ ROOMS = [
     ["exchange"],
     ["server"],
     ["data"],
+    ["dashboard"],
     ["cluster"],
     ["training"],
     ["inference"],

@@ -233,6 +233,7 @@ def test_callbacks_are_told_of_the_run_to_its_very_end(played):
     played.to_end()
     before = [("step", 0, 4, False, 1), ("checkpoint", 0, 4, False, 1), ("restart", 1, 4, False, 1)]
     assert told == [*before, ("end", 0, 8, True, 1)], "metrics and the record are written before"
+    assert played.page.told == [("restart", asdict(RESTART)), ("over", "completed")], "the page of the dashboard too"
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -118,6 +118,26 @@ def test_the_time_besides_steps_is_counted(now):
     assert (record["saving_s"], record["evaluating_s"]) == (5.0, 4.0)
 
 
+def test_the_bytes_of_a_step_leave_out_the_start_evaluations_and_checkpoints(now):
+    def told(number):
+        one_step(made, comm, number)
+        made.display(number)
+        return events[-1]["sent"]
+
+    comm = SoloCommunicator()
+    made, events = group(comm)
+    sent = made._replica.operations["sum"]
+    sent["bytes"] = 1000
+    made.start(0)
+    sent["bytes"] += 30
+    assert told(1) == 30
+    with made.spending("evaluating"):
+        sent["bytes"] += 500
+    sent["bytes"] += 20
+    one_step(made, comm, 2)
+    assert told(3) == 10, "of each of two steps"
+
+
 @pytest.mark.parametrize("steps", [1, 0])
 def test_servers_elsewhere_are_reported_too(now, steps):
     def member(comm):
