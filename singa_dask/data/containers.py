@@ -47,6 +47,14 @@ def is_table(x: Any) -> bool:
     return hasattr(x, "columns") and hasattr(x, "dtypes") and x.ndim == 2
 
 
+def in_name_order(index: Any) -> Any:
+    """An index of several levels with these in the order of their names, if all have one."""
+    names = index.names
+    if index.nlevels < 2 or None in names or [*names] == sorted(names, key=str):
+        return index
+    return index.reorder_levels(sorted(names, key=str))
+
+
 def is_sparse(values: Any) -> bool:
     """Whether this is a sparse matrix or array of SciPy."""
     scipy = sys.modules.get("scipy.sparse")

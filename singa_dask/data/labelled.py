@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data import schema
-from singa_dask.data.containers import dense, is_lazy
-from singa_dask.data.schema import SEPARATOR, Along, Coordinates, check_grid, order_like, same_order
+from singa_dask.data.containers import dense, in_name_order, is_lazy
+from singa_dask.data.schema import SEPARATOR, Along, Coordinates, around, check_grid, order_like, same_order
 from singa_dask.data.sources.conventions import VALID, packing, units_of
 from singa_dask.data.sources.stored import Stored, of_values
 from singa_dask.errors import DataError
@@ -132,6 +132,29 @@ def as_samples(field: Any) -> Any:
     return field.expand_dims(_FIELD) if is_labelled(field) else field[None]
 
 
+def index_along(array: Any, dim: Any) -> Any:
+    """The coordinates along a dimension as an index of pandas: those of its name, else all that lie along it alone,
+    such as time(obs). None without any."""
+    if dim in array.indexes:
+        return array.indexes[dim]
+    known = {name: coord.values for name, coord in sorted(array.coords.items()) if coord.dims == (dim,)}
+    if not known:
+        return None
+    import pandas
+
+    if len(known) > 1:
+        return pandas.MultiIndex.from_arrays([*known.values()], names=[*known])
+    return pandas.Index(*known.values(), name=next(iter(known)))
+
+
+def _places(array: Any, dim: Any) -> Coordinates | None:
+    """The coordinates along a dimension of the samples."""
+    if dim in array.indexes:
+        return Coordinates.of(in_name_order(array.indexes[dim]).values)
+    others = {str(name): (coord.dims, coord.values) for name, coord in array.coords.items() if dim in coord.dims}
+    return around(dim, array.dims[1:], others) if others else None
+
+
 def along_of(array: Any, what: str) -> Along:
     """What a DataArray says of its samples, which its first dimension counts. Raises DataError if its values are
     packed."""
@@ -145,7 +168,7 @@ def along_of(array: Any, what: str) -> Along:
             "xarray.decode_cf(dataset), or open the file without mask_and_scale=False and decode_times=False."
         )
     dims = array.dims[1:]
-    known = ((str(dim), Coordinates.of(array.coords[dim].values)) for dim in dims if dim in array.coords)
+    known = ((str(dim), _places(array, dim)) for dim in dims)
     told = {dim: each for dim, each in known if each is not None}
     return Along(tuple(map(str, dims)), told, units_of(array.attrs, array.dtype))
 
@@ -173,12 +196,21 @@ def check_turned(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     first, moved = first_array(after), dict[int, str]()
     for what, array in after.items():
         if is_labelled(array):
-            known, own = before[what].indexes, array.indexes
-            dims = zip(array.dims[1:], (dim for dim in before[what].dims if dim != array.dims[0]), strict=True)
-            turned = {dim for dim, old in dims if dim != old or (dim in own and not own[dim].equals(known[dim]))}
-            moved |= {array.sizes[dim]: what for dim in turned}
-            for dim in {*own}.intersection(first.indexes, array.dims[1:], first.dims[1:]):
-                order = order_like(own[dim].values, first.indexes[dim].values)
+            samples, old = array.dims[0], before[what]
+            own, known, others = (
+                {dim: _places(each.transpose(samples, ...), dim) for dim in each.dims if dim != samples}
+                for each in (array, old, first)
+            )
+            moved |= {
+                array.sizes[dim]: what
+                for dim, was in zip(own, known, strict=True)
+                if dim != was or (own[dim] is not None and own[dim] != known[dim])
+            }
+            for dim in own.keys() & others.keys():
+                at, like = own[dim], others[dim]
+                if at is None or like is None:
+                    continue
+                order = at.order_like(like)
                 if order is None or (order[1:] < order[:-1]).any():
                     raise DataError(
                         f"{what}: would be turned, but not what is given with it: the training data had coordinates "
@@ -200,15 +232,42 @@ def in_order(x: Any, like: Any, what: str) -> Any:
             f"{like.dims}. Rename or transpose."
         )
     check_grid(_sizes(x, like.dims[0]), _sizes(like, like.dims[0]), what, "X")
-    for dim in like.dims:
-        if dim in x.indexes and dim in like.indexes and not x.indexes[dim].equals(like.indexes[dim]):
-            order = order_like(x.indexes[dim].values, like.indexes[dim].values)
+    for dim in filter(x.dims.__contains__, like.dims):
+        own, other = _compared(x, like, dim)
+        if own is not None and other is not None:
+            order = order_like(own, other)
             if order is None:
-                raise DataError(
-                    f"X and {what} have other coordinates along {dim!r}. Align them first: xarray.align(X, y)."
-                )
-            x = x.isel({dim: order})
+                known = sorted(str(name) for name, coord in x.coords.items() if dim in coord.dims and name != dim)
+                hint = "Align them first: xarray.align(X, y)."
+                if dim not in x.indexes:
+                    hint = f"Select the same, or leave them out: drop_vars({known})."
+                raise DataError(f"X and {what} have other coordinates along {dim!r}. {hint}")
+            if (order[1:] < order[:-1]).any():
+                x = x.isel({dim: order})
     return x.transpose(like.dims[0], *same_order([dim for dim in x.dims if dim != like.dims[0]], like.dims[1:]))
+
+
+def _compared(x: Any, like: Any, dim: Any) -> tuple[Any, Any]:
+    """What two DataArrays say of the places along a dimension, by the coordinates that both have; None without any."""
+    own, other = index_along(x, dim), index_along(like, dim)
+    if own is not None and other is not None:
+        own, other = shared_levels(own, other)
+        return (None, None) if own is None else (own.values, other.values)
+    if dim == like.dims[0]:
+        return None, None
+    told = [
+        known.array for each in (x, like) if (known := _places(each.transpose(like.dims[0], ...), dim)) is not None
+    ]
+    return (told[0], told[1]) if len(told) > 1 else (None, None)
+
+
+def shared_levels(own: Any, other: Any) -> tuple[Any, Any]:
+    """Two indexes with the levels whose names both have, in the order of these; None if they share no name."""
+    if not {*own.names} & {*other.names}:
+        return None, None
+    without = ([name for name in a.names if name not in b.names] for a, b in ((own, other), (other, own)))
+    first, second = (in_name_order(a.droplevel(b) if b else a) for a, b in zip((own, other), without, strict=True))
+    return first, second
 
 
 def _sizes(array: Any, samples: str) -> dict[str, int]:

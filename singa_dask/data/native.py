@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from singa_dask.data.containers import in_name_order, is_table
 from singa_dask.data.sources.stored import packages_of, stored
 from singa_dask.errors import DataError
 
@@ -13,11 +14,13 @@ from singa_dask.errors import DataError
 def native(x: Any) -> Any:
     """A table of polars, pyarrow or another library with Arrow's interface as a DataFrame of pandas, and a column of
     one as an array; an array of a file, of h5py or zarr for example, as `Stored`, and the arrays of a group by their
-    names; all else as it is. Raises DataError without pyarrow, and for what cannot be read."""
+    names; the levels of columns of pandas in the order of their names; all else as it is. Raises DataError without
+    pyarrow, and for what cannot be read."""
     if (members := _members_of(x)) is not None:
         return members
     if not hasattr(x, "__arrow_c_stream__") or "pandas" in packages_of(x) or hasattr(x, "dims"):  # xarray's have names
-        return stored(x)
+        nested = is_table(x) and getattr(x.columns, "nlevels", 1) > 1
+        return x.set_axis(in_name_order(x.columns), axis=1) if nested else stored(x)
     if not (hasattr(x, "columns") or hasattr(x, "column_names")):
         return np.asarray(x)
     try:

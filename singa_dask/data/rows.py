@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from singa_dask.data.containers import is_lazy
-from singa_dask.data.labelled import first_array, in_order, is_labelled
+from singa_dask.data.containers import in_name_order, is_lazy
+from singa_dask.data.labelled import first_array, in_order, index_along, is_labelled, shared_levels
 from singa_dask.data.schema import order_like
 from singa_dask.data.times import instants
 from singa_dask.errors import DataError
@@ -18,7 +18,7 @@ def index_of(x: Any) -> Any:
     """The labels of the rows of a pandas object, a DataArray or a Dataset, as an index of pandas; None of all else."""
     if is_labelled(x):
         first = first_array(x)
-        return first.indexes.get(first.dims[0]) if first.dims else None
+        return index_along(first, first.dims[0]) if first.dims else None
     pandas = sys.modules.get("pandas")
     index = getattr(x, "index", None)
     return index if pandas is not None and isinstance(index, pandas.Index) else None
@@ -56,8 +56,9 @@ def in_rows(like: Any, value: Any, what: str, partition: str = "", other: str = 
     DataError if the labels differ, or repeat in another order.
     """
     rows = index_of(like)
-    if is_labelled(value) and rows is not None and rows.name in value.dims:
-        value = value.transpose(rows.name, ...)
+    samples = first_array(like).dims[0] if is_labelled(like) else getattr(rows, "name", None)
+    if is_labelled(value) and samples in value.dims:
+        value = value.transpose(samples, ...)
     own = index_of(value)
     for one, at, hidden, name in ((like, rows, value, other), (value, own, like, what)):
         if is_labelled(one) and at is not None and is_lazy(hidden) and hasattr(hidden, "npartitions"):
@@ -66,6 +67,9 @@ def in_rows(like: Any, value: Any, what: str, partition: str = "", other: str = 
                 f"{at.name!r}, and those of the other one, a Dask {type(hidden).__name__}, are not known. If their "
                 f"rows belong together by their places: {name}.drop_vars({at.name!r})."
             )
+    if rows is not None and own is not None:
+        both = _has_index(like) and _has_index(value)
+        own, rows = map(in_name_order, (own, rows)) if both else shared_levels(own, rows)
     if rows is None or own is None or own.equals(rows) or (len(own) != len(rows) and not partition):
         return value
     places = _places(own, rows)
@@ -89,6 +93,11 @@ def in_rows(like: Any, value: Any, what: str, partition: str = "", other: str = 
     if len(own) != len(rows):
         told = f"has {len(own):,} rows, and {other} {len(rows):,}"
     raise DataError(f"{what}: {partition and f'{partition} '}{told}, and rows are paired by their labels. {hint}")
+
+
+def _has_index(x: Any) -> bool:
+    """Whether the labels of the rows are an index, rather than other coordinates of xarray."""
+    return not is_labelled(x) or first_array(x).dims[0] in first_array(x).indexes
 
 
 def _places(own: Any, rows: Any) -> Any:

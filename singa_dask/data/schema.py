@@ -211,6 +211,24 @@ def comparable(given: Any) -> np.ndarray:
     return np.array([*texts], str)
 
 
+def around(dim: str, dims: Sequence[str], others: Mapping[str, tuple[Sequence[str], Any]]) -> Coordinates | None:
+    """The coordinates of a dimension that has none of its own name: the only ones that lie along it alone, such as
+    time(obs); else texts of what all say of each place, of a latitude(y, x) the smallest and the largest one there.
+
+    dims: of a sample; others: coordinates by name, their dimensions and values.
+    """
+    known = {name: of for name, of in sorted(others.items()) if dim in of[0] and {*of[0]} <= {*dims}}
+    if len(known) == 1 and len(next(iter(known.values()))[0]) == 1:
+        return Coordinates.of(next(iter(known.values()))[1])
+    told = []
+    for name, (own, given) in known.items():
+        values = np.moveaxis(np.asarray(given), list(own).index(dim), 0)
+        ends = np.sort(comparable(values.ravel()).reshape(len(values), -1), axis=1)[:, [0, -1]]
+        texts = [[f"{end:.6g}" if isinstance(end, float) else str(end) for end in pair] for pair in ends.tolist()]
+        told.append([f"{name} {' to '.join(dict.fromkeys(pair))}" for pair in texts])
+    return Coordinates.of(np.array([SEPARATOR.join(place) for place in zip(*told, strict=True)], str))
+
+
 def order_like(own: Any, other: Any) -> np.ndarray | None:
     """The places at which own coordinates are the other ones: own[places] == other, for numbers up to a hundredth of
     the smallest step. None if they are not the same ones, or some are there twice and not in the same order."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from singa_dask.data.schema import Coordinates
+from singa_dask.data.schema import Coordinates, around
 from singa_dask.data.sources.files import need
 from singa_dask.errors import DataError
 
@@ -139,11 +139,29 @@ def plain(values: np.ndarray, packed: Callable[[], Mapping[str, Any]]) -> np.nda
     return values if values.dtype.kind in "SU" else decoded(values, packed())
 
 
-def coordinates_of(values: Any, packed: Callable[[], Mapping[str, Any]]) -> Coordinates | None:
-    """Those in an array; as they are stored if they cannot be unpacked."""
+def unpacked(values: Any, packed: Callable[[], Mapping[str, Any]]) -> np.ndarray:
+    """Coordinates; as they are stored if they cannot be unpacked."""
+    values = np.asarray(values)
     with suppress(ValueError, DataError):
-        values = plain(np.asarray(values), packed)
-    return Coordinates.of(values)
+        values = plain(values, packed)
+    return values
+
+
+def coordinates_along(
+    dims: Sequence[str], read: Callable[[str], np.ndarray | None], others: Mapping[str, Sequence[str]]
+) -> dict[str, Coordinates]:
+    """The coordinates of the dimensions of a sample. read: gives those of a name, None if the file has none. others:
+    those that the attribute `coordinates` names, with their dimensions."""
+    found = {}
+    for dim in filter(None, dims):
+        if (values := read(dim)) is not None:
+            known = Coordinates.of(values)
+        else:
+            named = {name: own for name, own in others.items() if dim in own and {*own} <= {*dims}}
+            known = around(dim, dims, {name: (own, read(name)) for name, own in named.items()}) if named else None
+        if known is not None:
+            found[dim] = known
+    return found
 
 
 def _scales(attributes: Mapping[str, Any], dtype: np.dtype) -> bool:

@@ -4,7 +4,7 @@ say."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -16,7 +16,15 @@ import numpy as np
 from singa_dask.data.origins import file_names
 from singa_dask.data.schema import Coordinates, orders_like
 from singa_dask.data.sources.arrays import Dataset, arrays_format, channels_by_dimensions
-from singa_dask.data.sources.conventions import as_first, coordinates_of, decoded_type, packing, plain, units_of
+from singa_dask.data.sources.conventions import (
+    as_first,
+    coordinates_along,
+    decoded_type,
+    packing,
+    plain,
+    units_of,
+    unpacked,
+)
 from singa_dask.data.sources.files import Rows, reading
 from singa_dask.errors import DataError
 
@@ -153,20 +161,27 @@ def _magic(path: Path) -> bytes:
 
 def _list(path: Path) -> dict[str, Dataset]:
     with _opened(path) as variables:
-        known = cache(lambda path: coordinates_of(variables[path].values, partial(_packing, variables[path])))
+        known = cache(lambda path: unpacked(variables[path].values, partial(_packing, variables[path])))
         return {
-            name: _describe(variable, {dim: of for dim, at in _axes(variable, name, variables) if (of := known(at))})
-            for name, variable in variables.items()
+            name: _describe(variable, _along(variable, name, variables, known)) for name, variable in variables.items()
         }
 
 
-def _axes(variable: Any, name: str, variables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The paths of the coordinates of its dimensions, which are variables of its group, or of one around it. Only of
-    two dimensions may the first one not be that of the samples."""
+def _along(
+    variable: Any, name: str, variables: Mapping[str, Any], known: Callable[[str], np.ndarray]
+) -> dict[str, Coordinates]:
+    """The coordinates of its dimensions, which are variables of its group, or of one around it. Only of two dimensions
+    may the first one not be that of the samples."""
     groups = name.split("/")[:-1]
-    for dim in map(str, variable.dims[variable.ndim != 2 :]):
-        paths = ["/".join([*groups[:depth], dim]) for depth in range(len(groups), -1, -1)]
-        yield from [(dim, path) for path in paths if path in variables][:1]
+
+    def at(name: str) -> str | None:
+        paths = ("/".join([*groups[:depth], name]) for depth in range(len(groups), -1, -1))
+        return next((path for path in paths if path in variables), None)
+
+    told = str(variable.encoding.get("coordinates", "")).split()
+    others = {other: variables[path].dims for other in told if (path := at(other)) is not None}
+    dims = [*map(str, variable.dims[variable.ndim != 2 :])]
+    return coordinates_along(dims, lambda name: None if (path := at(name)) is None else known(path), others)
 
 
 def _describe(variable: Any, coordinates: Mapping[str, Coordinates]) -> Dataset:

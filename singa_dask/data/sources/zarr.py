@@ -20,7 +20,15 @@ from singa_dask.data.sources.arrays import (
     channels_by_dimensions,
     unwritten,
 )
-from singa_dask.data.sources.conventions import KEYS, coordinates_of, decoded_type, packing, plain, units_of
+from singa_dask.data.sources.conventions import (
+    KEYS,
+    coordinates_along,
+    decoded_type,
+    packing,
+    plain,
+    units_of,
+    unpacked,
+)
 from singa_dask.data.sources.files import Rows, reading
 from singa_dask.errors import DataError
 from singa_dask.files import FOLDER, check_regular, kind_of, read_text
@@ -118,11 +126,8 @@ def _list(path: Path) -> dict[str, Dataset]:
     with _opened(path) as root:
         members = {path.stem: root} if isinstance(root, zarr.Array) else dict(root.members(max_depth=None))
         arrays = {name: array for name, array in members.items() if isinstance(array, zarr.Array)}
-        known = cache(lambda path: coordinates_of(arrays[path][...], partial(_packing, arrays[path])))
-        return {
-            name: _describe(array, {dim: of for dim, at in _axes(array, name, arrays) if (of := known(at))})
-            for name, array in arrays.items()
-        }
+        known = cache(lambda path: unpacked(arrays[path][...], partial(_packing, arrays[path])))
+        return {name: _describe(array, _along(array, name, arrays, known)) for name, array in arrays.items()}
 
 
 def _dimensions(array: Any) -> list[str]:
@@ -130,12 +135,17 @@ def _dimensions(array: Any) -> list[str]:
     return [str(name or "") for name in names]
 
 
-def _axes(array: Any, name: str, arrays: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The paths of the coordinates of its dimensions, which are arrays of its group. Only of two dimensions may the
-    first one not be that of the samples."""
+def _along(
+    array: Any, name: str, arrays: Mapping[str, Any], known: Callable[[str], np.ndarray]
+) -> dict[str, Coordinates]:
+    """The coordinates of its dimensions, which are arrays of its group. Only of two dimensions may the first one not
+    be that of the samples."""
     folder = name.rpartition("/")[0]
-    paths = [(dim, f"{folder}/{dim}".strip("/")) for dim in _dimensions(array)[array.ndim != 2 :]]
-    return [(dim, path) for dim, path in paths if path in arrays and path != name]
+    paths = {path.rpartition("/")[2]: path for path in arrays if path != name and path.rpartition("/")[0] == folder}
+    told = str(array.attrs.get("coordinates", "")).split()
+    others = {other: _dimensions(arrays[paths[other]]) for other in told if other in paths}
+    read = lambda name: known(paths[name]) if name in paths else None  # noqa: E731
+    return coordinates_along(_dimensions(array)[array.ndim != 2 :], read, others)
 
 
 def _describe(array: Any, coordinates: Mapping[str, Coordinates]) -> Dataset:
