@@ -38,7 +38,7 @@ test-unit: setup  ## run the tests that need no process but their own, simulated
 	$(BIN)/python -m pytest -m "not slow and not long" -n auto --dist worksteal --junitxml .reports/unit.xml tests/unit tests/gate tests/gpu tests/peers tests/simulation singa_dask $(ARGS)
 
 test-runs: setup  ## run the tests of several processes, two at a time
-	$(BIN)/python -m pytest -m "not slow and not long" -n 2 --dist worksteal --junitxml .reports/runs.xml tests/e2e tests/parallel $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not long" -n 2 --dist worksteal --junitxml .reports/runs.xml tests/e2e tests/parallel tests/threads $(ARGS)
 
 test-budget: setup  ## check the CPU time of each test in the last `make test`
 	$(BIN)/python tests/budget.py .reports/unit.xml .reports/runs.xml
