@@ -33,7 +33,7 @@ from singa_dask.job.layer_types import CONF
 from singa_dask.job.stores import reads_windows, store_of
 from singa_dask.job.text_paths import text_of
 from singa_dask.training.feed import data_key, group_stream
-from singa_dask.training.readings import fingerprint, reading_key
+from singa_dask.training.readings import fingerprint, reading_key, scale_of
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ class _Resolver:
         if fitted is not info and info.manifest.digest == fitted.manifest.digest and not store.validation_share:
             message = "the %s metrics are of the training data: layer %r reads %s in both phases"
             logger.warning(message, PHASE_NAMES[phase], name, info.path)
-        if name in self.trained and _normalisation(store) != _normalisation(self.trained[name][1]):
+        if name in self.trained and scale_of(store) != scale_of(self.trained[name][1]):
             message = "layer %r normalises the samples of phase %s otherwise than those of training"
             logger.warning(message, name, PHASE_NAMES[phase])
         return info, stream
@@ -263,12 +263,6 @@ def _pairing(info: StoreInfo, stream: AnyStream, other: StoreInfo, its: AnyStrea
 
 def _windows(manifest: Manifest) -> str:
     return f"{len(manifest.shards)} shard(s) with windows of {manifest.window} samples"
-
-
-def _normalisation(store: StoreProto) -> tuple[Any, ...]:
-    fields = ("mean_value", "std_value", "mean", "std", "target_mean", "target_std")
-    values = (getattr(store, name) for name in fields)
-    return tuple(value if isinstance(value, float) else tuple(value) for value in values)
 
 
 def _resolve_mean(layer: LayerProto) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,20 +15,24 @@ import numpy as np
 from singa_dask.data.columns import Role
 from singa_dask.data.encoders import DATES
 from singa_dask.data.schema import Reading
-from singa_dask.data.sources.files import BLOCK_NBYTES, Block, find_files, need, reading, stamp_of
+from singa_dask.data.sources.dialect import (
+    SAMPLE_NBYTES,
+    Dialect,
+    asking_for_separator,
+    dialect_of,
+    opened,
+    ranges_of,
+    rows_of,
+)
+from singa_dask.data.sources.files import Block, find_files, need, reading, stamp_of
 from singa_dask.data.sources.source import TABLE, Format, Names, Source, Wanted
-from singa_dask.data.sources.tables import TableColumn, check_distinct, choose, column_named, is_number, listing
+from singa_dask.data.sources.tables import Chosen, Schema, TableColumn, choose, column_named, is_number, listing
 from singa_dask.errors import DataError
 
 SUFFIXES = (".csv", ".tsv", ".txt")
-SAMPLE_NBYTES = 1 << 20
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:[\d:.]+(Z|[+-]\d\d(?::?\d\d)?)?)?")
 _MONTH = re.compile(r"\s*\d{4}-(0[1-9]|1[0-2])\s*")
 _LED = re.compile(r"^\s*0\d")
-_OF_SPACES = r"pandas.read_csv(PATH, sep=r'\s+').to_csv(OTHER, index=False)"
-_MAX_OPEN_QUOTE = 8 * BLOCK_NBYTES
-_BOM = b"\xef\xbb\xbf"
-_PACKED = {b"\x1f\x8b": "gunzip", b"BZ": "bunzip2", b"\xfd7": "unxz", b"(\xb5": "unzstd", b"PK": "unzip"}
 
 
 def read(
@@ -55,8 +57,8 @@ def read(
     """
     files, categories = find_files(source, SUFFIXES), Wanted.of(category).x
     dates = dict(entry.partition("=")[::2] for entry in Wanted.of(date).x)
-    dialect = _dialect(files, header, separator, {*wanted.names, *categories, *dates})
-    with _asking_for_separator(files[0], dialect):
+    dialect = dialect_of(files, header, separator, {*wanted.names, *categories, *dates})
+    with asking_for_separator(files[0], dialect):
         return {"": _source(str(source), files, dialect, wanted, Wanted.of(drop).x, categories, dates, types or {})}
 
 
@@ -82,7 +84,7 @@ def _source(
     blocks = [
         CsvBlock(path, start, stop, line, dialect, given, stamp_of(path))
         for path in files
-        for start, stop, line in _ranges(path, dialect.has_header)
+        for start, stop, line in ranges_of(path, dialect.has_header)
     ]
     if not blocks:
         raise DataError(f"{where}: has no samples.")
@@ -92,7 +94,13 @@ def _source(
         if not form and schema[column_named(where, name, every)].kind not in DATES:
             hint = f"Say their format: --date {name}=%d.%m.%Y."
             raise DataError(f"{where}: column {name!r} holds no dates of ISO 8601. {hint}")
-    chosen = choose(where, schema, wanted, drop, default=None if dialect.has_header else dialect.names[0])
+    default = None if dialect.has_header else dialect.names[0]
+    return _typed(where, blocks, schema, choose(where, schema, wanted, drop, default=default))
+
+
+def _typed(where: str, blocks: Sequence[CsvBlock], schema: Schema, chosen: Chosen) -> Source:
+    """The source of these columns, with the types as which all blocks are read."""
+    dialect = blocks[0].dialect
     read = {name: schema[name].kind for name in chosen.names}
     read |= {name: "text" for name in chosen.y if schema[name].months}  # as labels, they are texts
     months = [name for name in chosen.names if schema[name].months and name not in chosen.y]
@@ -115,88 +123,22 @@ def _source(
         cell = led[cut[0]]
         way = f"--category {cut[0]} keeps it, as a category"
         notes += (f"{', '.join(cut)}: read as numbers, so that {cell} becomes {int(cell)}; {way}",)
-    return Source(
-        name=where,
-        blocks=[replace(block, types=read, exact=exact) for block in blocks],
-        x=chosen.x,
-        y=chosen.y,
-        weight=chosen.weight,
-        mask=chosen.mask,
-        table=True,
-        roles=chosen.roles,
-        split=chosen.split,
-        notes=notes,
-        reading=Reading("csv", dialect.separator, dialect.has_header, dialect.dates, read),
-    )
+    typed = [replace(block, types=read, exact=exact) for block in blocks]
+    how = Reading("csv", dialect.separator, dialect.has_header, dialect.dates, read)
+    return chosen.source(where, typed, notes=notes, reading=how)
 
 
 def contents(source: str | Path, separator: str = ",", header: bool | None = None) -> str:
     """The columns of the first file, one a line. separator, header: as of `load`. Raises DataError."""
     path = find_files(source, SUFFIXES)[0]
-    dialect = _dialect([path], header, separator, set())
-    with _asking_for_separator(path, dialect):
-        ranges = _ranges(path, dialect.has_header)
+    dialect = dialect_of([path], header, separator, set())
+    with asking_for_separator(path, dialect):
+        ranges = ranges_of(path, dialect.has_header)
         listed = listing(CsvBlock(path, *next(ranges, (0, 0, 1)), dialect, {}, "").schema())
     return f"{listed}\n{dialect.question}".rstrip()
 
 
 FORMAT = Format("csv", TABLE, SUFFIXES, read, contents, "tables", ("pyarrow.csv",))
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """How the files are written. names: of all columns. dates: formats of those not in ISO 8601, by column. question:
-    to the user, if the separator is probably another one."""
-
-    names: tuple[str, ...]
-    separator: str
-    has_header: bool
-    dates: dict[str, str] = field(default_factory=dict)
-    question: str = ""
-
-
-def _dialect(files: Sequence[Path], header: bool | None, separator: str, named: Set[str]) -> Dialect:
-    if len(separator) != 1:
-        raise DataError(f"separator: must be one character. Received: {separator!r}.")
-    heads = [[[cell.strip() for cell in cells] for cells in _head(path, separator)] for path in files]
-    if not heads[0]:
-        raise DataError(f"{files[0]}: is empty.")
-    first = heads[0][0]
-    known = any(name in named and not is_number(name) for name in first)
-    has_header = (known or _has_header(heads[0])) if header is None else header
-    names = first if has_header else [str(place) for place in range(len(first))]
-    check_distinct(str(files[0]), names)
-    for path, rows in zip(files, heads, strict=True):
-        if has_header and rows and rows[0] != names:
-            raise DataError(f"{path}: its first line does not name the same columns as that of {files[0]}.")
-    question = _other_separator(heads[0], separator) if len(first) == 1 else ""
-    return Dialect(tuple(names), separator, has_header, question=question)
-
-
-def _other_separator(rows: Sequence[Sequence[str]], separator: str) -> str:
-    """What to ask if lines of one cell probably have another separator."""
-    lines = [row[0] for row in rows]
-    marks = [mark for mark in ",;\t|" if mark in lines[0] and len({line.count(mark) for line in lines} - {0}) == 1]
-    words = {len(line.split()) for line in lines}
-    if not marks and len(words) == 1 and words != {1}:
-        if any("  " in line for line in lines):
-            return f"Do several spaces separate columns? Write commas: {_OF_SPACES}."
-        marks = [" "]
-    if not marks or marks[0] == separator:
-        return ""
-    written = "$'\\t'" if marks[0] == "\t" else repr(marks[0])
-    return f"Is the separator another one? --separator {written}"
-
-
-@contextmanager
-def _asking_for_separator(path: Path, dialect: Dialect) -> Iterator[None]:
-    try:
-        yield
-    except DataError as error:
-        if not dialect.question:
-            raise
-        told = f"has one column with the separator {dialect.separator!r}. {dialect.question}"
-        raise DataError(f"{path}: {told} Otherwise: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -276,7 +218,7 @@ class CsvBlock(Block):
         return {name: _trimmed(cells)[0].as_py() for name, cells in hits.items() if len(cells)}
 
     def _bytes(self, stop: int) -> bytes:
-        with _opened(self.path) as file:
+        with opened(self.path) as file:
             file.seek(self.start)
             data = file.read(stop - self.start)
         if len(data) < stop - self.start:
@@ -324,7 +266,7 @@ class CsvBlock(Block):
         dates = compute.strptime(texts, format=form, unit="us", error_is_null=True)
         if dates.null_count > texts.null_count:
             bad = compute.index(compute.and_not(dates.is_null(), texts.is_null()), True).as_py()
-            rows = _rows(self._bytes(self.stop).decode(), self.dialect.separator, self.line)
+            rows = rows_of(self._bytes(self.stop).decode(), self.dialect.separator, self.line)
             line = next(islice(rows, bad, None))[0]
             raise DataError(
                 f"{self.path}: line {line}, column {name!r}: {texts[bad].as_py()!r} is no date of the format "
@@ -335,7 +277,7 @@ class CsvBlock(Block):
     def _fault(self, data: bytes, types: Mapping[str, str], error: Exception) -> DataError:
         """The line and column of what cannot be parsed."""
         try:
-            rows = [*_rows(data.decode(), self.dialect.separator, self.line)]
+            rows = [*rows_of(data.decode(), self.dialect.separator, self.line)]
         except (UnicodeDecodeError, csv.Error) as fault:
             return DataError(f"{self.path}: is not UTF-8 CSV from line {self.line} on ({fault}). Convert it first.")
         width, places = len(self.dialect.names), {name: place for place, name in enumerate(self.dialect.names)}
@@ -353,7 +295,7 @@ class CsvBlock(Block):
     def _cells(self, name: str) -> Iterator[tuple[int, str]]:
         """The cells of a column as they are written, with the numbers of their lines."""
         place, text = self.dialect.names.index(name), self._bytes(self.stop).decode(errors="replace")
-        return ((line, cells[place]) for line, cells in _rows(text, self.dialect.separator, self.line))
+        return ((line, cells[place]) for line, cells in rows_of(text, self.dialect.separator, self.line))
 
     def _not_a(self, name: str) -> DataError:
         """The error for the first text in a column of numbers."""
@@ -427,83 +369,3 @@ def _trimmed(column: Any) -> Any:
     if types.is_date(column.type):
         return column.cast(pa.timestamp("s"))
     return compute.utf8_trim_whitespace(column) if types.is_string(column.type) else column
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[io.BufferedReader]:
-    with reading(path, "Check the path and its rights."), path.open("rb") as file:
-        yield file
-
-
-def _rows(text: str, separator: str, line: int = 1) -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells) of every line that is not empty."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-    start = 0
-    try:
-        for cells in reader:
-            if cells:
-                yield line + start, cells
-            start = reader.line_num
-    except csv.Error as error:
-        if "field limit" in str(error):
-            most = f"a cell of line {line + start} has more than {csv.field_size_limit():,} characters"
-            raise csv.Error(f"{most}: is a quotation mark not closed?") from error
-        raise
-
-
-def _head(path: Path, separator: str) -> list[list[str]]:
-    """The cells of the first two lines."""
-    with _opened(path) as file:
-        data = file.read(SAMPLE_NBYTES)
-        if data.count(b"\n") < 2 and len(data) == SAMPLE_NBYTES:
-            data += file.read(BLOCK_NBYTES - SAMPLE_NBYTES)
-    if b"\n" not in data and len(data) == BLOCK_NBYTES:
-        raise DataError(f"{path}: its first line has more than {BLOCK_NBYTES:,} bytes. Is it a CSV file?")
-    packed = next((tool for mark, tool in _PACKED.items() if data.startswith(mark)), None)
-    if packed is not None and b"\0" in data:
-        raise DataError(f"{path}: is compressed, so that its lines cannot be read in parallel. Run {packed} first.")
-    try:
-        text = data.decode("utf-8-sig") if len(data) < SAMPLE_NBYTES else data.decode("utf-8-sig", errors="ignore")
-        return [cells for _, cells in islice(_rows(text, separator), 2)]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(
-            f"{path}: is not a UTF-8 CSV file with the separator {separator!r} ({error}). Convert it first."
-        ) from error
-
-
-def _has_header(rows: Sequence[Sequence[str]]) -> bool:
-    below = rows[1] if len(rows) > 1 else []
-    return any(not is_number(a) and is_number(b) for a, b in zip(rows[0], below, strict=False))
-
-
-def _ranges(path: Path, header: bool) -> Iterator[tuple[int, int, int]]:
-    """(start, stop, first line) of each block. A block ends with a line end that is not in quotation marks."""
-    with _opened(path) as file:
-        start = 3 if file.read(3) == _BOM else 0
-        file.seek(start)
-        line = 1
-        if header:
-            cells = _until_line_end(file, 0, path, line)
-            start, line = start + len(cells), line + cells.count(b"\n")
-        data = bytearray(min(BLOCK_NBYTES, path.stat().st_size))  # its pages are cleared first
-        while size := file.readinto(data):
-            quotes = data.count(b'"', 0, size)
-            rest = _until_line_end(file, quotes, path, line) if size == len(data) else bytearray()
-            stop = start + size + len(rest)
-            blank = all(data[i : min(i + 4096, size)].isspace() for i in range(0, size, 4096)) and not rest.strip()
-            if not blank:
-                yield start, stop, line
-            start, line = stop, line + data.count(b"\n", 0, size) + rest.count(b"\n")
-
-
-def _until_line_end(file: io.BufferedReader, quotes: int, path: Path, line: int) -> bytearray:
-    """What follows `quotes` quotation marks, up to the end of their last line."""
-    rest = bytearray()
-    while piece := file.readline():
-        rest += piece
-        quotes += piece.count(b'"')
-        if quotes % 2 == 0:
-            break
-        if len(rest) > _MAX_OPEN_QUOTE:
-            raise DataError(f"{path}: a quotation mark after line {line} is not closed. Close it, or remove it.")
-    return rest

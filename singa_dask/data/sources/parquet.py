@@ -59,20 +59,7 @@ def read(source: str | Path, wanted: Wanted, drop: Names = None) -> dict[str, So
             blocks.append(ParquetBlock(path, groups, rows, stored, tuple(used.items()), stamp_of(path)))
     if not blocks:
         raise DataError(f"{source}: has no rows.")
-    return {
-        "": Source(
-            name=str(source),
-            blocks=blocks,
-            x=chosen.x,
-            y=chosen.y,
-            weight=chosen.weight,
-            mask=chosen.mask,
-            table=not vectors,
-            roles=chosen.roles,
-            split=chosen.split,
-            notes=chosen.notes,
-        )
-    }
+    return {"": chosen.source(str(source), blocks, table=not vectors)}
 
 
 def contents(source: str | Path) -> str:

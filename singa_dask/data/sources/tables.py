@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from singa_dask.data.columns import Role
-from singa_dask.data.sources.source import Names, Wanted
+from singa_dask.data.sources.source import Names, Source, Wanted
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
 
 LABEL_NAMES = ("label", "labels", "class", "target", "y")
@@ -45,6 +46,11 @@ class Chosen:
     def names(self) -> tuple[str, ...]:
         more = (name for name in (self.weight, self.mask, *self.split.values()) if name is not None)
         return tuple(dict.fromkeys((*self.x, *self.y, *more)))
+
+    def source(self, name: str, blocks: Sequence[Any], **more: Any) -> Source:
+        """The source of these columns. more: its other fields."""
+        chosen = {of: getattr(self, of) for of in ("x", "y", "weight", "mask", "roles", "split", "notes")}
+        return Source(**{"name": name, "blocks": blocks, "table": True, **chosen, **more})
 
 
 def choose(where: str, schema: Schema, wanted: Wanted, drop: Names, default: str | None = None) -> Chosen:

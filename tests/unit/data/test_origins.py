@@ -13,7 +13,7 @@ from singa_dask.data import Manifest
 from singa_dask.data.ingest import collections
 from singa_dask.data.origins import read_files
 from singa_dask.data.sharding import shard_files
-from singa_dask.data.sources import csv as csv_source
+from singa_dask.data.sources import dialect
 from singa_dask.errors import DataError
 
 TABLE = pd.DataFrame({"a": np.arange(60.0), "y": np.arange(60.0)})
@@ -44,7 +44,7 @@ def test_rows_of_dask_collections_go_on_from_partition_to_partition(tmp_path):
 
 
 def test_several_files_are_named_and_their_rows_begin_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_source, "BLOCK_NBYTES", 100)
+    monkeypatch.setattr(dialect, "BLOCK_NBYTES", 100)
     (tmp_path / "in" / "b").mkdir(parents=True)
     cuts = {"a.csv": (0, 25), "b/a.csv": (25, 60)}
     for name, (start, stop) in cuts.items():

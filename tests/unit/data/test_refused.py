@@ -127,7 +127,7 @@ def columns(y, **more):
             [{"a": ROWS[:4]}, {"a": np.array([1, "x", 2, 3], object)}],
             TABLE,
             DataError,
-            r"'a', row 1 of its block: 'x' is neither .* mixes int, str.*In 4-8",
+            r"'a', row 1 of its block: 'x' is of another type .* mixes int, str.*In 4-8",
         ),
         ({"a": np.full(3, np.nan)}, TABLE | {"missing": {"a": 9}}, DataError, "'a': has no value in any row"),
         (

@@ -11,7 +11,7 @@ from singa_dask import shard
 from singa_dask.data.ingest import collections
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.sharding import shard_files
-from singa_dask.data.sources import csv as csv_source
+from singa_dask.data.sources import dialect
 from singa_dask.data.windows import series_starts
 from singa_dask.errors import ConfigError, DataError
 
@@ -37,7 +37,7 @@ def rows(made):
 @pytest.fixture(params=["csv", "parquet", "pandas", "dask", "hdf5"])
 def written(request, tmp_path, monkeypatch):
     """Write the columns of TABLE with these splits, from several blocks; the manifests."""
-    monkeypatch.setattr(csv_source, "BLOCK_NBYTES", 1000)
+    monkeypatch.setattr(dialect, "BLOCK_NBYTES", 1000)
     monkeypatch.setattr(collections, "BLOCK_NBYTES", 2000)
 
     def write(columns=("a",), **options):

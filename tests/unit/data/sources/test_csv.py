@@ -13,7 +13,7 @@ from support.sources import read_all, write_file
 
 from singa_dask.data.columns import Role
 from singa_dask.data.schema import Reading
-from singa_dask.data.sources import csv, files
+from singa_dask.data.sources import csv, dialect, files
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import DataError
 
@@ -86,7 +86,7 @@ def test_texts_that_are_missing_values_are_those_of_the_docs(tmp_path):
 @pytest.mark.parametrize("quoted", [False, True])
 def test_blocks_end_with_lines(tmp_path, monkeypatch, quoted):
     monkeypatch.setattr(files, "BLOCK_NBYTES", 64)
-    monkeypatch.setattr(csv, "BLOCK_NBYTES", 64)
+    monkeypatch.setattr(dialect, "BLOCK_NBYTES", 64)
     note = '"one, \n two"' if quoted else "one"
     text = "i,note,y\n" + "".join(f"{i},{note},{i % 3}\n" for i in range(200))
     source = loaded(tmp_path, text)
@@ -97,7 +97,7 @@ def test_blocks_end_with_lines(tmp_path, monkeypatch, quoted):
 
 
 def test_whole_numbers_of_the_first_block_become_fractions_in_later_ones(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv, "BLOCK_NBYTES", 16)
+    monkeypatch.setattr(dialect, "BLOCK_NBYTES", 16)
     source = loaded(tmp_path, "a,b,y\n1,k,0\n2,l,1\n3,m,0\n0.5,n,1\n")
     assert len(source.blocks) == 2 and read_all(source)["a"].tolist() == [1, 2, 3, 0.5]
 
@@ -131,7 +131,7 @@ def test_labels_that_begin_with_0_are_texts(tmp_path, monkeypatch):
     assert source.notes == ("a: read as numbers, so that 05 becomes 5; --category a keeps it, as a category",)
     assert read_all(source)["code"].tolist() == ["007", "7"]
     assert loaded(tmp_path, "a,code\n05,007\n06,7\n", target="code").reading.types["code"] == "integer"
-    monkeypatch.setattr(csv, "BLOCK_NBYTES", 16)
+    monkeypatch.setattr(dialect, "BLOCK_NBYTES", 16)
     later = "a,code\n" + "1,7\n" * 9 + "1,007\n"
     with pytest.raises(DataError, match=r"line 11, column 'code': '007' begins with 0, .* Say --category code"):
         read_all(loaded(tmp_path, later, label="code"))
@@ -140,7 +140,7 @@ def test_labels_that_begin_with_0_are_texts(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("cell", ["01067", " 01067", '"01067"'])
 def test_zeros_that_come_late_are_refused(tmp_path, monkeypatch, cell):
-    monkeypatch.setattr(csv, "BLOCK_NBYTES", 32)
+    monkeypatch.setattr(dialect, "BLOCK_NBYTES", 32)
     text = "zip,day,y\n" + "99817,2024-01-05,0.5\n" * 9 + f"{cell},2024-01-05,0.5\n"
     with pytest.raises(DataError, match=r"line 11, column 'zip': '01067' begins with 0, which numbers lose\. Say --c"):
         read_all(loaded(tmp_path, text, target="y"))
@@ -239,7 +239,7 @@ LATER = "a,b,y\n1,k,0\n2,l,1\n3,m,0\n"
 )  # fmt: skip
 def test_faults_of_csv_files_name_the_line(tmp_path, monkeypatch, text, options, fault, block_nbytes):
     path = write_file("csv", tmp_path / "t.csv", text)
-    monkeypatch.setattr(csv, "BLOCK_NBYTES", block_nbytes)
+    monkeypatch.setattr(dialect, "BLOCK_NBYTES", block_nbytes)
     with pytest.raises(DataError, match=fault) as refused:
         read_all(csv.FORMAT.load(path, **options)[""])
     assert len(str(refused.value)) < 1500
@@ -247,18 +247,19 @@ def test_faults_of_csv_files_name_the_line(tmp_path, monkeypatch, text, options,
 
 @pytest.mark.parametrize(("most", "lines"), [(100, 99), (400_000, 110_000)])
 def test_open_quotation_marks_do_not_take_memory_or_time(tmp_path, monkeypatch, most, lines):
-    monkeypatch.setattr(csv, "BLOCK_NBYTES", 64)
-    monkeypatch.setattr(csv, "_MAX_OPEN_QUOTE", most)
+    monkeypatch.setattr(dialect, "BLOCK_NBYTES", 64)
+    monkeypatch.setattr(dialect, "_MAX_OPEN_QUOTE", most)
     with pytest.raises(DataError, match="a quotation mark after line 2 is not closed"):
         loaded(tmp_path, "a,y\n" + 'q",2\n' + "q,2\n" * lines)
 
 
 def test_lines_longer_than_a_megabyte(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv, "SAMPLE_NBYTES", 100)
+    for module in (csv, dialect):
+        monkeypatch.setattr(module, "SAMPLE_NBYTES", 100)
     names = [f"column{i}" for i in range(100)]
     text = "\n".join(map(",".join, (names, ["1"] * 100, ["2"] * 100)))
     source = loaded(tmp_path, text, label="column99")
     assert source.x == tuple(names[:-1]) and source.blocks[0].read()["column98"].tolist() == [1, 2]
-    monkeypatch.setattr(csv, "BLOCK_NBYTES", 600)
+    monkeypatch.setattr(dialect, "BLOCK_NBYTES", 600)
     with pytest.raises(DataError, match=r"t\.csv: its first line has more than 600 bytes"):
         loaded(tmp_path, text)
