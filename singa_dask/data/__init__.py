@@ -12,7 +12,7 @@ from singa_dask.data.shards import ShardFolder, read_small
 from singa_dask.data.statistics import with_statistics
 from singa_dask.data.store import AnyStream, make_stream, store_info, stream_of
 from singa_dask.data.vocabulary import first_difference, vocabulary
-from singa_dask.data.windows import WindowStream, breaks, check_lengths, series_starts
+from singa_dask.data.windows import WindowStream, breaks, check_lengths, check_step, record_step, series_starts
 
 __all__ = [
     "AnyStream",
@@ -25,10 +25,12 @@ __all__ = [
     "WindowStream",
     "breaks",
     "check_lengths",
+    "check_step",
     "dask_submit",
     "first_difference",
     "make_stream",
     "read_small",
+    "record_step",
     "resolve",
     "resolve_normalisation",
     "series_starts",

@@ -23,6 +23,7 @@ BLOCK_NBYTES = 64 << 20
 MAX_BLOCK = 1 << 20
 MAX_SERIES = 100_000
 NANOSECONDS = np.timedelta64(106_000, "D")  # int64 has little more
+OTHER_STEP = 1.2  # from this ratio on, two steps are different ones: months differ by less
 LONG_GAP = 1.5  # times the median step between two records: one that is missing makes 2, months differ by less
 
 logger = logging.getLogger(__name__)
@@ -135,6 +136,32 @@ def _check_times(manifest: Manifest, starts: Sequence[int]) -> None:
         raise ConfigError(Problem("store_conf.sequence", message, hint=hint))
 
 
+def record_step(manifest: Manifest, starts: Sequence[int]) -> float:
+    """The median step from one record to the next within the series, in seconds or as numbers; 0 if shards keep no
+    times. starts: of the series but the first one."""
+    for column in manifest.columns:
+        if column.role is Role.TIME:
+            times = _values(manifest, column.name)
+            steps = _steps(_since_first(*times.T) if column.shape else times[:, 0], starts)
+            step = np.median(steps) if len(steps) else 0.0
+            return float(step / np.timedelta64(1, "s") if isinstance(step, np.timedelta64) else step)
+    return 0.0
+
+
+def check_step(manifest: Manifest, starts: Sequence[int], trained: float) -> None:
+    """Raise ConfigError if the records follow each other at another step than in training, if both are known."""
+    own = record_step(manifest, starts)
+    if own > 0 and trained > 0 and not own / OTHER_STEP <= trained <= own * OTHER_STEP:
+        message = f"reads windows of records that are {own:g} apart (dates: in s), and those of training {trained:g}"
+        hint = "Resample the records to the step of training."
+        raise ConfigError(Problem("store_conf.sequence", message, str(manifest.folder), hint))
+
+
+def _steps(times: np.ndarray, starts: Sequence[int]) -> np.ndarray:
+    """The differences of times (N,) within the series."""
+    return np.delete(np.diff(times), [start - 1 for start in starts if 0 < start < len(times)])
+
+
 def falls(
     dates: Iterable[tuple[str, np.ndarray]], starts: Sequence[int], where: str, *, warns: bool = True
 ) -> dict[str, int]:
@@ -142,7 +169,7 @@ def falls(
     are warned of. starts: of the series but the first one."""
     late: dict[str, int] = {}
     for name, times in dates:
-        steps = np.delete(np.diff(times), [start - 1 for start in starts if 0 < start < len(times)])
+        steps = _steps(times, starts)
         still = np.zeros((), steps.dtype)
         if not (count := int((~(steps >= still)).sum())):  # missing times included
             gaps = int((steps > LONG_GAP * np.median(steps)).sum()) if len(steps) else 0

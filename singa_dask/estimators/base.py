@@ -162,6 +162,8 @@ class Estimator(BaseEstimator):
         x, y, weight = self._taken(x, y, weight, first=not goes_on)
         if not goes_on:
             self._describe_answers(y, classes)
+        elif self._windows is not None:
+            check_step(self._index, self._step)
         examples = self._examples(x, y, weight, goes_on=goes_on, scaled=epochs is None)
         with self._folder() as folder, ExitStack() as stack:
             job, wanted = self._job(examples, epochs)

@@ -11,12 +11,10 @@ import numpy as np
 
 from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.data.times import instants
-from singa_dask.data.windows import changes, falls, warn_of_short
+from singa_dask.data.windows import OTHER_STEP, changes, falls, warn_of_short
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import StoreProto
 from singa_dask.job.stores import reads_windows
-
-OTHER_STEP = 1.2  # months differ by less
 
 
 def step_of(index: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from singa_dask.data import Manifest, ShardFolder, resolve, series_starts
+from singa_dask.data import Manifest, ShardFolder, check_step, resolve, series_starts
 from singa_dask.data.columns import IDENTITY, Channels, Column, Role
 from singa_dask.data.manifest import FILES_FILE, WAY_OUT
 from singa_dask.data.origins import file_names, read_files
@@ -289,7 +289,9 @@ def _window_ranges(manifest: Manifest, store: StoreProto, share: float, horizon:
     """The first records of the windows of each series. horizon: the records that must follow them."""
     conf = StreamConf(1, sequence=store.sequence, validation_share=share, held_out=share > 0)
     check_order(manifest, conf)
-    conf = replace(conf, series=tuple(series_starts(manifest, store.series, store.sequence)))
+    starts = series_starts(manifest, store.series, store.sequence)
+    check_step(manifest, starts, store.record_step)
+    conf = replace(conf, series=tuple(starts))
     ranges = [(begin, end - store.sequence - horizon + 1) for begin, end in own_spans(manifest, conf)]
     ranges = [(begin, end) for begin, end in ranges if begin < end]
     if not ranges:

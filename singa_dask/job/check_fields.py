@@ -46,7 +46,7 @@ _FIELDS: dict[Range, str] = {
         step warmup_steps disp_freq disp_after test_freq test_steps test_after validate_freq validate_steps
         validate_after checkpoint_freq checkpoint_after keep poll_time unroll_index lr_scale wd_scale std
         weight_decay delta base_lr gamma step_lr LinearProto.final_lr CosineProto.final_lr random_skip sequence
-        lookahead horizon series_start cropsize pad pad_x pad_y pad_z output_pad workspace_byte_limit knorm
+        lookahead horizon series_start record_step cropsize pad pad_x pad_y pad_z output_pad workspace_byte_limit knorm
         concate_dim slice_dim min_delta
         min_lr class_weight clip_norm pos_weight num_kv_heads
     """,

@@ -13,8 +13,10 @@ from singa_dask.data import (
     Manifest,
     breaks,
     check_lengths,
+    check_step,
     first_difference,
     read_small,
+    record_step,
     resolve,
     resolve_normalisation,
     series_starts,
@@ -131,6 +133,12 @@ class _Resolver:
         in_order = not info.manifest.shuffled  # the stream refuses other sequences
         if in_order and reads_windows(store):
             store.series_start[:] = series_starts(info.manifest, store.series, store.sequence + store.horizon)
+            if phase == Phase.kTrain:
+                store.record_step = record_step(info.manifest, store.series_start)
+            else:
+                trained = self.trained.get(name, (None, store))[1]
+                check_step(info.manifest, store.series_start, trained.record_step)
+                store.record_step = trained.record_step
         elif in_order and store.sequence and len(missing := breaks(info.manifest)[1]):
             message = f"reads sequences, and rows of the source are missing before {len(missing):,} records"
             hint = "Split by a date (--test-from), not at random, or hold out the last ones with validation_share."

@@ -13,11 +13,12 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from singa_dask import Regressor, layers, load, shard
+from singa_dask import Job, Regressor, layers, load, shard, train, updaters
 from singa_dask.cli import main
 from singa_dask.data import Manifest, series_starts
 from singa_dask.errors import ConfigError
 from singa_dask.estimators.windows import check_order
+from singa_dask.monitor.progress import Display
 
 xarray = pytest.importorskip("xarray")
 N, T, H = 40, 3, 2
@@ -224,3 +225,29 @@ def test_records_at_another_step_than_those_of_training_are_refused(step: str) -
         with pytest.raises(ValueError, match=r"X: its index steps by 0 days .* in training"):
             fitted.predict(x)
     np.testing.assert_array_equal(fitted.predict(TABLE), fitted.predict(TABLE.to_numpy()))
+
+
+@pytest.mark.parametrize("way", ["predict", "validation", "partial_fit"])
+def test_records_with_another_step_than_in_training_are_refused_in_every_way(way, tmp_path):
+    hours = pd.date_range("2023-01-01", periods=96, freq="h")
+    x = pd.DataFrame({"v": np.sin(np.arange(96) / 4)}, hours)
+    y = pd.Series(x["v"].to_numpy(), hours, name="load")
+    others = x.iloc[::2], y.iloc[::2]
+    net = [layers.RecordInput(sequence=6, horizon=3, batchsize=16), layers.InnerProduct(num_output=3)]
+    if way == "partial_fit":
+        model = Regressor(net, random_state=0).partial_fit(x, y)
+        with pytest.raises(ValueError, match="steps by 0 days 02:00:00, and by 0 days 01:00:00 in training"):
+            model.partial_fit(*others)
+        return
+    steps = {"train_steps": 2, "validate_freq": 2} if way == "validation" else {"train_steps": 2}
+    job = Job(name="steps", layers=[*net, layers.MSELoss()], updater=updaters.SGD(lr=0.01), **steps)
+    given = {"workspace": tmp_path / "run", "processes": False, "display": Display()}
+    if way == "validation":
+        with pytest.raises(ConfigError, match=r"records that are 7200 apart .*, and those of training 3600"):
+            train(job, data=(x, y), validation=others, **given)
+        return
+    run = train(job, data=(x, y), **given)
+    shard(*others, tmp_path / "others", shuffle=False)
+    out = ["--out", str(tmp_path / "p.csv")]
+    told = CliRunner().invoke(main, ["predict", str(run.workspace), "--data", str(tmp_path / "others"), *out])
+    assert told.exit_code == 2 and "records that are 7200 apart" in told.output
