@@ -131,15 +131,14 @@ class Wanted:
 
     def renamed(self, name: Callable[[str], str]) -> Wanted:
         """The same columns under other names."""
-        return Wanted(
-            tuple(map(name, self.x)),
-            tuple(map(name, self.y)),
-            None if self.weight is None else name(self.weight),
-            None if self.mask is None else name(self.mask),
-            tuple((name(column), role) for column, role in self.roles),
-            self.channels,
-            tuple(name(column) if column else column for column in self.split),
-            self.cut,
+        return replace(
+            self,
+            x=tuple(map(name, self.x)),
+            y=tuple(map(name, self.y)),
+            weight=None if self.weight is None else name(self.weight),
+            mask=None if self.mask is None else name(self.mask),
+            roles=tuple((name(column), role) for column, role in self.roles),
+            split=tuple(name(column) if column else column for column in self.split),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from singa_dask.data.columns import Role
@@ -63,19 +63,10 @@ def choose(where: str, schema: Schema, wanted: Wanted, drop: Names, default: str
     split = {name: column_named(where, name, schema) if name else _date(where, schema) for name in wanted.split}
     dropped = {column_named(where, name, schema) for name in Wanted.of(drop).x}
     if wanted.y == (NO_LABEL,) and NO_LABEL not in schema:
-        y: tuple[str, ...] = ()
-    elif wanted.y:
-        wanted = wanted.renamed(lambda name: column_named(where, name, schema))
-        y = wanted.y
-    else:
-        y = (_usual(where, schema, default),)
-    wanted = Wanted(
-        tuple(column_named(where, name, schema) for name in wanted.x),
-        y,
-        None if wanted.weight is None else column_named(where, wanted.weight, schema),
-        None if wanted.mask is None else column_named(where, wanted.mask, schema),
-        wanted.roles,
-    )
+        wanted = replace(wanted, y=(), roles=())
+    elif not wanted.y:
+        wanted = replace(wanted, y=(_usual(where, schema, default),))
+    wanted = wanted.renamed(lambda name: column_named(where, name, schema))
     others = {*wanted.y, wanted.weight, wanted.mask}
     if double := (others | {*wanted.x}) & dropped:
         raise ConfigError(
@@ -90,7 +81,7 @@ def choose(where: str, schema: Schema, wanted: Wanted, drop: Names, default: str
             raise DataError(f"{where}: column {name!r} {schema[name].fault}")
     roles, notes = {}, []
     for name, role in wanted.roles:
-        if role == Role.LABEL and schema.get(name, TableColumn("")).fractional:
+        if role == Role.LABEL and schema[name].fractional:
             notes.append(f"column {name!r} holds numbers with fractions: it is a target (regression), not a label")
             role = Role.TARGET
         roles[name] = role
@@ -98,9 +89,7 @@ def choose(where: str, schema: Schema, wanted: Wanted, drop: Names, default: str
         if name in x and not name.strip():
             hint = f"pandas writes its index so. Leave it out with --drop {place}"
             notes.append(f"the column without a name, number {place}, is a feature: {hint}")
-    return Chosen(
-        x, wanted.y, wanted.weight, wanted.mask, {n: r for n, r in roles.items() if n in y}, split, tuple(notes)
-    )
+    return Chosen(x, wanted.y, wanted.weight, wanted.mask, roles, split, tuple(notes))
 
 
 def _date(where: str, schema: Schema) -> str:
