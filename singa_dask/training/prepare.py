@@ -39,7 +39,7 @@ from singa_dask.training.feed import data_key, group_stream
 from singa_dask.training.initial_parameters import fitting, load_parameters
 from singa_dask.training.nets import make_nets
 from singa_dask.training.placement import parameter_partition
-from singa_dask.training.readings import other_scale
+from singa_dask.training.readings import check_same_order, other_scale
 from singa_dask.training.resolve_data import resolve_data
 from singa_dask.training.transformation import Transformation
 from singa_dask.updaters import make_updater
@@ -159,6 +159,7 @@ def check_given(prepared: Prepared) -> tuple[str, ...]:
     said: list[str] = []
 
     def compare(path: Path, checkpoint: Checkpoint) -> None:
+        check_same_order(path, checkpoint.described, prepared.described)
         said.extend(other_scale(f"the parameters of {path}", checkpoint.job, prepared.job))
 
     given = fitting(load_parameters(paths, net, compare), prepared.shapes, prepared.drawn)

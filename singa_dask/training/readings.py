@@ -11,7 +11,9 @@ from typing import Any
 from google.protobuf import text_format
 
 from singa_dask.data import Manifest
+from singa_dask.data.manifest_reader import read_description
 from singa_dask.data.store import columns_of
+from singa_dask.errors import CheckpointError
 from singa_dask.job import runs_in
 from singa_dask.job.job_pb2 import JobProto, Phase, StoreProto
 from singa_dask.job.stores import net_shape, store_of
@@ -83,6 +85,26 @@ def other_scale(what: str, saved: str, job: JobProto) -> list[str]:
     told = f"{what} were trained with another normalisation: {'; '.join(others)}. The numbers of this job count"
     way = "To keep the earlier ones, write them into store_conf in place of normalise and normalise_target"
     return [f"{told}. {way}"] if others else []
+
+
+def check_same_order(where: Path, saved: Mapping[str, str], described: Mapping[str, str]) -> None:
+    """Raise CheckpointError if parameters were trained with the same features or classes in another order: those of
+    each would count for another one. saved, described: descriptions of data by input layer, in a checkpoint and now.
+    """
+    before, now = (
+        {column.name: column for text in texts.values() for column in read_description(text).columns}
+        for texts in (saved, described)
+    )
+    for name in before.keys() & now.keys():
+        one, other = before[name].classes, now[name].classes
+        pairs = [("features", before[name].names, now[name].names)]
+        if isinstance(one, tuple) and isinstance(other, tuple):
+            pairs.append(("classes", one, other))
+        for what, old, new in pairs:
+            if old != new and sorted(old) == sorted(new):
+                told = f"its parameters were trained with the {what} {', '.join(old)}, and these data have them in"
+                hint = "Write the shards in that order, in Python with like= the shards of that run."
+                raise CheckpointError(f"{where}: {told} another order, {', '.join(new)}. {hint}")
 
 
 def _shown(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 
@@ -109,3 +110,25 @@ def test_partial_fit_goes_on_with_the_same_parameters(kind):
         net.set_params(**{name: before})
     net.set_params(learning_rate=0.1).partial_fit(x, y)
     net.set_params(normalise=False, epochs=1).fit(x, y)
+
+
+@pytest.mark.parametrize(("changes", "told"), [("features", "b, a"), ("classes", "lo, hi")])
+def test_parameters_are_not_taken_for_the_same_features_or_classes_in_another_order(changes, told, tmp_path):
+    frame = pd.DataFrame({"a": DRAW.normal(size=N), "b": DRAW.normal(size=N)})
+    classes = np.where(frame["a"] > 0, "hi", "lo")
+    shard(frame, classes, tmp_path / "first")
+    if changes == "features":
+        shard(frame[["b", "a"]], classes, tmp_path / "others")
+    else:
+        shard(frame, classes, tmp_path / "others", classes=["lo", "hi"])
+
+    def run(path, name, starts=()):
+        net = [layers.RecordInput(path=str(path), batchsize=8), layers.InnerProduct("out", num_output=2)]
+        made = Job(name="j", layers=[*net, layers.SoftmaxLoss()], updater=updaters.SGD(lr=0.01), train_steps=1)
+        made.proto.checkpoint_path[:] = starts
+        train(made, processes=False, workspace=tmp_path / name, curves=False)
+
+    run(tmp_path / "first", "run")
+    run(tmp_path / "first", "again", [str(tmp_path / "run")])
+    with pytest.raises(CheckpointError, match=f"with the {changes} .* have them in another order, {told}"):
+        run(tmp_path / "others", "other", [str(tmp_path / "run")])
