@@ -102,8 +102,8 @@ def test_a_run_whose_checkpoints_are_on_another_host_names_it(tmp_path, host, sa
 
 def test_given_parameters_are_checked_and_training_data_told_from_others(made, tmp_path):
     prepared, path = made()
-    assert sorted(prepared.data) == ["test/data", "train/data", "validate/data"]
-    assert training_data(prepared.data) == {"train/data": prepared.data["train/data"]}
+    assert sorted(prepared.data) == ["test/data", "train/data", "train/data as read", "validate/data"]
+    assert training_data(prepared.data).keys() == {"train/data", "train/data as read"}
     for given in ([], [str(path)]):
         prepared.job.checkpoint_path[:] = given
         check_given(prepared)
