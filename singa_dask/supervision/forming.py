@@ -27,6 +27,7 @@ class Forming:
         self.askers: list[Any] = []
         self._requests = 0
         self._not_inherited: Fact | None = None
+        self._begun_anew = False
 
     # Events
 
@@ -76,6 +77,8 @@ class Forming:
     def inherit(self, left: Mapping[str, tuple[Any, ...]], inherited: ev.Inherited) -> None:
         """Have servers continue from what those of an earlier start have left, unless the newest checkpoint contains
         more updates; or say why not. A group of which something is missing takes over a neighbour's parameters."""
+        if self._begun_anew:  # the record says so: what an earlier start has left later counts no more
+            return
         found, why = self.run.found, None
         groups = [g for g in self.members.server_groups if str(g) in inherited.ledgers and g.counts(left[str(g)], 0)]
         contained = Ledger.joint(inherited.ledgers[str(group)] for group in groups)
@@ -154,6 +157,7 @@ class Forming:
         returning = self.members.returning()
         fresh = not (self.members.serving() or returning)
         if fresh:
+            self._begun_anew = True
             self._begin_anew(workers)
         if any(not group.formed and not group.inherits for group in returning):
             self._take_over(workers, servers)
