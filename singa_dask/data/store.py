@@ -69,7 +69,7 @@ def columns_of(store: StoreProto, manifest: Manifest) -> tuple[Column, Column | 
     Raises ConfigError if the shards lack one of them.
     """
     named = {column.name: column for column in manifest.columns}
-    for field in ("column", "label"):
+    for field in ("column", "label") if store.has_label else ("column",):
         name = getattr(store, field)
         if name and name not in named:
             hint = nearest(name, named) or f"It has: {', '.join(named)}."

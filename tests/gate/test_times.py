@@ -251,3 +251,18 @@ def test_records_with_another_step_than_in_training_are_refused_in_every_way(way
     out = ["--out", str(tmp_path / "p.csv")]
     told = CliRunner().invoke(main, ["predict", str(run.workspace), "--data", str(tmp_path / "others"), *out])
     assert told.exit_code == 2 and "records that are 7200 apart" in told.output
+
+
+def test_a_net_of_a_named_target_predicts_records_without_it(tmp_path):
+    x = pd.DataFrame({"v": np.sin(np.arange(96) / 4)})
+    targets = {"next": x["v"].to_numpy(), "other": np.zeros(96)}
+    shard(x, targets, tmp_path / "all", shuffle=False)
+    shard(x.iloc[-8:], None, tmp_path / "last", shuffle=False)
+    read = {"path": str(tmp_path / "all"), "label": "next", "sequence": 6, "horizon": 3, "batchsize": 16}
+    net = [layers.RecordInput(**read), layers.InnerProduct(num_output=3), layers.MSELoss()]
+    job = Job(name="next", layers=net, updater=updaters.SGD(lr=0.01), train_steps=2)
+    train(job, workspace=tmp_path / "run", processes=False, display=Display())
+    out = tmp_path / "p.csv"
+    args = ["predict", str(tmp_path / "run"), "--data", str(tmp_path / "last"), "--out", str(out)]
+    assert not CliRunner().invoke(main, args, catch_exceptions=False).exit_code
+    assert list(pd.read_csv(out)) == ["sample", "next_1", "next_2", "next_3"] and len(pd.read_csv(out)) == 3
