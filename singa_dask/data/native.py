@@ -19,8 +19,12 @@ def native(x: Any) -> Any:
     if (members := _members_of(x)) is not None:
         return members
     if not hasattr(x, "__arrow_c_stream__") or "pandas" in packages_of(x) or hasattr(x, "dims"):  # xarray's have names
-        nested = is_table(x) and getattr(x.columns, "nlevels", 1) > 1
-        return x.set_axis(in_name_order(x.columns), axis=1) if nested else stored(x)
+        columns = getattr(x, "columns", None)
+        if not is_table(x) or getattr(columns, "nlevels", 1) < 2 or (ordered := in_name_order(columns)) is columns:
+            return stored(x)
+        turned = x.copy()
+        turned.columns = ordered
+        return turned
     if not (hasattr(x, "columns") or hasattr(x, "column_names")):
         return np.asarray(x)
     try:

@@ -3,6 +3,7 @@ what they are used for."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def outcome(source: Path, out: Path, options: Any) -> Any:
     try:
         made = shard_files("parquet", out, source=source, shuffle=False, **options)
     except DataError as error:
-        text = str(error).replace(str(source), "SOURCE")
+        text = re.sub(", such as '.*?',", "", str(error).replace(str(source), "SOURCE"))
         return text.partition(", the first in sample")[0].partition(" (In ")[0]
     found = {}
     for split, manifest in made.items():

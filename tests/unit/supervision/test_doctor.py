@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from singa_dask.cli import main
+from singa_dask.cli.scheduler import Scheduler
 from singa_dask.cluster import WorkerInfo
 from singa_dask.cluster.gpus import GpuReport
 from singa_dask.ops.gpu.visible import Gpu
@@ -104,8 +104,7 @@ def test_each_fault_is_found_with_a_way_out(cluster, level, subject, says):
     ],
 )
 def test_only_an_error_is_a_failure(cluster, code, last, monkeypatch):
-    command = sys.modules["singa_dask.cli.doctor"]  # the package's attribute of this name is the command itself
-    monkeypatch.setattr(command, "connect", lambda *args: "a client")
+    monkeypatch.setattr(Scheduler, "connect", lambda *args: "a client")
     monkeypatch.setattr(doctor, "examine", lambda client, workspace, note: cluster)
     done = CliRunner().invoke(main, ["doctor", "--scheduler", "tcp://a:8786"])
     assert done.exit_code == code and done.stdout.splitlines()[-1] == last
