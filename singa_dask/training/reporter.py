@@ -36,9 +36,8 @@ class Reporter:
         self._details: dict[str, Mapping[str, Any]] = {}  # by phase, of its last evaluation
         self._checkpoint: Path | None = None
         self._best: dict[str, Any] | None = None
-        self._last_progress = self._began = self._sent = (
-            0.0  # bytes to other ranks besides those of the steps since the last display
-        )
+        self._last_progress = self._began = 0.0
+        self._sent = 0  # bytes to other ranks besides those of the steps since the last display
         self._spent: defaultdict[str, float] = defaultdict(float)  # seconds besides training steps
 
     @contextmanager
@@ -174,7 +173,7 @@ class Reporter:
             "samples_per_s": whole.steps * self._batch / whole.seconds if whole.steps else 0.0,
             **whole.waits(),
             "gpu_memory": whole.memory,
-            "exchanged_bytes": self._exchanged,
+            "exchanged_bytes": _sent_by(operations),
             "operations": operations,
             "overflows": int(overflows[0]),
             "server": None if replica.in_process_servers or not whole.steps else whole.servers(),
@@ -186,7 +185,7 @@ class Reporter:
     @property
     def _exchanged(self) -> int:
         """Bytes that this rank has sent to the others of its group."""
-        return sum(int(done["bytes"]) for done in self._replica.operations.values())
+        return _sent_by(self._replica.operations)
 
     def _current(self, step: int) -> dict[str, Any]:
         shown = self._shown
@@ -199,6 +198,10 @@ class Reporter:
             "sent": (self._exchanged - self._sent) / max(1, shown.steps),
         }
         return current if self._replica.in_process_servers else {**current, "server": shown.servers()}
+
+
+def _sent_by(operations: Mapping[str, Mapping[str, float]]) -> int:
+    return sum(int(done["bytes"]) for done in operations.values())
 
 
 def _process() -> dict[str, Any]:

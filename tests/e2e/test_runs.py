@@ -11,7 +11,7 @@ from support.commands import cluster, example, said, sets, started, summary, wai
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from singa_dask import Callback, ClusterTopology, Job, TensorBoard, layers, train, updaters
-from singa_dask.cli import options
+from singa_dask.cli import scheduler as scheduler_options
 from singa_dask.errors import ClusterError
 from singa_dask.monitor.progress import Display
 
@@ -104,7 +104,7 @@ def test_a_cluster_is_found_by_its_scheduler_s_file_and_by_its_address(scheduler
 
 
 def test_no_scheduler_there(here, tmp_path, monkeypatch):
-    monkeypatch.setattr(options, "CONNECT_S", 0.3)  # it is 30 times as long
+    monkeypatch.setattr(scheduler_options, "CONNECT_S", 0.3)  # it is 30 times as long
     absent = here("train", example(), "--scheduler-file", tmp_path / "none.json", code=1)
     assert "none.json: no scheduler wrote this file within 0.3 s" in absent.err
     silent = here("train", example(), "--scheduler", "tcp://127.0.0.1:9", code=1)
