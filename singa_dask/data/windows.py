@@ -23,7 +23,7 @@ BLOCK_NBYTES = 64 << 20
 MAX_BLOCK = 1 << 20
 MAX_SERIES = 100_000
 NANOSECONDS = np.timedelta64(106_000, "D")  # int64 has little more
-OTHER_STEP = 1.2  # from this ratio on, two steps are different ones: months differ by less
+OTHER_STEP = 1.2
 LONG_GAP = 1.5  # times the median step between two records: one that is missing makes 2, months differ by less
 
 logger = logging.getLogger(__name__)
@@ -151,10 +151,15 @@ def record_step(manifest: Manifest, starts: Sequence[int]) -> float:
 def check_step(manifest: Manifest, starts: Sequence[int], trained: float) -> None:
     """Raise ConfigError if the records follow each other at another step than in training, if both are known."""
     own = record_step(manifest, starts)
-    if own > 0 and trained > 0 and not own / OTHER_STEP <= trained <= own * OTHER_STEP:
+    if own > 0 and trained > 0 and is_other_step(own, trained):
         message = f"reads windows of records that are {own:g} apart (dates: in s), and those of training {trained:g}"
         hint = "Resample the records to the step of training."
         raise ConfigError(Problem("store_conf.sequence", message, str(manifest.folder), hint))
+
+
+def is_other_step(own: Any, trained: Any) -> bool:
+    """Whether two steps, both numbers or both times, are different ones. Months differ by less."""
+    return not own / OTHER_STEP <= trained <= own * OTHER_STEP
 
 
 def _steps(times: np.ndarray, starts: Sequence[int]) -> np.ndarray:

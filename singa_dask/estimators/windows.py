@@ -11,7 +11,7 @@ import numpy as np
 
 from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.data.times import instants
-from singa_dask.data.windows import OTHER_STEP, changes, falls, warn_of_short
+from singa_dask.data.windows import changes, falls, is_other_step, warn_of_short
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import StoreProto
 from singa_dask.job.stores import reads_windows
@@ -28,7 +28,7 @@ def check_step(index: Any, trained: Any) -> None:
     step = step_of(index)
     if not step or not trained or type(step) is not type(trained):  # none, or several series at the same times
         return
-    if not step / OTHER_STEP <= trained <= step * OTHER_STEP:
+    if is_other_step(step, trained):
         hint = "Resample it, for example X.resample('1h').mean(), or leave out the index: X.to_numpy()."
         raise ValueError(f"X: its index steps by {step}, and by {trained} in training, so windows differ. {hint}")
 

@@ -114,6 +114,13 @@ def kept_ledger(kept: Saved) -> Ledger | None:
     return Ledger.joint(Note.decode(of[-1].note).ledger for of in slices)
 
 
+def never_served(kept: Saved) -> bool:
+    """Whether a slice of a lost server never had values, so that the server has acknowledged no update. The server, if
+    it lives, acknowledges nothing any more."""
+    left = read_kept(kept)
+    return left is not None and not all(images for (_, part), images in left.items() if part == SLICE)
+
+
 def slices_of(regions: Regions) -> dict[int, Region]:
     """The regions of slices, by index, without those of accounts."""
     return {index: region for (index, part), region in regions.items() if part == SLICE}

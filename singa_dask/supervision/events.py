@@ -64,7 +64,8 @@ class Formed(Event):
 @dataclass(frozen=True)
 class NotFormed(Event):
     """A request failed; nothing of it is left. raised: the error of a rank's own; lost: whether a process was lost for
-    certain, or did not answer; replaced: processes that nannies were asked to replace, pid by address."""
+    certain, or did not answer; replaced: processes that nannies were asked to replace, pid by address; void: the
+    server groups that have left memory without parameters."""
 
     request: int
     error: Exception
@@ -72,6 +73,7 @@ class NotFormed(Event):
     lost: bool = False
     moved: Mapping[str, str] = field(default_factory=dict)
     replaced: Mapping[str, int] = field(default_factory=dict)
+    void: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

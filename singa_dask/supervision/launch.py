@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,7 +20,7 @@ from singa_dask.job.schedule import orphan_seconds
 from singa_dask.memory.newest import Newest
 from singa_dask.memory.owner import SERVERS, Owner, Saved, Version
 from singa_dask.server import ServerPlan
-from singa_dask.server.kept import kept_ledger
+from singa_dask.server.kept import kept_ledger, never_served
 from singa_dask.server.ledger import Ledger
 from singa_dask.supervision.events import (
     Formed,
@@ -46,7 +46,15 @@ logger = logging.getLogger(__name__)
 _IN_USE_S = 2.0
 # Attempts to tell a worker group where its servers are. One that hears of none fails, and is formed again.
 _TELLS = 5
-_LEDGERS_S = 10.0
+_HOLDERS_S = 10.0
+
+
+class NoParameters(ClusterError):
+    """No server has parameters that these server groups could begin with."""
+
+    def __init__(self, groups: Sequence[int]) -> None:
+        super().__init__("No server has parameters.")
+        self.groups = tuple(groups)
 
 
 @dataclass
@@ -99,9 +107,10 @@ class GroupLauncher:
             launched.replaced |= close(launched.groups.values(), launched.servers.values())
             if not isinstance(error, ClusterError):
                 raise
-            lost, raised = isinstance(error, GroupFailed | NoAnswer), own_error(error)
+            lost, raised = isinstance(error, GroupFailed | NoAnswer | NoParameters), own_error(error)
+            void = error.groups if isinstance(error, NoParameters) else ()
             launched.groups, launched.servers = {}, {}
-            launched.event = NotFormed(request.number, error, raised, lost, launched.moved, launched.replaced)
+            launched.event = NotFormed(request.number, error, raised, lost, launched.moved, launched.replaced, void)
         else:
             workers = [worker for group in launched.groups.values() for worker in group.workers if worker.nanny]
             launched.event = Formed(request.number, launched.moved, {w.address: w.pid for w in workers}, unkept)
@@ -129,16 +138,29 @@ class GroupLauncher:
 
     def _ledgers(self, servers: Mapping[str, tuple[Saved, ...]]) -> dict[str, Ledger]:
         """Of each group of which all memory can be read."""
-        held: defaultdict[str, dict[tuple[str, int], Saved]] = defaultdict(dict)
-        for name, group in servers.items():
-            for kept in group:
-                held[kept.holder][name, kept.owner.rank] = kept
-        found: dict[tuple[str, int], Ledger | None] = {}
-        asked = {nanny: (of,) for nanny, of in sorted(held.items())}
-        for answer in ask_nannies(self.client, _ledgers_of, asked, _LEDGERS_S).values():
-            found |= {} if isinstance(answer, Exception) else answer
+        found = self._ask_holders(kept_ledger, servers)
         by_group = {name: [found.get((name, kept.owner.rank)) for kept in group] for name, group in servers.items()}
         return {name: Ledger.joint(filter(None, of)) for name, of in by_group.items() if None not in of}
+
+    def _served(self, groups: Sequence[ServerGroupRequest]) -> list[ServerGroupRequest]:
+        """The same, without what servers have left that never had parameters."""
+        left = {str(group.number): group.left for group in groups if group.left}
+        void = {int(number) for (number, _), never in self._ask_holders(never_served, left).items() if never}
+        return [replace(group, left=()) if group.number in void else group for group in groups]
+
+    def _ask_holders(
+        self, function: Callable[[Saved], Any], left: Mapping[str, tuple[Saved, ...]]
+    ) -> dict[tuple[str, int], Any]:
+        """What a function returns for the memory of each server, where it is held; by group and rank."""
+        held: defaultdict[str, dict[tuple[str, int], Saved]] = defaultdict(dict)
+        for name, group in left.items():
+            for kept in group:
+                held[kept.holder][name, kept.owner.rank] = kept
+        asked = {nanny: (function, of) for nanny, of in sorted(held.items())}
+        answers = ask_nannies(self.client, _each, asked, _HOLDERS_S).values() if asked else ()
+        return {
+            place: said for answer in answers if not isinstance(answer, Exception) for place, said in answer.items()
+        }
 
     def let_go(self, nannies: Iterable[str], *, own: bool = True, earlier: bool = False, deposits: bool) -> None:
         """Have nobody hold anything of this start of the run any more, or of earlier ones: of checkpoints in memory,
@@ -170,7 +192,9 @@ class GroupLauncher:
         """Make the server groups: from what lost ones have left, for the workers' parameters, or each from a neighbour
         that is up, the nearest first. Then neighbours meet. Returns the groups of which no memory is held."""
         up = dict(running)
-        waiting = sorted(request.server_groups, key=lambda group: (not group.left, group.number))
+        waiting = sorted(self._served(request.server_groups), key=lambda group: (not group.left, group.number))
+        if not (request.fresh or up or any(group.left for group in waiting)) and waiting:
+            raise NoParameters([group.number for group in request.server_groups])
         while waiting:
             if request.fresh or waiting[0].left:
                 group, neighbours = waiting[0], []
@@ -216,9 +240,11 @@ class GroupLauncher:
         return [server_plan(made.job, made.layout.entries, own, **options) for own in slices]
 
 
-def _ledgers_of(servers: Mapping[tuple[str, int], Saved], dask_worker: Any) -> dict[tuple[str, int], Ledger | None]:
+def _each(
+    function: Callable[[Saved], Any], servers: Mapping[tuple[str, int], Saved], dask_worker: Any
+) -> dict[tuple[str, int], Any]:
     """On the nanny that holds what these servers have left."""
-    return {place: kept_ledger(kept) for place, kept in servers.items()}
+    return {place: function(kept) for place, kept in servers.items()}
 
 
 def model_of(prepared: Prepared) -> int:

@@ -69,6 +69,8 @@ class Losing:
     def not_formed(self, members: Sequence[Member], event: ev.NotFormed) -> None:
         """Members could not be formed."""
         self.run.processes.replaced.update(event.replaced.items())
+        for number in event.void:
+            self.members.server_groups[number].since = self.members.server_groups[number].generation
         first, *others = members
         for member in others:
             self.members.move(member, "not formed")

@@ -106,18 +106,20 @@ class ServerGroup(Member):
 
     left: by its lost servers, from which it goes on. colocated: the servers, by rank, that are in a process of other
     members until there is a free one. inherits: whether it was to resume from what an earlier start of the run had
-    left. outdated: the last replica that a server has lost, by generation and rank.
+    left. since: the first generation of which memory counts. outdated: the last replica that a server has lost, by
+    generation and rank.
     """
 
     left: tuple[Saved, ...] = ()
     colocated: frozenset[int] = frozenset()
     inherits: bool = False
+    since: int = 0
     outdated: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def current(self, left: Sequence[Saved]) -> bool:
         """Whether servers of this start have left everything that they had acknowledged. Those that never had
         parameters have left nothing."""
-        return bool(self.formed or self.inherits) and self.counts(left, self.formed)
+        return bool(self.formed or self.inherits) and self.counts(left, max(self.formed, self.since))
 
     def counts(self, left: Sequence[Saved], since: int) -> bool:
         """Whether it was left by a generation not before `since`, in memory or replicas that are not outdated."""

@@ -38,7 +38,8 @@ class Watched:
             if self._port:
                 say(f"watch the run: {_link(client, self._port)}")
         except Exception as error:  # whatever it is, training does not need the page
-            say(f"the Dask dashboard does not show this run: {type(error).__name__}: {error}")
+            way = "The page needs singa_dask on the machine of the scheduler."
+            say(f"the Dask dashboard does not show this run: {type(error).__name__}: {error}. {way}")
 
     def tell(self, kind: str, **about: Any) -> None:
         """Tell the page of an event, in the background."""

@@ -550,7 +550,8 @@ class CheckedSupervision(Supervision):
         for request in command.server_groups if isinstance(command, ev.FormRequest) else ():
             group = self.run.members.server_groups[request.number]
             returns = self.rules.listed(group, nannies) or self.rules.returns(group)
-            needless = bool(request.left) or not returns or self.rules.outdone(command)
+            served = self.rules.lineage.has_parameters(group.number)
+            needless = bool(request.left) or not (returns and served) or self.rules.outdone(command)
             self.rules.demand(needless, f"{group} is made anew, though its memory is there")
         if isinstance(command, ev.StatusRequest):
             self.rules.asked_for_status()

@@ -97,6 +97,7 @@ class Run:
         self.launcher = GroupLauncher(None, prepared, worker_plan, topic="run", patience_s=30.0)
         monkeypatch.setattr(launch, "form_group", self._form_group)
         monkeypatch.setattr(launch, "make_servers", self._make_servers)
+        monkeypatch.setattr(launch, "ask_nannies", lambda *args: {})
         monkeypatch.setattr(launch, "server_plan", lambda *args, accounts, **more: SimpleNamespace(accounts=accounts))
         self.commands: list[ev.Command] = []
         self.open: list[ev.Command] = []

@@ -144,8 +144,8 @@ def _along(
     paths = {path.rpartition("/")[2]: path for path in arrays if path != name and path.rpartition("/")[0] == folder}
     told = str(array.attrs.get("coordinates", "")).split()
     others = {other: _dimensions(arrays[paths[other]]) for other in told if other in paths}
-    read = lambda name: known(paths[name]) if name in paths else None  # noqa: E731
-    return coordinates_along(_dimensions(array)[array.ndim != 2 :], read, others)
+    dims = _dimensions(array)[array.ndim != 2 :]
+    return coordinates_along(dims, lambda name: known(paths[name]) if name in paths else None, others)
 
 
 def _describe(array: Any, coordinates: Mapping[str, Coordinates]) -> Dataset:

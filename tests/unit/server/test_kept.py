@@ -9,7 +9,7 @@ from support.lost import SIZE, Lost, exchange, same, update
 from support.servers import contained, ones
 from support.servers import protocol as protocol_of
 
-from singa_dask.server.kept import SLICE, kept_ledger, read_kept, save_slices
+from singa_dask.server.kept import SLICE, kept_ledger, never_served, read_kept, save_slices
 from singa_dask.server.messages import (
     Done,
     Get,
@@ -206,7 +206,8 @@ def test_who_reads_the_ledger_of_a_lost_server_supersedes_it():
     """Its driver may be cut off and not dead: nothing is acknowledged that the next driver does not know."""
     made = Lost(slices=2)
     made.ask(Put(0, ones(0)))
-    assert kept_ledger(made.saved) is None, "a slice has no values"
+    assert kept_ledger(made.saved) is None and never_served(made.saved), "a slice has no values"
+    assert made.ask(Put(1, ones(1))) == Moved(), "it gets none any more"
     made = Lost(slices=2)
     for index in range(2):
         made.ask(Put(index, ones(0)))
@@ -217,3 +218,4 @@ def test_who_reads_the_ledger_of_a_lost_server_supersedes_it():
     assert (contained.by_all, contained.by_any) == ([0, 1], [0, 2])
     assert made.ask(update(0, 1, index=1)) == Moved()
     assert kept_ledger(made.saved).updates == ledger.updates, "it can be read again"
+    assert not never_served(made.saved)

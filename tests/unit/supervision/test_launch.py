@@ -123,6 +123,38 @@ def test_memory_of_an_earlier_start_must_be_of_the_same_model_and_readable(run, 
     assert left(launcher.model, start="run") is None, "of this start"
 
 
+@pytest.fixture
+def memory(run, monkeypatch):
+    """The server groups of another request than the first, which have left this: "all", "void" or "" for nothing."""
+
+    def ask(client, function, args, timeout_s):
+        return {nanny: function(*given, dask_worker=None) for nanny, given in args.items()}
+
+    def groups(*left):
+        requests = zip(run.request.server_groups, left, strict=True)
+        kept = {i: replace(left_by(i, 1, 0)[f"server group {i}"][0], holder=each) for i, each in enumerate(left)}
+        return tuple(replace(group, left=(kept[group.number],) if each else ()) for group, each in requests)
+
+    monkeypatch.setattr(launch, "ask_nannies", ask)
+    monkeypatch.setattr(launch, "never_served", lambda kept: kept.holder == "void")
+    return groups
+
+
+def test_servers_that_left_memory_without_parameters_take_over_a_neighbours(run, memory):
+    launched = run.form(fresh=False, server_groups=memory("", "void", "all"))
+    assert [servers.parameters for _, servers in sorted(launched.servers.items())] == [
+        "server group 1",
+        "server group 2",
+        "generation 1",
+    ]
+
+
+def test_a_request_whose_servers_all_left_memory_without_parameters_is_not_formed(run, memory):
+    groups = memory("", "void", "void")[1:]
+    event = run.form(fresh=False, server_groups=groups).event
+    assert event.lost and event.void == (1, 2) and event.raised is None and run.groups == []
+
+
 @pytest.mark.parametrize(
     ("there", "fits"),
     [

@@ -166,6 +166,11 @@ INHERITED: dict[str, Case] = {
             "let go": 1,
         },
     ),
+    "memory of servers that never had parameters is void: worker groups give them some": (
+        DOWNPOUR | TWO,
+        [*KEPT, ("lose_servers", "w3"), ("not_formed", failed(), {"lost": True, "void": (0,)}), "settle"],
+        {"fresh": [True, False, True], "put": [0], "from": ["workers"]},
+    ),
     "memory of another net is void": (SECOND, [inherits(fits=False), "begin"], VOID),
     "memory with fewer updates than the checkpoint is void": (SECOND, [inherits({0: (5, 12)}), "begin"], VOID),
     "with as many it counts, though it lacks some of the checkpoint": (

@@ -12,6 +12,7 @@ from singa_dask.supervision.watched import Watched
 from singa_dask.training.prepare import prepare
 
 SUMMARY = {"status": "failed", "error": "why"}
+WAY = "The page needs singa_dask on the machine of the scheduler."
 
 
 class Client:
@@ -88,7 +89,8 @@ def test_a_scheduler_that_cannot_show_the_run_is_named_in_a_line(watched, error)
     run, client, said = watched(error)
     run.over(SUMMARY)
     assert (
-        said == [f"the Dask dashboard does not show this run: {type(error).__name__}: {error}"] and client.told == []
+        said == [f"the Dask dashboard does not show this run: {type(error).__name__}: {error}. {WAY}"]
+        and client.told == []
     )
 
 
