@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from singa_dask.algorithms.metrics import METRICS, Rows, SetMetric, kind_of, layout, make_metric
+from singa_dask.algorithms.metrics import METRICS, ComparedRows, SetMetric, kind_of, layout, make_metric
 from singa_dask.algorithms.parity_sample import ParitySample
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType
@@ -123,7 +123,7 @@ class LossMetrics:
             for metric in self.metrics.values():
                 metric.update(compared)
 
-    def _rows(self, name: str, start: int, rows: int) -> Rows:
+    def _rows(self, name: str, start: int, rows: int) -> ComparedRows:
         net, layer = self._net, _loss(self._net, name)
         own = not layer.compares
         prediction, target, weight = (*net.sources_of(name), None) if own else layer.compared(net.contexts[name])
@@ -136,14 +136,14 @@ class LossMetrics:
         samples = _numbers(len(prediction), start, rows)
         if self.kind == "classes":
             weight = np.ones(len(target)) if weight is None else weight.reshape(-1).astype(np.float64)
-            return Rows(prediction, target.astype(np.intp), weight, samples)
+            return ComparedRows(prediction, target.astype(np.intp), weight, samples)
         weight = np.broadcast_to(np.float64(1) if weight is None else weight.astype(np.float64), target.shape)
         number = samples[:, None] * self._positions + np.arange(self._positions)
         prediction, target = (
             (array.reshape(-1, *self._std.shape) * self._std).reshape(-1, self.size)  # the mean makes no difference
             for array in (prediction, target.astype(np.float64))
         )
-        return Rows(prediction, target, weight.reshape(-1, self.size), number.reshape(-1))
+        return ComparedRows(prediction, target, weight.reshape(-1, self.size), number.reshape(-1))
 
 
 def compares(net: Net, name: str) -> str:

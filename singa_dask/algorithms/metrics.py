@@ -22,7 +22,7 @@ MAX_CLASSES = 1000
 _TOP = re.compile(r"top([1-9]\d*)")
 
 
-class Rows(NamedTuple):
+class ComparedRows(NamedTuple):
     """What a loss compared, on the host, weights included.
 
     Of classes: prediction (R, N), probabilities; target and weight (R,). Of values: all three (R, K).
@@ -42,7 +42,7 @@ class SetMetric(ABC):
     is_number: ClassVar[bool] = True
 
     @abstractmethod
-    def update(self, rows: Rows) -> None:
+    def update(self, rows: ComparedRows) -> None:
         """Add rows to the state."""
 
     def share(self, rank: int, numbers: Callable[[int], Sequence[int]]) -> None:  # noqa: B027 - most need nothing
@@ -53,13 +53,13 @@ class SetMetric(ABC):
         """The metric of all rows of the state; NaN if it is undefined for them."""
 
 
-class Accuracy(SetMetric):
+class TopKAccuracy(SetMetric):
     """The share of rows whose class is among the `topk` most probable ones (of equal ones the first)."""
 
     def __init__(self, classes: int, topk: int = 1) -> None:
         self._topk, self.state = topk, np.zeros(2)
 
-    def update(self, rows: Rows) -> None:
+    def update(self, rows: ComparedRows) -> None:
         prediction, target, weight, _ = rows
         value = np.take_along_axis(prediction, target[:, None], 1)
         earlier = np.arange(prediction.shape[1]) < target[:, None]
@@ -77,7 +77,7 @@ class _Counts(SetMetric):
     def __init__(self, classes: int) -> None:
         self.state = np.zeros(3 * classes)
 
-    def update(self, rows: Rows) -> None:
+    def update(self, rows: ComparedRows) -> None:
         prediction, target, weight, _ = rows
         predicted, counts = prediction.argmax(axis=1), self.state.reshape(3, -1)
         np.add.at(counts[0], target, weight * (predicted == target))
@@ -140,7 +140,7 @@ class AUC(SetMetric):
         self._rows: list[np.ndarray] = []  # probabilities, class, weight; empty once they are counted in bins
         self._count, self._bins, self._exact, self.state = 0, np.zeros(0), True, np.zeros(0)
 
-    def update(self, rows: Rows) -> None:
+    def update(self, rows: ComparedRows) -> None:
         self._rows.append(np.column_stack([rows.prediction[:, self._columns], rows.target, rows.weight]))
         self._count += len(rows.target)
         if self._count * self._width > self.EXACT:
@@ -206,7 +206,7 @@ class Confusion(SetMetric):
     def __init__(self, classes: int) -> None:
         self._classes, self.state = classes, np.zeros(classes * classes)
 
-    def update(self, rows: Rows) -> None:
+    def update(self, rows: ComparedRows) -> None:
         prediction, target, weight, _ = rows
         np.add.at(self.state, target * self._classes + prediction.argmax(axis=1), weight)
 
@@ -227,7 +227,7 @@ class _Errors(SetMetric):
     def __init__(self, targets: int) -> None:
         self.state = np.zeros(6 * targets)
 
-    def update(self, rows: Rows) -> None:
+    def update(self, rows: ComparedRows) -> None:
         prediction, target, weight, _ = rows
         target = np.where(weight > 0, target, 0.0)
         error = np.where(weight > 0, prediction - target, 0.0)
@@ -293,14 +293,14 @@ def r2(prediction: Any, target: Any, shape: Sequence[int], weight: Any = None) -
     mean = np.average(rows[1], 0, weights[counted]) if counted.any() else 0.0
     metric = R2(targets)
     columns = np.broadcast_to(weights[counted, None], rows[1].shape)
-    metric.update(Rows(rows[0] - mean, rows[1] - mean, columns, np.flatnonzero(counted)))
+    metric.update(ComparedRows(rows[0] - mean, rows[1] - mean, columns, np.flatnonzero(counted)))
     return metric.result()
 
 
 # What a loss compares -> its metrics.
 METRICS: dict[str, dict[str, Callable[[int], SetMetric]]] = {
     "classes": {
-        "accuracy": Accuracy,
+        "accuracy": TopKAccuracy,
         "auc": AUC,
         "confusion": Confusion,
         "dice": F1,
@@ -330,7 +330,7 @@ def make_metric(name: str, size: int) -> SetMetric:
     if top := _TOP.fullmatch(name):
         if int(top[1]) > size:
             raise ConfigError(Problem("metric", f"{name} needs at least {top[1]} classes", f"{size} classes"))
-        return Accuracy(size, int(top[1]))
+        return TopKAccuracy(size, int(top[1]))
     if name in ("auc", "confusion") and size > MAX_CLASSES:
         hint = "Use f1, precision, recall or accuracy."
         raise ConfigError(Problem("metric", f"{name} takes at most {MAX_CLASSES} classes", f"{size} classes", hint))

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from singa_dask.algorithms.metrics import Rows, SetMetric
+from singa_dask.algorithms.metrics import ComparedRows, SetMetric
 
 
 class ParitySample(SetMetric):
@@ -26,7 +26,7 @@ class ParitySample(SetMetric):
         self._mean = mean[:, : self._targets, None]
         self.state = np.zeros(drawn.size * self._targets * 2)
 
-    def update(self, rows: Rows) -> None:
+    def update(self, rows: ComparedRows) -> None:
         place = np.minimum(np.searchsorted(self._drawn, rows.number), self._drawn.size - 1)
         found = np.flatnonzero(self._drawn[place] == rows.number)
         pairs = np.stack([rows.prediction[found], rows.target[found]], axis=2)[:, : self._targets]

@@ -38,7 +38,7 @@ COLLECT_AFTER = 50_000
 COMPLETION = "_SINGA_DASK_COMPLETE"
 
 
-class Command(Sections):
+class MainCommand(Sections):
     """The command, whose output may go away. It ends as it would have; but where more was wanted than a closed pipe's
     reader, and no run has told of it, it fails with a sentence."""
 
@@ -60,7 +60,7 @@ class Command(Sections):
 
 # Colour: click would remove escape sequences that are to be seen.
 @click.group(
-    cls=Command,
+    cls=MainCommand,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 110,

@@ -20,7 +20,7 @@ from singa_dask.cli.options import (
     run_options,
     trained,
 )
-from singa_dask.cli.strategy import Wanted, strategy_options
+from singa_dask.cli.strategy import StrategyOptions, strategy_options
 from singa_dask.output.streams import for_data
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ PHASES = ("train", "validate", "test")
 @strategy_options
 @click.option("--no-data", is_flag=True, help="Open no data file; the job must state the shapes of its samples.")
 @reports_errors
-def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], wanted: Wanted, no_data: bool) -> None:
+def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], wanted: StrategyOptions, no_data: bool) -> None:
     """Check a job and print its net.
 
     Printed are the layers with their shapes, parameters and partitioning, and what workers send each other.
@@ -82,7 +82,9 @@ def check(job: Path, cluster: Path | None, overrides: tuple[str, ...], wanted: W
 @click.option("--phase", type=click.Choice(PHASES), default=PHASES[0], show_default=True, help="Which net to draw.")
 @click.option("--out", type=OUTPUT, default=Path("net.svg"), show_default=True, help="SVG or PNG file to write.")
 @reports_errors
-def show(job: Path, cluster: Path | None, overrides: tuple[str, ...], wanted: Wanted, phase: str, out: Path) -> None:
+def show(
+    job: Path, cluster: Path | None, overrides: tuple[str, ...], wanted: StrategyOptions, phase: str, out: Path
+) -> None:
     """Draw the net of a job.
 
     Drawn are shapes, parameters, partitioning, and the bytes that workers send each other. The shapes of samples are

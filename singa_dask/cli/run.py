@@ -25,7 +25,7 @@ from singa_dask.cli.options import (
 )
 from singa_dask.cli.scheduler import Scheduler, scheduler_options
 from singa_dask.cli.signals import StopSignals
-from singa_dask.cli.strategy import Wanted, strategy_options
+from singa_dask.cli.strategy import StrategyOptions, strategy_options
 from singa_dask.output.streams import Output
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def train(
     job: Path,
     cluster: Path | None,
     overrides: tuple[str, ...],
-    wanted: Wanted,
+    wanted: StrategyOptions,
     init: Path | None,
     scheduler: Scheduler,
     mpi: bool,

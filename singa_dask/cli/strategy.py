@@ -24,7 +24,7 @@ _NUMBERS = (
 )
 
 
-class Wanted(NamedTuple):
+class StrategyOptions(NamedTuple):
     """What these options say; None where one is not given."""
 
     strategy: str | None = None
@@ -86,7 +86,7 @@ def strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def wrapped(*args: Any, strategy: str | None, workers: int | None, servers: int | None, **kwargs: Any) -> Any:
-        return command(*args, wanted=Wanted(strategy, workers, servers), **kwargs)
+        return command(*args, wanted=StrategyOptions(strategy, workers, servers), **kwargs)
 
     options = (
         click.option("--workers", type=click.IntRange(1), help="Number of workers [default: 3; downpour: 2]."),

@@ -11,7 +11,7 @@ import click
 from singa_dask.cli.documented import Documented
 from singa_dask.cli.options import job_options, load, reports_errors
 from singa_dask.cli.scheduler import Scheduler, scheduler_options
-from singa_dask.cli.strategy import Wanted, strategy_options
+from singa_dask.cli.strategy import StrategyOptions, strategy_options
 
 
 @click.command(
@@ -29,7 +29,7 @@ def warm(
     job: Path,
     cluster: Path | None,
     overrides: tuple[str, ...],
-    wanted: Wanted,
+    wanted: StrategyOptions,
     scheduler: Scheduler,
 ) -> None:
     """Compile what a job needs, before its first run.

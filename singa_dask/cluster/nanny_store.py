@@ -30,7 +30,7 @@ from singa_dask.comm.shared_memory import Memory, MemoryAddress
 from singa_dask.memory.newest import Newest, newest
 from singa_dask.memory.owner import CHECKPOINT, Owner, Place, Saved, Version, outlived, same_owner, same_run
 from singa_dask.memory.region import Regions, RegionsAddress
-from singa_dask.memory.store import Kept
+from singa_dask.memory.store import PutResult
 
 logger = logging.getLogger(__name__)
 
@@ -127,13 +127,15 @@ class NannyStore:
             logger.warning("the nanny %s keeps nothing: %r", nanny, error)
             return False
 
-    async def put(self, nanny: str, saved: Saved, pieces: Sequence[Any], *, whole: bool) -> Kept:
+    async def put(self, nanny: str, saved: Saved, pieces: Sequence[Any], *, whole: bool) -> PutResult:
         """See Store."""
         from distributed.protocol import to_serialize  # keeps Dask out of programs that only read jobs
 
         # A message of its own, as `run` is for calls that are worth a line in a log.
         answer = await getattr(self._worker.rpc(nanny), _OP)(message=to_serialize((saved.place, pieces, whole)))
-        return Kept(answer) if isinstance(answer, str) else Kept.GONE  # a nanny that was started meanwhile has none
+        return (
+            PutResult(answer) if isinstance(answer, str) else PutResult.GONE
+        )  # a nanny that was started meanwhile has none
 
     def keep(self, nanny: str, saved: Saved, path: Path) -> bool:
         """See Store."""
@@ -149,7 +151,7 @@ class NannyStore:
                 raise TimeoutError(f"{nbytes} bytes took longer than {_KEEP_S:g} s")
             block = first, np.fromfile(path, np.uint8, _BLOCK, offset=first)
             put = self.put(nanny, saved, [block], whole=first + _BLOCK >= nbytes)
-            kept = self._in_time(put, _CALL_S) is Kept.KEPT
+            kept = self._in_time(put, _CALL_S) is PutResult.KEPT
         return kept
 
     def _in_time(self, call: Coroutine[Any, Any, T], timeout_s: float) -> T:
@@ -248,15 +250,15 @@ def _put(kept: dict[Place, Held], message: tuple[Place, Sequence[Any], bool]) ->
     place, pieces, whole = message
     held = kept.get(place)
     if held is None or held.write is None:
-        return Kept.GONE.value
+        return PutResult.GONE.value
     if not held.write(pieces):
-        return Kept.SUPERSEDED.value
+        return PutResult.SUPERSEDED.value
     held.heard = True
     if whole and held.whole:  # all servers of its group have been made, as it goes on
         held.saved = replace(held.saved, succeeded=True)
         _end_former(kept, place)
     held.whole = held.whole or whole
-    return Kept.KEPT.value
+    return PutResult.KEPT.value
 
 
 def _end_former(kept: dict[Place, Held], place: Place) -> None:

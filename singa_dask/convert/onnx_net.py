@@ -23,7 +23,7 @@ def all_steps(y: Any, steps: int, units: int) -> Any:
     return Reshape(shape=[units, steps], unroll_conn_type=["kUnrollAllToOne"])(y) if isinstance(y, Layer) else y
 
 
-class Place(int):
+class ResultIndex(int):
     """Of a result among the inputs and those of all steps."""
 
 
@@ -52,7 +52,7 @@ class ImportedNet(Module):
 def _at(results: Sequence[Any], operand: Any) -> Any:
     if isinstance(operand, list):
         return [results[place] for place in operand]
-    return results[operand] if isinstance(operand, Place) else operand
+    return results[operand] if isinstance(operand, ResultIndex) else operand
 
 
 class Constant(Layer):

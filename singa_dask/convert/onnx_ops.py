@@ -14,7 +14,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from singa_dask import functions as F
 from singa_dask import layers as kinds
 from singa_dask.convert.onnx_file import ROWS, OnnxFile
-from singa_dask.convert.onnx_net import ImportedNet, Place, ProductWithTable, TableOfSymbols, whole
+from singa_dask.convert.onnx_net import ImportedNet, ProductWithTable, ResultIndex, TableOfSymbols, whole
 from singa_dask.convert.onnx_reader import Reader, Value, grouped
 from singa_dask.convert.onnx_time import recurrent
 from singa_dask.convert.torch_state import from_torch
@@ -36,7 +36,7 @@ def _window(reader: Reader, node: Any, a: Attributes, kernel: Sequence[int]) -> 
         if node.op_type not in _EDGES:
             reader.refuse(node, "pads", pads)
         widths = ((0, 0), (0, 0), *zip(pads[:axes], pads[axes:], strict=True))
-        place = reader.call(F.pad, Place(reader.plain(x).place), widths=widths, value=_EDGES[node.op_type])
+        place = reader.call(F.pad, ResultIndex(reader.plain(x).place), widths=widths, value=_EDGES[node.op_type])
         x = grouped(place, [[n + low + high] for n, (low, high) in zip(x.shape, widths, strict=True)])
         pads = [0] * 2 * axes
     sizes = {"kernel": kernel, "stride": a.get("strides", [1] * axes), "pad": pads[:axes]}
@@ -103,7 +103,7 @@ def _linear(reader: Reader, node: Any, weight: np.ndarray, bias: np.ndarray | No
     if len(x.sizes) != 4 or [*x.axes[1]] != [i for i in (1, 2, 3) if x.sizes[i] > 1]:
         x = reader.plain(x)  # the layer flattens images itself
     name = reader.layer(reader.name(node, 1), kinds.InnerProduct(**settings), weight=weight, bias=bias)
-    return grouped(reader.call(name, Place(x.place)), [[ROWS], [len(weight)]])
+    return grouped(reader.call(name, ResultIndex(x.place)), [[ROWS], [len(weight)]])
 
 
 def _by_position(reader: Any, name: str, layer: Layer, x: Value, units: int, **weights: Any) -> Value:
@@ -162,7 +162,7 @@ def _gather(reader: Reader, node: Any, a: Attributes) -> Value:
         x, name = reader.tidy(reader.value(node, 1)), reader.name(node, 0)
         shared = reader.tables[reader.file.origins.get(node.input[0], "")] = f"{name}_table"
         layer = TableOfSymbols(vocab_size=len(table), feature_dim=table.shape[1], param={"name": shared})
-        place = reader.call(reader.layer(name, layer, weight=table), Place(x.place))
+        place = reader.call(reader.layer(name, layer, weight=table), ResultIndex(x.place))
         return Value(place, (*x.sizes, table.shape[1]), (*x.axes, (len(x.sizes),)))
     if index is None or index.ndim > 1:
         reader.refuse(node, "indices", "what the model computes")
@@ -191,7 +191,7 @@ def _concat(reader: Reader, node: Any, a: Attributes) -> Value:
     (x, at), *rest = every
     if any(other.axes != x.axes for other, _ in rest):
         reader.refuse(node, "inputs", "tensors whose rows lie along different axes")
-    place = reader.call(F.cat, [Place(each.place) for each, _ in every], axis=at)
+    place = reader.call(F.cat, [ResultIndex(each.place) for each, _ in every], axis=at)
     sizes = (*x.sizes[:at], sum(each.sizes[at] for each, _ in every), *x.sizes[at + 1 :])
     return Value(place, sizes, x.axes)
 
@@ -222,7 +222,7 @@ def _reduce(of: Callable[..., Any]) -> Converter:
         axes = sorted((i % rank for i in reader.numbers(node, a, "axes", 1) or range(rank)), reverse=True)
         for axis in axes:
             x, at = reader.axis_of(node, x, axis)
-            x = reader.without(x, axis, reader.call(of, Place(x.place), axis=at))
+            x = reader.without(x, axis, reader.call(of, ResultIndex(x.place), axis=at))
             x = x._replace(axes=(*x.axes[:axis], (), *x.axes[axis:])) if kept else x
         return x
 
@@ -290,7 +290,7 @@ def _one_hot(reader: Reader, node: Any, a: Attributes) -> Value:
     depth, values, x = reader.weight(node, 1), reader.weight(node, 2).tolist(), reader.tidy(reader.value(node))
     if a.get("axis", -1) not in (-1, len(x.axes)) or values != [0, 1]:
         reader.refuse(node, "axis and values", f"{a.get('axis', -1)} and {values}")
-    place = reader.call(F.one_hot, Place(x.place), depth=int(depth))
+    place = reader.call(F.one_hot, ResultIndex(x.place), depth=int(depth))
     return Value(place, (*x.sizes, int(depth)), (*x.axes, (len(x.sizes),)))
 
 
@@ -303,7 +303,7 @@ def _pad(reader: Reader, node: Any, a: Attributes) -> Value:
     for axis, pair in enumerate(pairs):
         if any(pair):
             widths[x.axes[axis][0]] = pair
-    place = reader.call(F.pad, Place(x.place), widths=widths, value=0.0 if value is None else float(value))
+    place = reader.call(F.pad, ResultIndex(x.place), widths=widths, value=0.0 if value is None else float(value))
     return Value(place, tuple(n + sum(pair) for n, pair in zip(x.sizes, widths, strict=True)), x.axes)
 
 
@@ -320,7 +320,7 @@ def _einsum(reader: Reader, node: Any, a: Attributes) -> Value:
         return rows + letters.replace(rows, "")
 
     arrays = [
-        Place(x.place) if isinstance(x, Value) else reader.repeated(reader.name(node, i), x, reader.first)
+        ResultIndex(x.place) if isinstance(x, Value) else reader.repeated(reader.name(node, i), x, reader.first)
         for i, x in enumerate(operands)
     ]
     spec = f"{','.join(first(name) for name, _ in named)}->{first(out)}"

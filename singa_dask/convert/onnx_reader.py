@@ -18,7 +18,7 @@ from onnx.helper import get_attribute_value
 
 from singa_dask import functions
 from singa_dask.convert.onnx_file import ROWS, OnnxFile
-from singa_dask.convert.onnx_net import Constant, Place, Step
+from singa_dask.convert.onnx_net import Constant, ResultIndex, Step
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.layers import Layer
 
@@ -104,14 +104,14 @@ class Reader:
             outputs = [self._sums.get(name, name) for name in node.output]
             self.values |= zip(outputs, made if isinstance(made, list) else [made], strict=False)
 
-    def call(self, of: Callable[..., Any] | str, *operands: Any, **settings: Any) -> Place:
+    def call(self, of: Callable[..., Any] | str, *operands: Any, **settings: Any) -> ResultIndex:
         """Append a step. Returns the place of its result."""
         self.steps.append((of, operands, settings))
-        return Place(len(self.file.inputs) + len(self.steps) - 1)
+        return ResultIndex(len(self.file.inputs) + len(self.steps) - 1)
 
     def same(self, of: Callable[..., Any] | str, x: Value, *numbers: float, **settings: Any) -> Value:
         """A call whose result is laid out as its operand."""
-        return x._replace(place=self.call(of, Place(x.place), *numbers, **settings))
+        return x._replace(place=self.call(of, ResultIndex(x.place), *numbers, **settings))
 
     def layer(self, name: str, layer: Layer, **weights: np.ndarray | None) -> str:
         """Have a layer with these weights. Returns its name, or that of one that has them already."""
@@ -126,11 +126,11 @@ class Reader:
         }  # as safetensors writes them
         return name
 
-    def arranged(self, x: Value, groups: Sequence[Group]) -> Place:
+    def arranged(self, x: Value, groups: Sequence[Group]) -> ResultIndex:
         """An array that has the rows first, and then an axis for each group of the axes of x."""
         flat = [i for group in groups for i in group]
         order = [0, *flat, *(i for i in range(1, len(x.sizes)) if i not in flat)]  # those left out have size 1
-        sizes, place = [prod(x.sizes[i] for i in group) for group in groups], Place(x.place)
+        sizes, place = [prod(x.sizes[i] for i in group) for group in groups], ResultIndex(x.place)
         if order != [*range(len(order))]:
             place = self.call(functions.transpose, place, axes=tuple(order))
         if sizes != [x.sizes[i] for i in order[1:]]:
@@ -200,12 +200,12 @@ class Reader:
             raise ConfigError(Problem("model", "has a constant that differs from row to row", f"{name} {x.shape}"))
         return self.repeated(name, x.reshape(*shape[:at], *[1] * (parts - 1), *shape[at + 1 :]), rows)
 
-    def repeated(self, name: str, array: np.ndarray, rows: Value) -> Place:
+    def repeated(self, name: str, array: np.ndarray, rows: Value) -> ResultIndex:
         """An array for every row of another value; one that is not of finite real numbers does not learn."""
         learns = array.dtype.kind == "f" and bool(np.isfinite(array).all())
         param = {} if learns else {"lr_scale": 0, "wd_scale": 0}
         layer = Constant(param=param, shape=list(array.shape))
-        return self.call(self.layer(name, layer, value=array.astype(np.float32)), Place(rows.place))
+        return self.call(self.layer(name, layer, value=array.astype(np.float32)), ResultIndex(rows.place))
 
     # What converters ask for:
 
@@ -257,12 +257,12 @@ class Reader:
         index = chosen
         if isinstance(chosen, range):
             index = slice(chosen.start, None if chosen.stop < 0 else chosen.stop, chosen.step)
-        place = self.call(functions.getitem, Place(x.place), index=(*[slice(None)] * at, index))
+        place = self.call(functions.getitem, ResultIndex(x.place), index=(*[slice(None)] * at, index))
         if isinstance(chosen, int):
             return self.without(x, axis, place)
         return Value(place, (*x.sizes[:at], len(chosen), *x.sizes[at + 1 :]), x.axes)
 
-    def without(self, x: Value, axis: int, place: Place) -> Value:
+    def without(self, x: Value, axis: int, place: ResultIndex) -> Value:
         """The result of what leaves out an axis."""
         axis %= len(x.axes)
         return grouped(place, [own for i, own in enumerate(x.parts) if i != axis])
@@ -270,7 +270,7 @@ class Reader:
     def layer_of(self, node: Any, layer: Any, x: Value, **weights: np.ndarray | None) -> Value:
         """The result of a layer of images."""
         name = self.layer(self.name(node, 1) if weights else self.unique(node.op_type.lower()), layer, **weights)
-        place = self.call(name, Place(self.plain(x).place))
+        place = self.call(name, ResultIndex(self.plain(x).place))
         return grouped(place, [[size] for size in self.shape(node)])
 
     def name(self, node: Any, i: int) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from singa_dask import functions as F
 from singa_dask import layers as kinds
 from singa_dask.convert.onnx_file import ROWS
-from singa_dask.convert.onnx_net import Place, all_steps
+from singa_dask.convert.onnx_net import ResultIndex, all_steps
 from singa_dask.convert.onnx_reader import Reader, Value
 
 
@@ -54,7 +54,7 @@ def recurrent(reader: Reader, node: Any, a: dict[str, Any]) -> list[Value | None
     if tuple(x.axes[1]) != (0,):
         reader.refuse(node, "the axis of the rows", x.rows_axis)
     rows = reader.arranged(x, [x.axes[0], x.axes[2]])
-    made: tuple[list[Place], ...] = ([], [], [])
+    made: tuple[list[ResultIndex], ...] = ([], [], [])
     for way, step in enumerate(ways):
         turn = slice(None, None, step)
         read = rows if step > 0 else reader.call(F.getitem, rows, index=(_ALL, turn))
@@ -78,7 +78,7 @@ def recurrent(reader: Reader, node: Any, a: dict[str, Any]) -> list[Value | None
     ]
 
 
-def _joined(reader: Reader, each: list[Place], steps: tuple[int, ...], units: int) -> Value:
+def _joined(reader: Reader, each: list[ResultIndex], steps: tuple[int, ...], units: int) -> Value:
     """What the directions have made, each (B, T, H) or (B, H), as (T, D, B, H) or (D, B, H)."""
     sizes = (*steps, len(each), units)
     place = each[0] if len(each) == 1 else reader.call(F.cat, each, axis=len(sizes) - 1)
@@ -86,7 +86,7 @@ def _joined(reader: Reader, each: list[Place], steps: tuple[int, ...], units: in
     return Value(place, (ROWS, *sizes), (*((i,) for i in range(1, last)), (0,), (last,)))
 
 
-def _state(reader: Reader, node: Any) -> Place | None:
+def _state(reader: Reader, node: Any) -> ResultIndex | None:
     """What is given of h and c before the first step, (B, D, H) or (B, D, 2 H); None if it is zero."""
     names = [name for name in node.input[5:7] if name]
     if all(name in reader.file.zeros for name in names):

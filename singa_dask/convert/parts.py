@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.convert.table import Form, Row, Turn, forms_of
+from singa_dask.convert.table import Form, Transposition, WeightRow, forms_of
 from singa_dask.errors import ConfigError, Problem, SingaError
 from singa_dask.job.unroll import origin
 from singa_dask.layers import (
@@ -67,7 +67,7 @@ _ELEMENTWISE = (Activation, Dropout, ELU, GELU, LeakyReLU, ReLU, Sigmoid, SiLU, 
 
 
 @dataclass
-class Part:
+class ConvertedLayer:
     """A layer, which is set up, and the module of PyTorch that it is. shape: of the layer's first source. dtype: of
     its parameters. form: in which they are there."""
 
@@ -94,7 +94,7 @@ class Part:
             raise self.layer.problem(message, ", ".join(sorted(rest)), hint)
         return tuple(tuple(row for row in form if row.roles[0] in self.params) for form in forms)
 
-    def at(self, module: str, shapes: Shapes) -> Part:
+    def at(self, module: str, shapes: Shapes) -> ConvertedLayer:
         """This part as a module, in the form of which most tensors are there. shapes: of those that there are."""
         every = [replace(self, module=module, form=form) for form in self.forms]
         return max(
@@ -135,15 +135,15 @@ class Part:
             array = self._turn(row).to_there(np.stack(every) if row.gates else every[0])
             yield from zip(self._names(row), (np.ascontiguousarray(array), np.zeros_like(array)), strict=False)
 
-    def _turn(self, row: Row) -> Turn:
+    def _turn(self, row: WeightRow) -> Transposition:
         whole, shape, sizes = self.params[row.roles[0]].whole_shape, self.shape(), {"g": len(row.roles)}
         if _flattens(self.layer):
             sizes |= {"C": shape[-1], **{f"*{i}": size for i, size in enumerate(shape[:-1])}}
         if self.layer.units:  # heads
             sizes["N"] = self.layer.units
-        return Turn.of(row.axes, (len(row.roles), *whole) if row.gates else whole, sizes, len(shape) - 1)
+        return Transposition.of(row.axes, (len(row.roles), *whole) if row.gates else whole, sizes, len(shape) - 1)
 
-    def _names(self, row: Row) -> list[str]:
+    def _names(self, row: WeightRow) -> list[str]:
         """Of the tensors of a row; "rnn.l1" and "rnn.l0_reverse" are a layer and a direction of a recurrent module."""
         module, where = self.module, "l0"
         if "{l}" in row.tensor and (found := _LAYER_THERE.fullmatch(module)):
@@ -156,7 +156,7 @@ def _flattens(layer: Layer) -> bool:
     return isinstance(layer, InnerProduct) and not hasattr(layer, "torch_axes")
 
 
-def parts_of(net: Net | Module) -> list[Part]:
+def parts_of(net: Net | Module) -> list[ConvertedLayer]:
     """The layers that have parameters, in order; an unrolled one once. Of a Module those called on arrays."""
     if isinstance(net, Module):
         every = {key: (name, layer.kept) for key, (name, layer) in net.named_layers().items()}
@@ -165,11 +165,13 @@ def parts_of(net: Net | Module) -> list[Part]:
         parts = []
         for key, (name, kept) in called.items():
             layer = next(iter(kept.made.values())).layer
-            parts += [Part(name, layer, partial(_read, net, key, kept, outputs), kept.device.ops.dtype)]
+            parts += [ConvertedLayer(name, layer, partial(_read, net, key, kept, outputs), kept.device.ops.dtype)]
         return [part for part in parts if part.layer.params]
     own = {name: layer for name, layer in net.layers.items() if layer.params and not isinstance(layer, Lambda | Loss)}
     layers = {name: layer for name, layer in own.items() if not layer.proto.unroll_index}
-    return [Part(origin(of.proto), of, partial(_source, net, name), net.ops.dtype) for name, of in layers.items()]
+    return [
+        ConvertedLayer(origin(of.proto), of, partial(_source, net, name), net.ops.dtype) for name, of in layers.items()
+    ]
 
 
 def _source(net: Net, name: str) -> Shape:
@@ -246,7 +248,7 @@ def _function(layer: Any) -> str:
     return str(layer.user_conf.get("function", "")).rpartition(":")[2] if isinstance(layer, Lambda) else ""
 
 
-def matched(parts: Sequence[Part], shapes: Shapes, *, in_order: bool) -> list[Part]:
+def matched(parts: Sequence[ConvertedLayer], shapes: Shapes, *, in_order: bool) -> list[ConvertedLayer]:
     """The parts; those without tensors, at modules whose tensors fit. in_order: whether several that fit several
     modules are in the order of these. Raises ConfigError where they are not said to be."""
     used = {name for part in parts for name, _ in part.tensors}
@@ -266,7 +268,7 @@ def matched(parts: Sequence[Part], shapes: Shapes, *, in_order: bool) -> list[Pa
     return list(found.values())
 
 
-def _fitting(part: Part, free: Shapes) -> list[str]:
+def _fitting(part: ConvertedLayer, free: Shapes) -> list[str]:
     """The modules of which all tensors that the layer needs are free and have its shapes."""
     found = []
     for form in part.forms:

@@ -17,7 +17,7 @@ from singa_dask.layers.partition import Shape
 Groups = list[list[str]]
 
 
-class Row(NamedTuple):
+class WeightRow(NamedTuple):
     """Parameters of a layer, and the tensor of PyTorch that has them.
 
     roles: of the parameters; several lie one after the other along the axis g. tensor: its name behind that of the
@@ -37,24 +37,26 @@ class Row(NamedTuple):
         return "(g " in self.axes
 
 
-Form = tuple[Row, ...]
+Form = tuple[WeightRow, ...]
 
 
 def _affine(weight: str) -> tuple[Form, ...]:
-    return ((Row(("weight",), "weight", weight), Row(("bias",), "bias", "O -> O")),)
+    return ((WeightRow(("weight",), "weight", weight), WeightRow(("bias",), "bias", "O -> O")),)
 
 
-def _norm(*more: Row) -> tuple[Form, ...]:
-    return ((Row(("scale",), "weight", "C -> C"), Row(("bias",), "bias", "C -> C"), *more),)
+def _norm(*more: WeightRow) -> tuple[Form, ...]:
+    return ((WeightRow(("scale",), "weight", "C -> C"), WeightRow(("bias",), "bias", "C -> C"), *more),)
 
 
 def _recurrent(*gates: str, apart: str = "") -> tuple[Form, ...]:
     def roles(what: str) -> tuple[str, ...]:
         return tuple(f"{gate}_{what}" if gate else what for gate in gates)
 
-    bias = Row(roles("b"), "bias_ih_{l}", "(g H) -> g H", "bias_hh_{l}", apart)
+    bias = WeightRow(roles("b"), "bias_ih_{l}", "(g H) -> g H", "bias_hh_{l}", apart)
     weights = "(g H) I -> g H I"
-    return ((Row(roles("hx"), "weight_ih_{l}", weights), Row(roles("hh"), "weight_hh_{l}", weights), bias),)
+    return (
+        (WeightRow(roles("hx"), "weight_ih_{l}", weights), WeightRow(roles("hh"), "weight_hh_{l}", weights), bias),
+    )
 
 
 # Type of layer -> PyTorch's modules, and the forms in which its parameters can be there: the first is written.
@@ -64,22 +66,22 @@ TABLE: dict[str, tuple[str, tuple[Form, ...]]] = {
     "kInnerProduct": ("Linear", _affine("O (C *) -> (* C) O")),
     "kBM": (
         "BatchNorm1d, 2d, 3d",
-        _norm(Row(("mean",), "running_mean", "C -> C"), Row(("var",), "running_var", "C -> C")),
+        _norm(WeightRow(("mean",), "running_mean", "C -> C"), WeightRow(("var",), "running_var", "C -> C")),
     ),
     "kLayerNorm": ("LayerNorm", _norm()),
     "kGroupNorm": ("GroupNorm", _norm()),
-    "kEmbedding": ("Embedding", ((Row(("table",), "weight", "V C -> V C"),),)),
+    "kEmbedding": ("Embedding", ((WeightRow(("table",), "weight", "V C -> V C"),),)),
     "kPositionalEmbedding": (
         "Embedding, Parameter",
         (
-            (Row(("table",), "weight", "T C -> T C"),),
-            (Row(("table",), "", "1 T C -> (1 T) C"),),
-            (Row(("table",), "", "T C -> T C"),),
+            (WeightRow(("table",), "weight", "T C -> T C"),),
+            (WeightRow(("table",), "", "1 T C -> (1 T) C"),),
+            (WeightRow(("table",), "", "T C -> T C"),),
         ),
     ),
     "kClassToken": (
         "Parameter",
-        tuple((Row(("token",), "", axes),) for axes in ("1 01 C -> (1 01 C)", "1 C -> (1 C)", "C -> C")),
+        tuple((WeightRow(("token",), "", axes),) for axes in ("1 01 C -> (1 01 C)", "1 C -> (1 C)", "C -> C")),
     ),
     "kRNN": ("RNN", _recurrent("")),
     "kGRU": ("GRU", _recurrent("r", "z", "c", apart="c_b")),
@@ -88,10 +90,10 @@ TABLE: dict[str, tuple[str, tuple[Form, ...]]] = {
         "MultiheadAttention",
         (
             (
-                Row(("weight",), "in_proj_weight", "(3 N D) C -> C 3 N D"),
-                Row(("bias",), "in_proj_bias", "(3 N D) -> 3 N D"),
-                Row(("output_weight",), "out_proj.weight", "C (N D) -> N D C"),
-                Row(("output_bias",), "out_proj.bias", "C -> C"),
+                WeightRow(("weight",), "in_proj_weight", "(3 N D) C -> C 3 N D"),
+                WeightRow(("bias",), "in_proj_bias", "(3 N D) -> 3 N D"),
+                WeightRow(("output_weight",), "out_proj.weight", "C (N D) -> N D C"),
+                WeightRow(("output_bias",), "out_proj.bias", "C -> C"),
             ),
         ),
     ),
@@ -111,7 +113,7 @@ def forms_of(layer: Layer) -> tuple[Form, ...]:
     """
     own = getattr(layer, "torch_axes", None)
     if own is not None:
-        return (tuple(Row((role,), role, axes) for role, axes in own.items()),)
+        return (tuple(WeightRow((role,), role, axes) for role, axes in own.items()),)
     kinds = (vars(base).get("type") for base in type(layer).__mro__)
     kind = next((kind for kind in kinds if kind in TABLE), None)
     if kind is None:
@@ -121,7 +123,7 @@ def forms_of(layer: Layer) -> tuple[Form, ...]:
     return _TRANSPOSED if isinstance(layer, InnerProduct) and layer.conf.transpose else TABLE[kind][1]
 
 
-class Turn(NamedTuple):
+class Transposition(NamedTuple):
     """How the axes of an array turn, as a text says: "O (C *) -> (* C) O".
 
     A name is an axis; names in parentheses are axes that lie in one. * stands for the axes of positions, such as
@@ -133,7 +135,7 @@ class Turn(NamedTuple):
     sizes: Mapping[str, int]
 
     @classmethod
-    def of(cls, text: str, shape: Shape, known: dict[str, int], positions: int) -> Turn:
+    def of(cls, text: str, shape: Shape, known: dict[str, int], positions: int) -> Transposition:
         """shape: of the array here. known: sizes of axes, as far as `shape` does not tell them. positions: how many
         axes * stands for: "*0", "*1", ..."""
         stars = " ".join(f"*{i}" for i in range(positions))

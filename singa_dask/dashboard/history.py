@@ -43,7 +43,7 @@ class Mark(NamedTuple):
     text: str
 
 
-class Run:
+class RunHistory:
     """A run that is active, or was.
 
     began: seconds since 1970, as all `now`, by the clock of the scheduler. client: the Dask client of its driver.
@@ -159,16 +159,16 @@ class Run:
         return len(kept) < before
 
 
-class Runs:
+class LatestRuns:
     """The latest runs on a Dask cluster, by the topics of their events."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, RunHistory] = {}
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._runs
 
-    def __getitem__(self, topic: str) -> Run:
+    def __getitem__(self, topic: str) -> RunHistory:
         return self._runs[topic]
 
     @property
@@ -176,12 +176,12 @@ class Runs:
         """Changes with every run."""
         return sum(run.version for run in self._runs.values()) + len(self._runs)
 
-    def newest_first(self) -> list[tuple[str, Run]]:
+    def newest_first(self) -> list[tuple[str, RunHistory]]:
         return [*reversed(self._runs.items())]
 
     def begin(self, topic: str, now: float, **about: Any) -> None:
         """A run begins. about: see Run. The oldest one is forgotten, if possible one that has ended."""
-        self._runs[topic] = Run(**about, began=now)
+        self._runs[topic] = RunHistory(**about, began=now)
         if len(self._runs) > RUNS:
             ended = [key for key, run in self._runs.items() if not run.active]
             del self._runs[(ended or [*self._runs])[0]]

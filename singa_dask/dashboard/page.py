@@ -37,7 +37,7 @@ from distributed.dashboard.components.scheduler import BOKEH_THEME, env
 from distributed.dashboard.core import BokehApplication
 from tornado.ioloop import IOLoop
 
-from singa_dask.dashboard.history import Row, Run, Runs
+from singa_dask.dashboard.history import LatestRuns, Row, RunHistory
 from singa_dask.dashboard.plugin import PAGE, list_page
 
 EVERY_MS = 450
@@ -73,7 +73,7 @@ TABLE_STYLE = """
 HERE = Path(__file__).parent
 
 
-def connect(scheduler: Any, runs: Runs, whole: bool, prefix: str) -> None:
+def connect(scheduler: Any, runs: LatestRuns, whole: bool, prefix: str) -> None:
     """Add the page to a scheduler's dashboard. whole: Dask's own pages too."""
     if whole:
         dask_pages.connect(scheduler.http_application, scheduler.http_server, scheduler, prefix=prefix)
@@ -84,7 +84,7 @@ def connect(scheduler: Any, runs: Runs, whole: bool, prefix: str) -> None:
     application.start()
 
 
-def document(runs: Runs, scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
+def document(runs: LatestRuns, scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
     """Fill a document of Bokeh for somebody who looks."""
     page = Page(runs)
     with doc.models.freeze():  # else it looks for the parts of all roots again with each of them
@@ -109,7 +109,7 @@ COLOURS = [colour(group) for group in range(256)]
 class Page(DashboardComponent):
     """What one looker sees. It takes at most SHARE of the scheduler's time, and nothing where nothing is new."""
 
-    def __init__(self, runs: Runs) -> None:
+    def __init__(self, runs: LatestRuns) -> None:
         self.runs, self.chosen, self._metric = runs, "", ""
         self._version, self._due, self._number, self._following = -1, 0.0, 0, True
         self._shown: tuple[Any, ...] = ()  # run, cuts and metrics of the rows that the page has
@@ -216,7 +216,7 @@ class Page(DashboardComponent):
         self._number += 1
         self._wire.stream({"number": [self._number], "told": [json.dumps(told)]}, KEPT)
 
-    def _news(self, run: Run) -> dict[str, Any]:
+    def _news(self, run: RunHistory) -> dict[str, Any]:
         """What is new of a run."""
         others = run.metrics[1:]
         if others != self.select.options:
@@ -266,7 +266,7 @@ def _point(row: Row, names: Sequence[str]) -> tuple[Any, ...]:
     return row.group, f"{row.phase}, step {row.step}", row.at, *map(row.metrics.get, names)
 
 
-def _times(run: Run) -> list[tuple[Any, ...]]:
+def _times(run: RunHistory) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
     for group, row in sorted(run.latest.items()):
         for rank, (wait, loading) in enumerate(zip(row.wait, row.loading, strict=False)):
@@ -275,7 +275,7 @@ def _times(run: Run) -> list[tuple[Any, ...]]:
     return rows
 
 
-def _head(run: Run) -> str:
+def _head(run: RunHistory) -> str:
     groups = sorted(run.latest)
     named = [f'<span style="color:{colour(group)}">&#9632;</span> group {group}' for group in groups[:GROUPS_NAMED]]
     named += [f"and {len(groups) - GROUPS_NAMED} more"] * (len(groups) > GROUPS_NAMED)
@@ -283,7 +283,7 @@ def _head(run: Run) -> str:
     return f"<b>{escape(run.job)}</b> ({escape(run.strategy)}, {run.state}) {legend}"
 
 
-def _cells(run: Run) -> tuple[str, ...]:
+def _cells(run: RunHistory) -> tuple[str, ...]:
     began = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began))
     rate = sum(row.samples_per_s for row in run.latest.values())
     return (

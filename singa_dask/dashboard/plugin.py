@@ -13,7 +13,7 @@ import dask
 from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado import web
 
-from singa_dask.dashboard.history import Runs
+from singa_dask.dashboard.history import LatestRuns
 
 NAME = TOPIC = "singa-dask-training"
 PAGE = "training"
@@ -25,7 +25,7 @@ class Training(SchedulerPlugin):
     name = NAME
 
     def __init__(self) -> None:
-        self.runs = Runs()
+        self.runs = LatestRuns()
 
     def log_event(self, topic: str, msg: Any) -> None:
         if topic == TOPIC:

@@ -14,7 +14,7 @@ from singa_dask.errors import DataError, nearest
 
 
 @dataclass(frozen=True)
-class Source:
+class PublishedFile:
     """A published file. checksum: (algorithm, hex digest); size: in bytes."""
 
     file: str
@@ -38,7 +38,7 @@ class Recipe:
     splits: tuple[str, ...]
     classes: tuple[str, ...] = ()
     nshards: int = 1
-    sources: tuple[Source, ...] = ()
+    sources: tuple[PublishedFile, ...] = ()
     alternatives: tuple[str, ...] = ()
     idx: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     validation: float = 0.0
@@ -64,7 +64,7 @@ def parse_recipe(text: str, origin: str) -> Recipe:
         sources = []
         for entry in table.pop("sources", []):
             algorithm = "sha256" if "sha256" in entry else "md5"
-            sources.append(Source(entry["file"], entry["url"], (algorithm, entry[algorithm]), entry["size"]))
+            sources.append(PublishedFile(entry["file"], entry["url"], (algorithm, entry[algorithm]), entry["size"]))
         idx = {split: (pair[0], pair[1]) for split, pair in table.pop("idx", {}).items()}
         for key in ("classes", "splits", "alternatives"):
             if key in table:

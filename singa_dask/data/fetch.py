@@ -8,7 +8,7 @@ import logging
 import os
 from pathlib import Path
 
-from singa_dask.data.catalogue import Recipe, Source
+from singa_dask.data.catalogue import PublishedFile, Recipe
 from singa_dask.errors import DataError
 from singa_dask.job.home import home, make_folder
 
@@ -82,7 +82,7 @@ def _sources_in(recipe: Recipe, folder: Path) -> dict[str, Path]:
     return found
 
 
-def download(source: Source, folder: Path, timeout_s: float = TIMEOUT_S) -> Path:
+def download(source: PublishedFile, folder: Path, timeout_s: float = TIMEOUT_S) -> Path:
     """Download one file to `folder` if it is missing. It appears there only complete and with the right checksum.
 
     timeout_s: of the connection and of every wait for more bytes. Raises DataError.
@@ -120,7 +120,7 @@ def download(source: Source, folder: Path, timeout_s: float = TIMEOUT_S) -> Path
 class _Progress:
     """Logs every tenth of a download. Raises DataError where it is larger than published."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: PublishedFile) -> None:
         self.total, self._source, self._done, self._logged = source.size, source, 0, 0
 
     def update(self, nbytes: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from singa_dask.data.columns import MASK, WEIGHT, Column, Role, stored_dtype
 from singa_dask.data.folders import replace_folder
-from singa_dask.data.ingest.assemble import Measured, Written, batch_rows, finish
+from singa_dask.data.ingest.assemble import SampleStatistics, Written, batch_rows, finish
 from singa_dask.data.ingest.facts import Part
 from singa_dask.data.ingest.layout import Layout, make_layout
 from singa_dask.data.ingest.options import Encoding, Splits
@@ -106,7 +106,7 @@ def _measured(path: Path, columns: list[Column], window: int) -> Written:
             shape, dtype = (lengths[column.dataset], *column.shape), np.dtype(column.dtype)
             offset = _offset(file, path, column.dataset, shape, dtype)
             arrays[column.name] = np.asarray(np.memmap(path, dtype, "r", offset, shape))
-    measured, step = Measured(columns, window), batch_rows(columns, window)
+    measured, step = SampleStatistics(columns, window), batch_rows(columns, window)
     for start in range(0, total, step):
         measured.add({name: array[start : start + step] for name, array in arrays.items()})
     return Shard(str(path), total, tuple(measured.hashes)), measured.statistics

@@ -303,7 +303,7 @@ class BufferPool:
         """An uninitialised array, like np.empty."""
         dtype = np.dtype(dtype)
         nbytes = math.prod(shape) * dtype.itemsize
-        return np.asarray(_Lease(self, self._take(nbytes), shape, dtype))
+        return np.asarray(_BufferLease(self, self._take(nbytes), shape, dtype))
 
     def _take(self, nbytes: int) -> np.ndarray:
         with self._lock:
@@ -320,7 +320,7 @@ class BufferPool:
                 del self._free[0]
 
 
-class _Lease:
+class _BufferLease:
     """The owner of an array's memory. Every view of the array refers to it, so it outlives all of them."""
 
     def __init__(self, pool: BufferPool, memory: np.ndarray, shape: tuple[int, ...], dtype: np.dtype):

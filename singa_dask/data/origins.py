@@ -19,7 +19,7 @@ MAX_FILES_NBYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Origin:
+class BlockOrigins:
     """Where the rows of one block come from. Of each of its files: the first row in the block, the number of the file,
     and what to add to a row of the block for the row of the file."""
 
@@ -51,7 +51,7 @@ class Origins:
         self._numbers = {path: number for number, path in enumerate(numbers)}
         self._rows = [0] * max(1, len(numbers))
 
-    def next(self, spans: Sequence[tuple[Path, int | None]], rows: int) -> Origin:
+    def next(self, spans: Sequence[tuple[Path, int | None]], rows: int) -> BlockOrigins:
         """The origin of the next block, which has so many rows."""
         firsts, files, offsets = [], [], []
         first = 0
@@ -63,7 +63,7 @@ class Origins:
             count = rows - first if count is None else count
             self._rows[number] += count
             first += count
-        return Origin(np.array(firsts), np.array(files, np.int32), np.array(offsets))
+        return BlockOrigins(np.array(firsts), np.array(files, np.int32), np.array(offsets))
 
 
 def free_name(name: str, taken: Collection[str]) -> str:

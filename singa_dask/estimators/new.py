@@ -37,7 +37,7 @@ TRAIN, VALIDATION, TEST = "train", "validation", "test"
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitShards:
     """Shards of one split. path: as the job names them."""
 
     path: str
@@ -74,7 +74,7 @@ def write_job(shards: str, out: Path, say: Callable[[str], object] = lambda text
     return made
 
 
-def find_splits(shards: str) -> dict[str, Split]:
+def find_splits(shards: str) -> dict[str, SplitShards]:
     """The splits of these shards by name; "train" is always there. Raises DataError, ConfigError."""
     named = shards.removeprefix(SCHEME)
     if shards.startswith(SCHEME) or (not Path(shards).exists() and named in recipe_names()):
@@ -86,11 +86,11 @@ def find_splits(shards: str) -> dict[str, Split]:
         paths = {split: path for split, path in inside.items() if kind_of(Path(path) / MANIFEST_FILE)}
         if TRAIN not in paths:
             paths = {TRAIN: str(folder)}
-    return {split: Split(path, Manifest.load(resolve(path))) for split, path in paths.items()}
+    return {split: SplitShards(path, Manifest.load(resolve(path))) for split, path in paths.items()}
 
 
 def new_job(
-    name: str, splits: Mapping[str, Split], say: Callable[[str], object] = lambda text: None
+    name: str, splits: Mapping[str, SplitShards], say: Callable[[str], object] = lambda text: None
 ) -> tuple[Job, dict[str, str]]:
     """A job for these splits, and the comments that explain its fields, by the fields' names."""
     manifest = splits[TRAIN].manifest
@@ -130,7 +130,7 @@ def _shape_of(columns: Sequence[Column]) -> tuple[int, ...]:
 
 
 def _columns_job(
-    name: str, splits: Mapping[str, Split], columns: Sequence[Column], targets: Column
+    name: str, splits: Mapping[str, SplitShards], columns: Sequence[Column], targets: Column
 ) -> tuple[Job, dict[str, str]]:
     train, validation, test = splits[TRAIN], splits.get(VALIDATION), splits.get(TEST)
     classify, shape = targets.role is Role.LABEL, _shape_of(columns)
@@ -218,13 +218,13 @@ def _rarest(manifest: Manifest, labels: Column) -> tuple[str, float]:
     return name, counts[rarest] / max(1, counts.sum())
 
 
-def _rows(split: Split, most: int, values: int) -> int:
+def _rows(split: SplitShards, most: int, values: int) -> int:
     """Samples of a mini-batch: at most so many, and of fields at most so many values, 0 for any number."""
     total = sum(column.values for column in split.manifest.columns if column.role is Role.FEATURE)
     return min(most, split.manifest.total, max(1, values // total) if values else most)
 
 
-def _inputs(split: Split, columns: Sequence[Column], batch: int, **settings: Any) -> list[Any]:
+def _inputs(split: SplitShards, columns: Sequence[Column], batch: int, **settings: Any) -> list[Any]:
     """The input layers of a split, one for each column; the first one has the labels or targets."""
     several = any(c.role is Role.FEATURE and c.name != columns[0].name for c in split.manifest.columns)
     made = []
@@ -238,12 +238,12 @@ def _inputs(split: Split, columns: Sequence[Column], batch: int, **settings: Any
     return made
 
 
-def _text_job(name: str, splits: Mapping[str, Split], symbols: int) -> tuple[Job, dict[str, str]]:
+def _text_job(name: str, splits: Mapping[str, SplitShards], symbols: int) -> tuple[Job, dict[str, str]]:
     train, validation = splits[TRAIN], splits.get(VALIDATION)
     shortest = min(split.manifest.total for split in (train, validation) if split)
     steps = max(1, min(STEPS_IN_TIME, shortest // 2 - 1))
 
-    def text(split: Split, **phases: Any) -> CharRNN:
+    def text(split: SplitShards, **phases: Any) -> CharRNN:
         batch = max(1, min(TEXT_ROWS, split.manifest.total // (steps + 1)))
         return CharRNN("data", path=split.path, batchsize=batch, unroll_len=steps, **phases)
 
@@ -279,7 +279,7 @@ def _text_job(name: str, splits: Mapping[str, Split], symbols: int) -> tuple[Job
 
 def _comments(
     job: Job,
-    splits: Mapping[str, Split],
+    splits: Mapping[str, SplitShards],
     features: Sequence[Column],
     targets: Column,
     steps: int,

@@ -10,13 +10,13 @@ import numpy as np
 
 from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange.executor import CollectiveExecutor
-from singa_dask.layers.group import Group
+from singa_dask.layers.group import LayerGroup
 from singa_dask.ops import Ops
 
 Array = Any
 
 
-class WorkerGroup(Group):
+class CommGroup(LayerGroup):
     """Exchanges through `comm`, in the order of what the executor runs.
 
     comm: a communicator of its own, whose counters count what layers exchange. on_device: whether it reaches arrays of

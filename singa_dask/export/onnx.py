@@ -27,7 +27,7 @@ from singa_dask import layers as kinds
 from singa_dask.errors import ConfigError, DataError, Problem, disk_full, nearest, no_room
 from singa_dask.export import onnx_attention, onnx_images, onnx_time
 from singa_dask.export.onnx_functions import function_node
-from singa_dask.export.onnx_graph import Graph, as_onnx, source_shape
+from singa_dask.export.onnx_graph import OnnxGraph, as_onnx, source_shape
 from singa_dask.files import replacing
 from singa_dask.job.job_pb2 import GELUProto
 from singa_dask.job.unroll import origin
@@ -51,7 +51,7 @@ def export(net: Net, outputs: Sequence[str], name: str = "singa_dask") -> onnx.M
     """
     from onnx import checker, helper
 
-    graph = Graph(net)
+    graph = OnnxGraph(net)
     tensors: dict[str, str | list[str]] = {}
     wanted = _needed(net, outputs)
     timed: set[str] = set()  # layers with rows for every time step
@@ -154,7 +154,7 @@ def _sources(net: Net, tensors: dict[str, Any], layer: Layer) -> list[str]:
     return names
 
 
-def _taken(graph: Graph, layer: Layer, wanted: Sequence[Layer], outputs: Sequence[str]) -> str:
+def _taken(graph: OnnxGraph, layer: Layer, wanted: Sequence[Layer], outputs: Sequence[str]) -> str:
     """An input of the model: raw samples, or sequences of them, followed by normalisation."""
     shape = graph.net.shapes[layer.name]
     readers = [reader for reader in wanted if layer.name in _features(reader).values()]
@@ -209,7 +209,7 @@ def _operations(
     return operations
 
 
-def _applied(graph: Graph, layer: str, tensor: str, operations: Sequence[tuple[str, np.ndarray]]) -> str:
+def _applied(graph: OnnxGraph, layer: str, tensor: str, operations: Sequence[tuple[str, np.ndarray]]) -> str:
     for op, array in operations:
         tensor = graph.add(op, [tensor, graph.constant(f"{layer}_{op}", array)])
     return tensor
@@ -218,11 +218,11 @@ def _applied(graph: Graph, layer: str, tensor: str, operations: Sequence[tuple[s
 # One function per layer: (graph, layer, names of the sources) -> name or names of its outputs.
 
 
-def _same(graph: Graph, layer: Layer, x: str) -> str:
+def _same(graph: OnnxGraph, layer: Layer, x: str) -> str:
     return x
 
 
-def _inner_product(graph: Graph, layer: Any, x: str) -> str:
+def _inner_product(graph: OnnxGraph, layer: Any, x: str) -> str:
     shape = source_shape(graph, layer)
     weight, bias = graph.parameter(layer.weight), graph.parameter(layer.bias)
     if layer.lead(shape):
@@ -234,7 +234,7 @@ def _inner_product(graph: Graph, layer: Any, x: str) -> str:
     return graph.add("Gemm", [flat, *weight, *bias], transB=int(layer.conf.transpose))
 
 
-def _relu(graph: Graph, layer: Any, x: str) -> str:
+def _relu(graph: OnnxGraph, layer: Any, x: str) -> str:
     slope = layer.conf.negative_slope
     y = graph.add("LeakyRelu", [x], alpha=slope) if slope else graph.add("Relu", [x])
     if layer.limit == inf:
@@ -242,15 +242,15 @@ def _relu(graph: Graph, layer: Any, x: str) -> str:
     return graph.add("Min", [y, graph.constant(f"limit_{layer.limit}", np.float32(layer.limit))])
 
 
-def _elu(graph: Graph, layer: Any, x: str) -> str:
+def _elu(graph: OnnxGraph, layer: Any, x: str) -> str:
     return graph.add("Elu", [x], alpha=layer.conf.alpha)
 
 
-def _silu(graph: Graph, layer: Layer, x: str) -> str:
+def _silu(graph: OnnxGraph, layer: Layer, x: str) -> str:
     return graph.add("Mul", [x, graph.add("Sigmoid", [x])])
 
 
-def _gelu(graph: Graph, layer: Any, x: str) -> str:
+def _gelu(graph: OnnxGraph, layer: Any, x: str) -> str:
     if layer.conf.approximate == GELUProto.TANH:
         slope, cube = (
             graph.constant(f"gelu_tanh_{i}", np.float32(v)) for i, v in enumerate((2 * TANH_SLOPE, TANH_CUBE))
@@ -263,16 +263,16 @@ def _gelu(graph: Graph, layer: Any, x: str) -> str:
     return graph.add("Mul", [x, area])
 
 
-def _stanh(graph: Graph, layer: Layer, x: str) -> str:
+def _stanh(graph: OnnxGraph, layer: Layer, x: str) -> str:
     inner, outer = (graph.constant(f"stanh_{i}", np.float32(v)) for i, v in enumerate((STANH_INNER, STANH_OUTER)))
     return graph.add("Mul", [graph.add("Tanh", [graph.add("Mul", [x, inner])]), outer])
 
 
-def _activation(graph: Graph, layer: Any, x: str) -> str:
+def _activation(graph: OnnxGraph, layer: Any, x: str) -> str:
     return _converter(layer.rule)(graph, layer.rule, x)
 
 
-def _softmax(graph: Graph, layer: Any, x: str) -> str:
+def _softmax(graph: OnnxGraph, layer: Any, x: str) -> str:
     shape = source_shape(graph, layer)
     if layer.lead(shape):
         return graph.add("Softmax", [x], axis=-1)
@@ -282,30 +282,30 @@ def _softmax(graph: Graph, layer: Any, x: str) -> str:
     return graph.unflat(graph.reshape(y, (size,)) if parts > 1 else y, shape)
 
 
-def _softmax_loss(graph: Graph, layer: Layer, x: str) -> str:
+def _softmax_loss(graph: OnnxGraph, layer: Layer, x: str) -> str:
     shape = source_shape(graph, layer)
     if len(graph.net.shapes[layer.name]) == 1:
         return graph.add("Softmax", [graph.flat(x, shape)], axis=-1)
     return graph.channels_first(graph.add("Softmax", [graph.channels_last(x, shape)], axis=-1), shape)
 
 
-def _rbm_visible(graph: Graph, layer: Layer, x: str) -> str:
+def _rbm_visible(graph: OnnxGraph, layer: Layer, x: str) -> str:
     return graph.flat(x, source_shape(graph, layer))
 
 
-def _rbm_hidden(graph: Graph, layer: Any, x: str) -> str:
+def _rbm_hidden(graph: OnnxGraph, layer: Any, x: str) -> str:
     y = graph.add("Gemm", [x, *graph.parameter(layer.weight), *graph.parameter(layer.bias)])
     return y if layer.conf.gaussian else graph.add("Sigmoid", [y])
 
 
-def _split(graph: Graph, layer: Any, x: str) -> list[str]:
+def _split(graph: OnnxGraph, layer: Any, x: str) -> list[str]:
     return [x] * layer.conf.num_splits
 
 
 def _combination(op: str) -> Callable[..., str]:
     """Sources one after the other, those with fewer axes with further ones of size 1."""
 
-    def convert(graph: Graph, layer: Layer, *x: str) -> str:
+    def convert(graph: OnnxGraph, layer: Layer, *x: str) -> str:
         shapes = [graph.net.source_shape(layer.name, i) for i in range(len(x))]
         axes = max(map(len, shapes))
         aligned = [

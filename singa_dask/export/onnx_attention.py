@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.export.onnx_graph import Graph
+from singa_dask.export.onnx_graph import OnnxGraph
 
 
-def attention(graph: Graph, layer: Any, x: str, *others: str) -> str:
+def attention(graph: OnnxGraph, layer: Any, x: str, *others: str) -> str:
     """Rows (T B, C), for any T, or images; to itself or a memory, of which some positions count."""
     net, (heads, size, _) = graph.net, layer.output_weight.shape
     shape, name = net.source_shape(layer.name, 0), layer.name
@@ -66,14 +66,14 @@ def attention(graph: Graph, layer: Any, x: str, *others: str) -> str:
     return y if not in_sample else graph.channels_first(graph.reshape(y, shape), shape)
 
 
-def _positions(graph: Graph, tensor: str, axis: int) -> str:
+def _positions(graph: OnnxGraph, tensor: str, axis: int) -> str:
     """0, 1, 2, ... along an axis of a tensor."""
     size = graph.add("Squeeze", [graph.add("Shape", [tensor], start=axis, end=axis + 1)])
     ends = [graph.constant(f"number_{i}", np.int64(i)) for i in (0, 1)]
     return graph.add("Range", [ends[0], size, ends[1]])
 
 
-def _turned(graph: Graph, layer: Any, x: str, size: int) -> str:
+def _turned(graph: OnnxGraph, layer: Any, x: str, size: int) -> str:
     """q or k (B, N, T, D), turned by the angles of the positions."""
     rates = (layer.conf.rotary_base ** (-2 * np.arange(size // 2) / size)).astype(np.float32)[None]
     numbers = graph.add("Cast", [_positions(graph, x, 2)], to=1)
@@ -89,7 +89,7 @@ def _turned(graph: Graph, layer: Any, x: str, size: int) -> str:
     return graph.add("Concat", turned, axis=-1)
 
 
-def _counted(graph: Graph, layer: Any, scores: str, given: str) -> str:
+def _counted(graph: OnnxGraph, layer: Any, scores: str, given: str) -> str:
     """The scores (B, N, T, S), -inf for the positions that do not count.   given: (B, 1) lengths, (B, S) or (S B, 1)
     marks."""
     net, position = graph.net, len(layer.proto.srclayers) - 1
@@ -106,7 +106,7 @@ def _counted(graph: Graph, layer: Any, scores: str, given: str) -> str:
     return graph.add("Where", [graph.add("Unsqueeze", [seen, axes]), scores, hidden])
 
 
-def _later(graph: Graph, scores: str) -> str:
+def _later(graph: OnnxGraph, scores: str) -> str:
     """(T, T): -inf above the diagonal, else 0."""
     sizes = graph.add("Shape", [scores], start=2)
     every = graph.add("ConstantOfShape", [sizes], value=_tensor(-np.inf))
@@ -119,7 +119,7 @@ def _tensor(value: float) -> Any:
     return numpy_helper.from_array(np.array([value], np.float32))
 
 
-def positional_embedding(graph: Graph, layer: Any, x: str) -> str:
+def positional_embedding(graph: OnnxGraph, layer: Any, x: str) -> str:
     """The first T rows of the table, for T up to its length, or all of them for images."""
     ops, shape = graph.net.ops, graph.net.source_shape(layer.name, 0)
     embedding = np.asarray(ops.to_host(layer.embedding(ops)), np.float32)
@@ -134,7 +134,7 @@ def positional_embedding(graph: Graph, layer: Any, x: str) -> str:
     return graph.reshape(graph.add("Add", [steps, own]), shape)
 
 
-def class_token(graph: Graph, layer: Any, x: str) -> str:
+def class_token(graph: OnnxGraph, layer: Any, x: str) -> str:
     """The token, then the positions (B, T, C)."""
     shape = graph.net.source_shape(layer.name, 0)
     rows = graph.reshape(graph.channels_last(x, shape), (prod(shape[:-1]), shape[-1]))
@@ -145,7 +145,7 @@ def class_token(graph: Graph, layer: Any, x: str) -> str:
     return graph.add("Concat", [tokens, rows], axis=1)
 
 
-def select(graph: Graph, layer: Any, x: str, lengths: str | None = None) -> str:
+def select(graph: OnnxGraph, layer: Any, x: str, lengths: str | None = None) -> str:
     """One position of (B, T, C)."""
     if lengths is not None:
         raise layer.problem("selects by lengths, which is not exported", hint="Leave the lengths out.")

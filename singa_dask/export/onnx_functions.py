@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.export.onnx_graph import Graph, as_onnx
+from singa_dask.export.onnx_graph import OnnxGraph, as_onnx
 from singa_dask.functions import equal, not_equal
 from singa_dask.functions.operators import Operators
 from singa_dask.functions.primitive import Primitive
@@ -48,7 +48,7 @@ _NODES = {
 class Traced(Operators):
     """A tensor of the graph. value: an array like it, of ROWS rows."""
 
-    def __init__(self, layer: Lambda, graph: Graph, name: str, value: Any) -> None:
+    def __init__(self, layer: Lambda, graph: OnnxGraph, name: str, value: Any) -> None:
         self.layer, self.graph, self.name, self.value = layer, graph, name, np.asarray(value)
         self.shape, self.ndim = self.value.shape, self.value.ndim
 
@@ -93,7 +93,7 @@ class Traced(Operators):
         return _constant(self.graph, array.astype(np.float32) if as_real else array)
 
 
-def function_node(graph: Graph, layer: Lambda, *names: str) -> str:
+def function_node(graph: OnnxGraph, layer: Lambda, *names: str) -> str:
     """What the function of a layer gives. Raises ConfigError for a function that ONNX has not."""
     shapes = list(layer.shapes)
     if layer.steps > 1 or any(len(shape) > 3 for shape in shapes):
@@ -107,18 +107,18 @@ def function_node(graph: Graph, layer: Lambda, *names: str) -> str:
     return layer.formula(*sources, *own).name
 
 
-def _constant(graph: Graph, array: Any) -> str:
+def _constant(graph: OnnxGraph, array: Any) -> str:
     array = np.asarray(array)
     return graph.constant(f"constant{len(graph.constants)}", array)
 
 
-def _sizes(graph: Graph, shape: Sequence[int], rows: int) -> str:
+def _sizes(graph: OnnxGraph, shape: Sequence[int], rows: int) -> str:
     """A shape, in which what depends on the number of rows is `rows`."""
     return _constant(graph, np.array([rows if size % ROWS == 0 else size for size in shape], np.int64))
 
 
 def _reduced(op: str) -> Callable[..., str]:
-    def node(graph: Graph, inputs: Sequence[str], settings: dict[str, Any], y: Any) -> str:
+    def node(graph: OnnxGraph, inputs: Sequence[str], settings: dict[str, Any], y: Any) -> str:
         axis, keep = settings.get("axis"), int(settings.get("keepdims", False))
         axes = None if axis is None else [*axis] if isinstance(axis, tuple | list) else [axis]
         if op == "ReduceSum":
@@ -131,14 +131,14 @@ def _reduced(op: str) -> Callable[..., str]:
 
 
 def _normalised(op: str) -> Callable[..., str]:
-    def node(graph: Graph, inputs: Sequence[str], settings: dict[str, Any], y: Any) -> str:
+    def node(graph: OnnxGraph, inputs: Sequence[str], settings: dict[str, Any], y: Any) -> str:
         axis = settings.get("axis", -1)
         return graph.add(op, inputs, axis=axis) if isinstance(axis, int) else ""
 
     return node
 
 
-def _item(graph: Graph, inputs: Sequence[str], settings: dict[str, Any], y: Any) -> str:
+def _item(graph: OnnxGraph, inputs: Sequence[str], settings: dict[str, Any], y: Any) -> str:
     """Slices, integers, None and ...; or one array along the last axis of the index."""
     index, name, arrays = list(settings["index"]), inputs[0], list(inputs[1:])
     for place in [i for i, each in enumerate(index) if each is Ellipsis]:

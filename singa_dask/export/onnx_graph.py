@@ -25,7 +25,7 @@ class Carried(NamedTuple):
     shape: Shape
 
 
-class Graph:
+class OnnxGraph:
     """Collects ONNX nodes and constants. Tensors are identified by name."""
 
     def __init__(self, net: Net) -> None:
@@ -129,7 +129,7 @@ def as_onnx(shape: Shape) -> Shape:
     return (*shape[:-3], shape[-1], *shape[-3:-1]) if len(shape) >= 3 else shape
 
 
-def source_shape(graph: Graph, layer: Layer) -> Shape:
+def source_shape(graph: OnnxGraph, layer: Layer) -> Shape:
     """The sample shape of a layer's first source."""
     shape: Shape = graph.net.source_shape(layer.name, 0)
     return shape

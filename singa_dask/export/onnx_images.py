@@ -11,23 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.export.onnx_graph import Graph, as_onnx, source_shape
+from singa_dask.export.onnx_graph import OnnxGraph, as_onnx, source_shape
 from singa_dask.job.job_pb2 import UpsamplingProto
 from singa_dask.layers import Layer
 from singa_dask.layers.connection import array_axis, channels_first
 from singa_dask.layers.param import Shape
 
 
-def convolution(graph: Graph, layer: Any, x: str) -> str:
+def convolution(graph: OnnxGraph, layer: Any, x: str) -> str:
     return _moving(graph, layer, x, "Conv")
 
 
-def transposed_convolution(graph: Graph, layer: Any, x: str) -> str:
+def transposed_convolution(graph: OnnxGraph, layer: Any, x: str) -> str:
     axes = len(source_shape(graph, layer)) - 1
     return _moving(graph, layer, x, "ConvTranspose", output_padding=[layer.conf.output_pad] * axes)
 
 
-def _moving(graph: Graph, layer: Any, x: str, op: str, **options: Any) -> str:
+def _moving(graph: OnnxGraph, layer: Any, x: str, op: str, **options: Any) -> str:
     """A convolution along the axes of sequences, images or volumes."""
     axes = len(source_shape(graph, layer)) - 1
     weight = graph.parameter(layer.weight, (axes + 1, axes, *range(axes)))
@@ -35,7 +35,7 @@ def _moving(graph: Graph, layer: Any, x: str, op: str, **options: Any) -> str:
     return _by_channels(graph, layer, x, op, [*weight, *graph.parameter(layer.bias)], **options)
 
 
-def _by_channels(graph: Graph, layer: Any, x: str, op: str, more: Sequence[str] = (), **options: Any) -> str:
+def _by_channels(graph: OnnxGraph, layer: Any, x: str, op: str, more: Sequence[str] = (), **options: Any) -> str:
     """An operator that wants the channels right after the rows, on sequences, images, volumes or vectors."""
     shape = source_shape(graph, layer)
     axes = len(shape) - 1
@@ -47,7 +47,7 @@ def _by_channels(graph: Graph, layer: Any, x: str, op: str, more: Sequence[str] 
     return graph.channels_first(y, graph.net.shapes[layer.name])
 
 
-def upsampling(graph: Graph, layer: Any, x: str) -> str:
+def upsampling(graph: OnnxGraph, layer: Any, x: str) -> str:
     factor, axes = float(layer.conf.factor), len(source_shape(graph, layer)) - 1
     scales = graph.constant(f"by_{factor:g}_{axes}", np.array([1, 1, *(factor,) * axes], np.float32))
     if layer.conf.method == UpsamplingProto.NEAREST:
@@ -57,7 +57,7 @@ def upsampling(graph: Graph, layer: Any, x: str) -> str:
     return _by_channels(graph, layer, x, "Resize", ["", scales], **how)
 
 
-def pooling(graph: Graph, layer: Any, x: str) -> str:
+def pooling(graph: OnnxGraph, layer: Any, x: str) -> str:
     window = _window(graph, layer) | {"ceil_mode": int(layer.conf.ceil_mode)}
     if layer.is_max:
         return _by_channels(graph, layer, x, "MaxPool", **window)
@@ -67,34 +67,34 @@ def pooling(graph: Graph, layer: Any, x: str) -> str:
     return _by_channels(graph, layer, x, "AveragePool", count_include_pad=1, **window)
 
 
-def global_pooling(graph: Graph, layer: Any, x: str) -> str:
+def global_pooling(graph: OnnxGraph, layer: Any, x: str) -> str:
     return _by_channels(graph, layer, x, "GlobalMaxPool" if layer.is_max else "GlobalAveragePool")
 
 
-def _window(graph: Graph, layer: Any) -> dict[str, Any]:
+def _window(graph: OnnxGraph, layer: Any) -> dict[str, Any]:
     axes, window = len(source_shape(graph, layer)) - 1, layer.window  # sequences are computed as images of height 1
     kernel, stride, pad = (sizes[-axes:] for sizes in window.sizes)
     return {"kernel_shape": kernel, "strides": stride, "pads": [*pad, *pad]}
 
 
-def lrn(graph: Graph, layer: Any, x: str) -> str:
+def lrn(graph: OnnxGraph, layer: Any, x: str) -> str:
     conf = layer.conf
     return graph.add("LRN", [x], size=conf.local_size, alpha=conf.alpha, beta=conf.beta, bias=conf.knorm)
 
 
-def batch_norm(graph: Graph, layer: Any, x: str) -> str:
+def batch_norm(graph: OnnxGraph, layer: Any, x: str) -> str:
     params = [name for p in (layer.scale, layer.bias, layer.mean, layer.var) for name in graph.parameter(p)]
     return _by_channels(graph, layer, x, "BatchNormalization", params, epsilon=layer.conf.epsilon)
 
 
-def layer_norm(graph: Graph, layer: Any, x: str) -> str:
+def layer_norm(graph: OnnxGraph, layer: Any, x: str) -> str:
     shape, epsilon = source_shape(graph, layer), layer.conf.epsilon
     params = [*graph.parameter(layer.scale), *graph.parameter(layer.bias)]
     y = graph.add("LayerNormalization", [graph.channels_last(x, shape), *params], axis=-1, epsilon=epsilon)
     return graph.channels_first(y, shape)
 
 
-def group_norm(graph: Graph, layer: Any, x: str) -> str:
+def group_norm(graph: OnnxGraph, layer: Any, x: str) -> str:
     shape, groups = source_shape(graph, layer), layer.conf.num_groups
     positions, size = prod(shape[:-1]), shape[-1] // groups
     blocks = graph.reshape(graph.channels_last(x, shape), (positions, groups, size))
@@ -108,7 +108,7 @@ def group_norm(graph: Graph, layer: Any, x: str) -> str:
     return graph.channels_first(graph.add("Add", [y, *graph.parameter(layer.bias)]), shape)
 
 
-def preprocess(graph: Graph, layer: Any, x: str) -> str:
+def preprocess(graph: OnnxGraph, layer: Any, x: str) -> str:
     height, width, _ = source_shape(graph, layer)
     rows, columns, _ = graph.net.shapes[layer.name]
     top, left = (height - rows) // 2, (width - columns) // 2
@@ -122,7 +122,7 @@ def preprocess(graph: Graph, layer: Any, x: str) -> str:
     return graph.add("Mul", [x, graph.constant(f"{layer.name}_scale", np.float32(layer.conf.scale))])
 
 
-def slice_(graph: Graph, layer: Any, x: str) -> str | list[str]:
+def slice_(graph: OnnxGraph, layer: Any, x: str) -> str | list[str]:
     dim, shape = layer.conf.slice_dim, source_shape(graph, layer)
     if dim == 0:
         raise layer.problem("slices the batch, and a model must take any batch size", "slice_dim: 0")
@@ -133,12 +133,12 @@ def slice_(graph: Graph, layer: Any, x: str) -> str | list[str]:
     return pieces if layer.multiple_outputs else pieces[layer.conf.piece]
 
 
-def concate(graph: Graph, layer: Layer, *x: str) -> str:
+def concate(graph: OnnxGraph, layer: Layer, *x: str) -> str:
     dim = layer.conf.concate_dim
     return graph.add("Concat", x, axis=_onnx_axis(dim, source_shape(graph, layer)) if dim else 0)
 
 
-def reshape(graph: Graph, layer: Any, x: str) -> str:
+def reshape(graph: OnnxGraph, layer: Any, x: str) -> str:
     before, after = source_shape(graph, layer), graph.net.shapes[layer.name]
     y = graph.add("Transpose", [graph.channels_last(x, before)], perm=(0, len(before), *range(1, len(before))))
     y = graph.reshape(y, channels_first(after))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask import layers as kinds
-from singa_dask.export.onnx_graph import Carried, Graph, as_onnx
+from singa_dask.export.onnx_graph import Carried, OnnxGraph, as_onnx
 from singa_dask.job.job_pb2 import EmbeddingProto
 from singa_dask.layers import Layer
 
@@ -23,7 +23,7 @@ _CELLS: dict[type[Layer], tuple[str, tuple[str, ...]]] = {
 }
 
 
-def frame(graph: Graph, layer: Layer, x: str) -> str:
+def frame(graph: OnnxGraph, layer: Layer, x: str) -> str:
     """(B, T, ...) -> (T B, ...)."""
     if type(layer) is not kinds.Frame:
         hint = "Export a layer that does not depend on it. Labels of a loss are not exported."
@@ -33,14 +33,14 @@ def frame(graph: Graph, layer: Layer, x: str) -> str:
     return graph.reshape(turned, sample)
 
 
-def last_step(graph: Graph, layer: Layer, x: str, lengths: str | None = None) -> str:
+def last_step(graph: OnnxGraph, layer: Layer, x: str, lengths: str | None = None) -> str:
     """(T B, ...) -> (B, ...)."""
     _refuse_lengths(layer, lengths)
     steps = graph.by_step(x, as_onnx(graph.net.shapes[layer.name]))
     return graph.add("Gather", [steps, graph.constant("last", np.int64(-1))], axis=0)
 
 
-def all_steps(graph: Graph, layer: Layer, x: str) -> str:
+def all_steps(graph: OnnxGraph, layer: Layer, x: str) -> str:
     """(T B, ...) -> (B, T, ...)."""
     shape = as_onnx(graph.net.shapes[layer.name][1:])
     return graph.add("Transpose", [graph.by_step(x, shape)], perm=[1, 0, *range(2, len(shape) + 2)])
@@ -52,7 +52,7 @@ def _refuse_lengths(layer: Layer, lengths: str | None) -> None:
         raise layer.problem("reads the last steps of sequences of different lengths, which is not exported", hint=hint)
 
 
-def reverse(graph: Graph, layer: Layer, x: str, lengths: str | None = None) -> str:
+def reverse(graph: OnnxGraph, layer: Layer, x: str, lengths: str | None = None) -> str:
     """(T B, ...), the last step first."""
     _refuse_lengths(layer, lengths)
     shape = as_onnx(graph.net.shapes[layer.name])
@@ -61,14 +61,14 @@ def reverse(graph: Graph, layer: Layer, x: str, lengths: str | None = None) -> s
     return graph.reshape(graph.add("Slice", [graph.by_step(x, shape), *names]), shape)
 
 
-def one_hot(graph: Graph, layer: Any, x: str) -> str:
+def one_hot(graph: OnnxGraph, layer: Any, x: str) -> str:
     """(T B, 1) symbols -> (T B, V)."""
     size = graph.constant(f"{layer.name}.depth", np.int64(layer.conf.vocab_size))
     values = graph.constant("off_on", np.array([0, 1], np.float32))
     return graph.add("OneHot", [_symbols(graph, x), size, values], axis=-1)
 
 
-def embedding(graph: Graph, layer: Any, x: str) -> str:
+def embedding(graph: OnnxGraph, layer: Any, x: str) -> str:
     """(T B, 1) symbols -> (T B, D); of several symbols of a sample a sequence, or its sum or mean."""
     count, conf, kept = prod(graph.net.source_shape(layer.name, 0)), layer.conf, None
     symbols, (table,) = _symbols(graph, x, (count,) * (count > 1)), graph.parameter(layer.table)
@@ -91,13 +91,13 @@ def embedding(graph: Graph, layer: Any, x: str) -> str:
     return graph.add("Div", [total, number])
 
 
-def _symbols(graph: Graph, x: str, shape: tuple[int, ...] = ()) -> str:
+def _symbols(graph: OnnxGraph, x: str, shape: tuple[int, ...] = ()) -> str:
     from onnx import TensorProto
 
     return graph.add("Cast", [graph.reshape(x, shape)], to=TensorProto.INT64)
 
 
-def recurrent(graph: Graph, layer: Any, x: str, given: str | None = None) -> str:
+def recurrent(graph: OnnxGraph, layer: Any, x: str, given: str | None = None) -> str:
     """(T B, ...) -> (T B, H). given: the initial state (B, H); otherwise it is an input and output of the model."""
     op, order = _CELLS[type(layer)]
     if layer.returned > 1:
@@ -129,11 +129,11 @@ def recurrent(graph: Graph, layer: Any, x: str, given: str | None = None) -> str
     return graph.reshape(y, (units,))
 
 
-def _before(graph: Graph, name: str, units: int) -> str:
+def _before(graph: OnnxGraph, name: str, units: int) -> str:
     """The initial state (1, B, H): an optional input (B, H), zero by default."""
     zero = np.zeros((1, units), np.float32)
     return graph.add("Expand", [graph.take(name, ["batch_or_1", units], value=zero), graph.dims(1, (units,))])
 
 
-def _first_axis(graph: Graph) -> str:
+def _first_axis(graph: OnnxGraph) -> str:
     return graph.constant("first_axis", np.array([0], np.int64))

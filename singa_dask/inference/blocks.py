@@ -48,7 +48,7 @@ class Samples:
     filled: Mapping[str, int] = field(default_factory=dict)
 
 
-class Block(Protocol):
+class SampleBlock(Protocol):
     """Samples that one task reads. Can be pickled. files: in which they lie. spans: as of a source."""
 
     @property

@@ -29,7 +29,7 @@ MAX_COLUMNS = 10_000
 
 
 @dataclass(frozen=True)
-class Output:
+class LayerOutput:
     """What is written of a layer. names: of its values; classes: names of the classes of its labels, or None;
     positions: whether it gives classes of positions. column: its labels or targets, if they are known."""
 
@@ -52,7 +52,7 @@ def check_format(path: Path) -> None:
 
 
 @contextmanager
-def writing(path: Path, outputs: Sequence[Output], grid: Grid | None = None) -> Iterator[Write]:
+def writing(path: Path, outputs: Sequence[LayerOutput], grid: Grid | None = None) -> Iterator[Write]:
     """A function that adds predictions to the file `path`, whose suffix tells the format. grid: of a netCDF file.
 
     Raises ConfigError if the format is unknown or the file cannot be written.
@@ -75,7 +75,7 @@ def writing(path: Path, outputs: Sequence[Output], grid: Grid | None = None) -> 
         raise ConfigError(Problem("--out", f"cannot be written ({error.strerror or error})", str(path))) from error
 
 
-def table(predicted: Samples, outputs: Sequence[Output]) -> dict[str, Any]:
+def table(predicted: Samples, outputs: Sequence[LayerOutput]) -> dict[str, Any]:
     """The columns of CSV and Parquet, by name: NumPy arrays (n,), or (n T,) of outputs with T time steps or positions.
 
     Of several outputs, the columns of each begin with its name and a full stop.
@@ -113,7 +113,7 @@ def table(predicted: Samples, outputs: Sequence[Output]) -> dict[str, Any]:
     return {free_name(name, columns): values for name, values in told.items()} | columns
 
 
-def _time_steps(predicted: Samples, outputs: Sequence[Output]) -> int:
+def _time_steps(predicted: Samples, outputs: Sequence[LayerOutput]) -> int:
     """The time steps for which every output has values; 1 without time steps."""
     steps = {each.name: prod(predicted.values[each.name].shape[1:]) // len(each.names) for each in outputs}
     if len(set(steps.values())) > 1:
@@ -130,7 +130,7 @@ def _named(numbers: np.ndarray, classes: Sequence[str] | None) -> np.ndarray:
 
 
 @contextmanager
-def _csv(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
+def _csv(path: Path, outputs: Sequence[LayerOutput]) -> Iterator[Write]:
     with open(path, "w", encoding="utf-8", newline="") as file:
         lines, begun = csv.writer(file), False
 
@@ -153,7 +153,7 @@ def _cells(column: np.ndarray) -> list[Any]:
 
 
 @contextmanager
-def _parquet(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
+def _parquet(path: Path, outputs: Sequence[LayerOutput]) -> Iterator[Write]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -181,7 +181,7 @@ def _as_target(rows: np.ndarray, column: Column | None) -> np.ndarray:
 
 
 @contextmanager
-def _hdf5(path: Path, outputs: Sequence[Output]) -> Iterator[Write]:
+def _hdf5(path: Path, outputs: Sequence[LayerOutput]) -> Iterator[Write]:
     import h5py
 
     # From HDF5 1.8 on, attributes may have more than 64 kB, as the names of very many classes have.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from singa_dask.inference.model import Model
 
 
-class Loss:
+class TrainingLoss:
     """The metrics of a training call on this rank's rows, from which DistOpt goes backward.
 
     float(loss): the mean loss; loss.accuracy: and so on, every metric's mean; metrics: all of them. Those of a loss

@@ -24,7 +24,7 @@ from singa_dask.inference.feeding import (
     rows_of_a_pass,
     step_of,
 )
-from singa_dask.inference.loss import Loss
+from singa_dask.inference.loss import TrainingLoss
 from singa_dask.inference.predicting import arrays_of, is_empty, predict
 from singa_dask.inference.stitching import predict_field
 from singa_dask.job.assemble import assemble
@@ -35,7 +35,7 @@ from singa_dask.job.job_pb2 import JobProto, NetProto, Phase
 from singa_dask.job.spec import Job
 from singa_dask.job.unroll import origin
 from singa_dask.layers.base import Layer
-from singa_dask.layers.group import Group
+from singa_dask.layers.group import LayerGroup
 from singa_dask.layers.kept import belong, bind
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
@@ -100,7 +100,7 @@ class Model:
         self.ops = get_ops(device, float_type(dtype), device_id=device_id, compute=compute)
         self.seed = seed
         self.number = 0
-        self.last: Loss | None = None
+        self.last: TrainingLoss | None = None
         self.ranks = Ranks()
         self.code: CodeBundle | None = None  # of the user's own layers
         self.described: Mapping[str, str] = {}  # the data of the input layers, as `Checkpoint` has it
@@ -131,7 +131,7 @@ class Model:
         """Whether ranks have only their shards of the net."""
         return self._net.partitioned
 
-    def __call__(self, x: Any, y: Any = None) -> Loss:
+    def __call__(self, x: Any, y: Any = None) -> TrainingLoss:
         """Run forward in training. x, y: as in `Model`; None for y if no layer reads it.
 
         Raises DataError where x and y do not fit the net or each other.
@@ -140,7 +140,7 @@ class Model:
         feed, rows = feed_of(known, *arrays_of(self, x, y))
         counts = self.ranks.numbers(rows)
         self.net.forward(normalised(known, feed), step_of(self.ranks, Phase.kTrain, self.number, self.seed, counts))
-        self.last = Loss(self, self.net.metrics(), rows, sum(counts))
+        self.last = TrainingLoss(self, self.net.metrics(), rows, sum(counts))
         return self.last
 
     def evaluate(self, x: Any, y: Any = None, *, batchsize: int = 500, metrics: Sequence[str] = ()) -> dict[str, Any]:
@@ -318,7 +318,7 @@ class Model:
             for name in [entry.name for entry in net.flat.entries] if whole else []:
                 net.named_params[name].value[...] = self.ops.asarray(whole[name])
 
-    def join(self, group: Group) -> None:
+    def join(self, group: LayerGroup) -> None:
         """Let the layers of the training net exchange with those of the other ranks; if the model is partitioned, also
         those of the test net."""
         self._net.join(group)

@@ -18,17 +18,17 @@ from singa_dask.inference.raw_file import RawFile
 
 if TYPE_CHECKING:
     from singa_dask.inference.blocks import Samples
-    from singa_dask.inference.files import Output, Write
+    from singa_dask.inference.files import LayerOutput, Write
 
 SAMPLE = "sample"
 
 
 @contextmanager
-def netcdf(path: Path, outputs: Sequence[Output], grid: Grid | None) -> Iterator[Write]:
+def netcdf(path: Path, outputs: Sequence[LayerOutput], grid: Grid | None) -> Iterator[Write]:
     """A function that adds predictions to a netCDF file. grid: of the source, if it has one."""
     h5netcdf = need("h5netcdf", "fields", "netCDF")
     with RawFile(path) as raw, h5netcdf.File(raw, "w") as file:
-        written = _Written(file, outputs, grid)
+        written = _NetcdfWriter(file, outputs, grid)
 
         def write(predicted: Samples) -> None:
             written.add(predicted)
@@ -37,8 +37,8 @@ def netcdf(path: Path, outputs: Sequence[Output], grid: Grid | None) -> Iterator
         yield write
 
 
-class _Written:
-    def __init__(self, file: Any, outputs: Sequence[Output], grid: Grid | None) -> None:
+class _NetcdfWriter:
+    def __init__(self, file: Any, outputs: Sequence[LayerOutput], grid: Grid | None) -> None:
         values = {name for output in outputs if not output.classifies for name in output.names}
         self._grid = grid or Grid(free_name(SAMPLE, values), {}, {})
         self._file, self._outputs, self._rows = file, outputs, 0
@@ -60,7 +60,7 @@ class _Written:
         self._coordinates(predicted)
         self._rows += len(numbers)
 
-    def _classes(self, prefix: str, output: Output, values: np.ndarray, answers: Any) -> None:
+    def _classes(self, prefix: str, output: LayerOutput, values: np.ndarray, answers: Any) -> None:
         dims = self._dims(prefix, values.shape[1:-1], "position" if output.positions else "step")
         each = self._own(f"{prefix}classes")
         if each not in self._file.dimensions:
@@ -74,7 +74,7 @@ class _Written:
         if answers is not None:
             self._put(self._own(f"{prefix}label"), dims, np.asarray(answers).reshape(values.shape[:-1]))
 
-    def _numbers(self, prefix: str, output: Output, values: np.ndarray, answers: Any) -> None:
+    def _numbers(self, prefix: str, output: LayerOutput, values: np.ndarray, answers: Any) -> None:
         column = output.column
         plain = len(output.names) == 1 or (column is not None and bool(column.names))
         for name, rows in (("prediction", values), ("target", answers)):

@@ -19,12 +19,12 @@ from singa_dask.cluster.remote import run_each
 from singa_dask.data.columns import Role
 from singa_dask.data.dask_client import check_client
 from singa_dask.data.ingest.run import STATUS_SECONDS, check_workers, waiting_for_paused
-from singa_dask.data.origins import Origin, Origins
+from singa_dask.data.origins import BlockOrigins, Origins
 from singa_dask.data.shared_files import SharedFiles, check_shared
 from singa_dask.data.sources.files import files_of
 from singa_dask.errors import ConfigError, NotFinite, Problem
-from singa_dask.inference.blocks import Block, Samples, close_shards
-from singa_dask.inference.files import Output, writing
+from singa_dask.inference.blocks import SampleBlock, Samples, close_shards
+from singa_dask.inference.files import LayerOutput, writing
 from singa_dask.inference.model import Model
 from singa_dask.inference.predicting import NotANumber
 from singa_dask.inference.sources import grid_of
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Submit = Callable[[Block], Any]
+Submit = Callable[[SampleBlock], Any]
 CLOSE_S = 10.0
 
 
-def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Client | None = None) -> int:
+def predict_blocks(model: Model, blocks: Sequence[SampleBlock], out: Path, client: Client | None = None) -> int:
     """Write the predictions for all blocks to the file `out`; see `files`. Returns the number of samples.
 
     client: of the Dask cluster whose workers read and predict; without one, threads of this process do.
@@ -73,16 +73,16 @@ def predict_blocks(model: Model, blocks: Sequence[Block], out: Path, client: Cli
     return written
 
 
-def _numbered(predicted: Samples, origins: Origins, origin: Origin, rows: int) -> Samples:
+def _numbered(predicted: Samples, origins: Origins, origin: BlockOrigins, rows: int) -> Samples:
     places = np.arange(rows)
     files = np.array(origins.files, object)[origin.of(Role.FILE, places)] if origins.files else None
     return replace(predicted, numbers=origin.of(Role.ROW, places), files=files)
 
 
-def _outputs(model: Model) -> list[Output]:
+def _outputs(model: Model) -> list[LayerOutput]:
     known = model.known
     return [
-        Output(
+        LayerOutput(
             o,
             known.classifies(o),
             tuple(known.names(o)),
@@ -94,16 +94,16 @@ def _outputs(model: Model) -> list[Output]:
     ]
 
 
-def _predict(model: Model, block: Block) -> Samples:
+def _predict(model: Model, block: SampleBlock) -> Samples:
     samples, known = block.read(model), model.known
     sources = {name: known.answered_by(name) or "" for name in model.outputs}
     answers = {name: samples.answers[by] for name, by in sources.items() if by in samples.answers}
     return replace(samples, values=model.computed(samples.values), answers=answers)
 
 
-def _in_order(submit: Submit, blocks: Sequence[Block], ahead: int, client: Client | None) -> Iterator[Samples]:
+def _in_order(submit: Submit, blocks: Sequence[SampleBlock], ahead: int, client: Client | None) -> Iterator[Samples]:
     """The results of all blocks in their order, of which at most `ahead` are under way or waiting."""
-    pending: deque[tuple[Block, Any]] = deque()
+    pending: deque[tuple[SampleBlock, Any]] = deque()
     try:
         for block in blocks:
             if len(pending) == ahead:
@@ -116,7 +116,7 @@ def _in_order(submit: Submit, blocks: Sequence[Block], ahead: int, client: Clien
             future.cancel()
 
 
-def _result(submit: Submit, block: Block, future: Any, client: Client | None) -> Samples:
+def _result(submit: Submit, block: SampleBlock, future: Any, client: Client | None) -> Samples:
     """The result of a task, which is submitted again if it waits for a worker that has paused. Raises ClusterError if
     no workers are left to compute it."""
     while client is not None:

@@ -23,14 +23,14 @@ from singa_dask.data.sources.files import RowsBlock
 from singa_dask.data.sources.source import TABLE, Format, Source
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.files import FILE, FOLDER, kind_of
-from singa_dask.inference.blocks import Block, Samples, channels_last, check_described, shard_blocks
+from singa_dask.inference.blocks import SampleBlock, Samples, channels_last, check_described, shard_blocks
 from singa_dask.inference.described import Described, numbers, raw_name
 from singa_dask.inference.model import Model
 
 
 def blocks_of(
     model: Model, data: str, x: Sequence[str] = (), y: Sequence[str] = (), **reading: Any
-) -> Sequence[Block]:
+) -> Sequence[SampleBlock]:
     """The samples of `data`: a folder of shards, a named data set, a file or folder of any format, or a pattern.
 
     x, y: columns or datasets with features, and with labels or targets to be written beside the predictions; by
@@ -122,7 +122,7 @@ class FileBlock:
         return texts.astype(object) if texts.dtype.kind == "U" and np.isin(texts, classes).all() else values
 
 
-def grid_of(model: Model, blocks: Sequence[Block]) -> netcdf.Grid | None:
+def grid_of(model: Model, blocks: Sequence[SampleBlock]) -> netcdf.Grid | None:
     """The grid of the samples of netCDF files, with dimensions and coordinates in the order of training; None of
     others. Raises DataError."""
     own = [block.block for block in blocks if isinstance(block, FileBlock) and isinstance(block.block, RowsBlock)]

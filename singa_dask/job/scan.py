@@ -40,7 +40,7 @@ class Scan:
 
     places: dict[Path, Place] = field(default_factory=dict)
     names: dict[Path, str] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[UnplacedProblem] = field(default_factory=list)
 
     @property
     def problems(self) -> list[Problem]:
@@ -52,7 +52,7 @@ class Scan:
 
 
 @dataclass(frozen=True)
-class Fault:
+class UnplacedProblem:
     """A problem whose path lacks the layers' names, which may follow further down the text."""
 
     path: Path
@@ -75,7 +75,7 @@ def scan(text: str, file: str | None = None, root: Descriptor = JobProto.DESCRIP
 class _Stop(Exception):
     """A fault after which the text cannot be scanned."""
 
-    def __init__(self, fault: Fault):
+    def __init__(self, fault: UnplacedProblem):
         self.fault = fault
 
 
@@ -104,7 +104,7 @@ class _Scanner:
                 if end is None:
                     return
                 fault = f"the block that opens here is never closed: {end} is missing"
-                raise _Stop(Fault(path, opened or Place(), fault))
+                raise _Stop(UnplacedProblem(path, opened or Place(), fault))
             here, name = self._here(), self._token
             if tokens.TryConsume("["):
                 self._extension(path, here)
@@ -112,7 +112,7 @@ class _Scanner:
             if not _NAME.match(name):
                 hints = {"}": "No block is open here.", "{": "A job is protobuf text, not JSON."}
                 hint = None if path else hints.get(name)
-                raise _Stop(Fault(path or ("job",), here, "expected the name of a field", name, hint))
+                raise _Stop(UnplacedProblem(path or ("job",), here, "expected the name of a field", name, hint))
             tokens.NextToken()
             found = message.fields_by_name.get(name)
             if found is None:
@@ -130,7 +130,7 @@ class _Scanner:
         tokens, parts = self._tokens, list[str]()
         while not tokens.TryConsume("]"):
             if tokens.AtEnd():
-                raise _Stop(Fault(path or ("job",), here, "the bracket that opens here is never closed"))
+                raise _Stop(UnplacedProblem(path or ("job",), here, "the bracket that opens here is never closed"))
             parts.append(self._token)
             tokens.NextToken()
         name = f"[{''.join(parts)}]"
@@ -151,13 +151,15 @@ class _Scanner:
     def _fault(
         self, path: Path, at: Place, message: str, received: str | None = None, hint: str | None = None
     ) -> None:
-        self.result.faults.append(Fault(path, at, message, received, hint))
+        self.result.faults.append(UnplacedProblem(path, at, message, received, hint))
 
     def _field(self, path: Path, field: FieldDescriptor, here: Place) -> None:
         tokens = self._tokens
         if not tokens.TryConsume(":") and field.message_type is None:
             hint = f"Write {field.name}: VALUE."
-            raise _Stop(Fault(path, self._here(), "expected : after the name", self._token or "the end", hint))
+            raise _Stop(
+                UnplacedProblem(path, self._here(), "expected : after the name", self._token or "the end", hint)
+            )
         if not field.is_repeated:
             if path in self.result.places:
                 first = self.result.places[path]
@@ -174,7 +176,9 @@ class _Scanner:
                 if tokens.TryConsume("]"):
                     return
                 if not tokens.TryConsume(","):
-                    raise _Stop(Fault(path, self._here(), "expected , or ] in the list", self._token or "the end"))
+                    raise _Stop(
+                        UnplacedProblem(path, self._here(), "expected , or ] in the list", self._token or "the end")
+                    )
 
     def _next(self, path: Path) -> Path:
         """The path of the next entry of the repeated field at `path`."""
@@ -190,19 +194,21 @@ class _Scanner:
         end = _CLOSING.get(self._token)
         if end is None:
             hint = f"Write {field.name} {{ ... }}."
-            raise _Stop(Fault(path, self._here(), "expected a block in braces", self._token or "the end", hint))
+            raise _Stop(
+                UnplacedProblem(path, self._here(), "expected a block in braces", self._token or "the end", hint)
+            )
         self._tokens.NextToken()
         self.body(path, field.message_type, end, here)
 
     def _scalar(self, path: Path, field: FieldDescriptor) -> None:
         here, token = self._here(), self._token
         if token in ("{", "<", "["):
-            raise _Stop(Fault(path, here, "expected a single value", token, f"Write {field.name}: VALUE."))
+            raise _Stop(UnplacedProblem(path, here, "expected a single value", token, f"Write {field.name}: VALUE."))
         if token in ("}", ">"):
             self._fault(path, here, "has no value", token)
             return
         if token in ("", "]", ",", ";", ":"):
-            raise _Stop(Fault(path, here, "has no value", token or "the end of the text"))
+            raise _Stop(UnplacedProblem(path, here, "has no value", token or "the end of the text"))
         try:
             if field.cpp_type == FieldDescriptor.CPPTYPE_STRING and token[0] in QUOTES:
                 value = parse_text(self._tokens)
@@ -211,7 +217,7 @@ class _Scanner:
                 return
             parse_scalar(field, token)
         except ValueFault as fault:
-            found = Fault(path, here, str(fault), token, fault.hint)
+            found = UnplacedProblem(path, here, str(fault), token, fault.hint)
             self._tokens.NextToken()
             if field.cpp_type == FieldDescriptor.CPPTYPE_STRING and _BROKEN.match(token[0] + self._token[:1]):
                 # Unquoted text has become several tokens: what follows cannot be scanned.
@@ -230,12 +236,14 @@ class _Scanner:
             while True:
                 depth += (self._token in ("{", "<", "[")) - (self._token in ("}", ">", "]"))
                 if tokens.AtEnd():
-                    raise _Stop(Fault(path, opened, "the block that opens here is never closed"))
+                    raise _Stop(UnplacedProblem(path, opened, "the block that opens here is never closed"))
                 tokens.NextToken()
                 if depth == 0:
                     return
         if not colon:
-            raise _Stop(Fault(path, self._here(), "expected : or { after the name", self._token or "the end"))
+            raise _Stop(
+                UnplacedProblem(path, self._here(), "expected : or { after the name", self._token or "the end")
+            )
         if self._token in ("}", ">", "]"):
             return
         tokens.NextToken()
@@ -243,7 +251,7 @@ class _Scanner:
             tokens.NextToken()
 
 
-def _shown(fault: Fault) -> str | None:
+def _shown(fault: UnplacedProblem) -> str | None:
     """The received text, shortened."""
     text = fault.received
     return text if text is None or len(text) <= _LONG else f"{text[: _LONG - 3]}..."

@@ -19,7 +19,7 @@ from singa_dask.functions.shapes import as_images, channels_last
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.checks import by_source, checked_gradient, checked_output, contiguous, failure
 from singa_dask.layers.context import Context, Scratch, Step
-from singa_dask.layers.group import Group
+from singa_dask.layers.group import LayerGroup
 from singa_dask.layers.kept import Kept, Made, devices_of, set_up
 from singa_dask.layers.naming import node_name
 from singa_dask.layers.param import Shape
@@ -39,7 +39,7 @@ def _scratch(device: Device) -> Scratch:
     return Scratch()
 
 
-class _Layout(NamedTuple):
+class _AxisRoles(NamedTuple):
     """How a layer reads a tensor. lead: the shape (B, T) of the axes that become rows. timed: whether those of one
     time step follow each other."""
 
@@ -171,12 +171,12 @@ def _called(layer: Any, device: Device, sources: list[Tensor], listed: int) -> A
     return LayerCall(layer, made, device, sources, x, layouts, rows).outputs()
 
 
-def _layout(layer: Any, source: Tensor) -> _Layout:
+def _layout(layer: Any, source: Tensor) -> _AxisRoles:
     shape = source.shape
     axes = layer.step_axes if layer.recurrent or layer.across_steps or layer.step_axes == 1 else 0
     if axes and len(shape) == axes + 1 and (axes > 1 or shape[1] > 1):  # (B, 1) is a symbol in each row
-        return _Layout(shape[:2], timed=layer.recurrent or layer.across_steps)
-    return _Layout()
+        return _AxisRoles(shape[:2], timed=layer.recurrent or layer.across_steps)
+    return _AxisRoles()
 
 
 def _labels(layer: Any, scores: Any, labels: Any) -> tuple[Any, dict[int, Shape]]:
@@ -214,7 +214,7 @@ class LayerCall(Call):
         device: Device,
         sources: Sequence[Tensor],
         x: Sequence[Any],
-        layouts: Sequence[_Layout],
+        layouts: Sequence[_AxisRoles],
         rows: int,
     ) -> None:
         self._made, self._layer, self._layouts, self._device = made, made.layer, layouts, device
@@ -223,7 +223,7 @@ class LayerCall(Call):
         self.wanted = [i for i, source in enumerate(sources) if source.requires_grad]
         phase = _TRAINING if state.training else _TEST
         step = Step(phase, layer.kept.calls, state.seed, rank.get() * rows, rows)
-        group, scratch = group_of.get()(device.ops) or Group(), _scratch(device)
+        group, scratch = group_of.get()(device.ops) or LayerGroup(), _scratch(device)
         self.ctx: Any = Context(
             device.ops, step, needs_input_grad=bool(self.wanted), wanted=self.wanted, group=group, scratch=scratch
         )
@@ -266,7 +266,7 @@ class LayerCall(Call):
     def backward(self, dy: Sequence[Any]) -> Sequence[Any]:
         self.done, sources = True, self.sources
         ops, layer = self._device.ops, self._layer
-        size, self.ctx.group = self.ctx.group.size, group_of.get()(ops) or Group()
+        size, self.ctx.group = self.ctx.group.size, group_of.get()(ops) or LayerGroup()
         if size != self.ctx.group.size and any(param.statistic for param in layer.params):
             raise TrainingError(
                 f"{self!r} has normalised the rows of {size} of {self.ctx.group.size} ranks. Make DistOpt before you "

@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers.group import Group
+from singa_dask.layers.group import LayerGroup
 from singa_dask.layers.param import Shape
 from singa_dask.ops.arrays import Array
 
@@ -50,7 +50,7 @@ class Metric:
 
 
 @dataclass
-class Memory:
+class RecurrentState:
     """The state of a recurrent layer between forward calls; the instances of an unrolled layer share it.
 
     state: arrays (B, ...) after the last time step, None for initial state. gradients: of them, in a backward pass.
@@ -93,9 +93,9 @@ class Context:
     labels: Array = None
     needs_input_grad: bool = True
     wanted: Sequence[int] = (0,)
-    group: Group = field(default_factory=Group)
+    group: LayerGroup = field(default_factory=LayerGroup)
     output_step: Step | None = None
-    memory: Memory = field(default_factory=Memory)
+    memory: RecurrentState = field(default_factory=RecurrentState)
     last_output: Callable[[str], Array] | None = None
     send_gradient: Callable[[Array], None] = lambda dx: None
     scratch: Scratch = field(default_factory=Scratch)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from singa_dask.ops.arrays import Array
 
 
-class Group:
+class LayerGroup:
     """A worker on its own. Every worker of a group makes the same calls in the same order.
 
     Arrays are C-contiguous, where the net's Ops have them. counts: elements of each worker's part, in rank order.

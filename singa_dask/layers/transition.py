@@ -28,7 +28,7 @@ _AXIS = {Sharding.BATCH: 1, Sharding.FEATURES: 3}
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _ActivationBounds:
     """Of an activation on all workers. whole: (T, B, M, C). bounds: where each worker's share begins, by sharding."""
 
     whole: tuple[int, int, int, int]
@@ -59,7 +59,7 @@ class _Layout:
 class _Converter:
     """Converts this worker's array of one layout between shardings."""
 
-    def __init__(self, ctx: Context, layout: _Layout, key: str) -> None:
+    def __init__(self, ctx: Context, layout: _ActivationBounds, key: str) -> None:
         self._ctx, self._layout, self._key = ctx, layout, key
 
     def convert(self, x: Array, source: Sharding, target: Sharding) -> Array:
@@ -199,7 +199,7 @@ class Transition(Layer):
         rows = self._row_bounds(ctx.step, x.shape[0] // self.steps)
         columns = even_bounds(whole[-1] if whole else 1, self.partition.size)
         shape = self.steps, rows[-1], prod(whole[:-1]), columns[-1]
-        ctx.layout = _Layout(shape, {Sharding.BATCH: rows, Sharding.FEATURES: columns}, self.partition.rank)
+        ctx.layout = _ActivationBounds(shape, {Sharding.BATCH: rows, Sharding.FEATURES: columns}, self.partition.rank)
         ctx.x_shape, ctx.started = x.shape, None
         y = _Converter(ctx, ctx.layout, "y").convert(x.reshape(ctx.layout.local(reads)), reads, makes)
         first = rows[self.partition.rank] if makes is Sharding.BATCH else 0

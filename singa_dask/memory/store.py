@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from singa_dask.memory.owner import Owner, Saved, Version
 
 
-class Kept(Enum):
+class PutResult(Enum):
     """What came of a message to a store."""
 
     KEPT = "kept"
@@ -41,7 +41,7 @@ class Store(Protocol):
         """Have a nanny make memory, which has nothing yet, in the shape of this; whether there is memory for it.
         Raises OSError where the connection breaks, as `put`."""
 
-    async def put(self, nanny: str, saved: Saved, pieces: Sequence[Any], *, whole: bool) -> Kept:
+    async def put(self, nanny: str, saved: Saved, pieces: Sequence[Any], *, whole: bool) -> PutResult:
         """Have the nanny take pieces of it. whole: from now on it has everything that its owner has acknowledged."""
 
     def keep(self, nanny: str, saved: Saved, path: Path) -> bool:

@@ -16,8 +16,8 @@ from singa_dask.job.unroll import origin
 from singa_dask.layers import layer_class
 from singa_dask.layers.base import Layer, LossLayer, OutputLayer
 from singa_dask.layers.batch_norm import BatchNorm
-from singa_dask.layers.context import Context, Memory, Metric, Scratch, Step
-from singa_dask.layers.group import Group
+from singa_dask.layers.context import Context, Metric, RecurrentState, Scratch, Step
+from singa_dask.layers.group import LayerGroup
 from singa_dask.layers.init import check_initial_value, initial_value
 from singa_dask.layers.input import InputLayer
 from singa_dask.layers.param import Param
@@ -102,7 +102,7 @@ class Net:
         every = self._every_param()
         self.named_params: dict[str, Param] = {param.name: param for param in every}
         graph = self._graph
-        self._memories = {origin(layer.proto): Memory() for layer in self.layers.values() if layer.recurrent}
+        self._memories = {origin(layer.proto): RecurrentState() for layer in self.layers.values() if layer.recurrent}
         self._scratch = Scratch()
         self.contexts = {name: self._context(layer) for name, layer in self.layers.items()}
         self.routing = plan = make_plan(graph, self.layers, self.contexts, self.input_layers, self.params)
@@ -165,7 +165,7 @@ class Net:
         for name, memory in self._memories.items():
             memory.state = [array.copy() for array in state[name]] if name in state else None
 
-    def join(self, group: Group) -> None:
+    def join(self, group: LayerGroup) -> None:
         """Let layers exchange with those of the other workers of the group."""
         for ctx in self.contexts.values():
             ctx.group = group

@@ -18,7 +18,7 @@ EXTRAPOLATED = 0.05  # of a step: what rests on more than this is marked
 
 
 @dataclass(frozen=True)
-class Memory:
+class FreeMemory:
     """Bytes that are free on a host, and that Dask allows a process; None for unknown and for any number."""
 
     host: float | None = None
@@ -30,7 +30,7 @@ class Memory:
         return min([*bounds, *([] if self.process is None else [self.process])], default=None)
 
 
-UNBOUNDED = Memory()
+UNBOUNDED = FreeMemory()
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Advice:
     limit: str
     layers: tuple[LayerAdvice, ...]
     machines: Machines
-    memory: Memory = UNBOUNDED
+    memory: FreeMemory = UNBOUNDED
     allow: tuple[str, ...] = ()
 
     @property
@@ -70,7 +70,7 @@ def advise(
     predictions: Sequence[Prediction],
     machines: Machines,
     *,
-    memory: Memory = UNBOUNDED,
+    memory: FreeMemory = UNBOUNDED,
     allow: Collection[str] = (),
     unpredicted: Sequence[str] = (),
 ) -> Advice:
@@ -115,7 +115,7 @@ def _effort(prediction: Prediction) -> tuple[int, int, bool, int]:
     return topology.nprocesses, topology.nworkers, prediction.candidate.partition != "dim 0", topology.bucket_size
 
 
-def _missing(prediction: Prediction, machines: Machines, memory: Memory) -> float:
+def _missing(prediction: Prediction, machines: Machines, memory: FreeMemory) -> float:
     """Bytes that a host or a process lacks; 0 or less if they have enough."""
     host, process = needs(prediction, machines)
     return max(host - (memory.host or host), process - (memory.process or process))
@@ -136,7 +136,7 @@ def needs(prediction: Prediction, machines: Machines) -> tuple[int, int]:
 
 
 def _too_large(
-    predictions: Sequence[Prediction], machines: Machines, memory: Memory, allow: Collection[str]
+    predictions: Sequence[Prediction], machines: Machines, memory: FreeMemory, allow: Collection[str]
 ) -> Problem:
     admitted = [each for each in predictions if admits(each.candidate, allow)]
     nearest = min(admitted or predictions, key=lambda each: _missing(each, machines, memory))

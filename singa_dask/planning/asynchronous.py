@@ -61,13 +61,13 @@ class _Groups:
         self._step, topology = step, step.costs.topology
         self._topology, self._neighbours = topology, _Neighbours.of(step)
         kinds = Counter(product(_local_shares(topology), _links(topology.nserver_groups)))
-        self.counts = {_Group.of(step, clock, *kind): number for kind, number in kinds.items()}
+        self.counts = {_AsyncGroup.of(step, clock, *kind): number for kind, number in kinds.items()}
 
-    def steps(self, machines: Machines) -> dict[_Group, float]:
+    def steps(self, machines: Machines) -> dict[_AsyncGroup, float]:
         """Seconds of the steps of each kind of groups."""
         carried = {group: _least(partial(self._card_fits, group)) for group in self.counts}
 
-        def of_all(slower: float, slowed: float) -> dict[_Group, float]:
+        def of_all(slower: float, slowed: float) -> dict[_AsyncGroup, float]:
             return {group: group.step(slowed, slower, carried[group]) for group in self.counts}
 
         slower = _least(lambda t: self.server_load(of_all(t, 1.0)) <= 1)
@@ -80,13 +80,13 @@ class _Groups:
         for group in sorted(self.counts, key=lambda group: group.local):
             served = min(group.local * self._served(found), cores / 2)  # processes get equal shares of a core
 
-            def fits(slowed: float, group: _Group = group, left: float = cores - served) -> bool:
+            def fits(slowed: float, group: _AsyncGroup = group, left: float = cores - served) -> bool:
                 return self._used(group, group.step(slowed, slower, carried[group]), slowed) <= left
 
             found[group] = group.step(_least(fits), slower, carried[group])
         return found
 
-    def server_load(self, steps: Mapping[_Group, float]) -> float:
+    def server_load(self, steps: Mapping[_AsyncGroup, float]) -> float:
         """Share of the time in which a server works."""
         return self._step.busy_seconds * self._asked(steps)
 
@@ -95,25 +95,25 @@ class _Groups:
         links = sum(group.links * number for group, number in self.counts.items()) / sum(self.counts.values())
         return links * self._neighbours.sent(step_s) / self._step.size
 
-    def _served(self, steps: Mapping[_Group, float]) -> float:
+    def _served(self, steps: Mapping[_AsyncGroup, float]) -> float:
         """Cores that the servers of a server group use."""
         return self._step.served_seconds * self._asked(steps)
 
-    def _asked(self, steps: Mapping[_Group, float]) -> float:
+    def _asked(self, steps: Mapping[_AsyncGroup, float]) -> float:
         """Updates in a second that a server group is sent from other processes."""
         asked = sum(number * (1 - group.local) / steps[group] for group, number in self.counts.items())
         return asked / self._topology.nserver_groups
 
-    def _cores_used(self, steps: Mapping[_Group, float], slowed: float) -> float:
+    def _cores_used(self, steps: Mapping[_AsyncGroup, float], slowed: float) -> float:
         """By all groups and servers."""
         used = sum(number * self._used(group, steps[group], slowed) for group, number in self.counts.items())
         return used + self._topology.nserver_groups * self._served(steps)
 
-    def _used(self, group: _Group, step_s: float, slowed: float) -> float:
+    def _used(self, group: _AsyncGroup, step_s: float, slowed: float) -> float:
         """Cores that the workers of a group use, and their servers for neighbours."""
         return group.demand / step_s + group.links * self._neighbours.cores_used(step_s, slowed)
 
-    def _card_fits(self, group: _Group, carried: float) -> bool:
+    def _card_fits(self, group: _AsyncGroup, carried: float) -> bool:
         step_s = group.step(1.0, 1.0, carried)
         return group.waits / step_s + group.links * self._neighbours.card_load(step_s) <= 1
 
@@ -130,7 +130,7 @@ def _least(fits: Callable[[float], bool]) -> float:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _AsyncGroup:
     """local: the share of its messages that are for servers in its own processes. links: neighbours of each of its
     servers. Of its step on its own: computes: seconds of a core; waits: for the others of the group and the network;
     replies: for servers. hides: whether it computes while it waits for these (one_behind). demand: seconds of a core
@@ -145,7 +145,7 @@ class _Group:
     demand: float
 
     @classmethod
-    def of(cls, step: GroupStep, clock: Clock, local: float, links: int) -> _Group:
+    def of(cls, step: GroupStep, clock: Clock, local: float, links: int) -> _AsyncGroup:
         remote = 1 - local
         update = local * step.costs.update(step.work.replicated / step.size)
         asking = sum(reply.cpu for reply in step.replies)

@@ -18,7 +18,7 @@ from singa_dask.planning.work import NBYTES, Work, WorkerStep
 
 
 @dataclass(frozen=True)
-class Reply:
+class ServerReply:
     """An update of servers in other processes: seconds until the reply, in which a server is busy for `busy`, and its
     network card for `card`; seconds of a core of the worker, `cpu`, and of the server, `served`."""
 
@@ -164,7 +164,7 @@ class Costs:
         points = [Point(n, self.profile.curves[f"shared {n}"].seconds(elements)) for n in measured]
         return Curve.of(points).seconds(ranks) if points else None
 
-    def reply(self, messages: Sequence[int], clients: int, ranks: int) -> Reply:
+    def reply(self, messages: Sequence[int], clients: int, ranks: int) -> ServerReply:
         """Of an update whose messages have so many elements, each for a server that `clients` workers push to at once.
 
         All go out by the worker's network, and the replies, which are not coded, come back by it. ranks: all processes
@@ -192,7 +192,7 @@ class Costs:
             wire = self.collectives.wire
             seconds += wire(out) + wire(back) + 2 * (self.machines.latency or 0.0)
             busy = max(busy, card)
-        return Reply(max(seconds, busy), busy, card, trip.cpu((out + back) / 2), served)
+        return ServerReply(max(seconds, busy), busy, card, trip.cpu((out + back) / 2), served)
 
     def _card(self, nbytes: float, where: str) -> float:
         """Seconds in which a server's network card is busy with so many bytes in each direction."""

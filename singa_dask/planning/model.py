@@ -12,7 +12,7 @@ from singa_dask.planning.costs import Costs, conditions
 from singa_dask.planning.prediction import Candidate, Machines, Prediction
 from singa_dask.planning.profile import Profile
 from singa_dask.planning.step import GroupStep
-from singa_dask.planning.work import Call, WorkerStep, server_memory, worker_step
+from singa_dask.planning.work import ScheduledCall, WorkerStep, server_memory, worker_step
 
 
 def predict(candidate: Candidate, profile: Profile, machines: Machines, work: WorkerStep | None = None) -> Prediction:
@@ -63,7 +63,7 @@ def group_step(job: JobProto, work: WorkerStep, profile: Profile, machines: Mach
     return GroupStep.of(work, costs, own_algorithm=job.train_one_batch.alg == AlgProto.kUserAlg)
 
 
-def _calls(step: GroupStep) -> Iterator[tuple[Call, int, float]]:
+def _calls(step: GroupStep) -> Iterator[tuple[ScheduledCall, int, float]]:
     """Every call of a layer; 0 for forward, 1 for backward; its seconds."""
     for way, calls in enumerate((step.work.forward, step.work.backward)):
         yield from ((call, way, step.seconds(call)[way]) for call in calls)

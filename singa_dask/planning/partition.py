@@ -11,11 +11,11 @@ from singa_dask.job.job_pb2 import JobProto, NetProto
 from singa_dask.job.paths import layers_of
 from singa_dask.layers.partition import Sharding
 from singa_dask.planning.model import group_step, predict
-from singa_dask.planning.partition_search import Assignment, Weights, cheapest
+from singa_dask.planning.partition_search import PartitionPlan, Weights, cheapest
 from singa_dask.planning.prediction import Candidate, Machines, duration
 from singa_dask.planning.profile import Profile
 from singa_dask.planning.step import GroupStep
-from singa_dask.planning.ways import Costs, NotPartitioned, Placed, Shardings, Way, Ways
+from singa_dask.planning.ways import NotPartitioned, PartitionedLayer, Shardings, Way, WayCosts, Ways
 from singa_dask.planning.work import NBYTES, Collective, Work, worker_step
 from singa_dask.training.memory import Need, format_nbytes, readable
 
@@ -77,7 +77,7 @@ def partitioned_as(source: JobProto, job: JobProto) -> JobProto:
 
 @dataclass(frozen=True)
 class _Candidate:
-    assignment: Assignment
+    assignment: PartitionPlan
     step_s: float
     need: Need
 
@@ -132,7 +132,7 @@ class StepCosts:
 Evaluate = Callable[[JobProto], tuple[float, Need]]
 
 
-def choose(job: JobProto, costs: Costs, evaluate: Evaluate, memory: float | None = None) -> PartitionChoice:
+def choose(job: JobProto, costs: WayCosts, evaluate: Evaluate, memory: float | None = None) -> PartitionChoice:
     """The fastest partition of a job whose worker needs at most `memory` bytes.
 
     job: prepared. costs: of the parts of a step; a search minimises their sum. evaluate: seconds of a step of a job,
@@ -154,7 +154,7 @@ def _given(job: JobProto) -> JobProto:
 
 
 class _Chooser:
-    def __init__(self, job: JobProto, costs: Costs, evaluate: Evaluate, memory: float | None) -> None:
+    def __init__(self, job: JobProto, costs: WayCosts, evaluate: Evaluate, memory: float | None) -> None:
         self._job, self._evaluate, self._memory = job, evaluate, memory
         self._ways = Ways(job, costs)
         self._found: dict[frozenset[tuple[str, Way]], _Candidate] = {}
@@ -188,7 +188,7 @@ class _Chooser:
             return None
         return self._candidate(rows)
 
-    def _searches(self) -> Iterator[Assignment]:
+    def _searches(self) -> Iterator[PartitionPlan]:
         """partition_dim: 1 of the net, and what is cheapest if more or less of the exchange is hidden."""
         plain = _given(self._job)
         plain.neuralnet.partition_dim = 1
@@ -198,7 +198,7 @@ class _Chooser:
         for exposed in _EXPOSED:
             yield cheapest(self._ways, Weights(exposed))
 
-    def _candidate(self, assignment: Assignment) -> _Candidate:
+    def _candidate(self, assignment: PartitionPlan) -> _Candidate:
         key = frozenset(assignment.ways.items())
         if key not in self._found:
             job = PartitionChoice(self._job, assignment.ways).job()
@@ -237,7 +237,7 @@ class _Chooser:
 
     # Reasons
 
-    def _reasons(self, placed: Mapping[str, Placed], unsplit: _Candidate | None) -> dict[str, str]:
+    def _reasons(self, placed: Mapping[str, PartitionedLayer], unsplit: _Candidate | None) -> dict[str, str]:
         forced = unsplit is None or not self._fits(unsplit)
         return {
             name: self._reason(name, placed, forced)
@@ -245,7 +245,7 @@ class _Chooser:
             if Sharding.FEATURES in each.shardings or Sharding.PARTIAL in each.shardings
         }
 
-    def _reason(self, name: str, placed: Mapping[str, Placed], forced: bool) -> str:
+    def _reason(self, name: str, placed: Mapping[str, PartitionedLayer], forced: bool) -> str:
         layer = self._ways.layers[name]
         gradients = NBYTES * sum(param.size for param in layer.params if param.owner is param)
         if not gradients:

@@ -8,7 +8,7 @@ from typing import Any
 
 from singa_dask.errors import Problem
 from singa_dask.job.unroll import origin
-from singa_dask.planning.ways import Context, Moved, NotPartitioned, Placed, Way, Ways
+from singa_dask.planning.ways import MovedActivation, NotPartitioned, PartitionContext, PartitionedLayer, Way, Ways
 
 # States of a net whose branches meet late; more of them are too slow, and only the cheapest go on.
 MOST_STATES = 4096
@@ -21,17 +21,17 @@ class Weights:
     exposed: float = 1.0
     memory: float = 0.0
 
-    def cost(self, placed: Placed) -> float:
+    def cost(self, placed: PartitionedLayer) -> float:
         return placed.seconds + self.exposed * placed.exchange + self.memory * placed.nbytes
 
 
 @dataclass(frozen=True)
-class Assignment:
+class PartitionPlan:
     """A partition of every layer of a training net. ways: by the name that the job gives a layer; placed: by that
     of the net."""
 
     ways: dict[str, Way]
-    placed: dict[str, Placed]
+    placed: dict[str, PartitionedLayer]
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,17 @@ class _State:
     layers that later ones read. last: name, way and partition of the last layer; before: the state without it."""
 
     known: dict[tuple[str, str], Any] = field(default_factory=dict)
-    there: frozenset[Moved] = frozenset()
+    there: frozenset[MovedActivation] = frozenset()
     cost: float = 0.0
-    last: tuple[str, Way, Placed] | None = None
+    last: tuple[str, Way, PartitionedLayer] | None = None
     before: _State | None = None
 
 
 def cheapest(
-    ways: Ways, weights: Weights, allowed: Callable[[str, Way, Placed], bool] = lambda name, way, placed: True
-) -> Assignment:
+    ways: Ways,
+    weights: Weights,
+    allowed: Callable[[str, Way, PartitionedLayer], bool] = lambda name, way, placed: True,
+) -> PartitionPlan:
     """The assignment with the least sum of costs. allowed: whether a layer may be partitioned so.
 
     Raises NotPartitioned where what the job says of some layers allows none.
@@ -88,10 +90,10 @@ def _open(ways: Ways, name: str, state: _State) -> tuple[Way, ...]:
     return ways.of(name) if chosen is None else (chosen,)
 
 
-def _context(ways: Ways, name: str, state: _State) -> Context:
+def _context(ways: Ways, name: str, state: _State) -> PartitionContext:
     layer, known = ways.layers[name], state.known
     owners = dict.fromkeys(param.owner.name for param in layer.params)
-    return Context(
+    return PartitionContext(
         shardings=tuple(known["sharding", source] for source in layer.proto.srclayers),
         there=frozenset(moved for moved in state.there if moved.source in layer.proto.srclayers),
         shards=tuple((owner, known["shard", owner]) for owner in owners if ("shard", owner) in known),
@@ -100,7 +102,13 @@ def _context(ways: Ways, name: str, state: _State) -> Context:
 
 
 def _after(
-    ways: Ways, state: _State, way: Way, placed: Placed, cost: float, uses: Mapping[tuple[str, str], int], i: int
+    ways: Ways,
+    state: _State,
+    way: Way,
+    placed: PartitionedLayer,
+    cost: float,
+    uses: Mapping[tuple[str, str], int],
+    i: int,
 ) -> _State:
     """The state after layer number i."""
     name, layer = list(ways.layers.items())[i]
@@ -127,12 +135,12 @@ def _undominated(states: Iterable[_State]) -> list[_State]:
     return [state for kept in alike.values() for state in kept]
 
 
-def _assignment(ways: Ways, state: _State) -> Assignment:
+def _assignment(ways: Ways, state: _State) -> PartitionPlan:
     chosen: dict[str, Way] = {}
-    placed: dict[str, Placed] = {}
+    placed: dict[str, PartitionedLayer] = {}
     at: _State | None = state
     while at is not None and at.last is not None:
         name, way, placed[name] = at.last
         chosen[origin(ways.layers[name].proto)] = way
         at = at.before
-    return Assignment({name: chosen[name] for name in reversed(chosen)}, {n: placed[n] for n in ways.layers})
+    return PartitionPlan({name: chosen[name] for name in reversed(chosen)}, {n: placed[n] for n in ways.layers})

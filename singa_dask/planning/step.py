@@ -20,8 +20,8 @@ from singa_dask.exchange.staging import InPlace
 from singa_dask.job import ClusterTopology
 from singa_dask.layers.param import Param
 from singa_dask.planning.clock import Clock, Key
-from singa_dask.planning.costs import Costs, Reply
-from singa_dask.planning.work import NBYTES, Call, WorkerStep
+from singa_dask.planning.costs import Costs, ServerReply
+from singa_dask.planning.work import NBYTES, ScheduledCall, WorkerStep
 from singa_dask.server import Stub
 from singa_dask.training.stages import ServerStages
 
@@ -88,7 +88,7 @@ class GroupStep:
         job, net, clock = self.costs.job, self.work.net, Clock(self.costs.contention)
         executor, exchange = _Executor(clock, overlaps), _Exchange(self, clock)
         clip = cast(NormClip, _Clip(self, clock)) if self.costs.clips else None
-        stub, arrays = cast(Stub, _Servers(self, clock)), InPlace(net.flat.grads, net.flat.values)
+        stub, arrays = cast(Stub, _StepServers(self, clock)), InPlace(net.flat.grads, net.flat.values)
         stages = ServerStages(
             job,
             exchange.comm,
@@ -149,18 +149,18 @@ class GroupStep:
         """How far apart the workers' passes end."""
         return max(self.costs.unevenness(self.size), self.costs.apart(self.size, self.passes))
 
-    def seconds(self, call: Call) -> tuple[float, float]:
+    def seconds(self, call: ScheduledCall) -> tuple[float, float]:
         """Forward and backward seconds of a layer's calls."""
         rate = self.costs.layer(call.work)
         return rate.forward, rate.backward
 
-    def _call(self, clock: Clock, call: Call, seconds: float) -> None:
+    def _call(self, clock: Clock, call: ScheduledCall, seconds: float) -> None:
         clock.compute(seconds, "transitions" if call.moves else "layers")
         if call.collectives:
             self._start_transition(clock, call)
             clock.wait("transitions")
 
-    def _start_transition(self, clock: Clock, call: Call) -> None:
+    def _start_transition(self, clock: Clock, call: ScheduledCall) -> None:
         with clock.beside("transitions"):
             for collective in call.collectives:
                 key: Key = "network", call.layer, 0
@@ -198,7 +198,7 @@ class GroupStep:
                 by_worker.setdefault(s.worker, []).append(s.size)
         return max(by_worker.values(), key=sum, default=[])
 
-    def reply(self, slices: list[int]) -> Reply:
+    def reply(self, slices: list[int]) -> ServerReply:
         servers = self.costs.topology.nservers_per_group
         clients = max(1, round(self.size * len(slices) / servers))
         reply = self.costs.reply(slices, clients, self.processes)
@@ -209,7 +209,7 @@ class GroupStep:
         return replace(reply, seconds=max(reply.seconds, computing))
 
     @property
-    def replies(self) -> list[Reply]:
+    def replies(self) -> list[ServerReply]:
         """To all messages of a step, one for those of a bucket. All go out by one network: replies come one by one."""
         if self.local:
             return []
@@ -248,7 +248,7 @@ class GroupStep:
         return total
 
 
-class _Group:
+class _StepComm:
     """Stands for the communicator of a group: whoever waits for it has a clock."""
 
     patiently = staticmethod(nullcontext)
@@ -260,7 +260,7 @@ class _Executor(CollectiveExecutor):
     overlaps = False
 
     def __init__(self, clock: Clock, overlaps: bool) -> None:
-        super().__init__(cast(Any, _Group()), threaded=False)
+        super().__init__(cast(Any, _StepComm()), threaded=False)
         self._clock, self.overlaps = clock, overlaps
 
     def submit(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
@@ -281,7 +281,7 @@ class _Exchange(BucketExchange):
     exact = in_place = True
 
     def __init__(self, step: GroupStep, clock: Clock) -> None:
-        self.comm, self.buckets = cast(Any, _Group()), step.buckets
+        self.comm, self.buckets = cast(Any, _StepComm()), step.buckets
         self.parts = tuple(slice(bucket, bucket + 1) for bucket in range(len(step.buckets)))
         self._step, self._clock, self._costs = step, clock, step.costs
         self._sends, self._gathering = step.size > 1 and not step.shares, set[int]()
@@ -329,7 +329,7 @@ class _Exchange(BucketExchange):
             self._clock.compute(self._costs.meeting(self._step.size), "exchange")
 
 
-class _Servers:
+class _StepServers:
     """Stands for the stub: what updates by the servers take."""
 
     patience_s = 0.0

@@ -54,7 +54,7 @@ class NotPartitioned(ConfigError):
     """A layer cannot be partitioned in the way that was tried."""
 
 
-class Costs(Protocol):
+class WayCosts(Protocol):
     """Seconds of the parts of a step."""
 
     def call(self, work: Work) -> tuple[float, float]:
@@ -70,7 +70,7 @@ class Costs(Protocol):
         """Of the updater in one worker."""
 
 
-class Moved(NamedTuple):
+class MovedActivation(NamedTuple):
     """A transition in one of the passes, the layer that it reads, and the bytes of a mini-batch in it."""
 
     name: str
@@ -80,7 +80,7 @@ class Moved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Context:
+class PartitionContext:
     """All that a layer's partition depends on.
 
     shardings: that its sources make. there: transitions of its sources that are there already. shards: of the
@@ -88,13 +88,13 @@ class Context:
     """
 
     shardings: tuple[Sharding, ...]
-    there: frozenset[Moved]
+    there: frozenset[MovedActivation]
     shards: tuple[tuple[str, ArrayShard | None], ...]
     first: Shardings | None
 
 
 @dataclass(frozen=True)
-class Placed:
+class PartitionedLayer:
     """A layer, partitioned in one way.
 
     shards: of its parameters, by owner. moved: new transitions. seconds: of its calls, those of the new transitions
@@ -105,7 +105,7 @@ class Placed:
     reads: Sharding
     makes: Sharding
     shards: tuple[tuple[str, ArrayShard | None], ...]
-    moved: frozenset[Moved]
+    moved: frozenset[MovedActivation]
     seconds: float
     exchange: float
     nbytes: float
@@ -133,7 +133,7 @@ class Ways:
     Partitioner, so that nets realise them.
     """
 
-    def __init__(self, job: JobProto, costs: Costs) -> None:
+    def __init__(self, job: JobProto, costs: WayCosts) -> None:
         self._costs, self.size = costs, job.cluster.nworkers_per_group
         proto = NetProto()
         proto.CopyFrom(job.neuralnet)
@@ -153,7 +153,7 @@ class Ways:
         self._states = len(states_of(job.updater))
         self._whole_parameters = updater_class(job.updater).whole_parameters
         self._owners = set(net.params)
-        self._known: dict[tuple[str, Way, Context], Placed | NotPartitioned] = {}
+        self._known: dict[tuple[str, Way, PartitionContext], PartitionedLayer | NotPartitioned] = {}
 
     def of(self, name: str) -> tuple[Way, ...]:
         """The ways to partition a layer. The job may have said how."""
@@ -166,7 +166,7 @@ class Ways:
             return Way(0), Way(1, layer.output_axis), Way(1, 1 - layer.output_axis)
         return Way(0), Way(1)
 
-    def place(self, name: str, way: Way, context: Context) -> Placed:
+    def place(self, name: str, way: Way, context: PartitionContext) -> PartitionedLayer:
         """The layer in this way. Raises NotPartitioned where it cannot be partitioned so."""
         key = name, way, context
         if key not in self._known:
@@ -181,7 +181,7 @@ class Ways:
             raise found
         return found
 
-    def _partitioned(self, name: str, way: Way, context: Context) -> _Partitioned:
+    def _partitioned(self, name: str, way: Way, context: PartitionContext) -> _Partitioned:
         whole = self.layers[name]
         proto = LayerProto()
         proto.CopyFrom(whole.proto)
@@ -214,18 +214,18 @@ class Ways:
         ]
         return _Partitioned(local, sources, shape, shards, transitions)
 
-    def _placed(self, context: Context, chosen: _Partitioned) -> Placed:
+    def _placed(self, context: PartitionContext, chosen: _Partitioned) -> PartitionedLayer:
         local, shape = chosen.local, chosen.shape
         name, whole = local.name, self.layers[local.name]
         seconds = self._seconds(local, *self._shapes(name, local, chosen.sources, shape))
-        nbytes, moved = self._held(local, shape), set[Moved]()
+        nbytes, moved = self._held(local, shape), set[MovedActivation]()
         for i, transition in chosen.transitions:
             made = transition.setup()
             sent = collectives_of(transition, self.batch, forward=True, gradient=True)
             calls = self._of_transition(transition, name, i)
             for backward, took in enumerate(calls):
                 source = transition.proto.srclayers[0]
-                each = Moved(transition.name, source, sum(c.nbytes for c in sent), bool(backward))
+                each = MovedActivation(transition.name, source, sum(c.nbytes for c in sent), bool(backward))
                 if took is None or each in moved or each in context.there:
                     continue
                 moved.add(each)
@@ -241,7 +241,7 @@ class Ways:
         )
         seconds += self._costs.update(replicated / self.size + own)
         nbytes += NBYTES * (replicated * (2 + (2 + self._states) / self.size) + own * (2 + self._states))
-        return Placed(
+        return PartitionedLayer(
             *(local.partition.reads, local.partition.makes),
             tuple(sorted(chosen.shards.items())),
             frozenset(moved),

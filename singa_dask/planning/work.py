@@ -74,7 +74,7 @@ class Collective:
 
 
 @dataclass(frozen=True)
-class Call:
+class ScheduledCall:
     """One call of a layer in a step. collectives: that it waits for, in order. completes: the parameters whose
     gradients are complete after it. early: whether the collectives may start in the middle of the call before, which
     then still computes the gradients of its parameters. moves: whether it is a transition."""
@@ -97,8 +97,8 @@ class PlannedNets:
     nets: dict[int, Net]
     rows: int
     batch: int
-    forward: tuple[Call, ...]
-    backward: tuple[Call, ...]
+    forward: tuple[ScheduledCall, ...]
+    backward: tuple[ScheduledCall, ...]
 
     @property
     def net(self) -> Net:
@@ -106,7 +106,7 @@ class PlannedNets:
         return self.nets[Phase.kTrain]
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[ScheduledCall, ...]:
         return self.forward + self.backward
 
     @property
@@ -202,19 +202,19 @@ class _Calls:
     def __init__(self, net: Net, batch: int, rows: int) -> None:
         self._net, self._batch, self._rows = net, batch, rows
 
-    def forward(self) -> Iterator[Call]:
+    def forward(self) -> Iterator[ScheduledCall]:
         for plan in self._net.routing.forward:
             layer = plan.layer
             collectives = self._collectives(layer, forward=True)
-            yield Call(layer.name, self.work(layer), collectives, moves=isinstance(layer, Transition))
+            yield ScheduledCall(layer.name, self.work(layer), collectives, moves=isinstance(layer, Transition))
 
-    def backward(self) -> Iterator[Call]:
+    def backward(self) -> Iterator[ScheduledCall]:
         for plan in self._net.routing.backward:
             layer = plan.layer
             completes = tuple(param for param in plan.completes if param.shard is None)
             collectives = self._collectives(layer, forward=False)
             moves = isinstance(layer, Transition)
-            yield Call(layer.name, self.work(layer), collectives, completes, _early(layer), moves)
+            yield ScheduledCall(layer.name, self.work(layer), collectives, completes, _early(layer), moves)
 
     def work(self, layer: Layer) -> Work:
         """What a call of the layer computes on this worker."""

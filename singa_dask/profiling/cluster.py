@@ -69,7 +69,7 @@ def busy_beside(client: Any) -> list[WorkerInfo]:
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingMeasurements:
     """What a profile lacks of some workers.
 
     concurrencies, loops: of processes that compute, and that train. groups, servers: (where, how many ranks, or
@@ -85,7 +85,7 @@ class Missing:
         return bool(self.concurrencies or self.loops or self.groups or self.servers or self.neighbours)
 
 
-def missing(known: Profile, concurrency: int, joining: Mapping[str, int]) -> Missing:
+def missing(known: Profile, concurrency: int, joining: Mapping[str, int]) -> MissingMeasurements:
     """concurrency: workers on a host, at most as many as it has cores. joining: of the workers that can join a group,
     those on one host ("machine") and those on a host each ("network")."""
 
@@ -96,7 +96,7 @@ def missing(known: Profile, concurrency: int, joining: Mapping[str, int]) -> Mis
     def both(name: str, wanted: Callable[[int], Iterable[int]]) -> list[tuple[str, int]]:
         return [(where, n) for where in _WHERE for n in reaching(f"{name} {where}", wanted(joining[where]))]
 
-    return Missing(
+    return MissingMeasurements(
         reaching("sum", sorted({1, concurrency})),
         reaching("loop", sorted({1, concurrency})),
         both("all_reduce", rank_numbers),
@@ -105,7 +105,7 @@ def missing(known: Profile, concurrency: int, joining: Mapping[str, int]) -> Mis
     )
 
 
-def missing_of(client: Any, known: Profile) -> Missing:
+def missing_of(client: Any, known: Profile) -> MissingMeasurements:
     """What a profile lacks of the free workers of a client, if there are any."""
     workers = [info for info in answering(client)[0] if not info.group]
     concurrency = min(max(map(len, by_host(workers).values()), default=0), known.cores)
@@ -117,7 +117,7 @@ def _numbers(workers: Sequence[WorkerInfo]) -> dict[str, int]:
     return {"machine": max(map(len, hosts.values()), default=0), "network": len(hosts)}
 
 
-def local_missing(known: Profile) -> Missing:
+def local_missing(known: Profile) -> MissingMeasurements:
     """What a profile of this machine lacks for `local_workers`."""
     return missing(known, known.cores, {"machine": _local_count(), "network": 1})
 

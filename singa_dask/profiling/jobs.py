@@ -67,7 +67,7 @@ def measure_jobs(
 
 
 @dataclass(frozen=True)
-class Trial:
+class JobTrial:
     """A job to measure in `concurrency` processes at once."""
 
     job: JobProto
@@ -83,7 +83,7 @@ def lacking(
     cores: int,
     threads: int | None,
     exact: bool = False,
-) -> Iterator[Trial]:
+) -> Iterator[JobTrial]:
     """What must be measured: a job is left out whose layers `known` or the jobs before it have.
 
     Rows between two that were measured, and up to twice the most, are known: a mini-batch that takes too long is
@@ -101,7 +101,7 @@ def lacking(
                 continue
             for work, found in measured.items():
                 found.add(work.rows)
-            yield Trial(job, concurrency, each)
+            yield JobTrial(job, concurrency, each)
 
 
 def _is_known(rows: int, found: set[int], exact: bool) -> bool:

@@ -24,7 +24,7 @@ from singa_dask.ops.blas import blas_threads
 from singa_dask.planning.profile import Curve, LayerSample, Point, Profile, coding_name, rule_name
 from singa_dask.profiling.grid import grid_jobs
 from singa_dask.profiling.layers import RATE, measure_layers
-from singa_dask.server import LocalLink, Server, ServerPlan, Slice, Stub
+from singa_dask.server import LocalLink, ParameterSlice, Server, ServerPlan, Stub
 from singa_dask.updaters import LAMB, SGD, AdaDelta, AdaGrad, Adam, AdamMax, AdamW, Nesterov, RMSProp
 
 RULES = (
@@ -118,7 +118,7 @@ def _updates(rule: UpdaterProto, threads: int, seconds: float) -> Curve:
     ops, timer = get_ops("cpu", threads=threads), _Timer()
 
     def point(size: int) -> Point:
-        slices = (Slice(0, 0, size, 0, 0),)
+        slices = (ParameterSlice(0, 0, size, 0, 0),)
         plan = ServerPlan(rule.SerializeToString(), (Entry("values", (size,), 0, size),), slices)
         stub = Stub(slices, {0: LocalLink(Server(plan.protocol(ops, copy=False), live=True))})
         values, gradients = np.ones(size, np.float32), np.ones(size, np.float32)

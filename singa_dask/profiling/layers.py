@@ -17,7 +17,7 @@ from singa_dask.algorithms import algorithm
 from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import JobProto, LRGenProto, Phase
 from singa_dask.layers.context import Step
-from singa_dask.layers.group import Group
+from singa_dask.layers.group import LayerGroup
 from singa_dask.layers.init import initial_value
 from singa_dask.layers.param import Param
 from singa_dask.layers.partition import even_bounds
@@ -47,7 +47,7 @@ DRAWN = 1 << 18
 Key = tuple[str, str]  # layer, "forward" or "backward"
 
 
-class IdleGroup(Group):
+class IdleGroup(LayerGroup):
     """A worker whose group sends nothing: what would arrive are copies of what the worker itself has.
 
     seconds: spent so far on these copies, which are no part of a layer's call.

@@ -49,7 +49,7 @@ class LoopPlan:
     start_at: float
 
 
-class Watched(BP):
+class TimedBP(BP):
     """Back-propagation that records when each of its steps begins and ends."""
 
     type: ClassVar[str] = TrainOneBatch.type
@@ -59,9 +59,9 @@ class Watched(BP):
     def train_one_batch(
         self, net: Net, feed: Mapping[str, Any], step: Step, on_gradient: OnGradient = None
     ) -> dict[str, Metric]:
-        Watched.began.append(time.perf_counter())
+        TimedBP.began.append(time.perf_counter())
         metrics = super().train_one_batch(net, feed, step, on_gradient)
-        Watched.ended.append(time.perf_counter())
+        TimedBP.ended.append(time.perf_counter())
         return metrics
 
 
@@ -83,12 +83,12 @@ def _point(comm: Communicator, plan: LoopPlan, rows: int) -> Point:
         quiet = [lap.seconds for lap in laps]
         job = JobProto.FromString(prepared.job.SerializeToString())
         job.train_steps = int(np.clip(seconds * (1 - _QUIET_SHARE) / median(quiet), _FEWEST_STEPS, _MOST_STEPS))
-        job.train_one_batch.CopyFrom(AlgProto(user_alg=f"{__name__}:{Watched.__name__}"))
+        job.train_one_batch.CopyFrom(AlgProto(user_alg=f"{__name__}:{TimedBP.__name__}"))
         told = WorkerPlan(job.SerializeToString(), Path(folder) / "checkpoint", prepared.data)
         told.checkpoints.mkdir()
-        Watched.began, Watched.ended = [], []
+        TimedBP.began, TimedBP.ended = [], []
         train_on_dask_worker(comm, replace(told, group=GroupPlan(cores=(plan.threads,))), _TOPIC)
-    began, ended = Watched.began[WARM_UP:], Watched.ended[WARM_UP:]
+    began, ended = TimedBP.began[WARM_UP:], TimedBP.ended[WARM_UP:]
     passes = [end - begin for begin, end in zip(began, ended, strict=True)]
     gaps = [begin - end for end, begin in zip(ended[:-1], began[1:], strict=True)]
     usual = median(passes)

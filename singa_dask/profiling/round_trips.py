@@ -19,7 +19,7 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import ClusterError
 from singa_dask.planning.profile import Curve, Point
 from singa_dask.profiling.processors import Computing
-from singa_dask.server import ActorLink, Address, Link, ServerActor, ServerPlan, Slice, Stub
+from singa_dask.server import ActorLink, Address, Link, ParameterSlice, ServerActor, ServerPlan, Stub
 from singa_dask.server.link import ATTEMPT_S
 from singa_dask.server.messages import Put
 from singa_dask.updaters import SGD
@@ -35,7 +35,7 @@ _MOST_WARM_CALLS = 7  # until memory for large messages comes from earlier ones
 _START_S = 30.0
 _ELEMENTS = [nbytes // 4 for nbytes in SIZES]
 _BOUNDS = list(accumulate(_ELEMENTS, initial=0))
-_SLICES = tuple(Slice(i, start, stop, 0, 0) for i, (start, stop) in enumerate(pairwise(_BOUNDS)))
+_SLICES = tuple(ParameterSlice(i, start, stop, 0, 0) for i, (start, stop) in enumerate(pairwise(_BOUNDS)))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from singa_dask.server.actor import ServerActor
 from singa_dask.server.kept import Keeper
 from singa_dask.server.link import ActorLink, Address, Link, LocalLink
 from singa_dask.server.server import Server, ServerPlan
-from singa_dask.server.slices import Partition, Slice, partition
+from singa_dask.server.slices import ParameterSlice, Partition, partition
 from singa_dask.server.stub import ServerTraffic, Stub
 
 __all__ = [
@@ -13,12 +13,12 @@ __all__ = [
     "Keeper",
     "Link",
     "LocalLink",
+    "ParameterSlice",
     "Partition",
     "Server",
     "ServerActor",
     "ServerPlan",
     "ServerTraffic",
-    "Slice",
     "Stub",
     "partition",
 ]

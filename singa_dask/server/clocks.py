@@ -29,7 +29,7 @@ class GroupClock:
 
 
 @dataclass(frozen=True)
-class Note:
+class SliceNote:
     """What a server knows of a slice besides its values and its updater's state.
 
     members, reductions, untold, heard: as in SliceProtocol. accounts: numbers of the images of its accounts, by side.
@@ -48,7 +48,7 @@ class Note:
         return json.dumps(vars(self) | {"ledger": self.ledger.encode(), "members": members}).encode()
 
     @classmethod
-    def decode(cls, encoded: bytes) -> Note:
+    def decode(cls, encoded: bytes) -> SliceNote:
         """The inverse of `encode`."""
         told = json.loads(encoded)
         members = {group: GroupClock(*clock) for group, *clock in told["members"]}

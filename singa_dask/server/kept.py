@@ -18,7 +18,7 @@ import numpy as np
 
 from singa_dask.memory.owner import Saved
 from singa_dask.memory.region import VALUES, ImageLayout, Key, Piece, Region, Regions
-from singa_dask.server.clocks import Note
+from singa_dask.server.clocks import SliceNote
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.neighbours import Account
 
@@ -55,13 +55,13 @@ class Keeper:
                 arrays = {VALUES: values} if delta is None else {VALUES: values, _DELTA: delta}
                 of_account.save(account.change, arrays, json.dumps(about).encode())
         accounts = {side: account.change for side, account in state.accounts.items()}
-        note = Note(state.ledger, state.members, state.reductions, state.untold, state.heard, accounts)
+        note = SliceNote(state.ledger, state.members, state.reductions, state.untold, state.heard, accounts)
         region.save(state.version, {VALUES: state.values, **state.updater.state}, note.encode())
 
     def at(self, version: int) -> Piece | None:
         """The slice as it was after `version` updates, if it is still here and had no accounts."""
         image = self._regions[self._index, SLICE].at(version)
-        return None if image is None or Note.decode(image.note).accounts else image.piece(copy=False)
+        return None if image is None or SliceNote.decode(image.note).accounts else image.piece(copy=False)
 
 
 def save_slices(protocol: ServerProtocol, sides: Sequence[str], room: Callable[[int], bool]) -> Regions | None:
@@ -87,7 +87,7 @@ def read_kept(kept: Saved) -> Left | None:
     for (index, part), region in regions.items():
         region.fence()
         images, newest = region.images, regions[index, SLICE].newest
-        accounts = {} if newest is None else Note.decode(newest.note).accounts
+        accounts = {} if newest is None else SliceNote.decode(newest.note).accounts
         if part != SLICE:  # accounts that only an older image names may be written over by now
             images = [image for image in images if image.version == accounts.get(part)]
         elif accounts:
@@ -111,7 +111,7 @@ def kept_ledger(kept: Saved) -> Ledger | None:
     slices = None if left is None else [images for (_, part), images in left.items() if part == SLICE]
     if slices is None or not all(slices):
         return None
-    return Ledger.joint(Note.decode(of[-1].note).ledger for of in slices)
+    return Ledger.joint(SliceNote.decode(of[-1].note).ledger for of in slices)
 
 
 def never_served(kept: Saved) -> bool:

@@ -13,7 +13,7 @@ from singa_dask.ops import Ops
 from singa_dask.server.kept import Keeper, Left
 from singa_dask.server.messages import Refused, Request
 from singa_dask.server.slice_protocol import Answer, Sender, SliceProtocol
-from singa_dask.server.slices import Slice
+from singa_dask.server.slices import ParameterSlice
 from singa_dask.updaters import Updater
 
 
@@ -31,8 +31,8 @@ class ServerProtocol:
 
     def __init__(
         self,
-        slices: Sequence[Slice],
-        make_updater: Callable[[Slice], Updater],
+        slices: Sequence[ParameterSlice],
+        make_updater: Callable[[ParameterSlice], Updater],
         ops: Ops,
         *,
         groups: Iterable[int] = (0,),

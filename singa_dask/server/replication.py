@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from singa_dask.memory.owner import Saved
 from singa_dask.memory.region import Image, Key, Piece, Region
-from singa_dask.memory.store import Kept, Store
+from singa_dask.memory.store import PutResult, Store
 from singa_dask.server.kept import SIDES, SLICE
 from singa_dask.server.messages import Reply
 
@@ -164,22 +164,22 @@ class Replicator:
             kept = await self._follow(nanny, saved, filled)
         finally:
             filled.set()
-        if kept is Kept.SUPERSEDED:
+        if kept is PutResult.SUPERSEDED:
             self._server.retire()
         while self._wanted:
             waits = self._replication.waits
             self._tell_lost(saved.version.number, waits)
             await asyncio.sleep(TELL_S if waits else AGAIN_S)
 
-    async def _follow(self, nanny: str, saved: Saved, filled: asyncio.Event) -> Kept:
+    async def _follow(self, nanny: str, saved: Saved, filled: asyncio.Event) -> PutResult:
         """Make the replica whole, and keep it so; returns why no more."""
         try:
             async with asyncio.timeout(OPEN_S):  # wait_for swallows a cancellation that comes with the result
-                kept = Kept.KEPT if await self._store.open(nanny, saved) else Kept.GONE
+                kept = PutResult.KEPT if await self._store.open(nanny, saved) else PutResult.GONE
         except (OSError, TimeoutError):
-            return Kept.GONE
+            return PutResult.GONE
         whole = silent = False
-        while kept is Kept.KEPT and self._wanted:
+        while kept is PutResult.KEPT and self._wanted:
             pieces = await asyncio.to_thread(self._replication.lacking)
             if pieces or silent or not whole:
                 whole = whole or (not pieces and self._replication.waits)
@@ -199,7 +199,7 @@ class Replicator:
         self._due.clear()
         return changed
 
-    async def _send(self, nanny: str, saved: Saved, pieces: Sequence[Piece], whole: bool) -> Kept:
+    async def _send(self, nanny: str, saved: Saved, pieces: Sequence[Piece], whole: bool) -> PutResult:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SILENT_S + nbytes_of(pieces) / LEAST_RATE
         while True:
@@ -207,14 +207,14 @@ class Replicator:
                 async with asyncio.timeout_at(deadline):
                     kept = await self._store.put(nanny, saved, pieces, whole=whole)
             except TimeoutError:
-                return Kept.GONE
+                return PutResult.GONE
             except OSError:
                 await asyncio.sleep(RETRY_S)
             except Exception:
                 logger.exception("a message to a replica failed")
-                return Kept.GONE
+                return PutResult.GONE
             else:
-                if kept is Kept.KEPT:
+                if kept is PutResult.KEPT:
                     self._replication.sent(pieces)
                 return kept
 

@@ -25,7 +25,7 @@ from singa_dask.server.messages import Done, Fresh, Moved, Reply, Request, State
 from singa_dask.server.protocol import ServerProtocol
 from singa_dask.server.replication import LEAST_RATE, Given, Replication, give
 from singa_dask.server.slice_protocol import SliceProtocol
-from singa_dask.server.slices import Slice
+from singa_dask.server.slices import ParameterSlice
 from singa_dask.updaters import Updater, make_updater
 
 
@@ -36,7 +36,7 @@ class ServerPlan:
 
     updater: bytes
     entries: tuple[Entry, ...]
-    slices: tuple[Slice, ...]
+    slices: tuple[ParameterSlice, ...]
     key: str = ""
     groups: tuple[int, ...] = (0,)
     dealt_to: int = 1
@@ -52,7 +52,7 @@ class ServerPlan:
         ServerProtocol."""
         ops = ops or get_ops("cpu")
 
-        def updater(of: Slice) -> Updater:
+        def updater(of: ParameterSlice) -> Updater:
             return self._updater(ops, self.entries, of.start, of.stop)
 
         return ServerProtocol(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from singa_dask.memory.region import VALUES, Piece
 from singa_dask.ops import Ops
-from singa_dask.server.clocks import GroupClock, Note
+from singa_dask.server.clocks import GroupClock, SliceNote
 from singa_dask.server.kept import SLICE, Keeper, Left, accounts_of
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import (
@@ -165,7 +165,7 @@ class SliceProtocol:
             self.save()
 
     def _take(self, left: Piece, accounts: dict[str, Account]) -> None:
-        note = Note.decode(left.note)
+        note = SliceNote.decode(left.note)
         self.values = self.ops.asarray(left.arrays[VALUES]).copy()
         self.updater.load_state({name: array for name, array in left.arrays.items() if name != VALUES})
         self.version, self.ledger, self.members = left.version, note.ledger, note.members

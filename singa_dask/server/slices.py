@@ -11,7 +11,7 @@ from singa_dask.net.flat import ALIGNMENT
 
 
 @dataclass(frozen=True)
-class Slice:
+class ParameterSlice:
     """Elements [start, stop) of the flat parameters, which worker `worker` of every group exchanges with server
     `server` of its server group in one message each way."""
 
@@ -32,11 +32,11 @@ class Partition:
     own_starts: where each worker's own shards begin, if there are any."""
 
     size: int
-    slices: tuple[Slice, ...]
+    slices: tuple[ParameterSlice, ...]
     buckets: tuple[Bucket, ...]
     own_starts: tuple[int, ...] = ()
 
-    def of_worker(self, worker: int) -> tuple[Slice, ...]:
+    def of_worker(self, worker: int) -> tuple[ParameterSlice, ...]:
         """The slices of one worker, in its own coordinates: its own shards follow the replicated parameters."""
         replicated = self.buckets[-1].stop if self.buckets else 0
         shift = self.own_starts[worker] - replicated if self.own_starts else 0
@@ -60,7 +60,7 @@ class Partition:
         slices = [replace(s, worker=owners[s.worker]) for s in self.slices]
         return replace(self, slices=tuple(slices), buckets=tuple(buckets))
 
-    def of_server(self, server: int) -> tuple[Slice, ...]:
+    def of_server(self, server: int) -> tuple[ParameterSlice, ...]:
         """The slices of one server."""
         return tuple(s for s in self.slices if s.server == server)
 
@@ -102,7 +102,7 @@ def partition(
     bounds: the bounds of the buckets (multiples of 16); by default one bucket. cuts: where replicated parameters may
     be cut, besides these bounds: ascending multiples of 16; by default at all of them.
     """
-    slices: list[Slice] = []
+    slices: list[ParameterSlice] = []
     buckets: list[Bucket] = []
     for first, last in pairwise([0, size] if bounds is None else bounds):
         owned, counts = (_lengths(first, last, n, cuts) for n in (nservers, nworkers))
@@ -112,7 +112,7 @@ def partition(
         ends = sorted({0, *accumulate(counts), *accumulate(owned)})
         workers, servers = _owners(counts, ends), _owners(owned, ends)
         for worker, server, (start, stop) in zip(workers, servers, pairwise(ends), strict=True):
-            slices.append(Slice(len(slices), first + start, first + stop, worker, server))
+            slices.append(ParameterSlice(len(slices), first + start, first + stop, worker, server))
     starts = [size + before for before in accumulate(own, initial=0)]
     for worker, (first, last) in enumerate(pairwise(starts)):
         lengths = even_cuts(last - first, nservers)
@@ -120,7 +120,7 @@ def partition(
             lengths = [(last - first) * (server == worker) for server in range(nservers)]
         for server, (start, stop) in enumerate(pairwise(accumulate(lengths, initial=first))):
             if start < stop:
-                slices.append(Slice(len(slices), start, stop, worker, server))
+                slices.append(ParameterSlice(len(slices), start, stop, worker, server))
     return Partition(starts[-1], tuple(slices), tuple(buckets), tuple(starts[:-1]))
 
 

@@ -31,7 +31,7 @@ from singa_dask.server.messages import (
     State,
     Update,
 )
-from singa_dask.server.slices import Slice
+from singa_dask.server.slices import ParameterSlice
 
 _LOOK_S = 0.1
 
@@ -80,7 +80,7 @@ class Stub:
 
     def __init__(
         self,
-        slices: Sequence[Slice],
+        slices: Sequence[ParameterSlice],
         links: Mapping[int, Link],
         group: int = 0,
         generation: int = 0,
@@ -199,7 +199,7 @@ class Stub:
         taken, self.exchanged = self.exchanged, ServerTraffic()
         return taken
 
-    def _send(self, s: Slice, request: Request, out: Array | None = None) -> Future[Reply]:
+    def _send(self, s: ParameterSlice, request: Request, out: Array | None = None) -> Future[Reply]:
         return self._links[s.server].send(request, out)
 
     def _take(self, i: int, reply: Reply, target: Array) -> Fresh:
@@ -210,7 +210,7 @@ class Stub:
         self.ledgers[i] = reply.ledger
         return reply
 
-    def _outgoing(self, i: int, step: int, gradient: Array, s: Slice) -> Array | Coded:
+    def _outgoing(self, i: int, step: int, gradient: Array, s: ParameterSlice) -> Array | Coded:
         if self._codec is None or not self._codes(s, i):
             return self._keep(step, gradient, s, i) if self.behind else _part(gradient, s)
         part = _part(gradient, s)
@@ -244,11 +244,11 @@ class Stub:
             self._feedback[i].residual[...] = values
         return rest
 
-    def _codes(self, s: Slice, i: int) -> bool:
+    def _codes(self, s: ParameterSlice, i: int) -> bool:
         """Whether the gradient of a slice goes through a codec."""
         return self._codec is not None and i not in self._exactly and not self._links[s.server].local
 
-    def _keep(self, step: int, gradient: Array, s: Slice, i: int) -> Array:
+    def _keep(self, step: int, gradient: Array, s: ParameterSlice, i: int) -> Array:
         """A copy of a slice that stays unchanged until `behind` further updates are answered."""
         part = _part(gradient, s)
         kept = self._kept.setdefault((step % (self.behind + 1), i), np.empty_like(part))
@@ -286,5 +286,5 @@ class Stub:
         traffic.staleness_max = max(traffic.staleness_max, staleness)
 
 
-def _part(array: Array, s: Slice) -> Array:
+def _part(array: Array, s: ParameterSlice) -> Array:
     return array[s.start : s.stop]

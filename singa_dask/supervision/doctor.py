@@ -50,7 +50,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterReport:
     """What was found of a cluster.
 
     here: of this process. workers: Dask workers that answer; silent: why others do not. healths, offsets: of free
@@ -69,7 +69,7 @@ class Cluster:
     summed: tuple[int, int, float] | str = ""
 
 
-def examine(client: Any, workspace: Path, note: Callable[[str], None] = lambda text: None) -> Cluster:
+def examine(client: Any, workspace: Path, note: Callable[[str], None] = lambda text: None) -> ClusterReport:
     """What is found of a client's Dask cluster. note: is told what is being examined."""
     note("this machine")
     here = look()
@@ -89,7 +89,7 @@ def examine(client: Any, workspace: Path, note: Callable[[str], None] = lambda t
     if len(joining := of_one_world(free)) > 1 and not fault:
         note(f"an all-reduce of {len(joining)} workers")
         summed = _summed(client, joining)
-    return Cluster(here, workers, silent, healths, fault, offsets, str(workspace), unseen, summed)
+    return ClusterReport(here, workers, silent, healths, fault, offsets, str(workspace), unseen, summed)
 
 
 def _unseen(client: Any, workspace: Path) -> str:
@@ -108,12 +108,12 @@ def _summed(client: Any, workers: Sequence[WorkerInfo]) -> tuple[int, int, float
     return len(workers), len(by_host(workers)), seconds
 
 
-def checks(cluster: Cluster) -> list[Check]:
+def checks(cluster: ClusterReport) -> list[Check]:
     """All lines of the examination."""
     return [check for of in _CHECKS for check in of(cluster)]
 
 
-def _workers(cluster: Cluster) -> Iterator[Check]:
+def _workers(cluster: ClusterReport) -> Iterator[Check]:
     if cluster.silent:
         yield Check("workers", Level.WARNING, f"not counted: {cluster.silent}", "Restart these workers.")
     if not cluster.workers:
@@ -134,7 +134,7 @@ def _workers(cluster: Cluster) -> Iterator[Check]:
         yield Check("workers", Level.ERROR, cluster.fault, "Install the same version of singa_dask on all hosts.")
 
 
-def _versions(cluster: Cluster) -> Iterator[Check]:
+def _versions(cluster: ClusterReport) -> Iterator[Check]:
     own = cluster.here.versions
     differing: defaultdict[str, set[str]] = defaultdict(set)
     for health in cluster.healths.values():
@@ -149,7 +149,7 @@ def _versions(cluster: Cluster) -> Iterator[Check]:
         yield Check("versions", level, text, "Install the same version on all hosts.")
 
 
-def _mpi(cluster: Cluster) -> Iterator[Check]:
+def _mpi(cluster: ClusterReport) -> Iterator[Check]:
     libraries = defaultdict(list)
     for address, health in {"this process": cluster.here, **cluster.healths}.items():
         libraries[health.mpi].append(address)
@@ -164,7 +164,7 @@ def _mpi(cluster: Cluster) -> Iterator[Check]:
         yield Check("MPI", Level.OK, next(iter(libraries)))
 
 
-def _cores(cluster: Cluster) -> Iterator[Check]:
+def _cores(cluster: ClusterReport) -> Iterator[Check]:
     for host, infos in by_host(cluster.workers).items():
         cores = len(frozenset().union(*(info.cpus for info in infos))) or max(info.cores for info in infos)
         text = f"{host}: {counted(len(infos), 'worker')}, {counted(cores, 'core')}"
@@ -180,7 +180,7 @@ def _cores(cluster: Cluster) -> Iterator[Check]:
             yield Check("cores", Level.OK, text)
 
 
-def _memory(cluster: Cluster) -> Iterator[Check]:
+def _memory(cluster: ClusterReport) -> Iterator[Check]:
     for host, (health, count) in _hosts(cluster).items():
         if health.shared is None:
             yield Check("shared memory", Level.ERROR, f"{host}: there is no /dev/shm", "Mount it: MPI needs it.")
@@ -196,7 +196,7 @@ def _memory(cluster: Cluster) -> Iterator[Check]:
             yield Check("shared memory", Level.OK, text)
 
 
-def _files(cluster: Cluster) -> Iterator[Check]:
+def _files(cluster: ClusterReport) -> Iterator[Check]:
     for host, (health, _) in _hosts(cluster).items():
         if health.hdf5_fault:
             text = f"{host}: an HDF5 file in {health.folder} failed: {health.hdf5_fault}"
@@ -213,7 +213,7 @@ def _files(cluster: Cluster) -> Iterator[Check]:
         yield Check("workspace", Level.OK, f"all workers see {cluster.workspace} and can write to it")
 
 
-def _gpus(cluster: Cluster) -> Iterator[Check]:
+def _gpus(cluster: ClusterReport) -> Iterator[Check]:
     seen = {info.node: info.gpus for info in cluster.workers if info.gpus.seen}
     if not seen:
         yield Check("GPUs", Level.OK, "none: workers compute on CPUs")
@@ -229,7 +229,7 @@ def _gpus(cluster: Cluster) -> Iterator[Check]:
         yield Check("GPUs", Level.WARNING if fault.startswith("NCCL") else Level.ERROR, fault)
 
 
-def _clocks(cluster: Cluster) -> Iterator[Check]:
+def _clocks(cluster: ClusterReport) -> Iterator[Check]:
     if not cluster.offsets:
         return
     address, (ahead, half) = max(cluster.offsets.items(), key=lambda item: abs(item[1][0]))
@@ -242,7 +242,7 @@ def _clocks(cluster: Cluster) -> Iterator[Check]:
         yield Check("clocks", Level.OK, text)
 
 
-def _all_reduce(cluster: Cluster) -> Iterator[Check]:
+def _all_reduce(cluster: ClusterReport) -> Iterator[Check]:
     if isinstance(cluster.summed, str):
         if cluster.summed:
             way_out = "Check MPI, ports between the hosts, and `dask worker --interface`."
@@ -267,7 +267,7 @@ def _all_reduce(cluster: Cluster) -> Iterator[Check]:
 _CHECKS = (_workers, _versions, _mpi, _cores, _memory, _files, _gpus, _clocks, _all_reduce)
 
 
-def _hosts(cluster: Cluster) -> dict[str, tuple[Health, int]]:
+def _hosts(cluster: ClusterReport) -> dict[str, tuple[Health, int]]:
     """What the first worker of each host has found, and the number of workers there."""
     hosts = by_host([info for info in cluster.workers if info.address in cluster.healths])
     return {host: (cluster.healths[infos[0].address], len(infos)) for host, infos in hosts.items()}

@@ -10,7 +10,7 @@ from singa_dask.supervision import events as ev
 from singa_dask.supervision.facts import Code, Fact, fact
 from singa_dask.supervision.losing import Losing
 from singa_dask.supervision.members import Member, Restart, ServerGroup, WorkerGroup, is_first
-from singa_dask.supervision.phases import Checkpoint, Phase
+from singa_dask.supervision.phases import CheckpointSearch, Phase
 from singa_dask.supervision.places import Places
 from singa_dask.supervision.run_state import RunState
 
@@ -97,7 +97,7 @@ class Forming:
     def place(self, there: Sequence[WorkerInfo], at: float, nannies: frozenset[str]) -> None:
         """Have what is down formed, as far as it has Dask workers."""
         batch = self.members.batch(self.run.dispensable)
-        unknown = self.run.checkpoint.phase is not Checkpoint.KNOWN
+        unknown = self.run.checkpoint.phase is not CheckpointSearch.KNOWN
         if not batch or (unknown and not self.members.serving()):
             return
         placed, stuck, lack = self.places.find(batch, there, at, nannies)

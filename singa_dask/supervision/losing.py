@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.facts import Cause, Code, fact
-from singa_dask.supervision.members import Loss, Member, Restart, ServerGroup, WorkerGroup
-from singa_dask.supervision.phases import Checkpoint, Phase
+from singa_dask.supervision.members import Member, MemberLoss, Restart, ServerGroup, WorkerGroup
+from singa_dask.supervision.phases import CheckpointSearch, Phase
 from singa_dask.supervision.places import Places
 from singa_dask.supervision.run_state import RunState
 
@@ -25,7 +25,7 @@ class Losing:
 
     def __init__(self, run: RunState, places: Places, max_restarts: int) -> None:
         self.run, self.members, self.places, self.max_restarts = run, run.members, places, max_restarts
-        self.losses: list[Loss] = []
+        self.losses: list[MemberLoss] = []
         self._silent_until: float | None = None
 
     # Events
@@ -35,9 +35,9 @@ class Losing:
         group = self.members.worker_groups[event.group]
         self.run.processes.replaced.update(event.replaced.items())
         if why := self.places.retreat(group, raised=event.raised is not None):
-            self.lose(Loss(group, fact(Code.RESIZED_IN_VAIN, undone=(why,), cause=event.cause)))
+            self.lose(MemberLoss(group, fact(Code.RESIZED_IN_VAIN, undone=(why,), cause=event.cause)))
         elif event.raised is None or self.run.dispensable(group):
-            self.lose(Loss(group, event.cause, refused=event.raised is not None))
+            self.lose(MemberLoss(group, event.cause, refused=event.raised is not None))
         else:
             self.run.end(event.raised)
 
@@ -47,7 +47,7 @@ class Losing:
         self.kill({address: self.run.processes.pids[address] for address in event.stopped})
         for group in self.members.serving():
             if here := sorted(event.addresses & set(group.where)):
-                self.lose(Loss(group, fact(Code.SERVERS_DIED, group, where=tuple(here))))
+                self.lose(MemberLoss(group, fact(Code.SERVERS_DIED, group, where=tuple(here))))
 
     def replica_lost(self, event: ev.ReplicaLost) -> None:
         """From now on a replica does not count, so its server may go on without it. Unless its group is lost: then a
@@ -77,13 +77,13 @@ class Losing:
         groups, raised = (m for m in members if isinstance(m, WorkerGroup)), event.raised is not None
         undone = tuple(why for group in groups if (why := self.places.retreat(group, raised=raised)))
         if isinstance(first, WorkerGroup) and self.run.dispensable(first):
-            self.lose(Loss(first, event.error, refused=True))
+            self.lose(MemberLoss(first, event.error, refused=True))
         elif undone:
-            self.lose(Loss(first, fact(Code.RESIZED_IN_VAIN, undone=undone, cause=event.error)))
+            self.lose(MemberLoss(first, fact(Code.RESIZED_IN_VAIN, undone=undone, cause=event.error)))
         elif event.raised is not None:
             self.run.end(event.raised)
         else:
-            self.lose(Loss(first, str(event.error) if event.lost else event.error))
+            self.lose(MemberLoss(first, str(event.error) if event.lost else event.error))
 
     def closed(self, replaced: Mapping[str, int]) -> None:
         """Members that were taken down or dropped are closed."""
@@ -114,7 +114,7 @@ class Losing:
             self.run.processes.replaced.update(pids.items())
             self.run.do(ev.Kill(pids))
 
-    def lose(self, loss: Loss) -> None:
+    def lose(self, loss: MemberLoss) -> None:
         """A member is lost. The extent of it shows when processes are asked next."""
         self.members.move(loss.member, "lost")
         self.losses.append(loss)
@@ -145,10 +145,10 @@ class Losing:
             self.losses.pop(0)  # or it is down already, with another one
         stranded = [] if taken else self.members.stranded()
         for group in stranded:
-            self.lose(Loss(group, fact(Code.SERVERS_GONE, group, servers=group.server_group)))
+            self.lose(MemberLoss(group, fact(Code.SERVERS_GONE, group, servers=group.server_group)))
         return taken or bool(stranded)
 
-    def _take_down(self, loss: Loss, silent: set[str]) -> bool:
+    def _take_down(self, loss: MemberLoss, silent: set[str]) -> bool:
         """Take down a lost member and what goes along; False if the newest checkpoint must be known first."""
         member, cause = loss.member, loss.cause
         workers, servers = self.members.affected(member, silent)
@@ -182,7 +182,7 @@ class Losing:
     def _needs_start(self, servers: Sequence[ServerGroup]) -> bool:
         """Whether the newest checkpoint must be known, as no server group stays or comes back."""
         stay = set(self.members.serving()) - set(servers)
-        unknown = self.run.checkpoint.phase is not Checkpoint.KNOWN
+        unknown = self.run.checkpoint.phase is not CheckpointSearch.KNOWN
         return unknown and not stay and not any(group.left for group in servers)
 
     def _restart(

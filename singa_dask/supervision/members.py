@@ -139,7 +139,7 @@ class ServerGroup(Member):
 
 
 @dataclass(frozen=True)
-class Loss:
+class MemberLoss:
     """A loss that waits for a status request.
 
     cause: an exception ends the run, unless a process is silent. refused: a newcomer failed, and is not brought back.

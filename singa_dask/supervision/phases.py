@@ -43,7 +43,7 @@ class Status(Enum):
     OUTDATED = "outdated"  # open, but something has happened since: its answer decides nothing
 
 
-class Checkpoint(Enum):
+class CheckpointSearch(Enum):
     """The newest checkpoint. It is looked for where members may begin with it."""
 
     UNKNOWN = "unknown"
@@ -91,12 +91,12 @@ TRANSITIONS: dict[tuple[Enum, str], Any] = {
     (Status.OUTDATED, "outdate"): Status.OUTDATED,
     (Status.OPEN, "answered"): Status.NONE,
     (Status.OUTDATED, "answered"): Status.NONE,
-    (Checkpoint.UNKNOWN, "want"): Checkpoint.WANTED,
-    (Checkpoint.UNKNOWN, "look"): Checkpoint.KNOWN,
-    (Checkpoint.WANTED, "look"): Checkpoint.KNOWN,
-    (Checkpoint.UNKNOWN, "forget"): Checkpoint.UNKNOWN,
-    (Checkpoint.WANTED, "forget"): Checkpoint.WANTED,
-    (Checkpoint.KNOWN, "forget"): Checkpoint.UNKNOWN,
+    (CheckpointSearch.UNKNOWN, "want"): CheckpointSearch.WANTED,
+    (CheckpointSearch.UNKNOWN, "look"): CheckpointSearch.KNOWN,
+    (CheckpointSearch.WANTED, "look"): CheckpointSearch.KNOWN,
+    (CheckpointSearch.UNKNOWN, "forget"): CheckpointSearch.UNKNOWN,
+    (CheckpointSearch.WANTED, "forget"): CheckpointSearch.WANTED,
+    (CheckpointSearch.KNOWN, "forget"): CheckpointSearch.UNKNOWN,
     (Lead.UNAWARE, "told"): Lead.TOLD,
     (Lead.MISTAKEN, "told"): Lead.TOLD,
     (Lead.TOLD, "told otherwise"): Lead.UNAWARE,

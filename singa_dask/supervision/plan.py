@@ -21,7 +21,7 @@ from singa_dask.job.job_pb2 import JobProto, NetProto
 from singa_dask.monitor.figures import save_out
 from singa_dask.monitor.plan_table import instructions, plan_html, plan_text
 from singa_dask.ops.gpu.visible import gpu_here
-from singa_dask.planning.advise import ALLOW, UNBOUNDED, Advice, Memory, advise, name
+from singa_dask.planning.advise import ALLOW, UNBOUNDED, Advice, FreeMemory, advise, name
 from singa_dask.planning.candidates import Choose, candidates, with_cluster
 from singa_dask.planning.model import predict
 from singa_dask.planning.partition import choose_partition, is_open, partitioned_as
@@ -184,7 +184,7 @@ def plan(
     prepared = prepared_for_model(loaded, with_data=with_data, on_gpus=there.gpus)
     counts = _counts(workers, there)
     machines = there.described(max(counts), cores, workers_per_host, bandwidth, latency)
-    free = Memory(memory)
+    free = FreeMemory(memory)
     if memory is None and cores is None and bandwidth is None:
         free = there.memory
 
@@ -205,7 +205,7 @@ def _profiled(
     profile: Profile | None,
     profiler: Profiler | None,
     machines: Machines,
-    memory: Memory,
+    memory: FreeMemory,
     code: CodeBundle | None,
 ) -> tuple[Profile, list[Candidate]]:
     """The profile that predicts the candidates, and these, each with the partition that it finds the fastest.
@@ -281,7 +281,7 @@ class Cluster:
     hosts: int = 1
     workers_per_host: int | None = None
     processes: int | None = None
-    memory: Memory = UNBOUNDED
+    memory: FreeMemory = UNBOUNDED
     gpus: bool = False
 
     @classmethod
@@ -289,7 +289,7 @@ class Cluster:
         """Raises ConfigError where no worker answers."""
         if client is None:
             free = free_here()
-            least = Memory(min(nbytes for nbytes, _ in free.owners))
+            least = FreeMemory(min(nbytes for nbytes, _ in free.owners))
             return cls(len(os.sched_getaffinity(0)), memory=least, gpus=gpu_here() is not None)
         workers, silent = answering(client)
         if not workers:
@@ -301,7 +301,7 @@ class Cluster:
         free = client.run(_free, workers=[info.address for info in workers]).values()
         each = min(one.memory for one in free)
         host = min(nbytes for one in free for nbytes, _ in one.owners)
-        memory = Memory(host, None if each == UNLIMITED else each)
+        memory = FreeMemory(host, None if each == UNLIMITED else each)
         gpus = chosen((), workers) is not None
         return cls(cores, len(by_host), max(map(len, by_host.values())), len(workers), memory, gpus)
 
@@ -362,7 +362,7 @@ def _counts(workers: Iterable[int] | None, there: Cluster) -> list[int]:
     return counts
 
 
-def _with_chosen_partition(job: JobProto, profile: Profile, machines: Machines, memory: Memory) -> JobProto:
+def _with_chosen_partition(job: JobProto, profile: Profile, machines: Machines, memory: FreeMemory) -> JobProto:
     each = memory.of_worker(Candidate(job).topology, machines)
     return choose_partition(job, profile, machines, each).job()
 

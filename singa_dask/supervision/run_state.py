@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.facts import Cause, Code, Fact, fact
 from singa_dask.supervision.members import Member, Members, Restart, ServerGroup, WorkerGroup
-from singa_dask.supervision.phases import Checkpoint, Course, Lead, Operation, Status, Track
+from singa_dask.supervision.phases import CheckpointSearch, Course, Lead, Operation, Status, Track
 from singa_dask.supervision.processes import Processes
 
 if TYPE_CHECKING:
@@ -33,7 +33,11 @@ class RunState:
         self.steps: dict[int, int] = dict(steps or {})
         self.restarts: list[Restart] = []
         self.course, self.operation = Track(Course.GOING), Track(Operation.NONE)
-        self.status, self.checkpoint, self.lead = Track(Status.NONE), Track(Checkpoint.UNKNOWN), Track(Lead.UNAWARE)
+        self.status, self.checkpoint, self.lead = (
+            Track(Status.NONE),
+            Track(CheckpointSearch.UNKNOWN),
+            Track(Lead.UNAWARE),
+        )
         self.stopped = ""
         self.error: Fact | BaseException | None = None
         self.request: _Operation | None = None

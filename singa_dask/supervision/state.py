@@ -12,7 +12,7 @@ from singa_dask.supervision.ending import Ending
 from singa_dask.supervision.forming import Forming
 from singa_dask.supervision.losing import Losing
 from singa_dask.supervision.members import Members
-from singa_dask.supervision.phases import Checkpoint, Phase, Status
+from singa_dask.supervision.phases import CheckpointSearch, Phase, Status
 from singa_dask.supervision.places import Places
 from singa_dask.supervision.run_state import RunState
 
@@ -98,8 +98,10 @@ class Supervision:
         self.ending.tell_lead(pending=self._pending)
         pending, improves = self._pending, self._improves
         if run.status.phase is Status.NONE and (pending or self.forming.askers or improves):
-            unknown = run.checkpoint.phase is not Checkpoint.KNOWN
-            wanted = run.checkpoint.phase is Checkpoint.WANTED or run.members.synchronous or not run.members.serving()
+            unknown = run.checkpoint.phase is not CheckpointSearch.KNOWN
+            wanted = (
+                run.checkpoint.phase is CheckpointSearch.WANTED or run.members.synchronous or not run.members.serving()
+            )
             waiting_s = _IMPROVE_EVERY_S if improves and not self.forming.askers else 0.0
             delay_s = _AGAIN_S if self.places.awaits else waiting_s
             nannies = run.processes.nannies if pending or improves else frozenset[str]()

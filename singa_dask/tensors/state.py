@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 
-class State:
+class CallMode:
     """training: whether calls are those of training, and remembered. seed: of initial parameters and of dropout. draw:
     what tensors draw from. numbers: of tensors that are parameters. unnamed: how many layers of each class were named
     by a number. dtype: of the default device."""
@@ -27,7 +27,7 @@ class State:
         self.numbers, self.unnamed = count(1), Counter[str]()
 
 
-state = State()
+state = CallMode()
 
 # Which rows of the mini-batch are this process's: those of this rank, of ranks with equally many rows.
 rank: ContextVar[int] = ContextVar("rank", default=0)

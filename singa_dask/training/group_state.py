@@ -22,7 +22,7 @@ from singa_dask.memory.region import VALUES
 from singa_dask.net import Net
 from singa_dask.ops import Ops
 from singa_dask.server import Stub
-from singa_dask.server.clocks import Note
+from singa_dask.server.clocks import SliceNote
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import State
 from singa_dask.training.carried import gather_carried, joined_carried, own_carried, share_carried
@@ -142,7 +142,7 @@ class GroupState:
             out[...] = image.arrays[VALUES]
             for name in of.arrays[1:]:
                 states[name][place] = image.arrays[name]
-            ledgers.append(Note.decode(image.note).ledger)
+            ledgers.append(SliceNote.decode(image.note).ledger)
         for array in (values, *(state[:flat] for state in states.values())):
             comm.all_reduce(array)  # what a rank does not bring is zero there
         own_moving = {rank: moving_of(lost[rank], left, step) or {} for rank, left in mine.items()}

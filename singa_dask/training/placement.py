@@ -15,7 +15,7 @@ from singa_dask.job import ClusterTopology
 from singa_dask.job.job_pb2 import AlgProto, JobProto, UpdaterProto
 from singa_dask.net.flat import Entry, FlatParams, GroupLayout
 from singa_dask.ops import Ops
-from singa_dask.server import Partition, ServerPlan, Slice, partition
+from singa_dask.server import ParameterSlice, Partition, ServerPlan, partition
 from singa_dask.updaters import updater_class
 
 
@@ -47,7 +47,9 @@ def parameter_partition(
     return cut if workers is None else cut.dealt_to(workers)
 
 
-def server_plan(job: JobProto, entries: tuple[Entry, ...], slices: tuple[Slice, ...], **more: Any) -> ServerPlan:
+def server_plan(
+    job: JobProto, entries: tuple[Entry, ...], slices: tuple[ParameterSlice, ...], **more: Any
+) -> ServerPlan:
     """The plan of a server of this job. more: further fields of ServerPlan."""
     cluster = job.cluster
     return ServerPlan(

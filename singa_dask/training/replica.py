@@ -12,7 +12,7 @@ from singa_dask.comm.communicator import Communicator
 from singa_dask.exchange import Bucket, BucketExchange, SharedExchange
 from singa_dask.exchange.clipping import norm_clip
 from singa_dask.exchange.executor import CollectiveExecutor
-from singa_dask.exchange.group import WorkerGroup
+from singa_dask.exchange.group import CommGroup
 from singa_dask.exchange.make import bucket_exchange
 from singa_dask.exchange.overlap import OverlapTuner
 from singa_dask.exchange.pipeline import GradientPipeline
@@ -25,7 +25,7 @@ from singa_dask.memory.store import Store
 from singa_dask.net import Batch, Net
 from singa_dask.net.flat import Entry, FlatParams, GroupLayout
 from singa_dask.ops import Ops
-from singa_dask.server import Keeper, Link, LocalLink, Server, Slice, Stub
+from singa_dask.server import Keeper, Link, LocalLink, ParameterSlice, Server, Stub
 from singa_dask.server.kept import SLICE, layout_of
 from singa_dask.training.group_state import GroupState
 from singa_dask.training.nets import make_nets
@@ -222,12 +222,12 @@ class Replica:
                 self.group.comm.abort("the worker failed")
             self.group.comm.close()
 
-    def _worker_group(self) -> WorkerGroup:
+    def _worker_group(self) -> CommGroup:
         """The group as the layers see it; in a partitioned net with a communicator of its own."""
         comm = self.comm if self.device_comm is None else self.device_comm
         if self.net.partitioned:
             comm = comm.split(0)
-        return WorkerGroup(self.executor, comm, self.net.ops, on_device=self.device_comm is not None)
+        return CommGroup(self.executor, comm, self.net.ops, on_device=self.device_comm is not None)
 
 
 def _exchange(
@@ -251,7 +251,7 @@ def _exchange(
 
 
 def _in_process(
-    job: JobProto, ops: Ops, entries: tuple[Entry, ...], slices: tuple[Slice, ...], regions: Regions | None
+    job: JobProto, ops: Ops, entries: tuple[Entry, ...], slices: tuple[ParameterSlice, ...], regions: Regions | None
 ) -> dict[int, Link]:
     """Links to a server in this process, which works on the worker's parameters in place. It is all servers whose
     slices the worker has."""
@@ -261,7 +261,7 @@ def _in_process(
     return {s.server: link for s in slices}
 
 
-def _exactly(slices: tuple[Slice, ...], entries: tuple[Entry, ...]) -> set[int]:
+def _exactly(slices: tuple[ParameterSlice, ...], entries: tuple[Entry, ...]) -> set[int]:
     """Positions of the slices that hold running statistics, of which nothing may be kept back."""
     statistics = [entry for entry in entries if entry.statistic]
     return {i for i, s in enumerate(slices) if any(s.start < e.stop and e.start < s.stop for e in statistics)}

@@ -28,7 +28,7 @@ from singa_dask.cluster import nanny_store
 from singa_dask.cluster.formation import WorkersInUse
 from singa_dask.errors import ClusterError
 from singa_dask.memory.owner import CHECKPOINT, same_run
-from singa_dask.server import Server, Slice
+from singa_dask.server import ParameterSlice, Server
 from singa_dask.server.ledger import Ledger, pairs
 from singa_dask.server.messages import Fresh, Update
 from singa_dask.server.neighbours import Account
@@ -108,7 +108,7 @@ class Lineage:
             before, now = divmod(order[-2], steps)[::-1], (step, group)
             self.rules.demand(before < now, f"{key}: in lock-step, (step, group) {before} came before {now}")
 
-    def acknowledged(self, key: str, s: Slice, update: Update, reply: Fresh) -> None:
+    def acknowledged(self, key: str, s: ParameterSlice, update: Update, reply: Fresh) -> None:
         """A worker group got the reply to its update of a slice."""
         group, element = update.origin.group, update.origin.group * self.rules.run.steps + update.step
         blocks = slice(s.start, s.stop), (-1, self.rules.run.width)

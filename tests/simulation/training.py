@@ -25,8 +25,8 @@ from singa_dask.memory import owner as owners
 from singa_dask.memory.owner import CHECKPOINT, WORKERS, Owner, Version
 from singa_dask.memory.region import VALUES, Key, Region, Regions
 from singa_dask.ops import Ops
-from singa_dask.server import ActorLink, Address, Keeper, Link, LocalLink, Server, Slice, Stub
-from singa_dask.server.clocks import Note
+from singa_dask.server import ActorLink, Address, Keeper, Link, LocalLink, ParameterSlice, Server, Stub
+from singa_dask.server.clocks import SliceNote
 from singa_dask.server.kept import SLICE, layout_of
 from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Fresh, Reply, Request, Update
@@ -54,7 +54,7 @@ def _has_room(nbytes: int) -> bool:
 class _Watched:
     """A Link that tells the rules of every acknowledged update. key: tells the server's; slices: of all workers."""
 
-    def __init__(self, link: Link, lineage: Lineage, key: Callable[[], str], slices: Sequence[Slice]) -> None:
+    def __init__(self, link: Link, lineage: Lineage, key: Callable[[], str], slices: Sequence[ParameterSlice]) -> None:
         self._link, self._lineage, self._key, self._slices = link, lineage, key, slices
         self.local = link.local
 
@@ -157,7 +157,7 @@ class Training:
         link = ActorLink(where, rank.process, BACK * self.run_.patience_s)
         return _Watched(link, self.lineage, lambda: where().key, self.cut.slices)
 
-    def _in_process_links(self, rank: Rank, slices: Sequence[Slice]) -> dict[int, Link]:
+    def _in_process_links(self, rank: Rank, slices: Sequence[ParameterSlice]) -> dict[int, Link]:
         """Links to a server in the worker's process, as Replica makes them."""
         run, process, key = self.run_, rank.process, f"rank {rank.task.rank} of {rank.task.plan.group}"
         self.cluster.here = process
@@ -199,7 +199,7 @@ class Training:
         ledgers = []
         for of, image in images:
             self.values[of.start : of.stop] = image.arrays[VALUES]
-            ledgers.append(Note.decode(image.note).ledger)
+            ledgers.append(SliceNote.decode(image.note).ledger)
         self.ledger, self.first = Ledger.joint(ledgers), step
         return True
 

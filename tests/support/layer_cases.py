@@ -73,7 +73,7 @@ from singa_dask.layers import (
     TransposedConvolution,
     Upsampling,
 )
-from singa_dask.layers.group import Group
+from singa_dask.layers.group import LayerGroup
 from singa_dask.ops import Ops
 
 B = 3
@@ -100,7 +100,7 @@ class Symbols(tuple):
     """(n, size): a source that gives n integers in [0, size)."""
 
 
-class Twins(Group):
+class Twins(LayerGroup):
     """Two workers with the same rows."""
 
     size = 2

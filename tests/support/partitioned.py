@@ -8,7 +8,7 @@ import numpy as np
 
 from singa_dask.comm.threads import run_threads
 from singa_dask.exchange.executor import CollectiveExecutor
-from singa_dask.exchange.group import WorkerGroup
+from singa_dask.exchange.group import CommGroup
 from singa_dask.job.assemble import assemble
 from singa_dask.job.job_pb2 import NetProto, Phase
 from singa_dask.layers import Step
@@ -39,7 +39,7 @@ class Member:
             self.nets[phase] = Net(proto, phase, ops, share, fold=fold, rank=comm.rank, size=comm.size)
         self.net = self.nets[Phase.kTrain]
         self.net.initialise(seed)
-        self.group = WorkerGroup(CollectiveExecutor(comm, threaded=False), comm.split(0), ops)
+        self.group = CommGroup(CollectiveExecutor(comm, threaded=False), comm.split(0), ops)
         for net in self.nets.values():
             net.join(self.group)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from singa_dask.supervision import events as ev
 from singa_dask.supervision.facts import Fact
-from singa_dask.supervision.phases import Checkpoint, Course, Lead, Operation, Phase, Status
+from singa_dask.supervision.phases import CheckpointSearch, Course, Lead, Operation, Phase, Status
 from singa_dask.supervision.run_state import RunState
 
 _OPERATIONS = {
@@ -26,7 +26,7 @@ def contradictions(run: RunState) -> list[Any]:
         run.operation.phase: run.operation.phase is _OPERATIONS[type(run.request)]
         and (run.over or forming == (run.operation.phase is Operation.FORMING)),
         run.status.phase: run.status.phase is Status.NONE or run.asked.number > 0,
-        run.checkpoint.phase: run.found is None or run.checkpoint.phase is Checkpoint.KNOWN,
+        run.checkpoint.phase: run.found is None or run.checkpoint.phase is CheckpointSearch.KNOWN,
         run.lead.phase: run.lead.phase is not Lead.TOLD or lead not in (Phase.DOWN, Phase.FORMING, Phase.CLOSING),
     }
     return [phase for phase, truth in holds.items() if not truth]

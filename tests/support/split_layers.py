@@ -10,7 +10,7 @@ import numpy as np
 
 from singa_dask.comm.threads import run_threads
 from singa_dask.exchange.executor import CollectiveExecutor
-from singa_dask.exchange.group import WorkerGroup
+from singa_dask.exchange.group import CommGroup
 from singa_dask.layers import (
     GRU,
     LRN,
@@ -120,7 +120,7 @@ class SplitLayer:
             own = value if param.shard is None else param.shard.of_whole(value)
             param.bind(self._device(own), ops.zeros(param.shape) + np.nan)
         ctx = Context(ops, Step(total_rows=self.rows, counts=(self.rows,)))
-        ctx.group = WorkerGroup(CollectiveExecutor(comm, threaded=False), comm, ops)
+        ctx.group = CommGroup(CollectiveExecutor(comm, threaded=False), comm, ops)
         divided = set(range(len(self.inputs))) - set(layer.undivided_sources)
         columns = divided if partition.reads is Sharding.FEATURES else ()
         inputs = [

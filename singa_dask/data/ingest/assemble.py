@@ -193,7 +193,7 @@ def batch_rows(columns: Sequence[Column], window: int) -> int:
     return window * max(1, BATCH_NBYTES // (window * sum(column.nbytes for column in columns)))
 
 
-class Measured:
+class SampleStatistics:
     """The hashes of the windows, and the statistics of the columns, of samples that come one after the other."""
 
     def __init__(self, columns: Sequence[Column], window: int) -> None:
@@ -234,7 +234,7 @@ def write_shard(
     if free < samples * nbytes:
         needed = f"needs {samples * nbytes:,} bytes, but only {free:,} are free on its disk"
         raise DataError(f"{path}: {needed}. Make room.")
-    measured = Measured(columns, window)
+    measured = SampleStatistics(columns, window)
     with h5py.File(path, "w", alignment_threshold=1, alignment_interval=64) as hdf5:
         kinds = {column.name: np.dtype(column.dtype).newbyteorder("<") for column in columns}
         places = {of.name: create(hdf5, of.name, (samples, *of.shape), kinds[of.name]) for of in columns}

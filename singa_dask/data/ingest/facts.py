@@ -112,7 +112,7 @@ def note_rounded(facts: Facts, values: np.ndarray) -> None:
 
 
 @dataclass(frozen=True)
-class Piece:
+class ColumnPiece:
     """A column, or several of one kind, in a part. offset: in its file, in bytes; shape: of one row."""
 
     dtype: str
@@ -132,7 +132,7 @@ class Part:
     key: str
     rows: tuple[int, ...]
     nbytes: int
-    pieces: Mapping[str, Piece]
+    pieces: Mapping[str, ColumnPiece]
     facts: Mapping[str, Facts]
     path: Path = Path()
     held: tuple[Mapping[str, np.ndarray], np.ndarray | None] | None = None
@@ -174,7 +174,7 @@ class Part:
         """The part in a file, if it is complete."""
         try:
             told = json.loads(path.with_suffix(".json").read_text())
-            pieces = {n: Piece(p["dtype"], tuple(p["shape"]), p["offset"]) for n, p in told["pieces"].items()}
+            pieces = {n: ColumnPiece(p["dtype"], tuple(p["shape"]), p["offset"]) for n, p in told["pieces"].items()}
             facts = {name: Facts.from_json(known) for name, known in told["facts"].items()}
             part = cls(told["key"], tuple(told["rows"]), told["nbytes"], pieces, facts, path)
             return part if path.stat().st_size == part.nbytes else None

@@ -12,11 +12,11 @@ import numpy as np
 
 from singa_dask.data.columns import IDENTITY, Column, Role
 from singa_dask.data.ingest.columns import decide
-from singa_dask.data.ingest.facts import Part, Piece
+from singa_dask.data.ingest.facts import ColumnPiece, Part
 from singa_dask.data.ingest.options import Encoding, Splits
 from singa_dask.data.ingest.stage import StagePlan
 from singa_dask.data.manifest import Manifest
-from singa_dask.data.origins import Origin, Origins, free_name
+from singa_dask.data.origins import BlockOrigins, Origins, free_name
 from singa_dask.data.schema import AS_THEY_ARE, Schema, check_turned
 from singa_dask.data.sources.source import Source
 from singa_dask.errors import ConfigError, DataError, Problem, nearest
@@ -40,7 +40,7 @@ class Layout:
     schema: Schema
     pieces: Mapping[str, str]
     codes: Mapping[str, Sequence[np.ndarray]]
-    origins: tuple[Origin, ...]
+    origins: tuple[BlockOrigins, ...]
     window: int
     nshards: tuple[int, ...]
     shuffle: bool
@@ -124,7 +124,7 @@ def make_layout(
     )
 
 
-def _times(name: str, pieces: Sequence[Piece]) -> Column:
+def _times(name: str, pieces: Sequence[ColumnPiece]) -> Column:
     """The column of times. Raises DataError if blocks have other kinds."""
     if len({piece.shape for piece in pieces}) > 1:
         raise DataError("the rows have dates in some blocks, and numbers in others. Give all of them dates.")

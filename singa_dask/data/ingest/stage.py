@@ -22,7 +22,7 @@ from singa_dask.data.columns import Column, Role
 from singa_dask.data.containers import dense
 from singa_dask.data.flat_hdf5 import write_at
 from singa_dask.data.ingest.columns import channels_of
-from singa_dask.data.ingest.facts import CHECKED_NBYTES, Facts, Kind, Part, Piece, note_rounded
+from singa_dask.data.ingest.facts import CHECKED_NBYTES, ColumnPiece, Facts, Kind, Part, note_rounded
 from singa_dask.data.ingest.options import Encoding
 from singa_dask.data.ingest.shuffle import batches, permutation
 from singa_dask.data.ingest.splits import Rules
@@ -46,7 +46,7 @@ TABLE_DTYPES: dict[Kind, np.dtype] = {
 NUMERIC = TABLE_DTYPES.keys() - {Kind.TEXT}
 
 
-class Memory:
+class StagingMemory:
     """Room for parts of up to so many bytes together, which need no files."""
 
     def __init__(self, nbytes: int) -> None:
@@ -71,7 +71,7 @@ class StagePlan:
     seed: int
     shuffle: bool
     rules: Rules
-    memory: Memory | None = None
+    memory: StagingMemory | None = None
 
 
 def stage(plan: StagePlan, index: int, block: Block) -> Part:
@@ -103,7 +103,7 @@ def encoded(plan: StagePlan, index: int, block: Block) -> Part:
     held = {name: np.ascontiguousarray(values) for name, values in found.items()}
     starts = np.cumsum([0, *(values.nbytes for values in held.values())]).tolist()
     pieces = {
-        name: Piece(values.dtype.str, values.shape[1:], start)
+        name: ColumnPiece(values.dtype.str, values.shape[1:], start)
         for (name, values), start in zip(held.items(), starts, strict=False)
     }
     return Part(block.key, segments, starts[-1], pieces, facts, held=(held, order))

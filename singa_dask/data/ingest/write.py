@@ -25,7 +25,7 @@ from singa_dask.data.ingest.progress import Bar
 from singa_dask.data.ingest.repeats import note_repeats
 from singa_dask.data.ingest.run import DaskBlock, Report, run_all
 from singa_dask.data.ingest.splits import Rules, check_columns, limited
-from singa_dask.data.ingest.stage import Memory, StagePlan, stage, unwritable
+from singa_dask.data.ingest.stage import StagePlan, StagingMemory, stage, unwritable
 from singa_dask.data.manifest import FILES_FILE, Manifest
 from singa_dask.data.origins import Origins, write_files
 from singa_dask.data.shared_files import SharedFiles, check_shared
@@ -103,7 +103,7 @@ def write(
     if chosen.given:
         check_columns(chosen, source)
     in_files = client is not None or any(isinstance(block, DaskBlock) for block in source.blocks)  # dear to compute
-    memory = None if in_files else Memory(HELD_NBYTES)
+    memory = None if in_files else StagingMemory(HELD_NBYTES)
     work = _Work(
         source, out, StagePlan(Path(), source, encoding, seed, shuffle, Rules(chosen, source.split, seed=seed), memory)
     )

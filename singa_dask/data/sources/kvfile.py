@@ -48,7 +48,7 @@ FORMAT = Format("kvfile", (), SUFFIXES, read)
 
 
 @dataclass(frozen=True)
-class Record:
+class KvRecord:
     """The fields of a RecordProto. values: pixel or data, as they were stored."""
 
     shape: tuple[int, ...]
@@ -143,7 +143,7 @@ def _values(path: Path, data: mmap.mmap | bytes, start: int, stop: int) -> Itera
         yield begin, place
 
 
-def _checked(path: Path, number: int, value: bytes, form: tuple) -> Record:
+def _checked(path: Path, number: int, value: bytes, form: tuple) -> KvRecord:
     record = parse_record(path, number, value)
     if record.form != form:
         raise DataError(
@@ -154,7 +154,7 @@ def _checked(path: Path, number: int, value: bytes, form: tuple) -> Record:
     return record
 
 
-def parse_record(path: Path, number: int, value: bytes) -> Record:
+def parse_record(path: Path, number: int, value: bytes) -> KvRecord:
     """A record from protobuf's wire format. Raises DataError that names it."""
     try:
         holder = messages.Record.FromString(value)
@@ -164,7 +164,7 @@ def parse_record(path: Path, number: int, value: bytes) -> Record:
         raise DataError(f"{path}: record {number} is not a record of SINGA ({error}). Copy the file again.") from error
 
 
-def _record(record: messages.RecordProto) -> Record:
+def _record(record: messages.RecordProto) -> KvRecord:
     for field in UnknownFieldSet(record):
         raise ValueError(f"it has the field {field.field_number}")
     values = np.array(record.data, np.float32) if record.data else np.frombuffer(record.pixel, np.uint8)
@@ -173,4 +173,4 @@ def _record(record: messages.RecordProto) -> Record:
     shape = tuple(record.shape) or (values.size,)
     if math.prod(shape) != values.size:
         raise ValueError(f"it has {values.size} values, but the shape {shape}")
-    return Record(shape, record.label if record.HasField("label") else None, values)
+    return KvRecord(shape, record.label if record.HasField("label") else None, values)

@@ -254,7 +254,7 @@ def _field(where: str, name: str, shape: tuple[int, ...], dtype: np.dtype, chann
 
 
 @dataclass(frozen=True)
-class Window(Rows):
+class PatchWindow(Rows):
     """A part of the datasets of a file. indices: by dataset."""
 
     indices: Mapping[str, tuple[slice, ...]] = field(default_factory=dict)
@@ -294,5 +294,7 @@ def blocks_of(path: Path, columns: Mapping[str, str], cutting: Cutting, read_row
     blocks = []
     for tile in cutting.tiles():
         indices = {dataset: cutting.index(name, tile) for name, dataset in columns.items()}
-        blocks.append(PatchesBlock((Window(path, *tile.records, stamp, indices),), columns, read_rows, cutting, tile))
+        blocks.append(
+            PatchesBlock((PatchWindow(path, *tile.records, stamp, indices),), columns, read_rows, cutting, tile)
+        )
     return blocks

@@ -15,7 +15,7 @@ from singa_dask.comm.communicator import part_of
 from singa_dask.comm.nccl import NcclCommunicator, form_nccl
 from singa_dask.exchange.buckets import even_counts
 from singa_dask.exchange.executor import CollectiveExecutor
-from singa_dask.exchange.group import WorkerGroup
+from singa_dask.exchange.group import CommGroup
 from singa_dask.exchange.overlap import OverlapTuner
 from singa_dask.ops import Ops
 from singa_dask.ops.arrays import on_host
@@ -32,7 +32,7 @@ class RankComms:
         self._one_machine = host.size > 1 and host.one_machine()
         threaded = host.size > 1 and not self._one_machine
         self.executor = CollectiveExecutor(host, threaded=threaded, tuner=OverlapTuner())
-        self.group_of: Callable[[Ops], WorkerGroup | None] = lambda ops: None
+        self.group_of: Callable[[Ops], CommGroup | None] = lambda ops: None
         if host.size > 1:
             self.group_of = cache(self.group)
 
@@ -56,10 +56,10 @@ class RankComms:
             self.executor.overlap()  # the host cannot time a device, which may complete a step long after it
             self.group_of = cache(self.group)
 
-    def group(self, ops: Ops, *, apart: bool = False) -> WorkerGroup:
+    def group(self, ops: Ops, *, apart: bool = False) -> CommGroup:
         """The group as layers see it. apart: with a communicator of its own; collective."""
         comm = self.executor.run(self.carrier.split, 0) if apart else self.carrier
-        return WorkerGroup(self.executor, comm, ops, on_device=self.device is not None)
+        return CommGroup(self.executor, comm, ops, on_device=self.device is not None)
 
     def sum(self, array: Any) -> Any:
         """The sum of all ranks' arrays, a new one: on the rank's GPU if it travels from GPU to GPU, or on the host."""

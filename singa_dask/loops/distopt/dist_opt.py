@@ -19,7 +19,7 @@ from singa_dask.exchange.coded import CodedSums
 from singa_dask.exchange.pipeline import GradientPipeline
 from singa_dask.exchange.ranks import Ranks
 from singa_dask.exchange.staging import InPlace, staging_of
-from singa_dask.inference.loss import Loss
+from singa_dask.inference.loss import TrainingLoss
 from singa_dask.inference.model import Model
 from singa_dask.layers.param import Param
 from singa_dask.loops.distopt.comms import RankComms, rank_on_machine
@@ -147,7 +147,7 @@ class DistOpt:
         """
         self._apart.update(p, g, self.world_size)
 
-    def backward_and_update(self, loss: Loss | Tensor, threshold: int | None = None) -> None:
+    def backward_and_update(self, loss: TrainingLoss | Tensor, threshold: int | None = None) -> None:
         """w = update(w, sum of gradients): the gradients of all ranks, in full.
 
         threshold: parameters of more elements travel alone, smaller ones together until they are more. Raises
@@ -159,7 +159,7 @@ class DistOpt:
 
     def backward_and_update_half(
         self,
-        loss: Loss | Tensor,
+        loss: TrainingLoss | Tensor,
         threshold: int | None = None,
         clipping: bool | None = None,
         clip_Value: float | None = None,
@@ -180,7 +180,7 @@ class DistOpt:
         clip = told.clip_Value if told.clipping else None
         self._update(self._given(loss), told.threshold, ("half",), coded, clip)
 
-    def backward_and_partial_update(self, loss: Loss | Tensor, threshold: int | None = None) -> None:
+    def backward_and_partial_update(self, loss: TrainingLoss | Tensor, threshold: int | None = None) -> None:
         """Every rank applies its own gradients; then one chunk of the parameters becomes its mean over the ranks.
 
         Chunks take turns, one per step; they have at most `threshold` elements, and at most 1 / world_size of all. The
@@ -198,7 +198,7 @@ class DistOpt:
 
     def backward_and_sparse_update(
         self,
-        loss: Loss | Tensor,
+        loss: TrainingLoss | Tensor,
         threshold: int | None = None,
         spars: float | None = None,
         topK: bool | None = None,
@@ -223,7 +223,7 @@ class DistOpt:
         key = "sparse", told.spars, told.topK, told.corr
         self._update(self._given(loss), told.threshold, key, coded)
 
-    def _given(self, loss: Loss | Tensor) -> Loss | RecordedLoss:
+    def _given(self, loss: TrainingLoss | Tensor) -> TrainingLoss | RecordedLoss:
         """The loss of a model. The first loss of tensors makes one of the layers from which it was computed."""
         if not isinstance(loss, Tensor):
             return loss
@@ -317,7 +317,7 @@ class DistOpt:
 
     def _update(
         self,
-        loss: Loss | RecordedLoss,
+        loss: TrainingLoss | RecordedLoss,
         threshold: int,
         key: tuple[Any, ...],
         make: Callable[[Sequence[Bucket], Any], BucketExchange],
@@ -351,7 +351,7 @@ class DistOpt:
         return self._in_use[1:]
 
     def _backward(
-        self, loss: Loss | RecordedLoss, on_gradient: Callable[[Param], None] | None, *, own_mean: bool = False
+        self, loss: TrainingLoss | RecordedLoss, on_gradient: Callable[[Param], None] | None, *, own_mean: bool = False
     ) -> Net:
         """Fill the gradients of the mean loss over the rows of all ranks, or of this one (own_mean)."""
         model = loss.claim()

@@ -65,7 +65,7 @@ class NcclIdHolder:
         return found
 
 
-class _World:
+class _NcclWorld:
     """The world that the processes form: of as many as the first one names."""
 
     def __init__(self) -> None:
@@ -84,14 +84,14 @@ class _World:
 
 
 def _serve(listener: Listener, key: bytes) -> None:
-    world = _World()
+    world = _NcclWorld()
     while True:
         with suppress(OSError):
             connection = listener.accept()
             threading.Thread(target=_answer, args=(connection, key, world), daemon=True).start()
 
 
-def _answer(connection: Connection, key: bytes, world: _World) -> None:
+def _answer(connection: Connection, key: bytes, world: _NcclWorld) -> None:
     with suppress(OSError, EOFError, AuthenticationError), connection, _ended_after(connection, _FORMING_S):
         deliver_challenge(connection, key)
         answer_challenge(connection, key)

@@ -12,7 +12,7 @@ import numpy as np
 
 from singa_dask.errors import ConfigError, Problem, TrainingError
 from singa_dask.exchange.ranks import Ranks
-from singa_dask.layers.group import Group
+from singa_dask.layers.group import LayerGroup
 from singa_dask.layers.param import Param
 from singa_dask.net.flat import FlatParams
 from singa_dask.ops.arrays import address_of
@@ -68,7 +68,7 @@ class Recorded:
             )
         self.ranks = ranks
 
-    def join(self, group: Group) -> None:
+    def join(self, group: LayerGroup) -> None:
         """Layers that are called on arrays compute with the rows of this rank."""
 
     def loss(self, tape: Tape) -> RecordedLoss:
@@ -119,7 +119,7 @@ class Recorded:
 
 @dataclass
 class RecordedLoss:
-    """See inference.loss.Loss."""
+    """See inference.loss.TrainingLoss."""
 
     model: Recorded
     tape: Tape

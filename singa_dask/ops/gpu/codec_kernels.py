@@ -92,7 +92,7 @@ def _of(kind: str) -> dict[str, tuple[str, str, str]]:
 KERNELS = _of("half") | _of("bfloat16")
 
 
-class SixteenBits:
+class SixteenBitKernels:
     """The kernels of one kind of 16-bit floats, on arrays of a GPU; overflows: on the GPU, (1,) uint64."""
 
     def __init__(self, kernels: Any, kind: str, xp: Any) -> None:

@@ -14,7 +14,7 @@ from singa_dask.ops.arrays import Array
 from singa_dask.ops.compute import check_compute
 from singa_dask.ops.gpu import kernels as gpu_kernels
 from singa_dask.ops.gpu.attention_ops import GpuAttentionOps
-from singa_dask.ops.gpu.codec_kernels import SixteenBits
+from singa_dask.ops.gpu.codec_kernels import SixteenBitKernels
 from singa_dask.ops.gpu.convolution_ops import GpuConvolutionOps
 from singa_dask.ops.gpu.normalisation_ops import GpuNormalisationOps
 from singa_dask.ops.gpu.preflight import usable_cupy
@@ -77,7 +77,7 @@ class GpuOps(GpuAttentionOps, GpuConvolutionOps, GpuRecurrentOps, GpuNormalisati
         self._device.use()
 
     def sixteen_bits(self, kind: str) -> Any:
-        return SixteenBits(self._kernels, kind, self.xp)
+        return SixteenBitKernels(self._kernels, kind, self.xp)
 
     def free_memory(self) -> tuple[int | None, int]:
         pool = self.xp.get_default_memory_pool()

@@ -11,7 +11,7 @@ from support.partitioned import Member
 from singa_dask.algorithms import BP
 from singa_dask.algorithms.evaluation import Evaluator
 from singa_dask.algorithms.measured import _numbers, loss_metrics
-from singa_dask.algorithms.metrics import AUC, MAX_CLASSES, METRICS, Rows, kind_of, make_metric
+from singa_dask.algorithms.metrics import AUC, MAX_CLASSES, METRICS, ComparedRows, kind_of, make_metric
 from singa_dask.algorithms.parity_sample import ParitySample
 from singa_dask.comm.threads import run_threads
 from singa_dask.errors import ConfigError
@@ -46,7 +46,7 @@ def measured(name, prediction, target, weight, parts=3):
     for part in range(parts):
         metric = make_metric(name, prediction.shape[1])
         for some in np.array_split(np.arange(len(target))[part::parts], 4):
-            metric.update(Rows(prediction[some], target[some], weight[some], some))
+            metric.update(ComparedRows(prediction[some], target[some], weight[some], some))
         metrics.append(metric)
     counts = [len(target[part::parts]) for part in range(parts)]
     for rank, metric in enumerate(metrics):
@@ -122,7 +122,7 @@ def test_auc_tells_scores_apart_however_close(centre, spread, positives, weighte
 def test_auc_of_many_rows_does_not_keep_them(monkeypatch):
     monkeypatch.setattr(AUC, "EXACT", 300)
     p, labels, weight = classified(2)
-    alone, many = make_metric("auc", 2), Rows(p, labels, weight, np.arange(ROWS))
+    alone, many = make_metric("auc", 2), ComparedRows(p, labels, weight, np.arange(ROWS))
     alone.update(many)
     alone.update(many)
     assert not alone._rows
@@ -295,7 +295,7 @@ def test_a_parity_sample_is_a_bounded_part_of_the_rows(monkeypatch):
         bounds = even_bounds(ROWS, size)
         for start, stop in pairwise(bounds):
             some = slice(start, stop)
-            sample.update(Rows(prediction[some], target[some], weight[some], number[some]))
+            sample.update(ComparedRows(prediction[some], target[some], weight[some], number[some]))
         samples.append(sample.result())
     np.testing.assert_array_equal(samples[0], samples[1])
     mean = np.where(number % 2, 3, 30)

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from singa_dask.cli import COMPLETION, main
-from singa_dask.cli.strategy import Wanted
+from singa_dask.cli.strategy import StrategyOptions
 
 COMMANDS = sorted(main.commands)
 
@@ -100,12 +100,12 @@ def test_what_is_no_run_is_said_to_be_none(args, says, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("wanted", "strategy", "workers", "servers"),
     [
-        (Wanted(workers=4), "ALLREDUCE", (1, 4), (1, 4)),
-        (Wanted("allreduce"), "ALLREDUCE", (1, 3), (1, 3)),
-        (Wanted(servers=1), "SANDBLASTER", (1, 3), (1, 1)),
-        (Wanted("sandblaster", 2), "SANDBLASTER", (1, 2), (1, 2)),
-        (Wanted("downpour", 4, 3), "DOWNPOUR", (4, 1), (1, 3)),
-        (Wanted("hogwild", 5), "HOGWILD", (5, 1), (5, 1)),
+        (StrategyOptions(workers=4), "ALLREDUCE", (1, 4), (1, 4)),
+        (StrategyOptions("allreduce"), "ALLREDUCE", (1, 3), (1, 3)),
+        (StrategyOptions(servers=1), "SANDBLASTER", (1, 3), (1, 1)),
+        (StrategyOptions("sandblaster", 2), "SANDBLASTER", (1, 2), (1, 2)),
+        (StrategyOptions("downpour", 4, 3), "DOWNPOUR", (4, 1), (1, 3)),
+        (StrategyOptions("hogwild", 5), "HOGWILD", (5, 1), (5, 1)),
     ],
 )
 def test_the_topology_of_the_options(wanted, strategy, workers, servers):

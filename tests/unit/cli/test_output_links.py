@@ -11,7 +11,7 @@ from singa_dask import updaters
 from singa_dask.data import Manifest
 from singa_dask.data.resolve import _lock
 from singa_dask.inference.blocks import Samples
-from singa_dask.inference.files import Output, writing
+from singa_dask.inference.files import LayerOutput, writing
 from singa_dask.job import Job, job_to_text
 from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss
 from singa_dask.monitor.curves import draw_curves
@@ -78,7 +78,7 @@ def test_shards_are_written_where_a_link_leads(here, tmp_path, there):
 
 
 def predictions(path):
-    outputs = [Output("scores", classifies=False, names=("a",))]
+    outputs = [LayerOutput("scores", classifies=False, names=("a",))]
     with writing(path, outputs) as write:
         write(Samples(np.arange(2), {"scores": np.ones((2, 1))}, {}))
 

@@ -17,7 +17,7 @@ from singa_dask.cluster.nanny_store import HELD, NannyStore, let_go
 from singa_dask.comm.shared_memory import Memory
 from singa_dask.memory.owner import CHECKPOINT, SERVERS, Owner, Saved, Version
 from singa_dask.memory.region import RegionsAddress
-from singa_dask.memory.store import Kept
+from singa_dask.memory.store import PutResult
 from singa_dask.server.kept import read_kept
 from singa_dask.server.messages import Put
 
@@ -153,12 +153,12 @@ def sent(request, nannies, far):
 
 def test_what_messages_bring_is_found_once_it_is_whole(sent, far):
     own = sent()
-    assert own.open() and own.put(whole=False, pieces=own.pieces) is Kept.KEPT and own.found() == []
-    assert own.put(whole=True) is Kept.KEPT
+    assert own.open() and own.put(whole=False, pieces=own.pieces) is PutResult.KEPT and own.found() == []
+    assert own.put(whole=True) is PutResult.KEPT
     (found,) = own.found()
     assert found == replace(own.saved, regions=found.regions, holder=far)
     if found.owner.kind == SERVERS:
-        assert (read_kept(found)[0, ""][-1].arrays[""] == -1).all() and own.put(whole=True) is Kept.SUPERSEDED
+        assert (read_kept(found)[0, ""][-1].arrays[""] == -1).all() and own.put(whole=True) is PutResult.SUPERSEDED
     else:
         parts = []
         own.store.read(found, parts.append)
@@ -175,9 +175,9 @@ def test_a_nanny_that_was_started_meanwhile_has_nothing(sent, nannies, far):
     own = sent()
     own.open()
     HELD[far].clear()
-    assert own.put(whole=True, pieces=own.pieces) is Kept.GONE
+    assert own.put(whole=True, pieces=own.pieces) is PutResult.GONE
     nannies.there[far].handlers["singa_dask_saved"] = lambda message: None  # what Dask answers
-    assert own.put(whole=True) is Kept.GONE
+    assert own.put(whole=True) is PutResult.GONE
 
 
 def test_former_ones_go_once_all_of_the_last_is_there_and_it_goes_on(sent, far, monkeypatch):
@@ -203,7 +203,7 @@ def test_what_nobody_brings_any_more_is_let_go_and_a_file_with_its_time(sent, na
     for _ in range(12):
         nannies.run(asyncio.sleep(0.1))
         kept = own.put(whole=True)
-    assert kept is (Kept.KEPT if own.saved.owner.kind == SERVERS else Kept.GONE)
+    assert kept is (PutResult.KEPT if own.saved.owner.kind == SERVERS else PutResult.GONE)
     within(lambda: HELD[far] == {})
 
 

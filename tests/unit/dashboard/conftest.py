@@ -2,12 +2,12 @@
 
 import pytest
 
-from singa_dask.dashboard.history import Runs
+from singa_dask.dashboard.history import LatestRuns
 
 
 @pytest.fixture
 def runs():
-    return Runs()
+    return LatestRuns()
 
 
 @pytest.fixture

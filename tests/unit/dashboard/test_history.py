@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singa_dask.dashboard.history import MARKS, ROWS, ROWS_AFTER, RUNS, Mark, Row, Run
+from singa_dask.dashboard.history import MARKS, ROWS, ROWS_AFTER, RUNS, Mark, Row, RunHistory
 
 
 def start(group, step=0, groups=2):
@@ -75,7 +75,7 @@ def test_no_line_leads_over_a_restart(begin):
 @given(st.integers(1, 70), st.lists(st.integers(0, 400), max_size=8), st.floats(0.01, 3.0))
 def test_a_run_keeps_a_bounded_part_of_each_line(groups, restarts, every_s):
     """Each group's line begins where it began, goes forward, and is broken where the group began anew."""
-    run = Run("j", "s", "w", 9, "c", 0.0)
+    run = RunHistory("j", "s", "w", 9, "c", 0.0)
     for turn in range(401):
         for group in range(groups):
             if turn in (0, *restarts):

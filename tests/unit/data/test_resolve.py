@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from singa_dask.data import Manifest, resolve
-from singa_dask.data.catalogue import Recipe, Source
+from singa_dask.data.catalogue import PublishedFile, Recipe
 from singa_dask.data.fetch import cache_dir, download, raw_files
 from singa_dask.data.schema import VERSION
 from singa_dask.errors import DataError
@@ -107,7 +107,7 @@ def source(tmp_path):
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     checksum = ("sha256", hashlib.sha256(CONTENT).hexdigest())
-    yield Source("data.bin", f"http://127.0.0.1:{server.server_port}/data.bin", checksum, len(CONTENT))
+    yield PublishedFile("data.bin", f"http://127.0.0.1:{server.server_port}/data.bin", checksum, len(CONTENT))
     server.shutdown()
     server.server_close()
     thread.join()
@@ -120,7 +120,7 @@ def no_folders(tmp_path, monkeypatch):
     return tmp_path
 
 
-def recipe_of(source: Source) -> Recipe:
+def recipe_of(source: PublishedFile) -> Recipe:
     return Recipe("things", "", "idx", ("train",), ("a",), sources=(source,), alternatives=("part_[12].bin",))
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from singa_dask.comm import Communicator, SoloCommunicator, run_threads
 from singa_dask.errors import ClusterError
 from singa_dask.exchange.executor import CollectiveExecutor
-from singa_dask.exchange.group import WorkerGroup
+from singa_dask.exchange.group import CommGroup
 from singa_dask.exchange.overlap import LASTS, TURNS, WARM_UP, OverlapTuner
 from singa_dask.ops import Ops
 
@@ -74,7 +74,7 @@ def test_ranks_that_find_differently_go_the_same_way():
 def test_what_layers_wait_for_counts_and_is_polled_like_the_rest(threaded):
     def member(comm: Communicator) -> tuple[float, bool]:
         with executor_of(comm, threaded=threaded) as executor:
-            group = WorkerGroup(executor, comm.split(0), Ops())
+            group = CommGroup(executor, comm.split(0), Ops())
             hurried = executor.submit(lambda: group.comm.hurried).result()
             if comm.rank == 0:
                 time.sleep(0.2)

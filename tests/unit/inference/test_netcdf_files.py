@@ -10,7 +10,7 @@ from singa_dask.data.sharding import shard_files
 from singa_dask.inference import blocks as blocks_module
 from singa_dask.inference.blocks import Samples, own_blocks
 from singa_dask.inference.evaluate import model_of
-from singa_dask.inference.files import Output, writing
+from singa_dask.inference.files import LayerOutput, writing
 from singa_dask.inference.run import predict_blocks
 from singa_dask.inference.sources import blocks_of
 from singa_dask.job import job_to_text
@@ -162,7 +162,7 @@ def test_coordinates_may_have_the_samples_last(predicted, tmp_path, monkeypatch)
 def test_no_name_is_used_twice(tmp_path):
     names, rows = ("sample", "file", "step", "true_file"), np.arange(48.0).reshape(4, 3, 4)
     column = Column("y", Role.TARGET, "float64", (4,), names=names)
-    with writing(tmp_path / "p.nc", [Output("net", False, names, column=column)]) as write:
+    with writing(tmp_path / "p.nc", [LayerOutput("net", False, names, column=column)]) as write:
         for first in (0, 2):
             part = {"net": rows[first : first + 2]}
             write(Samples(np.arange(first, first + 2), part, {"net": -part["net"]}, np.array(["a.csv", "b.csv"])))

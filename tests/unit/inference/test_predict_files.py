@@ -23,7 +23,7 @@ from singa_dask.inference import blocks as blocks_module
 from singa_dask.inference import run as run_module
 from singa_dask.inference.blocks import Samples, own_blocks
 from singa_dask.inference.evaluate import model_of
-from singa_dask.inference.files import Output, writing
+from singa_dask.inference.files import LayerOutput, writing
 from singa_dask.inference.run import predict_blocks
 from singa_dask.inference.sources import blocks_of
 from singa_dask.job import job_to_text
@@ -317,7 +317,7 @@ def test_a_checkpoint_of_another_net_is_refused(kinds_run, sizes, tmp_path):
 
 
 def test_too_many_columns_go_to_hdf5(tmp_path):
-    wide = Output("loss", False, tuple(map(str, range(20_000))))
+    wide = LayerOutput("loss", False, tuple(map(str, range(20_000))))
     with pytest.raises(ConfigError, match=r"20,001 columns.*predictions\.h5"), writing(tmp_path / "p.csv", [wide]):
         pass
 
@@ -387,7 +387,7 @@ def test_options_of_reading_overrule_those_of_training(tmp_path, predict, option
 
 
 def test_every_time_step_has_a_line(tmp_path):
-    outputs = [Output("tags", classifies=True, names=KINDS, classes=KINDS), Output("size", False, ("size",))]
+    outputs = [LayerOutput("tags", classifies=True, names=KINDS, classes=KINDS), LayerOutput("size", False, ("size",))]
     likely, sizes = DRAW.uniform(size=(2, 4, 3)).astype(np.float32), DRAW.normal(size=(2, 4, 1)).astype(np.float32)
     labels = DRAW.integers(0, 3, (2, 4))
     with writing(tmp_path / "tags.csv", outputs) as write:
@@ -466,11 +466,11 @@ def test_files_in_place_are_named(kinds, tmp_path, predict):
 
 
 def test_a_target_keeps_its_name_beside_the_row(tmp_path):
-    outputs = [Output("net", False, ("sample",))]
+    outputs = [LayerOutput("net", False, ("sample",))]
     with writing(tmp_path / "p.csv", outputs) as write:
         write(Samples(np.array([7]), {"net": np.array([[0.5]])}, {}))
     assert lines(tmp_path / "p.csv") == [["sample_", "sample"], ["7", "0.5"]]
-    with writing(tmp_path / "p.h5", [Output("file", False, ("y",))]) as write:
+    with writing(tmp_path / "p.h5", [LayerOutput("file", False, ("y",))]) as write:
         write(Samples(np.array([7]), {"file": np.array([[0.5]])}, {}, np.array(["a.csv"], object)))
     with h5py.File(tmp_path / "p.h5") as file:
         assert file["file_"].asstr()[:].tolist() == ["a.csv"] and "prediction" in file["file"]

@@ -6,10 +6,10 @@ import pytest
 from singa_dask.comm.threads import run_threads
 from singa_dask.errors import TrainingError
 from singa_dask.exchange.executor import CollectiveExecutor
-from singa_dask.exchange.group import WorkerGroup
+from singa_dask.exchange.group import CommGroup
 from singa_dask.job.job_pb2 import LayerProto, LayerType
 from singa_dask.layers import Context, Step
-from singa_dask.layers.group import Group
+from singa_dask.layers.group import LayerGroup
 from singa_dask.layers.partition import LayerPartition, Sharding, even_bounds
 from singa_dask.layers.transition import LabelTransition, Transition
 from singa_dask.ops import Ops
@@ -73,7 +73,7 @@ def transition(comm, reads, makes, steps, bounds, sample, cls=Transition):
     counts = tuple(np.diff(bounds).tolist())
     first = bounds[comm.rank] if reads is ROWS else 0
     ctx = Context(Ops(np.float64), Step(first_row=first, total_rows=bounds[-1], counts=counts))
-    ctx.group = WorkerGroup(CollectiveExecutor(comm, threaded=False), comm, ctx.ops)
+    ctx.group = CommGroup(CollectiveExecutor(comm, threaded=False), comm, ctx.ops)
     return layer, ctx
 
 
@@ -135,7 +135,7 @@ def test_no_labels_are_no_labels():
 def test_a_transition_alone_says_what_to_do():
     def alone(comm):
         layer, ctx = transition(comm, ROWS, WHOLE, 1, (0, 2, 4), (3,))
-        ctx.group = Group()
+        ctx.group = LayerGroup()
         with pytest.raises(TrainingError, match=r"over 2 workers, and must be used by that many\. Received: 1"):
             layer.forward(ctx, np.zeros((2, 3)))
 

@@ -11,7 +11,7 @@ from support.planned import MB, predicted
 from singa_dask.job import ClusterTopology, load_job
 from singa_dask.monitor.plan_picture import best_by_strategy, plan_figure
 from singa_dask.monitor.plan_table import WIDTH, describe, expectation, instructions, plan_html, plan_text, print_plan
-from singa_dask.planning.advise import Memory, advise
+from singa_dask.planning.advise import FreeMemory, advise
 from singa_dask.planning.prediction import Machines
 
 ONE = predicted(ClusterTopology(), 1000.0, sent=0.0)
@@ -30,7 +30,7 @@ def rows(text):
 
 
 def test_the_table_marks_what_is_recommended_and_shows_the_best():
-    text = plan_text(advise(EVERY, HOST, memory=Memory(1900 * MB)), "points")
+    text = plan_text(advise(EVERY, HOST, memory=FreeMemory(1900 * MB)), "points")
     assert [">", "AllReduce", "2", "dim", "1", "1,800", "17.8", "0", "2", "MB"] in [row[:10] for row in rows(text)]
     assert [row[:3] for row in rows(text) if row[:1] == ["Sandblaster"]] == [["Sandblaster", "2+3", "dim"]]
     assert "3 other candidates are left out; --all shows them." in text and "AllReduce   2       dim 0" in text
@@ -40,7 +40,7 @@ def test_the_table_marks_what_is_recommended_and_shows_the_best():
 
 
 def test_all_candidates_are_shown_on_request():
-    text = plan_text(advise(EVERY, HOST, memory=Memory(1900 * MB)), "points", every=True)
+    text = plan_text(advise(EVERY, HOST, memory=FreeMemory(1900 * MB)), "points", every=True)
     assert len([row for row in rows(text) if row[:1] == ["Sandblaster"]]) == 3 and "left out" not in text
     assert "999 MB!" in text and "! more than the hosts have." in text
 

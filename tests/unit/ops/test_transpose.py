@@ -9,7 +9,7 @@ from singa_dask.ops.cpu.gemm.row_products import packed_shape
 from singa_dask.ops.cpu.gemm.row_tile import PANEL
 from singa_dask.ops.cpu.ops import CpuOps
 from singa_dask.ops.cpu.toolkit.numba_kernel import kernel
-from singa_dask.ops.cpu.toolkit.rows import Rows
+from singa_dask.ops.cpu.toolkit.rows import StridedRows
 from singa_dask.ops.cpu.toolkit.transpose import transpose
 from singa_dask.ops.cpu.toolkit.vectors import VECTOR
 
@@ -20,7 +20,10 @@ SIZES = st.integers(1, 3 * max(VECTOR, 1) + 1)
 @kernel
 def run(source, accumulate, target):
     rows, columns = source.shape
-    start, place = Rows(source.ctypes.data, source.strides[0]), Rows(target.ctypes.data, target.strides[0])
+    start, place = (
+        StridedRows(source.ctypes.data, source.strides[0]),
+        StridedRows(target.ctypes.data, target.strides[0]),
+    )
     transpose(start, rows, columns, place, accumulate)
 
 

@@ -5,7 +5,7 @@ from support.planned import MB, predicted
 
 from singa_dask.errors import ConfigError
 from singa_dask.job import ClusterTopology
-from singa_dask.planning.advise import Memory, advise, needs
+from singa_dask.planning.advise import FreeMemory, advise, needs
 from singa_dask.planning.prediction import Machines
 
 HOST, NETWORK = Machines(cores=2), Machines(cores=4, hosts=None, workers_per_host=1, bandwidth=1e9)
@@ -87,12 +87,12 @@ def test_the_reason(name):
 
 def test_what_does_not_fit_the_memory_is_not_recommended():
     large = predicted(ClusterTopology.allreduce(2), 1800.0, memory=200 * MB)
-    advice = advise([ONE, TWO, large], HOST, memory=Memory(250 * MB))
+    advice = advise([ONE, TWO, large], HOST, memory=FreeMemory(250 * MB))
     assert advice.recommended is TWO and [advice.fits(each) for each in (ONE, TWO, large)] == [True, True, False]
     assert "1 candidate does not fit" in advice.reason
-    assert advise([ONE, large], NETWORK, memory=Memory(250 * MB)).recommended is large, "a host each"
+    assert advise([ONE, large], NETWORK, memory=FreeMemory(250 * MB)).recommended is large, "a host each"
     with pytest.raises(ConfigError, match=r"the smallest, AllReduce with 1 worker, needs 100 MB .* 50 MB\. Plan"):
-        advise([ONE, TWO], HOST, memory=Memory(50 * MB))
+        advise([ONE, TWO], HOST, memory=FreeMemory(50 * MB))
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_what_does_not_fit_the_memory_is_not_recommended():
 def test_servers_need_memory_where_they_lie(topology, machines, host, process):
     made = predicted(topology, 1500.0, server_memory=30 * MB)
     assert needs(made, machines) == (host * MB, process * MB)
-    assert advise([ONE, made], machines, memory=Memory(host * MB, process * MB)).fits(made)
+    assert advise([ONE, made], machines, memory=FreeMemory(host * MB, process * MB)).fits(made)
     assert not advise(
-        [predicted(ClusterTopology(), 1.0, memory=1), made], machines, memory=Memory(host * MB - 1)
+        [predicted(ClusterTopology(), 1.0, memory=1), made], machines, memory=FreeMemory(host * MB - 1)
     ).fits(made)
     with pytest.raises(ConfigError, match=r"needs 100 MB in a process\. Received: 99 MB"):
-        advise([ONE, made], machines, memory=Memory(host * MB, 99 * MB))
+        advise([ONE, made], machines, memory=FreeMemory(host * MB, 99 * MB))

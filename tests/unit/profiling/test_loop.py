@@ -30,7 +30,7 @@ class Clock:
 
 
 def test_the_loop_is_what_a_run_adds_to_its_passes(monkeypatch):
-    clock, ran, real = Clock(), [], loop.Watched.train_one_batch
+    clock, ran, real = Clock(), [], loop.TimedBP.train_one_batch
 
     def slower(self, *args, **more):
         metrics = real(self, *args, **more)
@@ -47,7 +47,7 @@ def test_the_loop_is_what_a_run_adds_to_its_passes(monkeypatch):
     for name, value in (settings | {"time": looked}).items():
         monkeypatch.setattr(loop, name, value)
     monkeypatch.setattr(loop.Trial, "laps", lambda self, rows, seconds: clock.laps(rows))
-    monkeypatch.setattr(loop.Watched, "train_one_batch", slower)
+    monkeypatch.setattr(loop.TimedBP, "train_one_batch", slower)
     found = measure_loop(SoloCommunicator(), LoopPlan(threads=1, seconds=0.02, start_at=0.0))
     assert ran == [(1,)] * 2
     for rows, point in zip((2, 8), found.points, strict=True):

@@ -14,7 +14,7 @@ from singa_dask.cluster.gpus import GpuReport
 from singa_dask.ops.gpu.visible import Gpu
 from singa_dask.profiling.health import Health
 from singa_dask.supervision import doctor
-from singa_dask.supervision.doctor import Cluster, Level, checks
+from singa_dask.supervision.doctor import ClusterReport, Level, checks
 
 GB = 10**9
 HERE = Health(
@@ -31,7 +31,7 @@ INFOS = [
     for address, host in ((A, "a"), (B, "b"))
 ]
 GPU = GpuReport(seen=(Gpu(0, "x", "H200"),), cupy=True)
-SOUND = Cluster(
+SOUND = ClusterReport(
     HERE, INFOS, "", {A: HERE, B: HERE}, "", {A: (0.001, 0.0005), B: (0.0, 0.0005)}, "runs", "", (2, 2, 0.01)
 )
 
@@ -60,7 +60,7 @@ def test_a_sound_cluster_has_no_faults():
 @pytest.mark.parametrize(
     ("cluster", "level", "subject", "says"),
     [
-        (Cluster(HERE), "error", "workers", "no Dask worker answers"),
+        (ClusterReport(HERE), "error", "workers", "no Dask worker answers"),
         (replace(SOUND, silent="tcp://c:1: TimeoutError()"), "warning", "workers", "not counted: tcp://c:1: Time"),
         (replace(SOUND, fault="tcp://a:1 could not measure"), "error", "workers", "could not measure"),
         (with_workers(nanny=""), "warning", "workers", "2 have no nanny"),

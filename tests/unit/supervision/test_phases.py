@@ -6,7 +6,7 @@ import pytest
 
 from singa_dask.supervision.phases import (
     TRANSITIONS,
-    Checkpoint,
+    CheckpointSearch,
     Course,
     Lead,
     Operation,
@@ -16,7 +16,7 @@ from singa_dask.supervision.phases import (
     moved,
 )
 
-KINDS = (Phase, Course, Operation, Status, Checkpoint, Lead)
+KINDS = (Phase, Course, Operation, Status, CheckpointSearch, Lead)
 
 
 @pytest.mark.parametrize("kind", KINDS)

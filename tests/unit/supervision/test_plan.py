@@ -10,7 +10,7 @@ from support.planned import MB, mlp, profile_of
 from singa_dask.errors import ConfigError
 from singa_dask.job import ClusterTopology, Job, Strategy
 from singa_dask.monitor.plan_table import rows_of
-from singa_dask.planning.advise import Memory
+from singa_dask.planning.advise import FreeMemory
 from singa_dask.supervision import plan as plans
 from singa_dask.supervision.plan import Cluster, plan
 
@@ -18,7 +18,7 @@ from singa_dask.supervision.plan import Cluster, plan
 @pytest.fixture
 def planned(monkeypatch):
     """Plan a job for a host with 2 cores, whose profile is known."""
-    monkeypatch.setattr(plans.Cluster, "of", lambda client: Cluster(2, memory=Memory(1000.0 * MB)))
+    monkeypatch.setattr(plans.Cluster, "of", lambda client: Cluster(2, memory=FreeMemory(1000.0 * MB)))
     job = mlp()
 
     def run(job=job, **settings):
@@ -79,7 +79,7 @@ def test_a_job_that_leaves_its_partition_open_gets_an_explicit_one(planned):
 def test_clusters_that_are_not_there_are_imagined(planned):
     assert planned().here and not planned().advice.machines.imagined
     more = planned(workers=[4], cores=8, workers_per_host=1, bandwidth=1e9, latency=5e-5)
-    assert not more.here and more.advice.machines.imagined and more.advice.memory == Memory()
+    assert not more.here and more.advice.machines.imagined and more.advice.memory == FreeMemory()
     assert (more.advice.machines.cores, more.advice.machines.hosts_for(6)) == (8, 6)
     assert planned(workers=[4], workers_per_host=1).advice.memory.host == 1000 * MB, "the same hosts"
 

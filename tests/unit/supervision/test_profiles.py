@@ -9,7 +9,7 @@ from singa_dask.cluster import WorkerInfo
 from singa_dask.errors import ClusterError
 from singa_dask.planning.profile import Curve, Point, Profile
 from singa_dask.profiling import store
-from singa_dask.profiling.cluster import Missing, missing
+from singa_dask.profiling.cluster import MissingMeasurements, missing
 from singa_dask.supervision import profiles
 from singa_dask.supervision.profiles import Profiler
 
@@ -100,6 +100,6 @@ def test_missing_is_what_reaches_no_further_than_fewer_workers():
     two = dict.fromkeys(names, CURVE)
     known = Profile(curves=two | {"exchange_neighbours machine 2": CURVE})
     assert not missing(known, 2, {"machine": 2, "network": 1})
-    assert missing(known, 4, {"machine": 5, "network": 2}) == Missing(
+    assert missing(known, 4, {"machine": 5, "network": 2}) == MissingMeasurements(
         [4], [4], [("machine", 4), ("machine", 5), ("network", 2)], [("machine", 2), ("network", 1)], ["network"]
     )

@@ -13,7 +13,7 @@ from singa_dask.ops.cpu.attention.softmax_lanes import BLOCK, LINE, dot_lanes, s
 from singa_dask.ops.cpu.gemm.row_tile import PANEL, ROWS, Prefetch, tiles_by_columns, tiles_by_rows
 from singa_dask.ops.cpu.toolkit.copies import copy_lines
 from singa_dask.ops.cpu.toolkit.numba_kernel import inlined, kernel
-from singa_dask.ops.cpu.toolkit.rows import Rows
+from singa_dask.ops.cpu.toolkit.rows import StridedRows
 from singa_dask.ops.cpu.toolkit.transpose import transpose
 from singa_dask.ops.cpu.toolkit.vectors import VECTOR
 
@@ -109,18 +109,18 @@ def attention_backward(
 
 @inlined
 def _rows(matrix):
-    return Rows(matrix.ctypes.data, matrix.strides[0])
+    return StridedRows(matrix.ctypes.data, matrix.strides[0])
 
 
 @inlined
 def _head(array, b, h):
-    return Rows(array.ctypes.data + b * array.strides[0] + h * array.strides[1], array.strides[2])
+    return StridedRows(array.ctypes.data + b * array.strides[0] + h * array.strides[1], array.strides[2])
 
 
 @inlined
 def _at(matrix, row, column):
     """What is below and to the right, in a matrix with rows of BLOCK elements."""
-    return Rows(matrix.ctypes.data + row * LINE + _FLOAT * column, LINE)
+    return StridedRows(matrix.ctypes.data + row * LINE + _FLOAT * column, LINE)
 
 
 @inlined
@@ -131,7 +131,7 @@ def _lane(array, i):
 @inlined
 def _below(rows, count):
     """Without the first `count`."""
-    return Rows(rows.address + count * rows.step, rows.step)
+    return StridedRows(rows.address + count * rows.step, rows.step)
 
 
 @inlined
@@ -157,7 +157,7 @@ def _copy(source, count, width, target):
 @kernel
 def _turn(source, count, target):
     """Rows become columns, with zeros behind them up to whole vectors."""
-    transpose(source, count, target.shape[0], Rows(target.ctypes.data, LINE), False)
+    transpose(source, count, target.shape[0], StridedRows(target.ctypes.data, LINE), False)
     for d in range(target.shape[0]):
         for i in range(count, _whole(count)):
             target[d, i] = 0
@@ -167,7 +167,7 @@ def _turn(source, count, target):
 def _add_rows(a, length, b, c, rows, width, accumulate):
     """c[r, :width] = sum over q < length of a[r, q] b[q, :width] for r < rows, or c += it."""
     for j in range(0, width, PANEL):
-        right, target = Rows(b.address + _FLOAT * j, b.step), Rows(c.address + _FLOAT * j, c.step)
+        right, target = StridedRows(b.address + _FLOAT * j, b.step), StridedRows(c.address + _FLOAT * j, c.step)
         tiles_by_rows(a, length, right, target, rows, min(PANEL, width - j), accumulate, Prefetch(a.address, 0, 0, 0))
 
 
@@ -175,7 +175,7 @@ def _add_rows(a, length, b, c, rows, width, accumulate):
 def _add_columns(a, length, b, c, rows, width, accumulate):
     """As `_add_rows`, with sums of a[q, r] b[q, :width]."""
     for j in range(0, width, PANEL):
-        right, target = Rows(b.address + _FLOAT * j, b.step), Rows(c.address + _FLOAT * j, c.step)
+        right, target = StridedRows(b.address + _FLOAT * j, b.step), StridedRows(c.address + _FLOAT * j, c.step)
         ahead = Prefetch(a.address, 0, 0, 0)
         tiles_by_columns(a, length, right, target, rows, min(PANEL, width - j), accumulate, ahead)
 

@@ -8,10 +8,10 @@ from singa_dask.ops.cpu.convolution.micro_kernel import (
     ROWS,
     TALL,
     WEIGHTS,
-    Gathered,
+    GatheredMatrix,
     Panel,
-    Placed,
-    Runs,
+    ScatteredRows,
+    SumTerms,
     tall_tile_of_one,
     tall_weights_of_one,
     tile_of_one,
@@ -31,17 +31,19 @@ _POSITIONS = {16: 128, 8: 256, 0: 1}[VECTOR]
 @inlined
 def _left(a, r):
     """The left matrix from row r / OFFSET on."""
-    return Gathered(a.address, a.offsets + r, a.step)
+    return GatheredMatrix(a.address, a.offsets + r, a.step)
 
 
 @inlined
 def _rows(c, column, r):
     """The rows from row r / OFFSET on, and their elements from `column` on."""
-    return Placed(c.address + FLOAT * column, c.offsets + r)
+    return ScatteredRows(c.address + FLOAT * column, c.offsets + r)
 
 
 @linked
-def products(a: Gathered, count, runs: Runs, b: Panel, b_panel, start: Placed, c: Placed, columns):
+def products(
+    a: GatheredMatrix, count, runs: SumTerms, b: Panel, b_panel, start: ScatteredRows, c: ScatteredRows, columns
+):
     """c[r, j] = start[r, j] + sum over n, q of a[r, n, q] b[j // PANEL, n, q, j % PANEL], r < count, j < columns
 
     Tables of rows have `count` entries, a multiple of ROWS; panels of b are b_panel elements apart. Where start is c,
@@ -65,7 +67,7 @@ def products(a: Gathered, count, runs: Runs, b: Panel, b_panel, start: Placed, c
 
 
 @linked
-def _add_products(a: Gathered, count, runs: Runs, b: Panel, c: Placed, columns):
+def _add_products(a: GatheredMatrix, count, runs: SumTerms, b: Panel, c: ScatteredRows, columns):
     """c += `products`, of one panel in place, by tiles of WEIGHTS rows, of which tables have a multiple."""
     whole = OFFSET * count
     tall = whole - whole % (2 * OFFSET * WEIGHTS) if TALL and columns <= VECTOR else 0
@@ -123,12 +125,12 @@ def convolve(x, span, tables, panels, start, out):
             for g in range(tables.regions.shape[0]):
                 low, high, a, count, length, weight, c = tables.regions[g]
                 at = OFFSET * low
-                pixels = Gathered(x.ctypes.data + FLOAT * (b * image + a), tables.rows.ctypes.data + at, 1)
-                runs = Runs(tables.runs.ctypes.data, count, length)
+                pixels = GatheredMatrix(x.ctypes.data + FLOAT * (b * image + a), tables.rows.ctypes.data + at, 1)
+                runs = SumTerms(tables.runs.ctypes.data, count, length)
                 right = Panel(panel + FLOAT * weight * PANEL, run, PANEL)
-                bias = Placed(start.ctypes.data + FLOAT * k, tables.starts.ctypes.data + at)
+                bias = ScatteredRows(start.ctypes.data + FLOAT * k, tables.starts.ctypes.data + at)
                 result_at = out.ctypes.data + FLOAT * (b * result + c + k)
-                target = Placed(result_at, tables.targets.ctypes.data + at)
+                target = ScatteredRows(result_at, tables.targets.ctypes.data + at)
                 products(pixels, high - low, runs, right, 0, bias, target, min(PANEL, filters - k))
 
 
@@ -163,10 +165,10 @@ def convolve_backward_weight(x, dy, span, tables, padded, panel, accumulate, dwe
                     copy_lines(gradient + FLOAT * k, filters, to, PANEL, count * oh * ow, lanes)
                 gradient, line = panel.ctypes.data, PANEL
             for g in range(0, count * oh, lines):
-                pixels = Gathered(a, tables.rows.ctypes.data, tables.step)
-                runs = Runs(tables.runs.ctypes.data + OFFSET * g, min(lines, count * oh - g), ow)
+                pixels = GatheredMatrix(a, tables.rows.ctypes.data, tables.step)
+                runs = SumTerms(tables.runs.ctypes.data + OFFSET * g, min(lines, count * oh - g), ow)
                 right = Panel(gradient + FLOAT * g * ow * line, ow * line, line)
-                sums = Placed(dweight.ctypes.data + FLOAT * j, tables.targets.ctypes.data)
+                sums = ScatteredRows(dweight.ctypes.data + FLOAT * j, tables.targets.ctypes.data)
                 _add_products(pixels, tables.rows.size, runs, right, sums, min(PANEL, filters - j))
 
 
@@ -188,10 +190,10 @@ def scatter(dy, span, tables, panels, padded, dx):
         target, size = (images, tables.block * image) if whole else (padded.ctypes.data, padded.size)
         clear(target, size)
         # A product has one run here, and lines[0], its offset, is 0.
-        runs = Runs(tables.lines.ctypes.data, 1, filters)
-        a = Gathered(dy.ctypes.data + FLOAT * b * result, tables.rows.ctypes.data, 1)
+        runs = SumTerms(tables.lines.ctypes.data, 1, filters)
+        a = GatheredMatrix(dy.ctypes.data + FLOAT * b * result, tables.rows.ctypes.data, 1)
         for i in range(count):
-            c = Placed(target + FLOAT * tables.lines[i], tables.targets.ctypes.data)
+            c = ScatteredRows(target + FLOAT * tables.lines[i], tables.targets.ctypes.data)
             panel = Panel(panels.ctypes.data + FLOAT * i * filters * PANEL, 0, PANEL)
             products(a, tables.rows.size, runs, panel, count * filters * PANEL, c, c, tables.span)
         if not whole:

@@ -30,7 +30,7 @@ TALL = VECTOR == 8
 PANEL = 2 * VECTOR
 
 
-class Gathered(NamedTuple):
+class GatheredMatrix(NamedTuple):
     """The left matrix, a[r, n, q] = address[offsets[r] + runs[n] + q step].   Offsets and steps are in elements."""
 
     address: int
@@ -38,7 +38,7 @@ class Gathered(NamedTuple):
     step: int
 
 
-class Runs(NamedTuple):
+class SumTerms(NamedTuple):
     """The terms of the sum: `number` runs n of `length` terms q.   offsets: address of a table of their offsets."""
 
     offsets: int
@@ -54,7 +54,7 @@ class Panel(NamedTuple):
     step: int
 
 
-class Placed(NamedTuple):
+class ScatteredRows(NamedTuple):
     """Rows of elements: row r begins at address[offsets[r]]."""
 
     address: int
@@ -64,7 +64,9 @@ class Placed(NamedTuple):
 def _tile(height: int, vectors: int) -> Any:
     """The intrinsic of a tile of so many rows and vectors; the last vector has `lanes` elements."""
 
-    def tile(v: Vectors, a: Gathered, runs: Runs, b: Panel, start: Placed, c: Placed, lanes: Any) -> None:
+    def tile(
+        v: Vectors, a: GatheredMatrix, runs: SumTerms, b: Panel, start: ScatteredRows, c: ScatteredRows, lanes: Any
+    ) -> None:
         builder = v.builder
 
         def bytes_of(elements: Any) -> Any:

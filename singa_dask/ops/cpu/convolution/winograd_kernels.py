@@ -12,11 +12,19 @@ from typing import NamedTuple
 
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.cpu.convolution.direct_kernels import products
-from singa_dask.ops.cpu.convolution.micro_kernel import FLOAT, PANEL, ROWS, Gathered, Panel, Placed, Runs
+from singa_dask.ops.cpu.convolution.micro_kernel import (
+    FLOAT,
+    PANEL,
+    ROWS,
+    GatheredMatrix,
+    Panel,
+    ScatteredRows,
+    SumTerms,
+)
 from singa_dask.ops.cpu.convolution.padding_kernels import Images, clear, crop, pad
 from singa_dask.ops.cpu.convolution.winograd_matrices import SIZE
 from singa_dask.ops.cpu.convolution.winograd_transforms import (
-    Tile,
+    WinogradTile,
     fold_filter_3,
     fold_filter_5,
     fold_image,
@@ -29,7 +37,7 @@ from singa_dask.ops.cpu.convolution.winograd_transforms import (
     spread_output_4,
 )
 from singa_dask.ops.cpu.toolkit.numba_kernel import inlined, kernel, linked
-from singa_dask.ops.cpu.toolkit.rows import Rows
+from singa_dask.ops.cpu.toolkit.rows import StridedRows
 from singa_dask.ops.cpu.toolkit.transpose import transpose
 from singa_dask.ops.cpu.toolkit.vectors import VECTOR
 
@@ -84,13 +92,13 @@ def _pixels(images, tiles, t, c):
     n = tiles.first + t
     image, y, x = n // (tiles.down * tiles.across), n // tiles.across % tiles.down, n % tiles.across
     corner = ((image * images.height + y * tiles.step) * images.width + x * tiles.step) * images.channels
-    return Tile(images.address + FLOAT * corner + FLOAT * c, images.width * images.channels, images.channels)
+    return WinogradTile(images.address + FLOAT * corner + FLOAT * c, images.width * images.channels, images.channels)
 
 
 @inlined
 def _points(points, t, c):
     """The points of tile t, from channel c on."""
-    return Tile(points.address + FLOAT * t * points.line + FLOAT * c, SIZE * points.point, points.point)
+    return WinogradTile(points.address + FLOAT * t * points.line + FLOAT * c, SIZE * points.point, points.point)
 
 
 @linked
@@ -122,7 +130,7 @@ def _fold_outputs(outputs: Images, tiles: Tiles, points: Points, start):
         for c in range(0, outputs.channels, VECTOR):
             lanes = min(VECTOR, outputs.channels - c)
             source, target = _points(points, t, c), _pixels(outputs, tiles, t, c)
-            begin = Tile(start + FLOAT * c, 0, 0)
+            begin = WinogradTile(start + FLOAT * c, 0, 0)
             if tiles.step == 4:
                 fold_output_4(source, lanes, begin, target)
             else:
@@ -167,10 +175,10 @@ def _multiply(tables, count, left, rows, length, panels, target, places, columns
     """
     zero_rows = tables.zero_rows.ctypes.data
     for k in range(SIZE * SIZE):
-        a = Gathered(left.address + FLOAT * k * left.point, rows.ctypes.data, 1)
+        a = GatheredMatrix(left.address + FLOAT * k * left.point, rows.ctypes.data, 1)
         b = Panel(panels.ctypes.data + k * panels.strides[0], 0, PANEL)
-        c = Placed(target.address + FLOAT * k * target.point, places.ctypes.data)
-        start, runs = Placed(tables.zeros.ctypes.data, zero_rows), Runs(zero_rows, 1, length)
+        c = ScatteredRows(target.address + FLOAT * k * target.point, places.ctypes.data)
+        start, runs = ScatteredRows(tables.zeros.ctypes.data, zero_rows), SumTerms(zero_rows, 1, length)
         products(a, count + -count % ROWS, runs, b, length * PANEL, start, c, _in_vectors(columns))
 
 
@@ -181,9 +189,9 @@ def spread_filters(weight, first, stop, panels):
     row, column, step = weight.strides[0] // FLOAT, weight.strides[1] // FLOAT, panels.strides[0] // FLOAT
     for c in range(first, stop):
         for o in range(0, filters, VECTOR):
-            source = Tile(weight.ctypes.data + FLOAT * (c * filters + o), row, column)
+            source = WinogradTile(weight.ctypes.data + FLOAT * (c * filters + o), row, column)
             to = panels.ctypes.data + FLOAT * ((o // PANEL * channels + c) * PANEL + o % PANEL)
-            target, lanes = Tile(to, SIZE * step, step), min(VECTOR, filters - o)
+            target, lanes = WinogradTile(to, SIZE * step, step), min(VECTOR, filters - o)
             if size == 3:
                 spread_filter_3(source, lanes, target)
             else:
@@ -197,7 +205,9 @@ def turn_filters(weight, first, stop, turned):
     for n in range(size * size):
         source = weight.ctypes.data + FLOAT * (n * channels * filters + first)
         target = turned.ctypes.data + FLOAT * (n * filters + first) * channels
-        transpose(Rows(source, FLOAT * filters), channels, stop - first, Rows(target, FLOAT * channels), False)
+        transpose(
+            StridedRows(source, FLOAT * filters), channels, stop - first, StridedRows(target, FLOAT * channels), False
+        )
 
 
 @kernel
@@ -208,10 +218,10 @@ def fold_filters(points, accumulate, zeros, weight):
     for c in range(channels):
         for o in range(0, filters, VECTOR):
             at, lanes = points.ctypes.data + c * points.strides[1] + FLOAT * o, min(VECTOR, filters - o)
-            source = Tile(at, SIZE * step, step)
+            source = WinogradTile(at, SIZE * step, step)
             to = weight.ctypes.data + FLOAT * (c * filters + o)
             begin, b_row, b_column = (to, row, column) if accumulate else (zeros.ctypes.data, 0, 0)
-            start, target = Tile(begin, b_row, b_column), Tile(to, row, column)
+            start, target = WinogradTile(begin, b_row, b_column), WinogradTile(to, row, column)
             if size == 3:
                 fold_filter_3(source, lanes, start, target)
             else:
@@ -274,10 +284,10 @@ def convolve_backward_weight(x, dy, span, tables, buffers, sums):
             _spread_images(images, tiles, xs)
             _spread_outputs(outputs, tiles, ys)
             for k in range(SIZE * SIZE):
-                turned = Gathered(xs.address + FLOAT * k * xs.point, tables.x_channels.ctypes.data, xs.line)
+                turned = GatheredMatrix(xs.address + FLOAT * k * xs.point, tables.x_channels.ctypes.data, xs.line)
                 right = Panel(ys.address + FLOAT * k * ys.point, 0, ys.line)
-                total = Placed(start + k * step, starts)
-                target = Placed(sums.ctypes.data + k * sums.strides[0], places)
+                total = ScatteredRows(start + k * step, starts)
+                target = ScatteredRows(sums.ctypes.data + k * sums.strides[0], places)
                 rows, columns = tables.x_channels.size, _in_vectors(dy.shape[3])
-                products(turned, rows, Runs(zero_rows, 1, count), right, PANEL, total, target, columns)
+                products(turned, rows, SumTerms(zero_rows, 1, count), right, PANEL, total, target, columns)
             start, step, starts = sums.ctypes.data, sums.strides[0], places

@@ -18,7 +18,7 @@ from singa_dask.ops.cpu.toolkit.intrinsics import emitted
 from singa_dask.ops.cpu.toolkit.vectors import F32, I64, Vectors
 
 
-class Tile(NamedTuple):
+class WinogradTile(NamedTuple):
     """A square of elements, [i, j] = address[i row + j column]; row, column: in elements."""
 
     address: int
@@ -72,7 +72,7 @@ def _transformed(v: Vectors, matrix: Array, tile: list[list[Any]]) -> list[list[
     return [_apply(v, parts, list(row)) for row in zip(*columns, strict=True)]
 
 
-def _places(v: Vectors, tile: Tile, size: int) -> list[list[Any]]:
+def _places(v: Vectors, tile: WinogradTile, size: int) -> list[list[Any]]:
     pointer, mul = v.address(tile.address), v.builder.mul
     return [
         [v.at(pointer, v.builder.add(mul(I64(i), tile.row), mul(I64(j), tile.column))) for j in range(size)]
@@ -84,7 +84,7 @@ def _spread(matrix: Array) -> Any:
     """The intrinsic target[i, j] = (L X L')[i, j] of a tile X = source, of `lanes` channels."""
     outputs, inputs = matrix.shape
 
-    def spread(v: Vectors, source: Tile, lanes: Any, target: Tile) -> None:
+    def spread(v: Vectors, source: WinogradTile, lanes: Any, target: WinogradTile) -> None:
         pixels, points = _places(v, source, inputs), _places(v, target, outputs)
         for mask in v.by_lanes(lanes):
             tile = [[v.load(pixel, mask) for pixel in line] for line in pixels]
@@ -99,7 +99,7 @@ def _fold(matrix: Array) -> Any:
     """The intrinsic target[i, j] = start[i, j] + (L X L')[i, j] of points X = source, of `lanes` channels."""
     outputs, inputs = matrix.shape
 
-    def fold(v: Vectors, source: Tile, lanes: Any, start: Tile, target: Tile) -> None:
+    def fold(v: Vectors, source: WinogradTile, lanes: Any, start: WinogradTile, target: WinogradTile) -> None:
         points = _places(v, source, inputs)
         starts, pixels = _places(v, start, outputs), _places(v, target, outputs)
         for mask in v.by_lanes(lanes):

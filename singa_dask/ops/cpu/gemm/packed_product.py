@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from singa_dask.ops.cpu.gemm.row_tile import PANEL, ROWS, Prefetch, tiles_by_rows
 from singa_dask.ops.cpu.toolkit.numba_kernel import kernel
-from singa_dask.ops.cpu.toolkit.rows import Rows
+from singa_dask.ops.cpu.toolkit.rows import StridedRows
 from singa_dask.ops.cpu.toolkit.transpose import transpose
 from singa_dask.ops.cpu.toolkit.vectors import VECTOR
 
@@ -29,12 +29,12 @@ def product(a, panels, out, accumulate):
     rows, length = a.shape
     a_row, c_row = a.strides[0], out.strides[0]
     for p in range(panels.shape[0]):
-        c, width = Rows(out.ctypes.data + p * _LINE, c_row), min(PANEL, out.shape[1] - p * PANEL)
+        c, width = StridedRows(out.ctypes.data + p * _LINE, c_row), min(PANEL, out.shape[1] - p * PANEL)
         for k in range(0, length, _DEPTH):
             depth, block = min(_DEPTH, length - k), panels.ctypes.data + (p * length + k) * _LINE
             ahead = Prefetch(block + depth * _LINE, _CACHE_LINE, depth * _CACHE_LINE, _LAST_PART)
-            left, adding = Rows(a.ctypes.data + 4 * k, a_row), accumulate or k > 0
-            tiles_by_rows(left, depth, Rows(block, _LINE), c, rows, width, adding, ahead)
+            left, adding = StridedRows(a.ctypes.data + 4 * k, a_row), accumulate or k > 0
+            tiles_by_rows(left, depth, StridedRows(block, _LINE), c, rows, width, adding, ahead)
 
 
 @kernel
@@ -45,13 +45,16 @@ def transposed_product(a, panels, first, last, block, out, accumulate):
     block: (R, PANEL), the rows that are computed before they are transposed; it should stay in the cache.
     """
     length = a.shape[1]
-    a_row, c = a.strides[0], Rows(block.ctypes.data, block.strides[0])
+    a_row, c = a.strides[0], StridedRows(block.ctypes.data, block.strides[0])
     for p in range(panels.shape[0]):
-        panel, width = Rows(panels.ctypes.data + p * length * _LINE, _LINE), min(PANEL, out.shape[0] - p * PANEL)
+        panel, width = (
+            StridedRows(panels.ctypes.data + p * length * _LINE, _LINE),
+            min(PANEL, out.shape[0] - p * PANEL),
+        )
         for m in range(first, last, block.shape[0]):
             left, rows = a.ctypes.data + m * a_row, min(block.shape[0], last - m)
-            tiles_by_rows(Rows(left, a_row), length, panel, c, rows, width, False, Prefetch(left, 0, 0, 0))
-            target = Rows(out.ctypes.data + p * PANEL * out.strides[0] + 4 * m, out.strides[0])
+            tiles_by_rows(StridedRows(left, a_row), length, panel, c, rows, width, False, Prefetch(left, 0, 0, 0))
+            target = StridedRows(out.ctypes.data + p * PANEL * out.strides[0] + 4 * m, out.strides[0])
             transpose(c, rows, width, target, accumulate)
 
 
@@ -68,9 +71,9 @@ def narrow_product(a, panels, lone, first, last, out, accumulate):
         rows = min(ROWS, last - r)
         left, c = a.ctypes.data + r * a_row, out.ctypes.data + r * c_row
         for p in range(panels.shape[0]):
-            panel, width = Rows(panels.ctypes.data + p * length * _LINE, _LINE), min(PANEL, packed - p * PANEL)
-            target, ahead = Rows(c + p * _LINE, c_row), Prefetch(left + ROWS * a_row, 4 * ROWS, 0, 0)
-            tiles_by_rows(Rows(left, a_row), length, panel, target, rows, width, accumulate, ahead)
+            panel, width = StridedRows(panels.ctypes.data + p * length * _LINE, _LINE), min(PANEL, packed - p * PANEL)
+            target, ahead = StridedRows(c + p * _LINE, c_row), Prefetch(left + ROWS * a_row, 4 * ROWS, 0, 0)
+            tiles_by_rows(StridedRows(left, a_row), length, panel, target, rows, width, accumulate, ahead)
         for i in range(r, r + rows):
             for n in range(lone.shape[0]):
                 total = _dot(a[i], lone[n])

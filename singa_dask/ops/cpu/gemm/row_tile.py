@@ -16,7 +16,7 @@ from singa_dask.ops.cpu.toolkit.copies import copy, copy_lines
 from singa_dask.ops.cpu.toolkit.intrinsics import emitted
 from singa_dask.ops.cpu.toolkit.numba_kernel import inlined, kernel, linked
 from singa_dask.ops.cpu.toolkit.numba_parts import cgutils
-from singa_dask.ops.cpu.toolkit.rows import Rows
+from singa_dask.ops.cpu.toolkit.rows import StridedRows
 from singa_dask.ops.cpu.toolkit.transpose import transpose
 from singa_dask.ops.cpu.toolkit.vectors import I1, I64, VECTOR, Vectors
 
@@ -51,31 +51,39 @@ class _Left(NamedTuple):
     before: Any
 
 
-def _left_by_rows(builder: ir.IRBuilder, a: Rows, length: Any, number: Any, row: Any) -> _Left:
+def _left_by_rows(builder: ir.IRBuilder, a: StridedRows, length: Any, number: Any, row: Any) -> _Left:
     return _Left(a.step, I64(_FLOAT), builder.mul(row, a.step))
 
 
-def _left_by_columns(builder: ir.IRBuilder, a: Rows, length: Any, number: Any, row: Any) -> _Left:
+def _left_by_columns(builder: ir.IRBuilder, a: StridedRows, length: Any, number: Any, row: Any) -> _Left:
     return _Left(I64(_FLOAT), a.step, builder.mul(row, I64(_FLOAT)))
 
 
-def _left_packed(builder: ir.IRBuilder, a: Rows, length: Any, number: Any, row: Any) -> _Left:
+def _left_packed(builder: ir.IRBuilder, a: StridedRows, length: Any, number: Any, row: Any) -> _Left:
     return _Left(I64(_FLOAT), I64(TILE_LINE), builder.mul(number, builder.mul(length, I64(TILE_LINE))))
 
 
-def _tiles(left_of: Callable[[ir.IRBuilder, Rows, Any, Any, Any], _Left]) -> Any:
+def _tiles(left_of: Callable[[ir.IRBuilder, StridedRows, Any, Any, Any], _Left]) -> Any:
     def tiles(
-        v: Vectors, a: Rows, length: Any, b: Rows, c: Rows, rows: Any, width: Any, accumulate: Any, ahead: Prefetch
+        v: Vectors,
+        a: StridedRows,
+        length: Any,
+        b: StridedRows,
+        c: StridedRows,
+        rows: Any,
+        width: Any,
+        accumulate: Any,
+        ahead: Prefetch,
     ) -> None:
         builder = v.builder
 
         def tile(number: Any, row: Any, places: Sequence[Any], lanes: Any, vectors: int) -> None:
             a_row, a_step, before = left_of(builder, a, length, number, row)
-            fetched = Rows(
+            fetched = StridedRows(
                 builder.add(ahead.address, builder.mul(minimum(number, ahead.last), ahead.tile)), ahead.step
             )
-            left = Rows(builder.add(a.address, before), a_row)
-            target = Rows(builder.add(c.address, builder.mul(row, c.step)), c.step)
+            left = StridedRows(builder.add(a.address, before), a_row)
+            target = StridedRows(builder.add(c.address, builder.mul(row, c.step)), c.step)
             _emit_sums(v, places, lanes, vectors, left, a_step, length, b, target, accumulate, fetched)
 
         def minimum(left: Any, right: Any) -> Any:
@@ -114,13 +122,13 @@ def _emit_sums(
     places: Sequence[Any],
     lanes: Any,
     vectors: int,
-    a: Rows,
+    a: StridedRows,
     a_step: Any,
     length: Any,
-    b: Rows,
-    c: Rows,
+    b: StridedRows,
+    c: StridedRows,
     accumulate: Any,
-    ahead: Rows,
+    ahead: StridedRows,
 ) -> None:
     """The rows `places` of a tile of so many vectors; the last vector has `lanes` elements, or all."""
     builder = v.builder
@@ -163,7 +171,7 @@ _by_rows, _by_columns, _of_packed = map(_tiles, (_left_by_rows, _left_by_columns
 
 
 @linked
-def tiles_by_rows(a: Rows, length, b: Rows, c: Rows, rows, width, accumulate, ahead: Prefetch):
+def tiles_by_rows(a: StridedRows, length, b: StridedRows, c: StridedRows, rows, width, accumulate, ahead: Prefetch):
     """c[r, :width] = sum over q < length of a[r, q] b[q, :width] for r < rows, or c += it, width <= PANEL.
 
     The first tiles have ROWS rows, the others one less. Row counts that do not divide so (1 to 4, 7 to 9, 13, 14, 19)
@@ -174,19 +182,19 @@ def tiles_by_rows(a: Rows, length, b: Rows, c: Rows, rows, width, accumulate, ah
 
 
 @linked
-def tiles_by_columns(a: Rows, length, b: Rows, c: Rows, rows, width, accumulate, ahead: Prefetch):
+def tiles_by_columns(a: StridedRows, length, b: StridedRows, c: StridedRows, rows, width, accumulate, ahead: Prefetch):
     """As `tiles_by_rows`, with the columns of a as contiguous Rows."""
     _by_columns(a, length, b, c, rows, width, accumulate, ahead)
 
 
 @linked
-def tiles_of_packed(a, length, b: Rows, c: Rows, rows, width, accumulate, ahead: Prefetch):
+def tiles_of_packed(a, length, b: StridedRows, c: StridedRows, rows, width, accumulate, ahead: Prefetch):
     """As `tiles_by_rows`, with a from `pack_left`, at an address."""
-    _of_packed(Rows(a, 0), length, b, c, rows, width, accumulate, ahead)
+    _of_packed(StridedRows(a, 0), length, b, c, rows, width, accumulate, ahead)
 
 
 @emitted
-def _copy_columns(v: Vectors, source: Rows, target: Any, count: Any, height: Any) -> None:
+def _copy_columns(v: Vectors, source: StridedRows, target: Any, count: Any, height: Any) -> None:
     """`count` columns of a tile, of `height` elements, to lines TILE_LINE bytes apart.
 
     A whole vector is stored where the following lines, which come next, have room for it: masks are slow on some CPUs.
@@ -216,7 +224,7 @@ def pack_left(source, rows, length, target):
         for i in range(tiles_of(rows)):
             count = min(ROWS if high < 0 or i < high else ROWS - 1, rows - row)
             place = target + TILE_LINE * (i * length + k)
-            columns = Rows(source.address + k * source.step + _FLOAT * row, source.step)
+            columns = StridedRows(source.address + k * source.step + _FLOAT * row, source.step)
             _copy_columns(columns, place, min(_STEPS, length - k), count)
             row += count
 
@@ -233,9 +241,9 @@ def pack_right(matrix, column, panels):
         width = min(PANEL - place, columns - begin)
         source, target = matrix.ctypes.data + begin * step, panels[panel].ctypes.data + _FLOAT * place
         if step == _FLOAT:
-            copy_panel(Rows(source, row), length, width, target)
+            copy_panel(StridedRows(source, row), length, width, target)
         else:
-            transpose(Rows(source, step), width, length, Rows(target, _FLOAT * PANEL), False)
+            transpose(StridedRows(source, step), width, length, StridedRows(target, _FLOAT * PANEL), False)
         begin += width
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from singa_dask.ops.cpu.gemm.row_tile import PANEL, Prefetch, copy_panel, pack_left, tiles_by_rows, tiles_of_packed
 from singa_dask.ops.cpu.toolkit.numba_kernel import kernel
-from singa_dask.ops.cpu.toolkit.rows import Rows
+from singa_dask.ops.cpu.toolkit.rows import StridedRows
 from singa_dask.ops.cpu.toolkit.vectors import VECTOR
 
 # Rows of the matrix that are multiplied at once: a panel of them and the next one fit into a core's first-level cache.
@@ -32,18 +32,18 @@ def product(a, b, first, last, packed, block, out, accumulate):
     for k in range(0, length, DEPTH):
         depth, adding, left = min(DEPTH, length - k), accumulate or k > 0, a.ctypes.data + k * a_step
         if a_step != 4:
-            pack_left(Rows(left, a_step), rows, depth, packed.ctypes.data)
+            pack_left(StridedRows(left, a_step), rows, depth, packed.ctypes.data)
         for j in range(first, last, PANEL):
             panel, width = b.ctypes.data + k * b_row + 4 * j, min(PANEL, last - j)
             ahead = panel + 4 * PANEL if j + PANEL < last else b.ctypes.data + (k + DEPTH) * b_row + 4 * first
-            c, line, last_fetched = Rows(out.ctypes.data + 4 * j, c_row), b_row, _LINES - 1
+            c, line, last_fetched = StridedRows(out.ctypes.data + 4 * j, c_row), b_row, _LINES - 1
             if b_row % _CACHE_LINE > 0 or panel % _CACHE_LINE > 0:
                 last_fetched = _LINES
             if last_fetched == _LINES or b_row % _POOR_STEP == 0:
-                copy_panel(Rows(panel, b_row), depth, width, block.ctypes.data)
+                copy_panel(StridedRows(panel, b_row), depth, width, block.ctypes.data)
                 panel, line = block.ctypes.data, 4 * PANEL
-            right, fetched = Rows(panel, line), Prefetch(ahead, b_row, _CACHE_LINE, last_fetched)
+            right, fetched = StridedRows(panel, line), Prefetch(ahead, b_row, _CACHE_LINE, last_fetched)
             if a_step == 4:
-                tiles_by_rows(Rows(left, a_row), depth, right, c, rows, width, adding, fetched)
+                tiles_by_rows(StridedRows(left, a_row), depth, right, c, rows, width, adding, fetched)
             else:
                 tiles_of_packed(packed.ctypes.data, depth, right, c, rows, width, adding, fetched)

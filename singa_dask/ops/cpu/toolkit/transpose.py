@@ -8,7 +8,7 @@ from llvmlite import ir
 
 from singa_dask.ops.cpu.toolkit.intrinsics import emitted
 from singa_dask.ops.cpu.toolkit.numba_kernel import linked
-from singa_dask.ops.cpu.toolkit.rows import Rows
+from singa_dask.ops.cpu.toolkit.rows import StridedRows
 from singa_dask.ops.cpu.toolkit.vectors import I1, I32, I64, VECTOR, Vectors
 
 _FLOAT = 4
@@ -35,7 +35,7 @@ def _transposed(builder: ir.IRBuilder, rows: list[Any]) -> list[Any]:
 
 
 @emitted
-def _square(v: Vectors, source: Rows, height: Any, width: Any, target: Rows, accumulate: Any) -> None:
+def _square(v: Vectors, source: StridedRows, height: Any, width: Any, target: StridedRows, accumulate: Any) -> None:
     """target[j, i] = source[i, j], or target += it, i < height, j < width, both at most VECTOR."""
     builder = v.builder
 
@@ -64,11 +64,11 @@ def _square(v: Vectors, source: Rows, height: Any, width: Any, target: Rows, acc
 
 
 @linked
-def transpose(source: Rows, rows, columns, target: Rows, accumulate):
+def transpose(source: StridedRows, rows, columns, target: StridedRows, accumulate):
     """target[j, i] = source[i, j], or target += it, i < rows, j < columns."""
     for i in range(0, rows, VECTOR):
         height = min(VECTOR, rows - i)
         for j in range(0, columns, VECTOR):
-            start = Rows(source.address + i * source.step + _FLOAT * j, source.step)
-            place = Rows(target.address + j * target.step + _FLOAT * i, target.step)
+            start = StridedRows(source.address + i * source.step + _FLOAT * j, source.step)
+            place = StridedRows(target.address + j * target.step + _FLOAT * i, target.step)
             _square(start, height, min(VECTOR, columns - j), place, accumulate)
