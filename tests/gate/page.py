@@ -18,10 +18,10 @@ over all samples: mini-batches depend on the order of the blocks) and the same p
 pandas for tables, NumPy for images. Or the command refuses it, with a message.
 
 - *noted*: the samples are kept, and the manifest has a warning.
-- *converted*: the values have a type in other containers, and are texts in this one. A warning says so.
+- *converted*: the container holds strings where other containers hold values with a type. The manifest has a warning.
 - *does not exist*: the container cannot hold the situation.
 
-Numbers of tables become float32. Texts become one-hot columns, in the order of their sorted categories. Dates become
+Numbers of tables become float32. Strings become one-hot columns, in the order of their sorted categories. Dates become
 days since the first one of the training samples, and time spans days. Channels come last.
 
 """
@@ -47,7 +47,8 @@ def page(found: Mapping[str, Mapping[str, str]]) -> str:
             refused = [name for name in exist if name not in kept]
             why = f"{_those(kept, exist)}{' (noted)' if noted and not converted else ''}"
             why += f"; converted, and noted: {', '.join(converted)}" if converted else ""
-            parts.append(f"| {situation} | {why} | {_those(refused, exist)} | {', '.join(_without(names, exist))} |\n")
+            cannot = ", ".join(_without(names, exist)) or "none"
+            parts.append(f"| {situation} | {why} | {_those(refused, exist)} | {cannot} |\n")
         parts.append("\n")
     return "".join(parts).rstrip("\n") + "\n"
 
@@ -60,4 +61,4 @@ def _those(some: Sequence[str], of: Sequence[str]) -> str:
     rest = _without(of, some)
     if not rest:
         return "all"
-    return f"all but {', '.join(rest)}" if len(rest) < len(some) / 2 else ", ".join(some)
+    return f"all but {', '.join(rest)}" if len(rest) < len(some) / 2 else ", ".join(some) or "none"
