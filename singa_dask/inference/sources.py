@@ -17,7 +17,7 @@ from singa_dask.data.resolve import resolve
 from singa_dask.data.schema import Reading, orders_like, same_order
 from singa_dask.data.sharding import FORMATS
 from singa_dask.data.sources import netcdf
-from singa_dask.data.sources.arrays import NoDataset
+from singa_dask.data.sources.datasets import NoDataset
 from singa_dask.data.sources.files import Block as RawBlock
 from singa_dask.data.sources.files import RowsBlock
 from singa_dask.data.sources.source import TABLE, Format, Source

@@ -17,7 +17,7 @@ import numpy as np
 from singa_dask.data.ingest.facts import Kind
 from singa_dask.data.ingest.options import GROUPS, SHARES, Splits
 from singa_dask.data.ingest.values import DAY, decoded, exact_series
-from singa_dask.data.sources.arrays import SPLITS
+from singa_dask.data.sources.datasets import SPLITS
 from singa_dask.data.sources.files import Block
 from singa_dask.data.sources.source import THE_DATE, Source
 from singa_dask.errors import ConfigError, DataError, Problem, nearest

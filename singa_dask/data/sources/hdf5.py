@@ -14,8 +14,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from singa_dask.data.sources.arrays import Dataset, array_sources, listing, unwritten
+from singa_dask.data.sources.arrays import array_sources
 from singa_dask.data.sources.conventions import decoded, decoded_type, packing, units_of
+from singa_dask.data.sources.datasets import Dataset, listing, unwritten
 from singa_dask.data.sources.files import Rows, find_files, reading
 from singa_dask.data.sources.source import ARRAYS, Format, Source, Wanted
 from singa_dask.errors import DataError

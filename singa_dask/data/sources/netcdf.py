@@ -15,7 +15,7 @@ import numpy as np
 
 from singa_dask.data.origins import file_names
 from singa_dask.data.schema import Coordinates, orders_like
-from singa_dask.data.sources.arrays import Dataset, arrays_format, channels_by_dimensions
+from singa_dask.data.sources.arrays import arrays_format
 from singa_dask.data.sources.conventions import (
     as_first,
     coordinates_along,
@@ -25,6 +25,7 @@ from singa_dask.data.sources.conventions import (
     units_of,
     unpacked,
 )
+from singa_dask.data.sources.datasets import Dataset, channels_by_dimensions
 from singa_dask.data.sources.files import Rows, reading
 from singa_dask.errors import DataError
 

@@ -12,7 +12,8 @@ from typing import IO
 
 import numpy as np
 
-from singa_dask.data.sources.arrays import Dataset, arrays_format
+from singa_dask.data.sources.arrays import arrays_format
+from singa_dask.data.sources.datasets import Dataset
 from singa_dask.data.sources.files import MAX_BLOCK_NBYTES, Rows, reading
 from singa_dask.errors import DataError
 

@@ -13,8 +13,8 @@ import numpy as np
 from singa_dask.data.containers import dense
 from singa_dask.data.schema import Along
 from singa_dask.data.sources import hdf5, zarr
-from singa_dask.data.sources.arrays import Dataset
 from singa_dask.data.sources.conventions import KEYS, VALID, decoded, decoded_type, packing, units_of
+from singa_dask.data.sources.datasets import Dataset
 from singa_dask.errors import DataError
 
 _OPENED = {"h5py": hdf5.opened, "zarr": zarr.opened}

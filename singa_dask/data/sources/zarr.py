@@ -14,12 +14,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.schema import Coordinates
-from singa_dask.data.sources.arrays import (
-    Dataset,
-    arrays_format,
-    channels_by_dimensions,
-    unwritten,
-)
+from singa_dask.data.sources.arrays import arrays_format
 from singa_dask.data.sources.conventions import (
     KEYS,
     coordinates_along,
@@ -29,6 +24,7 @@ from singa_dask.data.sources.conventions import (
     units_of,
     unpacked,
 )
+from singa_dask.data.sources.datasets import Dataset, channels_by_dimensions, unwritten
 from singa_dask.data.sources.files import Rows, reading
 from singa_dask.errors import DataError
 from singa_dask.files import FOLDER, check_regular, kind_of, read_text

@@ -18,7 +18,7 @@ from support.blocks import COMPUTED, note, stored, write_rows
 
 from singa_dask import shard
 from singa_dask.data import shared_files
-from singa_dask.data.ingest import collections, stage, write
+from singa_dask.data.ingest import blocks, collections, stage, write
 from singa_dask.errors import ClusterError, DataError
 
 ROWS = 90
@@ -70,7 +70,7 @@ def test_arrays_of_up_to_five_axes(tmp_path, shape, where):
 
 def test_every_kind_of_array(tmp_path, monkeypatch):
     x, y = samples(3, 4, 4), np.arange(ROWS) % 3
-    monkeypatch.setattr(collections, "BLOCK_NBYTES", 20 * x[:1].nbytes)
+    monkeypatch.setattr(blocks, "BLOCK_NBYTES", 20 * x[:1].nbytes)
     with h5py.File(tmp_path / "f.h5", "w") as file:
         kinds = [
             x,

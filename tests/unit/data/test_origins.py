@@ -10,7 +10,7 @@ from support.blocks import stored
 
 from singa_dask import shard
 from singa_dask.data import Manifest
-from singa_dask.data.ingest import collections
+from singa_dask.data.ingest import blocks
 from singa_dask.data.origins import read_files
 from singa_dask.data.sharding import shard_files
 from singa_dask.data.sources import dialect
@@ -33,7 +33,7 @@ def check_rows(made, total=60):
 
 @pytest.mark.parametrize("options", [{}, {"test": 0.2, "validation": 0.1, "nshards": 3}, {"shuffle": False}])
 def test_rows_survive_the_shuffle_and_shares(tmp_path, options, monkeypatch):
-    monkeypatch.setattr(collections, "BLOCK_NBYTES", 200)
+    monkeypatch.setattr(blocks, "BLOCK_NBYTES", 200)
     check_rows(written(TABLE, tmp_path / "out", **options))
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.blocks import stored
 
 from singa_dask import shard
-from singa_dask.data.ingest import collections
+from singa_dask.data.ingest import blocks
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.sharding import shard_files
 from singa_dask.data.sources import dialect
@@ -38,7 +38,7 @@ def rows(made):
 def written(request, tmp_path, monkeypatch):
     """Write the columns of TABLE with these splits, from several blocks; the manifests."""
     monkeypatch.setattr(dialect, "BLOCK_NBYTES", 1000)
-    monkeypatch.setattr(collections, "BLOCK_NBYTES", 2000)
+    monkeypatch.setattr(blocks, "BLOCK_NBYTES", 2000)
 
     def write(columns=("a",), **options):
         kind, out = request.param, tmp_path / "out"
@@ -96,7 +96,7 @@ def test_a_column_names_the_splits(written):
 def test_groups_depend_on_the_seed_alone(tmp_path, monkeypatch):
     chosen = []
     for seed, nbytes in ((0, 1 << 20), (0, 500), (2, 1 << 20)):
-        monkeypatch.setattr(collections, "BLOCK_NBYTES", nbytes)
+        monkeypatch.setattr(blocks, "BLOCK_NBYTES", nbytes)
         made = shard(
             TABLE[["a", "station"]], TABLE["y"], tmp_path / "o", seed=seed, overwrite=True, test_groups="station"
         )

@@ -11,7 +11,7 @@ from support.shards import write_shards
 
 from singa_dask import load, shard
 from singa_dask.data import Manifest, ShardFolder, shard_files
-from singa_dask.data.ingest import collections
+from singa_dask.data.ingest import blocks
 from singa_dask.data.ingest.layout import choose_window
 from singa_dask.errors import ConfigError, DataError
 
@@ -135,7 +135,7 @@ def test_only_folders_of_shards_are_overwritten_and_if_asked_for(tmp_path, image
 class Decoding:
     """Samples that are decoded when they are read, in blocks of one. at: what happens at each row."""
 
-    shape, dtype = (8, collections.BLOCK_NBYTES // 4), np.dtype(np.float32)
+    shape, dtype = (8, blocks.BLOCK_NBYTES // 4), np.dtype(np.float32)
 
     def __init__(self, at: Callable[[int], None]) -> None:
         self.at = at

@@ -17,7 +17,7 @@ from support.special_files import put
 from singa_dask.data.columns import Channels, Role
 from singa_dask.data.sources import files, netcdf, npz
 from singa_dask.data.sources import zarr as zarr_source
-from singa_dask.data.sources.arrays import channels_by_dimensions
+from singa_dask.data.sources.datasets import channels_by_dimensions
 from singa_dask.errors import DataError
 
 X = np.random.default_rng(0).standard_normal((30, 2, 4, 5)).astype("f4")
