@@ -153,7 +153,7 @@ lock:  ## renew the lock files (needs uv)
 peers: setup  ## install the peers that the benchmarks compare with (PyTorch and jax, CPU)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
 
-bench: peers  ## run all benchmarks, or BENCH=step|nets|limits|inside|scaling|exchange|partition|server|shadows|loader|startup|dashboard|shard|predict|plan|published|accuracy|resnet|memory|recording
+bench: peers  ## run all benchmarks, or BENCH=step|nets|limits|inside|scaling|exchange|partition|server|shadows|loader|startup|dashboard|why|shard|predict|plan|published|accuracy|resnet|memory|recording
 	$(BIN)/python benchmarks/$(BENCH).py $(ARGS)
 
 against: setup  ## compare this project with an earlier commit of it, in turns: REV=HEAD~3 BENCH=step|data (exit status 1: slower, 3: undecided)

@@ -169,7 +169,8 @@ def _loading(lead: _Group) -> Iterator[Finding]:
     if share >= _LOADING:
         text = (
             f"Workers wait for data {share:.0%} of the time: put the shards on a faster or local disk, store the data "
-            "as they are read (float32 or uint8, not resized while training), or give Dask workers more threads."
+            "as they are read (float32 or uint8, not resized while training), give Dask workers more threads, or have "
+            "the transform do less."
         )
         yield Finding(Cause.LOADING, share * lead.seconds / lead.loop_s, _percent(text))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -38,7 +39,7 @@ class Feed:
         nranks: int,
         transformation: Transformation | None = None,
     ) -> None:
-        self._transformation = transformation
+        self._transformation, self._transforming_s = transformation, 0.0
         self._loaders, self._ops, self._phase, self._seed, self._nranks = loaders, ops, phase, seed, nranks
         self.batchsize = max((loader.stream.batchsize for loader in loaders.values()), default=1)
 
@@ -87,8 +88,8 @@ class Feed:
 
     @property
     def wait_s(self) -> float:
-        """Seconds so far of waiting for data."""
-        return sum(loader.wait_s for loader in self._loaders.values())
+        """Seconds so far of waiting for data, and of the transform."""
+        return self._transforming_s + sum(loader.wait_s for loader in self._loaders.values())
 
     @property
     def count(self) -> int:
@@ -107,7 +108,9 @@ class Feed:
         step = Step(self._phase, number, self._seed)
         every = {name: loader.next() for name, loader in self._loaders.items()}
         if self._transformation is not None:
+            began = time.perf_counter()
             every = self._transformation(every, number)
+            self._transforming_s += time.perf_counter() - began
         for name, loaded in every.items():
             labels = None if loaded.labels is None else self._ops.asarray(loaded.labels)
             feed[name] = Batch(self._ops.asarray(loaded.features), labels)

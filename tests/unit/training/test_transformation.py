@@ -1,6 +1,7 @@
 """Transforms change the mini-batches of training, in the same way for any number of workers."""
 
 import os
+import time
 
 import numpy as np
 import pytest
@@ -9,7 +10,10 @@ from support.trained import assert_alike, saved_at, train_group
 
 from singa_dask import Classifier, Job, Regressor, load_model, train, transforms
 from singa_dask.errors import ConfigError, DataError
+from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers import Convolution, InnerProduct, MSELoss, RecordInput, SoftmaxLoss
+from singa_dask.ops import get_ops
+from singa_dask.training.feed import Feed
 from singa_dask.training.prepare import prepare
 from singa_dask.transforms import Draws, brightness, crop, mirror, noise, rotate
 from singa_dask.updaters import SGD
@@ -111,6 +115,16 @@ def test_a_transform_of_nothing_changes_nothing(tmp_path, seen):
         made = job(tmp_path / "shards", 1, name and f"{__name__}:{name}")
         train_group(prepare(made), tmp_path / f"out{name}")
     assert_alike(saved_at(tmp_path / "outwatched", 6), saved_at(tmp_path / "out", 6), rtol=1e-5, atol=1e-7)
+
+
+def test_a_slow_transform_counts_as_loading():
+    def slow(every, number):
+        time.sleep(0.02)
+        return every
+
+    feed = Feed({}, get_ops("cpu"), Phase.kTrain, 0, 1, slow)
+    feed.next(0)
+    assert feed.wait_s >= 0.02
 
 
 def test_batches_are_in_the_units_of_the_data_and_only_of_training(seen):
