@@ -15,9 +15,10 @@ from support.lost import SIZE, Replicated, update
 from support.servers import ones, until
 
 from singa_dask.memory.region import Regions
+from singa_dask.memory.store import PutResult
 from singa_dask.server import replication
 from singa_dask.server.messages import Done, Fresh, GoBack, Inspect, Moved, Origin, Put
-from singa_dask.server.replication import Kept, Replicator
+from singa_dask.server.replication import Replicator
 
 
 def filled(**options) -> Replicated:
@@ -125,7 +126,7 @@ class Nanny:
         self.number, self.replica = saved.version.number, Regions.create(saved.regions[0].layouts)
         return self.room
 
-    async def put(self, nanny, saved, pieces, *, whole: bool) -> Kept:
+    async def put(self, nanny, saved, pieces, *, whole: bool) -> PutResult:
         self.messages.append([piece.version for piece in pieces])
         if self.broken:
             self.broken -= 1
@@ -134,7 +135,7 @@ class Nanny:
         if self.fault is not None:
             return self.fault
         self.whole = self.whole or whole
-        return Kept.KEPT if self.replica.write(pieces) else Kept.SUPERSEDED
+        return PutResult.KEPT if self.replica.write(pieces) else PutResult.SUPERSEDED
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +186,7 @@ FAULTS = {
     "its connection breaks for a moment": (lambda server, nanny: setattr(nanny, "broken", 3), Fresh),
     "a successor of the server has read it": (lambda server, nanny: server.successor(), Moved),
     "it is silent": (lambda server, nanny: nanny.held.clear(), None),
-    "it is gone": (lambda server, nanny: setattr(nanny, "fault", Kept.GONE), None),
+    "it is gone": (lambda server, nanny: setattr(nanny, "fault", PutResult.GONE), None),
     "it fails": (lambda server, nanny: nanny.replica.clear(), None),
 }
 
@@ -216,7 +217,7 @@ def test_a_reply_waits_for_a_replica_that_is_lost_until_the_driver_knows(fault):
 @played
 async def test_an_idle_replica_that_is_gone_is_missed(server, sender, nanny, lost):
     await until(lambda: len(nanny.messages) > 3)
-    nanny.fault = Kept.GONE
+    nanny.fault = PutResult.GONE
     await until(lambda: lost)
     assert lost[0] == (1, True)
 
