@@ -141,8 +141,8 @@ format: setup  ## format the code and mend what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-proto: setup  ## generate job_pb2 and kvfile_pb2 from their .proto files
-	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. singa_dask/job/job.proto singa_dask/data/sources/kvfile.proto
+proto: setup  ## generate the modules of .proto files
+	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. singa_dask/job/job.proto singa_dask/data/sources/kvfile.proto singa_dask/tracing/trace.proto
 
 lock:  ## renew the lock files (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --extra mpich --extra datasets --extra dev \

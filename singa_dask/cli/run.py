@@ -70,6 +70,7 @@ def driving_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "Train asynchronously on a running Dask cluster:",
             "singa-dask train job.conf --workers 4 --strategy downpour --scheduler tcp://host:8786",
         ),
+        ("Trace the steps 100 to 109 for Perfetto:", "singa-dask train job.conf --workers 3 --trace 100:110"),
         ("Continue a run that was interrupted:", "singa-dask train job.conf --workers 3 --resume"),
     ],
 )
@@ -83,6 +84,11 @@ def driving_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Start with the parameters of another run, a checkpoint file, or a .safetensors file of PyTorch.",
 )
 @click.option("--resume", is_flag=True, help="Resume from the newest valid checkpoint of the run.")
+@click.option(
+    "--trace",
+    metavar="STEPS",
+    help="Write a trace of these steps for Perfetto to RUN/trace.pftrace: 100:110, or 20 for 20 after the first 10.",
+)
 @scheduler_options
 @click.option(
     "--mpi", is_flag=True, help="Train inside mpiexec or srun: rank 0 is the driver, the others are workers."

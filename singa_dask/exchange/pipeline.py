@@ -11,6 +11,7 @@ from singa_dask.exchange.buckets import Bucket
 from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.layers.param import Param
 from singa_dask.net.flat import Entry
+from singa_dask.tracing import span
 
 T = TypeVar("T")
 Stage = Literal["start", "update", "gather"]
@@ -68,7 +69,7 @@ class GradientPipeline:
         def leave(buckets: Iterable[int]) -> None:
             for bucket in buckets:
                 if stages.at_once:  # beside the computing it would compete for the core, and leave later
-                    stages.prepare(bucket)
+                    _run(stages, "prepare", bucket)
                 following = stages_after(bucket, self._count, ahead=self._ahead, overlaps=overlaps)
                 submitted.append(self._executor.submit(_pass, stages, following))
 
@@ -87,7 +88,12 @@ class GradientPipeline:
 def _pass(stages: Stages, following: Iterable[tuple[Stage, int]]) -> None:
     for stage, bucket in following:
         if stage == "start" and not stages.at_once:
-            stages.prepare(bucket)
+            _run(stages, "prepare", bucket)
+        _run(stages, stage, bucket)
+
+
+def _run(stages: Stages, stage: str, bucket: int) -> None:
+    with span(stage, bucket=bucket):
         getattr(stages, stage)(bucket)
 
 

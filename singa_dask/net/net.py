@@ -32,6 +32,7 @@ from singa_dask.net.plan import NetPlan, make_plan
 from singa_dask.net.setup import labels_from, set_up, source_shape_of
 from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array
+from singa_dask.tracing import span
 
 
 class LayerRow(NamedTuple):
@@ -197,7 +198,8 @@ class Net:
         """
         if not self.carries:
             self.forget()
-        self._passes.forward(feed, step)
+        with span("forward"):
+            self._passes.forward(feed, step)
 
     def backward(self, on_gradient: Callable[[Param], None] | None = None) -> None:
         """Run the layers below the losses in reverse order and fill `flat.grads`, once after each `forward`.
@@ -205,7 +207,8 @@ class Net:
         Parameters without a contribution get a zero gradient. on_gradient: called once with each parameter when its
         gradient is complete. Raises TrainingError if a layer fails, or if `forward` was not called before.
         """
-        self._passes.backward(on_gradient)
+        with span("backward"):
+            self._passes.backward(on_gradient)
 
     def divide_by(self, rows: int) -> None:
         """Let the next `backward` give gradients of sums over the rows, divided by so many."""
@@ -215,9 +218,10 @@ class Net:
     @contextmanager
     def gradients(self, on_gradient: Callable[[Param], None] | None = None) -> Iterator[None]:
         """Inside, the caller fills `flat.grads` instead of `backward`. Gradients that it does not fill become zero."""
-        self._passes.start()
-        yield
-        self._passes.complete(on_gradient)
+        with span("backward"):
+            self._passes.start()
+            yield
+            self._passes.complete(on_gradient)
 
     def metrics(self) -> dict[str, Metric]:
         """The metrics of the last forward call: "loss", "accuracy"; "<layer>.loss" if several layers measure one."""

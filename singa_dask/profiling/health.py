@@ -10,15 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import h5py
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from singa_dask.cluster import WorkerInfo
 from singa_dask.cluster.bootstrap import command_of, mpi_library
-from singa_dask.cluster.remote import run_each
 from singa_dask.comm.communicator import Communicator
 from singa_dask.errors import SingaError, reason
 from singa_dask.ops.gpu.visible import has_cupy, visible_gpus
@@ -26,8 +23,7 @@ from singa_dask.profiling.facts import package_versions
 
 SUMMED_NBYTES = 4 << 20
 _CALLS = 15
-_ASKED = 5  # times, for the clock
-_ANSWER_S, _GPU_S = 5.0, 60.0
+_GPU_S = 60.0
 _SHARED = Path("/dev/shm")
 _GPU_PROGRAM = """
 from singa_dask.comm.nccl_library import libraries
@@ -119,26 +115,6 @@ def _gpu_faults() -> tuple[str, ...]:
     if done.returncode:
         return (done.stderr.strip()[-300:],)
     return tuple(done.stdout.strip().splitlines())
-
-
-def clock_offsets(client: Any, workers: list[WorkerInfo]) -> dict[str, tuple[float, float]]:
-    """By how much the clock of each worker is ahead of this process's, and half the round trip that it was asked in,
-    seconds, by address. Workers that do not answer are left out."""
-    found: dict[str, tuple[float, float]] = {}
-    for info in workers:
-        for _ in range(_ASKED):
-            sent = time.time()
-            (answer,) = run_each(client, _clock, {info.address: ()}, _ANSWER_S).values()
-            received = time.time()
-            if isinstance(answer, float):
-                half = (received - sent) / 2
-                if info.address not in found or half < found[info.address][1]:
-                    found[info.address] = answer - sent - half, half
-    return found
-
-
-def _clock(dask_worker: Any = None) -> float:
-    return time.time()
 
 
 def time_all_reduce(comm: Communicator, plan: None) -> float:

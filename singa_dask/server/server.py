@@ -24,15 +24,17 @@ from singa_dask.server.ledger import Ledger
 from singa_dask.server.messages import Done, Fresh, Moved, Reply, Request, State, Sync, Update
 from singa_dask.server.protocol import ServerProtocol
 from singa_dask.server.replication import LEAST_RATE, Given, Replication, give
-from singa_dask.server.slice_protocol import SliceProtocol
+from singa_dask.server.slice_protocol import Answer, SliceProtocol
 from singa_dask.server.slices import ParameterSlice
+from singa_dask.tracing import Recorder
 from singa_dask.updaters import Updater, make_updater
 
 
 @dataclass(frozen=True)
 class ServerPlan:
     """The settings of a server. updater: serialised UpdaterProto; entries: of all parameters; key: unique, "" for a
-    server in the worker's process; code: user code; the rest: as in ServerProtocol."""
+    server in the worker's process; code: user code; trace: the steps that are traced, from, to; the rest: as in
+    ServerProtocol."""
 
     updater: bytes
     entries: tuple[Entry, ...]
@@ -44,6 +46,7 @@ class ServerPlan:
     sync_freq: int = 1
     accounts: dict[str, tuple[int, int]] = field(default_factory=dict)
     code: CodeBundle | None = None
+    trace: tuple[int, int] | None = None
 
     def protocol(
         self, ops: Ops | None = None, *, copy: bool = True, keepers: Mapping[int, Keeper] | None = None
@@ -103,13 +106,15 @@ class Server:
     live: replies hold the protocol's own arrays, for a single caller that put them there. Otherwise parameters are
     lent: they are copied only if the next message comes while a reply is still in use or under way. retired: it has a
     successor, and answers everything with Moved. on_update, on_change: called after messages, from any thread: one
-    after updates, the other when the replica may lack something.
+    after updates, the other when the replica may lack something. recorder: of the updates that are traced; None where
+    the caller's records them.
     """
 
     def __init__(self, protocol: ServerProtocol, *, live: bool = False) -> None:
         self.protocol = protocol
         self.live = live
         self.retired = False
+        self.recorder: Recorder | None = None
         self.on_update: Callable[[], None] = lambda: None
         self.on_change: Callable[[], object] = lambda: None
         self._lock = threading.Lock()
@@ -136,13 +141,22 @@ class Server:
         self._part_with(request.slice)
         given: list[Given] = []
         try:
-            answers = self.protocol.handle(number, request)
+            answers = self._answers(number, request)
         except Superseded:
             return self._moved()
         for sender, reply in answers:
             waiting, target = self._open.pop(sender)  # type: ignore[call-overload]
             given.append((waiting, reply if self.live else self._detached(request.slice, reply, target)))
         return self.replication.after(request.slice, given)  # its image is saved here, and stored there
+
+    def _answers(self, number: int, request: Request) -> Sequence[Answer]:
+        if self.recorder is None:
+            return self.protocol.handle(number, request)
+        with self.recorder.here():
+            answers = self.protocol.handle(number, request)
+        if isinstance(request, Update):
+            self.recorder.reach(request.step, request.origin.group)
+        return answers
 
     def retire(self) -> None:
         """Answer nothing any more: there is, or will be, a successor."""

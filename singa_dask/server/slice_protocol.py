@@ -31,6 +31,7 @@ from singa_dask.server.messages import (
     Update,
 )
 from singa_dask.server.neighbours import Account
+from singa_dask.tracing import span
 from singa_dask.updaters import Updater
 
 Sender = Hashable
@@ -235,7 +236,8 @@ class SliceProtocol:
             entry.staleness = max(0, self.version - update.based_on)
             gradient, reductions = self.ops.asarray(update.gradient), update.reductions
             context = {"made": self.version, "reductions": reductions, "staleness": entry.staleness}
-            self.updater.update(update.step, self.values, gradient, **context)
+            with span("update", update.step, slice=self.index, origin=origin):
+                self.updater.update(update.step, self.values, gradient, **context)
             self.ledger.add(origin.group, update.step)
             self.reductions = max(self.reductions, reductions)
             self.version += 1

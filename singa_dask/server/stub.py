@@ -32,6 +32,7 @@ from singa_dask.server.messages import (
     Update,
 )
 from singa_dask.server.slices import ParameterSlice
+from singa_dask.tracing import span
 
 _LOOK_S = 0.1
 
@@ -161,10 +162,11 @@ class Stub:
         for i, s in enumerate(self.slices):
             if within is not None and s.start not in within:
                 continue
-            part = self._outgoing(i, step, gradient, s)
-            update = Update(s.index, self._origin, step, part, self._versions[i], self.reductions)
-            # A reply may come while the parameters are in use, and must not be written to them.
-            future = self._send(s, update, None if self.behind else _part(out, s))
+            with span("push", step, slice=s.index, origin=self._origin):
+                part = self._outgoing(i, step, gradient, s)
+                update = Update(s.index, self._origin, step, part, self._versions[i], self.reductions)
+                # A reply may come while the parameters are in use, and must not be written to them.
+                future = self._send(s, update, None if self.behind else _part(out, s))
             future.add_done_callback(lambda _: sent.ended.append(time.perf_counter()))
             sent.futures[i] = future
             if not self._links[s.server].local:
@@ -176,9 +178,12 @@ class Stub:
         while len(self._under_way) > (0 if everything else self.behind):
             sent = self._under_way.pop(0)
             staleness = 0
-            for i, future in sent.futures.items():
-                fresh = self._take(i, self._wait(future), _part(out, self.slices[i]))
-                staleness = max(staleness, fresh.staleness)
+            with span("pull", sent.step):
+                for i, future in sent.futures.items():
+                    reply = self._wait(future)
+                    with span("take", sent.step, slice=self.slices[i].index, origin=self._origin):
+                        fresh = self._take(i, reply, _part(out, self.slices[i]))
+                    staleness = max(staleness, fresh.staleness)
             if sent.futures:
                 self._count(sent, staleness)
         self.exchanged.stall_s += time.perf_counter() - began

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from singa_dask.cluster import WorkerInfo
+from singa_dask.cluster.remote import clock_offsets
 from singa_dask.cluster.workers import answering
 from singa_dask.data.shared_files import SharedFiles, in_words, other_views
 from singa_dask.errors import SingaError
 from singa_dask.job.topology import counted
 from singa_dask.profiling.cluster import PATIENCE_S, of_one_world, on_workers, run_group
 from singa_dask.profiling.facts import by_host
-from singa_dask.profiling.health import SUMMED_NBYTES, Health, clock_offsets, look, time_all_reduce
+from singa_dask.profiling.health import SUMMED_NBYTES, Health, look, time_all_reduce
 from singa_dask.training.memory import format_nbytes
 
 # Of packages whose versions must be equal: others differ without harm, or with little.
@@ -84,7 +85,7 @@ def examine(client: Any, workspace: Path, note: Callable[[str], None] = lambda t
     except SingaError as error:
         fault = str(error)
     note("clocks and files")
-    offsets = clock_offsets(client, workers)
+    offsets = clock_offsets(client, [info.address for info in workers])
     unseen = _unseen(client, workspace)
     if len(joining := of_one_world(free)) > 1 and not fault:
         note(f"an all-reduce of {len(joining)} workers")

@@ -32,6 +32,7 @@ from singa_dask.supervision.partitioning import as_before, resolve_partition
 from singa_dask.supervision.plan import as_job, job_of, plan, with_message
 from singa_dask.supervision.queue import Queue, wait_all
 from singa_dask.supervision.run import Run
+from singa_dask.supervision.trace import steps_of
 from singa_dask.training.prepare import prepare
 from singa_dask.training.workspace import Workspace
 
@@ -156,6 +157,7 @@ def train(
     curves: bool = True,
     callbacks: Sequence[Callback | Callable[[RunEvent], Any]] = (),
     max_queue_s: float | None = None,
+    trace: str | int | None = None,
 ) -> Result:
     """Train a job on the workers of `client`, or on a local Dask cluster of its own.
 
@@ -180,6 +182,8 @@ def train(
     callbacks: objects of classes derived from Callback, or functions; each is called with every RunEvent, in this
     thread.
     max_queue_s: how long to wait for Dask workers that other runs use; None for as long as these runs live.
+    trace: steps of which a trace for Perfetto is written to trace.pftrace in the workspace: "100:110" for the steps
+    100 to 109, or 20 for 20 steps after the first 10.
 
     Ctrl-C, `singa-dask stop` and cancelling one of the run's tasks end the run after the step in progress, with a
     checkpoint; a second Ctrl-C aborts it. So does an exception in a callback, which is raised as TrainingError.
@@ -190,7 +194,7 @@ def train(
     do not see the workspace and the files of the job, TrainingError where training diverges.
     """
     _check_caller(client, processes)
-    job = as_job(job)
+    job, steps = as_job(job), None if trace is None else steps_of(trace)
     auto = isinstance(cluster, str)
     if auto and (cluster != "auto" or not processes):
         hint = 'Give cluster="auto" and processes=True, or a ClusterTopology.'
@@ -225,7 +229,7 @@ def train(
         prepared = prepare(job)
         if not processes:
             check_single(prepared.topology)
-        run = Run(prepared, folder, show, called, max_restarts, patience_s, max_queue_s, processes, curves)
+        run = Run(prepared, folder, show, called, max_restarts, patience_s, max_queue_s, processes, curves, steps)
         return Result(run.to_end(client, resume), folder.folder, expected)
 
 

@@ -235,7 +235,8 @@ class GroupLauncher:
 
     def _server_plans(self, group: ServerGroupRequest) -> list[ServerPlan]:
         made, partition = self.prepared, self.prepared.partition
-        options = {"groups": group.groups, "accounts": dict(group.accounts), "code": made.code}
+        told = {"code": made.code, "trace": self.worker_plan.trace}
+        options = {"groups": group.groups, "accounts": dict(group.accounts), **told}
         slices = [partition.of_server(i) for i in range(len(group.where))]
         return [server_plan(made.job, made.layout.entries, own, **options) for own in slices]
 

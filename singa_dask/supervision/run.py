@@ -36,7 +36,9 @@ from singa_dask.supervision.sight import Sight, Witness
 from singa_dask.supervision.start_point import fresh, resumed
 from singa_dask.supervision.state import Supervision
 from singa_dask.supervision.supervisor import Supervisor
+from singa_dask.supervision.trace import Trace, traced, tracing
 from singa_dask.supervision.watched import Watched
+from singa_dask.tracing import EVENT
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
 from singa_dask.training.forms import BEGUN, OUTDATED, REWOUND
@@ -59,6 +61,7 @@ class Run:
     """A prepared job on its way. `to_end` is its only entrance.
 
     processes: whether it trains on Dask workers, not in this process. curves: whether curves.png is drawn at the end.
+    trace: the steps to trace, see `traced`.
     """
 
     prepared: Prepared
@@ -70,10 +73,12 @@ class Run:
     max_queue_s: float | None = None
     processes: bool = True
     curves: bool = True
+    trace: tuple[int | None, int] | None = None
     _launcher: GroupLauncher | None = None
     _supervisor: Supervisor | None = None
     _watched: Watched | None = None
     _in_process: InProcess | None = None
+    _trace: Trace | None = None
     _sight: Sight | None = None  # None if the workers are of this machine
     _told: list[dict[str, Any]] = field(default_factory=list)  # by earlier starts of the run
     _heard: bool = False  # anything from a worker group
@@ -93,6 +98,9 @@ class Run:
                 if not resume
                 else resumed(self.prepared, self.workspace, lives=client is not None)
             )
+            if self.trace is not None:
+                steps = traced(self.trace, found.step if found else 0, self.prepared.job.train_steps)
+                self._trace = Trace(steps, self.workspace.trace, self.display.say, self.prepared.topology)
             if found is not None:
                 self._record.steps[0], self._record.checkpoint = found.step, str(found.path)
             with ExitStack() as shown:
@@ -137,6 +145,7 @@ class Run:
             code=self.prepared.code,
             described=self.prepared.described,
             run=self.workspace.id,
+            trace=self._trace.steps if self._trace else None,
         )
 
     def _local_client(self, stack: ExitStack) -> Client:
@@ -149,7 +158,7 @@ class Run:
         if gpu is not None:
             self.display.note(f"training on GPU {gpu}")
         self._in_process = InProcess(self._worker_plan, found, self._handle, gpu)
-        with self._calling():
+        with self._calling(), tracing(self._trace, None):
             self._record.reports = {0: self._in_process.run()}
             self._witness.settle()
 
@@ -159,7 +168,7 @@ class Run:
             client, self.prepared, self._worker_plan, topic=topic, patience_s=self.patience_s, resumes=resume
         )
         self._watched = Watched(client, topic, self.prepared, self.workspace.folder, self.display.say)
-        with self._calling(), _events(client, topic, self._handle):
+        with self._calling(), _events(client, topic, self._handle), tracing(self._trace, client):
             while True:
                 free = self._free_workers(client)
                 try:
@@ -309,6 +318,10 @@ class Run:
         if event["kind"] == REPLICA_LOST:
             if self._supervisor:
                 self._supervisor.post(ReplicaLost(*event["lost"]))
+            return
+        if event["kind"] == EVENT:
+            if self._trace:
+                self._trace.take(event)
             return
         self._heard = True
         if event["kind"] == "start":  # what comes after this step is measured again

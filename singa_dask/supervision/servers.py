@@ -25,6 +25,7 @@ from singa_dask.server import Address, ServerActor, ServerPlan
 from singa_dask.server.kept import read_kept, save_slices
 from singa_dask.server.messages import Origin
 from singa_dask.server.replication import Replicator
+from singa_dask.tracing import Recorder
 from singa_dask.training.dask_task import memory_limit
 from singa_dask.training.memory import has_room_here
 
@@ -167,6 +168,10 @@ class RunServer(ServerActor):
             if kept is None:
                 raise NoAnswer(f"{plan.key}: what the lost server has left in memory is gone.")
         self._also, self._keeping = keeping.also, keeping
+        if plan.trace is not None:
+            who = "server", keeping.owner.group, keeping.owner.rank, keeping.version.generation
+            emit = partial(worker.log_event, run)
+            self.server.recorder = Recorder(plan.trace, emit, who, worker.address, track="updates")
         self._saved: tuple[Regions, Saved] | None = None
         self._replicator: Replicator | None = None
         if worker.nanny:
@@ -211,6 +216,8 @@ class RunServer(ServerActor):
         if self._replicator is not None:
             self._replicator.end()
         self.closed = True
+        if self.server.recorder is not None:
+            self.server.recorder.send()
         await self._departure.remove()
         await super().close()
 

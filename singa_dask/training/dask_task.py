@@ -52,6 +52,7 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
     services = RankServices(
         submit=dask_submit(get_client(), worker),
         emit=partial(worker.log_event, topic),
+        address=worker.address,
         stop_requested=lambda: task.stop_requested,
         regroup_requested=lambda: bool(task.told.get(REGROUP)),
         links=None if plan.group.in_process_servers else links,

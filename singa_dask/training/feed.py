@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from singa_dask.layers import GeneratedInput, InputLayer
 from singa_dask.layers.context import Step
 from singa_dask.net import Batch, Net
 from singa_dask.ops import Ops
+from singa_dask.tracing import carried
 from singa_dask.training.frequencies import batches_of
 from singa_dask.training.transformation import Transformation, without_scale
 
@@ -74,7 +76,8 @@ class Feed:
                     raise DataError(f"{what} on this host differ from the driver's. Copy them again.")
                 stream = group_stream(job, store, manifest, net.phase, group)
                 store = without_scale(store) if transformation else store
-                loader = Loader(stream, store, submit, rank, nranks, start, stop_step=stop, generated=generated)
+                recorded = _recorded(submit, training=net.phase == Phase.kTrain)
+                loader = Loader(stream, store, recorded, rank, nranks, start, stop_step=stop, generated=generated)
                 loaders[name] = stack.enter_context(loader)
             stack.pop_all()
         return cls(loaders, net.ops, net.phase, job.seed, nranks, transformation)
@@ -130,6 +133,17 @@ class Feed:
     def samples(self, number: int) -> np.ndarray:
         """The positions of the samples of mini-batch `number` in the data of the first input layer."""
         return next(iter(self._loaders.values())).stream.share(number, 0, 1)[1]
+
+
+def _recorded(submit: Submit, *, training: bool) -> Submit:
+    """Such a submit whose calls are recorded: the mini-batches of training are those of steps."""
+
+    def submit_recorded(load: Callable[..., Any], *args: Any) -> Any:
+        start, steps = args[-2:]
+        step = {"step": start, "steps": steps} if training else {"step": None, "steps": 1}
+        return submit(carried(load, "loading", "load", **step), *args)
+
+    return submit_recorded
 
 
 def data_of(layer: InputLayer) -> tuple[StoreProto, Manifest, GeneratedInput | None]:

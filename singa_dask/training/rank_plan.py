@@ -49,7 +49,8 @@ class WorkerPlan:
     """The driver's plan for every rank of a group.
 
     job: serialised JobProto, its data paths absolute. data, described: of the data, as in `Prepared`. code: the user's
-    own. decided: by the evaluations of this run so far, `Decisions.state`. run: its id.
+    own. decided: by the evaluations of this run so far, `Decisions.state`. run: its id. trace: the steps that are
+    traced, from, to.
     """
 
     job: bytes
@@ -60,6 +61,7 @@ class WorkerPlan:
     described: Mapping[str, str] = field(default_factory=dict)
     decided: Mapping[str, Any] = field(default_factory=dict)
     run: str = ""
+    trace: tuple[int, int] | None = None
 
 
 @dataclass
@@ -71,6 +73,7 @@ class RankServices:
     the servers of the group; None where these are in the workers' processes. others_ended: whether all other worker
     groups have ended. cores: for this rank. memory_limit: bytes from which on the Dask worker loads no more data; None
     for no limit. holder: has a shadow outlive the process, deposits: checkpoints in memory; None where nothing can.
+    address: of the Dask worker, "" without one.
     """
 
     submit: Callable[..., Any]
@@ -83,3 +86,4 @@ class RankServices:
     memory_limit: int | None = None
     holder: Store | None = None
     deposits: Store | None = None
+    address: str = ""

@@ -17,6 +17,7 @@ import numpy as np
 from singa_dask.comm.objects import all_gather_objects
 from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.layers.context import Metric
+from singa_dask.tracing import span
 from singa_dask.training.replica import Replica
 from singa_dask.training.step_metrics import StepMetrics
 
@@ -45,7 +46,8 @@ class Reporter:
         """Count the time inside for the record: "evaluating" or "saving"."""
         began, sent = time.perf_counter(), self._exchanged
         try:
-            yield
+            with span(what):
+                yield
         finally:
             self._spent[what] += time.perf_counter() - began
             self._sent += self._exchanged - sent

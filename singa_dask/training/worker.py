@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from singa_dask.net import Net
 from singa_dask.ops import get_ops
 from singa_dask.ops.blas import blas_threads
 from singa_dask.ops.cpu.toolkit.compile_lock import told_of_compiling
+from singa_dask.tracing import Recorder, span
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.decisions import Decisions, Verdict
 from singa_dask.training.feed import Feed, data_key
@@ -51,6 +52,7 @@ def train_rank(comm: Communicator, plan: WorkerPlan, services: RankServices) -> 
     """
     job = JobProto.FromString(plan.job)
     with ExitStack() as stack:
+        recorder = stack.enter_context(_recording(comm.rank, plan, services)) if plan.trace else None
         stack.enter_context(unpacked(plan.code))
         threads = job.num_openblas_threads if job.HasField("num_openblas_threads") else services.cores
         # On the CPU, kernels and products use the threads of the Ops; threads of BLAS would compete with them.
@@ -60,10 +62,23 @@ def train_rank(comm: Communicator, plan: WorkerPlan, services: RankServices) -> 
         data = {key: value for key, value in plan.data.items() if key.startswith(data_key(Phase.kTrain, ""))}
         try:
             replica = _form_replica(comm, job, plan.group, data, threads, services, stack)
-            return _TrainingLoop(replica, plan, services, stack).run()
+            return _TrainingLoop(replica, plan, services, stack, recorder).run()
         except MemoryError as error:
             said = ran_out(error, job, comm.size, in_process_servers=services.links is None)
             raise TrainingError(f"rank {comm.rank}: {said}") from error
+
+
+@contextmanager
+def _recording(rank: int, plan: WorkerPlan, services: RankServices) -> Iterator[Recorder]:
+    """Inside, `span` records what this rank does in the steps that are traced; it is sent at the end."""
+    assert plan.trace is not None
+    who = "worker", plan.group.number, rank, plan.group.generation
+    recorder = Recorder(plan.trace, services.emit, who, services.address)
+    with recorder.here("computing"):
+        try:
+            yield recorder
+        finally:
+            recorder.send()
 
 
 def _form_replica(
@@ -127,8 +142,16 @@ def _ops(rank: int, gpus: Sequence[int | None], threads: int, compute: str) -> A
 class _TrainingLoop:
     """One rank's training loop. Everything in it is collective."""
 
-    def __init__(self, replica: Replica, plan: WorkerPlan, services: RankServices, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        plan: WorkerPlan,
+        services: RankServices,
+        stack: ExitStack,
+        recorder: Recorder | None = None,
+    ) -> None:
         self._replica, self._plan, self._services, self._stack = replica, plan, services, stack
+        self._recorder = recorder
         self._job, self._comm, self._group = replica.job, replica.comm, plan.group
         self._step = 0
         self._decisions = Decisions(replica.job)  # made by the first rank of the group that leads
@@ -185,7 +208,10 @@ class _TrainingLoop:
                 with self._reporter.spending("saving"):
                     self._checkpoints.wait()
                 return self._reporter.end(self._step, interrupted=interrupted, ended_early=why)
-            stopping = self._train()
+            if self._recorder is not None:
+                self._recorder.reach(self._step)
+            with span("step"):
+                stopping = self._train()
             self._pace_copies(self._step - start)
             if self._step == start + 1 and self._replica.shadow is not None:
                 self._replica.shadow.settle()
@@ -227,20 +253,23 @@ class _TrainingLoop:
         """One training step; returns whether any rank was asked to stop."""
         began = time.perf_counter()
         waited, loading = self._replica.wait_s, self._feed.wait_s
-        metrics = self._replica.train_step(*self._feed.next(self._step))
+        with span("data"):
+            fed = self._feed.next(self._step)
+        metrics = self._replica.train_step(*fed)
         self._step += 1
         self._shadow_state(decided=False)
         wishes = self._services.stop_requested(), self._services.regroup_requested(), *self._checkpoints.due
-        (stopping, regroups, self._saves_now, self._keeps_now), summed, ranks = sum_over_ranks(
-            self._comm,
-            wishes,
-            metrics,
-            self._replica.wait_s - waited,
-            self._feed.wait_s - loading,
-            self._replica.stub.take_traffic(),
-            self._replica.stub.known_reductions,
-            self._replica.net.ops.held_memory(),
-        )
+        with span("metrics"):
+            (stopping, regroups, self._saves_now, self._keeps_now), summed, ranks = sum_over_ranks(
+                self._comm,
+                wishes,
+                metrics,
+                self._replica.wait_s - waited,
+                self._feed.wait_s - loading,
+                self._replica.stub.take_traffic(),
+                self._replica.stub.known_reductions,
+                self._replica.net.ops.held_memory(),
+            )
         _check_finite(summed, self._step - 1)
         self._replica.stub.reductions = max(self._replica.stub.reductions, most_reductions(ranks))
         self._reporter.add_step(self._step, time.perf_counter() - began, summed, ranks)

@@ -7,6 +7,7 @@ events.jsonl      each start and restart of the run, the step with which each wo
 summary.json      final metrics, topology, speed; or the cause of the failure
 curves.png        loss and accuracy over the steps
 confusion-test.png, parity-test.png   what the last evaluation compared
+trace.pftrace     what ranks and servers did in some steps, for Perfetto
 checkpoint/       step-00000500.h5 ..., best.h5
 data/             the shards of arrays that were given to `train`
 .run              the id of the run
@@ -54,6 +55,7 @@ class Workspace:
         self.events = self.folder / EVENTS
         self.summary = self.folder / "summary.json"
         self.curves = self.folder / "curves.png"
+        self.trace = self.folder / "trace.pftrace"
         self.job = self.folder / "job.conf"
         self.data = self.folder / "data"
         self._id = self.folder / ".run"
@@ -261,6 +263,8 @@ class Workspace:
             self.summary.unlink(missing_ok=True)
             for picture in (self.curves, *self.folder.glob("*confusion-*.png"), *self.folder.glob("*parity-*.png")):
                 picture.unlink(missing_ok=True)
+            if not resumes:
+                self.trace.unlink(missing_ok=True)
             self._own_id = (self._read_id() if resumes else "") or uuid.uuid4().hex[:12]
             self._job_text = job_text
             self._write_name()

@@ -2,6 +2,7 @@
 
 import pytest
 from support.commands import audited, cluster, example, metrics, sets, summary
+from support.traces import check_trace
 
 SHORT = sets(train_steps=30, disp_freq=10, test_freq=0, test_steps=0, checkpoint_freq=0)
 
@@ -10,7 +11,8 @@ SHORT = sets(train_steps=30, disp_freq=10, test_freq=0, test_steps=0, checkpoint
     ("name", "steps"), [("sandblaster", 120), ("downpour", 120), ("hogwild", 240), ("hybrid", 240)]
 )
 def test_an_example_cluster_trains_the_digits(singa_dask, tmp_path, no_leaks, name, steps):
-    singa_dask("train", example(), "--cluster", cluster(name), *sets(train_steps=steps, test_freq=steps))
+    settings = sets(train_steps=steps, test_freq=steps)
+    ran = singa_dask("train", example(), "--cluster", cluster(name), *settings, "--trace", "20:23")
     told = summary(tmp_path / "runs" / f"digits-{name}")
     assert (told["status"], told["step"], told["strategy"]) == ("completed", steps, name)
     groups = told["topology"]["nworker_groups"]
@@ -24,6 +26,15 @@ def test_an_example_cluster_trains_the_digits(singa_dask, tmp_path, no_leaks, na
         assert {row["group"] for row in metrics(tmp_path / "runs" / f"digits-{name}")} == set(range(groups))
     found = audited(tmp_path / "runs" / f"digits-{name}")
     assert [group["contained"] for group in found] == [[[0, steps]]] * groups
+    size, trace = told["topology"]["nworkers_per_group"], tmp_path / "runs" / f"digits-{name}" / "trace.pftrace"
+    assert f"trace: {trace}, open it at ui.perfetto.dev\n" in ran.out
+    seen = check_trace(
+        trace, {f"worker group {g}, rank {r}" for g in range(groups) for r in range(size)}, range(20, 23)
+    )
+    on_servers = {span.process.split(" (")[0] for span in seen if span.name.startswith("update slice")}
+    servers, of = told["topology"]["nserver_groups"], told["topology"]["nservers_per_group"]
+    assert on_servers == {f"server group {group}, server {i}" for group in range(servers) for i in range(of)}
+    assert any(span.thread == "loading" and span.name == "load 0 to 31" for span in seen)
 
 
 @pytest.mark.parametrize(

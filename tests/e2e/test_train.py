@@ -8,6 +8,7 @@ import pytest
 from support import commands
 from support.commands import ROOT, audited, cluster, example, metrics, parameters, sets, summary
 from support.leaks import leaks_forbidden
+from support.traces import check_trace
 
 from singa_dask.training.checkpoint import newest
 from singa_dask.training.history import metrics_of
@@ -19,7 +20,7 @@ SHORT = sets(train_steps=12, test_freq=0, test_steps=0, checkpoint_freq=0, disp_
 def whole(environment, tmp_path_factory):
     """The workspace of a short run by three workers that nothing disturbed."""
     folder = tmp_path_factory.mktemp("whole")
-    options = ("--cluster", cluster(), *SHORT, "--workspace", "run")
+    options = ("--cluster", cluster(), *SHORT, "--workspace", "run", "--trace", "9:12")
     with leaks_forbidden():
         commands.run("train", example(), *options, cwd=folder, env=environment, code=0)
     return folder / "run"
@@ -83,6 +84,12 @@ def test_one_worker_three_and_separate_servers_reach_the_same_parameters(singa_d
     for workspace in (whole, tmp_path / "sandblaster"):
         for name, value in parameters(workspace).items():
             np.testing.assert_allclose(value, serial[name], rtol=1e-5, atol=1e-6, err_msg=f"{name}, {workspace}")
+
+
+def test_the_last_steps_of_a_run_are_traced(whole):
+    seen = check_trace(whole / "trace.pftrace", {f"worker group 0, rank {rank}" for rank in range(3)}, range(9, 12))
+    assert {span.process.split(",")[0] for span in seen} == {"worker group 0"}, "its servers are in its processes"
+    assert {"saving"} <= {span.name for span in seen}
 
 
 def test_resume_is_bit_identical(singa_dask, here, tmp_path, whole, no_leaks):

@@ -31,7 +31,7 @@ def test_the_doctor_examines_a_cluster(cluster3, workers3, tmp_path):
     assert not (found.silent or found.fault or found.unseen) and not (tmp_path / "runs").exists()
     ranks, hosts, seconds = found.summed
     assert (ranks, hosts) == (3, 1) and seconds > 0
-    assert all(abs(ahead) <= 2 * half + 0.01 for ahead, half in found.offsets.values())  # the machine has one clock
+    assert all(abs(ahead) <= half + 1e-6 for ahead, half in found.offsets.values())  # the machine has one clock
     faults = [check for check in checks(found) if check.level is not Level.OK]
     assert {check.subject for check in faults} <= {"cores", "all-reduce"}, faults  # the machine may be small and busy
 

@@ -13,6 +13,7 @@ PACKAGE = Path(singa_dask.__file__).parent
 # From the ground up; rooms on one line may use each other.
 ROOMS = [
     ["errors", "files", "temporary"],
+    ["tracing"],
     ["output"],
     ["functions"],
     ["job"],

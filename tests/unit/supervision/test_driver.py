@@ -141,11 +141,11 @@ def test_a_job_may_be_given_in_any_form(runs, tmp_path, form):
     path.write_text(JOB)
     given = {"a job": job(), "a message": job().proto, "a path": path, "a name": str(path)}[form]
     options = {"display": "display", "max_restarts": 1, "patience_s": 2.0, "callbacks": [print], "max_queue_s": 5.0}
-    result = train(given, CLIENT, workspace=tmp_path / "run", **options)
+    result = train(given, CLIENT, workspace=tmp_path / "run", trace="3:5", **options)
     ((prepared, folder, settings, client, resume),) = runs
     assert prepared.job.name == "points" and prepared.shapes["scores_weight"] == (4, 3)
     assert (folder, client, resume) == (tmp_path / "run", CLIENT, False)
-    assert settings == ("display", [print], 1, 2.0, 5.0, True, True)
+    assert settings == ("display", [print], 1, 2.0, 5.0, True, True, (3, 5))
     assert result.summary is SUMMARY and result.folder == tmp_path / "run"
 
 

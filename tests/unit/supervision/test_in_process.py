@@ -21,6 +21,7 @@ from singa_dask.layers import EuclideanLoss, InnerProduct, RecordInput, SoftmaxL
 from singa_dask.monitor.progress import Display
 from singa_dask.profiling import facts
 from singa_dask.supervision.driver import train
+from singa_dask.tracing import Recorder
 from singa_dask.training.checkpoint import load
 from singa_dask.updaters import SGD
 
@@ -82,6 +83,27 @@ def test_a_run_in_this_process_leaves_what_any_run_leaves(job, run, summary):
 
 def test_curves_are_drawn_only_where_asked(job, run):
     assert not run(job(), curves=False).curves.exists()
+
+
+def test_a_run_is_traced_only_where_asked(job, run, monkeypatch):
+    pytest.importorskip("perfetto", reason="`make setup` installs it")
+    from support.traces import check_trace
+
+    traced = run(job(), "traced", trace="3:6").workspace / "trace.pftrace"
+    seen = check_trace(traced, {"worker group 0, rank 0"}, range(3, 6))
+    assert {"load 0 to 31", "evaluating", "saving"} <= {span.name for span in seen}
+    monkeypatch.setattr(Recorder, "__init__", Mock(side_effect=AssertionError("nothing is recorded")))
+    assert not (run(job()).workspace / "trace.pftrace").exists()
+    assert not (run(job(), "traced").workspace / "trace.pftrace").exists(), "it is of the run before"
+
+
+@pytest.mark.parametrize(
+    ("trace", "says"), [("3:9", "the steps 0 to 7, not 3 to 8"), ("x", "must be the steps from:to")]
+)
+def test_steps_that_cannot_be_traced_are_refused_before_the_first(job, run, tmp_path, trace, says):
+    with pytest.raises(ConfigError, match=f"^trace: .*{says}"):
+        run(job(), trace=trace)
+    assert not (tmp_path / "run").exists()
 
 
 def at_step_2(event):

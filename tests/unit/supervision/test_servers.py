@@ -25,6 +25,7 @@ KEEPING = [Keeping(Owner(SERVERS, 0, rank, 2), Version("run", 1)) for rank in ra
 class Plan:
     key: str = ""
     transfer_s: float = 0.0
+    trace: None = None
 
 
 def future(actor=None, late=0, fault=None):
