@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from singa_dask.tracing.recorder import Record
-from singa_dask.tracing.trace_pb2 import Trace, TrackDescriptor, TrackEvent
+from singa_dask.tracing.trace_pb2 import Trace, TrackEvent
 
 TAKE = "take"  # the end of an arrow
 
@@ -24,9 +24,9 @@ class Process:
 def trace_of(processes: Iterable[Process]) -> bytes:
     """The contents of a .pftrace file. Spans of the same update, which have a group, are connected by an arrow."""
     trace, arrows = Trace(), dict[tuple[int, ...], int]()
-    uuid = 0
-    for pid, process in enumerate(processes, 1):  # processes of two hosts may have the same number
-        uuid += 1
+    uuid = 0  # also of processes and threads: those of two hosts may have the same number
+    for process in processes:
+        pid = uuid = uuid + 1
         named = trace.packet.add(trusted_packet_sequence_id=uuid).track_descriptor
         named.uuid, named.process.pid, named.process.process_name = uuid, pid, process.name
         for thread, name in process.threads.items():
@@ -35,7 +35,7 @@ def trace_of(processes: Iterable[Process]) -> bytes:
                 continue
             uuid += 1
             named = trace.packet.add(trusted_packet_sequence_id=uuid).track_descriptor
-            _describe(named, uuid, pid, name)
+            named.uuid, named.thread.pid, named.thread.tid, named.thread.thread_name = uuid, pid, uuid, name
             for at, record in _events(records):
                 packet = trace.packet.add(timestamp=at - process.ahead_ns, trusted_packet_sequence_id=uuid)
                 packet.track_event.track_uuid = uuid
@@ -43,11 +43,6 @@ def trace_of(processes: Iterable[Process]) -> bytes:
                 if record:
                     _begin(packet.track_event, record, arrows)
     return trace.SerializeToString()
-
-
-def _describe(track: TrackDescriptor, uuid: int, pid: int, name: str) -> None:
-    track.uuid = uuid
-    track.thread.pid, track.thread.tid, track.thread.thread_name = pid, uuid, name
 
 
 def _begin(event: TrackEvent, record: Record, arrows: dict[tuple[int, ...], int]) -> None:

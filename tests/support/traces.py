@@ -33,6 +33,8 @@ def read_trace(file: Path | bytes) -> list[Seen]:
     content = file if isinstance(file, bytes) else file.read_bytes()
     trace = Trace.FromString(content)
     processes, threads = {}, {}
+    numbers = [packet.track_descriptor.uuid for packet in trace.packet if packet.HasField("track_descriptor")]
+    assert len({*numbers}) == len(numbers), "two tracks have the same number"
     for packet in trace.packet:
         track = packet.track_descriptor
         if track.HasField("process"):

@@ -1,5 +1,7 @@
 """The file of a trace, read by Perfetto's own messages."""
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +57,42 @@ def test_clocks_of_other_machines_are_put_right():
         trace_of([rank(0, Record("step", 7, 100, 200, 0)), rank(1, Record("step", 7, 1100, 1200, 0), ahead_ns=1000)])
     )
     assert (first.began, first.ended) == (second.began, second.ended) == (100, 200)
+
+
+@pytest.mark.skipif("TRACE_PROCESSOR" not in os.environ, reason="it names Perfetto's trace_processor_shell")
+def test_perfetto_s_own_queries_find_spans_and_arrows(tmp_path):
+    from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
+
+    def of(name, thread, began):
+        return Record(name, thread, began, began + 1, 12, slice=5, group=0, generation=1)
+
+    server = Process("server group 0, server 0 (a)", {0: "updates"}, [of("update", 0, 300)])
+    file = tmp_path / "trace.pftrace"
+    file.write_bytes(
+        trace_of([rank(0, Record("step", 7, 100, 900, 12), of("push", 7, 200), of("take", 7, 400)), server])
+    )
+    config = TraceProcessorConfig(bin_path=os.environ["TRACE_PROCESSOR"])
+    with TraceProcessor(trace=str(file), config=config) as processor:
+        spans = processor.query(
+            "select process.name as process, thread.name as thread, slice.name as name, slice.dur as dur from slice "
+            "join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid)"
+        )
+        assert {(row.process, row.thread, row.name, row.dur) for row in spans} == {
+            ("worker group 0, rank 0 (a)", "computing", "step 12", 800),
+            ("worker group 0, rank 0 (a)", "computing", "push slice 5", 1),
+            ("worker group 0, rank 0 (a)", "computing", "take slice 5", 1),
+            ("server group 0, server 0 (a)", "updates", "update slice 5", 1),
+        }
+        ends = processor.query(
+            "select a.name as a, b.name as b from flow "
+            "join slice a on slice_out = a.id join slice b on slice_in = b.id order by a.ts"
+        )
+        assert [(row.a, row.b) for row in ends] == [
+            ("push slice 5", "update slice 5"),
+            ("update slice 5", "take slice 5"),
+        ]
+        wrong = processor.query("select name from stats where severity = 'error' and value > 0")
+        assert [row.name for row in wrong] == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=12))
