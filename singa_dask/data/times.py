@@ -15,10 +15,10 @@ def instants(index: Any) -> Any:
     """The last level of an index of pandas as dates without a zone, time spans, or numbers, so that steps can be
     measured: periods by their starts, texts of ISO 8601 and objects of dates as what they say, dates of other
     calendars as spans since the first one. None of all else."""
-    import pandas
-
     if index is None:
         return None
+    import pandas
+
     index = index.get_level_values(-1) if index.nlevels > 1 else index
     index = index.to_timestamp() if isinstance(index, pandas.PeriodIndex) else index
     if not isinstance(index.dtype, np.dtype | pandas.DatetimeTZDtype) or index.dtype.kind not in "iufmM":

@@ -24,6 +24,7 @@ MAX_BLOCK = 1 << 20
 MAX_SERIES = 100_000
 NANOSECONDS = np.timedelta64(106_000, "D")  # int64 has little more
 OTHER_STEP = 1.2
+DAY_S = 86_400
 LONG_GAP = 1.5  # times the median step between two records: one that is missing makes 2, months differ by less
 
 logger = logging.getLogger(__name__)
@@ -137,14 +138,15 @@ def _check_times(manifest: Manifest, starts: Sequence[int]) -> None:
 
 
 def record_step(manifest: Manifest, starts: Sequence[int]) -> float:
-    """The median step from one record to the next within the series, in seconds or as numbers; 0 if shards keep no
-    times. starts: of the series but the first one."""
-    for column in manifest.columns:
-        if column.role is Role.TIME:
-            times = _values(manifest, column.name)
-            steps = _steps(_since_first(*times.T) if column.shape else times[:, 0], starts)
-            step = np.median(steps) if len(steps) else 0.0
-            return float(step / np.timedelta64(1, "s") if isinstance(step, np.timedelta64) else step)
+    """The median step from one record to the next within the series, in seconds or as numbers: of the times that the
+    shards keep, else of the first column of dates that rises; 0 without one. starts: of the series but the first one.
+    """
+    for name, times in _dates(manifest):
+        if len(steps := steps_within(times, starts)) and not falls([(name, times)], starts, "", warns=False):
+            step = np.median(steps)
+            if isinstance(step, np.timedelta64):
+                return float(step / np.timedelta64(1, "s"))
+            return float(step) * (DAY_S if name in {encoder.column for encoder in manifest.encoders} else 1)
     return 0.0
 
 
@@ -162,7 +164,7 @@ def is_other_step(own: Any, trained: Any) -> bool:
     return not own / OTHER_STEP <= trained <= own * OTHER_STEP
 
 
-def _steps(times: np.ndarray, starts: Sequence[int]) -> np.ndarray:
+def steps_within(times: np.ndarray, starts: Sequence[int]) -> np.ndarray:
     """The differences of times (N,) within the series."""
     return np.delete(np.diff(times), [start - 1 for start in starts if 0 < start < len(times)])
 
@@ -174,7 +176,7 @@ def falls(
     are warned of. starts: of the series but the first one."""
     late: dict[str, int] = {}
     for name, times in dates:
-        steps = _steps(times, starts)
+        steps = steps_within(times, starts)
         still = np.zeros((), steps.dtype)
         if not (count := int((~(steps >= still)).sum())):  # missing times included
             gaps = int((steps > LONG_GAP * np.median(steps)).sum()) if len(steps) else 0

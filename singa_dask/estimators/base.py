@@ -27,7 +27,7 @@ from singa_dask.estimators.sequences import (
     read_lengths,
     set_time_steps,
 )
-from singa_dask.estimators.windows import Windows, check_step, step_of
+from singa_dask.estimators.windows import Windows
 from singa_dask.inference.evaluate import load_model
 from singa_dask.inference.model import Model
 from singa_dask.job import Job, runs_in
@@ -151,8 +151,7 @@ class Estimator(EstimatorInputs):
         x, y, weight = self._taken(x, y, weight, first=not goes_on)
         if not goes_on:
             self._describe_answers(y, classes)
-        elif self._windows is not None:
-            check_step(self._index, self._step)
+            self._steps = {}
         examples = self._examples(x, y, weight, goes_on=goes_on, scaled=epochs is None)
         with self._folder() as folder, ExitStack() as stack:
             job, wanted = self._job(examples, epochs)
@@ -230,7 +229,6 @@ class Estimator(EstimatorInputs):
         _keep_inputs_of_training(proto)
         set_time_steps(proto, tuple(examples.x.shape[1:]))
         self._windows = next((w for layer in inputs_of(proto) if (w := Windows.of(layer.store_conf))), None)
-        self._step = step_of(self._index)
         self._series(examples.x, self._index, fits=True)
         scale = examples.scale
         kinds = map(layer_class, proto.neuralnet.layer)

@@ -23,18 +23,18 @@ from singa_dask.estimators.sequences import (
     by_names,
     is_ragged,
 )
-from singa_dask.estimators.windows import Windows, check_order, check_step
+from singa_dask.estimators.windows import Windows, check_order, check_steps, dates_of, steps_of
 from singa_dask.inference.model import Model
 from singa_dask.inference.predicting import arrays_of
 
 
 class EstimatorInputs(BaseEstimator):
-    """X, y and weights of an estimator's calls. model_, _windows, _step: of the last training."""
+    """X, y and weights of an estimator's calls. model_, _windows, _steps: of the last training."""
 
     missing: Any
     model_: Model
     _windows: Windows | None
-    _step: Any
+    _steps: dict[str, Any]
 
     def predict(self, X: Any) -> Any:
         raise NotImplementedError
@@ -216,8 +216,11 @@ class EstimatorInputs(BaseEstimator):
         if self._windows is None:
             return []
         starts = self._windows.starts(x, getattr(self, "feature_names_in_", ()))
-        check_order(index, {name: x[name] for name in dates}, starts, warns=not (fits and is_table(x)))
-        check_step(index, self._step)
+        known = {name: x[name] for name in dates}
+        check_order(index, known, starts, warns=not (fits and is_table(x)))
+        steps = steps_of(index, dates_of(x) | known, starts)
+        check_steps(steps, self._steps)
+        self._steps = self._steps or steps
         return starts
 
     def _scored(self, x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:

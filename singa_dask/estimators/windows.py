@@ -11,26 +11,45 @@ import numpy as np
 
 from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.data.times import instants
-from singa_dask.data.windows import changes, falls, is_other_step, warn_of_short
+from singa_dask.data.windows import changes, falls, is_other_step, steps_within, warn_of_short
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import StoreProto
 from singa_dask.job.stores import reads_windows
 
+INDEX = "its index"
 
-def step_of(index: Any) -> Any:
-    """The median step of an index of times or numbers in memory; None of all else."""
+
+def steps_of(index: Any, dates: Mapping[str, Any], starts: Sequence[int]) -> dict[str, Any]:
+    """The median steps within the series of what tells the time of records in memory: an index of times or numbers,
+    and columns of dates that rise. starts: of the series but the first one."""
     times = None if is_lazy(index) else instants(index)
-    return None if times is None or len(times) < 2 else times.to_series().diff().abs().median()
+    found = [] if times is None else [(INDEX, times.to_numpy())]
+    found += [(name, of) for name, of in _times(dates) if not falls([(name, of)], starts, "X", warns=False)]
+    if not found:
+        return {}
+    from pandas import Series
+
+    steps = {name: np.abs(steps_within(of, starts)) for name, of in found}
+    return {name: step for name, of in steps.items() if len(of) and (step := Series(of).median())}
 
 
-def check_step(index: Any, trained: Any) -> None:
+def check_steps(steps: Mapping[str, Any], trained: Mapping[str, Any]) -> None:
     """Raise ValueError if the records follow each other at another step than those of training."""
-    step = step_of(index)
-    if not step or not trained or type(step) is not type(trained):  # none, or several series at the same times
-        return
-    if is_other_step(step, trained):
-        hint = "Resample it, for example X.resample('1h').mean(), or leave out the index: X.to_numpy()."
-        raise ValueError(f"X: its index steps by {step}, and by {trained} in training, so windows differ. {hint}")
+    for name, step in steps.items():
+        if type(step) is type(trained.get(name)) and is_other_step(step, trained[name]):
+            how = "('1h')" if name == INDEX else f"('1h', on={name})"
+            way_out = ", or leave out the index: X.to_numpy()" if name == INDEX else ""
+            hint = f"Resample it, for example X.resample{how}.mean(){way_out}."
+            raise ValueError(
+                f"X: {name} steps by {step}, and by {trained[name]} in training, so windows differ. {hint}"
+            )
+
+
+def dates_of(x: Any) -> dict[str, Any]:
+    """The columns of dates of a table in memory."""
+    if is_lazy(x) or not is_table(x):
+        return {}
+    return {str(name): x[name] for name in x.columns if str(x[name].dtype).startswith("datetime64")}
 
 
 def check_order(index: Any, dates: Mapping[str, Any], starts: Sequence[int], *, warns: bool = True) -> None:
@@ -50,10 +69,10 @@ def check_order(index: Any, dates: Mapping[str, Any], starts: Sequence[int], *, 
             hint = f"{hint} Name the column of it: X.reset_index({level!r}) and RecordInput(series={level!r})."
             raise ValueError(f"X: windows would cross from one {told} of its index to the next. {hint.strip()}")
     late = falls(_times(dates), starts, "X")
-    name = next(iter(late), "its index")
+    name = next(iter(late), INDEX)
     times = instants(index)
     if times is not None:
-        rises = not falls([("its index", times.to_numpy())], starts, "X", warns=warns)
+        rises = not falls([(INDEX, times.to_numpy())], starts, "X", warns=warns)
     else:
         spans = [] if index is None else pairwise([0, *starts, len(index)])
         rises = all(index[begin:end].is_monotonic_increasing for begin, end in spans)

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from singa_dask import Job, Regressor, layers, load, shard, train, updaters
 from singa_dask.cli import main
-from singa_dask.data import Manifest, series_starts
+from singa_dask.data import Manifest, check_step, record_step, series_starts
+from singa_dask.data.sharding import shard_files
 from singa_dask.errors import ConfigError
 from singa_dask.estimators.windows import check_order
 from singa_dask.monitor.progress import Display
@@ -225,6 +226,54 @@ def test_records_at_another_step_than_those_of_training_are_refused(step: str) -
         with pytest.raises(ValueError, match=r"X: its index steps by 0 days .* in training"):
             fitted.predict(x)
     np.testing.assert_array_equal(fitted.predict(TABLE), fitted.predict(TABLE.to_numpy()))
+
+
+def with_times(step, series=1, rows=48):
+    """Records whose times are a column of features, and another one of dates that do not rise."""
+    times = pd.date_range("2024-05-01", periods=rows, freq=step)
+    born = pd.Timestamp("1980-01-01") + pd.to_timedelta(np.random.default_rng(0).integers(0, 9000, rows), unit="D")
+    one = pd.DataFrame({"born": born, "when": times, "v": np.sin(np.arange(rows) / 4)})
+    return pd.concat([one.assign(station=i) for i in range(series)], ignore_index=True)
+
+
+STATIONS = {"one series": {}, "stations": {"series": "station"}}
+
+
+@pytest.mark.parametrize("case", STATIONS)
+@pytest.mark.parametrize("way", ["predict", "score", "partial_fit", "validation"])
+def test_a_column_of_times_tells_the_step_to_an_estimator(way, case):
+    series = 2 if STATIONS[case] else 1
+    own, same, other = (with_times(step, series) for step in ("h", "60min", "3h"))
+    net = [layers.RecordInput(sequence=T, horizon=H, **STATIONS[case]), layers.InnerProduct(num_output=H)]
+    fitted = Regressor(net, epochs=1, random_state=0).fit(own, own.v)
+    assert fitted.predict(same).shape == fitted.predict(own).shape
+    ways = {
+        "predict": lambda: fitted.predict(other),
+        "score": lambda: fitted.score(other, other.v),
+        "partial_fit": lambda: fitted.partial_fit(other, other.v),
+        "validation": lambda: Regressor(net, epochs=1, validation=(other, other.v)).fit(own, own.v),
+    }
+    with pytest.raises(ValueError, match=r"X: 'when' steps by 0 days 03:00:00, and by 0 days 01:00:00 in training"):
+        ways[way]()
+
+
+@pytest.mark.parametrize("case", STATIONS)
+@pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
+def test_a_column_of_times_tells_the_step_to_shards(kind, case, tmp_path):
+    def written(step):
+        table, out = with_times(step, 2 if STATIONS[case] else 1), tmp_path / step
+        if kind == "frame":
+            return shard(table, table.v.to_numpy(), out, shuffle=False)[""]
+        source = tmp_path / f"{step}.{kind}"
+        getattr(table.assign(y=table.v), f"to_{kind}")(source, index=False)
+        return shard_files(kind, out, source=source, target="y", shuffle=False)[""]
+
+    manifests = {step: written(step) for step in ("h", "60min", "3h")}
+    starts = [48] if STATIONS[case] else []
+    assert record_step(manifests["h"], starts) == pytest.approx(3600, rel=0.01)
+    check_step(manifests["60min"], starts, 3600)
+    with pytest.raises(ConfigError, match=r"records that are 10800 apart .*, and those of training 3600"):
+        check_step(manifests["3h"], starts, 3600)
 
 
 @pytest.mark.parametrize("way", ["predict", "validation", "partial_fit"])
