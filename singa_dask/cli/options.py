@@ -191,7 +191,7 @@ def trained(
     from singa_dask.training import checkpoint as checkpoints
     from singa_dask.training.kept_code import code_of
     from singa_dask.training.prepare import prepare, training_data
-    from singa_dask.training.readings import other_scale
+    from singa_dask.training.readings import check_steps, other_scale
 
     path = _located(run)
     own = path.is_dir() or path.suffix == ".h5"
@@ -214,6 +214,7 @@ def trained(
     prepared = prepare(job, phases=[] if phase is None else [phase])
     for said in other_scale(f"the parameters of {file}", found.job, prepared.job):
         logger.warning("%s.", said)
+    check_steps(found.job, prepared.job)
     if phase is not None and training_data(prepared.data) != training_data(found.data):
         _check_shards(found, file)
     return TrainedJob(prepared.job, prepared.code), file

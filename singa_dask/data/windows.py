@@ -152,11 +152,15 @@ def record_step(manifest: Manifest, starts: Sequence[int]) -> float:
 
 def check_step(manifest: Manifest, starts: Sequence[int], trained: float) -> None:
     """Raise ConfigError if the records follow each other at another step than in training, if both are known."""
-    own = record_step(manifest, starts)
+    check_same_step(record_step(manifest, starts), trained, str(manifest.folder))
+
+
+def check_same_step(own: float, trained: float, where: str) -> None:
+    """Raise ConfigError for two different steps, if both are known. where: the records are that have their own."""
     if own > 0 and trained > 0 and is_other_step(own, trained):
         message = f"reads windows of records that are {own:g} apart (dates: in s), and those of training {trained:g}"
         hint = "Resample the records to the step of training."
-        raise ConfigError(Problem("store_conf.sequence", message, str(manifest.folder), hint))
+        raise ConfigError(Problem("store_conf.sequence", message, where, hint))
 
 
 def is_other_step(own: Any, trained: Any) -> bool:

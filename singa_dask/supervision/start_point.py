@@ -15,11 +15,15 @@ from singa_dask.supervision.facts import Code, fact
 from singa_dask.supervision.words import sentence
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
+from singa_dask.training.decisions import Decisions
+from singa_dask.training.feed import data_key
 from singa_dask.training.prepare import Prepared, check_given, training_data
 from singa_dask.training.readings import differences, is_reading, reading_of
 from singa_dask.training.resolve_data import resolve_data
 from singa_dask.training.saving_host import saved_elsewhere
 from singa_dask.training.workspace import Workspace
+
+_EVALUATED = {Phase.kVal: "validation", Phase.kTest: "test"}
 
 
 def fresh(prepared: Prepared, workspace: Workspace) -> tuple[None, Sequence[str]]:
@@ -62,12 +66,9 @@ def resumed(prepared: Prepared, workspace: Workspace, *, lives: bool = False) ->
     if training_data(found.data) != training_data(prepared.data):
         data = prepared.data if was == now else _dealt(prepared, was)
         if training_data(found.data) != training_data(data):
-            raise CheckpointError(
-                f"{found.path} {_other_data(prepared, found, data)}. Resume with what {workspace.job} says, or "
-                f"start from its parameters in another workspace: "
-                f"--workspace NEW --set 'checkpoint_path=[\"{found.path}\"]'."
-            )
+            raise CheckpointError(f"{found.path} {_other_data(prepared, found, data)}. {_way_out(workspace, found)}")
         said.append(fact(Code.DEALT_ANEW, now=now, before=was, step=found.step))
+    _check_same_judge(prepared, workspace, found)
     if found.job and (earlier := ClusterTopology.from_proto(before).describe()) != topology.describe():
         said.append(fact(Code.OTHER_CLUSTER, before=earlier, now=topology.describe()))
     return found, [sentence(each) for each in said]
@@ -83,6 +84,27 @@ def _check_same(prepared: Prepared, workspace: Workspace, found: Found) -> None:
         raise CheckpointError(
             f"{found.path} does not fit this job: {'; '.join(faults)}. Resume with what {workspace.job} says."
         )
+
+
+def _check_same_judge(prepared: Prepared, workspace: Workspace, found: Found) -> None:
+    """The best result so far and the reduced learning rate are those of the data that were evaluated."""
+    for phase in _EVALUATED.keys() & Decisions(prepared.job).phases:
+        before, now = (
+            {key: value for key, value in of.items() if key.startswith(data_key(phase, ""))}
+            for of in (found.data, prepared.data)
+        )
+        if before and before != now:
+            raise CheckpointError(
+                f"{found.path} was evaluated on other {_EVALUATED[phase]} data than those of this job, and keep_best, "
+                f"early_stopping or the learning rate depend on them. {_way_out(workspace, found)}"
+            )
+
+
+def _way_out(workspace: Workspace, found: Found) -> str:
+    return (
+        f"Resume with what {workspace.job} says, or start from its parameters in another workspace: "
+        f"--workspace NEW --set 'checkpoint_path=[\"{found.path}\"]'."
+    )
 
 
 def _dealt(prepared: Prepared, groups: int) -> Mapping[str, str]:

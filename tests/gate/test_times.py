@@ -300,6 +300,13 @@ def test_records_with_another_step_than_in_training_are_refused_in_every_way(way
     out = ["--out", str(tmp_path / "p.csv")]
     told = CliRunner().invoke(main, ["predict", str(run.workspace), "--data", str(tmp_path / "others"), *out])
     assert told.exit_code == 2 and "records that are 7200 apart" in told.output
+    told = CliRunner().invoke(main, ["test", str(run.workspace), *reads(tmp_path / "others")])
+    assert told.exit_code == 2 and "records that are 7200 apart" in told.output
+
+
+def reads(path):
+    """The data of a run's only input layer."""
+    return "--set", f"neuralnet.layer[0].store_conf.path={path}"
 
 
 def test_a_net_of_a_named_target_predicts_records_without_it(tmp_path):

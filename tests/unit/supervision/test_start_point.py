@@ -55,6 +55,37 @@ def test_a_checkpoint_on_another_host_is_not_gone_on_without(workspace, lives):
         resumed(prepared(ALLREDUCE), workspace, lives=lives)
 
 
+JUDGE = """
+  layer {{
+    name: "data"
+    type: kRecordInput
+    store_conf {{ path: "dataset:digits/test" batchsize: {rows} shape: 1 shape: 8 shape: 8 std_value: 16 }}
+    include: kVal
+  }}
+  layer {{ name: "ip1" type: kInnerProduct"""
+
+
+@pytest.mark.parametrize("decides", ['keep_best: "validate.loss"', "early_stopping { patience: 3 }", ""])
+def test_a_best_result_on_other_validation_data_is_not_gone_on_with(tmp_path, decides):
+    def judged_by(rows):
+        text = JOB.format(cluster=ALLREDUCE, seed=5, batchsize=64).replace(
+            '"data"\n    type', '"data" exclude: kVal type'
+        )
+        text = text.replace('\n  layer { name: "ip1" type: kInnerProduct', JUDGE.format(rows=rows))
+        return prepare(Job.from_text(f"{text} validate_freq: 2 validate_steps: 1 {decides}"))
+
+    made, found = judged_by(100), Workspace(tmp_path / "run")
+    values = {name: np.zeros(shape, np.float32) for name, shape in made.shapes.items()}
+    saved = checkpoints.Checkpoint(4, 5, job_to_text(made.job), values, {"velocity": values}, made.data)
+    checkpoints.save(saved, checkpoints.path_of(found.checkpoints, 4))
+    assert resumed(judged_by(100), found)[0].step == 4
+    if not decides:
+        assert resumed(judged_by(50), found)[0].step == 4
+        return
+    with pytest.raises(CheckpointError, match=r"evaluated on other validation data .*keep_best"):
+        resumed(judged_by(50), found)
+
+
 def test_with_the_same_workers_nothing_is_said(workspace):
     found, notes = resumed(prepared(ALLREDUCE), workspace)
     assert (found.step, notes) == (4, [])
