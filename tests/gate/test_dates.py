@@ -10,6 +10,9 @@ from click.testing import CliRunner
 from singa_dask import Job, layers, load_model, shard, train, updaters
 from singa_dask.cli import main
 from singa_dask.data import Manifest, shard_files
+from singa_dask.data.sources import csv
+from singa_dask.data.sources.source import Wanted
+from singa_dask.errors import DataError
 
 N = 30
 DAYS = pd.date_range("2020-01-01", periods=N, freq="11D")
@@ -30,6 +33,21 @@ WRITINGS = {
         * 2,
     ),
     "times without hyphens": (DAYS.strftime("%Y%m%dT%H%M"), *[("onehot", "--date c=%Y%m%dT%H%M ")] * 2),
+    "names of months": (DAYS.strftime("%d-%b-%Y"), *[("onehot", "--date c=%d-%b-%Y (csv)")] * 2),
+    "long names of months": (DAYS.strftime("%d %B %Y"), *[("onehot", "--date c=%d %B %Y (csv)")] * 2),
+    "weeks": (DAYS.strftime("%G-W%V-%u"), *[("onehot", "Dates become days with pandas.to_datetime")] * 2),
+    "years of two digits": (DAYS.strftime("%y-%m-%d"), *[("onehot", "--date c=%d-%m-%y or %y-%m-%d (csv)")] * 2),
+    "days or months first": (
+        pd.date_range("2020-01-01", periods=12).strftime("%d/%m/%Y").repeat(3)[:N],
+        *[("onehot", "--date c=%d/%m/%Y or %m/%d/%Y (csv)")] * 2,
+    ),
+    **{
+        f"numbers such as {form.format(1.5)}": (
+            [form.format(i + 0.5) for i in range(N)],
+            *[("onehot", f"look like numbers, such as {form.format(0.5)!r}")] * 2,
+        )
+        for form in ("${}", "\u2212{}", "({})", "'{}'", "{}D+00", "{} %")
+    },
     "numbers of rows": (IDS, *[("number", LOSES)] * 2),
     "the same, some missing": (np.where(IDS % 2, IDS, np.nan), *[("number", LOSES)] * 2),
     "the same as floats": (IDS * 1.0, *[("number", LOSES)] * 2),
@@ -41,6 +59,43 @@ WRITINGS = {
 
 def table(c):
     return pd.DataFrame({"c": c, "y": np.arange(N) * 1.5})
+
+
+# A CSV file that trains, lines of a later one, and what its refusal says.
+LATER = {
+    "other truth": ("c,y\ntrue,1\nfalse,2\n", "yes,1\n", "line 2, column 'c': 'yes' is not true or false"),
+    "truth as a number": ("c,y\nTrue,1\nFalse,2\n", "1.0,1\n", "'1.0' is not true or false"),
+    "truth and a space": ("c,y\nTrue,1\nFalse,2\n", "True,1\n False,2\n", "line 3, column 'c': ' False' is not true"),
+    "another format": ("c,y\n2024-01-02,1\n2024-01-03,2\n", "3.1.2024,1\n", "'3.1.2024' is not a date of ISO 8601"),
+    "a word": (
+        "c,y\n2024-01-02,1\n2024-01-03,2\n",
+        "2024-01-04,1\nsoon,2\n",
+        "line 3, column 'c': 'soon' is not a date",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LATER)
+def test_a_cell_of_another_kind_is_named(tmp_path, case):
+    first, later, said = LATER[case]
+    (tmp_path / "a.csv").write_text(first)
+    (tmp_path / "b.csv").write_text("c,y\n" + later)
+    (source,) = csv.read(str(tmp_path / "a.csv"), Wanted(y=("y",))).values()
+    with pytest.raises(DataError) as refused:
+        csv.read(str(tmp_path / "b.csv"), Wanted(y=("y",)), types=source.reading.types)
+    assert said in str(refused.value)
+
+
+def test_lines_that_end_with_cr_alone_are_named(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"c,y\r1,2\r3,4\r")
+    with pytest.raises(DataError, match=r"has no samples\. Its lines end with CR alone"):
+        shard_files("csv", tmp_path / "s", source=str(tmp_path / "a.csv"))
+
+
+def test_formats_that_arrow_does_not_read_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("c,y\n2024-W04-7,1\n2024-W05-7,2\n")
+    with pytest.raises(DataError, match=r"--date c=%G-W%V-%u: %G is not read from CSV files"):
+        shard_files("csv", tmp_path / "s", source=str(tmp_path / "a.csv"), target="y", date="c=%G-W%V-%u")
 
 
 @pytest.mark.parametrize("container", ["csv", "pandas", "parquet"])

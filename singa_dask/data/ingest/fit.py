@@ -18,14 +18,20 @@ from singa_dask.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-# A number with a unit or a separator; a time span as pandas writes it; a complex number.
+# A number with a unit or a separator, in quotation marks or brackets, or with an exponent of Fortran; a time span as
+# pandas writes it; a complex number.
 _SPELLED = re.compile(
-    r"\s*[+-]?\s*[$€£]?\s*\d[\d\s.,']*\s*[%$€£]?\s*|-?\d+ days?( [+-]?[\d:.]+)?|\([^()]*j\)|[\d.e+-]+j"
+    r"[\s'\"(]*[+\-\u2212]?\s*[$€£]?\s*\d[\d\s.,'_]*([eEdD][+\-\u2212]?\d+)?\s*[%$€£]?[\s'\")]*"
+    r"|-?\d+ days?( [+-]?[\d:.]+)?|\([^()]*j\)|[\d.e+-]+j"
 )
 _DATE = re.compile(r"\d{1,4}([-./])\d{1,2}[-./]\d{1,4}.*")
-_COMPACT = re.compile(r"\d{4}-?\d\d|\d{8}(T\d{4,6})?")
-_COMPACT_FORMATS = ("%Y-%m", "%Y%m%d", "%Y%m%dT%H%M", "%Y%m%dT%H%M%S")
-_DATE_FORMATS = ("%d.%m.%Y", "%m.%d.%Y", "%Y.%m.%d", "%d.%m.%y", "%m.%d.%y")
+_COMPACT = re.compile(r"\d{4}-?\d\d|\d{8}(T\d{4,6})?|\d\d?[- ][A-Za-z]{3,}[- ]\d{4}|\d{4}-W\d\d-\d")
+_WEEKS = "%G-W%V-%u"  # which Arrow does not read
+_COMPACT_FORMATS = (
+    *("%Y-%m", "%Y%m%d", "%Y%m%dT%H%M", "%Y%m%dT%H%M%S", _WEEKS),
+    *("%d-%b-%Y", "%d %b %Y", "%d-%B-%Y", "%d %B %Y"),
+)
+_DATE_FORMATS = ("%d.%m.%Y", "%m.%d.%Y", "%Y.%m.%d", "%d.%m.%y", "%m.%d.%y", "%y.%m.%d")
 _TIME_FORMATS = ("", " %H:%M", " %H:%M:%S", "T%H:%M", "T%H:%M:%S")
 # So few samples can have as many categories.
 LEAST_IDENTIFIERS = 20
@@ -62,12 +68,12 @@ def fit_encoders(
                 f" {len(encoder.categories):,} categories. Write numbers with a decimal point, and without thousands "
                 "separators and units"
             )
-        if encoder.column not in encoding.encode and (form := _date_format(encoder.categories)):
-            first = next(text for text in encoder.categories if _is_date(text, form))
+        if encoder.column not in encoding.encode and (forms := _date_formats(encoder.categories)):
+            first = next(text for text in encoder.categories if _is_date(text, forms[0]))
+            of_csv = f"--date {encoder.column}={' or '.join(forms)} (csv), or with " if forms != [_WEEKS] else ""
             found.append(
                 f"{encoder.column}: holds texts that look like dates, such as {first!r}, and becomes "
-                f"{len(encoder.categories):,} categories. Dates become days with --date {encoder.column}={form} "
-                "(csv), or with pandas.to_datetime in Python"
+                f"{len(encoder.categories):,} categories. Dates become days with {of_csv}pandas.to_datetime in Python"
             )
     for note in found:
         logger.warning("%s.", note)
@@ -102,16 +108,16 @@ def _is_spelled_number(text: str) -> bool:
     return bool(_SPELLED.fullmatch(text)) and not _DATE.fullmatch(text) and not is_number(text)
 
 
-def _date_format(texts: Sequence[str]) -> str | None:
-    """The format of nearly all texts, if they are dates."""
+def _date_formats(texts: Sequence[str]) -> list[str]:
+    """The formats that nearly all texts have, if they are dates."""
     dates = [match for match in map(_DATE.fullmatch, texts) if match]
     separator = dates[0][1] if dates else "."
     forms = [day.replace(".", separator) + time for time in _TIME_FORMATS for day in _DATE_FORMATS]
     candidates = [match[0] for match in dates] if dates else list(filter(_COMPACT.fullmatch, texts))
     if not candidates or len(candidates) <= 0.9 * len(texts):
-        return None
+        return []
     forms = forms if dates else [*_COMPACT_FORMATS]
-    return next((form for form in forms if sum(_is_date(text, form) for text in candidates) > 0.9 * len(texts)), None)
+    return [form for form in forms if sum(_is_date(text, form) for text in candidates) > 0.9 * len(texts)]
 
 
 def _is_date(text: str, form: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -33,6 +33,8 @@ SUFFIXES = (".csv", ".tsv", ".txt")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:[\d:.]+(Z|[+-]\d\d(?::?\d\d)?)?)?")
 _MONTH = re.compile(r"\s*\d{4}-(0[1-9]|1[0-2])\s*")
 _LED = re.compile(r"^\s*0\d")
+_NOT_READ = re.compile(r"%[GgVUWuw]")  # by Arrow, which takes no notice of them
+_TRUTH = {"0", "1", "true", "false"}
 
 
 def read(
@@ -78,6 +80,9 @@ def _source(
     given |= {column_named(where, name, every): "text" for name in categories}
     for name, form in dates.items():
         column = column_named(where, name, every)
+        if unread := _NOT_READ.search(form):
+            hint = f"Convert the column first: pandas.to_datetime(column, format={form!r})."
+            raise DataError(f"{where}: --date {name}={form}: {unread[0]} is not read from CSV files. {hint}")
         if form:
             given[column] = "zoned date" if "%z" in form else "date"
             dialect.dates[column] = form
@@ -87,7 +92,7 @@ def _source(
         for start, stop, line in ranges_of(path, dialect.has_header)
     ]
     if not blocks:
-        raise DataError(f"{where}: has no samples.")
+        raise DataError(f"{where}: has no samples.{_line_ends(files[0])}")
     dropped = {column_named(where, name, every) for name in drop}
     schema = blocks[0].schema(dropped)
     for name, form in dates.items():
@@ -287,9 +292,21 @@ class CsvBlock(Block):
         for name in types:
             if types[name] == "number" and any(not _is_value(cells[places[name]]) for _, cells in rows):
                 return self._not_a(name)
+            if types[name] == "true or false" and (bad := self._first(name, _is_truth)):
+                line, cell = bad
+                return DataError(
+                    f"{self.path}: line {line}, column {name!r}: {cell!r} is not true or false, as other cells are. "
+                    f"Write true or false, or say --category {name} when the shards are written."
+                )
             zones = {_is_zoned(cells[places[name]]) for _, cells in rows} if types[name] in DATES else set()
             if not zones <= {None, types[name] == "zoned date"}:
                 return self._mixes_zones(name)
+            if None in zones and (bad := self._first(name, _is_date)):
+                line, cell = bad
+                return DataError(
+                    f"{self.path}: line {line}, column {name!r}: {cell!r} is not a date of ISO 8601. Correct it, or "
+                    f"give the format of all dates of the column: --date {name}=%d.%m.%Y."
+                )
         return DataError(f"{self.path}: the lines from {self.line} on cannot be read ({error}). Correct the file.")
 
     def _cells(self, name: str) -> Iterator[tuple[int, str]]:
@@ -297,9 +314,13 @@ class CsvBlock(Block):
         place, text = self.dialect.names.index(name), self._bytes(self.stop).decode(errors="replace")
         return ((line, cells[place]) for line, cells in rows_of(text, self.dialect.separator, self.line))
 
+    def _first(self, name: str, fits: Callable[[str], bool]) -> tuple[int, str] | None:
+        """The line of the first cell of a column that does not fit, and the cell."""
+        return next(((line, cell) for line, cell in self._cells(name) if not fits(cell)), None)
+
     def _not_a(self, name: str) -> DataError:
         """The error for the first text in a column of numbers."""
-        line, cell = next((line, cell) for line, cell in self._cells(name) if not _is_value(cell))
+        line, cell = self._first(name, _is_value) or (self.line, "")
         return DataError(
             f"{self.path}: line {line}, column {name!r}: {cell!r} is not a number. Correct it, say --category {name} "
             f"if the column holds categories, or --drop {name}."
@@ -327,9 +348,28 @@ def _may_lose_zeros(data: bytes, separator: str) -> bool:
 
 def _is_value(cell: str) -> bool:
     """Whether a cell is a number, or a mark for a missing one."""
+    return is_number(cell) or _is_missing(cell)
+
+
+def _is_missing(cell: str) -> bool:
     from pyarrow.csv import ConvertOptions
 
-    return is_number(cell) or cell in ConvertOptions().null_values
+    return cell in ConvertOptions().null_values
+
+
+def _is_truth(cell: str) -> bool:
+    return cell.lower() in _TRUTH or _is_missing(cell)
+
+
+def _is_date(cell: str) -> bool:
+    return _DATE.fullmatch(cell.strip()) is not None or _is_missing(cell)
+
+
+def _line_ends(path: Path) -> str:
+    """What to say of a file whose lines are not told apart."""
+    with opened(path) as file:
+        head = file.read(SAMPLE_NBYTES)
+    return " Its lines end with CR alone: write them with LF." if b"\r" in head and b"\n" not in head else ""
 
 
 def _is_zoned(cell: str) -> bool | None:
