@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -105,7 +106,8 @@ def predict(
         ready, path = trained(run, overrides, cluster, phase, checkpoint, trust_code=trust_code)
         here = not (workers or scheduler.given)
         model = evaluate.model_of(ready.job, ready.code, path, here=here)
-        blocks = own_blocks(model) if data is None else blocks_of(model, data, **columns)
+        scratch = stack.enter_context(TemporaryDirectory(prefix=".singa_dask-", dir=None if here else out.parent))
+        blocks = own_blocks(model) if data is None else blocks_of(model, data, scratch=Path(scratch), **columns)
         client = scheduler.connect(stack)
         if workers:
             from singa_dask.cluster import local_cluster

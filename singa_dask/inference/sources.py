@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.data.columns import Column, Role, X, Y
+from singa_dask.data.ingest.write import write
 from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.data.resolve import resolve
 from singa_dask.data.schema import Reading, orders_like, same_order
@@ -26,15 +27,17 @@ from singa_dask.files import FILE, FOLDER, kind_of
 from singa_dask.inference.blocks import SampleBlock, Samples, channels_last, check_described, shard_blocks
 from singa_dask.inference.described import Described, numbers, raw_name
 from singa_dask.inference.model import Model
+from singa_dask.job.stores import reads_windows
 
 
 def blocks_of(
-    model: Model, data: str, x: Sequence[str] = (), y: Sequence[str] = (), **reading: Any
+    model: Model, data: str, x: Sequence[str] = (), y: Sequence[str] = (), scratch: Path | None = None, **reading: Any
 ) -> Sequence[SampleBlock]:
     """The samples of `data`: a folder of shards, a named data set, a file or folder of any format, or a pattern.
 
     x, y: columns or datasets with features, and with labels or targets to be written beside the predictions; by
-    default those of the training data, or of the usual names. reading: options of `csv.load`: date, category, header
+    default those of the training data, or of the usual names. scratch: an empty folder for records of which the
+    net reads windows, as long as the blocks are used. reading: options of `csv.load`: date, category, header
     and separator; by default a CSV file is read as the training data were. Raises ConfigError, DataError.
     """
     folder = Path(data).expanduser()
@@ -56,10 +59,31 @@ def blocks_of(
     for layer, column in () if source.table else zip(layers, columns.values(), strict=True):
         if (known := model.known.inputs.get(layer)) is not None:
             source.reading.along(column).warn_of_places(known.along(known.column), data)
+    if reads_windows(model.known.store(layers[0])) and _are_records(model, source):
+        return _windows_of(model, source, data, scratch)
     dimensions = {name: source.reading.dimensions.get(column, "") for name, column in source.stored.items()}
     units = {name: source.reading.units.get(column, "") for name, column in source.stored.items()}
     named = replace(source.reading, dimensions=dimensions, units=units)
     return [FileBlock(block, source.x, source.y, source.table, source.classes, named) for block in source.blocks]
+
+
+def _are_records(model: Model, source: Source) -> bool:
+    """Whether the samples of a source are single records, and not whole windows."""
+    known = model.known.inputs.get(model.known.needed[0])
+    if source.table or known is None or not source.blocks:
+        return True
+    return np.ndim(source.blocks[0].read()[source.x[0]]) == 1 + len(known.column.raw.shape)
+
+
+def _windows_of(model: Model, source: Source, data: str, scratch: Path | None) -> Sequence[SampleBlock]:
+    """The windows of the records of a source, which become shards like those of the training data."""
+    layer = model.known.needed[0]
+    if scratch is None or layer not in model.known.inputs:
+        hint = "Give shards in the order of time."
+        raise ConfigError(Problem("--data", f"is a file, and layer {layer!r} reads windows of records", data, hint))
+    like, folder = Manifest(0, model.known.inputs[layer].schema, 1, ()), scratch / "records"
+    write(source, folder, like=like, shuffle=False, durable=False, progress=False)
+    return shard_blocks(model, dict.fromkeys(_readable(model, folder), folder), held_out=False)
 
 
 @dataclass(frozen=True)

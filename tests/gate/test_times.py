@@ -309,6 +309,66 @@ def reads(path):
     return "--set", f"neuralnet.layer[0].store_conf.path={path}"
 
 
+@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_windows_of_a_new_table_are_those_of_shards_like_the_training_data(kind, answered, tmp_path):
+    def table(start, names, rows=48):
+        times = pd.date_range(start, periods=rows, freq="h")
+        draw = np.random.default_rng(len(names))
+        parts = [pd.DataFrame({"when": times, "v": draw.normal(size=rows), "station": name}) for name in names]
+        return pd.concat(parts, ignore_index=True).assign(load=lambda of: of.v * 2)
+
+    def file(name, of):
+        getattr(of, f"to_{kind}")(tmp_path / f"{name}.{kind}", index=False)
+        return str(tmp_path / f"{name}.{kind}")
+
+    old, new = table("2023-01-01", "abc"), table("2024-05-01", "ca")
+    shard_files(kind, tmp_path / "s", source=file("old", old), target="load", shuffle=False)
+    data = layers.RecordInput("data", path=str(tmp_path / "s"), batchsize=8, sequence=T, horizon=H, series="station")
+    net = [data, layers.InnerProduct(num_output=H), layers.MSELoss("loss")]
+    job = Job(name="new", layers=net, updater=updaters.SGD(lr=1e-9), train_steps=2)
+    run = train(job, workspace=tmp_path / "run", processes=False, display=Display(), curves=False)
+    given = file("new", new if answered else new.drop(columns="load"))
+    told = CliRunner().invoke(main, ["predict", str(run.workspace), "--data", given, "--out", str(tmp_path / "p.csv")])
+    assert told.exit_code == 0, told.output
+    found = pd.read_csv(tmp_path / "p.csv")
+    like = Manifest.load(tmp_path / "s")
+    shard(new.drop(columns="load"), new.load, tmp_path / "like", shuffle=False, like=like)
+    CliRunner().invoke(
+        main, ["predict", str(run.workspace), "--data", str(tmp_path / "like"), "--out", str(tmp_path / "q.csv")]
+    )
+    expected = pd.read_csv(tmp_path / "q.csv")
+    own = [name for name in expected if not name.startswith("true")]
+    last = np.arange(96).reshape(2, 48)[:, T - 1 :].ravel()
+    if answered:
+        pd.testing.assert_frame_equal(found, expected)
+    else:
+        assert not [name for name in found if name.startswith("true")] and found["sample"].tolist() == last.tolist()
+        both = found.merge(expected, on="sample")
+        np.testing.assert_allclose(both[[f"{name}_x" for name in own[1:]]], both[[f"{name}_y" for name in own[1:]]])
+
+
+def test_records_and_whole_windows_in_a_file_of_arrays_give_the_same_predictions(tmp_path):
+    x = np.random.default_rng(0).normal(size=(48, 2)).astype("f4")
+    shard(x, x[:, 0], tmp_path / "s", shuffle=False)
+    data = layers.RecordInput("data", path=str(tmp_path / "s"), batchsize=8, sequence=T, horizon=H)
+    net = [data, layers.InnerProduct(num_output=H), layers.MSELoss("loss")]
+    job = Job(name="files", layers=net, updater=updaters.SGD(lr=1e-9), train_steps=2)
+    run = train(job, workspace=tmp_path / "run", processes=False, display=Display(), curves=False)
+    windows = np.moveaxis(np.lib.stride_tricks.sliding_window_view(x, T, axis=0), -1, 1)
+    found = {}
+    for name, array in (("records", x), ("windows", windows)):
+        np.savez(tmp_path / f"{name}.npz", x=array)
+        out = str(tmp_path / f"{name}.csv")
+        told = CliRunner().invoke(
+            main, ["predict", str(run.workspace), "--data", str(tmp_path / f"{name}.npz"), "--out", out]
+        )
+        assert told.exit_code == 0, told.output
+        found[name] = pd.read_csv(out)
+    assert found["records"]["sample"].tolist() == list(range(T - 1, 48))
+    np.testing.assert_allclose(found["records"].iloc[:, 1:], found["windows"].iloc[:, 1:], rtol=1e-6)
+
+
 def test_a_net_of_a_named_target_predicts_records_without_it(tmp_path):
     x = pd.DataFrame({"v": np.sin(np.arange(96) / 4)})
     targets = {"next": x["v"].to_numpy(), "other": np.zeros(96)}
