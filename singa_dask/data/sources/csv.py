@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from singa_dask.data.columns import Role
 from singa_dask.data.encoders import DATES
 from singa_dask.data.schema import Reading
+from singa_dask.data.sources.cells import (
+    LED,
+    MONTH,
+    NOT_READ,
+    is_date,
+    is_truth,
+    is_value,
+    is_zoned,
+    may_lose_zeros,
+)
 from singa_dask.data.sources.dialect import (
     SAMPLE_NBYTES,
     Dialect,
@@ -30,11 +37,6 @@ from singa_dask.data.sources.tables import Chosen, Schema, TableColumn, choose, 
 from singa_dask.errors import DataError
 
 SUFFIXES = (".csv", ".tsv", ".txt")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:[\d:.]+(Z|[+-]\d\d(?::?\d\d)?)?)?")
-_MONTH = re.compile(r"\s*\d{4}-(0[1-9]|1[0-2])\s*")
-_LED = re.compile(r"^\s*0\d")
-_NOT_READ = re.compile(r"%[GgVUWuw]")  # by Arrow, which takes no notice of them
-_TRUTH = {"0", "1", "true", "false"}
 
 
 def read(
@@ -80,7 +82,7 @@ def _source(
     given |= {column_named(where, name, every): "text" for name in categories}
     for name, form in dates.items():
         column = column_named(where, name, every)
-        if unread := _NOT_READ.search(form):
+        if unread := NOT_READ.search(form):
             hint = f"Convert the column first: pandas.to_datetime(column, format={form!r})."
             raise DataError(f"{where}: --date {name}={form}: {unread[0]} is not read from CSV files. {hint}")
         if form:
@@ -181,7 +183,7 @@ class CsvBlock(Block):
                 if kind == "integer" and _type(table.column(name)) not in ("integer", "number"):
                     raise self._not_a(name)
             for name in self.led_by_zero([name for name in self.types if name in self.exact], data):
-                line, cell = next((line, cell.strip()) for line, cell in self._cells(name) if _LED.match(cell))
+                line, cell = next((line, cell.strip()) for line, cell in self._cells(name) if LED.match(cell))
                 raise DataError(
                     f"{self.path}: line {line}, column {name!r}: {cell!r} begins with 0, which numbers lose. Say "
                     f"--category {name} if the column holds codes, or write the numbers without it."
@@ -199,9 +201,9 @@ class CsvBlock(Block):
             texts = [value for value in sample.column(name).to_pylist() if value is not None]
             if any(map(is_number, texts)):
                 raise self._not_a(name)
-            if {True, False} <= {*map(_is_zoned, texts)}:
+            if {True, False} <= {*map(is_zoned, texts)}:
                 raise self._mixes_zones(name)
-            if texts and all(map(_MONTH.fullmatch, texts)):
+            if texts and all(map(MONTH.fullmatch, texts)):
                 found[name] = TableColumn("date", months=True)
         return found
 
@@ -214,12 +216,12 @@ class CsvBlock(Block):
 
     def led_by_zero(self, names: Sequence[str], data: bytes) -> dict[str, str]:
         """Of each of these columns of integers the first cell that begins with a 0 too many, if there is one."""
-        if not names or not _may_lose_zeros(data, self.dialect.separator):
+        if not names or not may_lose_zeros(data, self.dialect.separator):
             return {}
         from pyarrow import compute
 
         texts = self._parsed(data, dict.fromkeys(names, "text"))
-        hits = {n: texts.column(n).filter(compute.match_substring_regex(texts.column(n), _LED.pattern)) for n in names}
+        hits = {n: texts.column(n).filter(compute.match_substring_regex(texts.column(n), LED.pattern)) for n in names}
         return {name: _trimmed(cells)[0].as_py() for name, cells in hits.items() if len(cells)}
 
     def _bytes(self, stop: int) -> bytes:
@@ -290,18 +292,18 @@ class CsvBlock(Block):
             if len(cells) != width:
                 return DataError(f"{self.path}: line {line} has {len(cells)} columns, but the first line has {width}.")
         for name in types:
-            if types[name] == "number" and any(not _is_value(cells[places[name]]) for _, cells in rows):
+            if types[name] == "number" and any(not is_value(cells[places[name]]) for _, cells in rows):
                 return self._not_a(name)
-            if types[name] == "true or false" and (bad := self._first(name, _is_truth)):
+            if types[name] == "true or false" and (bad := self._first(name, is_truth)):
                 line, cell = bad
                 return DataError(
                     f"{self.path}: line {line}, column {name!r}: {cell!r} is not true or false, as other cells are. "
                     f"Write true or false, or say --category {name} when the shards are written."
                 )
-            zones = {_is_zoned(cells[places[name]]) for _, cells in rows} if types[name] in DATES else set()
+            zones = {is_zoned(cells[places[name]]) for _, cells in rows} if types[name] in DATES else set()
             if not zones <= {None, types[name] == "zoned date"}:
                 return self._mixes_zones(name)
-            if None in zones and (bad := self._first(name, _is_date)):
+            if None in zones and (bad := self._first(name, is_date)):
                 line, cell = bad
                 return DataError(
                     f"{self.path}: line {line}, column {name!r}: {cell!r} is not a date of ISO 8601. Correct it, or "
@@ -320,7 +322,7 @@ class CsvBlock(Block):
 
     def _not_a(self, name: str) -> DataError:
         """The error for the first text in a column of numbers."""
-        line, cell = self._first(name, _is_value) or (self.line, "")
+        line, cell = self._first(name, is_value) or (self.line, "")
         return DataError(
             f"{self.path}: line {line}, column {name!r}: {cell!r} is not a number. Correct it, say --category {name} "
             f"if the column holds categories, or --drop {name}."
@@ -328,7 +330,7 @@ class CsvBlock(Block):
 
     def _mixes_zones(self, name: str) -> DataError:
         """The error for the first date that has a time zone where others have none, or the reverse."""
-        found = [(line, cell, _is_zoned(cell)) for line, cell in self._cells(name)]
+        found = [(line, cell, is_zoned(cell)) for line, cell in self._cells(name)]
         dates = [date for date in found if date[2] is not None]
         expected = {"date": False, "zoned date": True}.get(self.types.get(name, ""), dates[0][2])
         line, cell, zoned = next(date for date in dates if date[2] is not expected)
@@ -338,44 +340,11 @@ class CsvBlock(Block):
         )
 
 
-def _may_lose_zeros(data: bytes, separator: str) -> bool:
-    """Whether a 0 begins a cell, and a digit follows."""
-    cells = np.frombuffer(data, np.uint8)
-    zeros = np.flatnonzero(cells[:-1] == ord("0"))
-    zeros = zeros[(cells[zeros + 1] >= ord("0")) & (cells[zeros + 1] <= ord("9"))]
-    return bool(np.isin(cells[zeros - 1], [*(separator + ' "\r\n\t').encode()])[zeros > 0].any() or 0 in zeros[:1])
-
-
-def _is_value(cell: str) -> bool:
-    """Whether a cell is a number, or a mark for a missing one."""
-    return is_number(cell) or _is_missing(cell)
-
-
-def _is_missing(cell: str) -> bool:
-    from pyarrow.csv import ConvertOptions
-
-    return cell in ConvertOptions().null_values
-
-
-def _is_truth(cell: str) -> bool:
-    return cell.lower() in _TRUTH or _is_missing(cell)
-
-
-def _is_date(cell: str) -> bool:
-    return _DATE.fullmatch(cell.strip()) is not None or _is_missing(cell)
-
-
 def _line_ends(path: Path) -> str:
     """What to say of a file whose lines are not told apart."""
     with opened(path) as file:
         head = file.read(SAMPLE_NBYTES)
     return " Its lines end with CR alone: write them with LF." if b"\r" in head and b"\n" not in head else ""
-
-
-def _is_zoned(cell: str) -> bool | None:
-    """Whether a date has a time zone; None if it is no date of ISO 8601."""
-    date = _DATE.fullmatch(cell.strip())
-    return None if date is None else date[1] is not None
 
 
 def _type(column: Any) -> str:
