@@ -39,7 +39,7 @@ from singa_dask.cli.scheduler import Scheduler, scheduler_options
     "--x",
     multiple=True,
     metavar="NAME",
-    help="With --data: a column or dataset of features, or COLUMN=DATASET. Repeatable.",
+    help="With --data: a column of features or, in files of arrays, a dataset or COLUMN=DATASET. Repeatable.",
 )
 @click.option(
     "--y",
