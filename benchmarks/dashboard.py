@@ -8,6 +8,7 @@ make bench BENCH=dashboard               # or: python benchmarks/dashboard.py --
             processor time of the scheduler with a looker and without
     cost    the processor time of what the page adds to a run on two workers, in per cent of that of driver, scheduler
             and workers: without a looker, and with one
+    trace   the same of what `--trace` adds, with 20 steps traced and with all
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import click
 import psutil
@@ -42,10 +44,13 @@ from singa_dask.cluster import local_cluster
 from singa_dask.comm import SoloCommunicator
 from singa_dask.dashboard import plugin
 from singa_dask.monitor.progress import Display
-from singa_dask.supervision import watched
+from singa_dask.supervision import trace, watched
+from singa_dask.tracing import Recorder, span
+from singa_dask.tracing.perfetto import Process
 
-PARTS = ("run", "ranks", "cost")
+PARTS = ("run", "ranks", "cost", "trace")
 RANKS, WATCHED_S = 64, 20.0
+TRACED = 20  # steps, the number in the docs
 READY = "Bokeh.documents.length > 0 && Bokeh.documents[0].is_idle"
 # In the page: its sources by their columns, and the figures.
 MODELS = "[...Bokeh.documents[0]._all_models.values()]"
@@ -259,11 +264,67 @@ def _cost(client: Client, job: str, steps: int, looks: str) -> dict[str, Any]:
     }
 
 
-def _train(client: Client, job: str, steps: int) -> None:
+def measure_trace(job: str, steps: int) -> list[dict[str, Any]]:
+    """Two rows: the processor time that a trace of some steps, and of all, adds to a run on two workers."""
+    training_data(job)
+    with local_cluster(2) as client:
+        _train(client, job, 20)
+        return [_traced(client, job, steps, traced) for traced in (TRACED, steps - trace.WARM_UP)]
+
+
+def _traced(client: Client, job: str, steps: int, traced: int) -> dict[str, Any]:
+    costs, spans, write = Costs(), Counter[str](), trace.trace_of
+
+    def counted(processes: Iterable[Process]) -> bytes:
+        every = [*processes]
+        spans.update({process.name: len(process.records) for process in every})
+        return write(every)
+
+    workers = [psutil.Process(pid) for pid in client.run(os.getpid).values()]
+    before = time.process_time() + _cpu_s(workers)
+    with costs.counting((trace.Trace, "take"), (trace.Trace, "_write")), patch.object(trace, "trace_of", counted):
+        _train(client, job, steps, trace=traced)
+    used = time.process_time() + _cpu_s(workers) - before
+    recorded, passed = (_recording_s(spans.total(), on=on) for on in (True, False))
+    added = sum(costs.seconds.values()) + recorded + passed * (steps - traced) / traced
+    return {
+        "job": job,
+        "steps": steps,
+        "traced": traced,
+        "spans": spans.total(),
+        "all_s_per_1000_steps": round(1000 * used / steps, 2),
+        "trace_ms_per_1000_steps": round(1e6 * added / steps, 1),
+        "trace_percent": round(100 * added / used, 3),
+        "ms": {"ranks": round(1e3 * (added - sum(costs.seconds.values())), 2)}
+        | {name: round(1e3 * value, 2) for name, value in sorted(costs.seconds.items())},
+    }
+
+
+def _recording_s(spans: int, *, on: bool) -> float:
+    """What it takes ranks to record and send so many spans; or, in steps that are not traced, not to."""
+    recorder, began = Recorder((0, 1), lambda event: None, ("worker", 0, 0, 0)), time.thread_time()
+    with recorder.here("computing"):
+        recorder.reach(0 if on else 1)
+        for _ in range(spans):
+            with span("update", bucket=0):
+                pass
+    recorder.send()
+    return time.thread_time() - began
+
+
+def _train(client: Client, job: str, steps: int, **options: Any) -> None:
     made = Job.from_file(EXAMPLES / job / "job.conf")
     made.proto.train_steps, made.proto.checkpoint_freq = steps, 0
     with TemporaryDirectory() as folder:
-        train(made, client, cluster=ClusterTopology.allreduce(2), workspace=folder, display=Display(), curves=False)
+        train(
+            made,
+            client,
+            cluster=ClusterTopology.allreduce(2),
+            workspace=folder,
+            display=Display(),
+            curves=False,
+            **options,
+        )
 
 
 def _bytes_counted_s(times: int = 1000) -> float:
@@ -283,7 +344,7 @@ def _cpu_s(processes: Sequence[psutil.Process]) -> float:
 @click.command()
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), default=PARTS, show_default=True)
 @click.option("--job", "jobs", multiple=True, type=click.Choice(["digits", "mnist"]), default=["digits", "mnist"])
-@click.option("--steps", default=1000, show_default=True, help="Of each run of the part cost.")
+@click.option("--steps", default=1000, show_default=True, help="Of each run of the parts cost and trace.")
 @click.option(
     "--pictures", type=click.Path(path_type=Path, file_okay=False), help="Save pictures of the part run here."
 )
@@ -295,6 +356,7 @@ def main(parts: Sequence[str], jobs: Sequence[str], steps: int, pictures: Path |
         "run": lambda: [look_at_a_run(pictures)],
         "ranks": lambda: [look_at_ranks(RANKS)],
         "cost": lambda: [row for job in jobs for row in measure_cost(job, steps)],
+        "trace": lambda: [row for job in jobs for row in measure_trace(job, steps)],
     }
     for part in parts:
         figures[part] = measured[part]()

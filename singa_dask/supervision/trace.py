@@ -74,22 +74,22 @@ class Trace:
         """Take an event of a recorder."""
         self._events.append(event)
         self._over[_key(event)] = event["over"]
-        if len(self._over) >= self._expected and all(self._over.values()):
+        latest = self._latest
+        if len(latest) >= self._expected and all(latest.values()):
             self._pool.submit(copy_context().run, self._write)
 
     def close(self) -> None:
         """The run is over: wait a moment for what is under way, and write the file."""
         deadline = time.monotonic() + _LATE_S
-        while self._awaited and time.monotonic() < deadline:
+        while not all(self._latest.values()) and time.monotonic() < deadline:
             time.sleep(0.02)
         self._pool.submit(copy_context().run, self._write)
         self._pool.shutdown(wait=True)
 
     @property
-    def _awaited(self) -> bool:
-        """Whether spans may be under way: of those that have not been formed again."""
-        latest = {key[:-1]: over for key, over in sorted(self._over.items())}
-        return not all(latest.values())
+    def _latest(self) -> dict[tuple[int, ...], bool]:
+        """Of each rank and server, in its last generation, whether it has sent what it recorded."""
+        return {key[:-1]: over for key, over in sorted(self._over.items())}
 
     def _write(self) -> None:
         """Write the file, and say so, unless it has everything. In the thread of the pool."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import pickle
 import socket
 import threading
 import zlib
@@ -80,7 +80,7 @@ class Recorder:
         self.step = steps[0]
         self._about = {"who": who, "address": address, "host": socket.gethostname(), "machine": machine()}
         self._lock = threading.Lock()
-        self._records: list[Record] = []
+        self._records: list[tuple[Any, ...]] = []  # fields of Records
         self._threads = {0: track}
         self._reached: dict[int, int] = {}
         self._count = self._left_out = 0
@@ -121,7 +121,7 @@ class Recorder:
             if thread not in self._threads:
                 self._threads[thread] = threading.current_thread().name
             self._count += 1
-            self._records.append(Record(name, thread, began, ended, *about))
+            self._records.append((name, thread, began, ended, *about))
             first = len(self._records) == 1
         if first:
             self._tell([], over=False)
@@ -133,11 +133,11 @@ class Recorder:
         for start in range(0, max(len(records), bool(self._left_out)), _CHUNK):
             self._tell(records[start : start + _CHUNK], over=start + _CHUNK >= len(records))
 
-    def _tell(self, records: list[Record], *, over: bool) -> None:
+    def _tell(self, records: list[tuple[Any, ...]], *, over: bool) -> None:
         event = {"kind": EVENT, **self._about, "over": over, "left_out": self._left_out}
         with self._lock:
-            threads = sorted(self._threads.items())
-        self._emit({**event, "spans": zlib.compress(json.dumps([threads, records]).encode(), 1)})
+            threads = dict(self._threads)
+        self._emit({**event, "spans": zlib.compress(pickle.dumps((threads, records)), 1)})
 
 
 _recorder: ContextVar[Recorder | None] = ContextVar("singa_dask_recorder", default=None)
@@ -206,5 +206,5 @@ def carried(function: Callable[..., Any], thread: str, name: str, step: int | No
 
 def records_of(event: Mapping[str, Any]) -> tuple[dict[int, str], list[Record]]:
     """The names of threads, by number, and the spans of an event."""
-    threads, records = json.loads(zlib.decompress(event["spans"]))
-    return dict(map(tuple, threads)), [Record(*fields) for fields in records]
+    threads, records = pickle.loads(zlib.decompress(event["spans"]))
+    return threads, [Record._make(fields) for fields in records]
