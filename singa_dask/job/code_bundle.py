@@ -6,13 +6,14 @@ the job file, the current folder or the folder of the script. Installed modules 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
@@ -50,6 +51,25 @@ class CodeBundle:
     def to_bytes(self) -> bytes:
         """A line of JSON, and the pickle."""
         return json.dumps({"python": self.python, "signature": self.signature}).encode() + b"\n" + self.pickled
+
+    @cached_property
+    def code(self) -> Mapping[str, Any]:
+        """The objects by their names, of classes and modules that nobody else has. Raises ConfigError."""
+        import cloudpickle
+
+        if self.python != _PYTHON:
+            message = f"was pickled by Python {self.python}, and this process runs {_PYTHON}"
+            hint = "Use the same version, or install your code where it is to run."
+            raise ConfigError(Problem("user code", message, hint=hint))
+        try:
+            return cloudpickle.loads(self.pickled)
+        except (ImportError, AttributeError) as error:
+            message = f"needs a module or name that this process lacks: {error}"
+            hint = "Install it there, or train with it in the folder of the job file."
+            raise ConfigError(Problem("user code", message, hint=hint)) from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CodeBundle, (self.python, self.pickled, self.signature, self.folders)
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> CodeBundle:
@@ -110,28 +130,12 @@ def unpacked(bundle: CodeBundle | None, only: Collection[str] | None = None) -> 
     if bundle is None:
         yield
         return
-    code = _load(bundle)
+    code = bundle.code
     with (
         searching(*bundle.folders),
         using(code if only is None else {name: code[name] for name in only if name in code}),
     ):
         yield
-
-
-@lru_cache(maxsize=8)
-def _load(bundle: CodeBundle) -> Mapping[str, Any]:
-    import cloudpickle
-
-    if bundle.python != _PYTHON:
-        message = f"was pickled by Python {bundle.python}, and this process runs {_PYTHON}"
-        hint = "Use the same version, or install your code where it is to run."
-        raise ConfigError(Problem("user code", message, hint=hint))
-    try:
-        return cloudpickle.loads(bundle.pickled)
-    except (ImportError, AttributeError) as error:
-        message = f"needs a module or name that this process lacks: {error}"
-        hint = "Install it there, or train with it in the folder of the job file."
-        raise ConfigError(Problem("user code", message, hint=hint)) from error
 
 
 def named_code(message: Any, key: str = "") -> Iterator[tuple[str, str]]:
@@ -201,4 +205,15 @@ def _unpicklable(sent: Mapping[str, tuple[Any, str]]) -> Iterator[Problem]:
 def _pickled(code: Any) -> bytes:
     import cloudpickle
 
-    return cloudpickle.dumps(code)
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, obj: Any) -> Any:
+            """Classes without the mark by which a process that knows the class would write over it as it loads."""
+            made = super().reducer_override(obj)
+            if not isinstance(obj, type) or not isinstance(made, tuple) or len(made) < 3:
+                return made
+            make, (*arguments, _, extra), *state = made
+            return make, (*arguments, None, extra), *state
+
+    buffer = io.BytesIO()
+    Pickler(buffer).dump(code)
+    return buffer.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -136,6 +137,72 @@ def test_bundles_are_kept_as_bytes_and_only_some_names_resolve_if_asked():
     for only in (names[:1], None):
         with unpacked(again, only=only):
             assert received() == (only or names)
+
+
+# A module of the user's, and the values that its code reads at first and after each change.
+READERS = """
+import enum
+import changed_helper
+FACTOR, SET = 2, {"factor": 2}
+def helper(): return FACTOR
+def of_function(): return helper()
+class Of:
+    def read(self): return FACTOR
+class OfHelper(Of):
+    def read(self): return helper()
+class OfBase(Of): pass
+class OfSet(Of):
+    @staticmethod
+    def read(): return SET["factor"]
+class OfModule:
+    @property
+    def value(self): return changed_helper.FACTOR
+    def read(self): return self.value
+class Kind(enum.Enum):
+    ONE = 1
+    def read(self): return FACTOR
+class OfEnum:
+    def read(self): return Kind.ONE.read()
+def factory():
+    class OfCell(Of):
+        def read(self): return super().read()
+    return OfCell
+OfCell = factory()
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["of_function", "Of", "OfHelper", "OfBase", "OfSet", "OfModule", "OfEnum", "factory.<locals>.OfCell"]
+)
+def test_code_that_has_run_here_is_sent_as_it_is_now(name, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "changed_helper.py").write_text("FACTOR = 2\n")
+    (tmp_path / "changed.py").write_text(READERS)
+    for module in ("changed", "changed_helper"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    module = importlib.import_module("changed")
+    spec, own = code_name(getattr(module, name.rpartition(".")[2])), vars(module.Of)["read"]
+    sent, read = [], []
+    for factor in (2, 7, 3):
+        module.FACTOR = module.SET["factor"] = module.changed_helper.FACTOR = factor
+        sent.append(pack(job(spec), tmp_path))
+        with unpacked(sent[-1]):
+            read.append(value_of(user_code(spec, "")))
+    assert read == [2, 7, 3] and value_of(sent[0].code[spec]) == 2
+    assert vars(module.Of)["read"] is own, "the class of the user stays as it is"
+
+
+def value_of(code):
+    return code().read() if isinstance(code, type) else code()
+
+
+def test_a_run_does_not_see_what_the_code_of_another_run_has_changed(tmp_path):
+    (tmp_path / "counts_calls.py").write_text("CALLS = []\ndef f():\n    CALLS.append(1)\n    return len(CALLS)\n")
+    first = pack(job("counts_calls:f"), tmp_path)
+    for bundle in (first, CodeBundle.from_bytes(first.to_bytes()), cloudpickle.loads(cloudpickle.dumps(first))):
+        for calls in (1, 2):
+            with unpacked(bundle):
+                assert user_code("counts_calls:f", "")() == calls
 
 
 def received() -> list[str]:
