@@ -16,6 +16,7 @@ from pathlib import Path
 from singa_dask.errors import DataError
 
 _PRIVATE = "singa-dask-"
+NOT_KEPT = ".singa_dask-"  # how the folders begin in which estimators without a workspace train
 
 
 class FolderInUse(DataError):

@@ -40,6 +40,7 @@ from singa_dask.layers.module import Module
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.driver import train
 from singa_dask.supervision.given import Arrays, epoch_of
+from singa_dask.temporary import NOT_KEPT
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.updaters import Adam, Updater
 
@@ -215,7 +216,7 @@ class Estimator(EstimatorInputs):
             yield Path(self.workspace).absolute()
         else:
             place = None if self.client is None else Path.cwd()
-            with tempfile.TemporaryDirectory(prefix=".singa_dask-", dir=place) as folder:
+            with tempfile.TemporaryDirectory(prefix=NOT_KEPT, dir=place) as folder:
                 yield Path(folder) / "run"
 
     def _job(self, examples: Examples, epochs: int | None) -> tuple[Job, int | None]:

@@ -48,7 +48,7 @@ class Classifier(ClassifierMixin, Estimator):
     missing: what replaces missing values of X: "mean" of the training samples, a number, or "mask", as in `shard`; by
     default they are an error.
     random_state: the seed of the initial parameters and of the order of samples.
-    workspace: the folder of the run, which all workers must share; None keeps nothing.
+    workspace: the folder of the run, which all workers must share; None keeps nothing, and `result_` has no files.
     callbacks: see `train`.
     client: a client of the Dask cluster whose workers train; None trains in this process.
     cluster: a ClusterTopology, how training is distributed on the cluster.

@@ -25,7 +25,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from typing import Any
 from singa_dask.data.shared_files import PROBES
 from singa_dask.errors import CheckpointError, ConfigError, Problem, nearest
 from singa_dask.files import FILE, FOLDER, LOST_LINK, is_at, kind_of, open_lock, read_text, unlinked, write_whole
-from singa_dask.temporary import remove_abandoned
+from singa_dask.temporary import NOT_KEPT, remove_abandoned
 from singa_dask.training.checkpoint import UNFINISHED
 from singa_dask.training.forms import is_event, is_metrics, is_summary
 from singa_dask.training.line_file import LineFile
@@ -63,6 +63,7 @@ class Workspace:
         self.aside: Path | None = None
         # Of a run that this object has opened.
         self._held: dict[Path, int] = {}  # locked files
+        self._until = ExitStack()  # unlocks those of `new_data`
         self._job_text, self._own_id = "", ""
         self._fault: OSError | None = None
 
@@ -97,10 +98,11 @@ class Workspace:
         for folder in (self.folder, *self._moved()):
             if Workspace(folder).id == run:
                 return folder
-        raise CheckpointError(
-            f"the run {run} is neither in {self.folder} nor in {self.folder}-1, -2 ...: its folder was removed, moved "
-            "elsewhere, or taken by a run after it."
-        )
+        why = "its folder was removed, moved elsewhere, or taken by a run after it."
+        if self.folder.parent.name.startswith(NOT_KEPT):
+            why = "an estimator without a workspace keeps no files. Give it workspace='runs/name' to keep them; "
+            why += "result_.summary and history_ have the metrics."
+        raise CheckpointError(f"the run {run} is neither in {self.folder} nor in {self.folder}-1, -2 ...: {why}")
 
     @property
     def _real(self) -> Path:
@@ -113,12 +115,13 @@ class Workspace:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder. Raises ConfigError if another run uses it or it cannot be created.
+        """Lock the folder, if this object has not. Raises ConfigError if another run uses it or it cannot be created.
 
         Two files are locked: one beside the folder, and the run's id in it. To remove one of them frees nothing.
         """
         if self._held:
-            raise self._in_use()
+            yield
+            return
         try:
             try:
                 self._lock.parent.mkdir(parents=True, exist_ok=True)
@@ -202,35 +205,38 @@ class Workspace:
             real.rename(free)
         except OSError as error:
             raise self._unwritable(error) from error
+        if self._id in self._held:  # that run does not go on
+            os.close(self._held.pop(self._id))
         return free
 
     def new_data(self, *, resume: bool) -> Path:
-        """The folder for the shards of given data, of which a run that does not resume finds none."""
-        with self.locked():
-            self.check_own()
-            try:
-                if not resume:
-                    self.aside = self.set_aside()
-                    shutil.rmtree(self.data, ignore_errors=True)
-                self._make()  # the folder belongs to a run from now on
-                self.data.mkdir(exist_ok=True)
-                remove_abandoned(self.data.glob(".*"))
-            except OSError as error:
-                raise self._unwritable(error) from error
+        """The folder for the shards of given data, of which a run that does not resume finds none. It stays locked
+        until the end of `restored_if_refused`."""
+        self._until.enter_context(self.locked())
+        self.check_own()
+        try:
+            if not resume:
+                self.aside = self.set_aside()
+                shutil.rmtree(self.data, ignore_errors=True)
+            self._make()  # the folder belongs to a run from now on
+            self.data.mkdir(exist_ok=True)
+            remove_abandoned(self.data.glob(".*"))
+        except OSError as error:
+            raise self._unwritable(error) from error
         return self.data
 
     @contextmanager
     def restored_if_refused(self) -> Iterator[None]:
         """Put the run back that `new_data` has set aside, if the block raises before `open`."""
-        try:
-            yield
-        except BaseException:
-            if self.aside is not None:
-                with suppress(ConfigError, OSError), self.locked():
-                    if kind_of(self.job) is None:
+        with self._until:
+            try:
+                yield
+            except BaseException:
+                if self.aside is not None and kind_of(self.job) is None:
+                    with suppress(OSError):
                         shutil.rmtree(self._real)
                         self.aside.rename(self._real)
-            raise
+                raise
 
     def earlier(self) -> str:
         """The folders of earlier runs of this workspace, for an error: " (moved to ...)", or ""."""

@@ -9,7 +9,8 @@ from unittest.mock import Mock
 import pytest
 from support.limits import small_disk
 
-from singa_dask.errors import ConfigError
+from singa_dask.errors import CheckpointError, ConfigError
+from singa_dask.temporary import NOT_KEPT
 from singa_dask.training.checkpoint import Checkpoint, path_of, save
 from singa_dask.training.line_file import LineFile
 from singa_dask.training.workspace import Workspace
@@ -80,12 +81,56 @@ def test_a_fresh_run_loses_nothing_of_the_one_before(workspace):
 
 def test_one_run_at_a_time(workspace):
     with workspace.locked():
-        with pytest.raises(ConfigError, match=r"another run is using it.*/a/b.*--workspace"), workspace.locked():
+        other = Workspace(workspace.folder)
+        with pytest.raises(ConfigError, match=r"another run is using it.*/a/b.*--workspace"), other.locked():
             pass
         with Workspace(workspace.folder.with_name("c")).locked():
             pass
     with workspace.locked():
         pass
+
+
+def new_data(workspace):
+    return workspace.new_data(resume=False)
+
+
+def resumed_data(workspace):
+    return workspace.new_data(resume=True)
+
+
+def locked(workspace):
+    workspace.locked().__enter__()
+
+
+@pytest.mark.parametrize("acts", [new_data, resumed_data, locked])
+@pytest.mark.parametrize("opens", [new_data, resumed_data])
+def test_a_workspace_with_given_data_is_locked_until_the_run_ends(workspace, opens, acts):
+    other = Workspace(workspace.folder)
+    with workspace.restored_if_refused():
+        data = opens(workspace)
+        (data / "shards").mkdir()
+        there = set(workspace.folder.parent.iterdir())
+        for _ in "before", "after":
+            with pytest.raises(ConfigError, match="another run is using it"):
+                acts(other)
+            with workspace.locked():
+                pass
+        assert (data / "shards").is_dir() and set(workspace.folder.parent.iterdir()) == there
+    with other.restored_if_refused():
+        assert resumed_data(other) == data
+
+
+def test_the_run_that_new_data_moves_is_not_in_use(workspace):
+    (workspace.checkpoints / "step-00000001.h5").write_text("x")
+    with workspace.restored_if_refused():
+        workspace.new_data(resume=False)
+        assert not Workspace(workspace.aside).in_use()
+
+
+def test_a_run_without_a_workspace_says_how_to_keep_its_files(tmp_path):
+    folder = tmp_path / f"{NOT_KEPT}x" / "run"
+    with pytest.raises(CheckpointError, match=r"keeps no files.*workspace='runs/name'.*summary"):
+        Workspace(folder).find("0123456789ab")
 
 
 def test_a_line_cut_short_is_left_out(workspace):
