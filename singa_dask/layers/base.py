@@ -44,6 +44,8 @@ class Layer(Node):
     after a max-pooling that reads it.
     takes: the shardings of its sources with which the layer computes; its output has the same sharding. Without
     FEATURES it gets all features, and under `partition_dim: 1` all rows too (REPLICATED) if it takes those.
+    declares_takes: False for a user class without `takes` of its own. Such a layer gets all rows if they depend on
+    each other (net/rows.py).
     splits_features: whether `partition_dim: 1` splits the layer itself: it reads REPLICATED, makes FEATURES, and
     declares its parameters with the axis that is split.
     is_loss: whether the backward pass starts from it. same_rows: whether its sources must have equally many rows.
@@ -84,10 +86,13 @@ class Layer(Node):
     partition: LayerPartition = LayerPartition()
     targets: Mapping[int, Shape] = MappingProxyType({})
 
+    declares_takes: ClassVar[bool] = True
+
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         overridden = {"forward", "backward"} & vars(cls).keys()
         if cls.type == Layer.type and overridden:
+            cls.declares_takes = "takes" in vars(cls)
             base = next(base for base in cls.__mro__ if issubclass(base, Layer) and base.__module__ == __name__)
             takes = cls.takes if isinstance(cls.takes, tuple) else base.takes  # a property depends on settings
             common = tuple(sharding for sharding in base.takes if sharding in takes)

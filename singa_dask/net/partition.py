@@ -17,6 +17,7 @@ from singa_dask.layers.base import Layer
 from singa_dask.layers.input import InputLayer
 from singa_dask.layers.partition import LayerPartition, Sharding
 from singa_dask.net.graph import Edge, Graph
+from singa_dask.net.rows import must_see_all
 
 
 @dataclass
@@ -118,6 +119,9 @@ class Partitioner:
                 message = f"cannot be split over {self.size} workers: {has}"
                 raise layer.problem(message, asked, "Leave it out, and set partition_dim: 0 for this layer.")
             reads, makes = layer.shardings(0, sources)
+        alone = reads is makes is Sharding.BATCH and Sharding.REPLICATED in layer.takes
+        if alone and not layer.passes_labels and must_see_all(layer, self.sources[layer.name]):
+            reads = makes = Sharding.REPLICATED
         self._remember(layer, reads, makes)
         return reads, makes
 

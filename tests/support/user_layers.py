@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from singa_dask.layers import BatchNorm, InnerProduct, Layer, LossLayer, Metric
+from singa_dask.layers import BatchNorm, InnerProduct, Layer, LossLayer, Metric, ReLU
 from singa_dask.layers.partition import Sharding
 from singa_dask.layers.recurrent_layer import RecurrentLayer
 
@@ -18,6 +18,44 @@ class Same(Layer):
 
     def backward(self, ctx, dy):
         return dy
+
+
+class Centred(Same):
+    """y = x - the mean of x over the rows, times a scale."""
+
+    def setup(self, *src):
+        self.scale = self.declare("scale", (1,), 1, 1, 1.5)
+        return src[0]
+
+    def forward(self, ctx, *x):
+        ctx.y = x[0] - x[0].mean(axis=0)
+        return self.scale.value * ctx.y
+
+    def backward(self, ctx, dy):
+        _add(self.scale, (dy * ctx.y).sum())
+        return self.scale.value * (dy - dy.mean(axis=0))
+
+
+class Running(Same):
+    """The sum of the rows up to each."""
+
+    def forward(self, ctx, *x):
+        return np.cumsum(x[0], axis=0)
+
+    def backward(self, ctx, dy):
+        return np.cumsum(dy[::-1], axis=0)[::-1]
+
+
+class FromFirst(ReLU):
+    """y = x - the first row."""
+
+    type = "kUserLayer"
+
+    def forward(self, ctx, *x):
+        return x[0] - x[0][:1]
+
+    def backward(self, ctx, dy):
+        return np.concatenate([dy[:1] - dy.sum(axis=0, keepdims=True), dy[1:]])
 
 
 class Root(Layer):

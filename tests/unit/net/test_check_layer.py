@@ -173,7 +173,7 @@ class Mute(Pinball):
         (WidenedBack, "backward returned float64 for source 0 of float32"),
         (Overwriting, "forward overwrites the output of source 0. Other layers read it: copy it first"),
         (Noisy, "other values for the same sources and step. Draw from .* ctx.step.seed"),
-        (Centred, "is rowwise, but the first row of its output depends on other rows. Leave out `rowwise`"),
+        (Centred, "is rowwise, but a row of its output depends on other rows. Leave out `rowwise`"),
         (One, "backward returned one gradient for 2 sources. Return a tuple"),
         (Three, "backward returned 3 gradients for 2 sources"),
         (

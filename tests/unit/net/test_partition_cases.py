@@ -3,11 +3,14 @@
 import pytest
 from support.partitioned import Member, assert_equal_to_serial, batches, net_of
 from support.user_layers import (
+    Centred,
     Damped,
     Everything,
+    FromFirst,
     Halves,
     Labelled,
     Root,
+    Running,
     Scaled,
     Shifted,
     SquaredError,
@@ -94,6 +97,12 @@ def user_layers_that_derive_from_built_in_ones(data):
     wide = Damped("wide", Tanh("tanh", ip("ip1", data, 8)), num_output=9)
     narrow = Squashed("narrow", ReLU("relu", ip("ip2", wide, 9)), num_output=6)
     return classified(data, Shifted("shifted", ip("ip3", narrow, 7)))
+
+
+@case
+def user_layers_whose_rows_depend_on_each_other(data):
+    tops = (kind(f"mixed{i}", ip(f"ip{i}", data, 9)) for i, kind in enumerate((Centred, Running, FromFirst)))
+    return classified(data, *tops)
 
 
 @case

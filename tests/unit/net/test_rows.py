@@ -1,0 +1,45 @@
+"""Whether the rows of layers of the user's own depend on each other."""
+
+import numpy as np
+import pytest
+from support.user_layers import Centred, FromFirst, Halves, Labelled, Root, Running, Same, Scaled, SquaredError
+
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.layers import ReLU, Sharding
+from singa_dask.net.rows import must_see_all
+
+
+def own(function, **attributes):
+    return type("Own", (Same,), {"forward": lambda self, ctx, *x: function(ctx, x[0]), **attributes})
+
+
+MIX = {
+    "centred": Centred,
+    "running sums": Running,
+    "of a built-in layer": FromFirst,
+    "the next row": own(lambda ctx, x: np.roll(x, 1, axis=0)),
+    "shares of a column": own(lambda ctx, x: np.exp(x) / np.exp(x).sum(axis=0)),
+    "ranks": own(lambda ctx, x: x.argsort(axis=0).argsort(axis=0) + 0.0),
+    "declared rowwise": own(lambda ctx, x: x / x.max(), rowwise=True),
+    "as trained": own(lambda ctx, x: x - x.mean(axis=0) if ctx.step.phase == Phase.kTrain else x),
+}
+STAND_ALONE = {
+    "whole samples": Root,
+    "several outputs": Halves,
+    "features": Scaled,
+    "labels": Labelled,
+    "a loss": SquaredError,
+    "built in": ReLU,
+    "noise of the step": own(lambda ctx, x: x + np.random.default_rng(ctx.step.seed).normal(size=x.shape)),
+    "noise of its own": own(lambda ctx, x: x + DRAW.normal(size=x.shape)),
+    "together with other workers": own(lambda ctx, x: x - ctx.group.sum(x.mean(axis=0))),
+    "declared takes": own(lambda ctx, x: x - x.mean(axis=0), takes=(Sharding.BATCH,)),
+    "fails": own(lambda ctx, x: x[10]),
+}
+DRAW = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("name", [*MIX, *STAND_ALONE])
+def test_rows_that_depend_on_each_other_are_found(name):
+    made = {**MIX, **STAND_ALONE}[name]("own", ["x"])
+    assert must_see_all(made, ((6,),) * len(made.proto.srclayers)) is (name in MIX)
