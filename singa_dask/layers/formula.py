@@ -140,7 +140,7 @@ class _Function(Layer):
         return channels_last(y) if self.steps == 1 else y.swapaxes(0, 1).reshape(-1, *y.shape[2:])
 
     def _tried(self, src: Sequence[Shape]) -> Iterator[Any]:
-        """The results for two rows, and for each of them alone, of numbers that are drawn."""
+        """The results for two rows, for each of them alone, and for both twice, of numbers that are drawn."""
         from singa_dask.ops import Ops  # the reference, for shapes
 
         draw = np.random.default_rng(0)
@@ -148,7 +148,7 @@ class _Function(Layer):
         x: list[Any] = [draw.uniform(0.25, 0.75, (self.steps, 2, *shape)) for shape in src]
         for i in {*self.label_sources} & {*range(len(x))}:
             x[i] = x[i].astype(np.int64)
-        for rows in (slice(0, 2), slice(0, 1), slice(1, 2)):
+        for rows in ([0, 1], [0], [1], [0, 1, 0, 1]):
             arrays = [np.ascontiguousarray(each[:, rows]).reshape(-1, *each.shape[2:]) for each in x]
             tensors = self._tensors(Ops(np.float64), arrays, own, self._learning(arrays))
             with called_by("function", remembers=True):
@@ -217,7 +217,7 @@ class Lambda(_Function):
 
     def setup(self, *src: Shape) -> Shape:
         self._declare_own()
-        both, *each = self._tried(self.sources(src))
+        both, *each, _ = self._tried(self.sources(src))
         self.shapes = src
         lead = (2,) if self.steps == 1 else (2, self.steps)
         if both.shape[: len(lead)] != lead:
@@ -294,12 +294,23 @@ class Loss(_Function, LossLayer):
         every = [
             () if i in self.label_sources and i not in self.targets else s for i, s in enumerate(self.sources(src))
         ]
-        both, *each = self._tried(every)
+        both, *each, twice = self._tried(every)
         if both.ndim and len(both) != 2:
             raise self.problem("the function must give a number, or one for each row", f"{both.shape} for 2 rows")
         self._check_samples(both, each[0], 1)
+        self._check_mean(both, twice)
         self._mixes = not np.allclose(both.mean(), (each[0].mean() + each[1].mean()) / 2, equal_nan=True)
         return src[0]
+
+    def _check_mean(self, once: Array, twice: Array) -> None:
+        """Raise ConfigError if the result is a sum over the rows, or over pairs of them, or is divided by their number
+        once more: the mean for the same rows twice then differs by a power of 2."""
+        mean, again = float(once.mean()), float(twice.mean())
+        sums = (2, 4) if not once.ndim else ()  # numbers of rows may be sums over the other rows
+        if mean and any(np.isclose(again, factor * mean, rtol=1e-6, atol=0) for factor in (0.5, *sums)):
+            hint = "Return one number for each row, or the mean over the rows: mean(...) in place of sum(...)."
+            received = f"{mean:.4g} for 2 rows, {again:.4g} for the same rows twice"
+            raise self.problem("the result of the function depends on the number of rows", received, hint)
 
     def _output(self, ctx: Context, x: Sequence[Array]) -> Array:
         ctx.rows, y = len(x[0]) // self.steps, ctx.result.array

@@ -170,6 +170,50 @@ def test_errors(build, words):
         build()
 
 
+def squares(x, t):
+    return (x - t) ** 2
+
+
+def pairs(x):
+    return autograd.sum((autograd.reshape(x, (-1, 1, 3)) - autograd.reshape(x, (1, -1, 3))) ** 2, axis=2)
+
+
+SUMS = {
+    "sum": lambda x, t: autograd.sum(squares(x, t)),
+    "half the sum": lambda x, t: 0.5 * autograd.sum(autograd.mean(squares(x, t), axis=1)),
+    "sum of weighted rows": lambda x, t: autograd.sum(autograd.exp(t) * squares(x, t)),
+    "negative": lambda x, t: -autograd.sum(autograd.log_softmax(x) * t),
+    "product": lambda x, t: autograd.einsum("ij,ij->", x - t, x - t),
+    "pairs of rows": lambda x, t: autograd.sum(pairs(x - t)),
+    "mean of rows divided again": lambda x, t: autograd.mean(squares(x, t)) / x.shape[0],
+    "rows divided": lambda x, t: autograd.sum(squares(x, t), axis=1) / x.shape[0],
+}
+MEANS = {
+    "mean": lambda x, t: autograd.mean(squares(x, t)),
+    "rows": lambda x, t: autograd.sum(squares(x, t), axis=1),
+    "root": lambda x, t: autograd.sqrt(autograd.mean(squares(x, t))),
+    "weighted mean": lambda x, t: autograd.sum(autograd.exp(t) * squares(x, t)) / autograd.sum(autograd.exp(t)),
+    "sum over rows by hand": lambda x, t: autograd.sum(squares(x, t)) / x.shape[0],
+    "mean of pairs": lambda x, t: autograd.mean(pairs(x - t)),
+    "other pairs": lambda x, t: autograd.sum(pairs(x - t)) / (x.shape[0] * (x.shape[0] - 0.5)),
+    "others of each row": lambda x, t: autograd.sum(pairs(x - t), axis=1),
+    "in the batch": lambda x, t: autograd.mean(autograd.logsumexp(pairs(x - t), axis=1)),
+    "constant": lambda x, t: autograd.mean(squares(x, t) * 0),
+}
+
+
+@pytest.mark.parametrize("name", [*SUMS, *MEANS])
+def test_a_loss_is_a_mean_over_rows(name):
+    layer, inputs = Loss({**SUMS, **MEANS}[name]), (RNG.normal(size=(6, 3)), RNG.normal(size=(6, 3)))
+    if name in MEANS:
+        check_layer(layer, inputs)
+        return
+    with pytest.raises(
+        ConfigError, match=r"depends on the number of rows.*for 2 rows.*mean\(\.\.\.\) in place of sum"
+    ):
+        check_layer(layer, inputs)
+
+
 def test_a_model_is_saved_with_its_functions(tmp_path):
     x, model = RNG.normal(size=(5, 64)).astype(np.float32), Model([RecordInput("data", shape=64), Net2()], seed=3)
     model.save(tmp_path / "model.h5")
