@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -65,7 +65,7 @@ class SampleBlock(Protocol):
 @dataclass(frozen=True)
 class ShardInput:
     """What an input layer reads of a folder of shards. column: None if no prediction needs its samples. flat: whether
-    the net gets the values in the stored order."""
+    the net gets the values in the stored order. mask: of the labels or targets."""
 
     layer: str
     folder: Path
@@ -73,6 +73,18 @@ class ShardInput:
     column: Column | None
     labels: Column | None
     flat: bool
+    mask: Column | None = None
+
+    def answers(self, labels: Column, rows: Callable[[Column], np.ndarray]) -> np.ndarray:
+        """Labels or targets; those that the mask leaves out are missing: -1 or NaN. rows: of a column."""
+        values = rows(labels)
+        if self.mask is None:
+            return values
+        counts = rows(self.mask) != 0
+        if self.mask.values == 1:  # for all values of a sample
+            counts = counts.reshape(*counts.shape[: counts.ndim - len(self.mask.shape)], *(1 for _ in labels.shape))
+        missing = np.int16(-1) if labels.role is Role.LABEL else np.float32(np.nan)
+        return np.where(counts, values, np.asarray(missing, np.result_type(values, missing)))
 
 
 @dataclass(frozen=True)
@@ -94,7 +106,7 @@ class ShardBlock:
                 values = self._rows(one, one.column)
                 x[one.layer] = values.reshape(len(values), -1) if one.flat else channels_last(values, one.column)
             if one.labels is not None:
-                answers[one.layer] = channels_last(self._rows(one, one.labels), one.labels)
+                answers[one.layer] = one.answers(one.labels, partial(self._arranged, one))
         numbers, files = self._origin()
         return Samples(numbers, x, answers, files)
 
@@ -116,6 +128,9 @@ class ShardBlock:
                 raise DataError(f"{first.folder}: its samples come from more files than {FILES_FILE} names. {WAY_OUT}")
             files = known[places]
         return found.get(Role.ROW, numbers), files
+
+    def _arranged(self, one: ShardInput, column: Column) -> np.ndarray:
+        return channels_last(self._rows(one, column), column)
 
     def _rows(self, one: ShardInput, column: Column) -> np.ndarray:
         shards = _shards(one.folder, one.digest)
@@ -139,7 +154,7 @@ class WindowBlock(ShardBlock):
                 x[one.layer] = self._windows(one, one.column, 0, self.sequence, flat=one.flat)
             if one.labels is not None:
                 first, count = (self.sequence, self.horizon) if self.horizon else (0, self.sequence)
-                answers[one.layer] = self._windows(one, one.labels, first, count)
+                answers[one.layer] = one.answers(one.labels, partial(self._windows, one, first=first, count=count))
         ends = ShardBlock(self.inputs, [(begin + last, end + last) for begin, end in self.ranges])
         numbers, files = ends._origin()
         read = np.concatenate([np.arange(end - begin) % self.stride == 0 for begin, end in self.ranges])
@@ -236,6 +251,7 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
                 column if layer in known.needed else None,
                 labels if layer in known.answering else None,
                 len(store.shape) == 1,
+                None if labels is None else _mask_of(labels, manifest),
             )
         )
         counts[layer] = manifest.total
@@ -258,6 +274,11 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
         return [WindowBlock(tuple(inputs), (piece,), *sizes) for piece in pieces]
     rows = max(1, BLOCK_NBYTES // nbytes)
     return [ShardBlock(tuple(inputs), tuple(some)) for some in _blocks(list(_ranges(manifest, share)), rows)]
+
+
+def _mask_of(labels: Column, manifest: Manifest) -> Column | None:
+    masks = (column for column in manifest.columns if column.role is Role.MASK)
+    return next((mask for mask in masks if mask.values == 1 or mask.shape == labels.shape), None)
 
 
 def _warn_of_order(manifest: Manifest) -> None:

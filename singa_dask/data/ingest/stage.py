@@ -130,7 +130,7 @@ def _encoded(
             pieces[f"x/{name}"] = values
     mask = None if source.mask is None else np.asarray(raw[source.mask])
     for name in source.y:
-        given = raw[name] if mask is None else _without_masked(raw[name], mask)
+        given = raw[name] if mask is None else _without_masked(raw[name], mask, source.roles.get(name))
         pieces[f"y/{name}"], facts[f"y/{name}"] = encode(name, given, source.roles.get(name))
     for role, factor in ((Role.WEIGHT, source.weight), (Role.MASK, source.mask)):
         if factor is not None:
@@ -208,13 +208,15 @@ def _add_up(facts: Facts, values: np.ndarray, train: np.ndarray, column: Column)
     facts.sums, facts.there = sums.tolist(), there.tolist()
 
 
-def _without_masked(raw: Any, mask: np.ndarray) -> Any:
-    """Targets with 0 where the mask is 0: there they may be missing."""
+def _without_masked(raw: Any, mask: np.ndarray, role: Role | None) -> Any:
+    """Targets with 0, and labels with one that counts, where the mask is 0: there they may be missing."""
     values = np.asarray(raw)
     if values.dtype.kind != "f" or (mask.shape != values.shape and mask.size != len(values)):
         return raw
-    counts = mask.reshape(mask.shape if mask.shape == values.shape else (-1,) + (1,) * (values.ndim - 1))
-    return np.where(counts == 0, values.dtype.type(0), values)
+    counts = mask.reshape(mask.shape if mask.shape == values.shape else (-1,) + (1,) * (values.ndim - 1)) != 0
+    there = counts & ~np.isnan(values)
+    fill = values[there].min() if role is Role.LABEL and there.any() else values.dtype.type(0)
+    return np.where(counts, values, fill)
 
 
 def _table(columns: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
