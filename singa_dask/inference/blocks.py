@@ -22,6 +22,7 @@ from singa_dask.data.shared_files import in_place_files
 from singa_dask.data.store import columns_of, record_column, sample_shapes
 from singa_dask.data.windows import own_spans
 from singa_dask.errors import ConfigError, DataError, Problem
+from singa_dask.inference.classes import labels_of_shards
 from singa_dask.inference.described import Described
 from singa_dask.inference.model import Model
 from singa_dask.job import graph_phase
@@ -37,9 +38,10 @@ BLOCK_NBYTES = 8 << 20
 @dataclass(frozen=True)
 class Samples:
     """Some samples. numbers: their rows in the source, (n,), or None if only the blocks before would tell. values: of
-    the input layers, (n, ...), or what is predicted of them, by output. answers: labels (n,) or targets (n, ...), by
-    the input layer that has them, or by output. files: the names of their files, (n,), if there are several. filled:
-    in how many samples missing values were replaced, by column."""
+    the input layers, (n, ...), or what is predicted of them, by output. answers: labels (n, ...) as in `classes`,
+    masked where they are missing, or targets (n, ...), by the input layer that has them, or by output. files: the
+    names of their files, (n,), if there are several. filled: in how many samples missing values were replaced, by
+    column."""
 
     numbers: np.ndarray | None
     values: Mapping[str, Any]
@@ -76,15 +78,18 @@ class ShardInput:
     mask: Column | None = None
 
     def answers(self, labels: Column, rows: Callable[[Column], np.ndarray]) -> np.ndarray:
-        """Labels or targets; those that the mask leaves out are missing: -1 or NaN. rows: of a column."""
+        """Labels or targets; those that the mask leaves out are missing: masked or NaN. rows: of a column."""
         values = rows(labels)
+        if labels.role is Role.LABEL:
+            values = labels_of_shards(values, labels)
         if self.mask is None:
             return values
         counts = rows(self.mask) != 0
         if self.mask.values == 1:  # for all values of a sample
             counts = counts.reshape(*counts.shape[: counts.ndim - len(self.mask.shape)], *(1 for _ in labels.shape))
-        missing = np.int16(-1) if labels.role is Role.LABEL else np.float32(np.nan)
-        return np.where(counts, values, np.asarray(missing, np.result_type(values, missing)))
+        if labels.role is Role.LABEL:
+            return np.ma.array(values, mask=np.ma.getmaskarray(values) | ~counts)
+        return np.where(counts, values, np.asarray(np.nan, np.result_type(values, np.float32)))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from singa_dask.data.sources.netcdf import Grid
 from singa_dask.errors import ConfigError, DataError, Problem, disk_full, no_room
 from singa_dask.files import replacing
 from singa_dask.inference.blocks import Samples
+from singa_dask.inference.classes import as_in_data, without_missing
 from singa_dask.inference.netcdf_file import netcdf
 from singa_dask.inference.raw_file import RawFile
 
@@ -30,13 +31,12 @@ MAX_COLUMNS = 10_000
 
 @dataclass(frozen=True)
 class LayerOutput:
-    """What is written of a layer. names: of its values; classes: names of the classes of its labels, or None;
-    positions: whether it gives classes of positions. column: its labels or targets, if they are known."""
+    """What is written of a layer. names: of its values; positions: whether it gives classes of positions. column: its
+    labels or targets, if they are known."""
 
     name: str
     classifies: bool
     names: tuple[str, ...]
-    classes: tuple[str, ...] | None = None
     positions: bool = False
     column: Column | None = None
 
@@ -92,9 +92,9 @@ def table(predicted: Samples, outputs: Sequence[LayerOutput]) -> dict[str, Any]:
             answers = answers.reshape(len(rows), *(() if output.classifies else answers.shape[2:]))
         if output.classifies:
             if answers is not None:
-                columns[f"{prefix}label"] = _named(answers, output.classes)
+                columns[f"{prefix}label"] = answers
             best = rows.argmax(axis=1) if len(rows) else np.zeros(0, np.int64)
-            columns[f"{prefix}class"] = _named(best, output.classes)
+            columns[f"{prefix}class"] = as_in_data(output.names)[best]
             columns[f"{prefix}probability"] = rows[np.arange(len(rows)), best]
             named = [f"probability_{name}" for name in output.names]
         else:
@@ -121,12 +121,6 @@ def _time_steps(predicted: Samples, outputs: Sequence[LayerOutput]) -> int:
         hint = "Write an HDF5 file: --out predictions.h5."
         raise ConfigError(Problem("--out", "the outputs of the net differ in their time steps", received, hint))
     return next(iter(steps.values()))
-
-
-def _named(numbers: np.ndarray, classes: Sequence[str] | None) -> np.ndarray:
-    if classes is None or numbers.dtype.kind not in "iu":
-        return numbers
-    return np.array([*classes, ""], object)[np.where(numbers < 0, -1, numbers)]  # those that do not count have no name
 
 
 @contextmanager
@@ -205,12 +199,16 @@ def _hdf5(path: Path, outputs: Sequence[LayerOutput]) -> Iterator[Write]:
             for output in outputs:
                 rows, answers = predicted.values[output.name], predicted.answers.get(output.name)
                 if output.classifies:
-                    add(f"{output.name}/class", rows.argmax(axis=-1))
-                    add(f"{output.name}/probabilities", rows).attrs["classes"] = list(output.names)
+                    classes = as_in_data(output.names)
+                    add(f"{output.name}/class", classes[rows.argmax(axis=-1)])
+                    add(f"{output.name}/probabilities", rows).attrs["classes"] = classes.tolist()
+                    if answers is not None:
+                        labels, missing = without_missing(answers, classes)
+                        add(f"{output.name}/label", labels).attrs.update(missing)
                 else:
                     add(f"{output.name}/prediction", _as_target(rows, output.column))
-                if answers is not None:
-                    add(f"{output.name}/{'label' if output.classifies else 'target'}", answers)
+                    if answers is not None:
+                        add(f"{output.name}/target", answers)
             raw.check()
 
         yield write

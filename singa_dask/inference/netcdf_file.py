@@ -14,6 +14,7 @@ from singa_dask.data.columns import Channels, Column
 from singa_dask.data.origins import free_name
 from singa_dask.data.sources.files import need
 from singa_dask.data.sources.netcdf import Grid
+from singa_dask.inference.classes import as_in_data, without_missing
 from singa_dask.inference.raw_file import RawFile
 
 if TYPE_CHECKING:
@@ -62,17 +63,15 @@ class _NetcdfWriter:
 
     def _classes(self, prefix: str, output: LayerOutput, values: np.ndarray, answers: Any) -> None:
         dims = self._dims(prefix, values.shape[1:-1], "position" if output.positions else "step")
-        each = self._own(f"{prefix}classes")
+        each, classes = self._own(f"{prefix}classes"), as_in_data(output.names)
         if each not in self._file.dimensions:
             self._file.dimensions[each] = values.shape[-1]
-            self._create(each, (each,), np.array(output.names, object))[...] = np.array(output.names, object)
-        chosen = self._put(self._own(f"{prefix}class"), dims, values.argmax(axis=-1))
-        if output.classes:
-            chosen.attrs["flag_values"] = np.arange(len(output.classes))
-            chosen.attrs["flag_meanings"] = " ".join("_".join(name.split()) for name in output.classes)
+            self._create(each, (each,), classes)[...] = classes
+        self._put(self._own(f"{prefix}class"), dims, classes[values.argmax(axis=-1)])
         self._put(self._own(f"{prefix}probability"), (*dims, each), values)
         if answers is not None:
-            self._put(self._own(f"{prefix}label"), dims, np.asarray(answers).reshape(values.shape[:-1]))
+            labels, missing = without_missing(answers, classes)
+            self._put(self._own(f"{prefix}label"), dims, labels.reshape(values.shape[:-1])).attrs.update(missing)
 
     def _numbers(self, prefix: str, output: LayerOutput, values: np.ndarray, answers: Any) -> None:
         column = output.column

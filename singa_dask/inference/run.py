@@ -86,7 +86,6 @@ def _outputs(model: Model) -> list[LayerOutput]:
             o,
             known.classifies(o),
             tuple(known.names(o)),
-            known.classes(o),
             known.labels_positions(o),
             known.answers(o),
         )

@@ -25,6 +25,7 @@ from singa_dask.data.sources.source import TABLE, Format, Source
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.files import FILE, FOLDER, kind_of
 from singa_dask.inference.blocks import SampleBlock, Samples, channels_last, check_described, shard_blocks
+from singa_dask.inference.classes import labels_of_data
 from singa_dask.inference.described import Described, numbers, raw_name
 from singa_dask.inference.model import Model
 from singa_dask.job.stores import reads_windows
@@ -138,12 +139,10 @@ class FileBlock:
         return values if flat or values.shape[1:] != column.raw.shape else channels_last(values, column)
 
     def _answers(self, name: str, values: np.ndarray, column: Column | None) -> np.ndarray:
-        """Labels as the names of their classes where these are known, and other values as they are."""
+        """Labels as in `classes`, and targets as they are."""
         if name in self.classes:
-            return np.array(self.classes[name], object)[values]
-        classes = column.classes if column is not None and isinstance(column.classes, tuple) else ()
-        texts = values.astype(str) if classes and values.dtype.kind in "iu" else values
-        return texts.astype(object) if texts.dtype.kind == "U" and np.isin(texts, classes).all() else values
+            values = np.array([*self.classes[name], None], object)[np.where(values < 0, -1, values)]
+        return values if column is None or column.role is not Role.LABEL else labels_of_data(values, column)
 
 
 def grid_of(model: Model, blocks: Sequence[SampleBlock]) -> netcdf.Grid | None:

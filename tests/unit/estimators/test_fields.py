@@ -84,7 +84,7 @@ def test_a_job_predicts_maps_to_files(tmp_path):
     with h5py.File(tmp_path / "p.h5") as file:
         found = file["loss/class"][()][np.argsort(file["sample"][()])]
         assert (file["loss/label"].shape, found.shape) == ((20, 6, 5), (20, 6, 5))
-        assert list(file["loss/probabilities"].attrs["classes"]) == ["0", "1", "2"]
+        assert list(file["loss/probabilities"].attrs["classes"]) == [0, 1, 2]
     predict_blocks(model, own_blocks(model), tmp_path / "p.csv")
     table = pandas.read_csv(tmp_path / "p.csv")
     assert list(table.columns[:5]) == ["sample", "position", "label", "class", "probability"]

@@ -81,16 +81,25 @@ def test_windows_of_records(tmp_path):
         np.testing.assert_array_equal(file["loss/target"][...].reshape(expected.shape), expected)
 
 
-@pytest.mark.parametrize("low", [1, 10])
-def test_missing_labels_of_a_netcdf_file(tmp_path, low):
+@pytest.mark.parametrize(("low", "suffix"), [(0, "csv"), (1, "nc"), (10, "parquet"), (-3, "h5")])
+def test_missing_labels_of_a_netcdf_file(tmp_path, low, suffix):
     valid = DRAW.random(MAPS.shape) > 0.4
-    fields = {"img": np.moveaxis(FIELDS, 1, -1), "cover": np.where(valid, MAPS + low, 255).astype(np.uint8)}
+    fields = {"img": np.moveaxis(FIELDS, 1, -1), "cover": np.where(valid, MAPS + low, 255).astype(np.int16)}
     data = xarray.Dataset({name: (("n", "y", "x", "c")[: value.ndim], value) for name, value in fields.items()})
-    data["cover"].attrs["_FillValue"], data["ok"] = np.uint8(255), (("n", "y", "x"), valid.astype(np.uint8))
+    data["cover"].attrs["_FillValue"], data["ok"] = np.int16(255), (("n", "y", "x"), valid.astype(np.uint8))
     data.to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
     options = {"x": "img", "label": "cover", "mask": "ok", "shuffle": False}
     shard_files("netcdf", tmp_path / "s", source=tmp_path / "a.nc", **options)
     assert Manifest.load(tmp_path / "s").targets.num_classes == 3
     scores = layers.Convolution(num_filters=3, kernel=1)
-    table = pd.read_csv(predicted(tmp_path / "s", tmp_path / "p.csv", scores, classifies=True))
-    np.testing.assert_array_equal(table["label"], np.where(valid, MAPS + low, np.nan).ravel())
+    out = predicted(tmp_path / "s", tmp_path / f"p.{suffix}", scores, classifies=True)
+    if suffix == "h5":
+        with h5py.File(out) as file:
+            found, missing = file["loss/label"][...], file["loss/label"].attrs["_FillValue"]
+        assert missing == low - 1
+        found = np.where(found == missing, np.nan, found)
+    elif suffix == "nc":
+        found = xarray.open_dataset(out, engine="h5netcdf")["label"].to_numpy()
+    else:
+        found = (pd.read_csv(out) if suffix == "csv" else pd.read_parquet(out))["label"].to_numpy(float)
+    np.testing.assert_array_equal(found.ravel(), np.where(valid, MAPS + low, np.nan).ravel())

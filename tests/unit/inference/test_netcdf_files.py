@@ -102,7 +102,7 @@ def test_classes_have_their_probabilities(predicted):
     assert found["probability"].dims == ("time", "classes")
     np.testing.assert_array_equal(found["class"], found["probability"].argmax("classes"))
     np.testing.assert_array_equal(found["label"], weather(5)["sky"])
-    assert found["classes"].values.tolist() == ["0", "1", "2"]
+    assert found["classes"].values.tolist() == [0, 1, 2]
 
 
 def test_files_with_dimensions_in_another_order_keep_their_coordinates(predicted, tmp_path):

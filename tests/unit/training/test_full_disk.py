@@ -96,7 +96,7 @@ def test_predictions_of_many_classes_in_hdf5(tmp_path):
 
     names = tuple(f"class number {i}" for i in range(10_000))
     scores = np.zeros((3, len(names)), np.float32)
-    with writing(tmp_path / "p.h5", [LayerOutput("loss", True, names, names)]) as write:
+    with writing(tmp_path / "p.h5", [LayerOutput("loss", True, names)]) as write:
         for first in range(0, 9, 3):
             write(Samples(np.arange(first, first + 3), {"loss": scores}, {"loss": np.array(names[:3], object)}))
     with h5py.File(tmp_path / "p.h5") as file:
