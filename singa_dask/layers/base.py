@@ -31,6 +31,7 @@ class Layer(Node):
     target_sources: positions from which it reads the target if that source has one, else features. A target is what
     the labels are called if they are numbers to predict (store_conf.target_shape); `setup` gets the target's shape.
     passes_labels: whether the layer passes on the labels of its first source; makes_labels: whether it creates labels.
+    moves: set by `setup`: the settings by which training moves the positions of samples at random; empty if none.
     stops_gradient: whether no gradient flows through the layer; parameters below it then cannot be trained.
     multiple_outputs: whether forward returns a tuple with one array per destination (Slice, Split). Backward then gets
     a tuple, and setup may return a tuple of shapes.
@@ -73,6 +74,7 @@ class Layer(Node):
     stops_gradient: ClassVar[bool] = False
     is_loss: ClassVar[bool] = False
     cut_off: frozenset[int] = frozenset()
+    moves: str = ""
     formula: ClassVar[Callable[..., Any] | None] = None
     same_rows: bool = True
     step_axes: ClassVar[int] = 0

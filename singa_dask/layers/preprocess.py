@@ -22,7 +22,7 @@ class ImagePreprocess(Layer):
     rgbimage_conf: pad (pixels of y = 0 on each side), cropsize (0: the size of x), mirror, scale, meanfile (HDF5 file
     with a data set `mean` in the shape of the whole image). In phase kTrain, crop position and mirroring are random
     functions of (seed, step, layer, row). Other phases take the centre and do not mirror. Passes on its source's
-    labels.
+    labels as they are.
     """
 
     type: ClassVar[str] = "kImagePreprocess"
@@ -43,6 +43,9 @@ class ImagePreprocess(Layer):
         if self.conf.meanfile:
             self.mean_image = read_statistic(self, self.conf.meanfile, "mean", shape)
         self._size = (crop, crop) if crop else (height, width)
+        moves = [f"cropsize: {crop}"] if self._size != (height, width) else []
+        moves += [f"pad: {self.conf.pad}"] * (self.conf.pad > 0) + ["mirror: true"] * self.conf.mirror
+        self.moves = ", ".join(moves)
         return *self._size, channels
 
     def forward(self, ctx: Context, *x: Array) -> Array:

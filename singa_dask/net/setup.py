@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 from singa_dask.errors import SingaError
+from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.base import Layer, LossLayer
 from singa_dask.layers.formula import Loss
 from singa_dask.layers.input import InputLayer
@@ -21,6 +23,7 @@ def set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, A
     shapes: dict[str, Any] = {}
     targets: dict[str, Shape | None] = {}  # the targets that layers bring or pass on
     last: dict[str, str] = {}
+    moved: dict[str, frozenset[str]] = {}  # by which layers the positions of an output are
     for name, layer in layers.items():
         read = {position: targets[layer.proto.srclayers[position]] for position in layer.target_positions}
         layer.targets = {position: shape for position, shape in read.items() if shape is not None}
@@ -34,6 +37,12 @@ def set_up(layers: Mapping[str, Layer], graph: Graph, phase: int) -> dict[str, A
             raise
         except Exception as error:
             raise failure(layer, phase, "setup", sources, error) from error
+        by = [
+            moved[at] if i not in layer.label_positions else frozenset() for i, at in enumerate(layer.proto.srclayers)
+        ]
+        if layer.is_loss and phase & Phase.kTrain:
+            _check_moved(layer, layers, sources, by)
+        moved[name] = frozenset({name} if layer.moves else ()).union(*by)
         if (of := last_step(layer, last, layers, sources)) is not None:
             last[name] = of
         for position in layer.label_positions:
@@ -73,6 +82,30 @@ def _check_kind(layer: Layer, layers: Mapping[str, Layer], shapes: Sequence[Any]
         message = "compares numbers, but its source has labels of positions, which are classes"
         hint = "Use SoftmaxLoss for classes. If they are numbers, write the shards with --target."
         raise layer.problem(message, f"{source!r} has labels of shape {layer.targets[position]}", hint)
+
+
+def _check_moved(
+    loss: Layer, layers: Mapping[str, Layer], shapes: Sequence[Any], moved: Sequence[frozenset[str]]
+) -> None:
+    """Check that the positions that a loss compares are moved by the same layers. shapes: of its sources."""
+    for i in range(1, len(shapes)):
+        if i in loss.label_positions - loss.targets.keys():
+            continue  # one label a sample
+        flat = _has_positions(shapes[0]) and prod(shapes[i]) == prod(shapes[0])
+        if (flat or _has_positions(shapes[i])) and (by := moved[0] ^ moved[i]):
+            first = layers[min(by)]
+            message = "moves images at random, and not what they are compared with"
+            received = f"{first.moves}; {loss.name!r} compares {loss.proto.srclayers[0]!r} with positions of "
+            hint = (
+                "Leave it out, and change both in a transform: train(transform=), or store_conf.transform: "
+                '"singa_dask.transforms:mirror".'
+            )
+            raise first.problem(message, f"{received}{loss.proto.srclayers[i]!r} {shapes[i]}", hint)
+
+
+def _has_positions(shape: Shape) -> bool:
+    """Whether samples of this shape have a height and a width."""
+    return len(shape) > 2 and min(shape[:2]) > 1
 
 
 def _target(layer: Layer, targets: Mapping[str, Shape | None]) -> Shape | None:

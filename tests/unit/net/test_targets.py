@@ -16,6 +16,7 @@ from singa_dask.layers import (
     BridgeSrc,
     Convolution,
     EuclideanLoss,
+    ImagePreprocess,
     InnerProduct,
     Layer,
     RecordInput,
@@ -211,3 +212,77 @@ def test_targets_are_gathered_for_a_layer_that_reads_all_rows(shape):
         for _ in range(2)
     ]
     assert_equal_to_serial(NetProto(layer=assemble(layers)), BP(), batches)
+
+
+IMAGE, MAP = {"shape": [2, 4, 4]}, {"shape": [2, 4, 4], "label_shape": [4, 4]}
+FIELD = {"shape": [2, 4, 4], "target_shape": [1, 4, 4]}
+MIRROR, CROP = {"mirror": True}, {"pad": 1, "cropsize": 4}
+
+
+def moved(data, top, conf, *others):
+    """A net over images that ImagePreprocess reads."""
+    return [RecordInput("data", **data), *others, ImagePreprocess("image", "data", **conf), *top]
+
+
+def scores(outputs, source="image", **conf):
+    return Convolution("out", source, num_filters=outputs, kernel=conf.pop("kernel", 1), **conf)
+
+
+MOVED = {
+    "label map": moved(MAP, [scores(3), SoftmaxLoss("loss", ["out", "data"])], MIRROR),
+    "label map that is passed on": moved(MAP, [scores(3), SoftmaxLoss("loss", ["out", "image"])], CROP),
+    "half the size": moved(
+        {**IMAGE, "label_shape": [2, 2]}, [scores(3, kernel=2, stride=2), SoftmaxLoss("loss", ["out", "data"])], MIRROR
+    ),
+    "shares": moved({**IMAGE, "target_shape": [3, 4, 4]}, [scores(3), SoftmaxLoss("loss", ["out", "data"])], MIRROR),
+    "field": moved(FIELD, [scores(1), EuclideanLoss("loss", ["out", "data"])], {"pad": 1}),
+    "field from a vector": moved(
+        FIELD, [InnerProduct("out", "image", num_output=16), EuclideanLoss("loss", ["out", "data"])], MIRROR
+    ),
+    "flat field": moved({**IMAGE, "target_shape": [16]}, [scores(1), EuclideanLoss("loss", ["out", "data"])], MIRROR),
+    "field of another input": moved(
+        IMAGE, [scores(1), EuclideanLoss("loss", ["out", "t"])], MIRROR, RecordInput("t", shape=[1, 4, 4])
+    ),
+    "the samples": moved(IMAGE, [scores(2), EuclideanLoss("loss", ["out", "data"])], MIRROR),
+    "mask": moved(
+        IMAGE, [scores(2), EuclideanLoss("loss", ["out", "image", "mask"])], CROP, RecordInput("mask", shape=[1, 4, 4])
+    ),
+}
+
+
+@pytest.mark.parametrize("layers", MOVED.values(), ids=[*MOVED])
+def test_images_do_not_move_without_what_they_are_compared_with(layers):
+    with pytest.raises(
+        ConfigError, match=r"'image': moves images.*(mirror: true|pad: 1).*'loss'.*train\(transform=\)"
+    ):
+        build(layers)
+    proto = NetProto(layer=assemble(layers))
+    Net(proto, Phase.kTest, get_ops("cpu", np.float64))
+    for layer in proto.layer:
+        layer.rgbimage_conf.Clear()
+        layer.rgbimage_conf.scale = 0.5
+    build(proto)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        moved(IMAGE, [InnerProduct("out", "image", num_output=3), SoftmaxLoss("loss", ["out", "data"])], MIRROR),
+        moved(
+            {**IMAGE, "target_shape": [2]},
+            [InnerProduct("out", "image", num_output=2), EuclideanLoss("loss", ["out", "data"])],
+            CROP,
+        ),
+        moved(IMAGE, [scores(2), EuclideanLoss("loss", ["out", "image"])], MIRROR),
+        moved(FIELD, [scores(1), EuclideanLoss("loss", ["out", "data"])], {"cropsize": 4}),
+        moved(
+            IMAGE,
+            [scores(2), EuclideanLoss("loss", ["out", "image", "w"])],
+            MIRROR,
+            RecordInput("w", shape=[1]),
+        ),
+    ],
+    ids=["label", "numbers", "moved samples", "whole images", "weight"],
+)
+def test_images_may_move_where_positions_do_not_count(layers):
+    build(layers)
