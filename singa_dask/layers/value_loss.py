@@ -16,12 +16,13 @@ from singa_dask.layers.context import Context, Metric
 from singa_dask.layers.labels import target_rows
 from singa_dask.layers.loss import for_first
 from singa_dask.layers.param import Shape
-from singa_dask.layers.weights import check_weights, sample_weights
+from singa_dask.layers.weights import check_weights, same_order, sample_weights
 from singa_dask.ops.arrays import Array
 
 
 class ValueLoss(LossLayer):
-    """loss = c sum over a sample of w f(x, t).   x: (B, ...), t: (B, ...) with as many elements, K a sample.
+    """loss = c sum over a sample of w f(x, t).   x: (B, ...), t: (B, ...) with as many elements, K a sample,
+    and with the positions of x if both have some.
 
     Sources: prediction x; the layer with the target t: an input layer's target if it has a target_shape, else the
     layer's output; and optionally weights w (else 1): one per sample, (B,) or (B, 1), or a mask with one per value of
@@ -49,6 +50,10 @@ class ValueLoss(LossLayer):
                 hint += f" Or set store_conf.target_shape, if {second!r} reads samples with targets of other sizes."
                 hint += " Labels of classes are no targets: give them as numbers, y.astype(float) or --target."
             raise self.problem("prediction and target differ in size", f"{prediction} and {target}", hint)
+        if len(prediction) > 2 and not same_order(prediction, target):
+            message = "prediction and target have as many values, and not at the same positions"
+            hint = "Give targets with the height and the width of the prediction: transpose them, or set channels."
+            raise self.problem(message, f"{prediction} and {target} (height, width, channels)", hint)
         if len(src) > 2:
             check_weights(self, src[2], target)
         self._factor = self.factor

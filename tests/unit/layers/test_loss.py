@@ -221,3 +221,23 @@ def test_a_worker_without_rows_has_a_loss_of_none(kind, ops):
     layer.forward(ctx, nothing, nothing.reshape(0, 6), np.empty(0, np.float32))
     assert {(metric.total, metric.count) for metric in layer.metrics(ctx).values()} == {(0, 0)}
     assert layer.backward(ctx, None)[0].shape == (0, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "target"),
+    [
+        ((8, 6, 1), (8, 6, 1)),
+        ((8, 6, 2), (96,)),
+        ((96,), (8, 6, 2)),
+        ((8, 6, 2), (8, 12, 1)),
+        ((8, 6, 24), (8, 6, 24, 1)),
+        ((1, 1, 48), (6, 8, 1)),
+        ((6, 8), (12, 4, 1)),
+        ((8, 6, 2), (48, 2, 1)),
+    ],
+)
+def test_targets_may_have_other_axes_in_the_same_order(prediction, target):
+    x, t = DRAW.standard_normal((B, *prediction)), DRAW.standard_normal((B, *target))
+    measured, dx = run(MSELoss("c", ["x", "t"]), x, t)
+    assert measured["loss"] == pytest.approx(((x.reshape(B, -1) - t.reshape(B, -1)) ** 2).mean())
+    assert dx.shape == x.shape
