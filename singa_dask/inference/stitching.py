@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singa_dask.data.columns import Channels
 from singa_dask.data.containers import dense, is_lazy
-from singa_dask.data.labelled import as_samples, first_array, is_labelled, labelled
+from singa_dask.data.labelled import as_samples, is_labelled, labelled
 from singa_dask.data.native import native
 from singa_dask.data.sources.stored import Stored
 from singa_dask.errors import ConfigError, DataError, Problem
@@ -60,13 +61,16 @@ def predict_field(
         x = {name: _read(model, name, each) for name, each in x.items()}
     if not has_labels(x):
         alone = next(iter(inputs)) if len(inputs) == 1 else ""
-        return _field(model, _joined(x, stitching) if isinstance(x, Mapping) else _read(model, alone, x), stitching)
+        if isinstance(x, Mapping):
+            return _field(model, _joined(model, x, stitching), stitching)
+        return _field(model, _channels_last(model, alone, _read(model, alone, x), stitching), stitching)
     given = as_samples(x) if is_labelled(x) else {name: as_samples(each) for name, each in x.items()}
     arrays = by_layer(model, given, output, warns=False)  # patches lie anywhere
     arrays = {name: each[0] for name, each in arrays.items()}
-    array = first_array(arrays)
-    array = array.transpose(*array.dims[1:], array.dims[0]) if _is_first(array.shape, patch) else array
-    found = _field(model, _joined(values_of(arrays), stitching), stitching)
+    layer, array = next((name, each) for name, each in arrays.items() if is_labelled(each))
+    if _is_first(model, layer, array.shape, stitching):
+        array = array.transpose(*array.dims[1:], array.dims[0])
+    found = _field(model, _joined(model, values_of(arrays), stitching), stitching)
     last = ("class" if model.known.classifies(output) else "output",) * (values > 1)
     names = model.known.names(output)
     coords = {name: names for name in last if len(names) == values}
@@ -116,29 +120,37 @@ def _stride(stride: int | None, margin: int, length: int) -> int:
     return stride
 
 
-def _is_first(shape: tuple[int, ...], patch: tuple[int, int, int]) -> bool:
-    """Whether a field has its channels in front."""
-    return len(shape) == 3 and shape[0] == patch[2] != shape[2]
+def _is_first(model: Model, layer: str, shape: tuple[int, ...], stitching: Stitching) -> bool:
+    """Whether a field that an input layer reads has its channels in front: by its shape, and where both ends have as
+    many entries, by the training data. layer: "" if the field has the channels of all."""
+    inputs = stitching.inputs
+    channels = inputs[layer].stop - inputs[layer].start if layer else stitching.patch[2]
+    known = model.known.inputs.get(layer or next(iter(inputs)))
+    first = known is not None and known.column.raw.channels is Channels.FIRST
+    return len(shape) == 3 and shape[0] == channels and (first or shape[2] != channels)
 
 
-def _joined(x: Mapping[str, Any], stitching: Stitching) -> Any:
+def _channels_last(model: Model, layer: str, field: Any, stitching: Stitching) -> Any:
+    field = dense(field) if is_lazy(field) else np.asarray(dense(field))
+    return field.transpose(1, 2, 0) if _is_first(model, layer, field.shape, stitching) else field
+
+
+def _joined(model: Model, x: Mapping[str, Any], stitching: Stitching) -> Any:
     """The fields of the input layers as the channels of one. Raises DataError where one is missing."""
     if set(x) != set(stitching.inputs):
         told = ", ".join(map(str, x)) or "none"
         raise DataError(f"x must be fields for the input layers {', '.join(stitching.inputs)}. Received: {told}.")
     fields = [x[name] if x[name].ndim > 2 else x[name][..., None] for name in stitching.inputs]
-    fields = [field.transpose(1, 2, 0) if _is_first(field.shape, stitching.patch) else field for field in fields]
+    fields = [_channels_last(model, *each, stitching) for each in zip(stitching.inputs, fields, strict=True)]
     if len({field.shape[:2] for field in fields}) > 1:
         told = ", ".join(str(field.shape[:2]) for field in fields)
         raise DataError(f"x must be fields of one size, with channels last. Received: {told}.")
-    return np.concatenate([*map(dense, fields)], axis=-1)
+    return np.concatenate(fields, axis=-1)
 
 
 def _field(model: Model, x: Any, stitching: Stitching) -> Any:
-    """The predictions of a field in an array. Raises DataError if the net does not read it."""
-    lazy = is_lazy(x)
-    given = dense(x) if lazy else np.asarray(dense(x))
-    x = given.transpose(1, 2, 0) if _is_first(given.shape, stitching.patch) else given
+    """The predictions of a field with its channels last. Raises DataError if the net does not read it."""
+    given, lazy = x, is_lazy(x)
     x = x[..., None] if x.ndim == 2 else x
     height, width, channels = stitching.patch
     if x.ndim != 3 or x.shape[2] != channels or not (x.shape[0] >= height and x.shape[1] >= width):

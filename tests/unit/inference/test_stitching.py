@@ -4,7 +4,7 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from singa_dask import Model, layers
+from singa_dask import Model, Regressor, layers
 from singa_dask.errors import ConfigError, DataError
 
 FIELD = np.random.default_rng(0).normal(size=(37, 29)).astype("f4")
@@ -92,6 +92,33 @@ def test_several_channels_and_values_wherever_the_channels_are():
     np.testing.assert_array_equal(model.predict_field(np.moveaxis(x, -1, 0)), found)
     lazy = model.predict_field(da.from_array(x, chunks=(20, 20, 1)))
     np.testing.assert_allclose(lazy.compute(), found, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module", params=["first", "last"])
+def trained(request):
+    """A net that was trained on cubes, with its channels there."""
+    x = np.random.default_rng(1).normal(size=(8, 6, 6, 6)).astype("f4")
+    y = x.sum(axis=1 if request.param == "first" else -1)
+    net = [layers.Convolution(num_filters=1, kernel=1)]
+    fitted = Regressor(net, epochs=1, channels=request.param, random_state=0).fit(x, y)
+    return fitted.model_, 0 if request.param == "first" else 2
+
+
+@pytest.mark.parametrize("size", [(6, 6), (6, 20), (20, 6), (12, 9)])
+@pytest.mark.parametrize("kind", [np.asarray, da.from_array, "mapping", "xarray"])
+def test_where_the_shape_leaves_it_open_channels_are_where_the_training_data_have_them(trained, size, kind):
+    model, axis = trained
+    field = np.random.default_rng(2).normal(size=(*size, 6)).astype("f4")
+    given = np.moveaxis(field, -1, axis)
+    if kind == "xarray":
+        dims = ("y", "x", "c")
+        given = pytest.importorskip("xarray").DataArray(given, dims=np.roll(dims, 1) if axis == 0 else dims)
+    else:
+        given = {model.net.input_layers[0]: given} if kind == "mapping" else kind(given)
+    found = np.asarray(model.predict_field(given))
+    wanted = model.predict(np.moveaxis(field[:6, :6], -1, axis)[None])[0, ..., 0]
+    assert found.shape == size
+    np.testing.assert_allclose(found[:6, :6], wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_coordinates_are_kept(model):
