@@ -108,6 +108,8 @@ def test_what_is_lost_is_named_and_what_is_formed_again_has_its_generation(tmp_p
         played.train(0, range(9))
         played.train(1, range(5))  # and is killed
         played.train(1, range(4, 9), generation=2)
+        played.trace._pool.submit(lambda: None).result()
+        assert len(played.said) == 1, "nothing more is to come"
     (said,) = played.said
     assert said.endswith("; it lacks what was recorded by worker group 1, rank 0, which did not send it")
     assert {span.where for span in played.read() if span.name.startswith("step")} == {
