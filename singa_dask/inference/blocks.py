@@ -254,7 +254,7 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
                 folder,
                 manifest.digest,
                 column if layer in known.needed else None,
-                labels if layer in known.answering else None,
+                known.comparable(layer, labels, folder) if layer in known.answering else None,
                 len(store.shape) == 1,
                 None if labels is None else _mask_of(labels, manifest),
             )

@@ -203,6 +203,25 @@ class KnownData:
         horizon = self.store(answered).horizon if answered else 0
         return value_names(self.answers(output), width, classifies=classifies, horizon=horizon)
 
+    def comparable(self, layer: str, own: Column | None, where: object) -> Column | None:
+        """Labels or targets of new data, or None, with a warning, if they are others than the net predicts."""
+        trained = self.inputs[layer].answers if layer in self.inputs else None
+        if own is None or trained is None:
+            return own
+        swapped = own.names != trained.names and {*own.names} == {*trained.names}
+        if own.role is trained.role and prod(own.shape) == prod(trained.shape) and not swapped:
+            return own
+        told = ", and the net predicts the ".join(map(_in_words, (own, trained)))
+        if (where, told) not in self._told:  # for another block
+            self._told.add((where, told))
+            hint = "no true values are written. For them, give the targets as in training"
+            logger.warning("%s: has the %s: %s.", where, told, hint)
+        return None
+
+    @cached_property
+    def _told(self) -> set[tuple[object, str]]:
+        return set()
+
     def answers(self, output: str) -> Column | None:
         """The labels or targets of an output, if they are described, with the name of their dataset."""
         known = self.inputs.get(self.answered_by(output) or "")
@@ -215,6 +234,11 @@ class KnownData:
 def class_names(column: Column | None) -> tuple[str, ...] | None:
     """The names of the classes of labels."""
     return column.classes if column is not None and isinstance(column.classes, tuple) else None
+
+
+def _in_words(column: Column) -> str:
+    names = ", ".join(column.names[:8]) if column.names else f"{column.name!r} of shape {list(column.shape)}"
+    return f"{column.role.value} {names}"
 
 
 def raw_name(column: Column) -> str:

@@ -23,6 +23,7 @@ from singa_dask.errors import ConfigError, DataError, Problem, disk_full, no_roo
 from singa_dask.files import replacing
 from singa_dask.inference.blocks import Samples
 from singa_dask.inference.classes import as_in_data, without_missing
+from singa_dask.inference.described import value_names
 from singa_dask.inference.netcdf_file import netcdf
 from singa_dask.inference.raw_file import RawFile
 
@@ -39,6 +40,12 @@ class LayerOutput:
     names: tuple[str, ...]
     positions: bool = False
     column: Column | None = None
+
+    def names_of_answers(self, width: int) -> Sequence[Any]:
+        """Of targets that are fewer values than the output."""
+        one = prod(self.column.shape) if self.column is not None else 0
+        named = one and width % one == 0
+        return value_names(self.column, width, classifies=False, horizon=width // one) if named else range(width)
 
 
 Write = Callable[[Samples], None]
@@ -100,7 +107,7 @@ def table(predicted: Samples, outputs: Sequence[LayerOutput]) -> dict[str, Any]:
         else:
             if answers is not None:
                 flat = answers.reshape(len(answers), prod(answers.shape[1:]))
-                names = output.names if flat.shape[1] == len(output.names) else range(flat.shape[1])
+                names = output.names if flat.shape[1] == len(output.names) else output.names_of_answers(flat.shape[1])
                 columns |= {f"{prefix}true_{name}": flat[:, i] for i, name in enumerate(names)}
             named = list(output.names)
         columns |= {f"{prefix}{name}": rows[:, i] for i, name in enumerate(named)}

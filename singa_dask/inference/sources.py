@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,10 @@ class FileBlock:
             column = described[layer].answers if layer in described else None
             name = raw_name(column) if column is not None and raw_name(column) in self.y else self.y[0]
             values = self._arranged(raw, name, described.get(layer), "answers")
+            own = Column(name, Role.TARGET, "float32", values.shape[1:])
+            if column is not None and column.role is Role.TARGET and prod(own.shape) % prod(column.shape):
+                known.comparable(layer, own, self.files[0])
+                continue
             answers[layer] = self._answers(name, values, column)
         return Samples(None, x, answers, filled=filled)
 
@@ -277,8 +282,10 @@ def _table(
         needed = [described[layer] for layer in known.needed if layer in described]
         x = tuple(dict.fromkeys(name for one in needed for name in one.raw_names))
     if not y:
-        wanted = [one for layer in known.answering if layer in described and (one := described[layer].answers)]
-        names = [raw_name(column) for column in wanted if column.role in (Role.LABEL, Role.TARGET)]
+        told = ((layer, described[layer].answers) for layer in known.answering if layer in described)
+        wanted = [(layer, one) for layer, one in told if one is not None and one.role in (Role.LABEL, Role.TARGET)]
         held = {name for source in load(data, label="none", **options).values() for name in source.x}
-        y = tuple(name for name in names if name not in x and name in held)  # new data may have no answers
+        columns = [(layer, Column(raw_name(one), one.role, one.dtype, ())) for layer, one in wanted]
+        there = [(layer, column) for layer, column in columns if column.name in held and column.name not in x]
+        y = tuple(column.name for layer, column in there if known.comparable(layer, column, data))
     return load(data, x=x or None, y=y, **options) if y else load(data, x=x or None, label="none", **options)

@@ -16,14 +16,16 @@ from support.views import OtherMachine
 
 from singa_dask import Job, Model, Regressor, layers, shard, updaters
 from singa_dask.data import shard_files
+from singa_dask.data.columns import Column, Role
 from singa_dask.data.load import load
 from singa_dask.data.schema import Coordinates
 from singa_dask.errors import CheckpointError, ClusterError, ConfigError, DataError, NotFinite
 from singa_dask.inference import blocks as blocks_module
 from singa_dask.inference import run as run_module
 from singa_dask.inference.blocks import Samples, own_blocks
+from singa_dask.inference.described import KnownData
 from singa_dask.inference.evaluate import model_of
-from singa_dask.inference.files import LayerOutput, writing
+from singa_dask.inference.files import LayerOutput, table, writing
 from singa_dask.inference.run import predict_blocks
 from singa_dask.inference.sources import blocks_of
 from singa_dask.job import job_to_text
@@ -417,6 +419,76 @@ def tables(folder, count=1):
     shard_files("csv", folder / "out", source=folder / "in", target="y", test=0.2)
     conf = {"path": str(folder / "out" / "test"), "batchsize": 5}
     return model_for(folder, layers.RecordInput(**conf), *numbers_of(1))
+
+
+PAIR = pd.DataFrame(TARGETS.astype(float), columns=["low", "high"])
+
+
+def in_rows(folder, x, y=None, **options):
+    shard(x, y, folder, shuffle=False, durable=False, progress=False, **options)
+
+
+def other_answers(folder, form):
+    """New data of a net of two targets, and the columns of true values that suit it."""
+    table = pd.DataFrame(X, columns=list("abcd"))
+    match form:
+        case "both":
+            in_rows(folder, table, PAIR.to_numpy())
+        case "one of two":
+            in_rows(folder, table, PAIR["low"])
+        case "three":
+            in_rows(folder, table, np.column_stack([TARGETS, TARGETS[:, 0]]))
+        case "labels":
+            in_rows(folder, table, LABELS, labels=True)
+        case "none":
+            in_rows(folder, table)
+        case "csv":
+            table.assign(y=TARGETS[:, 0]).to_csv(folder := folder.with_suffix(".csv"), index=False)
+        case "npz":
+            np.savez(folder := folder.with_suffix(".npz"), x=X, y=TARGETS[:, 0])
+    return folder
+
+
+SHARDS = ["both", "one of two", "three", "labels", "none"]
+
+
+@pytest.mark.parametrize(
+    ("form", "horizon"), [*((form, horizon) for form in SHARDS for horizon in (0, 1, 2)), ("csv", 0), ("npz", 0)]
+)
+def test_true_values_are_those_of_what_is_predicted(tmp_path, predict, caplog, form, horizon):
+    in_rows(tmp_path / "in", X if form == "npz" else pd.DataFrame(X, columns=list("abcd")), PAIR.to_numpy())
+    windows = {"sequence": 3, "horizon": horizon} if horizon else {}
+    model = model_for(tmp_path, read(tmp_path / "in", **windows), *numbers_of(2 * max(horizon, 1)))
+    data = other_answers(tmp_path / "new", form)
+    found = pd.read_csv(predict(model, data=data.name))
+    names = ["y_0_1", "y_1_1", "y_0_2", "y_1_2"] if horizon == 2 else ["y_0", "y_1"]
+    truth = [f"true_{name}" for name in names] if form == "both" else []
+    assert list(found) == ["sample", *truth, *names]
+    warned = [record.getMessage() for record in caplog.records if "no true values are written" in record.getMessage()]
+    assert len(warned) == (form not in ("both", "none"))
+    assert all("the net predicts the target 'y' of shape [2]" in told for told in warned)
+
+
+def test_targets_in_another_order_are_no_true_values(caplog):
+    known, new = (Column("y", Role.TARGET, "float32", (2,), names=names) for names in (("a", "b"), ("b", "a")))
+    of = KnownData(SimpleNamespace(), {})
+    of.__dict__["inputs"] = {"data": SimpleNamespace(answers=known)}
+    assert of.comparable("data", known, "new") is known and of.comparable("other", new, "new") is new
+    assert (
+        of.comparable("data", new, "new") is None and "new: has the target b, a, and the net predicts" in caplog.text
+    )
+
+
+@pytest.mark.parametrize(
+    ("width", "names"),
+    [(1, ["true_price"]), (2, ["true_price_1", "true_price_2"]), (4, [f"true_price_{i}" for i in (1, 2, 3, 4)])],
+)
+def test_true_values_tell_their_step_beside_several_predictions_of_each(width, names):
+    price = Column("y", Role.TARGET, "float32", (), names=("price",))
+    output = LayerOutput("out", False, tuple(f"q{i}" for i in range(3 * width)), column=price)
+    rows = np.arange(6.0 * width).reshape(2, -1)
+    found = table(Samples(np.arange(2), {"out": rows}, {"out": rows[:, :width]}), [output])
+    assert [name for name in found if name.startswith("true")] == names
 
 
 @pytest.mark.parametrize("data", [None, "out/train", "in"])
