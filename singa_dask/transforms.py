@@ -12,8 +12,9 @@ batch: arrays by name, in the units of the data, channels last: "x", the samples
 targets (B, ...), or labels of positions (B, H, W); and those of the other input layers by the layers' names, such as a
 mask, their labels as "<layer>.y". Shapes must stay. rng: Draws.
 
-The functions of this module change all arrays of the height and width of x alike: fields to predict, maps and masks
-are turned with the images. Values such as wind directions stay as they are.
+mirror, crop and rotate change all arrays of the height and width of x alike: fields to predict, maps and masks are
+turned with the images. Values such as wind directions stay as they are. Fields of another size, and vectors with a
+value for each position of x, are refused. {**batch, **mirror({"x": batch["x"]}, rng)} changes x alone.
 """
 
 from __future__ import annotations
@@ -112,15 +113,29 @@ def _size(batch: Batch) -> tuple[int, int]:
 
 
 def _changed(batch: Batch, draws: Mapping[str, np.ndarray], change: Callable[..., np.ndarray]) -> Batch:
-    """The batch with each row of all images changed by what was drawn for it."""
+    """The batch with each row of all images changed by what was drawn for it. Raises ValueError for other fields."""
     size, names = _size(batch), list(draws)
     rows = np.stack(list(draws.values()), axis=1)
     found = dict(batch)
     for key, values in batch.items():
         if values.ndim < 3 or values.shape[1:3] != size:
+            _check_no_field(key, values.shape, size)
             continue
         found[key] = values.copy()
         for drawn in np.unique(rows, axis=0):  # those with equal draws at once
             some = np.flatnonzero((rows == drawn).all(axis=1))
             found[key][some] = change(values[some], **dict(zip(names, drawn.tolist(), strict=True)))
     return found
+
+
+def _check_no_field(key: str, shape: tuple[int, ...], size: tuple[int, int]) -> None:
+    """Raise ValueError for an array that would have to be changed with the images, and has another size. Labels and
+    targets (B, h, w) are fields; others of so many axes are sequences."""
+    answers = key.split(".")[-1] == "y"
+    field = len(shape) == 4 or (len(shape) == 3 and answers)
+    if (field and min(shape[1:3]) > 1) or (len(shape) == 2 and shape[1] == prod(size) > 1):
+        raise ValueError(
+            f"{key} has the shape {shape} and x images of {size[0]} x {size[1]}: it would not be changed with them. "
+            "Give it in their height and width, or change it in a function of your own. If it has no positions, change x "
+            'alone: batch = {**batch, **transforms.mirror({"x": batch["x"]}, rng)}.'
+        )

@@ -84,6 +84,35 @@ def test_images_that_cannot_be_turned_are_refused():
         mirror({"x": X[:, 0, :3, 0]}, rows_of(0, B))
 
 
+@pytest.mark.parametrize("change", [mirror, rotate, crop])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"y": MAPS[:, ::2, ::2]},
+        {"y": X[:, 1:-1, 1:-1]},
+        {"y": X[..., 0].reshape(B, -1)},
+        {"high": np.repeat(X, 2, axis=1)},
+        {"mask": X[:, :3, :3, :1]},
+        {"high.y": MAPS[:, :2]},
+        {"z": np.ones((B, H * W))},
+    ],
+    ids=lambda other: "".join(f"{name} {values.shape}" for name, values in other.items()),
+)
+def test_fields_of_another_size_are_refused(change, other):
+    (name,) = other
+    with pytest.raises(ValueError, match=rf"^{name} has the shape \(12, .* and x images of 6 x 6.*change x alone"):
+        change({"x": X, **other}, rows_of(0, B))
+    alone = {"x": X, **other, **change({"x": X}, rows_of(0, B))}
+    assert alone[name] is other[name] and (alone["x"] != X).any()
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (1, 1, 4), (1, 6, 1), (5, 1, 1), (24, 5)], ids=str)
+def test_what_is_no_field_stays(shape):
+    name = "series" if shape == (24, 5) else "y"
+    values = DRAW.standard_normal((B, *shape))
+    assert mirror({"x": X, name: values}, rows_of(0, B))[name] is values
+
+
 def job(folder, workers, transform=None, **data):
     net = [
         RecordInput("data", path=str(folder), batchsize=10, normalise=True, **data),
