@@ -136,6 +136,6 @@ def _check_no_field(key: str, shape: tuple[int, ...], size: tuple[int, int]) -> 
     if (field and min(shape[1:3]) > 1) or (len(shape) == 2 and shape[1] == prod(size) > 1):
         raise ValueError(
             f"{key} has the shape {shape} and x images of {size[0]} x {size[1]}: it would not be changed with them. "
-            "Give it in their height and width, or change it in a function of your own. If it has no positions, change x "
+            "Give it in their height and width, or change it in a function of your own. Without positions, change x "
             'alone: batch = {**batch, **transforms.mirror({"x": batch["x"]}, rng)}.'
         )

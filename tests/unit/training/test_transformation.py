@@ -100,7 +100,9 @@ def test_images_that_cannot_be_turned_are_refused():
 )
 def test_fields_of_another_size_are_refused(change, other):
     (name,) = other
-    with pytest.raises(ValueError, match=rf"^{name} has the shape \(12, .* and x images of 6 x 6.*change x alone"):
+    with pytest.raises(
+        ValueError, match=rf"^{name} has the shape \(12, .* and x images of 6 x 6.*change x alone: batch"
+    ):
         change({"x": X, **other}, rows_of(0, B))
     alone = {"x": X, **other, **change({"x": X}, rows_of(0, B))}
     assert alone[name] is other[name] and (alone["x"] != X).any()
