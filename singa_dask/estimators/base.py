@@ -155,7 +155,7 @@ class Estimator(EstimatorInputs):
             self._steps = {}
         examples = self._examples(x, y, weight, goes_on=goes_on, scaled=epochs is None)
         with self._folder() as folder, ExitStack() as stack:
-            job, wanted = self._job(examples, epochs)
+            job, wanted = self._job(examples, epochs, self.n_iter_ if goes_on else 0)
             validation = self.validation if epochs is None else None
             if isinstance(validation, tuple):
                 x, y, weight = self._taken(*validation, first=False)
@@ -219,8 +219,9 @@ class Estimator(EstimatorInputs):
             with tempfile.TemporaryDirectory(prefix=NOT_KEPT, dir=place) as folder:
                 yield Path(folder) / "run"
 
-    def _job(self, examples: Examples, epochs: int | None) -> tuple[Job, int | None]:
-        """The job without its data, and how often it reads these, None if it says that itself."""
+    def _job(self, examples: Examples, epochs: int | None, before: int) -> tuple[Job, int | None]:
+        """The job without its data, and how often it reads these, None if it says that itself. before: the epochs of
+        earlier calls, on which the seed depends: each has an order of samples and random draws of its own."""
         given = self._given_job(examples)
         own = given is self.net or isinstance(self.net, str | Path)
         proto = JobProto()
@@ -256,7 +257,8 @@ class Estimator(EstimatorInputs):
                 raise ConfigError(Problem("patience", "is of a validation, and there is none", hint=hint))
             proto.early_stopping.patience = self.patience
             proto.keep_best = proto.keep_best or "validate.loss"
-        proto.seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=before + 1)
+        proto.seed = int(seeds[-1])
         if self.cluster is not None:
             proto.cluster.CopyFrom(cluster_message(self.cluster))
         job = Job.from_proto(proto)

@@ -47,7 +47,8 @@ class Classifier(ClassifierMixin, Estimator):
     that is an error.
     missing: what replaces missing values of X: "mean" of the training samples, a number, or "mask", as in `shard`; by
     default they are an error.
-    random_state: the seed of the initial parameters and of the order of samples.
+    random_state: the seed of the initial parameters, of the order of samples and of random changes, such as dropout
+    and a transform; calls of partial_fit go on with the numbers that follow.
     workspace: the folder of the run, which all workers must share; None keeps nothing, and `result_` has no files.
     callbacks: see `train`.
     client: a client of the Dask cluster whose workers train; None trains in this process.

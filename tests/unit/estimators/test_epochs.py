@@ -1,5 +1,8 @@
 """An epoch is one reading of the samples of training, whatever is held out."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -31,3 +34,28 @@ def test_each_sample_of_training_is_read_so_often(tmp_path, net, validation, lef
     # A mini-batch may begin the next epoch, and one is read ahead.
     assert times.min() == 4 and times.sum() <= 4 * len(rows) + 20
     assert regressor.result_.summary["step"] == -(-4 * len(rows) // 10)
+
+
+@pytest.mark.parametrize("random_state", [0, np.random.RandomState(3)], ids=["a number", "a state"])
+def test_calls_of_partial_fit_have_orders_and_draws_of_their_own(tmp_path, random_state):
+    def noted(batch, rng):
+        with open(tmp_path / "seen", "ab") as file:
+            file.write(np.column_stack([batch["x"][:, 0], rng.random()]).tobytes())
+        return batch
+
+    def seen(calls, between=lambda net: net):
+        net = Regressor([layers.InnerProduct(num_output=1)], batch_size=50, random_state=copy.deepcopy(random_state))
+        found = []
+        for _ in range(calls):
+            net = between(net).set_params(transform=noted).partial_fit(X, Y)
+            rows = np.fromfile(tmp_path / "seen").reshape(-1, 2)[50:250]  # the first mini-batch warms the net up
+            (tmp_path / "seen").unlink()
+            np.testing.assert_array_equal(np.sort(rows[:, 0]), np.sort(X[:, 0]))
+            found.append(rows)
+        return found
+
+    first = seen(3)
+    for column in (0, 1):
+        assert len({each[:, column].tobytes() for each in first}) == 3
+    stored = seen(3, lambda net: pickle.loads(pickle.dumps(net.set_params(transform=None))))
+    np.testing.assert_array_equal(stored, first)
