@@ -24,6 +24,7 @@ from singa_dask.job.job_pb2 import StoreProto
 from singa_dask.job.stores import records_of, row_shape
 from singa_dask.layers.input import InputLayer, arrange
 from singa_dask.net import Net, inputs_of
+from singa_dask.net.rows import mixing
 
 logger = logging.getLogger(__name__)
 
@@ -221,6 +222,18 @@ class KnownData:
     @cached_property
     def _told(self) -> set[tuple[object, str]]:
         return set()
+
+    @cached_property
+    def _mixing(self) -> list[str]:
+        return mixing(self.net)
+
+    def warn_of_mixing(self, batchsize: int) -> None:
+        """Log once that results depend on the mini-batch, if rows of a layer depend on each other."""
+        if self._mixing:
+            told = "layer %r: its rows depend on each other, so results depend on the mini-batches, of %d samples. "
+            hint = "BatchNorm, for one, computes with the statistics of training instead."
+            logger.warning(told + hint, self._mixing[0], batchsize)
+            self._mixing.clear()
 
     def answers(self, output: str) -> Column | None:
         """The labels or targets of an output, if they are described, with the name of their dataset."""

@@ -243,6 +243,7 @@ def mini_batches(
     """Test data, `batchsize` rows at a time. Of a partitioned net, all ranks get as many mini-batches, the last ones
     maybe without rows. Raises ConfigError for a wrong batchsize, DataError for values that are not finite."""
     check_count("batchsize", batchsize)
+    known.warn_of_mixing(batchsize)
     net = known.net
     for call, step in enumerate(_steps(ranks if net.parameter_net.partitioned else None, seed, rows, batchsize)):
         some = slice(call * batchsize, (call + 1) * batchsize)

@@ -46,7 +46,7 @@ class Layer(Node):
     takes: the shardings of its sources with which the layer computes; its output has the same sharding. Without
     FEATURES it gets all features, and under `partition_dim: 1` all rows too (REPLICATED) if it takes those.
     declares_takes: False for a user class without `takes` of its own. Such a layer gets all rows if they depend on
-    each other (net/rows.py).
+    each other (net/rows.py). mixes_rows: set by `setup`: whether a row of a function's output depends on others.
     splits_features: whether `partition_dim: 1` splits the layer itself: it reads REPLICATED, makes FEATURES, and
     declares its parameters with the axis that is split.
     is_loss: whether the backward pass starts from it. same_rows: whether its sources must have equally many rows.
@@ -89,6 +89,7 @@ class Layer(Node):
     targets: Mapping[int, Shape] = MappingProxyType({})
 
     declares_takes: ClassVar[bool] = True
+    mixes_rows: bool = False
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)

@@ -46,7 +46,6 @@ class _Function(Layer):
 
     across_steps: ClassVar[bool] = True
     classes: frozenset[int] = frozenset()
-    _mixes: bool = False
     _found: Callable[..., Any] | None = None  # the function
 
     def __init__(self, function: Any, name: str | None = None, srclayers: Any = (), **settings: Any) -> None:
@@ -213,7 +212,7 @@ class Lambda(_Function):
 
     @property
     def takes(self) -> tuple[Sharding, ...]:  # type: ignore[override]
-        return (Sharding.REPLICATED,) if self._mixes else (Sharding.BATCH, Sharding.REPLICATED)
+        return (Sharding.REPLICATED,) if self.mixes_rows else (Sharding.BATCH, Sharding.REPLICATED)
 
     def setup(self, *src: Shape) -> Shape:
         self._declare_own()
@@ -224,7 +223,7 @@ class Lambda(_Function):
             message = f"the function must keep the rows{' and the time steps' * (self.steps > 1)} of its sources"
             raise self.problem(message, f"{both.shape} for {', '.join(str((*lead, *shape)) for shape in src)}")
         self._check_samples(both, each[0], len(lead))
-        self._mixes = not np.allclose(both, np.concatenate(each), equal_nan=True)
+        self.mixes_rows = not np.allclose(both, np.concatenate(each), equal_nan=True)
         return self._rows(both).shape[1:]
 
     def _output(self, ctx: Context, x: Sequence[Array]) -> Array:
@@ -284,7 +283,7 @@ class Loss(_Function, LossLayer):
 
     @property
     def takes(self) -> tuple[Sharding, ...]:  # type: ignore[override]
-        return (Sharding.REPLICATED,) if self._mixes else (Sharding.BATCH,)
+        return (Sharding.REPLICATED,) if self.mixes_rows else (Sharding.BATCH,)
 
     def _computed(self, sources: tuple[Any, ...]) -> Any:
         return functions.mean(super()._computed(sources))
@@ -299,7 +298,7 @@ class Loss(_Function, LossLayer):
             raise self.problem("the function must give a number, or one for each row", f"{both.shape} for 2 rows")
         self._check_samples(both, each[0], 1)
         self._check_mean(both, twice)
-        self._mixes = not np.allclose(both.mean(), (each[0].mean() + each[1].mean()) / 2, equal_nan=True)
+        self.mixes_rows = not np.allclose(both.mean(), (each[0].mean() + each[1].mean()) / 2, equal_nan=True)
         return src[0]
 
     def _check_mean(self, once: Array, twice: Array) -> None:
@@ -315,7 +314,7 @@ class Loss(_Function, LossLayer):
     def _output(self, ctx: Context, x: Sequence[Array]) -> Array:
         ctx.rows, y = len(x[0]) // self.steps, ctx.result.array
         # Of all rows every worker has the same loss: each counts its part.
-        ctx.part = 1 / ctx.group.size if self.partition.size > 1 and self._mixes else 1.0
+        ctx.part = 1 / ctx.group.size if self.partition.size > 1 and self.mixes_rows else 1.0
         ctx.loss = float(y.mean(dtype="float64")) * ctx.rows * ctx.part if ctx.rows else 0.0
         return x[0]
 

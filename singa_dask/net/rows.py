@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers.base import Layer, LossLayer
 from singa_dask.layers.context import Context, Step
 from singa_dask.layers.param import Shape
@@ -32,9 +34,20 @@ def _alike(some: Sequence[np.ndarray], others: Sequence[np.ndarray], rows: int |
     return all(np.allclose(a[rows], b[rows], rtol=1e-4, atol=1e-6, equal_nan=True) for a, b in pairs)
 
 
-def must_see_all(layer: Layer, sources: Sequence[Shape]) -> bool:
-    """Whether a layer of the user's own must get the rows of all workers: one of its rows depends on others, for
-    numbers that are drawn. sources: their shapes.
+def mixing(net: Any) -> list[str]:
+    """The functions and layers of the user's own in a net whose rows depend on each other in its phase."""
+    found = []
+    for name, layer in net.layers.items() if not net.partitioned else ():
+        shapes = [net.source_shape(name, i) for i in range(len(layer.proto.srclayers))]
+        mixes = layer.mixes_rows or (shapes and must_see_all(layer, shapes, net.phase))
+        if mixes and not isinstance(layer, LossLayer):
+            found.append(name)
+    return found
+
+
+def must_see_all(layer: Layer, sources: Sequence[Shape], phase: int = Phase.kTrain) -> bool:
+    """Whether a layer of the user's own must get the rows of all workers: one of its rows depends on others in a
+    phase, for numbers that are drawn. sources: their shapes.
 
     Layers that declare `takes`, that exchange values with other workers, and that cannot compute drawn numbers decide
     for themselves.
@@ -51,7 +64,7 @@ def must_see_all(layer: Layer, sources: Sequence[Shape]) -> bool:
     ]
     tried = type(layer).from_proto(layer.proto)
     tried.targets = layer.targets
-    ctx = Context(ops, step=Step(total_rows=_ROWS), group=None)  # type: ignore[arg-type]
+    ctx = Context(ops, step=Step(phase, total_rows=_ROWS), group=None)  # type: ignore[arg-type]
 
     def forward(x: Sequence[np.ndarray]) -> list[np.ndarray]:
         y = tried.forward(ctx, *(each.copy() for each in x))

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from support import formulas
 from support.user_layers import Centred, FromFirst, Halves, Labelled, Root, Running, Same, Scaled, SquaredError
 
+from singa_dask import Model
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers import ReLU, Sharding
+from singa_dask.layers import BatchNorm, InnerProduct, Lambda, MSELoss, RecordInput, ReLU, Sharding
 from singa_dask.net.rows import must_see_all
 
 
@@ -43,3 +45,29 @@ DRAW = np.random.default_rng(0)
 def test_rows_that_depend_on_each_other_are_found(name):
     made = {**MIX, **STAND_ALONE}[name]("own", ["x"])
     assert must_see_all(made, ((6,),) * len(made.proto.srclayers)) is (name in MIX)
+
+
+FEATURES = RecordInput("data", shape=[6], target_shape=[2])
+
+
+@pytest.mark.parametrize(
+    ("layer", "mixing"),
+    [
+        (Lambda(formulas.centred, "top"), True),
+        (Centred("top"), True),
+        (Running("top"), True),
+        (MIX["shares of a column"]("top"), True),
+        (MIX["as trained"]("top"), False),
+        (Lambda(formulas.swish, "top"), False),
+        (Root("top"), False),
+        (BatchNorm("top"), False),
+    ],
+)
+def test_predictions_that_depend_on_the_mini_batch_are_told_once(caplog, layer, mixing):
+    model = Model([FEATURES, layer, InnerProduct(num_output=2), MSELoss()])
+    x, y = np.random.default_rng(0).normal(size=(20, 6)), np.zeros((20, 2))
+    for _ in range(2):
+        model.predict(x, batchsize=5)
+        model.evaluate(x, y, batchsize=10)
+    told = [record.getMessage() for record in caplog.records]
+    assert sum("layer 'top': its rows depend on each other" in each for each in told) == mixing
