@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from singa_dask.data.columns import Channels, Role
 from singa_dask.data.schema import Reading
+from singa_dask.data.sources.datasets import SPLITS
 from singa_dask.data.sources.files import BLOCK_NBYTES, Block, check_sample, only_files, reading, stamp_of
 from singa_dask.data.sources.source import Format, Source
 from singa_dask.errors import DataError
@@ -19,8 +21,10 @@ from singa_dask.files import FOLDER, kind_of
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+logger = logging.getLogger(__name__)
+
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
-SPLITS = ("train", "validation", "test")
+SHOWN = 4
 _GREY = ("1", "L", "LA")
 _ALPHA, OPAQUE = ("LA", "RGBA", "PA"), 255
 _COLOUR = ("RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV")
@@ -36,31 +40,35 @@ def read(
     """Folders of images as x (N, height, width, channels) uint8, with one channel if all images are greyscale, and y.
     They are upright, as EXIF says.
 
-    source: a folder with one folder per class, or with folders train/ and test/ (and validation/) of such folders.
+    source: a folder with one folder per class, or with folders train/ and test/ or validation/ (val/) of such folders.
     resize: the (height, width) of every image, also as text, "48x64"; one number means a square. By default all images
         must have the size of the first one.
     form: the (height, width, channels) of every image. `source` may then be a folder of images without classes, or one
         image: new images to predict. resized: whether those of another size are resized to it.
-    Raises DataError that names the file, also for several pages or frames, and for transparent pixels.
+    Images elsewhere in the folder are left out, with a warning. Raises DataError that names the file, also for several
+    pages or frames, and for transparent pixels.
     """
     folder = Path(source).expanduser().absolute()
-    if form is not None and (folder.is_file() or not any(entry.is_dir() for entry in _entries(folder))):
+    if form is not None and (folder.is_file() or not _folders(folder)):
         paths = [folder] if folder.is_file() else _images(folder)
         return {"": _source(folder, paths, (), (), form, resized)}
     if (kind := kind_of(folder)) != FOLDER:
         raise DataError(f"{folder}: is {kind}, not a folder." if kind else f"{folder}: is not a folder.")
     size = None if resize is None else _size(resize)
-    splits = [split for split in SPLITS if (folder / split).is_dir()]
-    if "train" not in splits or len(splits) < 2:
+    if len(splits := _splits(folder)) < 2:
         classes, paths, labels = _members(folder, None)
+        _warn_of_others(folder, paths, f"directly in the folder of a class, here {', '.join(classes[:SHOWN])}")
         return {"": _source(folder, paths, labels, classes, form or _common_form(paths, size), bool(resized or size))}
     # The other splits take shape and classes from the training images.
-    found = {}
-    classes, paths, _ = _members(folder / "train", None)
+    found, read = {}, list[Path]()
+    classes, paths, _ = _members(splits["train"], None)
     all_of = form or _common_form(paths, size)
-    for split in splits:
-        _, paths, labels = _members(folder / split, classes)
-        found[split] = _source(folder / split, paths, labels, classes, all_of, bool(resized or size))
+    for split, of_split in splits.items():
+        _, paths, labels = _members(of_split, classes)
+        found[split] = _source(of_split, paths, labels, classes, all_of, bool(resized or size))
+        read += paths
+    inside = ", ".join(f"{of_split.name}/" for of_split in splits.values())
+    _warn_of_others(folder, read, f"directly in the folder of a class in {inside}")
     return found
 
 
@@ -175,9 +183,33 @@ def _size(resize: tuple[int, int] | int | str) -> tuple[int, int]:
     return numbers[0], numbers[-1]
 
 
+def _splits(folder: Path) -> dict[str, Path]:
+    """The folders of training, validation and test, by split; none without one of training. A folder with another
+    spelling of a split is a class, unless it holds folders."""
+    found: dict[str, Path] = {}
+    for entry in _folders(folder):
+        split = SPLITS.get(entry.name.lower(), "")
+        if entry.name == split or (split and split not in found and _folders(entry)):
+            found[split] = entry
+    return {split: found[split] for split in ("train", "validation", "test") if split in found and "train" in found}
+
+
+def _warn_of_others(folder: Path, read: Sequence[Path], where: str) -> None:
+    """Name the images in the folder that are not read."""
+    others = {path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES}.difference(read)
+    names = sorted(str(path.relative_to(folder)) for path in others)
+    names = [name for name in names if not any(part.startswith(".") for part in Path(name).parts)]
+    if names:
+        shown = ", ".join(names[:SHOWN]) + ", ..." * (len(names) > SHOWN)
+        logger.warning(
+            "%s: %s of %s images are left out (%s): samples are images %s. Move them there, or out of the folder.",
+            *(folder, f"{len(names):,}", f"{len(names) + len(read):,}", shown, where),
+        )
+
+
 def _members(folder: Path, known: Sequence[str] | None) -> tuple[list[str], list[Path], list[int]]:
     """The classes, and path and label of each image. known: the classes of the training images."""
-    classes = sorted(entry.name for entry in _entries(folder) if entry.is_dir() and not entry.name.startswith("."))
+    classes = [entry.name for entry in _folders(folder)]
     if not classes:
         raise DataError(f"{folder}: has no subfolders. Put the images of each class in a separate folder.")
     names = classes if known is None else [*known]
@@ -195,6 +227,11 @@ def _members(folder: Path, known: Sequence[str] | None) -> tuple[list[str], list
 def _entries(folder: Path) -> list[Path]:
     with reading(folder, "Check the path and its rights."):
         return [*folder.iterdir()]
+
+
+def _folders(folder: Path) -> list[Path]:
+    """The folders inside, but for hidden ones."""
+    return sorted(entry for entry in _entries(folder) if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _images(folder: Path) -> list[Path]:

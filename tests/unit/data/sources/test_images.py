@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from support.blocks import stored
@@ -73,6 +75,52 @@ def test_new_images_need_no_classes_and_take_the_form_of_the_training_images(tmp
     made = images.FORMAT.load(tmp_path / source, form=(4, 6, 3), resized=True)[""]
     found = read_all(made)
     assert (made.y, found["x"].shape, list(found)) == ((), (rows, 4, 6, 3), ["x"])
+
+
+TREE = ("ant/1.png", "bee/1.png")
+SPLIT = ("train/ant/1.png", "test/ant/1.png")
+
+
+@pytest.mark.parametrize("form", [None, (3, 4, 1)], ids=["shard", "predict"])
+@pytest.mark.parametrize(
+    ("paths", "said"),
+    [
+        (TREE, ""),
+        ((*TREE, "ant/.2.png", ".trash/3.png", "ant/.old/4.png"), ""),
+        ((*TREE, "notes.txt"), ""),
+        ((*TREE, "0.png", "9.JPG"), r"2 of 4 images are left out \(0\.png, 9\.JPG\): .*of a class, here ant, bee\."),
+        ((*TREE, "ant/old/2.png"), r"1 of 3 images are left out \(ant/old/2\.png\)"),
+        ((*TREE, *(f"bee/more/{i}.png" for i in range(6))), r"6 of 8 .*bee/more/3\.png, \.\.\.\)"),
+        ((*SPLIT, "bee/5.png", "val.png"), r"2 of 4 .*\(bee/5\.png, val\.png\): .* class in train/, test/\."),
+        ((*SPLIT, "train/2.png", "test/ant/x/3.png"), r"2 of 4 .*\(test/ant/x/3\.png, train/2\.png\)"),
+    ],
+)
+def test_images_that_are_left_out_are_named(tmp_path, caplog, form, paths, said):
+    write_file("images", tmp_path / "f", {path: b"text" if path.endswith("txt") else GREY for path in paths})
+    found = images.read(tmp_path / "f", form=form)
+    assert sum(len(source.blocks[0].paths) for source in found.values()) == 2
+    assert len(caplog.records) == bool(said) and (not said or re.search(said, caplog.text))
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (("train", "val"), ["train", "validation"]),
+        (("Train", "Test"), ["train", "test"]),
+        (("TRAIN", "valid", "testing"), ["train", "validation", "test"]),
+        (("test", "bus"), [""]),
+    ],
+)
+def test_folders_of_splits_may_have_other_spellings(tmp_path, names, splits):
+    content = {f"{name}/{kind}.png": GREY for name in names for kind in (("a/1", "b/1") if splits != [""] else ("1",))}
+    found = images.read(write_file("images", tmp_path / "f", content))
+    assert list(found) == splits
+    assert all(source.classes["y"] == (("a", "b") if splits != [""] else ("bus", "test")) for source in found.values())
+
+
+def test_a_class_may_have_the_name_of_a_split(tmp_path):
+    content = {f"{name}/1.png": GREY for name in ("bus", "Train", "val")}
+    assert images.read(write_file("images", tmp_path / "f", content))[""].classes["y"] == ("Train", "bus", "val")
 
 
 # kvfiles
