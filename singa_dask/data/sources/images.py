@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,11 +21,14 @@ from singa_dask.files import FOLDER, kind_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from PIL.ImageFile import ImageFile
 
 logger = logging.getLogger(__name__)
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 SHOWN = 4
+_BITS_PER_SAMPLE = 258
+_DEEP = re.compile(";16[BLN]")  # "BGR;16" has 16 bits per pixel
 _GREY = ("1", "L", "LA")
 _ALPHA, OPAQUE = ("LA", "RGBA", "PA"), 255
 _COLOUR = ("RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV")
@@ -264,9 +268,17 @@ def _opened(path: Path) -> Image:
         raise DataError(
             f"{path}: has {pages:,} pages or frames, and a sample is one image. Write each to its own file."
         )
-    if image.mode not in _GREY + _COLOUR:
+    if image.mode not in _GREY + _COLOUR or _deep(image):
         image.close()
-        raise DataError(
-            f"{path}: has pixels of mode {image.mode}; only 8 bits per channel are supported. Convert it first."
-        )
+        mode = f"{image.mode} with 16 bits per channel" if image.mode in _GREY + _COLOUR else image.mode
+        raise DataError(f"{path}: has pixels of mode {mode}; only 8 bits per channel are supported. Convert it first.")
     return image
+
+
+def _deep(image: ImageFile) -> bool:
+    """Whether the file has more than 8 bits per channel, of which Pillow would read the highest 8. TIFF has a tag,
+    and other decoders are told, such as "RGB;16B", or the greatest value of PPM."""
+    bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, 8)
+    decoders: list[Any] = image.tile
+    deep = (_DEEP.search(str(told)) or (name.startswith("ppm") and told[-1] > 255) for name, _, _, told in decoders)
+    return bool(np.max(bits) > 8 or any(deep))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import struct
+import zlib
 
 import numpy as np
+import PIL.Image
 import pytest
 from support.blocks import stored
 from support.sources import field, read_all, record_proto, varint, write_file, write_kvfile
@@ -121,6 +124,85 @@ def test_folders_of_splits_may_have_other_spellings(tmp_path, names, splits):
 def test_a_class_may_have_the_name_of_a_split(tmp_path):
     content = {f"{name}/1.png": GREY for name in ("bus", "Train", "val")}
     assert images.read(write_file("images", tmp_path / "f", content))[""].classes["y"] == ("Train", "bus", "val")
+
+
+def deep_png(kind: int, channels: int) -> bytes:
+    """A PNG of 16 bits per channel, whose low bytes count."""
+    rows = b"".join(b"\0" + row.tobytes() for row in np.arange(12 * channels).reshape(3, -1).astype(">u2"))
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", 4, 3, 16, kind, 0, 0, 0)),
+        (b"IDAT", zlib.compress(rows)),
+        (b"IEND", b""),
+    )
+    made = (struct.pack(">I", len(of)) + name + of + struct.pack(">I", zlib.crc32(name + of)) for name, of in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(made)
+
+
+def deep_tiff(channels: int, tag_order: str = "<") -> bytes:
+    """A TIFF of 16 bits per channel."""
+    values, ends = np.arange(12 * channels).astype(f"{tag_order}u2").tobytes(), {"<": b"II*\0", ">": b"MM\0*"}
+    start = 10 + 12 * 9 + 4
+    tags = {
+        256: 4,
+        257: 3,
+        258: start,
+        259: 1,
+        262: 2,
+        273: start + 2 * channels,
+        277: channels,
+        278: 3,
+        279: len(values),
+    }
+    entries = (struct.pack(f"{tag_order}HHII", tag, 4, 1, of) for tag, of in tags.items() if tag != 258)
+    bits = struct.pack(f"{tag_order}HHII", 258, 3, channels, start)
+    head = ends[tag_order] + struct.pack(f"{tag_order}IH", 8, 9)
+    return (
+        head
+        + b"".join(sorted([*entries, bits]))
+        + bytes(4)
+        + struct.pack(f"{tag_order}{channels}H", *[16] * channels)
+        + values
+    )
+
+
+PPM = b"P6 4 3 %d\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("1.png", deep_png(2, 3)),
+        ("1.png", deep_png(6, 4)),
+        ("1.png", deep_png(4, 2)),
+        ("1.png", deep_png(0, 1)),
+        ("1.tif", deep_tiff(3)),
+        ("1.tiff", deep_tiff(3, ">")),
+        ("1.ppm", PPM % 65535 + bytes(72)),
+        ("1.ppm", PPM % 4095 + bytes(72)),
+        ("1.ppm", b"P3 4 3 4095 " + b"9 " * 36),
+    ],
+)
+@pytest.mark.parametrize("form", [None, (3, 4, 3)], ids=["shard", "predict"])
+def test_images_of_16_bits_per_channel_are_refused(tmp_path, form, name, content):
+    source = write_file("images", tmp_path / "f", {f"ant/{name}": content})
+    with pytest.raises(DataError, match=rf"{name}: has pixels of mode .* only 8 bits per channel are supported"):
+        read_all(images.read(source, form=form)[""])
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "CMYK"])
+@pytest.mark.parametrize("suffix", ["png", "tif", "bmp", "ppm"])
+def test_images_of_8_bits_and_less_are_read(tmp_path, mode, suffix):
+    image = PIL.Image.fromarray(flat(200)).convert(mode)
+    if suffix == "tif" or mode not in ("P", "RGBA", "CMYK"):
+        (tmp_path / "ant").mkdir()
+        image.save(tmp_path / "ant" / f"1.{suffix}")
+        assert read_all(images.read(tmp_path)[""])["x"].mean() > 190
+
+
+def test_a_bitmap_of_16_bits_per_pixel_is_read(tmp_path):
+    head = struct.pack("<2sIHHIIiiHHIIiiII", b"BM", 78, 0, 0, 54, 40, 4, 3, 1, 16, 0, 24, 0, 0, 0, 0)
+    source = write_file("images", tmp_path / "f", {"ant/1.bmp": head + b"\xff\x7f" * 12})
+    assert (read_all(images.read(source)[""])["x"] == 255).all()
 
 
 # kvfiles
