@@ -41,3 +41,31 @@ def _members_of(x: Any) -> dict[str, Any] | None:
     if hasattr(x, "variables") and hasattr(x, "dimensions") and "xarray" not in packages_of(x):
         return {name: each for name, each in x.variables.items() if name not in x.dimensions}
     return None
+
+
+# What to give in place of objects of Dask that are no collections of rows, and of lists of them, by their classes.
+_OF_DASK = {
+    "Bag": ("{what}.to_dataframe()", "dask.bag.concat({what}).to_dataframe()"),
+    "Delayed": (
+        "dask.array.from_delayed({what}, shape, dtype), dask.dataframe.from_delayed([{what}]), or {what}.compute()",
+        "dask.array.concatenate([dask.array.from_delayed(part, shape, dtype) for part in {what}]), or "
+        "dask.dataframe.from_delayed({what})",
+    ),
+    "Future": ("client.gather({what})", "numpy.concatenate(client.gather({what}))"),
+}
+
+
+def check_at_hand(what: str, x: Any) -> None:
+    """Raise DataError for a bag, a delayed value or a future, a list of them, or a mapping that has one."""
+    if type(x) is dict:
+        for name, each in x.items():
+            check_at_hand(f"{what}[{name!r}]", each)
+    listed = isinstance(x, list | tuple) and len(x) > 0
+    first = x[0] if listed else x
+    kinds = [base.__name__ for base in type(first).__mro__ if base.__name__ in _OF_DASK]
+    if kinds and {"dask", "distributed", "concurrent"} & {*packages_of(first)}:
+        received = f"a list of {len(x)} {kinds[0]} objects" if listed else f"a {kinds[0]}"
+        raise DataError(
+            f"{what} must be an array or a table, in memory or of Dask. Received: {received}. "
+            f"Give {_OF_DASK[kinds[0]][listed].format(what=what)}."
+        )

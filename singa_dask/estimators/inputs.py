@@ -15,6 +15,7 @@ from singa_dask.data.columns import stored_dtype
 from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.data.encoders import DATES
 from singa_dask.data.manifest import Manifest
+from singa_dask.data.native import check_at_hand
 from singa_dask.data.schema import check_units
 from singa_dask.estimators import arrays
 from singa_dask.estimators.sequences import (
@@ -147,6 +148,8 @@ class EstimatorInputs(BaseEstimator):
     def _without_labels(self, x: Any, y: Any, weight: Any = None, *, first: bool = False) -> tuple[Any, Any, Any]:
         """The values of DataArrays, and of Datasets with their variables as channels; all else as it is. Raises
         DataError for samples that do not suit those of fit, and for answers and weights of other rows."""
+        for what, each in (("X", x), ("y", y), ("sample_weight", weight)):
+            check_at_hand(what, each)
         fitted = (None, None) if first else self._labels
         # Beside an array or a Dataset, the answers stay one: its coordinates pair the rows.
         y = y if labelled.is_labelled(x) else labelled.as_table(y)

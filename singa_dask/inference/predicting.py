@@ -26,7 +26,7 @@ from singa_dask.data.labelled import (
     turned,
     variables_of,
 )
-from singa_dask.data.native import native
+from singa_dask.data.native import check_at_hand, native
 from singa_dask.data.rows import beside, in_rows, in_same_rows
 from singa_dask.data.schema import Along
 from singa_dask.errors import ConfigError, DataError, Problem
@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
     """The output `output` of a model for every row of x, which is of any kind that `Model.predict` takes."""
+    check_at_hand("x", x)
     x = as_table(x) if is_labelled(x) else x
     if has_labels(x):
         return _with_labels(model, x, output, batchsize)
@@ -139,6 +140,8 @@ def arrays_of(model: Model, x: Any, y: Any = None, output: str = "") -> tuple[An
     for the same rows; all else as it is. output: that is wanted, by default the first one. Raises ConfigError,
     DataError."""
     output = output or model.outputs[0]
+    check_at_hand("x", x)
+    check_at_hand("y", y)
     table = native(as_table(x) if is_labelled(x) else _members_paired(x))
     x = table if isinstance(x, Mapping) and not is_labelled(x) else x
     answers = y if isinstance(y, Mapping) else {None: y}

@@ -12,7 +12,7 @@ import numpy as np
 from singa_dask.data.columns import Channels
 from singa_dask.data.containers import dense, is_lazy
 from singa_dask.data.labelled import as_samples, is_labelled, labelled
-from singa_dask.data.native import native
+from singa_dask.data.native import check_at_hand, native
 from singa_dask.data.sources.stored import Stored
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.inference.feeding import like_trained
@@ -55,6 +55,7 @@ def predict_field(
     model: Model, x: Any, output: str, stride: int | None, margin: int, batchsize: int | None
 ) -> np.ndarray | Any:
     """The predictions of one field, see `Model.predict_field`."""
+    check_at_hand("x", x)
     patch, inputs, values = _forms(model, output)
     stitching = Stitching(output, batchsize, patch, inputs, values, _stride(stride, margin, min(patch[:2])), margin)
     if isinstance(x := native(x), Mapping) and not is_labelled(x):

@@ -215,11 +215,14 @@ class Layer(Node):
         if len(src) < least or (most is not None and len(src) > most):
             wanted = f"{least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
             received = ", ".join(self.proto.srclayers) or "none"
-            hint = None
-            if self.type == Layer.type:
-                hint = f"Set the class attribute num_sources = ({len(src)}, {len(src)}) if it reads that many."
+            hint = self._for_sources(len(src))
             raise self.problem(f"{type(self).__name__} takes {wanted} srclayers", received, hint)
         return src
+
+    def _for_sources(self, count: int) -> str | None:
+        """The way out where it has so many sources, and takes another number."""
+        own = f"Set the class attribute num_sources = ({count}, {count}) if it reads that many."
+        return own if self.type == Layer.type else None
 
     def follow(self, before: Sequence[Any]) -> tuple[Layer, ...]:
         """The sources of a layer that names none, in a list after the layers `before`.

@@ -78,6 +78,12 @@ class _Function(Layer):
         needed = [p for p in _positional(function, settings) if p.default is p.empty]
         return max(1, len(needed)), None
 
+    def _for_sources(self, count: int) -> str | None:
+        needed, name = self.num_sources[0], self.given.get("function")
+        if isinstance(self, LossLayer) and count == 2 and needed == 3:
+            return f"{name} takes weights: give sample_weight, or let the argument have a default, weight=None."
+        return f"{name} takes {needed} arguments: call the layer on as many layers, or give the others as settings."
+
     def __call__(self, *sources: Any) -> Any:
         """As of every layer; beside layers, the arguments may be lists of them, numbers, arrays, and tensors that are
         parameters of the Module that is called."""

@@ -62,13 +62,15 @@ def units(net: Net, name: str) -> tuple[Normalisation, Shape] | None:
             sources = [_behind_transition(every, source) for source in layer.proto.srclayers]
             if name not in (layer.name, *sources[:1]):
                 continue
-            for position in layer.target_positions:
+            for position in sorted(layer.target_positions):
                 first = labels_from(every.layers, sources[position])
                 if not isinstance(first, InputLayer) or first.labels_positions:
                     continue
+                if position in layer.label_positions - layer.targets.keys():
+                    break  # it is compared with labels: what follows are weights
                 if position in layer.targets:
                     return first.target_normalisation, layer.targets[position]
-                if position not in layer.label_positions and first.name == sources[position]:
+                if first.name == sources[position]:
                     return first.normalisation, every.shapes[first.name]
     return None
 

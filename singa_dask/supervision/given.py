@@ -17,6 +17,7 @@ from singa_dask.data.columns import Column, Role
 from singa_dask.data.containers import is_lazy
 from singa_dask.data.ingest.collections import shard
 from singa_dask.data.labelled import first_array, is_labelled
+from singa_dask.data.native import check_at_hand
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job import Job, runs_in
 from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase
@@ -191,7 +192,7 @@ def _has_weights(data: Any) -> bool:
     if isinstance(data, str | os.PathLike):
         factor = factor_of(Manifest.load(resolve(os.fspath(data))))
         return factor is not None and factor.role is Role.WEIGHT
-    return isinstance(data, Arrays | tuple) and _as_weighted(data) is data
+    return data.weight is not None if isinstance(data, Arrays) else isinstance(data, tuple) and len(data) == 3
 
 
 def _as_weighted(data: Any) -> Any:
@@ -205,6 +206,7 @@ def _as_weighted(data: Any) -> Any:
 
 def _ones(x: Any) -> Any:
     """A weight of 1 for each sample, lazily for those of Dask."""
+    check_at_hand("X", x)
     if is_labelled(x):
         return np.ones(first_array(x).shape[0], np.float32)
     if isinstance(x, Mapping):
@@ -231,6 +233,7 @@ def _written(
     if isinstance(data, tuple) and len(data) in (2, 3):
         data = Arrays(*data)
     if not isinstance(data, Arrays):
+        check_at_hand(what, data)
         hint = "Give a folder of shards, (X, y), or (X, y, sample_weight)."
         raise ConfigError(Problem(what, "is not a data set", type(data).__name__, hint))
     new = folder() / f".{what}.{os.getpid()}"

@@ -22,6 +22,7 @@ from singa_dask.data.labelled import (
     first_array,
 )
 from singa_dask.data.manifest import Manifest
+from singa_dask.data.native import check_at_hand
 from singa_dask.data.rows import times_of
 from singa_dask.data.schema import Reading
 from singa_dask.data.sources.datasets import notes_of
@@ -119,6 +120,7 @@ def source_of(
     cut: Patches | None = None,
 ) -> Source:
     """The source that `shard` writes. Raises ConfigError and DataError."""
+    check_at_hand("X", X)
     collections = partial(given_of, like=first_array(X), cut=cut is not None)
     features = collections(X, "X")
     answers = [] if y is None else collections(y, "y", {name for one in features for name in one.raw})

@@ -19,7 +19,7 @@ from singa_dask.data.labelled import (
     is_labelled,
     variables_of,
 )
-from singa_dask.data.native import native
+from singa_dask.data.native import check_at_hand, native
 from singa_dask.data.rows import in_same_rows
 from singa_dask.data.schema import Along
 from singa_dask.data.sources.stored import Stored
@@ -80,6 +80,7 @@ def given_of(
     """The collections of an argument. like: the first DataArray of X, if it has one. cut: whether samples are patches
     of it."""
     one_of = partial(_one, like=like, cut=cut)
+    check_at_hand(what, value)
     value = native(value)
     value = variables_of(value, what) if is_labelled(value) and hasattr(value, "data_vars") else value
     if is_labelled(value):

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from singa_dask import Classifier, Job, Model, Module, Regressor, updaters
+from singa_dask import Classifier, Job, Model, Module, Regressor, autograd, updaters
 from singa_dask.errors import ConfigError
 from singa_dask.layers import (
     EuclideanLoss,
@@ -143,3 +143,47 @@ def test_class_weights_that_no_loss_would_count_are_refused():
     net = [InnerProduct(num_output=2), OwnSoftmax()]
     with pytest.raises(ConfigError, match="class_weight: is of a SoftmaxLoss, and the net has none"):
         Classifier(net, class_weight="balanced", epochs=1).fit(X, Y > 5)
+
+
+def test_an_argument_that_nothing_gives_is_named():
+    with pytest.raises(
+        ConfigError, match=r"test_own_losses:weighted takes weights: give sample_weight, or let .*=None"
+    ):
+        Regressor(Net(Loss(weighted)), epochs=1).fit(X, Y)
+    with pytest.raises(ConfigError, match="takes 4 arguments: call the layer on as many layers"):
+        Model([data(), Net(Loss(of_four))])
+
+
+def of_four(x, t, weight, other):
+    return weighted(x, t, weight) + other
+
+
+def nll(x, labels, weight):
+    return -weight * autograd.take_along_axis(autograd.log_softmax(x), autograd.reshape(labels, (-1, 1)), axis=1)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_loss_of_labels_that_reads_weights_leaves_scores_as_they_are(classes):
+    labels, net = np.arange(len(X)) % classes, [InnerProduct("output", num_output=classes), Loss(nll, labels=1)]
+    fitted = Classifier(net, epochs=2, random_state=0).fit(X, labels, sample_weight=1 + 9 * WEIGHTS)
+    scores = fitted.model_.predict(X)
+    assert scores.shape == (len(X), classes)
+    assert np.array_equal(fitted.predict(X), scores.argmax(axis=1)) and 0 <= fitted.score(X, labels) <= 1
+
+
+def margin(x, labels, weight):
+    return weight * autograd.softplus(x * (1 - 2 * autograd.reshape(labels, (-1, 1))))
+
+
+def test_the_weights_do_not_scale_one_score_either():
+    weights = RecordInput("weights", shape=[1], mean=[3.0], std=[5.0], has_label=False)
+    net = [
+        RecordInput("data", shape=[3]),
+        weights,
+        InnerProduct("output", "data", num_output=1),
+        Loss(margin, "loss", ["output", "data", "weights"], labels=1),
+    ]
+    model = Model(net, seed=0)
+    own = model.state_dict()
+    expected = X @ own["output_weight"] + own["output_bias"]
+    assert model.predict({"data": X}) == pytest.approx(expected.reshape(-1, 1), rel=1e-5, abs=1e-5)
