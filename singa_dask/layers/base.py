@@ -94,8 +94,9 @@ class Layer(Node):
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         overridden = {"forward", "backward"} & vars(cls).keys()
-        if cls.type == Layer.type and overridden:
+        if cls.type == Layer.type and {"takes", *overridden} & vars(cls).keys():
             cls.declares_takes = "takes" in vars(cls)
+        if cls.type == Layer.type and overridden:
             base = next(base for base in cls.__mro__ if issubclass(base, Layer) and base.__module__ == __name__)
             takes = cls.takes if isinstance(cls.takes, tuple) else base.takes  # a property depends on settings
             common = tuple(sharding for sharding in base.takes if sharding in takes)

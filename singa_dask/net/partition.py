@@ -13,7 +13,7 @@ from typing import Any
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import LayerProto, LayerType, NetProto
 from singa_dask.job.unroll import origin
-from singa_dask.layers.base import Layer
+from singa_dask.layers.base import Layer, LossLayer
 from singa_dask.layers.input import InputLayer
 from singa_dask.layers.partition import LayerPartition, Sharding
 from singa_dask.net.graph import Edge, Graph
@@ -119,9 +119,13 @@ class Partitioner:
                 message = f"cannot be split over {self.size} workers: {has}"
                 raise layer.problem(message, asked, "Leave it out, and set partition_dim: 0 for this layer.")
             reads, makes = layer.shardings(0, sources)
-        alone = reads is makes is Sharding.BATCH and Sharding.REPLICATED in layer.takes
-        if alone and not layer.passes_labels and must_see_all(layer, self.sources[layer.name]):
-            reads = makes = Sharding.REPLICATED
+        alone = reads is makes is Sharding.BATCH and not layer.passes_labels
+        if alone and must_see_all(layer, self.sources[layer.name]):
+            if isinstance(layer, LossLayer):
+                message = "the gradient of a row depends on other rows, and each worker has a part of them"
+                hint = "Write it as a function in Loss(...), which gets all rows, or set takes = (Sharding.BATCH,) "
+                raise layer.problem(message, f"{self.size} workers", f"{hint}if those of one worker are meant.")
+            reads = makes = Sharding.REPLICATED if Sharding.REPLICATED in layer.takes else Sharding.BATCH
         self._remember(layer, reads, makes)
         return reads, makes
 

@@ -39,20 +39,21 @@ def mixing(net: Any) -> list[str]:
     found = []
     for name, layer in net.layers.items() if not net.partitioned else ():
         shapes = [net.source_shape(name, i) for i in range(len(layer.proto.srclayers))]
-        mixes = layer.mixes_rows or (shapes and must_see_all(layer, shapes, net.phase))
-        if mixes and not isinstance(layer, LossLayer):
+        if isinstance(layer, LossLayer) or not shapes:
+            continue
+        if layer.mixes_rows or must_see_all(layer, shapes, net.phase):
             found.append(name)
     return found
 
 
 def must_see_all(layer: Layer, sources: Sequence[Shape], phase: int = Phase.kTrain) -> bool:
-    """Whether a layer of the user's own must get the rows of all workers: one of its rows depends on others in a
-    phase, for numbers that are drawn. sources: their shapes.
+    """Whether a layer of the user's own must get the rows of all workers: one of its rows, or of the gradient of a
+    loss, depends on others in a phase, for numbers that are drawn. sources: their shapes.
 
     Layers that declare `takes`, that exchange values with other workers, and that cannot compute drawn numbers decide
     for themselves.
     """
-    if layer.declares_takes or layer.recurrent or layer.steps > 1 or isinstance(layer, LossLayer):
+    if layer.declares_takes or layer.recurrent or layer.steps > 1:
         return False
     from singa_dask.ops import Ops  # the reference, so that all workers find the same
 
@@ -68,7 +69,9 @@ def must_see_all(layer: Layer, sources: Sequence[Shape], phase: int = Phase.kTra
 
     def forward(x: Sequence[np.ndarray]) -> list[np.ndarray]:
         y = tried.forward(ctx, *(each.copy() for each in x))
-        return [np.array(each) for each in (y if tried.multiple_outputs else (y,)) if each is not None]
+        if isinstance(tried, LossLayer):
+            y = tried.backward(ctx, None)
+        return [np.array(each) for each in (y if isinstance(y, tuple) else (y,)) if each is not None]
 
     try:
         tried.setup(*sources)

@@ -58,6 +58,26 @@ class FromFirst(ReLU):
         return np.concatenate([dy[:1] - dy.sum(axis=0, keepdims=True), dy[1:]])
 
 
+class Unlike(LossLayer):
+    """The difference of x and the targets, of which each row is compared with the mean of all."""
+
+    num_sources, target_sources = (2, 2), (1,)
+
+    def setup(self, *src):
+        return self.sources(src)[0]
+
+    def forward(self, ctx, *x):
+        ctx.error = x[0] - x[1].reshape(x[0].shape)
+        ctx.error = ctx.error - ctx.error.mean(axis=0)
+        return x[0]
+
+    def backward(self, ctx, dy):
+        return 2 * ctx.error / ctx.step.total_rows, None
+
+    def metrics(self, ctx):
+        return {"loss": Metric(float((ctx.error**2).sum()), len(ctx.error))}
+
+
 class Root(Layer):
     """y = scale x / (1 + |x|), of whole samples."""
 

@@ -16,6 +16,7 @@ from support.user_layers import (
     SquaredError,
     Squashed,
     Total,
+    Unlike,
 )
 
 from singa_dask.algorithms import BP
@@ -228,6 +229,10 @@ REFUSED = {
             data, ip("c", Tanh("t", ip("b", ip("a", data, 5, "w", "v"), 9)), 5, "u", share=["v"]), partition_dim=1
         ),
         ["layer 'c'", "splits it along axis 0. Received: c_v along no axis", "partition_dim for both layers, or 0"],
+    ),
+    "a loss of rows that depend on each other": (
+        lambda data: [data, Unlike("mine", [ip("ip", data, 12), data])],
+        ["layer 'mine'", "the gradient of a row depends on other rows", "4 workers", "Loss(...)", "Sharding.BATCH"],
     ),
     "labels that are passed on of all rows": (
         lambda data: [data, Everything("all", data), SoftmaxLoss("loss", [ip("ip", "all", 5), "all"])],

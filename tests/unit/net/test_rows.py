@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from support import formulas
-from support.user_layers import Centred, FromFirst, Halves, Labelled, Root, Running, Same, Scaled, SquaredError
+from support.user_layers import Centred, FromFirst, Halves, Labelled, Root, Running, Same, Scaled, SquaredError, Unlike
 
 from singa_dask import Model
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers import BatchNorm, InnerProduct, Lambda, MSELoss, RecordInput, ReLU, Sharding
+from singa_dask.layers import BatchNorm, InnerProduct, Lambda, LossLayer, MSELoss, RecordInput, ReLU, Sharding
 from singa_dask.net.rows import must_see_all
 
 
@@ -22,6 +22,7 @@ MIX = {
     "the next row": own(lambda ctx, x: np.roll(x, 1, axis=0)),
     "shares of a column": own(lambda ctx, x: np.exp(x) / np.exp(x).sum(axis=0)),
     "ranks": own(lambda ctx, x: x.argsort(axis=0).argsort(axis=0) + 0.0),
+    "a loss of all rows": Unlike,
     "declared rowwise": own(lambda ctx, x: x / x.max(), rowwise=True),
     "as trained": own(lambda ctx, x: x - x.mean(axis=0) if ctx.step.phase == Phase.kTrain else x),
 }
@@ -36,6 +37,10 @@ STAND_ALONE = {
     "noise of its own": own(lambda ctx, x: x + DRAW.normal(size=x.shape)),
     "together with other workers": own(lambda ctx, x: x - ctx.group.sum(x.mean(axis=0))),
     "declared takes": own(lambda ctx, x: x - x.mean(axis=0), takes=(Sharding.BATCH,)),
+    "a loss with declared takes": type("OfParts", (Unlike,), {"takes": (Sharding.BATCH,)}),
+    "a loss that divides by its rows": type(
+        "Divided", (SquaredError,), {"backward": lambda self, ctx, dy: SquaredError.backward(self, ctx, dy)}
+    ),
     "fails": own(lambda ctx, x: x[10]),
 }
 DRAW = np.random.default_rng(0)
@@ -43,7 +48,8 @@ DRAW = np.random.default_rng(0)
 
 @pytest.mark.parametrize("name", [*MIX, *STAND_ALONE])
 def test_rows_that_depend_on_each_other_are_found(name):
-    made = {**MIX, **STAND_ALONE}[name]("own", ["x"])
+    kind = {**MIX, **STAND_ALONE}[name]
+    made = kind("own", ["x"] * (2 if issubclass(kind, LossLayer) else 1))
     assert must_see_all(made, ((6,),) * len(made.proto.srclayers)) is (name in MIX)
 
 
