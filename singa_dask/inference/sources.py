@@ -50,7 +50,7 @@ def blocks_of(
     if kind is None and not any(sign in data for sign in "*?["):
         raise ConfigError(Problem("--data", "does not exist", data, "Name a file, a folder, or dataset:NAME/SPLIT."))
     check_described(model)
-    source = _source(model, data, format_of(folder), x, y, reading)
+    source = _source(model, data, _images_of(model, folder) or format_of(folder), x, y, reading)
     layers = model.known.needed
     if not source.table and len(source.x) != len(layers):
         hint = (
@@ -183,6 +183,13 @@ def format_of(path: Path, option: str = "--data") -> Format:
         return images
     hint = f"Known: {', '.join((*suffixes, *images.suffixes))}; a folder of shards, or of images."
     raise ConfigError(Problem(option, "has a suffix of no known format", str(path), hint))
+
+
+def _images_of(model: Model, folder: Path) -> Format | None:
+    """The format of images, if the net was trained with images and the folder has some, whatever else is in it."""
+    known, images = (model.known.inputs.get(layer) for layer in model.known.needed), FORMATS["images"]
+    trained = any(one is not None and one.schema.reading.format == images.name for one in known)
+    return images if trained and any(file.suffix.lower() in images.suffixes for file in folder.rglob("*")) else None
 
 
 def _readable(model: Model, folder: Path) -> list[str]:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pandas as pd
+import PIL.Image
 import pytest
 import xarray
 from support.shards import write_shards
@@ -664,3 +665,22 @@ def test_shards_whose_labels_have_other_numbers_are_refused(tmp_path):
         DataError, match=r"some: has the classes blue, red, but the net was trained with blue, green, red"
     ):
         blocks_of(model, str(tmp_path / "some"))
+
+
+@pytest.mark.parametrize("beside", ["readme.txt", "labels.csv", ".thumbs/old.csv", ".trash/3.png"])
+def test_a_folder_of_images_may_have_other_files(tmp_path, predict, beside):
+    for name in ("in/a/1.png", "in/b/2.png", "new/1.png", "new/2.png", f"new/{beside}"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith("png"):
+            PIL.Image.fromarray(np.full((4, 4, 3), 7, np.uint8)).save(tmp_path / name)
+        else:
+            (tmp_path / name).write_text("a,b\n1,2\n")
+    shard_files("images", tmp_path / "out", source=tmp_path / "in")
+    model = model_for(tmp_path, read(tmp_path / "out", 1), *classes(2))
+    if beside.startswith("."):
+        assert len(lines(predict(model, data="new"))) == 3
+    else:
+        with pytest.raises(
+            DataError, match=rf"{beside}: cannot be read .*Is it an image that Pillow can read\? Remove"
+        ):
+            predict(model, data="new")
