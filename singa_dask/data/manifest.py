@@ -35,6 +35,8 @@ FILES_FILE = "files.json"
 FORMAT = "singa-dask shards"
 HASH = "blake2b-128"
 MAX_MANIFEST_NBYTES = 256 << 20
+# In a note of samples that share values.
+OVERLAP = "the patches overlap"
 WAY_OUT = "Copy the data set again, or rewrite it with `singa-dask shard`."
 
 
@@ -89,6 +91,11 @@ class Manifest:
     def shuffled(self) -> bool:
         """Whether the samples were written in random order."""
         return self.order.startswith("shuffled")
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether samples share values, as patches do that overlap."""
+        return any(OVERLAP in note for note in self.notes)
 
     @property
     def features(self) -> Column:

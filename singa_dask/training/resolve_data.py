@@ -156,12 +156,8 @@ class _Resolver:
             message = f"is of windows, and {info.column.name!r} is a {info.column.role}, which counts single records"
             hint = "Leave the mask or weights out of the shards."
             raise ConfigError(Problem("store_conf.horizon", message, str(store.horizon), hint))
-        if store.sequence and phase == Phase.kTrain and info.column.shape[:-1] == (store.sequence,):
-            message = (
-                "%s: a record has %s values, and a row is %d such records. If a record is a sequence, use time_steps"
-            )
-            logger.warning(message, info.path, info.column.shape, store.sequence)
         if phase == Phase.kTrain:
+            _warn_of_training(info, store)
             info = _with_statistics(info, store, stream)
         fitted, trained = self.trained.get(name, (info, store))
         if fitted is not info:
@@ -206,6 +202,19 @@ class _Resolver:
                     hint = "Write both into the same shards, as two columns, and name them in store_conf.column."
                     self.problems.append(Problem(f"layer {name!r}", message, f"{mine} and {its}", hint))
                     break
+
+
+def _warn_of_training(info: StoreInfo, store: StoreProto) -> None:
+    """Warn of records that may be sequences, and of held-out samples that share values with those that train."""
+    if store.sequence and info.column.shape[:-1] == (store.sequence,):
+        message = "%s: a record has %s values, and a row is %d such records. If a record is a sequence, use time_steps"
+        logger.warning(message, info.path, info.column.shape, store.sequence)
+    if store.validation_share and info.manifest.overlaps:
+        message = (
+            "%s: the patches overlap, and those that validation_share: %g holds out share values with those that "
+            "train. Split the shards by records (--split-by), or validate on shards of another field"
+        )
+        logger.warning(message, info.path, store.validation_share)
 
 
 def _with_statistics(info: StoreInfo, store: StoreProto, stream: AnyStream) -> StoreInfo:

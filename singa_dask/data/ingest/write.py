@@ -173,8 +173,9 @@ def _of_patches(source: Source, parts: Sequence[Part], splits: Splits) -> list[s
     total, kept = (sum(each.total for each in all_of) for all_of in (source.cuttings, parts))
     if not kept:
         raise DataError(f"{source.name}: each of {total:,} patches holds a missing value. Make patch smaller.")
-    notes = source.cuttings[0].patches.notes(total, kept, splits.validation + splits.test)
-    for note in notes if kept < total else notes[1:]:
+    overlap, shares = any(each.overlaps for each in source.cuttings), splits.validation + splits.test
+    notes = source.cuttings[0].patches.notes(total, kept, shares, overlap)
+    for note in notes[kept == total : None if shares else 1]:
         logger.warning("%s.", note)
     return notes
 

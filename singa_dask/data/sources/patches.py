@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from singa_dask.data.columns import Channels, guess_channels
 from singa_dask.data.containers import dense
+from singa_dask.data.manifest import OVERLAP
 from singa_dask.data.sources.files import Rows, RowsBlock, stamp_of
 from singa_dask.errors import ConfigError, DataError, Problem
 
@@ -52,15 +54,23 @@ class Patches:
         last = size - self.patch
         return [*range(0, last, self.stride), last]
 
-    def notes(self, total: int, kept: int, shares: float) -> list[str]:
-        """What to say of the samples. total: patches, of which so many are kept; shares: for validation and test."""
+    def notes(self, total: int, kept: int, shares: float, overlap: bool) -> list[str]:
+        """What to say of the samples. total: patches, of which so many are kept; shares: for validation and test;
+        overlap: whether some do."""
         told = f"the samples are patches of {self.patch} x {self.patch}, one every {self.stride} positions"
         dropped = f"; {total - kept:,} of {total:,} hold a missing value and are left out"
         notes = [told + dropped * (kept < total)]
-        if shares and self.stride < self.patch:
-            notes.append(
-                "the patches overlap, and those for validation and test are drawn at random: they share values with "
-                "those that train. Set stride to that of patch or more, or split by records"
+        if not overlap:
+            return notes
+        closer = "" if self.stride < self.patch else " (the last of a row or column is moved inwards)"
+        notes.append(OVERLAP + closer)
+        if shares:
+            way_out = (
+                "Set stride to that of patch or more" if self.stride < self.patch else "Cut the rest off the fields"
+            )
+            notes[1] += (
+                ", and those for validation and test are drawn at random: they share values with those that train. "
+                f"{way_out}, or split by records"
             )
         return notes
 
@@ -154,6 +164,12 @@ class Cutting:
         """Rows and columns of patches in a record."""
         rows, columns = (len(self.patches.starts(size)) for size in self.size[1:])
         return rows, columns
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a patch begins before the one in front of it ends, as the last one may, which is moved inwards."""
+        starts = (pairwise(self.patches.starts(size)) for size in self.size[1:])
+        return any(after - before < self.patches.patch for each in starts for before, after in each)
 
     @property
     def total(self) -> int:

@@ -9,11 +9,12 @@ import xarray
 import zarr
 from support.blocks import stored
 
-from singa_dask import shard
+from singa_dask import Job, layers, shard, updaters
 from singa_dask.data import shard_files
 from singa_dask.data.columns import Role
 from singa_dask.data.sources import patches
 from singa_dask.errors import ConfigError, DataError
+from singa_dask.training.prepare import prepare
 
 DRAW = np.random.default_rng(0)
 H, W, PATCH, STRIDE = 22, 31, 8, 5
@@ -59,7 +60,7 @@ def test_x_and_y_are_cut_together(tmp_path, kind, shuffle):
     np.testing.assert_array_equal(found["x"], cut(FIELD))
     np.testing.assert_array_equal(found["y"], cut(TARGET))
     np.testing.assert_array_equal(found[Role.ROW], np.arange(24))
-    assert manifest.notes == ("the samples are patches of 8 x 8, one every 5 positions",)
+    assert manifest.notes == ("the samples are patches of 8 x 8, one every 5 positions", "the patches overlap")
 
 
 def test_the_number_tells_record_row_and_column(tmp_path):
@@ -199,11 +200,40 @@ def test_splits_by_records(tmp_path, what):
     assert sorted(stored(found["test"])[Role.ROW]) == [*range(24, 36)]
 
 
-def test_random_splits_of_patches_that_overlap_are_warned_of(tmp_path, caplog):
-    options = {"out": tmp_path / "out", "patch": PATCH, "test": 0.3}
-    assert len(shard(FIELD, **options)["train"].notes) == 1
-    overlapping = shard(FIELD, **{**options, "out": tmp_path / "more"}, stride=4)
-    assert "they share values with those that train" in caplog.text and len(overlapping["train"].notes) == 2
+@pytest.mark.parametrize("test", [0, 0.3])
+@pytest.mark.parametrize(
+    ("size", "patch", "stride", "said"),
+    [
+        ((24, 32), 8, 4, "the patches overlap"),
+        ((24, 32), 8, None, ""),
+        ((24, 30), 8, None, "the patches overlap (the last of a row or column is moved inwards)"),
+        ((27, 32), 8, 8, "the patches overlap (the last"),
+        ((30, 30), 8, 11, ""),
+        ((30, 35), 8, 11, "the patches overlap (the last"),
+        ((2, 24, 29), 8, None, "the patches overlap (the last"),
+        ((8, 24), 8, 8, ""),
+    ],
+)
+def test_patches_of_which_others_share_values_are_told(tmp_path, caplog, size, patch, stride, said, test):
+    x = np.arange(np.prod(size), dtype="f4").reshape(size)
+    made = shard(x, out=tmp_path / "out", patch=patch, stride=stride, test=test)
+    manifest = made["train" if test else ""]
+    counted = np.concatenate([stored(each)["x"].ravel() for each in made.values()])
+    assert manifest.overlaps == bool(said) == (len(np.unique(counted)) < len(counted))
+    assert any(note.startswith(said) for note in manifest.notes)
+    assert ("they share values with those that train" in caplog.text) == bool(said and test)
+    assert all(len(each.notes) == 1 + bool(said) for each in made.values())
+
+
+@pytest.mark.parametrize(("stride", "share", "warns"), [(4, 0.2, True), (4, 0, False), (8, 0.2, False)])
+def test_a_validation_share_of_patches_that_overlap_is_warned_of(tmp_path, caplog, stride, share, warns):
+    x = np.zeros((32, 32), "f4") + DRAW.normal(size=(32, 32)).astype("f4")
+    shard(x, 2 * x, tmp_path / "out", patch=8, stride=stride, targets=True, window=1)
+    net = [layers.RecordInput(path=str(tmp_path / "out"), batchsize=2, validation_share=share)]
+    net += [layers.Convolution(num_filters=1, kernel=1), layers.MSELoss()]
+    caplog.clear()
+    prepare(Job(name="t", layers=net, updater=updaters.SGD(lr=0.1), train_steps=1))
+    assert ("validation_share: 0.2 holds out share values" in caplog.text) == warns
 
 
 def test_datasets_of_xarray_are_cut_along_the_same_dimensions(tmp_path):
