@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers.base import Layer, LossLayer
+from singa_dask.layers.base import Layer, LossLayer, OutputLayer
 from singa_dask.layers.context import Context, Step
 from singa_dask.layers.param import Shape
 from singa_dask.net.flat import FlatParams
@@ -53,7 +53,8 @@ def must_see_all(layer: Layer, sources: Sequence[Shape], phase: int = Phase.kTra
     Layers that declare `takes`, that exchange values with other workers, and that cannot compute drawn numbers decide
     for themselves.
     """
-    if layer.declares_takes or layer.recurrent or layer.steps > 1:
+    own = layer.type == Layer.type and not isinstance(layer, OutputLayer)  # what these write is no trial
+    if not own or layer.declares_takes or layer.recurrent or layer.steps > 1:
         return False
     from singa_dask.ops import Ops  # the reference, so that all workers find the same
 

@@ -7,7 +7,20 @@ from support.user_layers import Centred, FromFirst, Halves, Labelled, Root, Runn
 
 from singa_dask import Model
 from singa_dask.job.job_pb2 import Phase
-from singa_dask.layers import BatchNorm, InnerProduct, Lambda, LossLayer, MSELoss, RecordInput, ReLU, Sharding
+from singa_dask.layers import (
+    GELU,
+    BatchNorm,
+    CSVOutput,
+    EuclideanLoss,
+    InnerProduct,
+    Lambda,
+    LossLayer,
+    MSELoss,
+    RecordInput,
+    ReLU,
+    Sharding,
+)
+from singa_dask.layers.base import OutputLayer
 from singa_dask.net.rows import must_see_all
 
 
@@ -51,6 +64,15 @@ def test_rows_that_depend_on_each_other_are_found(name):
     kind = {**MIX, **STAND_ALONE}[name]
     made = kind("own", ["x"] * (2 if issubclass(kind, LossLayer) else 1))
     assert must_see_all(made, ((6,),) * len(made.proto.srclayers)) is (name in MIX)
+
+
+@pytest.mark.parametrize("kind", [EuclideanLoss, GELU, CSVOutput, type("OwnOutput", (OutputLayer,), {})])
+def test_built_in_layers_and_outputs_are_not_tried(monkeypatch, kind):
+    calls = []
+    for call in "setup", "forward":
+        monkeypatch.setattr(kind, call, lambda self, *args: calls.append(self), raising=False)
+    assert not must_see_all(kind("own", ["x", "x"]), ((6,), (6,)))
+    assert not calls
 
 
 FEATURES = RecordInput("data", shape=[6], target_shape=[2])
