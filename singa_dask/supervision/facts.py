@@ -56,6 +56,7 @@ class Code(Enum):
     PASSED_OVER = auto()
     DEALT_ANEW = auto()
     OTHER_CLUSTER = auto()
+    OTHER_CODE = auto()
     # Requests
     STOPPING = auto()
     JOINS = auto()

@@ -9,6 +9,7 @@ from google.protobuf import text_format
 
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.job import ClusterTopology
+from singa_dask.job.code_changes import changed
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.phases import graph_phase
 from singa_dask.supervision.facts import Code, fact
@@ -71,6 +72,8 @@ def resumed(prepared: Prepared, workspace: Workspace, *, lives: bool = False) ->
     _check_same_judge(prepared, workspace, found)
     if found.job and (earlier := ClusterTopology.from_proto(before).describe()) != topology.describe():
         said.append(fact(Code.OTHER_CLUSTER, before=earlier, now=topology.describe()))
+    if prepared.code and (names := changed(checkpoints.load(found.path).code, prepared.code)):
+        said.append(fact(Code.OTHER_CODE, names=tuple(names)))
     return found, [sentence(each) for each in said]
 
 

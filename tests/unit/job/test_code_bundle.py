@@ -15,6 +15,7 @@ import pytest
 from singa_dask.errors import ConfigError
 from singa_dask.job import JobProto
 from singa_dask.job.code_bundle import CodeBundle, not_kept, pack, unpacked
+from singa_dask.job.code_changes import changed
 from singa_dask.job.code_trust import is_own, key_file, sign
 from singa_dask.job.job_pb2 import LayerProto
 from singa_dask.job.user_code import _received, code_name, user_code
@@ -190,6 +191,28 @@ def test_code_that_has_run_here_is_sent_as_it_is_now(name, tmp_path, monkeypatch
             read.append(value_of(user_code(spec, "")))
     assert read == [2, 7, 3] and value_of(sent[0].code[spec]) == 2
     assert vars(module.Of)["read"] is own, "the class of the user stays as it is"
+
+
+@pytest.mark.parametrize(
+    "name", ["of_function", "Of", "OfHelper", "OfBase", "OfSet", "OfModule", "factory.<locals>.OfCell"]
+)
+def test_code_that_differs_from_what_a_checkpoint_keeps_is_named(name, tmp_path, monkeypatch, config):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "changed_helper.py").write_text("FACTOR = 2\n")
+    bundles = []
+    for text in (READERS, "# moved\n\n" + READERS, READERS.replace("2", "7")):
+        (tmp_path / "changed.py").write_text(text)
+        for module in ("changed", "changed_helper"):
+            monkeypatch.delitem(sys.modules, module, raising=False)
+        module = importlib.import_module("changed")
+        if "7" in text:
+            module.changed_helper.FACTOR = 7
+        monkeypatch.setattr("singa_dask.job.user_code._defined", {})
+        spec = code_name(getattr(module, name.rpartition(".")[2]))
+        bundles.append(pack(job(spec), tmp_path).signed())
+    kept, moved, other = bundles
+    assert changed(kept, moved) == [] and changed(kept, other) == [spec]
+    assert changed(replace(kept, signature="of another"), other) == [] == changed(None, other)
 
 
 def value_of(code):

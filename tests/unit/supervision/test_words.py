@@ -80,6 +80,9 @@ SAID = {
     "resumed with another cluster. Before: Downpour. Now: Hogwild.": fact(
         Code.OTHER_CLUSTER, before="Downpour", now="Hogwild"
     ),
+    "your code differs from that in the checkpoint: m:A, m:B. The run goes on with it as it is now.": fact(
+        Code.OTHER_CODE, names=("m:A", "m:B")
+    ),
     "Ctrl-C: stopping after this step (press Ctrl-C again to abort)": fact(Code.STOPPING, by="Ctrl-C"),
     "SIGTERM: stopping after this step (press Ctrl-C to abort)": fact(Code.STOPPING, by="SIGTERM"),
     f"{GROUP} joins on w4, w5": fact(Code.JOINS, GROUP, where=("w4", "w5")),
