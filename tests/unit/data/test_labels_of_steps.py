@@ -7,9 +7,10 @@ import pytest
 
 from singa_dask import Classifier, Job, Model, Module, load_model, shard, train
 from singa_dask.data import Manifest
+from singa_dask.data.columns import Column, Role
 from singa_dask.data.shards import ShardFolder
 from singa_dask.errors import ConfigError, DataError
-from singa_dask.inference.files import _named
+from singa_dask.inference.classes import labels_of_shards
 from singa_dask.layers import LSTM, Embedding, InnerProduct, RecordInput, SoftmaxLoss
 from singa_dask.updaters import SGD
 
@@ -89,4 +90,5 @@ def test_an_estimator_predicts_the_class_of_each_step():
 
 
 def test_predicted_files_name_no_class_where_a_label_does_not_count():
-    assert _named(np.array([1, -100, 0]), ("no", "yes")).tolist() == ["yes", "", "no"]
+    column = Column("y", Role.LABEL, "int64", (), classes=("no", "yes"))
+    assert labels_of_shards(np.array([1, -100, 0]), column).filled("").tolist() == ["yes", "", "no"]

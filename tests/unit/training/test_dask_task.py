@@ -30,6 +30,7 @@ def played(monkeypatch):
         log_event=lambda topic, event: played.logged.append((topic, event)),
         memory_manager=SimpleNamespace(memory_limit=10**9, memory_pause_fraction=0.5),
         nanny="",
+        address="tcp://worker",
     )
     monkeypatch.setattr(distributed, "get_worker", lambda: worker)
     monkeypatch.setattr(distributed, "get_client", lambda: None)
