@@ -1,13 +1,16 @@
-"""Classes in files of predictions: as the data have them, integers where all of them are, else text."""
+"""Classes in files of predictions: as the data have them, integers where all of them are, else text or flags."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from singa_dask.data.columns import Column
+
+logger = logging.getLogger(__name__)
 
 
 def as_in_data(names: Sequence[str]) -> np.ndarray:
@@ -54,6 +57,28 @@ def without_missing(labels: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray
         return np.ma.filled(labels, "" if labels.dtype.kind == "O" else None), {}
     fill = min(-1, int(classes.min()) - 1)
     return np.ma.filled(labels, fill), {"_FillValue": fill} if np.ma.is_masked(labels) else {}
+
+
+def flags_of(classes: np.ndarray) -> dict[str, Any]:
+    """The attributes by which the CF conventions name the classes 0, 1, ...; none of classes that are integers."""
+    if classes.dtype.kind == "i":
+        return {}
+    meanings = " ".join("_".join(name.split()) for name in classes)
+    return {"flag_values": np.arange(len(classes), dtype=np.int32), "flag_meanings": meanings}
+
+
+def as_flags(labels: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+    """The places of labels among the classes, and the attribute `_FillValue` of those that are missing: also those of
+    other classes, with a warning."""
+    places = {name: place for place, name in enumerate(classes)}
+    missing, texts = np.ma.getmaskarray(labels), np.ma.getdata(labels).astype(str)
+    found = np.array([places.get(text, -1) for text in texts.ravel()], np.int32).reshape(texts.shape)
+    if len(others := np.unique(texts[(found < 0) & ~missing])):
+        told = ", ".join(map(repr, others[:4].tolist()))
+        message = "labels of other classes than those of the net, %s, are missing in the netCDF file: CSV keeps them"
+        logger.warning(message, told)
+    found[missing] = -1
+    return found, {"_FillValue": np.int32(-1)} if (found < 0).any() else {}
 
 
 def _simplified(values: Any, classes: np.ndarray) -> np.ndarray:

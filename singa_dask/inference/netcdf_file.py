@@ -14,7 +14,7 @@ from singa_dask.data.columns import Channels, Column
 from singa_dask.data.origins import free_name
 from singa_dask.data.sources.files import need
 from singa_dask.data.sources.netcdf import Grid
-from singa_dask.inference.classes import as_in_data, without_missing
+from singa_dask.inference.classes import as_flags, as_in_data, flags_of, without_missing
 from singa_dask.inference.raw_file import RawFile
 
 if TYPE_CHECKING:
@@ -67,11 +67,15 @@ class _NetcdfWriter:
         if each not in self._file.dimensions:
             self._file.dimensions[each] = values.shape[-1]
             self._create(each, (each,), classes)[...] = classes
-        self._put(self._own(f"{prefix}class"), dims, classes[values.argmax(axis=-1)])
+        flags = flags_of(classes)
+        best = values.argmax(axis=-1)
+        found = best.astype(np.int32) if flags else classes[best]
+        self._put(self._own(f"{prefix}class"), dims, found).attrs.update(flags)
         self._put(self._own(f"{prefix}probability"), (*dims, each), values)
         if answers is not None:
-            labels, missing = without_missing(answers, classes)
-            self._put(self._own(f"{prefix}label"), dims, labels.reshape(values.shape[:-1])).attrs.update(missing)
+            labels, missing = as_flags(answers, classes) if flags else without_missing(answers, classes)
+            label = self._put(self._own(f"{prefix}label"), dims, labels.reshape(values.shape[:-1]))
+            label.attrs.update(flags | missing)
 
     def _numbers(self, prefix: str, output: LayerOutput, values: np.ndarray, answers: Any) -> None:
         column = output.column

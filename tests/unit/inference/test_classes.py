@@ -8,7 +8,7 @@ import xarray
 
 from singa_dask import Classifier, layers, shard
 from singa_dask.data.columns import Column, Role
-from singa_dask.inference.classes import as_in_data, labels_of_data, labels_of_shards
+from singa_dask.inference.classes import as_flags, as_in_data, labels_of_data, labels_of_shards
 from singa_dask.inference.run import predict_blocks
 from singa_dask.inference.sources import blocks_of
 
@@ -97,6 +97,10 @@ def test_files_have_the_classes_of_the_data(tmp_path, nets, name, suffix, source
     elif suffix == "nc":
         with xarray.open_dataset(out, engine="h5netcdf") as file:
             found = {key: file[key].to_numpy() for key in ("class", "label")}
+            if y.dtype.kind == "U":
+                assert found["label"].dtype == np.int32
+                names = [np.array(file[key].attrs["flag_meanings"].split()) for key in found]
+                found = {key: of[found[key]] for key, of in zip(found, names, strict=True)}
             assert file["classes"].to_numpy().tolist() == net.classes_.tolist()
     else:
         found = pd.read_csv(out) if suffix == "csv" else pd.read_parquet(out)
@@ -104,6 +108,13 @@ def test_files_have_the_classes_of_the_data(tmp_path, nets, name, suffix, source
     np.testing.assert_array_equal(np.ravel(found["label"]), y.ravel())
     if suffix != "csv" and y.dtype.kind != "U":
         assert np.asarray(found["class"]).dtype == np.asarray(found["label"]).dtype == np.int64
+
+
+def test_labels_of_other_classes_are_told_where_flags_cannot_say_them(caplog):
+    labels = np.ma.array(np.array(["sun", "ash", "red", "sea"], object), mask=[False, False, True, False])
+    found, missing = as_flags(labels, np.array(["red", "sea", "sun"], object))
+    assert found.tolist() == [2, -1, -1, 1] and missing == {"_FillValue": -1}
+    assert "labels of other classes than those of the net, 'ash', are missing" in caplog.text
 
 
 @pytest.fixture(scope="module")
