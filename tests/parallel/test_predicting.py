@@ -55,5 +55,6 @@ def test_a_model_reaches_every_worker_once(cluster3, workers3, tmp_path):
         path.name: path.read_text().count("set up") for path in tmp_path.iterdir() if path.name != str(os.getpid())
     }
     assert len(counts) == 3, "all workers predict"
-    # A training net, a test net, and one for the thread that predicts; not one for each of the 60 blocks.
-    assert max(counts.values()) <= 3, counts
+    # A training net, a test net, one for the thread that predicts, and the layer alone, which is tried on a few rows;
+    # not one for each of the 60 blocks.
+    assert max(counts.values()) <= 4, counts
