@@ -1,6 +1,7 @@
 """Rooms import downwards only."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,14 @@ def circles(imports: dict[str, set[str]]) -> list[set[str]]:
 
 def test_imports_go_downwards():
     assert set().union(*(upwards(name, imported) for name, imported in IMPORTS.items())) == UPWARDS
+
+
+def test_the_page_lists_the_rooms_from_top_to_bottom():
+    page = (PACKAGE.parent / "docs/architecture.md").read_text()
+    cells = re.findall(r"^\| (`.*?) \|", page.partition("## Rooms")[2].partition("\n## ")[0], re.MULTILINE)
+    listed = [room for cell in cells for room in re.findall(r"`(\w+)(?:/|\.py)`", cell)]
+    assert sorted(listed) == sorted(LEVEL)
+    assert [LEVEL[room] for room in listed] == sorted(LEVEL.values(), reverse=True)
 
 
 def test_no_more_modules_than_known_need_each_other():
