@@ -84,6 +84,7 @@ class Estimator(EstimatorInputs):
     callbacks: Any = ()
     client: Any = None
     cluster: Any = None
+    gpu: Any = None
     verbose: bool = False
 
     classifies: ClassVar[bool]
@@ -261,6 +262,9 @@ class Estimator(EstimatorInputs):
         proto.seed = int(seeds[-1])
         if self.cluster is not None:
             proto.cluster.CopyFrom(cluster_message(self.cluster))
+        if self.gpu is not None:
+            proto.ClearField("gpu")
+            assign(proto, "gpu", self.gpu, "gpu")
         job = Job.from_proto(proto)
         job.folder = given.folder if own else None  # of the user's own layers
         return job, wanted

@@ -53,6 +53,8 @@ class Classifier(ClassifierMixin, Estimator):
     callbacks: see `train`.
     client: a client of the Dask cluster whose workers train; None trains in this process.
     cluster: a ClusterTopology, how training is distributed on the cluster.
+    gpu: the GPUs on which to train and predict, as in a job: [0, 1], or [] for CPUs; by default all, or what a job
+    says.
     verbose: whether to show the progress.
 
     X: (N, D), images (N, H, W, C) or (N, C, H, W), any array (N, ...) of up to four further dimensions, or a

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from singa_dask.algorithms.evaluation import Evaluator
 from singa_dask.algorithms.measured import Measured
 from singa_dask.errors import CheckpointError, ConfigError, Problem
 from singa_dask.inference.model import Model
+from singa_dask.inference.passes import Where, on_gpu
 from singa_dask.job import Job, graph_phase
 from singa_dask.job.code_bundle import CodeBundle
 from singa_dask.job.job_pb2 import JobProto, Phase
@@ -22,7 +24,7 @@ from singa_dask.layers import layer_class
 from singa_dask.layers.base import OutputLayer
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
-from singa_dask.ops.gpu.visible import gpu_here
+from singa_dask.ops.gpu.turns import in_turns, own_gpu
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Checkpoint, contents_of
 from singa_dask.training.feed import Feed
@@ -33,7 +35,7 @@ from singa_dask.training.placement import compute_of
 
 def _device(job: JobProto) -> dict[str, Any]:
     """Where this process computes for a job, as get_ops takes it."""
-    gpu = gpu_here(job.gpu)
+    gpu = own_gpu(job.gpu)
     return {} if gpu is None else {"device": "gpu", "device_id": gpu, "compute": compute_of(job)}
 
 
@@ -53,7 +55,7 @@ def restore_net(job: JobProto, phase: int, path: Path) -> Net:
 def load_model(
     where: str | Path,
     *,
-    device: str = "cpu",
+    device: str | None = None,
     dtype: Any = np.float32,
     device_id: int = 0,
     trust_code: bool = False,
@@ -69,7 +71,8 @@ def load_model(
     `DistOpt` can continue training with it. Code of your own comes from the checkpoint as well.
 
     where: a checkpoint file, or the workspace of a run.
-    device: "cpu" or "gpu".
+    device: "cpu" or "gpu"; by default a GPU by the same rule as in training: one that this process sees, and that
+    `gpu` in the job of the net allows, else the CPU.
     dtype: the type in which the model computes.
     device_id: the number of the GPU.
     trust_code: also run code that another user has written.
@@ -80,8 +83,11 @@ def load_model(
     path = checkpoints.find(Path(where))
     found = checkpoints.load(path)
     with code_of(found, path, trust=trust_code) as code:
-        net = Job.from_text(found.job).net
-        model = Model(net, seed=found.seed, device=device, dtype=dtype, device_id=device_id)
+        job = Job.from_text(found.job)
+        by_job = Where.of(job.proto)
+        chosen = by_job.here(dtype) if device is None else {"device": device, "device_id": device_id}
+        model = Model(job.net, seed=found.seed, dtype=dtype, **chosen)
+    model.where = by_job if device is None else model.where
     model.code, model.described = code, found.described
     model.load_state_dict(found.trained if ema else found.parameters)
     return model
@@ -98,7 +104,9 @@ def measure(job: JobProto, checkpoint: Path, phase: int) -> Measured:
         raise ConfigError(Problem("neuralnet", "has no test data", "no input layer in phase kTest", hint))
     net = restore_net(job, phase, checkpoint)
     with ThreadPoolExecutor(1) as pool, Feed.open(job, net, pool.submit, stop=batches_of(job, phase) or None) as feed:
-        measured = Evaluator(net, algorithm(job.train_one_batch), job.metric, rows=feed.rows).measure(feed.all())
+        evaluator = Evaluator(net, algorithm(job.train_one_batch), job.metric, rows=feed.rows)
+        with closing(in_turns(feed.all(), on_gpu(net.ops), job.gpu)) as batches:
+            measured = evaluator.measure(batches)
     net.close()
     return measured
 
@@ -106,15 +114,16 @@ def measure(job: JobProto, checkpoint: Path, phase: int) -> Measured:
 def model_of(job: JobProto, code: CodeBundle | None, path: Path, *, here: bool = True) -> Model:
     """A model to predict with: the net of a job, with a checkpoint's parameters. Layers that write files are left out.
 
-    code: the user's, if the net needs any. here: whether this process predicts; on Dask workers, which may have none,
-    only GPUs that the job lists are used. Raises CheckpointError where the checkpoint is damaged or of another net.
+    code: the user's, if the net needs any. here: whether this process predicts; if Dask workers do, the model is on
+    the CPU here. Raises CheckpointError where the checkpoint is damaged or of another net.
     """
     found = checkpoints.load(path)
     net = plain(job.neuralnet)
     layers = [layer for layer in net.layer if not issubclass(layer_class(layer), OutputLayer)]
     net.ClearField("layer")
     net.layer.extend(layers)
-    model = Model(net, seed=found.seed, **(_device(job) if here or job.gpu else {}))
+    model = Model(net, seed=found.seed, **(_device(job) if here else {}))
+    model.where = Where.of(job)
     check_fits(found, path, {param.name: param.whole_shape for param in model.net.params})
     model.load_state_dict(found.trained)
     model.code, model.described = code, found.described

@@ -10,21 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.algorithms import BP
-from singa_dask.algorithms.evaluation import Evaluator
 from singa_dask.errors import ConfigError, Problem, nearest
 from singa_dask.exchange.ranks import Ranks, own_arrays
 from singa_dask.inference.described import KnownData
 from singa_dask.inference.feeding import (
     check_normalisation,
     feed_of,
-    mini_batches,
     normalised,
     read_files,
     rows_of_a_pass,
     step_of,
 )
 from singa_dask.inference.loss import TrainingLoss
+from singa_dask.inference.passes import ON_CPU, Passes, Where
 from singa_dask.inference.predicting import arrays_of, is_empty, predict
 from singa_dask.inference.stitching import predict_field
 from singa_dask.job.assemble import assemble
@@ -39,6 +37,7 @@ from singa_dask.layers.group import LayerGroup
 from singa_dask.layers.kept import belong, bind
 from singa_dask.net import Net
 from singa_dask.ops import get_ops
+from singa_dask.ops.gpu.turns import own_gpu
 from singa_dask.tensors.device import float_type
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Checkpoint
@@ -98,6 +97,9 @@ class Model:
             check_numbers(NetProto(partition_dim=self._proto.partition_dim), "Model")
         read_files(self._proto)
         self.ops = get_ops(device, float_type(dtype), device_id=device_id, compute=compute)
+        self.where = ON_CPU if device == "cpu" else Where((), compute)  # of its copies in other processes
+        if device == "gpu":
+            own_gpu((device_id,))
         self.seed = seed
         self.number = 0
         self.last: TrainingLoss | None = None
@@ -152,7 +154,8 @@ class Model:
         metrics of the rows of all ranks. Raises ConfigError if a metric does not exist or does not fit the net.
         """
         feed = feed_of(self.known, *arrays_of(self, x, y))
-        measured = self._evaluator(metrics).measure(mini_batches(self.known, self.ranks, self.seed, *feed, batchsize))
+        with self._passes.of(*feed, batchsize) as batches, self._passes.evaluator(metrics) as evaluator:
+            measured = evaluator.measure(batches)
         if self.partitioned:
             measured.share(self.ranks.rank, self.ranks.numbers)
             measured.sums = self.ranks.sum(measured.sums)
@@ -229,14 +232,15 @@ class Model:
             return {name: array[:0] for name, array in self.computed(self._row_of_zeros()).items()}
         feed, rows = feed_of(self.known, x, output=output or self.outputs[0])
         found: dict[str, np.ndarray] = {}
-        done, evaluator = 0, self._evaluator()
-        size = rows_of_a_pass(self._test_net) if batchsize is None else batchsize
-        for part, step in mini_batches(self.known, self.ranks, self.seed, feed, rows, size):
-            for name, y in evaluator.predict(part, step).items():
-                if name not in found:
-                    found[name] = np.empty((rows, *y.shape[1:]), y.dtype)
-                found[name][done : done + len(y)] = y
-            done += len(y)
+        done, size = 0, rows_of_a_pass(self._test_net) if batchsize is None else batchsize
+        with self._passes.of(feed, rows, size) as batches:
+            for part, step in batches:
+                with self._passes.evaluator() as evaluator:
+                    for name, y in evaluator.predict(part, step).items():
+                        if name not in found:
+                            found[name] = np.empty((rows, *y.shape[1:]), y.dtype)
+                        found[name][done : done + len(y)] = y
+                done += len(y)
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -244,10 +248,10 @@ class Model:
             message = f"is partitioned over {self.ranks.size} ranks and cannot be pickled"
             hint = "Pickle its state_dict(), which every rank must call."
             raise ConfigError(Problem("model", message, hint=hint))
-        made = {"seed": self.seed, "device": self.ops.device, "dtype": self.ops.dtype, "device_id": self.ops.device_id}
+        made = {"seed": self.seed, "dtype": self.ops.dtype}
         code = self.code or pack(self._proto)
         parameters = self.state_dict() if self._used else None
-        kept = {"number": self.number, "described": dict(self.described)}
+        kept = {"number": self.number, "described": dict(self.described), "where": self.where}
         return _unpickled, (self._proto.SerializeToString(), made, code, parameters, kept)
 
     def state_dict(self) -> dict[str, np.ndarray]:
@@ -331,17 +335,6 @@ class Model:
         flat, own = self.net.flat, self.net.own
         return flat.named(self.ops.to_host(flat.values)) | own.named(self.ops.to_host(own.values))
 
-    def _evaluator(self, metrics: Sequence[str] = ()) -> Evaluator:
-        """This thread's: nets have buffers, which threads must not share."""
-        net = self.net
-        if self.partitioned:
-            return Evaluator(self._test_net, BP(), metrics)
-        if not hasattr(self._own, "evaluator"):
-            self.ops.use()
-            self._own.net = self._make_test_net(net)
-            self._own.evaluator = Evaluator(self._own.net, BP())
-        return Evaluator(self._own.net, BP(), metrics) if metrics else self._own.evaluator
-
     def _output(self, name: str | None) -> str:
         """The output of this name, by default the first. Raises ConfigError."""
         names = self.outputs
@@ -361,7 +354,12 @@ class Model:
         """Use this training net, whose parameters have no memory yet."""
         self._net, self._used = net, False
         self._test_net = self._make_test_net(net)
-        self._own = threading.local()
+        self._passes = Passes(self)
+
+    def own_test_net(self) -> Net:
+        """A test net with the parameters of the model and buffers of its own; of a partitioned model the only one."""
+        net = self.net
+        return self._test_net if self.partitioned else self._make_test_net(net)
 
     def _make_test_net(self, net: Net) -> Net:
         rank, size = (self.ranks.rank, self.ranks.size) if net.partitioned else (0, 1)
@@ -390,7 +388,7 @@ def _unpickled(
     kept: Mapping[str, Any],
 ) -> Model:
     with unpacked(code):
-        model = Model(NetProto.FromString(net), **made)
+        model = Model(NetProto.FromString(net), **made, **kept["where"].here(made["dtype"]))
     model.code = code
     for name, value in kept.items():
         setattr(model, name, value)

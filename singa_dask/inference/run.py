@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singa_dask.cluster.cores import equal_share
+from singa_dask.cluster.gpus import assign, chosen
 from singa_dask.cluster.remote import run_each
+from singa_dask.cluster.workers import answering
 from singa_dask.data.columns import Role
 from singa_dask.data.dask_client import check_client
 from singa_dask.data.ingest.run import STATUS_SECONDS, check_workers, waiting_for_paused
@@ -142,5 +144,24 @@ def _submitting(model: Model, client: Client | None) -> Iterator[tuple[Submit, i
         else:
             threads = client.nthreads()
             stack.callback(run_each, client, close_shards, dict.fromkeys(threads, ()), CLOSE_S)
-            sent = client.submit(pickle.loads, pickle.dumps(model), pure=False)
-            yield lambda block: client.submit(_predict, sent, block, pure=False), 2 * sum(threads.values())
+            having = _with_gpus(client, model.where.gpu)
+            # Others are used only if these are lost.
+            where: dict[str, Any] = {"workers": having, "allow_other_workers": True} if having else {}
+            sent = client.submit(pickle.loads, pickle.dumps(model), pure=False, **where)
+            ahead = 2 * sum(count for worker, count in threads.items() if worker in having or not having)
+            yield lambda block: client.submit(_predict, sent, block, pure=False, **where), ahead
+
+
+def _with_gpus(client: Client, listed: Sequence[int]) -> list[str]:
+    """The Dask workers that predict on a GPU of their own: those that no run has, if there are some. Empty if all
+    predict on CPUs. Raises ConfigError if GPUs are listed that no worker has."""
+    workers, _ = answering(client)
+    picked = chosen(listed, workers)
+    if picked is None:
+        return []
+    gpus = assign(workers, picked)
+    having = [info for info in workers if gpus.get(info.address) in info.gpus.seen and info.gpus.cupy]
+    if not having:
+        hint = "List others, or predict on CPUs: gpu=[]. Workers need CuPy too."
+        raise ConfigError(Problem("gpu", "lists GPUs that no Dask worker can use", str(list(listed)), hint))
+    return [info.address for info in [info for info in having if not info.group] or having]

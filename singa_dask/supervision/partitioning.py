@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from singa_dask.job import Job, JobProto
-from singa_dask.ops.gpu.visible import gpu_here
+from singa_dask.ops.gpu.turns import places_here
 from singa_dask.planning.partition import PartitionChoice, choose_partition, partitioned_as
 from singa_dask.planning.prediction import Candidate, Machines
 from singa_dask.profiling.facts import facts_here
@@ -47,7 +47,7 @@ def resolve_by_cache(job: Job, note: Note, *, with_data: bool) -> Job:
     """
     if job.topology.nworkers_per_group == 1:
         return _with(job, PartitionChoice(job.proto))
-    prepared = prepared_for_model(job, with_data=with_data, on_gpus=gpu_here() is not None)
+    prepared = prepared_for_model(job, with_data=with_data, on_gpus=bool(places_here()))
     facts = facts_here()
     profile = load(key_of(facts))
     if profile is None:

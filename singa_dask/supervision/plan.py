@@ -20,7 +20,7 @@ from singa_dask.job.gpus import on_cpus
 from singa_dask.job.job_pb2 import JobProto, NetProto
 from singa_dask.monitor.figures import save_out
 from singa_dask.monitor.plan_table import instructions, plan_html, plan_text
-from singa_dask.ops.gpu.visible import gpu_here
+from singa_dask.ops.gpu.turns import places_here
 from singa_dask.planning.advise import ALLOW, UNBOUNDED, Advice, FreeMemory, advise, name
 from singa_dask.planning.candidates import Choose, candidates, with_cluster
 from singa_dask.planning.model import predict
@@ -290,7 +290,7 @@ class Cluster:
         if client is None:
             free = free_here()
             least = FreeMemory(min(nbytes for nbytes, _ in free.owners))
-            return cls(len(os.sched_getaffinity(0)), memory=least, gpus=gpu_here() is not None)
+            return cls(len(os.sched_getaffinity(0)), memory=least, gpus=bool(places_here()))
         workers, silent = answering(client)
         if not workers:
             raise ConfigError(Problem("client", f"no Dask worker answers. {silent}".strip(), hint="Start workers."))

@@ -21,7 +21,7 @@ from singa_dask.cluster.workers import place
 from singa_dask.errors import ClusterError, ConfigError, SchedulerLost, TrainingError
 from singa_dask.job import job_to_text
 from singa_dask.monitor.progress import Display
-from singa_dask.ops.gpu.visible import gpu_here
+from singa_dask.ops.gpu.turns import own_gpu
 from singa_dask.supervision.callbacks import Callbacks
 from singa_dask.supervision.control import listening
 from singa_dask.supervision.events import Progress, ReplicaLost, StopAsked
@@ -154,7 +154,7 @@ class Run:
         return stack.enter_context(local_cluster(nworkers))
 
     def _train_in_process(self, found: Found | None) -> None:
-        gpu = gpu_here(self.prepared.job.gpu)
+        gpu = own_gpu(self.prepared.job.gpu)
         if gpu is not None:
             self.display.note(f"training on GPU {gpu}")
         self._in_process = InProcess(self._worker_plan, found, self._handle, gpu)

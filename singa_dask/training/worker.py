@@ -24,6 +24,7 @@ from singa_dask.net import Net
 from singa_dask.ops import get_ops
 from singa_dask.ops.blas import blas_threads
 from singa_dask.ops.cpu.toolkit.compile_lock import told_of_compiling
+from singa_dask.ops.gpu.turns import own_gpu
 from singa_dask.tracing import Recorder, span
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.decisions import Decisions, Verdict
@@ -136,7 +137,9 @@ def _ops(rank: int, gpus: Sequence[int | None], threads: int, compute: str) -> A
     gpu = gpus[rank]
     if gpu is None:
         raise ClusterError(f"no GPU is left for rank {rank}. Start more Dask workers with GPUs.")
-    return get_ops("gpu", device_id=gpu, compute=compute)
+    ops = get_ops("gpu", device_id=gpu, compute=compute)
+    own_gpu((gpu,))  # what this process predicts later, it predicts there
+    return ops
 
 
 class _TrainingLoop:

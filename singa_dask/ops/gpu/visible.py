@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-
-from singa_dask.job.gpus import on_cpus
 
 _LIBRARY = "libcuda.so.1"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # the same in all containers of a machine
@@ -49,14 +47,6 @@ def in_words(number: int) -> str:
     """Of the GPU with this number: "GPU 0 of node1 (NVIDIA H100)"."""
     name = next((gpu.name for gpu in visible_gpus() if gpu.number == number), "")
     return f"GPU {number} of {socket.gethostname()}{f' ({name})' if name else ''}"
-
-
-def gpu_here(listed: Sequence[int] = ()) -> int | None:
-    """The GPU on which this process computes on its own: the first one that a job lists, or that there is where CuPy
-    is installed; None for the CPU."""
-    if listed:
-        return None if on_cpus(listed) else listed[0]
-    return visible_gpus()[0].number if has_cupy() and visible_gpus() else None
 
 
 @cache
