@@ -16,9 +16,10 @@ from support import layer_cases, op_cases
 
 from singa_dask import autograd, layers, opt, updaters
 from singa_dask.algorithms import metrics
+from singa_dask.convert import parts
 from singa_dask.data import sharding
 from singa_dask.export import onnx
-from singa_dask.job import evaluations
+from singa_dask.job import evaluations, outputs
 from singa_dask.job.job_pb2 import ActivationProto, LayerType, UpdaterProto
 from singa_dask.layers import activation
 from singa_dask.ops import update
@@ -102,6 +103,8 @@ STATIONS: dict[str, dict[str, Known]] = {
             lambda name: name.removeprefix("Leaky").lower(), lambda: vars(ActivationOps)
         ),
         "singa_dask/export/onnx.py: _CONVERTERS": _as(str, lambda: [kind.__name__ for kind in onnx._CONVERTERS]),
+        "singa_dask/convert/parts.py: _ELEMENTWISE": _as(str, lambda: [kind.__name__ for kind in parts._ELEMENTWISE]),
+        "singa_dask/job/outputs.py: _NAMES": _as(str, lambda: outputs._NAMES.split()),
         "singa_dask/profiling/grid.py": _as(_type, _gridded),
         "singa_dask/loops/autograd.py": _as(str.lower, lambda: autograd.__all__),
         "tests/support/layer_cases.py": _as(str, lambda: layer_cases.CASES),
