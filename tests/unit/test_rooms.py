@@ -154,7 +154,7 @@ def test_docstrings_do_not_count_as_lines_of_a_function():
 
 def told_by(program: str) -> str:
     """What a Python of its own prints."""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
