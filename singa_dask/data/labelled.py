@@ -12,7 +12,7 @@ import numpy as np
 from singa_dask.data import schema
 from singa_dask.data.containers import dense, in_name_order, is_lazy
 from singa_dask.data.schema import SEPARATOR, Along, Coordinates, around, check_grid, order_like, same_order
-from singa_dask.data.sources.conventions import VALID, packing, units_of
+from singa_dask.data.sources.conventions import VALID, is_any, overlooked, packing, units_of
 from singa_dask.data.sources.stored import Stored, of_values
 from singa_dask.errors import DataError
 
@@ -25,6 +25,19 @@ _FIELD, _ROWS = "(field)", "(sample)"
 def is_labelled(x: Any) -> bool:
     """Whether x is a DataArray or a Dataset."""
     return type(x).__module__.partition(".")[0] == "xarray" and hasattr(x, "dims")
+
+
+def with_gaps(x: Any) -> Any:
+    """What xarray has decoded, with NaN for missing values that it has overlooked; all else as it is."""
+    if type(x) is dict:
+        return {name: with_gaps(each) for name, each in x.items()}
+    if not is_labelled(x):
+        return x
+    if hasattr(x, "data_vars"):
+        made = {name: (each, with_gaps(each)) for name, each in x.data_vars.items()}
+        return x.assign({name: new for name, (each, new) in made.items() if new is not each})
+    left = overlooked(x.encoding, np.dtype(x.encoding.get("dtype", x.dtype))) if x.dtype.kind == "f" else []
+    return x.where(~is_any(x, left)) if left else x
 
 
 def as_table(x: Any) -> Any:

@@ -150,6 +150,7 @@ class EstimatorInputs(BaseEstimator):
         DataError for samples that do not suit those of fit, and for answers and weights of other rows."""
         for what, each in (("X", x), ("y", y), ("sample_weight", weight)):
             check_at_hand(what, each)
+        x, y, weight = map(labelled.with_gaps, (x, y, weight))
         fitted = (None, None) if first else self._labels
         # Beside an array or a Dataset, the answers stay one: its coordinates pair the rows.
         y = y if labelled.is_labelled(x) else labelled.as_table(y)

@@ -25,6 +25,7 @@ from singa_dask.data.labelled import (
     stacked,
     turned,
     variables_of,
+    with_gaps,
 )
 from singa_dask.data.native import check_at_hand, native
 from singa_dask.data.rows import beside, in_rows, in_same_rows
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
     """The output `output` of a model for every row of x, which is of any kind that `Model.predict` takes."""
     check_at_hand("x", x)
+    x = with_gaps(x)
     x = as_table(x) if is_labelled(x) else x
     if has_labels(x):
         return _with_labels(model, x, output, batchsize)
@@ -142,6 +144,7 @@ def arrays_of(model: Model, x: Any, y: Any = None, output: str = "") -> tuple[An
     output = output or model.outputs[0]
     check_at_hand("x", x)
     check_at_hand("y", y)
+    x, y = with_gaps(x), with_gaps(y)
     table = native(as_table(x) if is_labelled(x) else _members_paired(x))
     x = table if isinstance(x, Mapping) and not is_labelled(x) else x
     answers = y if isinstance(y, Mapping) else {None: y}

@@ -11,7 +11,7 @@ import numpy as np
 
 from singa_dask.data.columns import Channels
 from singa_dask.data.containers import dense, is_lazy
-from singa_dask.data.labelled import as_samples, is_labelled, labelled
+from singa_dask.data.labelled import as_samples, is_labelled, labelled, with_gaps
 from singa_dask.data.native import check_at_hand, native
 from singa_dask.data.sources.stored import Stored
 from singa_dask.errors import ConfigError, DataError, Problem
@@ -58,7 +58,7 @@ def predict_field(
     check_at_hand("x", x)
     patch, inputs, values = _forms(model, output)
     stitching = Stitching(output, batchsize, patch, inputs, values, _stride(stride, margin, min(patch[:2])), margin)
-    if isinstance(x := native(x), Mapping) and not is_labelled(x):
+    if isinstance(x := native(with_gaps(x)), Mapping) and not is_labelled(x):
         x = {name: _read(model, name, each) for name, each in x.items()}
     if not has_labels(x):
         alone = next(iter(inputs)) if len(inputs) == 1 else ""

@@ -18,6 +18,7 @@ from singa_dask.data.labelled import (
     in_order,
     is_labelled,
     variables_of,
+    with_gaps,
 )
 from singa_dask.data.native import check_at_hand, native
 from singa_dask.data.rows import in_same_rows
@@ -81,7 +82,7 @@ def given_of(
     of it."""
     one_of = partial(_one, like=like, cut=cut)
     check_at_hand(what, value)
-    value = native(value)
+    value = native(with_gaps(value))
     value = variables_of(value, what) if is_labelled(value) and hasattr(value, "data_vars") else value
     if is_labelled(value):
         return [one_of(value, what, what.lower() if what in "Xy" else what)]

@@ -13,7 +13,17 @@ import numpy as np
 from singa_dask.data.containers import dense
 from singa_dask.data.schema import Along
 from singa_dask.data.sources import hdf5, zarr
-from singa_dask.data.sources.conventions import KEYS, VALID, decoded, decoded_type, packing, units_of
+from singa_dask.data.sources.conventions import (
+    KEYS,
+    UNSIGNED,
+    VALID,
+    decoded,
+    decoded_type,
+    is_any,
+    overlooked,
+    packing,
+    units_of,
+)
 from singa_dask.data.sources.datasets import Dataset
 from singa_dask.errors import DataError
 
@@ -130,9 +140,12 @@ def _by_attributes(x: Any, attributes: Mapping[str, Any]) -> tuple[str, Dataset,
     if len(own) > 1:
         fault = "is decoded in part as it is read. Call its set_auto_maskandscale(True)."
 
+    left = overlooked(attributes, dtype) if True in own else []
+
     def read(index: Any) -> np.ndarray:
         values = np.asarray(dense(x[index]))
-        done = {*KEYS, VALID, "_Unsigned"} if True in own else set[str]()
+        values = np.where(is_any(values, left), np.nan, values) if left else values
+        done = {*KEYS, VALID, UNSIGNED} if True in own else set[str]()
         told = {key: value for key, value in packed().items() if key not in done}
         return decoded(values.astype(values.dtype.newbyteorder("="), copy=False), told)
 

@@ -8,12 +8,16 @@ from contextlib import nullcontext
 import h5py
 import numpy as np
 import pytest
+import scipy.io
 import xarray
 import zarr
 
 from singa_dask import load
 from singa_dask.data import shard_files
 from singa_dask.data.columns import Role
+from singa_dask.data.labelled import with_gaps
+from singa_dask.data.native import native
+from singa_dask.data.sources.conventions import decoded, packing
 from singa_dask.errors import DataError
 
 X = (20 + 5 * np.random.default_rng(0).normal(size=(24, 6))).astype("f4")
@@ -211,3 +215,75 @@ def test_values_outside_of_the_valid_range_are_missing(tmp_path, kind, valid):
         shard_files(kind.partition(" ")[0], tmp_path / "out", **options)
     shard_files(kind.partition(" ")[0], tmp_path / "out", missing=-1, **options)
     np.testing.assert_allclose(load(tmp_path / "out")[0][:, 0], [0, 0.1, 5, 10, -1, 10], atol=1e-6)
+
+
+f4, f8, i1, u1, i2, u2 = np.float32, np.float64, np.int8, np.uint8, np.int16, np.uint16
+UNSIGNED, SIGNED, NAN = {"_Unsigned": "true"}, {"_Unsigned": b"false"}, np.nan
+
+
+@pytest.mark.parametrize(
+    ("stored", "attributes", "expected"),
+    [
+        (f4([1, -999.9]), {"missing_value": f8(-999.9)}, [1, NAN]),
+        (f4([1, 1e20]), {"_FillValue": 1e20}, [1, NAN]),
+        (f4([1, 1e20, -999.9]), {"_FillValue": f8(1e20), "missing_value": [-999.9]}, [1, NAN, NAN]),
+        (f4([1, 0.1]).astype(">f4"), {"missing_value": 0.1, "scale_factor": 2.0}, [2, NAN]),
+        (f4([1, np.inf]), {"missing_value": 1e300}, [1, np.inf]),
+        (f8([1, f4(-999.9)]), {"missing_value": f4(-999.9)}, [1, NAN]),
+        (i2([1, -999]), {"missing_value": f8(-999.0)}, [1, NAN]),
+        (i2([1, -999]), {"missing_value": f8(-999.9)}, [1, -999]),
+        (u1([1, 255]), {"missing_value": i2(-1)}, [1, 255]),
+        (np.int64([1, 2**63 - 1]), {"missing_value": 2.0**63}, [1, NAN]),
+        (f4([0.1, 0.2, 0.3]), {"valid_range": f8([0.1, 0.2])}, [f4(0.1), f4(0.2), NAN]),
+        (i2([0, -6, -5, -1]), UNSIGNED | {"_FillValue": i2(-1), "valid_range": i2([0, -6])}, [0, 65530, NAN, NAN]),
+        (i2([0, -6, -5]), UNSIGNED | {"valid_range": [0, -6]}, [0, 65530, NAN]),  # of JSON, in Zarr
+        (i2([0, -6, -5]), UNSIGNED | {"valid_range": np.int32([0, 65530])}, [0, 65530, NAN]),
+        (i2([0, -6, -5]), UNSIGNED | {"valid_max": u2(65530)}, [0, 65530, NAN]),
+        (i2([9, -6, 4]), UNSIGNED | {"valid_min": i2(5), "scale_factor": 0.5}, [4.5, 32765, NAN]),
+        (i2([9, -6]), UNSIGNED | {"_FillValue": u2(65530)}, [9, NAN]),
+        (i2([9, -6]).astype(">i2"), UNSIGNED | {"missing_value": 65530.0}, [9, NAN]),
+        (i1([1, -1]), {"_Unsigned": np.array(["True"], object)}, [1, 255]),
+        (u1([1, 255]), SIGNED, [1, -1]),
+        (u1([1, 255, 128]), SIGNED | {"scale_factor": 0.5, "_FillValue": u1(128)}, [0.5, -0.5, NAN]),
+        (u1([1, 255, 128]), SIGNED | {"valid_range": u1([156, 100])}, [1, -1, NAN]),
+        (u1([1, 255, 128]), SIGNED | {"valid_range": i1([-100, 100])}, [1, -1, NAN]),
+        (u1([1, 255]), UNSIGNED | {"valid_range": i2([0, 300])}, [1, 255]),
+        (i1([1, -1]), {"valid_range": i2([0, 300])}, [1, NAN]),
+    ],
+)
+def test_attributes_count_in_the_type_of_the_values(stored, attributes, expected):
+    np.testing.assert_array_equal(decoded(stored, packing(attributes, stored.dtype)), expected)
+
+
+ROUNDED = [
+    ({"missing_value": -999.9}, -999.9, [1, 2, NAN]),
+    ({"_FillValue": 1e20}, 1e20, [1, 2, NAN]),
+    ({"_FillValue": -999.0}, -999.0, [1, 2, NAN]),
+    ({"missing_value": 0.1, "scale_factor": 0.5, "add_offset": 3.0}, 0.1, [3.5, 4, NAN]),
+]
+
+
+@pytest.mark.parametrize(("attributes", "fill", "expected"), ROUNDED)
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_fill_values_that_xarray_overlooks_are_missing(tmp_path, attributes, fill, expected, chunks):
+    with h5py.File(tmp_path / "d.nc", "w") as file:
+        file["x"], file["n"] = f4([1, 2, fill]), np.arange(3)
+        file["n"].make_scale("n")
+        file["x"].dims[0].attach_scale(file["n"])
+        file["x"].attrs.update(attributes)
+    with xarray.open_dataset(tmp_path / "d.nc", engine="h5netcdf", chunks=chunks) as data:
+        for each in (data.x, with_gaps(data)["x"], with_gaps({"a": data.x[:]})["a"]):
+            np.testing.assert_array_equal(with_gaps(each).values, expected)
+        assert with_gaps(index := data.n) is index
+
+
+@pytest.mark.parametrize(("attributes", "fill", "expected"), ROUNDED)
+def test_fill_values_that_a_library_overlooks_as_it_decodes_are_missing(tmp_path, attributes, fill, expected):
+    with scipy.io.netcdf_file(tmp_path / "d.nc", "w") as file:
+        file.createDimension("n", 3)
+        variable = file.createVariable("x", "f4", ("n",))
+        variable[:] = f4([1, 2, fill])
+        for name, value in attributes.items():
+            setattr(variable, name, np.float64(value))
+    with scipy.io.netcdf_file(tmp_path / "d.nc", mmap=False, maskandscale=True) as file:
+        np.testing.assert_array_equal(np.asarray(native(file.variables["x"])), expected)
