@@ -159,8 +159,10 @@ def _read(layout: Layout, number: int, row: int, out: dict[str, np.ndarray]) -> 
 
 
 def _recoded(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Codes of texts by a table; integers by a search among all."""
-    return codes[values] if values.dtype == TABLE_DTYPES[Kind.TEXT] else np.searchsorted(codes, values)
+    """Codes of texts by a table; integers by a search among all, where the mask is 0 with any of them."""
+    if values.dtype == TABLE_DTYPES[Kind.TEXT]:
+        return codes[values]
+    return np.searchsorted(codes, values).clip(max=len(codes) - 1)
 
 
 def _read_table(layout: Layout, number: int, row: int, target: np.ndarray) -> None:

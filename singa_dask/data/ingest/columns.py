@@ -248,9 +248,11 @@ def answers_column(
     Raises DataError if the values leave open what they are, or do not fit the classes.
     """
     kinds = facts.kinds
+    if not kinds:
+        raise DataError(f"column {facts.name!r}: the mask is 0 for all labels. Leave the column out.")
     if Kind.TEXT in kinds and len(kinds) > 1:
         raise DataError(f"column {facts.name!r}: holds texts in some blocks and numbers in others. Give it one type.")
-    if Kind.ARRAY in kinds or not kinds:
+    if Kind.ARRAY in kinds:
         column = array_column(name, Role.TARGET, facts, source.channels.get(facts.name))
         if facts.name not in source.roles:
             _warn_of_few_values(facts)
@@ -362,14 +364,9 @@ def _numbers(names: Sequence[str]) -> np.ndarray | None:
 
 
 def _distinct(facts: ColumnFacts) -> set:
-    distinct: set = set()
-    for known in facts.blocks:
-        if known.values is None:
-            raise DataError(
-                f"column {facts.name!r}: has more than 100,000 different labels. Predict numbers: targets."
-            )
-        distinct.update(known.values)
-    return distinct
+    if any(known.values is None for known in facts.blocks):
+        raise DataError(f"column {facts.name!r}: has more than 100,000 different labels. Predict numbers: targets.")
+    return {value for known in facts.blocks for value in known.values or ()}
 
 
 def _check_count(facts: ColumnFacts, distinct: set, source: Source) -> None:

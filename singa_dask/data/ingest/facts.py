@@ -192,12 +192,12 @@ class ColumnFacts:
 
     @property
     def filled(self) -> list[Facts]:
-        """Of the blocks with rows."""
-        return [facts for facts in self.blocks if facts.rows]
+        """Of the blocks with values."""
+        return [facts for facts in self.blocks if facts.rows and facts.kind is not Kind.EMPTY]
 
     @property
     def kinds(self) -> set[Kind]:
-        return {facts.kind for facts in self.filled} - {Kind.EMPTY}
+        return {facts.kind for facts in self.filled}
 
     @property
     def missing(self) -> int:

@@ -85,7 +85,7 @@ def rounded(columns: Sequence[ColumnFacts]) -> list[str]:
     """What is to say of columns of integers that float32 rounds, which is logged."""
     found: dict[str, list[str]] = {}
     for column in columns:
-        blocks = [facts for facts in column.filled if facts.kind is not Kind.EMPTY]
+        blocks = column.filled
         first = next((facts.rounded for facts in blocks if facts.rounded is not None), None)
         if first is None or Kind.TEXT in column.kinds:
             continue

@@ -130,8 +130,12 @@ def _encoded(
             pieces[f"x/{name}"] = values
     mask = None if source.mask is None else np.asarray(raw[source.mask])
     for name in source.y:
-        given = raw[name] if mask is None else _without_masked(raw[name], mask, source.roles.get(name))
-        pieces[f"y/{name}"], facts[f"y/{name}"] = encode(name, given, source.roles.get(name))
+        role = source.roles.get(name)
+        given = raw[name] if mask is None else _without_masked(raw[name], mask, role)
+        pieces[f"y/{name}"], known = encode(name, given, role)
+        if mask is not None and role is Role.LABEL and given is not raw[name] and not mask.any():
+            known = Facts(Kind.EMPTY, known.dtype, shape=known.shape)
+        facts[f"y/{name}"] = known
     for role, factor in ((Role.WEIGHT, source.weight), (Role.MASK, source.mask)):
         if factor is not None:
             pieces[role], facts[role] = encode(role, raw[factor], role)

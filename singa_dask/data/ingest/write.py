@@ -37,7 +37,7 @@ from singa_dask.temporary import in_use
 logger = logging.getLogger(__name__)
 
 # Of the parts: those of another version are not used again.
-PARTS_VERSION = 6
+PARTS_VERSION = 7
 HELD_NBYTES = 64 << 20  # of parts that stay in the memory of this process
 _SHARE = (
     "Write to a folder on a file system that all workers and this process share, or leave out client (--scheduler) "
