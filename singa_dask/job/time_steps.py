@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from singa_dask.job.job_pb2 import LayerProto, LayerType, UnrollConnType
 from singa_dask.job.layer_types import CLASSIFYING, FORMULAS, LOSSES, type_name
 from singa_dask.job.stores import answers_rows, net_shape, steps_of
+from singa_dask.job.user_code import user_code
 
 RECURRENT = frozenset({LayerType.kGRU, LayerType.kLSTM, LayerType.kRNN})
 _ACROSS_STEPS = RECURRENT | {LayerType.kAttention, LayerType.kReverse}
@@ -80,22 +82,41 @@ def _reads_whole(layer: LayerProto, named: Mapping[str, LayerProto], steps: Coll
         return False
     if layer.type == LayerType.kAttention:
         return layer.HasField("unroll_len")
-    if layer.user_type == _LOSS or type_name(layer) in LOSSES:
-        return _compares_steps(layer, named, steps)
+    if (compared := _compared(layer)) is not None:
+        return _compares_steps(layer, *compared, named, steps)
     return layer.user_type in _FUNCTIONS or type_name(layer) in _OF_POSITIONS | (_OF_NEIGHBOURS if vectors else set())
 
 
-def _compares_steps(loss: LayerProto, named: Mapping[str, LayerProto], steps: Collection[int]) -> bool:
+def _compared(layer: LayerProto) -> tuple[Collection[int], Collection[int]] | None:
+    """The positions of the sources whose labels, and whose labels or targets, a loss reads; None for other layers."""
+    if type_name(layer) in LOSSES:
+        return ((1,) if type_name(layer) in CLASSIFYING else ()), (1,)
+    if layer.user_type == _LOSS:
+        return json.loads(layer.user_conf).get("labels") or (), range(1, len(layer.srclayers))
+    if layer.user_type and layer.user_type not in FORMULAS:
+        with suppress(Exception):  # code that cannot be imported: the set-up of the net says why
+            found = user_code(layer.user_type, "user_type")
+            if found.is_loss:
+                return found.label_sources, {*found.label_sources, *found.target_sources}
+    return None
+
+
+def _compares_steps(
+    loss: LayerProto,
+    labels: Collection[int],
+    read: Collection[int],
+    named: Mapping[str, LayerProto],
+    steps: Collection[int],
+) -> bool:
     """Whether a loss has labels of positions, or a target for each step, or compares with features; otherwise a
-    sequence has one label or target."""
-    built_in, labels = type_name(loss) in LOSSES, type_name(loss) in CLASSIFYING
-    if loss.user_type == _LOSS:
-        labels = bool(json.loads(loss.user_conf).get("labels"))
-    answers = [named[source].store_conf for source in loss.srclayers[1 : 2 if built_in else None] if source in named]
+    sequence has one label or target. labels, read: of `_compared`."""
+    count = len(loss.srclayers)
+    names = [loss.srclayers[i] for i in read if -count <= i < count]
+    answers = [named[name].store_conf for name in names if name in named]
     targets = [net_shape(tuple(store.target_shape)) for store in answers if store.target_shape and not store.horizon]
     if any(store.label_shape for store in answers):
         return True
-    if built_in and any(len(shape) == 3 and shape[0] in steps for shape in targets):
+    if any(len(shape) == 3 and shape[0] in steps for shape in targets):
         return True
     return not labels and not any(store.target_shape for store in answers)
 

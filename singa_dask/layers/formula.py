@@ -294,6 +294,12 @@ class Loss(_Function, LossLayer):
     def _computed(self, sources: tuple[Any, ...]) -> Any:
         return functions.mean(super()._computed(sources))
 
+    def _tensors(self, ops: Any, x: Sequence[Array], own: Sequence[Array], wanted: Sequence[int]) -> list[Tensor]:
+        """Targets of each step are (B, T, K), as the prediction is, and not images of one channel."""
+        _, *steps = x[0].shape if x[0].ndim == 3 else (0, 0)
+        of_steps = {i for i, shape in self.targets.items() if shape[:1] == (steps[0],) and shape[2:] == (1,)}
+        return super()._tensors(ops, [v[..., 0] if i in of_steps else v for i, v in enumerate(x)], own, wanted)
+
     def setup(self, *src: Shape) -> Shape:
         self._declare_own()
         every = [

@@ -185,6 +185,14 @@ def targets_of_steps(net, x, v):
     return net.error(net.wide(net.gru(net.symbols(x))), v)
 
 
+def weighted(x, t, w):
+    return autograd.mean((x - t) ** 2 * autograd.reshape(w, (-1, STEPS, 1)), axis=(1, 2))
+
+
+def own_loss_with_weights_of_steps(net, x, n, v):
+    return Loss(weighted)(net.wide(net.gru(net.symbols(x))), v, np.arange(STEPS) < n)
+
+
 def features_at_each_step(net, x, g, t):
     """The sum of a sequence and of symbols without an order."""
     h = net.symbols(x) + autograd.mean(net.others(g), axis=1, keepdims=True)
@@ -244,6 +252,7 @@ CASES = [
     memory_of_a_formula,
     shifted,
     targets_of_steps,
+    own_loss_with_weights_of_steps,
     features_at_each_step,
     neighbours,
     reconstructed,
