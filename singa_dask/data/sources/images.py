@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -270,15 +271,37 @@ def _opened(path: Path) -> Image:
         )
     if image.mode not in _GREY + _COLOUR or _deep(image):
         image.close()
-        mode = f"{image.mode} with 16 bits per channel" if image.mode in _GREY + _COLOUR else image.mode
+        mode = f"{image.mode} with more than 8 bits per channel" if image.mode in _GREY + _COLOUR else image.mode
         raise DataError(f"{path}: has pixels of mode {mode}; only 8 bits per channel are supported. Convert it first.")
     return image
 
 
 def _deep(image: ImageFile) -> bool:
     """Whether the file has more than 8 bits per channel, of which Pillow would read the highest 8. TIFF has a tag,
-    and other decoders are told, such as "RGB;16B", or the greatest value of PPM."""
+    JPEG 2000 and AVIF have headers, and other decoders are told, such as "RGB;16B", or the greatest value of PPM."""
     bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, 8)
+    if image.format in _HEADERS:
+        bits = _HEADERS[image.format](Path(os.fsdecode(image.filename)).read_bytes())
     decoders: list[Any] = image.tile
     deep = (_DEEP.search(str(told)) or (name.startswith("ppm") and told[-1] > 255) for name, _, _, told in decoders)
     return bool(np.max(bits) > 8 or any(deep))
+
+
+def _bits_of_jpeg2000(data: bytes) -> int:
+    """Of the channel with most, by the marker SIZ (ISO/IEC 15444-1, A.5.1): 40 bytes, the number of channels, and 3
+    bytes for each."""
+    start = data.find(b"\xff\x4f\xff\x51") + 40
+    count = int.from_bytes(data[start : start + 2], "big")
+    return max((size & 127) + 1 for size in data[start + 2 : start + 2 + 3 * count : 3])
+
+
+def _bits_of_avif(data: bytes) -> int:
+    """By the boxes av1C among the properties of the images, whose third byte has the flags high_bitdepth and
+    twelve_bit (AV1 Codec ISO Media File Format Binding, 2.3.3)."""
+    start = data.find(b"ipco") - 4
+    properties = data[start : start + int.from_bytes(data[start : start + 4], "big")]
+    flags = [properties[found.end() + 2] for found in re.finditer(b"av1C", properties)]
+    return max((12 if each & 32 else 10) if each & 64 else 8 for each in flags)
+
+
+_HEADERS = {"JPEG2000": _bits_of_jpeg2000, "AVIF": _bits_of_avif}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import struct
 import zlib
+from base64 import b64decode
+from io import BytesIO
 
 import numpy as np
 import PIL.Image
@@ -165,6 +167,25 @@ def deep_tiff(channels: int, tag_order: str = "<") -> bytes:
     )
 
 
+def encoded(suffix: str, mode: str = "RGB") -> bytes:
+    PIL.Image.fromarray(flat(200)).convert(mode).save(file := BytesIO(), PIL.Image.registered_extensions()[suffix])
+    return file.getvalue()
+
+
+def deep_jpeg2000(suffix: str, bits: tuple[int, ...]) -> bytes:
+    """The header says so many bits for each channel, and not 8."""
+    head, siz, rest = encoded(suffix).partition(b"\xff\x4f\xff\x51")
+    return head + siz + rest[:38] + b"".join(bytes([each - 1, 1, 1]) for each in bits) + rest[38 + 3 * len(bits) :]
+
+
+# An AVIF of 10 bits per channel.
+DEEP_AVIF = b64decode(
+    "AAAAIGZ0eXBhdmlmAAAAAGF2aWZtaWYxbWlhZk1BMUEAAADrbWV0YQAAAAAAAAAhaGRscgAAAAAAAAAAcGljdAAAAAAAAAAAAAAA"
+    "AAAAAAAOcGl0bQAAAAAAAQAAAB5pbG9jAAAAAEQAAAEAAQAAAAEAAAETAAAAIgAAAChpaW5mAAAAAAABAAAAGmluZmUCAAAAAAEA"
+    "AGF2MDFDb2xvcgAAAABqaXBycAAAAEtpcGNvAAAAFGlzcGUAAAAAAAAABAAAAAMAAAAQcGl4aQAAAAADCgoKAAAADGF2MUOBIEAA"
+    "AAAAE2NvbHJuY2x4AAIAAgAAgAAAABdpcG1hAAAAAAAAAAEAAQQBAoMEAAAAKm1kYXQSAAoIOAR7nAgIAkAyFBAAAAAP+I385wy5"
+    "YpJ/3oOeTwBp"
+)
 PPM = b"P6 4 3 %d\n"
 
 
@@ -180,6 +201,9 @@ PPM = b"P6 4 3 %d\n"
         ("1.ppm", PPM % 65535 + bytes(72)),
         ("1.ppm", PPM % 4095 + bytes(72)),
         ("1.ppm", b"P3 4 3 4095 " + b"9 " * 36),
+        ("1.jp2", deep_jpeg2000(".jp2", (16, 16, 16))),
+        ("1.j2k", deep_jpeg2000(".j2k", (8, 12, 8))),
+        ("1.avif", DEEP_AVIF),
     ],
 )
 @pytest.mark.parametrize("form", [None, (3, 4, 3)], ids=["shard", "predict"])
@@ -190,10 +214,10 @@ def test_images_of_16_bits_per_channel_are_refused(tmp_path, form, name, content
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "CMYK"])
-@pytest.mark.parametrize("suffix", ["png", "tif", "bmp", "ppm"])
+@pytest.mark.parametrize("suffix", ["png", "tif", "bmp", "ppm", "jp2", "avif"])
 def test_images_of_8_bits_and_less_are_read(tmp_path, mode, suffix):
     image = PIL.Image.fromarray(flat(200)).convert(mode)
-    if suffix == "tif" or mode not in ("P", "RGBA", "CMYK"):
+    if suffix == "tif" or mode not in ("P", "RGBA", "CMYK", *(["1"] if suffix == "jp2" else [])):
         (tmp_path / "ant").mkdir()
         image.save(tmp_path / "ant" / f"1.{suffix}")
         assert read_all(images.read(tmp_path)[""])["x"].mean() > 190
