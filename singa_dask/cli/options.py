@@ -211,7 +211,7 @@ def trained(
     kept = click.get_current_context().with_resource(code)
     if own and phase is None:
         return TrainedJob(job.proto, kept), file
-    prepared = prepare(job, phases=[] if phase is None else [phase])
+    prepared = prepare(job, phases=[] if phase is None else [phase], before=found)
     for said in other_scale(f"the parameters of {file}", found.job, prepared.job):
         logger.warning("%s.", said)
     check_steps(found.job, prepared.job)

@@ -84,12 +84,14 @@ class Prepared:
         return parameter_partition(self.topology, self.layout, self.job.updater)
 
 
-def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = None) -> Prepared:
+def prepare(
+    job: Job, *, with_data: bool = True, phases: Sequence[int] | None = None, before: Checkpoint | None = None
+) -> Prepared:
     """Check a job and build its nets once, in plain NumPy.
 
     with_data: also find the shards (and create those of named data sets), and take the sample shapes from them. If
     False, no data file is opened: neither shards nor mean images nor vocabularies.
-    phases: to prepare besides kTrain; by default those that the job evaluates.
+    phases: to prepare besides kTrain; by default those that the job evaluates. before: the checkpoint to evaluate.
     Raises ConfigError with every problem found.
     """
     job.check()
@@ -113,7 +115,7 @@ def prepare(job: Job, *, with_data: bool = True, phases: Sequence[int] | None = 
         described: dict[str, str] = {}
         if with_data:
             read = list(dict.fromkeys(graph_phase(ready.neuralnet.layer, phase) for phase in entered))
-            data, described = resolve_data(ready, read)
+            data, described = resolve_data(ready, read, before)
             _check_vocabularies(ready, read)
         else:
             for layer in ready.neuralnet.layer:

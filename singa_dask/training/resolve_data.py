@@ -28,12 +28,13 @@ from singa_dask.data import (
 from singa_dask.data.columns import Column, Role
 from singa_dask.data.store import StoreInfo
 from singa_dask.errors import ConfigError, DataError, Problem
-from singa_dask.job import reads_data, runs_in
+from singa_dask.job import Job, reads_data, runs_in
 from singa_dask.job.evaluations import PHASE_NAMES
 from singa_dask.job.job_pb2 import CharRNNProto, JobProto, LayerProto, LayerType, Phase, StoreProto
 from singa_dask.job.layer_types import CONF
 from singa_dask.job.stores import reads_windows, store_of
 from singa_dask.job.text_paths import text_of
+from singa_dask.training.checkpoint import Checkpoint
 from singa_dask.training.feed import data_key, group_stream
 from singa_dask.training.readings import fingerprint, reading_key, scale_of
 
@@ -44,13 +45,15 @@ MAX_MEAN_NBYTES = 1 << 30
 _ORDERING = ("shuffle", "random_skip", "sequence", "lookahead", "horizon", "stride", "series", "validation_share")
 
 
-def resolve_data(job: JobProto, phases: Sequence[int]) -> tuple[dict[str, str], dict[str, str]]:
+def resolve_data(
+    job: JobProto, phases: Sequence[int], before: Checkpoint | None = None
+) -> tuple[dict[str, str], dict[str, str]]:
     """Make data paths absolute, and set the shapes of samples and targets and the numbers of the normalisation.
 
-    phases: kTrain first. Returns the fingerprints and the descriptions of `Prepared`. Raises ConfigError with every
-    problem found.
+    phases: kTrain first. before: what the parameters are of, if the job only evaluates. Returns the fingerprints and
+    the descriptions of `Prepared`. Raises ConfigError with every problem found.
     """
-    resolver = _Resolver(job)
+    resolver = _Resolver(job, before)
     for phase in phases:
         resolver.enter(phase)
     resolver.take_over()
@@ -62,6 +65,7 @@ def resolve_data(job: JobProto, phases: Sequence[int]) -> tuple[dict[str, str], 
 @dataclass
 class _Resolver:
     job: JobProto
+    before: Checkpoint | None
     fingerprints: dict[str, str] = field(default_factory=dict)
     described: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -177,13 +181,28 @@ class _Resolver:
             self.described[name] = info.manifest.description
             self.fingerprints[reading_key(name)] = fingerprint(store)
             return info, stream
-        if fitted is not info and info.manifest.digest == fitted.manifest.digest and not store.validation_share:
+        if fitted is not info and not store.validation_share and info.manifest.digest == self._trained_on(name):
             message = "the %s metrics are of the training data: layer %r reads %s in both phases"
             logger.warning(message, PHASE_NAMES[phase], name, info.path)
         if name in self.trained and scale_of(store) != scale_of(self.trained[name][1]):
             message = "layer %r normalises the samples of phase %s otherwise than those of training"
             logger.warning(message, name, PHASE_NAMES[phase])
         return info, stream
+
+    def _trained_on(self, name: str) -> str:
+        """The digest of the data with which this layer trained the parameters: an override may name others."""
+        key = data_key(Phase.kTrain, name)
+        if self.before is None or self.before.data.get(key) == self.fingerprints[key]:
+            return self.trained[name][0].manifest.digest
+        layers = Job.from_text(self.before.job).net.layer
+        return next(
+            (
+                Manifest.load(Path(store_of(layer).path)).digest
+                for layer in layers
+                if layer.name == name and runs_in(layer, Phase.kTrain)
+            ),
+            "",
+        )
 
     def _check_batches(self, batches: dict[str, int]) -> None:
         if len(set(batches.values())) > 1:

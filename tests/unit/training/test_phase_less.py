@@ -1,5 +1,8 @@
 """A job with inputs for training, or training and validation, only: it is loaded, predicts and is exported."""
 
+import shutil
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.shards import write_shards
@@ -123,4 +126,27 @@ def test_an_evaluation_on_the_training_data_is_told(tmp_path, trained, caplog, p
     caplog.clear()
     text = JOB % {"folder": tmp_path, "phases": phases, "valid": valid and valid % tmp_path}
     prepare(Job.from_text(text, ["test_freq=4"]))
+    assert caplog.text.count("the test metrics are of the training data") == told
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ([], 1),
+        (["neuralnet.layer[data].store_conf.path=%s/valid"], 0),
+        (["neuralnet.layer[data].store_conf.path=%s/copy"], 1),
+        (["neuralnet.layer[data].store_conf.batchsize=5"], 1),
+        (["neuralnet.layer[data].store_conf={ path: '%s/valid' batchsize: 5 }"], 0),
+    ],
+)
+def test_a_checkpoint_is_evaluated_on_its_training_data_if_the_shards_are_the_same(
+    tmp_path, trained, caplog, overrides, told
+):
+    shutil.copytree(tmp_path / "train", tmp_path / "copy")
+    text = JOB % {"folder": tmp_path, "phases": "", "valid": ""}
+    ready = prepare(Job.from_text(text), phases=[])
+    before = replace(checkpoints.load(trained[1]), job=job_to_text(ready.job), data=ready.data)
+    caplog.clear()
+    job = Job.from_text(before.job, [override.replace("%s", str(tmp_path)) for override in overrides])
+    prepare(job, phases=[Phase.kTest], before=before)
     assert caplog.text.count("the test metrics are of the training data") == told
