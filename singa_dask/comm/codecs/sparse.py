@@ -18,7 +18,7 @@ _VALUE = np.dtype(np.uint16)
 _DENSE = 128
 
 
-class _Sparse(Codec):
+class Sparse(Codec):
     """Some elements, as bfloat16, and where they belong, ascending. The others are 0 where they arrive.
 
         count: uint32 | count per block | values: bfloat16 each | offset in the block each | zeros, up to 4 bytes
@@ -49,7 +49,7 @@ class _Sparse(Codec):
 
     def _nbytes_of(self, values: np.ndarray) -> int:
         self._chosen = self._choose(_bits(values)) if values.size else self._scratch[:0]
-        return _nbytes(self._chosen.size, values.size)
+        return nbytes(self._chosen.size, values.size)
 
     def _write(self, values: np.ndarray, payload: np.ndarray) -> None:
         if not values.size:
@@ -81,7 +81,7 @@ class _Sparse(Codec):
     def _check_payload(self, payload: np.ndarray, out: np.ndarray) -> None:
         super()._check_payload(payload, out)
         count = self.elements(payload) if payload.size >= INDEX.itemsize else 0
-        if count > out.size or payload.size != _nbytes(count, out.size):
+        if count > out.size or payload.size != nbytes(count, out.size):
             what = f"as many bytes as some of {out.size} values have"
             raise ValueError(f"payload must have {what}. Received: {payload.size}.")
 
@@ -128,12 +128,12 @@ class _Layout(NamedTuple):
         return cls(block, counter, offset, values, offsets, offsets + count * offset.itemsize)
 
 
-def _nbytes(count: int, size: int) -> int:
+def nbytes(count: int, size: int) -> int:
     """Bytes of a payload of `count` of `size` values: whole words, so that those behind one another are aligned."""
     return -(-_Layout.of(count, size).end // INDEX.itemsize) * INDEX.itemsize if size else 0
 
 
-class TopK(_Sparse):
+class TopK(Sparse):
     """The ceil(share * n) elements of largest magnitude; of equal magnitudes, those of lower index.
 
     share: 0 < share <= 1, read as the decimal number it is written as.
@@ -153,7 +153,7 @@ class TopK(_Sparse):
         return math.ceil(self.share * size)
 
     def nbytes(self, size: int, dtype: Any = np.float32) -> int:
-        return _nbytes(self.count(size), size)
+        return nbytes(self.count(size), size)
 
     def _choose(self, bits: np.ndarray) -> np.ndarray:
         indices = self._places(self.count(bits.size))
@@ -195,7 +195,7 @@ class TopK(_Sparse):
         return places[:found] if count <= found <= room else None
 
 
-class Threshold(_Sparse):
+class Threshold(Sparse):
     """All elements with |v| > threshold, compared in the values' own precision."""
 
     name = "kThreshold"
@@ -211,7 +211,7 @@ class Threshold(_Sparse):
         return None if size else 0
 
     def max_nbytes(self, size: int, dtype: Any = np.float32) -> int:
-        return _nbytes(size, size)
+        return nbytes(size, size)
 
     def _choose(self, bits: np.ndarray) -> np.ndarray:
         least = self._least(bits.view(f"f{bits.itemsize}"))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.comm import Communicator
-from singa_dask.comm.codecs import Half, Threshold, TopK
+from singa_dask.comm.codecs import Codec, Half, Threshold, TopK
 from singa_dask.comm.codecs.on_device import on_device
 from singa_dask.comm.shared_memory import form_shared_flat
 from singa_dask.errors import ConfigError, Problem
@@ -174,8 +174,8 @@ class DistOpt:
             raise ConfigError(Problem("clip_Value", "must be above 0", str(told.clip_Value), "100 is the default."))
 
         def coded(buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
-            codec = Half() if self._comms.device is None else on_device(Half(), self._ops)
-            return CodedSums(self._comms.carrier, buckets, codec, dtype)
+            comm, codec = self._coded(Half(), dtype)
+            return CodedSums(comm, buckets, codec, dtype)
 
         clip = told.clip_Value if told.clipping else None
         self._update(self._given(loss), told.threshold, ("half",), coded, clip)
@@ -212,13 +212,13 @@ class DistOpt:
         """
         told = self._settings.of(threshold=threshold, spars=spars, topK=topK, corr=corr)
         # The gradients that travel are of the mean over the rows of all ranks.
-        codec = TopK(told.spars) if told.topK else Threshold(told.spars / self.world_size)
+        given = TopK(told.spars) if told.topK else Threshold(told.spars / self.world_size)
 
         def coded(buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
-            cut = tuple(bucket.start for bucket in buckets)
-            residual, owed = self._state.residuals(cut) if told.corr else (None, None)
+            cut, (comm, codec) = tuple(bucket.start for bucket in buckets), self._coded(given, dtype)
+            residual, owed = self._state.residuals(cut, codec.xp) if told.corr else (None, None)
             statistics = self._flat.places(lambda entry: entry.statistic)
-            return CodedSums(self.comm, buckets, codec, dtype, residual=residual, owed=owed, uncoded=statistics)
+            return CodedSums(comm, buckets, codec, dtype, residual=residual, owed=owed, uncoded=statistics)
 
         key = "sparse", told.spars, told.topK, told.corr
         self._update(self._given(loss), told.threshold, key, coded)
@@ -275,6 +275,12 @@ class DistOpt:
             flat.move(flat.values, self._shared[1][self.rank_in_global])
         self.group = self._comms.group(model.ops, apart=model.partitioned)
         model.join(self.group)
+
+    def _coded(self, codec: Codec, dtype: Any) -> tuple[Communicator, Codec]:
+        """What carries gradients of this type, and encodes them: from GPU to GPU only those of float32."""
+        if self._comms.device is None or np.dtype(dtype) != np.float32:
+            return self.comm, codec
+        return self._comms.device, on_device(codec, self._ops)
 
     def _full(self, buckets: Sequence[Bucket], dtype: Any) -> BucketExchange:
         if self._shared is None:

@@ -12,6 +12,7 @@ from singa_dask.exchange.ranks import own_arrays
 from singa_dask.layers.param import Param
 from singa_dask.loops.distopt.updating import RankUpdate
 from singa_dask.net.flat import FlatParams, check_names
+from singa_dask.ops.arrays import on_host
 
 
 class RankState:
@@ -27,14 +28,17 @@ class RankState:
         self._owed: np.ndarray | None = None
         self._owed_to_own: np.ndarray | None = None  # held back by an earlier DistOpt, of what is split in this one
 
-    def residuals(self, cut: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """What was not sent, and what is owed. Where another cut changes owners, what is owed is sent again."""
+    def residuals(self, cut: tuple[int, ...], xp: Any = np) -> tuple[np.ndarray, np.ndarray]:
+        """What was not sent, and what is owed, as arrays of `xp`. Where another cut changes owners, what is owed is
+        sent again."""
         flat = self.model.net.flat
         if self._residual is None or self._owed is None:
             self._residual, self._owed = (np.zeros(flat.size, flat.values.dtype) for _ in range(2))
         elif cut != self.cut:
             self._residual += self._owed
             self._owed[...] = 0
+        if not isinstance(self._residual, xp.ndarray):
+            self._residual, self._owed = map(xp.asarray, (self._residual, self._owed))
         self.cut = cut
         return self._residual, self._owed
 
@@ -54,7 +58,7 @@ class RankState:
         state: dict[str, Any] = {"updater": states, "residual": {}, "owed": {}, "cut": self.cut}
         if self._residual is not None and self._owed is not None:
             named = net.flat.named
-            state |= {"residual": named(self._residual.copy()), "owed": named(self._owed.copy())}
+            state |= {"residual": named(on_host(self._residual).copy()), "owed": named(on_host(self._owed).copy())}
         if self._owed_to_own is not None:
             pending = net.own.named(self._owed_to_own)
             state["residual"] |= {param.name: _whole_of(param, pending[param.name]) for param in net.own.params}

@@ -44,10 +44,10 @@ _WIDENED = {
     """,
     "bfloat16": "const unsigned full = sent << 16;",
 }
-_REST = "(full & 0x7fffffffu) >= 0x7f800000u ? T(0) : value - T(arrives)"
+REST = "(full & 0x7fffffffu) >= 0x7f800000u ? T(0) : value - T(arrives)"
 
 
-def _encoding(kind: str) -> str:
+def encoding(kind: str) -> str:
     """From `value` to `sent`, its bits."""
     nan, infinity, largest = _SPECIAL[kind]
     return f"""{_BITS} {_ROUNDED[kind]}
@@ -59,32 +59,32 @@ def _encoding(kind: str) -> str:
     """
 
 
-def _decoding(kind: str) -> str:
+def decoding(kind: str) -> str:
     """From `sent` to `arrives`, a float."""
     return f"{_WIDENED[kind]} float arrives; memcpy(&arrives, &full, 4);"
 
 
 def _of(kind: str) -> dict[str, tuple[str, str, str]]:
-    encoding, decoding, read = _encoding(kind), _decoding(kind), "const unsigned sent = code;"
+    encoded, decoded, read = encoding(kind), decoding(kind), "const unsigned sent = code;"
     counted = "raw uint64 overflows"
     return {
-        f"{kind}_encode": ("T value", f"uint16 code, {counted}", f"{encoding} code = sent;"),
+        f"{kind}_encode": ("T value", f"uint16 code, {counted}", f"{encoded} code = sent;"),
         f"{kind}_encode_sum": (
             "T x",
             f"T residual, uint16 code, {counted}",
-            f"const T value = residual + x; {encoding} {decoding} code = sent; residual = {_REST};",
+            f"const T value = residual + x; {encoded} {decoded} code = sent; residual = {REST};",
         ),
         f"{kind}_encode_change": (
             "T target",
             f"T known, uint16 code, {counted}",
-            f"const T value = target - known; {encoding} {decoding} code = sent; known += T(arrives);",
+            f"const T value = target - known; {encoded} {decoded} code = sent; known += T(arrives);",
         ),
-        f"{kind}_decode": ("uint16 code", "T y", f"{read} {decoding} y = arrives;"),
-        f"{kind}_add": ("uint16 code", "T y", f"{read} {decoding} y += T(arrives);"),
+        f"{kind}_decode": ("uint16 code", "T y", f"{read} {decoded} y = arrives;"),
+        f"{kind}_add": ("uint16 code", "T y", f"{read} {decoded} y += T(arrives);"),
         f"{kind}_settle": (
             "uint16 code",
             "T residual",
-            f"const T value = residual; {read} {decoding} residual = {_REST};",
+            f"const T value = residual; {read} {decoded} residual = {REST};",
         ),
     }
 

@@ -9,7 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from singa_dask.ops.activation import NORMAL, ROOT_HALF, STANH_INNER, STANH_OUTER, TANH_CUBE, TANH_SLOPE
-from singa_dask.ops.gpu import codec_kernels, column_kernels, recurrent_kernels, row_kernels, window_kernels
+from singa_dask.ops.gpu import (
+    codec_kernels,
+    column_kernels,
+    recurrent_kernels,
+    row_kernels,
+    sparse_kernels,
+    window_kernels,
+)
 from singa_dask.ops.gpu.recurrent_kernels import sigmoid
 from singa_dask.ops.gpu.warps import LANE, PREAMBLE
 from singa_dask.ops.random import GAMMA, MIX1, MIX2
@@ -28,6 +35,7 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     **column_kernels.KERNELS,
     **recurrent_kernels.KERNELS,
     **row_kernels.KERNELS,
+    **sparse_kernels.KERNELS,
     **window_kernels.KERNELS,
     "relu": ("T x, T slope, T limit", "T y", "y = x > 0 ? (x > limit ? limit : x) : slope * x"),
     "relu_backward": (

@@ -20,6 +20,7 @@ from singa_dask.ops.gpu.normalisation_ops import GpuNormalisationOps
 from singa_dask.ops.gpu.preflight import usable_cupy
 from singa_dask.ops.gpu.product_ops import GpuProductOps
 from singa_dask.ops.gpu.recurrent_ops import GpuRecurrentOps
+from singa_dask.ops.gpu.sparse_kernels import SparseKernels
 from singa_dask.ops.random import Columns, drop_threshold
 from singa_dask.ops.update import Where, hyperparameters
 from singa_dask.ops.window import Window
@@ -78,6 +79,9 @@ class GpuOps(GpuAttentionOps, GpuConvolutionOps, GpuRecurrentOps, GpuNormalisati
 
     def sixteen_bits(self, kind: str) -> Any:
         return SixteenBitKernels(self._kernels, kind, self.xp)
+
+    def sparse(self) -> Any:
+        return SparseKernels(self._kernels, self.xp)
 
     def free_memory(self) -> tuple[int | None, int]:
         pool = self.xp.get_default_memory_pool()

@@ -2,8 +2,8 @@
 
     kernels.softmax(x, columns, y, size=LANES * rows)
 
-`total` and `largest` are those of the values of all lanes, on every lane. On devices whose warps have other sizes,
-LANES is defined before.
+`total` and `largest` are those of the values of all lanes, on every lane; `before` is the sum of those of lower
+lanes. On devices whose warps have other sizes, LANES is defined before.
 """
 
 from __future__ import annotations
@@ -20,6 +20,15 @@ template <typename V> __device__ V total(V x) {{
 template <typename V> __device__ V largest(V x) {{
     for (int k = LANES / 2; k; k >>= 1) {{ const V y = __shfl_xor_sync(0xffffffffu, x, k); x = y > x ? y : x; }}
     return x;
+}}
+template <typename V> __device__ V before(int lane, V x) {{
+    V sum = 0;
+    for (int k = 1; k < LANES; k <<= 1) {{
+        const V y = __shfl_xor_sync(0xffffffffu, x, k);
+        if (lane & k) sum += y;
+        x += y;
+    }}
+    return sum;
 }}
 #endif
 """
