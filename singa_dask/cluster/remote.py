@@ -12,12 +12,13 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 import psutil  # type: ignore[import-untyped]
 
 from singa_dask.cluster.fork_server import own_fork_servers
 from singa_dask.cluster.segments import unlink_segments
-from singa_dask.data.dask_client import check_synchronous
+from singa_dask.data.dask_client import IMPORTING, check_synchronous
 from singa_dask.errors import SchedulerLost
 
 # How late the client's event loop may be on a busy machine.
@@ -36,6 +37,13 @@ _LOOK_SHARE_S = 0.01
 # How often a clock is asked, and in which time.
 _ASKED, _CLOCK_S = 20, 5.0
 
+# The workers, by client, that have imported this package.
+_imported = WeakKeyDictionary[Any, set[str]]()
+
+
+class StillImporting(TimeoutError):
+    """A worker reacts, and cannot answer before it has imported this package."""
+
 
 def run_each(
     client: Any, function: Callable[..., Any], args: Mapping[str, tuple], timeout_s: float
@@ -44,11 +52,19 @@ def run_each(
 
     `Client.run` waits for all its workers together, and for a stopped one for ever. Here each has its own deadline:
     one that does not answer yields TimeoutError, and one that the scheduler misses meanwhile OSError, at once. The
-    function runs on the event loop of the worker, and must not block.
+    function runs on the event loop of the worker, and must not block: a worker imports this package in a thread first,
+    and yields StillImporting if that takes longer.
     """
+    importing, imported = set[str](), _imported.setdefault(client, set())
 
     async def call(address: str) -> Any:
         # Client._run is what Client.run awaits; the public call has no deadline.
+        if address not in imported:
+            await client._run(os.getpid, workers=[address])
+            importing.add(address)
+            await client._run(*IMPORTING, workers=[address])
+            importing.remove(address)
+            imported.add(address)
         return (await client._run(function, *args[address], workers=[address]))[address]
 
     look_s = max(_PROMPT_S, _LOOK_SHARE_S * len(args))
@@ -62,7 +78,7 @@ def run_each(
                 if not (asked.done() or await _is_listed(client, address, left)):
                     raise OSError(f"the scheduler misses {address}")
             if not asked.done():
-                raise TimeoutError
+                raise StillImporting("it is importing singa_dask") if address in importing else TimeoutError
             return asked.result()
         finally:
             asked.cancel()

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -15,7 +15,8 @@ from singa_dask.cluster import leases
 from singa_dask.cluster.addresses import host_of, natural
 from singa_dask.cluster.bootstrap import MpiReport, is_retired, mpi_report, this_node
 from singa_dask.cluster.gpus import GpuReport, too_few
-from singa_dask.cluster.remote import alive, run_each, threads_of
+from singa_dask.cluster.remote import StillImporting, alive, run_each, threads_of
+from singa_dask.data.dask_client import IMPORT_S
 from singa_dask.data.dask_demand import demand
 from singa_dask.errors import ClusterError
 from singa_dask.job.topology import ClusterTopology
@@ -103,25 +104,29 @@ def describe(dask_worker: Any = None) -> WorkerInfo:
 def wait_workers(client: Any, count: int, timeout_s: float = 30.0) -> list[WorkerInfo]:
     """The Dask workers, once at least `count` of them answer; warns when that takes more than a few seconds.
 
-    Raises ClusterError when they don't in time.
+    Raises ClusterError when they don't in time, which is longer if they are importing this package.
     """
     began = time.monotonic()
     deadline, silence_ends = began + timeout_s, began + min(_UNMENTIONED_S, timeout_s / 2)
-    said = False
+    said = importing = False
     with demand(client) as ask:
         while True:
             # Asked again soon: a worker that is just being replaced is listed, and will never answer.
-            workers, silent = answering(client)
+            answers = _answers(client, _ANSWER_S)
+            workers, silent = _answering(answers)
             if len(workers) >= count:
                 return workers
+            if not importing and any(isinstance(answer, StillImporting) for answer in answers.values()):
+                importing, deadline = True, max(deadline, began + IMPORT_S)
+                logger.warning("Dask workers are importing singa_dask; waiting up to %g s", IMPORT_S)
             if time.monotonic() >= deadline:
                 mute = f" Not counted: {silent}." if silent else ""
                 ways = f"`dask worker`, client.cluster.scale({count}) or client.cluster.adapt(minimum={count})"
-                came = f"only {len(workers)} of {count} Dask workers came within {timeout_s:g} s"
+                came = f"only {len(workers)} of {count} Dask workers came within {deadline - began:g} s"
                 raise ClusterError(f"{came}.{mute} Start more: {ways}.")
             if time.monotonic() >= silence_ends:
                 if not said:
-                    there = len(workers), count, timeout_s
+                    there = len(workers), count, deadline - began
                     logger.warning("%d of %d Dask workers are there; waiting for more, %g s in all", *there)
                 said = True
                 ask(count, threads_of(client))
@@ -131,7 +136,14 @@ def wait_workers(client: Any, count: int, timeout_s: float = 30.0) -> list[Worke
 def answering(client: Any, timeout_s: float = _ANSWER_S) -> tuple[list[WorkerInfo], str]:
     """The workers that answer, in order of address, and why others do not count: the scheduler lists lost ones too,
     until it has missed them for long enough. Nor does that of a driver in a Dask task, which would wait for itself."""
-    answers = run_each(client, describe, dict.fromkeys(sorted(alive(client)), ()), timeout_s)
+    return _answering(_answers(client, timeout_s))
+
+
+def _answers(client: Any, timeout_s: float) -> dict[str, Any]:
+    return run_each(client, describe, dict.fromkeys(sorted(alive(client)), ()), timeout_s)
+
+
+def _answering(answers: Mapping[str, Any]) -> tuple[list[WorkerInfo], str]:
     workers, others = [], []
     for address, answer in answers.items():
         if not isinstance(answer, WorkerInfo):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from singa_dask.data.dask_client import import_on_workers
 from singa_dask.data.dask_demand import demand
 from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.errors import ClusterError, ConfigError, Problem
@@ -74,6 +75,7 @@ def other_views(client: Any, shared: SharedFiles, workers: Iterable[str] | None 
     files = {str(path): _facts(path) for path in dict.fromkeys(shared.files) if path.exists()}
     with _probe(shared.folder) as probe:
         try:
+            import_on_workers(client, asked, ANSWER_S)
             options = {"workers": asked, "on_error": "return", "callback_timeout": ANSWER_S}
             found = client.run(_look, files, probe, **options)
         except OSError as error:

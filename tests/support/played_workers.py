@@ -21,13 +21,13 @@ class PlayedWorkers:
 
     there: what each worker answers, by address; mute: those that do not answer; stubborn: those whose rank does not
     leave; left: those whose rank has; stopped: the nannies whose worker is. held: what workers hold for others;
-    threads: what has all of theirs. futures: of ranks, by address. calls: what workers were asked, as (function,
+    threads: what has all of theirs. at: what happens, by time. futures: of ranks, by address. calls: what workers were asked, as (function,
     address, arguments); killed: whom nannies were to kill; given_back: those that were to take tasks again.
     """
 
     def __init__(self, monkeypatch, modules, there, mute=(), stubborn=()):
         self.there, self.mute, self.stubborn, self.now = dict(there), set(mute), stubborn, 1000.0
-        self.held, self.threads = {}, {}
+        self.held, self.threads, self.at = {}, {}, {}
         self.left, self.stopped, self.seen, self.futures = set(), set(), dict.fromkeys(there, 1.0), {}
         self.calls, self.killed, self.cancelled, self.submitted, self.given_back = [], [], [], [], []
         played = {
@@ -48,6 +48,8 @@ class PlayedWorkers:
 
     def sleep(self, seconds):
         self.now += seconds
+        for due in [at for at in self.at if at <= self.now]:
+            self.at.pop(due)()
 
     def alive(self, client, addresses=None):
         return self.there.keys() & set(self.there if addresses is None else addresses)

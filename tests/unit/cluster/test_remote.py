@@ -18,7 +18,15 @@ from distributed.nanny import WorkerProcess
 from distributed.utils import wait_for
 
 from singa_dask.cluster import exits, remote
-from singa_dask.cluster.remote import StoppedProcesses, alive, ask_nannies, kill_processes, last_seen, run_each
+from singa_dask.cluster.remote import (
+    StillImporting,
+    StoppedProcesses,
+    alive,
+    ask_nannies,
+    kill_processes,
+    last_seen,
+    run_each,
+)
 from singa_dask.errors import ClusterError, SchedulerLost
 
 
@@ -36,7 +44,7 @@ def _interrupted(function, *args, callback_timeout):
 
 @pytest.mark.parametrize("call", [lambda client: alive(client, []), lambda client: run_each(client, print, {}, 1.0)])
 def test_a_call_that_is_given_up_before_it_begins_leaves_nothing_behind(call):
-    client = SimpleNamespace(asynchronous=False, sync=_interrupted)
+    client = Mock(asynchronous=False, sync=_interrupted)
     gc.freeze()  # what other tests left
     with warnings.catch_warnings(record=True) as complaints:
         warnings.simplefilter("always")
@@ -49,9 +57,12 @@ def test_a_call_that_is_given_up_before_it_begins_leaves_nothing_behind(call):
 
 class Client:
     """A client whose workers answer as `answers` says; its scheduler knows them, or does not answer (mute), or is
-    given up (closed). stuck: its event loop does not run."""
+    given up (closed). stuck: its event loop does not run. importing: workers that import the package meanwhile."""
 
-    def __init__(self, answers=(), stuck=False, mute=False, closed=False, status="running", asynchronous=False):
+    def __init__(
+        self, answers=(), stuck=False, mute=False, closed=False, status="running", asynchronous=False, importing=()
+    ):
+        self.importing = set(importing)
         self.answers, self.stuck, self.given, self.asked = dict(answers), stuck, 0.0, []
         scheduler = SimpleNamespace(addr="tcp://here:1", ncores=self._ncores, identity=self._identity)
         self.scheduler, self.mute = None if closed else scheduler, mute
@@ -71,7 +82,7 @@ class Client:
         (address,) = workers
         self.asked.append((function.__name__, args, address))
         answer = self.answers[address]
-        if answer is None:
+        if answer is None or (function is asyncio.to_thread and address in self.importing):
             await asyncio.sleep(60)
         if isinstance(answer, Exception):
             raise answer
@@ -88,10 +99,25 @@ class Client:
 
 def test_each_worker_answers_for_itself():
     fault = ValueError("no")
-    client = Client({"a": 1, "b": None, "c": fault})
+    client = Client({"a": 1, "b": 2, "c": 3})
+    run_each(client, print, {"a": (), "b": (), "c": ()}, 1.0)
+    client.answers, client.asked = {"a": 1, "b": None, "c": fault}, []
     answers = run_each(client, print, {"a": (), "b": (7,), "c": ()}, 0.05)
     assert client.asked == [("print", (), "a"), ("print", (7,), "b"), ("print", (), "c")]
     assert answers["a"] == 1 and answers["c"] is fault and isinstance(answers["b"], TimeoutError)
+
+
+def test_a_worker_imports_the_package_in_a_thread_before_it_is_asked_the_first_time():
+    client = Client({"a": 1, "b": 2, "stopped": None}, importing={"b"})
+    asked = dict.fromkeys(client.answers, ())
+    answers = run_each(client, print, asked, 0.05)
+    assert answers["a"] == 1 and isinstance(answers["b"], StillImporting) and type(answers["stopped"]) is TimeoutError
+    assert [name for name, _, address in client.asked if address == "b"] == ["getpid", "to_thread"]
+    client.importing.clear()
+    assert run_each(client, print, {"b": ()}, 0.05) == {"b": 2}
+    client.asked.clear()
+    run_each(client, print, {"a": (), "b": ()}, 0.05)
+    assert [name for name, _, _ in client.asked] == ["print", "print"], "once"
 
 
 def test_a_worker_that_the_scheduler_misses_meanwhile_is_not_waited_for():

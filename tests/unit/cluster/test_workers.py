@@ -16,6 +16,7 @@ from singa_dask.cluster import leases, workers
 from singa_dask.cluster.bootstrap import MpiReport, this_node
 from singa_dask.cluster.formation import shared_world
 from singa_dask.cluster.gpus import GpuReport
+from singa_dask.cluster.remote import StillImporting
 from singa_dask.cluster.workers import WorkerInfo, answering, describe, host_of, place, wait_workers
 from singa_dask.errors import ClusterError, ConfigError
 from singa_dask.job.topology import ClusterTopology
@@ -229,6 +230,20 @@ def test_too_few_workers_are_told_with_the_ways_to_more(cluster, caplog, hosts, 
 def test_enough_workers_are_not_waited_for(cluster, caplog):
     cluster.there = {info.address: info for info in _workers(a=2)}
     assert len(wait_workers(None, 1)) == 2 and cluster.now == 1000.0 and not caplog.records
+
+
+def test_workers_that_are_importing_the_package_are_waited_for_longer(cluster, caplog):
+    (info,) = _workers(a=1)
+    cluster.there = {info.address: StillImporting("it is importing singa_dask")}
+    cluster.at[1300.0] = lambda: cluster.there.update({info.address: info})
+    assert wait_workers(_Client(), 1) == [info] and cluster.now >= 1300.0
+    assert [record.getMessage() for record in caplog.records] == [
+        "Dask workers are importing singa_dask; waiting up to 600 s",
+        "0 of 1 Dask workers are there; waiting for more, 600 s in all",
+    ]
+    cluster.there = {info.address: StillImporting("it is importing singa_dask")}
+    with pytest.raises(ClusterError, match=r"came within 600 s\. Not counted: tcp://a:1: StillImporting\('it is imp"):
+        wait_workers(_Client(), 1)
 
 
 def test_a_worker_describes_itself_and_says_who_has_it(monkeypatch):

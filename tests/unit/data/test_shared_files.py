@@ -1,5 +1,6 @@
 """What workers see of the files of this process; other machines are played by taking files away."""
 
+import asyncio
 import os
 import shutil
 from socket import gethostname
@@ -22,10 +23,11 @@ NOBODY = object()
 
 
 class Machine:
-    """A client with a worker that sees what this process sees. answer: what it says instead; before: it looks."""
+    """A client with a worker that sees what this process sees. answer: what it says instead; before: it looks.
+    imports_s: how long it imports the package."""
 
-    def __init__(self, answer=None, before=lambda: None):
-        self.answer, self.before, self.workers = answer, before, None
+    def __init__(self, answer=None, before=lambda: None, imports_s=0.0):
+        self.answer, self.before, self.workers, self.imports_s = answer, before, None, imports_s
 
     def wait_for_workers(self, count, timeout):
         if self.answer is NOBODY:
@@ -38,10 +40,17 @@ class Machine:
         assert waiting
 
     def run(self, function, *args, workers, **options):
-        self.before()
-        self.workers = workers
+        if function is asyncio.to_thread:
+            self.imports_s -= options["callback_timeout"]
+            if self.imports_s > 0:
+                raise TimeoutError
+            return {}
         if isinstance(self.answer, TimeoutError):
             raise self.answer
+        if function is os.getpid:
+            return {}
+        self.before()
+        self.workers = workers
         return {FAR: self.answer or function(*args)}
 
 
@@ -130,6 +139,15 @@ def test_workers_that_cannot_say_it(tmp_path, answer, said):
     with pytest.raises(ClusterError, match=said):
         check_shared(Machine(answer), SharedFiles(folder=tmp_path))
     assert os.listdir(tmp_path) == []
+
+
+def test_workers_import_the_package_before_they_are_asked(tmp_path, caplog):
+    check_shared(Machine(imports_s=1.0), SharedFiles(folder=tmp_path))
+    assert not caplog.records
+    check_shared(Machine(imports_s=500.0), SharedFiles(folder=tmp_path))
+    assert "the Dask workers are importing singa_dask; waiting up to 600 s" in caplog.text
+    with pytest.raises(ClusterError, match="they have not imported singa_dask within 600 s"):
+        check_shared(Machine(imports_s=1000.0), SharedFiles(folder=tmp_path))
 
 
 def test_a_worker_that_has_just_been_lost_is_not_blind(tmp_path):
