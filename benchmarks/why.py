@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -90,21 +90,26 @@ CASES = (
 )
 
 
-@contextmanager
-def slowed(workers: Workers, share: float) -> Iterator[None]:
-    """Leave the first worker this share of a core, which it has with another program."""
-    core, level = min(os.sched_getaffinity(0)), round(math.log(1 / share - 1, 1.25))  # of Linux: 1.25 for each level
-    process = workers.workers()[0]
-    for thread in process.threads():
-        os.sched_setaffinity(thread.id, {core})
-        os.setpriority(os.PRIO_PROCESS, thread.id, level)
-    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    os.sched_setaffinity(other.pid, {core})
-    try:
-        yield
-    finally:
-        other.kill()
-        other.wait()
+class Slowed(Display):
+    """Leaves the first worker a share of a core, which it has with another program, from the start of its group on:
+    only then is its process the one that trains."""
+
+    def __init__(self, workers: Workers, share: float) -> None:
+        self._workers, self._level = workers, round(math.log(1 / share - 1, 1.25))  # of Linux: 1.25 for each level
+        self._core, self._other = {min(os.sched_getaffinity(0))}, ExitStack()
+
+    def handle(self, event: Any) -> None:
+        if event["kind"] == "start":
+            self._other.close()
+            for thread in self._workers.workers()[0].threads():
+                os.sched_setaffinity(thread.id, self._core)
+                os.setpriority(os.PRIO_PROCESS, thread.id, self._level)
+            other = self._other.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            self._other.callback(other.kill)
+            os.sched_setaffinity(other.pid, self._core)
+
+    def close(self) -> None:
+        self._other.close()
 
 
 @contextmanager
@@ -136,8 +141,8 @@ def found(case: Case) -> list[Any]:
         if case.cause is not Cause.START:  # compiles, and starts what is started once
             train(Job.from_file(JOB, overrides=[*settings, "train_steps=5"]), client, display=Display())
         more: dict[str, Any] = {"transform": read_slowly} if case.reading_slowly else {}
-        with slowed(workers, case.slow) if case.slow else nullcontext():
-            train(told, client, workspace=folder / "run", display=Display(), curves=False, **more)
+        display = stack.enter_context(closing(Slowed(workers, case.slow))) if case.slow else Display()
+        train(told, client, workspace=folder / "run", display=display, curves=False, **more)
         record = RunRecord(Workspace(folder / "run"))
         return findings(record.summary, record.job.proto)
 

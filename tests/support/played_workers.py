@@ -21,8 +21,9 @@ class PlayedWorkers:
 
     there: what each worker answers, by address; mute: those that do not answer; stubborn: those whose rank does not
     leave; left: those whose rank has; stopped: the nannies whose worker is. held: what workers hold for others;
-    threads: what has all of theirs. at: what happens, by time. futures: of ranks, by address. calls: what workers were asked, as (function,
-    address, arguments); killed: whom nannies were to kill; given_back: those that were to take tasks again.
+    threads: what has all of theirs. at: what happens, by time. futures: of ranks, by address. calls: what workers were
+    asked, as (function, address, arguments); killed: whom nannies were to kill; given_back: those that were to take
+    tasks again.
     """
 
     def __init__(self, monkeypatch, modules, there, mute=(), stubborn=()):

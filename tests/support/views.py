@@ -25,6 +25,7 @@ def without(path: Path) -> Iterator[None]:
         if there:
             away.rename(path)
 
+
 BEFORE = os.getpid, asyncio.to_thread  # what workers are asked before they look
 
 
