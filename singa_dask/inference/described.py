@@ -227,12 +227,13 @@ class KnownData:
     def _mixing(self) -> list[str]:
         return mixing(self.net)
 
-    def warn_of_mixing(self, batchsize: int) -> None:
-        """Log once that results depend on the mini-batch, if rows of a layer depend on each other."""
-        if self._mixing:
+    def warn_of_mixing(self, batchsize: int, *, measures: bool = False) -> None:
+        """Log once that results depend on the mini-batch, if rows of a layer depend on each other, which for those of
+        a loss no prediction shows."""
+        if found := [name for name in self._mixing if measures or not self.net.layers[name].is_loss]:
             told = "layer %r: its rows depend on each other, so results depend on the mini-batches, of %d samples. "
             hint = "BatchNorm, for one, computes with the statistics of training instead."
-            logger.warning(told + hint, self._mixing[0], batchsize)
+            logger.warning(told + hint, found[0], batchsize)
             self._mixing.clear()
 
     def answers(self, output: str) -> Column | None:

@@ -23,6 +23,7 @@ from singa_dask.job.unroll import plain
 from singa_dask.layers import layer_class
 from singa_dask.layers.base import OutputLayer
 from singa_dask.net import Net
+from singa_dask.net.rows import warn_of_mixing
 from singa_dask.ops import get_ops
 from singa_dask.ops.gpu.turns import in_turns, own_gpu
 from singa_dask.training import checkpoint as checkpoints
@@ -103,6 +104,7 @@ def measure(job: JobProto, checkpoint: Path, phase: int) -> Measured:
         hint = "Add an input layer with include: kTest, or measure the validation data with --validation."
         raise ConfigError(Problem("neuralnet", "has no test data", "no input layer in phase kTest", hint))
     net = restore_net(job, phase, checkpoint)
+    warn_of_mixing(net)
     with ThreadPoolExecutor(1) as pool, Feed.open(job, net, pool.submit, stop=batches_of(job, phase) or None) as feed:
         evaluator = Evaluator(net, algorithm(job.train_one_batch), job.metric, rows=feed.rows)
         with closing(in_turns(feed.all(), on_gpu(net.ops), job.gpu)) as batches:

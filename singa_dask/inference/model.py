@@ -154,6 +154,7 @@ class Model:
         metrics of the rows of all ranks. Raises ConfigError if a metric does not exist or does not fit the net.
         """
         feed = feed_of(self.known, *arrays_of(self, x, y))
+        self.known.warn_of_mixing(batchsize, measures=True)
         with self._passes.of(*feed, batchsize) as batches, self._passes.evaluator(metrics) as evaluator:
             measured = evaluator.measure(batches)
         if self.partitioned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from singa_dask.layers.base import Layer, LossLayer, OutputLayer
 from singa_dask.layers.context import Context, Step
 from singa_dask.layers.param import Shape
 from singa_dask.net.flat import FlatParams
+
+logger = logging.getLogger(__name__)
 
 _ROWS = 4
 Forward = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
@@ -35,15 +38,23 @@ def _alike(some: Sequence[np.ndarray], others: Sequence[np.ndarray], rows: int |
 
 
 def mixing(net: Any) -> list[str]:
-    """The functions and layers of the user's own in a net whose rows depend on each other in its phase."""
+    """The functions and layers of the user's own in a net whose rows depend on each other in its phase, also losses.
+    Of a partitioned net, functions alone."""
     found = []
-    for name, layer in net.layers.items() if not net.partitioned else ():
+    for name, layer in net.layers.items():
         shapes = [net.source_shape(name, i) for i in range(len(layer.proto.srclayers))]
-        if isinstance(layer, LossLayer) or not shapes:
-            continue
-        if layer.mixes_rows or must_see_all(layer, shapes, net.phase):
+        if layer.mixes_rows or (shapes and not net.partitioned and must_see_all(layer, shapes, net.phase)):
             found.append(name)
     return found
+
+
+def warn_of_mixing(net: Any) -> None:
+    """Log that evaluations of the net depend on the mini-batches, if its rows depend on each other."""
+    for name in mixing(net):
+        told = (
+            "layer %r: its rows depend on each other, so evaluations are means over mini-batches, and depend on the "
+        )
+        logger.warning(told + "batchsize of the input layers", name)
 
 
 def must_see_all(layer: Layer, sources: Sequence[Shape], phase: int = Phase.kTrain) -> bool:

@@ -32,6 +32,7 @@ from singa_dask.job.text_paths import text_of
 from singa_dask.layers import Frame, GeneratedInput, Layer, SoftmaxLoss
 from singa_dask.net import LayerRow, Net, features_as_targets, labelled_inputs
 from singa_dask.net.flat import GroupLayout
+from singa_dask.net.rows import warn_of_mixing
 from singa_dask.ops import Ops, get_ops
 from singa_dask.server import Partition
 from singa_dask.training.checkpoint import Checkpoint, Contents, contents_of, find
@@ -198,6 +199,8 @@ def _check_nets(job: JobProto, nets: Mapping[int, Net], *, with_data: bool, pred
     _check_transforms(job, nets[Phase.kTrain])
     if with_data:
         _check_classes(nets)
+    for phase in () if predicts else [*nets][1:]:
+        warn_of_mixing(nets[phase])
     for phase in [*nets][1:] or nets:  # those that are measured
         loss_metrics(nets[phase], job.metric)
     algorithm(job.train_one_batch).check(nets[Phase.kTrain])

@@ -5,7 +5,7 @@ import pytest
 from support import formulas
 from support.user_layers import Centred, FromFirst, Halves, Labelled, Root, Running, Same, Scaled, SquaredError, Unlike
 
-from singa_dask import Model
+from singa_dask import Model, autograd
 from singa_dask.job.job_pb2 import Phase
 from singa_dask.layers import (
     GELU,
@@ -14,6 +14,7 @@ from singa_dask.layers import (
     EuclideanLoss,
     InnerProduct,
     Lambda,
+    Loss,
     LossLayer,
     MSELoss,
     RecordInput,
@@ -21,7 +22,7 @@ from singa_dask.layers import (
     Sharding,
 )
 from singa_dask.layers.base import OutputLayer
-from singa_dask.net.rows import must_see_all
+from singa_dask.net.rows import must_see_all, warn_of_mixing
 
 
 def own(function, **attributes):
@@ -99,3 +100,33 @@ def test_predictions_that_depend_on_the_mini_batch_are_told_once(caplog, layer, 
         model.evaluate(x, y, batchsize=10)
     told = [record.getMessage() for record in caplog.records]
     assert sum("layer 'top': its rows depend on each other" in each for each in told) == mixing
+
+
+def over_the_rows(x, t):
+    return autograd.mean((x - autograd.mean(x, axis=0, keepdims=True) - t) ** 2)
+
+
+def squared(x, t):
+    return autograd.mean((x - t) ** 2, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "mixing"),
+    [
+        (Loss(over_the_rows, "top"), True),
+        (Unlike("top"), True),
+        (Loss(squared, "top"), False),
+        (MSELoss("top"), False),
+    ],
+)
+def test_evaluations_of_a_loss_of_all_rows_are_told_once_and_predictions_are_not(caplog, loss, mixing):
+    model = Model([FEATURES, InnerProduct(num_output=2), loss])
+    x, y = np.random.default_rng(0).normal(size=(20, 6)), np.zeros((20, 2))
+    told = "layer 'top': its rows depend on each other"
+    model.predict(x, batchsize=5)
+    assert told not in caplog.text
+    for _ in range(2):
+        model.evaluate(x, y, batchsize=10)
+    assert caplog.text.count(told) == mixing
+    warn_of_mixing(model.known.net)
+    assert caplog.text.count(told + ", so evaluations are means over mini-batches") == mixing
