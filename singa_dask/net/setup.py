@@ -76,7 +76,8 @@ def _check_kind(layer: Layer, layers: Mapping[str, Layer], shapes: Sequence[Any]
             continue
         if shares:
             received = f"scores {shapes[0]}, labels {layer.targets[position]}"
-            raise layer.problem("needs the scores of each class at each position of the labels", received)
+            hint = "Labels of a single class teach nothing: add samples of others, or write numbers with --target."
+            raise layer.problem("needs scores of at least two classes at each position of the labels", received, hint)
         if compares == "classes":
             refuse_targets(layer)
         message = "compares numbers, but its source has labels of positions, which are classes"

@@ -133,3 +133,13 @@ def test_labels_of_other_sizes_and_losses_of_numbers_are_refused():
         Model([data(target_shape=[H, W]), *hidden(), SoftmaxLoss()])
     with pytest.raises(DataError, match=r"labels must lie in \[0, 3\)"):
         Model(net())(X.astype(np.float32), Y + 1)
+
+
+@pytest.mark.parametrize("given", [{"label_shape": [H, W]}, {"shape": [3], "label_shape": [H]}])
+def test_scores_of_a_single_class_are_refused(given):
+    read = RecordInput("data", **{"shape": [C, H, W], **given})
+    last = Convolution(num_filters=1, kernel=1) if len(given) == 1 else InnerProduct(num_output=H)
+    with pytest.raises(
+        ConfigError, match=r"scores of at least two classes .* \(5,.* Labels of a single class teach nothing"
+    ):
+        Model([read, last, SoftmaxLoss()])
