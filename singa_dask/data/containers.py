@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.errors import DataError
+from singa_dask.errors import DataError, nearest
 
 _DENSE = "dense-"
 _MISSING = {"M": np.datetime64("NaT"), "m": np.timedelta64("NaT", "s"), "f": np.nan, "c": np.nan}
@@ -45,6 +45,17 @@ def is_lazy(x: Any) -> bool:
 def is_table(x: Any) -> bool:
     """Whether x is a DataFrame, of pandas or Dask, whose Series have columns too."""
     return hasattr(x, "columns") and hasattr(x, "dtypes") and x.ndim == 2
+
+
+def columns_of(table: Any, names: Any, what: str = "X") -> Any:
+    """The columns of these names, as texts, of a DataFrame; all if there are none. Raises ValueError."""
+    named = {str(name): name for name in table.columns}
+    missing = [] if names is None else [name for name in names if name not in named]
+    if missing:
+        raise ValueError(
+            f"{what} lacks the columns {', '.join(missing)}, to which it was fitted. {nearest(missing[0], named)}"
+        )
+    return table if names is None else table[[named[name] for name in names]]
 
 
 def in_name_order(index: Any) -> Any:

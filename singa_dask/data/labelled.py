@@ -193,6 +193,7 @@ def turned(array: Any, trained: Along, what: str, *, warns: bool = True) -> Any:
         array.check_like(trained, what)
     if not is_labelled(array):
         return array
+    trained = trained.named_like(along_of(array, what))
     others = [dim for dim in array.dims if dim not in trained.dims]
     if trained.dims and len(others) == 1:
         array = array.transpose(*others, ...)

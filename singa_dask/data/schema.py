@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 VERSION = 8
 TYPES = ("number", "integer", "text", "true or false", "date", "zoned date")
 SEPARATOR = ", "
+STEP, COLUMN = "(step)", "(column)"  # the dimensions of a sample that is a table
 MAX_PLACES = 10_000
 DTYPES = {"number": "f8", "date": "M8[us]", "text": "U"}  # of coordinates
 
@@ -117,18 +118,39 @@ class Along(NamedTuple):
         """How the samples become like those there. Raises DataError if they lie along other dimensions or coordinates,
         or have other units."""
         check_units(trained.units, self.units, what, where)
-        orders = orders_like(self.coordinates, trained.coordinates, what, where)
-        if not (self.dims and trained.dims):
+        own, trained = self.named_like(trained), trained.named_like(self)
+        orders = orders_like(own.coordinates, trained.coordinates, what, where)
+        if not (own.dims and trained.dims):
             return AS_THEY_ARE
-        if sorted(self.dims) != sorted(trained.dims):
+        if sorted(own.dims) != sorted(trained.dims):
             hint = "Rename or select the dimensions."
-            if {*self.dims} < {*trained.dims}:  # the first dimension counts the samples
+            if {*own.dims} < {*trained.dims}:  # the first dimension counts the samples
                 hint = "Is that of the samples missing? Add it to a single field: data.expand_dims('time')."
             raise DataError(
-                f"{what}: has samples along {_listed(self.dims)}, but in {where} along {_listed(trained.dims)}. {hint}"
+                f"{what}: has samples along {_listed(own.dims)}, but in {where} along {_listed(trained.dims)}. {hint}"
             )
-        axes = tuple(map(self.dims.index, trained.dims)) if self.dims != trained.dims else ()
+        axes = tuple(map(own.dims.index, trained.dims)) if own.dims != trained.dims else ()
         return Turn(axes, tuple((trained.dims.index(dim), order) for dim, order in orders.items()))
+
+    def named_like(self, other: Along) -> Along:
+        """A table's rows and columns as the dimensions of an array, by the coordinates that are the names of the
+        columns, else texts, and as many; without names where the array has none. All else as it is."""
+        names = self.coordinates.get(COLUMN)
+        if names is None or COLUMN in other.dims:
+            return self
+        same = len(other.dims) == len(self.dims) and names.type == "text"
+        known = {dim: at for dim, at in other.coordinates.items() if same and dim in other.dims}
+        found = [dim for dim, at in known.items() if sorted(at.shown) == sorted(names.values)]
+        if [*names.values] != [*map(str, range(names.size))]:  # which pandas gives to what has no names
+            found += [dim for dim, at in known.items() if at.type == "text" and at.size == names.size]
+        if not found:
+            return Along(units=self.units)
+        own = dict(zip(known[found[0]].shown, known[found[0]].values, strict=False))
+        if own.keys() == {*names.values}:
+            names = Coordinates(known[found[0]].type, names.size, tuple(own[str(name)] for name in names.values))
+        dims = (*(dim for dim in other.dims if dim != found[0]), found[0])
+        told = dict(zip(self.dims, dims, strict=True))
+        return Along(dims, {told[dim]: at for dim, at in ({**self.coordinates, COLUMN: names}).items()}, self.units)
 
     def warn_of_places(self, trained: Along, what: str) -> None:
         """Log a warning if the coordinates of a dimension are others than in the training data."""

@@ -13,7 +13,6 @@ from sklearn.utils.validation import _check_sample_weight
 from singa_dask.data.columns import Channels, Column, Role, guess_channels
 from singa_dask.data.containers import dense, in_types_of_numpy, is_lazy, is_table
 from singa_dask.data.native import native
-from singa_dask.errors import nearest
 
 MISSING = "Input y has missing labels. Leave out these samples."
 
@@ -88,17 +87,6 @@ def _unless_masked(given: Any, otherwise: Any) -> Any:
 def of_numbers(table: Any) -> bool:
     """Whether all columns of a DataFrame are numbers, which may be missing."""
     return all(dtype.kind in "biuf" for dtype in table.dtypes)
-
-
-def columns_of(table: Any, names: Any, what: str = "X") -> Any:
-    """The columns of these names, as texts, of a DataFrame; all if there are none. Raises ValueError."""
-    named = {str(name): name for name in table.columns}
-    missing = [] if names is None else [name for name in names if name not in named]
-    if missing:
-        raise ValueError(
-            f"{what} lacks the columns {', '.join(missing)}, to which it was fitted. {nearest(missing[0], named)}"
-        )
-    return table if names is None else table[[named[name] for name in names]]
 
 
 def check_numbers(values: Any, what: str) -> None:

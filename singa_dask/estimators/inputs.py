@@ -12,16 +12,16 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from singa_dask.data import labelled, rows
 from singa_dask.data.columns import stored_dtype
-from singa_dask.data.containers import is_lazy, is_table
+from singa_dask.data.containers import columns_of, is_lazy, is_table
 from singa_dask.data.encoders import DATES
+from singa_dask.data.listed import listed
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.native import check_at_hand
-from singa_dask.data.schema import check_units
+from singa_dask.data.schema import check_turned, check_units
 from singa_dask.estimators import arrays
 from singa_dask.estimators.sequences import (
     LENGTH,
     Padded,
-    by_names,
     is_ragged,
 )
 from singa_dask.estimators.windows import Windows, check_order, check_steps, dates_of, steps_of
@@ -93,8 +93,7 @@ class EstimatorInputs(BaseEstimator):
             raise ValueError("X is a mapping, and must be an array or a DataFrame: pandas.DataFrame(X).")
         if not first:
             self._check_kind(x)
-        x, names = by_names(arrays.known_container(x), None if first else self._columns)
-        self._columns: Any = names
+        x = arrays.known_container(x)
         if first:
             self._tabular, self._ragged = is_table(x) and (is_lazy(x) or not arrays.of_numbers(x)), is_ragged(x)
         if is_lazy(x):
@@ -103,7 +102,7 @@ class EstimatorInputs(BaseEstimator):
                 if self._tabular:
                     self.feature_names_in_ = np.array([str(name) for name in x.columns], dtype=object)
             elif is_table(x) and not self._tabular:
-                x = arrays.columns_of(x, getattr(self, "feature_names_in_", None))
+                x = columns_of(x, getattr(self, "feature_names_in_", None))
         elif is_table(x) and self._tabular:
             validate_data(self, x, reset=first, skip_check_array=True)
         else:
@@ -162,17 +161,20 @@ class EstimatorInputs(BaseEstimator):
         if labelled.is_labelled(x) and labelled.is_labelled(y) and not hasattr(x, "data_vars"):
             x, y = labelled.paired(x, y)
         y, weight = _beside(x, y, weight)
-        x, y = arrays.known_container(labelled.as_table(x)), arrays.known_answers(y)
+        sequences = listed(x, "X", fitted[0].along if fitted[0] else None)
+        x = sequences.values if sequences else arrays.known_container(labelled.as_table(x))
+        y = arrays.known_answers(y)
         weight = arrays.known_weights(weight)
         answers = [str(name) for name in y.columns] if is_table(y) else None
         if first:
             self._answer_names = answers
         elif answers is not None and self._answer_names is not None:
-            y = arrays.columns_of(y, self._answer_names, "y")
+            y = columns_of(y, self._answer_names, "y")
         units = dict(getattr(x, "attrs", {}).get("units", {})) if is_table(x) else {}
         if first:
             self._units = units
-            self._labels: tuple[labelled.Labels | None, ...] = tuple(map(labelled.labels_of, (x, y), "Xy"))
+            of_x = sequences.labels if sequences else labelled.labels_of(x, "X")
+            self._labels: tuple[labelled.Labels | None, ...] = (of_x, labelled.labels_of(y, "y"))
         for name, own in units.items():
             check_units(self._units.get(name, ""), own, f"X: column {name!r}", "fit")
         given = {"X": x, "y": y}
@@ -181,6 +183,8 @@ class EstimatorInputs(BaseEstimator):
             for each, what, of in zip((x, y), "Xy", self._labels, strict=True)
         )
         labelled.check_turned(given, {"X": x, "y": y})
+        if sequences and not labelled.is_labelled(y):
+            check_turned(sequences.moved, {"y": np.shape(y)[1:]}, "the training data")
         x, y, weight = map(labelled.values_of, (x, y, arrays.known_container(weight)))
         return x, y, weight
 

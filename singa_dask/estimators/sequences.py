@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
-from singa_dask.data.containers import is_table
 from singa_dask.errors import ConfigError, Problem
-from singa_dask.estimators.arrays import columns_of
 from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType
 from singa_dask.layers import layer_class
 
@@ -47,15 +44,6 @@ class Padded:
         for row, array in zip(x, arrays, strict=True):
             row[: len(array)] = array
         return cls(x, lengths)
-
-
-def by_names(x: Any, names: Sequence[str] | None) -> tuple[Any, Sequence[str] | None]:
-    """A list of DataFrames as arrays with the columns of these names, by default those of the first one, and the
-    names; all else as it is. Raises ValueError if columns are missing."""
-    if not (isinstance(x, list | tuple) and x and all(map(is_table, x))):
-        return x, names
-    names = list(map(str, x[0].columns)) if names is None else names
-    return [columns_of(each, names).to_numpy() for each in x], names
 
 
 def is_ragged(x: Any) -> bool:

@@ -11,8 +11,10 @@ import numpy as np
 from singa_dask.data.columns import Channels, Column, Role
 from singa_dask.data.containers import dense, in_types_of_numpy, is_table
 from singa_dask.data.encoders import is_plain_number
+from singa_dask.data.listed import together
 from singa_dask.data.native import native
 from singa_dask.data.normalise import resolve_normalisation
+from singa_dask.data.schema import Along
 from singa_dask.data.sources.stored import Stored
 from singa_dask.errors import CommTimeout, DataError, NotFinite, check_count
 from singa_dask.exchange.ranks import Ranks
@@ -119,12 +121,14 @@ def not_finite(data: KnownData, layer: str, features: Any, ready: Any, before: i
 
 def like_trained(known: KnownData, layer: str, array: Any, what: str, *, lone: bool = False) -> Any:
     """What is given for an input layer, see `native`. what: "x" or "y". lone: whether it is a single sample. Raises
-    DataError for an array of h5py or zarr with other dimensions or units than those of the training data."""
+    DataError for an array of h5py or zarr with other dimensions or units than those of the training data, and for
+    samples in a list likewise, see `listed`."""
     array, described = native(array), known.inputs.get(layer)
     column = None if described is None else described.column if what == "x" else described.answers
-    if described is not None and column is not None and isinstance(array, Stored):
-        array.check_like(described.along(column), f"{what} of {layer}", lone=lone)
-    return array
+    trained = Along() if described is None or column is None else described.along(column)
+    if isinstance(array, Stored):
+        array.check_like(trained, f"{what} of {layer}", lone=lone)
+    return together(array, what, trained)[0]
 
 
 def as_recorded(known: KnownData, layer: str, array: Any, what: str) -> Any:

@@ -20,6 +20,7 @@ from singa_dask.data.labelled import (
     variables_of,
     with_gaps,
 )
+from singa_dask.data.listed import together
 from singa_dask.data.native import check_at_hand, native
 from singa_dask.data.rows import in_same_rows
 from singa_dask.data.schema import Along
@@ -108,7 +109,7 @@ def _free(name: str, what: str, taken: set[str]) -> str:
 
 
 def _one(value: Any, what: str, name: str, like: Any, *, cut: bool) -> Given:
-    along = Along()
+    value, along, _ = together(value, what)
     if is_labelled(value):
         value = value if like is None else in_order(value, like, name)
         along = along_of(as_samples(value) if cut and value.ndim == 2 else value, what)

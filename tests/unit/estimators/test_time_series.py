@@ -230,7 +230,7 @@ def test_columns_of_lists_of_tables_are_taken_by_their_names(lengths):
     expected = fitted.predict(given)
     np.testing.assert_array_equal(others.predict(given), expected)
     np.testing.assert_array_equal(fitted.predict(mixed), expected)
-    with pytest.raises(ValueError, match="X lacks the columns b"):
+    with pytest.raises(ValueError, match=r"X\[0\] lacks the columns b"):
         fitted.predict([each.rename(columns={"b": "c"}) for each in given])
 
 

@@ -1,0 +1,190 @@
+"""Lists of samples, each of which may say what its values are: tables, DataArrays, Datasets and arrays of files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from singa_dask.data.containers import columns_of, in_types_of_numpy, is_table
+from singa_dask.data.labelled import (
+    VARIABLE,
+    Labels,
+    along_of,
+    as_samples,
+    as_table,
+    index_along,
+    is_labelled,
+    labels_of,
+    stacked,
+    values_of,
+)
+from singa_dask.data.native import native
+from singa_dask.data.rows import index_of
+from singa_dask.data.schema import COLUMN, SEPARATOR, STEP, Along, Coordinates
+from singa_dask.data.sources.stored import Stored
+from singa_dask.data.times import instants
+from singa_dask.data.windows import falls, is_other_step
+from singa_dask.errors import DataError
+
+
+class Listed(NamedTuple):
+    """The values of each sample as in training; what the samples say beside these; and by the size of an axis, which
+    sample was turned along it."""
+
+    values: list[np.ndarray]
+    labels: Labels
+    moved: dict[int, str]
+
+
+def listed(x: Any, what: str, trained: Along | None = None) -> Listed | None:
+    """The samples of a list of which one says what its values are; None of all else. Each becomes like those of
+    training, by default like the first such one. The first dimension there has the steps.
+
+    Raises DataError, and ValueError if columns are missing, where a sample does not suit these, or its times do not
+    rise, or step otherwise.
+    """
+    objects = getattr(getattr(x, "dtype", None), "kind", "") == "O" and getattr(x, "ndim", 0) == 1
+    given = [_native(each, f"{what}[{i}]") for i, each in enumerate(x)] if objects or type(x) in (list, tuple) else []
+    if not any(isinstance(each, Stored) or index_of(each) is not None or is_labelled(each) for each in given):
+        return None
+    fits = trained is None or trained == Along()
+    labels, where = Labels((), {}, trained or Along()), "" if fits else "the training data"
+    values, times, moved = list[np.ndarray](), list[Coordinates](), dict[int, str]()
+    for place, each in enumerate(given):
+        name = f"{what}[{place}]"
+        sample, along = _described(each, name, labels.along)
+        if not where and along != Along():
+            known = labels_of(as_samples(sample), name) if is_labelled(sample) else None
+            labels, where = known or Labels((), {}, along), name
+        like, step = _comparable(along, labels.along)
+        _check_times(sample, step, name)
+        turn = along.turn_to(like, name, where)
+        values.append(turn.of(np.asarray(values_of(sample))[np.newaxis])[0])
+        moved |= {values[-1].shape[axis]: name for axis in turn.moved if not is_table(sample)}
+        if step in along.coordinates:
+            times.append(along.coordinates[step])
+            if not fits:
+                _check_step(times[-1], labels.along.coordinates.get(labels.along.dims[0]), name)
+    if fits and labels.along.dims:
+        labels = _with_steps(labels, labels.along.dims[0], times)
+    return Listed(values, labels, moved)
+
+
+def together(x: Any, what: str, trained: Along | None = None) -> tuple[Any, Along, dict[int, str]]:
+    """A list of samples as one array, what these say beside their values, and what was turned, as `listed` has it; all
+    else as it is. Raises DataError."""
+    of = listed(x, what, trained)
+    if of is None:
+        return x, Along(), {}
+    first = of.values[0].shape
+    other = next((place for place, each in enumerate(of.values) if each.shape != first), 0)
+    if other:
+        told = f"{what}[0] {first} and {what}[{other}] {of.values[other].shape}"
+        hint = "Pad them to one length, and give the lengths as a column; or use an estimator."
+        raise DataError(f"{what}: holds samples of different shapes: {told}. {hint}")
+    return np.stack(of.values), of.labels.along, of.moved
+
+
+def _native(each: Any, what: str) -> Any:
+    """Raises DataError for a structured array."""
+    if getattr(getattr(each, "dtype", None), "names", None):
+        fields = ", ".join(each.dtype.names)
+        raise DataError(f"{what}: is a structured array with the fields {fields}. Give pandas.DataFrame({what}).")
+    return (
+        each if isinstance(each, np.ndarray | list | tuple | str | bytes | int | float | np.generic) else native(each)
+    )
+
+
+def _described(each: Any, what: str, trained: Along) -> tuple[Any, Along]:
+    """A DataArray, a table with the columns of training, or an array, and what it says of itself as one sample."""
+    each = as_table(each)
+    if hasattr(each, "data_vars"):
+        known = (trained.coordinates[dim].shown for dim in (VARIABLE, COLUMN) if dim in trained.coordinates)
+        each = stacked(each, what, next(known, ()))
+    if is_labelled(each):
+        return each, along_of(as_samples(each), what)
+    if isinstance(each, Stored):
+        return each, each.along(lone=True)
+    if (index := index_of(each)) is None:
+        return each, Along()
+    if not is_table(each):  # a Series, which is a row of a table if its labels are texts
+        names = Coordinates.of(index.values) if instants(index) is None else None
+        return each, Along((COLUMN,), {COLUMN: names}) if names and names.type == "text" else Along()
+    each = in_types_of_numpy(columns_of(each, _names(trained, each), what))
+    coordinates = {COLUMN: Coordinates.of(np.array([*map(str, each.columns)], str)), STEP: _dates(index)}
+    units = [each.attrs.get("units", {}).get(name, "") for name in map(str, each.columns)]
+    told = {dim: known for dim, known in coordinates.items() if known is not None}
+    return each, Along((STEP, COLUMN), told, units[0] if len({*units}) == 1 else SEPARATOR.join(units))
+
+
+def _names(trained: Along, table: Any) -> Any:
+    """The columns of a table that training reads, by its last dimension; None for all of them."""
+    known = trained.coordinates.get(trained.dims[-1]) if len(trained.dims) == 2 else None
+    columns = [*map(str, table.columns)]
+    if known is None or (known.type != "text" and not {*known.shown} <= {*columns}):
+        return None
+    unnamed = COLUMN not in trained.dims and columns == [*map(str, range(known.size))]
+    return None if unnamed else known.shown
+
+
+def _dates(index: Any) -> Coordinates | None:
+    """The labels of rows if they are times or time spans."""
+    times = instants(index)
+    return None if times is None or times.dtype.kind not in "mM" else Coordinates.of(times.to_numpy())
+
+
+def _comparable(own: Along, trained: Along) -> tuple[Along, str]:
+    """What training knows, and the dimension of the steps: without their coordinates where each sequence has its own
+    ones, which neither are the same nor rise or fall."""
+    trained = trained.named_like(own)
+    if not trained.dims:
+        return trained, ""
+    step = trained.dims[0]
+    mine, known = own.coordinates.get(step), trained.coordinates.get(step)
+    if mine and known and mine.order_like(known) is None and not (mine.ways and known.ways):
+        trained = trained._replace(coordinates={dim: at for dim, at in trained.coordinates.items() if dim != step})
+    return trained, step
+
+
+def _check_times(sample: Any, step: str, what: str) -> None:
+    """Raise DataError if the times of the steps fall."""
+    if is_labelled(sample):
+        index = index_along(sample, step) if step in sample.dims else None
+    else:
+        index = index_of(sample)
+    times = instants(index)
+    if times is not None and times.dtype.kind in "mM" and falls([("", times.to_numpy())], [], what, warns=False):
+        hint = f"{what}.sortby({step!r})" if is_labelled(sample) else f"{what}.sort_index()"
+        raise DataError(f"{what}: its times do not rise, and the steps of a sequence are in that order. Give {hint}.")
+
+
+def _step(known: Coordinates | None) -> float:
+    """The median step of coordinates if all are alike, dates in microseconds; else 0."""
+    if known is None or known.type == "text" or not 1 < known.size == len(known.values):
+        return 0.0
+    steps = np.diff(known.array).astype(float)
+    return float(np.median(steps)) if steps.min() > 0 and not is_other_step(steps.max(), steps.min()) else 0.0
+
+
+def _check_step(own: Coordinates, trained: Coordinates | None, what: str) -> None:
+    """Raise DataError if the steps follow each other at another interval than in training."""
+    here, there = _step(own), _step(trained)
+    if trained is not None and own.type == trained.type and here and there and is_other_step(here, there):
+        one, other = (
+            str(np.timedelta64(round(each), "us").item()) if own.type == "date" else f"{each:g}"
+            for each in (here, there)
+        )
+        hint = "Resample it, or give its values without their times: to_numpy()."
+        raise DataError(f"{what}: steps by {one}, and by {other} in training. {hint}")
+
+
+def _with_steps(labels: Labels, step: str, times: list[Coordinates]) -> Labels:
+    """Labels for samples with these coordinates along their steps: the longest ones if all step alike."""
+    steps = [_step(each) for each in times if each.size > 1]
+    alike = all(steps) and not any(is_other_step(each, steps[0]) for each in steps)
+    told = {dim: known for dim, known in labels.along.coordinates.items() if dim != step}
+    told |= {step: max(times, key=lambda each: each.size)} if times and alike else {}
+    coords = {dim: known for dim, known in labels.coords.items() if dim != step}
+    return replace(labels, along=labels.along._replace(coordinates=told), coords=coords)

@@ -1,0 +1,128 @@
+"""Lists of samples whose members are tables, DataArrays, Datasets or arrays of files."""
+
+import numpy as np
+import pandas
+import pytest
+
+from singa_dask.data.listed import listed, together
+from singa_dask.data.schema import Along
+from singa_dask.errors import DataError
+
+pyarrow, xarray = pytest.importorskip("pyarrow"), pytest.importorskip("xarray")
+
+DRAW = np.random.default_rng(0)
+NAMES = ["a", "b", "c"]
+VALUES = [DRAW.normal(size=(steps, 3)) for steps in (3, 5, 3)]
+TIMES = pandas.date_range("2024-01-01", periods=5, freq="h")
+
+
+def frame(values, names=NAMES):
+    return pandas.DataFrame(values, columns=NAMES)[[*names]]
+
+
+def array(values, names=NAMES, **attrs):
+    return xarray.DataArray(values, {"f": NAMES}, ("time", "f"), attrs=attrs).sel(f=[*names])
+
+
+def dataset(values, names=NAMES):
+    return xarray.Dataset({name: ("time", values[:, NAMES.index(name)]) for name in names})
+
+
+KINDS = {
+    "DataFrame": frame,
+    "pyarrow table": lambda *of: pyarrow.Table.from_pandas(frame(*of), preserve_index=False),
+    "record batch": lambda *of: pyarrow.RecordBatch.from_pandas(frame(*of), preserve_index=False),
+    "DataArray": array,
+    "DataArray, features first": lambda *of: array(*of).transpose("f", "time"),
+    "Dataset": dataset,
+    "DataArray of other dimensions": lambda *of: array(*of).rename(time="step", f="band"),
+}
+
+
+def along_of(make):
+    return listed([make(each) for each in VALUES], "X").labels.along
+
+
+@pytest.mark.parametrize("names", ["cba", "bac"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("trained", [name for name in KINDS if "features" not in name])
+def test_samples_are_those_of_training_by_their_names(trained, kind, names):
+    given = [KINDS[kind](each, names) for each in VALUES]
+    arrays = "DataArray" in trained and "DataArray" in kind
+    if arrays and ("other" in trained) != ("other" in kind):
+        with pytest.raises(DataError, match="Rename or select the dimensions"):
+            listed(given, "X", along_of(KINDS[trained]))
+        return
+    found = listed(given, "X", along_of(KINDS[trained])).values
+    for one, other in zip(found, VALUES, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("kind", [name for name in KINDS if "other" not in name and "features" not in name])
+def test_samples_are_like_the_first_one(kind):
+    order = [NAMES, "cba", "bca"]
+    found = listed([KINDS[kind](each, names) for each, names in zip(VALUES, order, strict=True)], "X").values
+    for one, other in zip(found, VALUES, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def timed(make, times, values=VALUES[1]):
+    of = make(values[: len(times)])
+    return of.set_axis(times) if hasattr(of, "set_axis") else of.assign_coords(time=times)
+
+
+@pytest.mark.parametrize("make", [frame, array, dataset])
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (TIMES[::-1], r"X\[1\]: its times do not rise"),
+        (TIMES[[0, 2, 1]], r"X\[1\]: its times do not rise"),
+        (TIMES[:3] + pandas.to_timedelta([0, 1, 2], "h"), r"X\[1\]: steps by 2:00:00, and by 1:00:00 in training"),
+    ],
+)
+def test_times_rise_and_step_as_in_training(make, times, message):
+    given = [timed(make, TIMES), timed(make, TIMES[:2])]
+    along = listed(given, "X").labels.along
+    assert len(listed([timed(make, TIMES + pandas.Timedelta("9h"))], "X", along).values) == 1
+    with pytest.raises(DataError, match=message):
+        listed([given[0], timed(make, times)], "X", along)
+
+
+def test_steps_of_no_regular_training_are_not_compared():
+    visits = TIMES[[0, 1, 4]]
+    along = listed([timed(frame, visits), timed(frame, TIMES[:2])], "X").labels.along
+    assert len(listed([timed(frame, TIMES[::2])], "X", along).values) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([array(VALUES[0]), array(VALUES[1]).assign_coords(f=[*"xyz"])], "along 'f' are x, y, z, but were a, b, c"),
+        ([array(VALUES[0], units="K"), array(VALUES[1], units="degC")], r"X\[1\]: has the units 'degC', but 'K'"),
+        ([frame(VALUES[0]), frame(VALUES[1]).rename(columns={"b": "e"})], r"X\[1\] lacks the columns b"),
+        ([frame(VALUES[0]), array(VALUES[1]).assign_coords(f=[*"xyz"])], "are x, y, z, but were a, b, c in X.0."),
+        ([array(VALUES[0]), frame(VALUES[1]).set_axis([*"xyz"], axis=1)], r"X\[1\] lacks the columns a, b, c"),
+        ([array(VALUES[0]), array(VALUES[0]).rename(f="g")], r"X\[1\]: has samples along time, g, but in X\[0\]"),
+        ([np.zeros(3, [("a", "f4"), ("b", "f4")])], r"X\[0\]: is a structured array with the fields a, b"),
+        ([dataset(VALUES[0]), dataset(VALUES[1])[["a", "b"]]], r"X\[1\] lacks the columns c"),
+    ],
+)
+def test_other_samples_are_refused(given, message):
+    with pytest.raises((DataError, ValueError), match=message):
+        listed(given, "X")
+
+
+def test_without_names_the_places_count():
+    assert listed([*VALUES], "X") is None
+    along, unnamed = along_of(array), pandas.DataFrame(VALUES[0])
+    for given in (VALUES[0], unnamed):
+        found = listed([array(VALUES[1], "cba"), given], "X", along)
+        np.testing.assert_array_equal(found.values[-1], VALUES[0])
+
+
+def test_samples_of_one_shape_are_one_array():
+    whole, along, _ = together([frame(VALUES[0]), frame(VALUES[2], "cab")], "X")
+    np.testing.assert_array_equal(whole, np.stack([VALUES[0], VALUES[2]]))
+    assert along != Along()
+    with pytest.raises(DataError, match=r"X\[0\] \(3, 3\) and X\[1\] \(5, 3\)"):
+        together([*map(frame, VALUES)], "X")
