@@ -109,6 +109,16 @@ def check_numbers(values: Any, what: str) -> None:
             raise ValueError(f"{what}{list(place)} is the text {str(value)!r}, and must be a number. {hint}")
 
 
+def check_known(y: Any) -> None:
+    """Raise ValueError that names the first target in memory that is missing."""
+    values = np.asarray(y)
+    missing = np.argwhere(np.isnan(values) if values.dtype.kind == "f" else np.zeros(0))
+    if len(missing):
+        first = ", ".join(map(str, missing[0].tolist()))
+        hint = "Leave out these samples, of X too."
+        raise ValueError(f"Input y contains NaN: y[{first}] is missing ({len(missing):,} such). {hint}")
+
+
 def weights_of(weight: Any, answers: Any, *, scaled: bool) -> Any:
     """The weights of samples with these answers. scaled: so that their mean is 1. Raises ValueError."""
     if not is_lazy(answers):

@@ -91,6 +91,7 @@ class Regressor(RegressorMixin, Estimator):
 
     def _checked_answers(self, y: Any) -> Any:
         arrays.check_numbers(y, "y")
+        arrays.check_known(y)
         y = check_array(y, ensure_2d=False, allow_nd=True, input_name="y", estimator=self)
         return y if y.dtype in (np.float32, np.float64) else y.astype(np.float64)
 

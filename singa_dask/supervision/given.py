@@ -18,7 +18,7 @@ from singa_dask.data.containers import is_lazy
 from singa_dask.data.ingest.collections import shard
 from singa_dask.data.labelled import first_array, is_labelled
 from singa_dask.data.native import check_at_hand
-from singa_dask.errors import ConfigError, Problem
+from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job import Job, runs_in
 from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase
 from singa_dask.job.outputs import outputs_for_classes
@@ -237,7 +237,12 @@ def _written(
         hint = "Give a folder of shards, (X, y), or (X, y, sample_weight)."
         raise ConfigError(Problem(what, "is not a data set", type(data).__name__, hint))
     new = folder() / f".{what}.{os.getpid()}"
-    manifest = data.write(new, client, like, **how)
+    try:
+        manifest = data.write(new, client, like, **how)
+    except DataError as error:
+        if like is None:
+            raise
+        raise DataError(f"{what}: {error}") from error
     # Named after its content: what a job file names cannot become other data.
     final = new.with_name(f"{what}-{manifest.digest[:12]}")
     if final.exists():

@@ -199,7 +199,8 @@ def prepared_like(source: Source, like: Manifest) -> tuple[Source, Encoding]:
         raise DataError(f"{source.name}: {told} {_named(like)}. Transpose or reorder the fields, with xarray.")
     for encoder in encoders:
         if encoder.column not in source.x:
-            hint = nearest(encoder.column, source.x)
+            hint = f"Give a table with the columns {', '.join(each.column for each in encoders)}, such as a DataFrame."
+            hint = nearest(encoder.column, source.x) if source.table else hint
             raise DataError(f"column {encoder.column!r}: is not there, but {_named(like)} has it. {hint}")
     classes, roles, coded = dict(source.classes), dict(source.roles), dict[str, bool]()
     answers = [column for column in like.columns if column.role in (Role.LABEL, Role.TARGET)]

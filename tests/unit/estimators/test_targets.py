@@ -64,3 +64,11 @@ def test_more_training_of_a_job_that_evaluates(tmp_path):
     regressor = Regressor(tmp_path / "job.conf", validation=0.2)
     assert regressor.fit(X, X[:, 0]).partial_fit(X, X[:, 0]).n_iter_ == 2
     assert Regressor(epochs=2, validation=0.2, patience=1).fit(X, X[:, 0]).partial_fit(X, X[:, 0]).n_iter_ > 2
+
+
+@pytest.mark.parametrize(("shape", "place"), [((60,), "4"), ((60, 1), "4, 0"), ((60, 2), "4, 0")])
+def test_targets_that_are_missing_are_named(shape, place):
+    y = np.zeros(shape)
+    y[[4, 7]] = np.nan
+    with pytest.raises(ValueError, match=rf"Input y contains NaN: y\[{place}\] is missing \(\d such\)\. Leave out"):
+        Regressor(epochs=1).fit(X, y)

@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.model_selection import TimeSeriesSplit, cross_val_score
 
 from singa_dask import Classifier, Regressor, layers
-from singa_dask.errors import ConfigError
+from singa_dask.errors import ConfigError, DataError
 
 xarray = pytest.importorskip("xarray")
 
@@ -255,3 +255,13 @@ def test_records_that_do_not_rise_in_time_are_refused_in_every_container(kind):
     if kind != "DataFrame of Dask":  # of which windows are not predicted
         with pytest.raises(ValueError, match="in the order of time"):
             Regressor(net, epochs=1).fit(make(frame), y).predict(make(frame[::-1]))
+
+
+def test_series_that_training_did_not_have_are_told_apart_by_numbers():
+    records = pandas.DataFrame({"station": np.repeat([*"pq"], 20), "a": Y[:40]})
+    numbers = records.assign(station=pandas.factorize(records.station)[0])
+    window = layers.RecordInput(sequence=3, horizon=1, series="station")
+    net = Regressor([window, layers.InnerProduct(num_output=1)], epochs=1)
+    with pytest.raises(DataError, match=r"the category 'r' was not in the training data.*number its values"):
+        net.fit(records, records.a).predict(records[:20].assign(station="r"))
+    assert net.fit(numbers, records.a).predict(numbers.assign(station=numbers.station + 7)).shape == (36, 1)

@@ -215,3 +215,17 @@ def test_labels_keep_their_numbers_if_they_are_outputs_of_the_net(tmp_path, capl
     assert manifest.targets is not None and manifest.targets.classes == classes
     assert sorted({*load_data(manifest.folder)[1].tolist()}) == list(stored)
     assert ("the labels 2, 7 keep their numbers" in caplog.text) == (classes == 10)
+
+
+@pytest.mark.parametrize(
+    ("make", "hint"),
+    [
+        (np.asarray, "Give a table with the columns a, b, c"),
+        (list, "Give a table with the columns a, b, c"),
+        (lambda x: pd.DataFrame(x, columns=["a", "b", "d"]), "Valid: a, b, d"),
+    ],
+)
+def test_a_validation_set_without_the_columns_of_training_is_named(tmp_path, make, hint):
+    table = pd.DataFrame(X, columns=["a", "b", "c"])
+    with pytest.raises(DataError, match=rf"validation: column '[ac]': is not there, but .* {hint}"):
+        given(tmp_path, (table, Y), (make(X), Y))
