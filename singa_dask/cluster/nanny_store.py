@@ -133,9 +133,8 @@ class NannyStore:
 
         # A message of its own, as `run` is for calls that are worth a line in a log.
         answer = await getattr(self._worker.rpc(nanny), _OP)(message=to_serialize((saved.place, pieces, whole)))
-        return (
-            PutResult(answer) if isinstance(answer, str) else PutResult.GONE
-        )  # a nanny that was started meanwhile has none
+        # A nanny that was started meanwhile has no such operation.
+        return PutResult(answer) if isinstance(answer, str) else PutResult.GONE
 
     def keep(self, nanny: str, saved: Saved, path: Path) -> bool:
         """See Store."""

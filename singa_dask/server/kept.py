@@ -107,8 +107,7 @@ def accounts_of(left: Left, index: int) -> dict[str, Account]:
 def kept_ledger(kept: Saved) -> Ledger | None:
     """Which steps' gradients the slices of a lost server contain; None if the memory is gone, or a slice had no
     values. The server, if it lives, acknowledges nothing any more."""
-    left = read_kept(kept)
-    slices = None if left is None else [images for (_, part), images in left.items() if part == SLICE]
+    slices = _kept_slices(kept)
     if slices is None or not all(slices):
         return None
     return Ledger.joint(SliceNote.decode(of[-1].note).ledger for of in slices)
@@ -117,8 +116,13 @@ def kept_ledger(kept: Saved) -> Ledger | None:
 def never_served(kept: Saved) -> bool:
     """Whether a slice of a lost server never had values, so that the server has acknowledged no update. The server, if
     it lives, acknowledges nothing any more."""
+    slices = _kept_slices(kept)
+    return slices is not None and not all(slices)
+
+
+def _kept_slices(kept: Saved) -> list[list[Piece]] | None:
     left = read_kept(kept)
-    return left is not None and not all(images for (_, part), images in left.items() if part == SLICE)
+    return None if left is None else [images for (_, part), images in left.items() if part == SLICE]
 
 
 def slices_of(regions: Regions) -> dict[int, Region]:
