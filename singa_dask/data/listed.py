@@ -137,13 +137,16 @@ def _dates(index: Any) -> Coordinates | None:
 
 def _comparable(own: Along, trained: Along) -> tuple[Along, str]:
     """What training knows, and the dimension of the steps: without their coordinates where each sequence has its own
-    ones, which neither are the same nor rise or fall."""
+    ones, which do not rise or fall. Of a sample with one dimension, as many texts are names."""
     trained = trained.named_like(own)
     if not trained.dims:
         return trained, ""
     step = trained.dims[0]
     mine, known = own.coordinates.get(step), trained.coordinates.get(step)
-    if mine and known and mine.order_like(known) is None and not (mine.ways and known.ways):
+    if not (mine and known):
+        return trained, step
+    names = len(trained.dims) == 1 and mine.type == known.type == "text" and mine.size == known.size
+    if not names and not (mine.ways and known.ways):
         trained = trained._replace(coordinates={dim: at for dim, at in trained.coordinates.items() if dim != step})
     return trained, step
 
@@ -184,7 +187,7 @@ def _with_steps(labels: Labels, step: str, times: list[Coordinates]) -> Labels:
     """Labels for samples with these coordinates along their steps: the longest ones if all step alike."""
     steps = [_step(each) for each in times if each.size > 1]
     alike = all(steps) and not any(is_other_step(each, steps[0]) for each in steps)
-    told = {dim: known for dim, known in labels.along.coordinates.items() if dim != step}
+    told = {dim: known for dim, known in labels.along.coordinates.items() if dim != step or not labels.along.dims[1:]}
     told |= {step: max(times, key=lambda each: each.size)} if times and alike else {}
     coords = {dim: known for dim, known in labels.coords.items() if dim != step}
     return replace(labels, along=labels.along._replace(coordinates=told), coords=coords)

@@ -112,6 +112,36 @@ def test_other_samples_are_refused(given, message):
         listed(given, "X")
 
 
+@pytest.mark.parametrize("make", [pandas.Series, lambda values, names: xarray.DataArray(values, {"f": names}, "f")])
+@pytest.mark.parametrize("other", [pandas.Series, lambda values, names: xarray.DataArray(values, {"f": names}, "f")])
+def test_samples_that_are_rows_with_names(make, other):
+    rows = [make(values, NAMES) for values in VALUES[0]]
+    along = listed(rows, "X").labels.along
+    found = listed([other(values[[2, 0, 1]], [*"cab"]) for values in VALUES[0]], "X", along)
+    np.testing.assert_array_equal(found.values, VALUES[0])
+    with pytest.raises(DataError, match=r"X\[1\]: the coordinates along .* are x, y, z, but were a, b, c"):
+        listed([rows[0], other(VALUES[0][1], [*"xyz"])], "X", along)
+
+
+def test_steps_with_words_stay_in_their_order():
+    words = [array(VALUES[0]).assign_coords(time=[*order]) for order in ("uvw", "wuv", "xyz")]
+    along = listed(words, "X").labels.along
+    for found in (listed(words, "X").values, listed(words, "X", along).values):
+        np.testing.assert_array_equal(found, [VALUES[0]] * 3)
+
+
+def test_steps_with_numbers_are_turned_where_these_are_the_same():
+    depths = [array(VALUES[1]).assign_coords(time=[10.0, 20, 30, 40, 50]), array(VALUES[2])]
+    along = listed(depths, "X").labels.along
+    np.testing.assert_array_equal(listed([depths[0][::-1]], "X", along).values[0], VALUES[1])
+    for other, message in (
+        (np.arange(5.0)[::-1], "are falling from 4 to 0"),
+        (np.arange(5.0), "steps by 1, and by 10"),
+    ):
+        with pytest.raises(DataError, match=message):
+            listed([depths[0].assign_coords(time=other)], "X", along)
+
+
 def test_without_names_the_places_count():
     assert listed([*VALUES], "X") is None
     along, unnamed = along_of(array), pandas.DataFrame(VALUES[0])
