@@ -17,6 +17,7 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -198,6 +199,9 @@ def nearest(value: str, valid: Iterable[str]) -> str:
     'Did you mean kSGD?'
     """
     names = sorted(valid)
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        if (same := unicodedata.normalize(form, value)) != value and same in names:
+            return f"Did you mean {same} in the Unicode form {form} (unicodedata.normalize)?"
     close = difflib.get_close_matches(value, names, n=1, cutoff=0.6)
     if not close:
         folded = {name.lower(): name for name in names}

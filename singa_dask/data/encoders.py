@@ -170,7 +170,7 @@ def _checked(encoder: Encoder, values: np.ndarray, facts: Facts) -> np.ndarray:
         row = int(unknown.argmax())
         raise DataError(
             f"{name}, row {row}: the category {(facts.values or [])[values[row]]!r} was not in the training data. "
-            f"{nearest(str((facts.values or [])[values[row]]), encoder.categories[:20])} "
+            f"{nearest(str((facts.values or [])[values[row]]), encoder.categories)} "
             'Train with it, leave out the column, or number its values; or write shards with unknown="zeros".'
         )
     return codes

@@ -206,7 +206,7 @@ class Loader:
             future.cancel()
             raise DataError(
                 f"{self._folder}: steps {start} to {start + steps - 1} were not loaded within "
-                f"{self.timeout_s:g} s. Does the file system hang?"
+                f"{self.timeout_s:g} s. Does the file system hang, or is the machine too busy?"
             ) from error
         finally:
             self.wait_s += time.perf_counter() - began

@@ -19,7 +19,7 @@ from singa_dask.data.columns import Role
 from singa_dask.data.encoders import Encoder, Encoders
 from singa_dask.data.load import load
 from singa_dask.data.manifest_reader import read_description
-from singa_dask.errors import ConfigError, DataError
+from singa_dask.errors import ConfigError, DataError, nearest
 
 ROWS = 60
 
@@ -179,6 +179,19 @@ def test_cells_of_several_values_are_refused(tmp_path, cell):
 def test_what_predictions_refuse(change, said):
     with pytest.raises(DataError, match=said):
         FITTED.apply({name: values for name, values in {**FRAME, **change}.items() if values is not None})
+
+
+@pytest.mark.parametrize(
+    ("value", "known", "said"),
+    [
+        ("Ko\u0308ln", "K\u00f6ln", "the Unicode form NFC"),
+        ("K\u00f6ln", "Ko\u0308ln", "the Unicode form NFD"),
+        ("\ufb01n", "fin", "the Unicode form NFKC"),
+    ],
+)
+def test_texts_that_differ_in_their_unicode_form_are_told(value, known, said):
+    assert nearest(value, ["Bonn", known]) == f"Did you mean {known} in {said} (unicodedata.normalize)?"
+    assert nearest("Bon", ["Bonn", known]) == "Did you mean Bonn?"
 
 
 def test_unknown_categories_can_be_zeros(tmp_path):
