@@ -131,9 +131,19 @@ class Classifier(ClassifierMixin, Estimator):
             if predicted.shape != true.shape:
                 raise ValueError(f"y must be maps of the shape {predicted.shape}. Received: {np.shape(y)}.")
             counted = _counted(true)
-            weight = counted * 1.0 if sample_weight is None else (counted.T * np.asarray(sample_weight)).T
-            return float(np.average(predicted == true, weights=weight))
+            if sample_weight is not None:
+                sample_weight = np.repeat(sample_weight, counted[0].size).reshape(true.shape)[counted]
+            y, predicted = true[counted], predicted[counted]
+        self._check_kind_of_answers(np.asarray(y))
         return float(accuracy_score(y, predicted, sample_weight=sample_weight))
+
+    def _check_kind_of_answers(self, y: np.ndarray) -> None:
+        """Raise ValueError if booleans would be compared with numbers other than 0 and 1."""
+        classes = self.classes_
+        booleans, others = (y, classes) if y.dtype.kind == "b" else (classes, y)
+        if booleans.dtype.kind == "b" and others.dtype.kind in "iuf" and not np.isin(others, (0, 1)).all():
+            told = f"y holds {y.dtype}, and the classes are {classes.tolist()[:8]}"
+            raise ValueError(f"{told}: booleans are compared with 0 and 1 only. Give labels of the type as in fit.")
 
     def _scores(self, x: Any) -> Any:
         """The output of the net. Raises ValueError if it has more values than there are classes."""

@@ -17,7 +17,7 @@ from singa_dask.data.columns import Channels, Column, Fill, Role
 from singa_dask.data.encoders import DATES, is_plain_number
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.manifest_reader import read_description
-from singa_dask.data.schema import Along, Schema, check_units
+from singa_dask.data.schema import SEPARATOR, Along, Schema, check_units
 from singa_dask.data.store import columns_of
 from singa_dask.errors import DataError, nearest
 from singa_dask.job.job_pb2 import StoreProto
@@ -204,6 +204,15 @@ class KnownData:
         horizon = self.store(answered).horizon if answered else 0
         return value_names(self.answers(output), width, classifies=classifies, horizon=horizon)
 
+    def units(self, output: str) -> dict[str, str]:
+        """The units of the values of an output by their names, of those whose target has units."""
+        known = self.inputs.get(self.answered_by(output) or "")
+        if known is None or known.answers is None or self.classifies(output):
+            return {}
+        units, column = known.schema.reading.units, known.answers
+        found = {name: units.get(name, units.get(column.name, "")) for name in self.names(output)}
+        return {name: each for name, each in found.items() if each and SEPARATOR not in each}
+
     def comparable(self, layer: str, own: Column | None, where: object) -> Column | None:
         """Labels or targets of new data, or None, with a warning, if they are others than the net predicts."""
         trained = self.inputs[layer].answers if layer in self.inputs else None
@@ -218,6 +227,27 @@ class KnownData:
             hint = "no true values are written. For them, give the targets as in training"
             logger.warning("%s: has the %s: %s.", where, told, hint)
         return None
+
+    def count_filled(self, x: Mapping[str, Any]) -> None:
+        """Log how many of the samples have missing values that are replaced. x: arrays by input layer."""
+        for layer in x.keys() & self.inputs.keys():
+            array, known = x[layer], self.inputs[layer]
+            if known.fill is not None and getattr(getattr(array, "dtype", None), "kind", "") == "f" and len(array):
+                missing = (array != array).reshape(len(array), -1).any(axis=1)
+                self.tell_of_filled({known.column.name: int(missing.sum())}, len(array))
+
+    def tell_of_filled(self, filled: Mapping[str, int], rows: int) -> None:
+        """Log in how many samples missing values of each column were replaced: the first time as a warning."""
+        counts = {name: count for name, count in filled.items() if count}
+        if counts:
+            level = logging.WARNING if counts.keys() - self._filled else logging.INFO
+            told = ", ".join(f"{name!r} in {count:,}" for name, count in counts.items())
+            logger.log(level, "missing values were replaced as in training: %s of %s samples", told, f"{rows:,}")
+            self._filled.update(counts)
+
+    @cached_property
+    def _filled(self) -> set[str]:
+        return set()
 
     @cached_property
     def _told(self) -> set[tuple[object, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -48,18 +48,21 @@ def check_normalisation(net: Net) -> None:
         _ = layer.normalisation, layer.target_normalisation
 
 
-def feed_of(known: KnownData, x: Any, y: Any = None, *, output: str | None = None) -> tuple[dict[str, Batch], int]:
+def feed_of(
+    known: KnownData, x: Any, y: Any = None, *, output: str | None = None, weighs: bool = False
+) -> tuple[dict[str, Batch], int]:
     """The arrays by input layer, in the units of the data, and the number of rows.
 
     known: of the net. x: one array, or arrays by input layer; y: labels or targets, likewise, or None. output: the
     layer that is to be predicted: other inputs than it depends on may be missing. Of an input layer of which only the
-    labels are read, x may be the labels or targets.
+    labels are read, x may be the labels or targets. weighs: samples whose weight is not given have that of 1.
     Raises DataError if the arrays are not those of the net, or differ in the number of rows.
     """
     net = known.net
     names, answering = net.input_layers, _answering(net)
     needed = [name for name in names if name not in answering] if output is None else inputs_of(net, output)
     given = dict(x) if isinstance(x, Mapping) else dict.fromkeys(needed[:1], x)
+    given |= _weights(known, given) if weighs else {}
     if not set(needed) <= set(given) <= set(names):
         raise DataError(
             f"x must be arrays for the input layers {', '.join(needed)}. Received: {', '.join(given) or 'none'}."
@@ -190,16 +193,19 @@ def _numbered(known: KnownData, layer: str, answers: Any) -> Any:
         given = numbers(given, names or list(given))
     column = described.answers if described is not None else None
     classes = class_names(column)
+    given = _ignored(known, given, classes or ())
     if classes is not None and classes != tuple(map(str, range(len(classes)))):
         values = np.asarray(given)
-        whole = values.dtype.kind in "iu" or (values.dtype.kind == "f" and (values == np.floor(values)).all())
+        whole = values.dtype.kind in "biu" or (values.dtype.kind == "f" and (values == np.floor(values)).all())
         if values.dtype.kind in "OUS" or (
             whole and column is not None and not column.coded and all(map(is_plain_number, classes))
         ):
             found, places = np.unique((values.astype(np.int64) if whole else values).astype(str), return_inverse=True)
-            if unknown := [name for name in found.tolist() if name not in classes]:
+            numbers_of = {f"{ignored}": ignored for ignored in _ignored_labels(known)}
+            numbers_of |= {name: place for place, name in enumerate(classes)}
+            if unknown := [name for name in found.tolist() if name not in numbers_of]:
                 raise DataError(f"y: {unknown[0]!r} is not one of the classes {', '.join(classes[:8])}.")
-            return np.array([classes.index(name) for name in found])[places].reshape(values.shape)
+            return np.array([numbers_of[name] for name in found.tolist()])[places].reshape(values.shape)
     array = _array(given)
     masked = any(each.is_loss and len(each.proto.srclayers) > 2 for each in known.net.layers.values())
     limit = np.finfo(known.net.ops.dtype).max
@@ -211,6 +217,32 @@ def _numbered(known: KnownData, layer: str, answers: Any) -> Any:
             first = int(np.argwhere(np.asarray(places))[0, 0])
             raise DataError(f"y: a value is {what}, the first in sample {first}. Leave out these samples.")
     return array
+
+
+def _ignored_labels(known: KnownData) -> list[int]:
+    """The negative labels that losses ignore."""
+    found = [layer.proto.softmaxloss_conf for layer in known.net.layers.values() if layer.is_loss]
+    return [conf.ignore_label for conf in found if conf.HasField("ignore_label") and conf.ignore_label < 0]
+
+
+def _ignored(known: KnownData, labels: Any, classes: Sequence[str]) -> Any:
+    """Labels, of which all negative ones are the one that the loss ignores, if it does and none of them is a class."""
+    ignored = _ignored_labels(known)
+    labels = np.asarray(labels) if isinstance(labels, list) else labels
+    if not ignored or getattr(labels, "dtype", np.dtype(object)).kind not in "if":
+        return labels
+    if any(name.startswith("-") for name in classes) or not bool((labels < 0).any()):
+        return labels
+    labels = labels.copy()
+    labels[labels < 0] = ignored[0]
+    return labels
+
+
+def _weights(known: KnownData, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """A weight of 1 for each sample where an input layer of weights gets none. given: arrays by input layer."""
+    rows = len(next(iter(given.values()), ()))
+    weights = {name for name, each in known.inputs.items() if each.column.role is Role.WEIGHT}
+    return {name: np.ones((rows, *known.net.shapes[name]), np.float32) for name in weights - given.keys()}
 
 
 def _array(array: Any) -> Any:

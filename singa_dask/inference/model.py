@@ -149,11 +149,12 @@ class Model:
         """The metrics of test data, `batchsize` rows at a time, on this rank alone.
 
         y: labels as in the training data, if the net knows the names of its classes, else 0, 1, ...; or targets.
+        Weights of samples that are not given are 1.
         metrics: names of further ones, as in JobProto.metric; "confusion" gives nested lists.
         Of a partitioned model collective: each rank calls it with rows of its own, as many as it likes, and gets the
         metrics of the rows of all ranks. Raises ConfigError if a metric does not exist or does not fit the net.
         """
-        feed = feed_of(self.known, *arrays_of(self, x, y))
+        feed = feed_of(self.known, *arrays_of(self, x, y), weighs=True)
         self.known.warn_of_mixing(batchsize, measures=True)
         with self._passes.of(*feed, batchsize) as batches, self._passes.evaluator(metrics) as evaluator:
             measured = evaluator.measure(batches)

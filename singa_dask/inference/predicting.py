@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singa_dask.data.columns import Role
 from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.data.labelled import (
     VARIABLE,
@@ -58,18 +59,31 @@ def predict(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
     if any(lazy) and not all(lazy):
         hint = "Turn the others into Dask arrays with dask.array.from_array, with the same blocks of rows."
         raise ConfigError(Problem("x", "mixes Dask collections with arrays", ", ".join(x), hint))
-    if is_table(values[0]):
+    if is_table(x):
         return (_lazy_table if lazy[0] else _table)(x, model, output, batchsize)
-    if lazy[0]:
+    if lazy[0] and not any(map(is_table, values)):
         return _lazy_array(model, x, output, batchsize)
     return predicted(model, _recorded(model, x, output), output, batchsize)
 
 
 def _recorded(model: Model, x: Any, output: str) -> Any:
-    """The arrays with their channels last."""
+    """The arrays with their channels last, of a table the features."""
     if isinstance(x, Mapping):
-        return {name: as_recorded(model.known, name, array, "x") for name, array in x.items()}
+        return {name: _member(model, name, array, output) for name, array in x.items()}
     return as_recorded(model.known, inputs_of(model.net, output)[0], x, "x")
+
+
+def _member(model: Model, layer: str, x: Any, output: str) -> Any:
+    """What one input layer reads of an array or a table in memory."""
+    table, known = native(x), model.known.inputs.get(layer)
+    if not is_table(table):
+        return as_recorded(model.known, layer, x, "x")
+    if is_lazy(table):
+        hint = "Give x.compute(), or a Dask array."
+        raise ConfigError(Problem("x", f"has a Dask DataFrame for the input layer {layer!r}", hint=hint))
+    if known is None or known.column.role is Role.FEATURE:
+        return _features(table, model, output, [layer])[layer]
+    return numbers(table, list(table))
 
 
 def _with_labels(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
@@ -177,7 +191,8 @@ def _shown(answers: Mapping[str | None, Any]) -> dict[str, Any]:
 
 
 def predicted(model: Model, x: Any, output: str, batchsize: int | None) -> np.ndarray:
-    """Those of arrays, with a warning if some are NaN."""
+    """Those of arrays, with a warning if some are NaN, and a line if missing values are replaced."""
+    model.known.count_filled(x if isinstance(x, Mapping) else {inputs_of(model.net, output)[0]: x})
     found = model.computed(x, output=output, batchsize=batchsize)
     checked = NotANumber(model)
     checked.count({output: found[output]})
@@ -224,16 +239,18 @@ def _framed(model: Model, rows: np.ndarray, output: str, index: Any) -> Any:
     return pandas.DataFrame(rows.reshape(len(rows), width), index, model.known.names(output))
 
 
-def _features(table: Any, model: Model, output: str) -> dict[str, np.ndarray]:
-    """What each input layer that the output needs reads of a table."""
+def _features(table: Any, model: Model, output: str, layers: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """What each input layer that the output needs, or each of these, reads of a table."""
+    layers, filled = layers or inputs_of(model.net, output), Counter[str]()
     known = model.known.inputs
     twice = [name for name, count in Counter(map(str, table.columns)).items() if count > 1]
-    if twice and any(name in known for name in inputs_of(model.net, output)):
+    if twice and any(name in known for name in layers):
         raise DataError(f"x: several columns are named {twice[0]!r}. Rename or drop one.")
-    return {
-        name: known[name].features(table) if name in known else numbers(table, list(table))
-        for name in inputs_of(model.net, output)
+    found = {
+        name: known[name].features(table, filled) if name in known else numbers(table, list(table)) for name in layers
     }
+    model.known.tell_of_filled(filled, len(table))
+    return found
 
 
 # Lazily, on the workers

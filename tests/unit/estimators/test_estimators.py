@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pandas
 import pytest
+from dask.dataframe import from_pandas
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
 from sklearn.exceptions import NotFittedError
@@ -404,3 +405,22 @@ def test_a_model_of_a_table_of_numbers_knows_its_columns():
     np.testing.assert_array_equal(fitted.model_.predict(x[["c", "b", "a"]]), fitted.model_.predict(x))
     with pytest.raises(DataError, match="column 'a': is not there"):
         fitted.model_.predict(x.set_axis(list("xyz"), axis=1))
+
+
+@pytest.mark.parametrize("columns", [["a", "b"], ["a", "b", "kind"]], ids=["numbers", "texts"])
+def test_the_model_of_a_weighted_table_evaluates_with_and_without_weights(columns):
+    draw = np.random.default_rng(0)
+    table = pandas.DataFrame({"a": draw.normal(size=40), "b": draw.normal(size=40), "kind": ["u", "v"] * 20})[columns]
+    table.index += 100
+    y, weight = np.where(table.a > 0, "p", "q"), pandas.Series(draw.random(40) + 0.1, table.index)
+    fitted = Classifier(epochs=1, random_state=0).fit(table, y, sample_weight=weight)
+    model = fitted.model_
+    for given in (table, {"data": table}, {"data": table, "sample_weight": np.ones(40)}):
+        assert model.evaluate(given, y)["accuracy"] == pytest.approx(fitted.score(table, y))
+    turned = weight.sample(frac=1, random_state=0)
+    for each in (weight, turned, weight.to_frame("w"), weight.to_numpy(), weight.to_numpy()[:, None]):
+        found = model.evaluate({"data": table, "sample_weight": each}, y)["accuracy"]
+        assert found == pytest.approx(fitted.score(table, y, weight))
+    np.testing.assert_allclose(model.predict({"data": table}), fitted.predict_proba(table))
+    with pytest.raises(ConfigError, match="x: has a Dask DataFrame for the input layer 'data'"):
+        model.predict({"data": from_pandas(table, npartitions=2)})

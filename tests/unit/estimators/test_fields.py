@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from singa_dask import Classifier, Job, Model, Regressor, autograd, layers, load_model, shard, train, updaters
 from singa_dask.cli import main
-from singa_dask.errors import ConfigError
+from singa_dask.errors import ConfigError, DataError
 from singa_dask.inference.blocks import own_blocks
 from singa_dask.inference.run import predict_blocks
 
@@ -190,3 +190,45 @@ def test_scores_of_a_loss_of_ones_own_are_no_probabilities():
 
 def one_hot_error(x, y):
     return autograd.sum((x - autograd.one_hot(y, 3)) ** 2, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("trained", "given", "score"),
+    [
+        (NAMES[Y], NAMES[Y].astype(object), 1),
+        (Y * 10, Y * 10.0, 1),
+        (Y * 10, (Y * 10).astype(str), "Mix of label input types"),
+        (NAMES[Y], Y, "Mix of label input types"),
+        (Y + 3, Y > 1, r"y holds bool, and the classes are \[3, 4, 5\]: booleans"),
+        (Y > 0, (Y > 0).astype(int), 1),
+        (Y > 0, Y + 3, r"y holds int64, and the classes are \[False, True\]: booleans"),
+        (np.arange(2).repeat(40), np.arange(2).repeat(40) == 1, 1),
+        (np.arange(2).repeat(40) + 1, np.arange(2).repeat(40) == 1, r"the classes are \[1, 2\]: booleans"),
+    ],
+)
+def test_labels_of_another_type_score_as_those_or_are_refused(trained, given, score):
+    fitted = Classifier(epochs=1)
+    fitted.predict = lambda X: trained
+    fitted._labels, fitted._windows, fitted._index = (None, None), None, None
+    fitted._describe_answers(trained, None)
+    fitted._answer_names = None
+    if score == 1:
+        assert fitted.score(X, given) == 1
+        assert fitted.score(X, np.roll(given, 7)) == (np.roll(trained, 7) == trained).mean()
+    else:
+        with pytest.raises(ValueError, match=score):
+            fitted.score(X, given)
+
+
+def test_evaluate_ignores_the_labels_that_score_ignores():
+    partly = np.where(DRAW.random(Y.shape) < 0.3, -1, Y)
+    for name in (lambda y: y, lambda y: np.where(y < 0, y, y * 10 + 5)):
+        fitted = Classifier(net(), epochs=1, random_state=0).fit(X, name(partly))
+        expected = pytest.approx(fitted.score(X, name(partly)))
+        for given in (name(partly), name(partly).astype(float), np.where(partly < 0, -7, name(partly))):
+            assert fitted.model_.evaluate(X, given)["accuracy"] == expected
+    with pytest.raises(DataError, match="'0' is not one of the classes 5, 15, 25"):
+        fitted.model_.evaluate(X, partly > 0)
+    fitted = Classifier(net(), epochs=1, random_state=0).fit(X, Y)
+    with pytest.raises(DataError, match="-1"):
+        fitted.model_.evaluate(X, partly)
