@@ -6,9 +6,9 @@ They are written to a temporary file beside, which is renamed at the end.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -33,13 +33,14 @@ MAX_COLUMNS = 10_000
 @dataclass(frozen=True)
 class LayerOutput:
     """What is written of a layer. names: of its values; positions: whether it gives classes of positions. column: its
-    labels or targets, if they are known."""
+    labels or targets, if they are known. units: by name, as far as they are known."""
 
     name: str
     classifies: bool
     names: tuple[str, ...]
     positions: bool = False
     column: Column | None = None
+    units: Mapping[str, str] = field(default_factory=dict)
 
     def names_of_answers(self, width: int) -> Sequence[Any]:
         """Of targets that are fewer values than the output."""

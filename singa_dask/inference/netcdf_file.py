@@ -86,13 +86,15 @@ class _NetcdfWriter:
             if column is not None and not plain and prod(rows.shape[1:]) == column.values:
                 rows = _as_stored(rows, column)
             if not plain or prod(rows.shape[1:]) % len(output.names):
-                self._put(self._own(f"{prefix}{name}"), self._dims(prefix, rows.shape[1:], "axis"), rows)
+                made = self._put(self._own(f"{prefix}{name}"), self._dims(prefix, rows.shape[1:], "axis"), rows)
+                made.attrs.update(_units(output, output.names[0]))
                 continue
             rows = rows.reshape(len(values), *values.shape[1:-1], len(output.names))
             dims = self._dims(prefix, rows.shape[1:-1], "step")
             for place, own in enumerate(output.names):
                 told = own if name == "prediction" else f"true_{own}"
-                self._put(self._own(f"{prefix}{told}", (prefix, name, place)), dims, rows[..., place])
+                made = self._put(self._own(f"{prefix}{told}", (prefix, name, place)), dims, rows[..., place])
+                made.attrs.update(_units(output, own))
 
     def _own(self, name: str, what: Any = None) -> str:
         """The name, the same in every block, that nothing else has. what: it names, if `name` alone does not tell."""
@@ -152,6 +154,10 @@ class _NetcdfWriter:
         if others and not self._rows:
             for name in {*variables} - {*self._grid.coordinates, *self._file.dimensions}:
                 variables[name].attrs["coordinates"] = " ".join(others)
+
+
+def _units(output: LayerOutput, name: str) -> dict[str, str]:
+    return {"units": output.units[name]} if name in output.units else {}
 
 
 def _as_stored(rows: np.ndarray, column: Column) -> np.ndarray:

@@ -70,8 +70,7 @@ def predict_blocks(model: Model, blocks: Sequence[SampleBlock], out: Path, clien
         except NotFinite as error:
             raise error.after(written) from None
     found.warn()
-    if told := ", ".join(f"{name!r} in {count:,}" for name, count in filled.items() if count):
-        logger.warning("missing values were replaced as in training: %s of %s samples", told, f"{written:,}")
+    model.known.tell_of_filled(filled, written)
     return written
 
 
@@ -90,6 +89,7 @@ def _outputs(model: Model) -> list[LayerOutput]:
             tuple(known.names(o)),
             known.labels_positions(o),
             known.answers(o),
+            known.units(o),
         )
         for o in model.outputs
     ]

@@ -45,13 +45,14 @@ SAMPLES_OF_CLASS = 5
 @dataclass
 class Decided:
     """The columns. pieces: of parts, of each column but the features of a table. codes: by piece, or by column of
-    texts, what the codes of each part become. notes: what to warn of."""
+    texts, what the codes of each part become. notes: what to warn of. replaced: the numbers of missing values."""
 
     notes: list[str]
     columns: list[Column] = field(default_factory=list)
     pieces: dict[str, str] = field(default_factory=dict)
     codes: dict[str, Sequence[np.ndarray]] = field(default_factory=dict)
     encoders: Encoders = field(default_factory=Encoders)
+    replaced: dict[str, int] = field(default_factory=dict)
 
 
 def decide(
@@ -64,6 +65,7 @@ def decide(
         for name in parts[0].facts
     }
     decided = Decided([*source.notes])
+    decided.replaced = {name: facts[name].missing for name in source.x if facts[name].missing}
     if source.table:
         _decide_table(decided, [facts[name] for name in source.x], encoding, parts, like)
     for name in () if source.table else source.x:
@@ -339,7 +341,8 @@ def _besides(distinct: set, names: Sequence[str] | None, source: Source) -> tupl
     kept = {value for value in distinct if value >= 0}
     classes = tuple(names) if names is not None else source.outputs or len(kept)
     numbers = range(len(classes) if isinstance(classes, tuple) else classes)
-    others = names is not None and _numbers(names) is not None and list(names) != list(map(str, numbers))
+    told = names is not None and not source.places and _numbers(names) is not None
+    others = told and [*(names or ())] != [*map(str, numbers)]
     return None if others or len(kept) != len(distinct) - 1 or not kept <= {*numbers} else classes
 
 

@@ -28,6 +28,7 @@ WINDOWS_WANTED = 64
 SHARD_NBYTES = 64 << 20
 FEW_SHARDS = 1000
 SPLITS = ("train", "validation", "test")
+_REPLACED = "; missing values: "
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,12 @@ def make_layout(
         pieces[columns[-1].name] = Role.TIME
     nbytes = sum(column.nbytes for column in columns)
     made = tuple(columns) if like is None else columns_like(columns, like)
-    fitted = "" if like is None else like.schema.fitted.partition("; ")[2]
+    fitted = "" if like is None else like.schema.fitted.partition("; ")[2].partition(_REPLACED)[0]
     if like is None and (decided.encoders or any(column.fill for column in columns)):
         fitted = f"replacements of missing values: the {totals[0]:,} training samples"
         fitted += f"; categories: all {sum(totals):,}" if decided.encoders else ""
+    if decided.replaced:
+        fitted += _REPLACED + ", ".join(f"{count:,} in {name!r}" for name, count in decided.replaced.items())
     return Layout(
         tuple(part.without_facts for part in parts),
         Schema(made, decided.encoders, source.reading, fitted),

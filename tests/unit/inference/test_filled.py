@@ -150,3 +150,29 @@ def test_training_keeps_the_rule_and_validates_with_it(tmp_path):
     assert np.isfinite(load_model(result.workspace).predict(x)).all()
     told = "\n".join(describe(str(tmp_path / "run")))
     assert f"missing: {made.features.fill}" in told and "and flags" in told
+
+
+def test_the_numbers_of_replaced_values_are_told(tmp_path, caplog):
+    x, y = with_gaps(3), np.stack([Y, Y], 1)
+    made = shard(x, y, tmp_path / "train", missing="mean")[""]
+    assert made.schema.fitted.endswith(f"; missing values: {np.isnan(x).sum()} in 'x'")
+    other = shard(x[:8], y[:8], tmp_path / "new", like=made)[""]
+    assert other.schema.fitted.endswith(f"samples; missing values: {np.isnan(x[:8]).sum()} in 'x'")
+    table = pd.DataFrame(x, columns=list("abc"))
+    fitted = shard(table, y, tmp_path / "t" / "train", missing="mean")[""].schema.fitted
+    assert f"{table.b.isna().sum()} in 'b'" in fitted
+    for model, given, name, count in (
+        (model_for(tmp_path), x, "'x'", np.isnan(x).any(axis=1).sum()),
+        (model_for(tmp_path), da.from_array(x, chunks=(N, 3)), "'x'", np.isnan(x).any(axis=1).sum()),
+        (model_for(tmp_path / "t"), table, "'b'", table.b.isna().sum()),
+    ):
+        caplog.clear()
+        for _ in range(2):
+            with caplog.at_level("INFO"):
+                np.asarray(model.predict(given))
+        told = [record for record in caplog.records if f"{name} in {count}" in record.getMessage()]
+        assert told[0].levelname == "WARNING"
+        assert isinstance(given, da.Array) or [record.levelname for record in told] == ["WARNING", "INFO"]
+    caplog.clear()
+    model_for(tmp_path).predict(np.nan_to_num(x))
+    assert "were replaced" not in caplog.text

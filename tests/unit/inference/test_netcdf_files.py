@@ -27,7 +27,7 @@ def weather(days, first=0):
     data = xr.Dataset(
         {
             "wind": (("time", "level", "lat", "lon"), draw.normal(size=(days, 4, 3, 2)).astype("f4")),
-            "rain": (("time", "lat", "lon"), draw.normal(size=(days, 3, 2)).astype("f4")),
+            "rain": (("time", "lat", "lon"), draw.normal(size=(days, 3, 2)).astype("f4"), {"units": "mm"}),
             "total": ("time", draw.normal(size=days).astype("f4")),
             "sky": (("time",), draw.integers(0, 3, days)),
         },
@@ -78,6 +78,7 @@ def test_fields_have_the_coordinates_of_the_source(predicted, answers):
     assert ("target" in found) == answers
     if answers:
         np.testing.assert_array_equal(found["target"], source["rain"])
+    assert {found[name].attrs["units"] for name in ("prediction", "target") if name in found} == {"mm"}
     wind = np.moveaxis(weather(5)["wind"].to_numpy(), 1, -1)
     np.testing.assert_allclose(found["prediction"].to_numpy().reshape(5, 6), model.predict(wind), rtol=1e-5)
     for name in ("time", "lat", "lon", "region", "season"):
@@ -90,6 +91,7 @@ def test_fields_have_the_coordinates_of_the_source(predicted, answers):
 def test_values_of_several_files_keep_their_times(predicted):
     found, _ = predicted("total", layers.InnerProduct(num_output=1), layers.EuclideanLoss(), files=3)
     truth = [weather(5, 5 * number)["total"].to_numpy() for number in range(3)]
+    assert "units" not in found["total"].attrs
     assert {"total", "true_total"} <= {*found.data_vars} and found["total"].dims == ("time",)
     np.testing.assert_array_equal(found["true_total"], np.concatenate(truth))
     assert found["time"].values[-1] == np.datetime64("2000-01-15")
