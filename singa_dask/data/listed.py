@@ -112,16 +112,21 @@ def _described(each: Any, what: str, trained: Along) -> tuple[Any, Along]:
     if not is_table(each):  # a Series, which is a row of a table if its labels are texts
         names = Coordinates.of(index.values) if instants(index) is None else None
         return each, Along((COLUMN,), {COLUMN: names}) if names and names.type == "text" else Along()
-    each = in_types_of_numpy(columns_of(each, _names(trained, each), what))
-    coordinates = {COLUMN: Coordinates.of(np.array([*map(str, each.columns)], str)), STEP: _dates(index)}
+    each = in_types_of_numpy(columns_of(each, names_in(trained, each), what))
+    coordinates = {COLUMN: names_of(each), STEP: _dates(index)}
     units = [each.attrs.get("units", {}).get(name, "") for name in map(str, each.columns)]
     told = {dim: known for dim, known in coordinates.items() if known is not None}
     return each, Along((STEP, COLUMN), told, units[0] if len({*units}) == 1 else SEPARATOR.join(units))
 
 
-def _names(trained: Along, table: Any) -> Any:
-    """The columns of a table that training reads, by its last dimension; None for all of them."""
-    known = trained.coordinates.get(trained.dims[-1]) if len(trained.dims) == 2 else None
+def names_of(table: Any) -> Coordinates | None:
+    """Those of its columns."""
+    return Coordinates.of(np.array([*map(str, table.columns)], str))
+
+
+def names_in(trained: Along, table: Any, dims: int = 2) -> Any:
+    """The columns of a table that training reads, by its last dimension; None for all of them. dims: of a sample."""
+    known = trained.coordinates.get(trained.dims[-1]) if len(trained.dims) == dims else None
     columns = [*map(str, table.columns)]
     if known is None or (known.type != "text" and not {*known.shown} <= {*columns}):
         return None

@@ -71,3 +71,17 @@ def test_shards_know_the_names_in_a_list(trained, tmp_path):
         np.testing.assert_array_equal(ShardFolder(again).reader(0).column("x"), A.reshape(12, 9))
     with pytest.raises(DataError, match="are x, y, z, but were a, b, c"):
         shard(REFUSED["other names"][0], Y, tmp_path / "other", like=first)
+
+
+def test_tables_and_arrays_are_read_by_the_names_of_each_other():
+    table, array = pandas.DataFrame(A[:, 0], columns=[*"abc"]), WHOLE[:, 0]
+    rows = [row for _, row in table.iterrows()]
+    given = [table[[*"cba"]], array.sel(f=[*"bca"]), [row[[*"cab"]] for row in rows], [*array.sel(f=[*"cba"])]]
+    for trained in (table, array, rows):
+        fitted = Regressor([layers.InnerProduct(num_output=1)], epochs=1, random_state=0)
+        fitted.fit(trained, xarray.DataArray(Y, dims="n") if trained is array else Y)
+        expected = np.ravel(fitted.predict(A[:, 0]))
+        for each in given[trained is table :]:
+            np.testing.assert_allclose(np.ravel(fitted.predict(each)), expected, rtol=1e-6)
+        with pytest.raises(DataError, match="are x, y, z, but were a, b, c"):
+            fitted.predict(array.assign_coords(f=[*"xyz"]))
