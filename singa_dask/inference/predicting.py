@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singa_dask.data.columns import Role
-from singa_dask.data.containers import is_lazy, is_table
+from singa_dask.data.containers import dense, is_lazy, is_table
 from singa_dask.data.labelled import (
     VARIABLE,
     as_table,
@@ -31,6 +31,7 @@ from singa_dask.data.labelled import (
 from singa_dask.data.native import check_at_hand, native
 from singa_dask.data.rows import beside, in_rows, in_same_rows
 from singa_dask.data.schema import Along
+from singa_dask.data.sources.stored import Stored
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.inference.described import numbers
 from singa_dask.inference.feeding import as_recorded
@@ -192,7 +193,9 @@ def _shown(answers: Mapping[str | None, Any]) -> dict[str, Any]:
 
 def predicted(model: Model, x: Any, output: str, batchsize: int | None) -> np.ndarray:
     """Those of arrays, with a warning if some are NaN, and a line if missing values are replaced."""
-    model.known.count_filled(x if isinstance(x, Mapping) else {inputs_of(model.net, output)[0]: x})
+    x = x if isinstance(x, Mapping) else {inputs_of(model.net, output)[0]: x}
+    x = {name: dense(np.asarray(array) if isinstance(array, Stored | list) else array) for name, array in x.items()}
+    model.known.count_filled(x)
     found = model.computed(x, output=output, batchsize=batchsize)
     checked = NotANumber(model)
     checked.count({output: found[output]})

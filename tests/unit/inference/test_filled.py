@@ -154,6 +154,8 @@ def test_training_keeps_the_rule_and_validates_with_it(tmp_path):
 
 def test_the_numbers_of_replaced_values_are_told(tmp_path, caplog):
     x, y = with_gaps(3), np.stack([Y, Y], 1)
+    file = h5py.File(tmp_path / "x.h5", "w")
+    file["x"] = x
     made = shard(x, y, tmp_path / "train", missing="mean")[""]
     assert made.schema.fitted.endswith(f"; missing values: {np.isnan(x).sum()} in 'x'")
     other = shard(x[:8], y[:8], tmp_path / "new", like=made)[""]
@@ -165,6 +167,10 @@ def test_the_numbers_of_replaced_values_are_told(tmp_path, caplog):
         (model_for(tmp_path), x, "'x'", np.isnan(x).any(axis=1).sum()),
         (model_for(tmp_path), da.from_array(x, chunks=(N, 3)), "'x'", np.isnan(x).any(axis=1).sum()),
         (model_for(tmp_path / "t"), table, "'b'", table.b.isna().sum()),
+        (model_for(tmp_path), np.ma.masked_invalid(x), "'x'", np.isnan(x).any(axis=1).sum()),
+        (model_for(tmp_path), x.tolist(), "'x'", np.isnan(x).any(axis=1).sum()),
+        (model_for(tmp_path), file["x"], "'x'", np.isnan(x).any(axis=1).sum()),
+        (model_for(tmp_path), xarray.DataArray(x), "'x'", np.isnan(x).any(axis=1).sum()),
     ):
         caplog.clear()
         for _ in range(2):
