@@ -123,10 +123,11 @@ def _locked(gpu: int, slot: int, what: str) -> int | None:
 
 
 def _opened(path: Path) -> int:
-    """Other users can only read it, which is enough for a lock."""
+    """Other users can only read it, which is enough for a lock. What they put there is not followed or waited for."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(path, flags)
     except FileNotFoundError:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, flags | os.O_CREAT, 0o644)
         os.fchmod(descriptor, 0o644)
         return descriptor
