@@ -28,6 +28,8 @@ from singa_dask.data.times import instants
 from singa_dask.data.windows import falls, is_other_step
 from singa_dask.errors import DataError
 
+_VALUES = str | bytes | int | float | np.generic
+
 
 class Listed(NamedTuple):
     """The values of each sample as in training; what the samples say beside these; and by the size of an axis, which
@@ -45,8 +47,9 @@ def listed(x: Any, what: str, trained: Along | None = None) -> Listed | None:
     Raises DataError, and ValueError if columns are missing, where a sample does not suit these, or its times do not
     rise, or step otherwise.
     """
-    objects = getattr(getattr(x, "dtype", None), "kind", "") == "O" and getattr(x, "ndim", 0) == 1
-    given = [_native(each, f"{what}[{i}]") for i, each in enumerate(x)] if objects or type(x) in (list, tuple) else []
+    objects = isinstance(x, np.ndarray) and x.dtype.kind == "O" and x.ndim == 1
+    several = (objects or isinstance(x, list | tuple)) and len(x) and not isinstance(x[0], _VALUES)
+    given = [_native(each, f"{what}[{i}]") for i, each in enumerate(x)] if several else []
     if not any(isinstance(each, Stored) or index_of(each) is not None or is_labelled(each) for each in given):
         return None
     fits = trained is None or trained == Along()
@@ -92,9 +95,7 @@ def _native(each: Any, what: str) -> Any:
     if getattr(getattr(each, "dtype", None), "names", None):
         fields = ", ".join(each.dtype.names)
         raise DataError(f"{what}: is a structured array with the fields {fields}. Give pandas.DataFrame({what}).")
-    return (
-        each if isinstance(each, np.ndarray | list | tuple | str | bytes | int | float | np.generic) else native(each)
-    )
+    return each if isinstance(each, np.ndarray | list | tuple | _VALUES) else native(each)
 
 
 def _described(each: Any, what: str, trained: Along) -> tuple[Any, Along]:

@@ -143,7 +143,9 @@ def test_steps_with_numbers_are_turned_where_these_are_the_same():
 
 
 def test_without_names_the_places_count():
-    assert listed([*VALUES], "X") is None
+    texts = np.array([*"abc"], object)
+    for plain in ([*VALUES], VALUES[0], texts, xarray.DataArray(texts), pandas.Series(texts), [1, 2], []):
+        assert listed(plain, "X") is None
     along, unnamed = along_of(array), pandas.DataFrame(VALUES[0])
     for given in (VALUES[0], unnamed):
         found = listed([array(VALUES[1], "cba"), given], "X", along)
