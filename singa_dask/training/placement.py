@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.comm.codecs import Full
-from singa_dask.comm.codecs.on_device import ON_DEVICE
 from singa_dask.comm.communicator import Communicator
 from singa_dask.comm.shared_memory import form_shared_flat
 from singa_dask.exchange.buckets import bucket_bounds
@@ -92,10 +90,3 @@ def products_on_gpus(job: JobProto) -> str:
     convolves = any(layer.HasField("convolution_conf") for layer in job.neuralnet.layer)
     of_them = "; convolutions by im2col and cuBLAS" if convolves else ""
     return f"products of {operands} by cuBLAS, added up in float32{of_them}"
-
-
-def suits_device_comm(job: JobProto) -> bool:
-    """Whether the buckets of a job on GPUs can stay there, with its codec."""
-    cluster = job.cluster
-    codec = cluster.Codec.Name(cluster.codec)
-    return cluster.nworkers_per_group == 1 or codec == Full.name or codec in ON_DEVICE

@@ -33,7 +33,7 @@ from singa_dask.training.frequencies import batches_of, due, evaluations_due
 from singa_dask.training.group_checkpoints import GroupCheckpoints
 from singa_dask.training.group_evaluation import evaluate_group
 from singa_dask.training.memory import check_memory, has_room, ran_out
-from singa_dask.training.placement import compute_of, suits_device_comm
+from singa_dask.training.placement import compute_of
 from singa_dask.training.rank_plan import GroupPlan, RankServices, WorkerPlan
 from singa_dask.training.replica import Replica
 from singa_dask.training.reporter import Reporter
@@ -94,7 +94,7 @@ def _form_replica(
     """This rank's replica. Collective. data: see Replica.form. stack: closes what is made here."""
     ops = _ops(comm.rank, group.gpus, threads, compute_of(job))
     device_comm: Communicator | None = None
-    if ops.device == "gpu" and suits_device_comm(job):
+    if ops.device == "gpu":
         if comm.size == 1:
             device_comm = SoloCommunicator(interrupted=lambda: comm.aborted)
         else:

@@ -59,7 +59,7 @@ class _SparseOnDevice(Sparse):
 
     def __init__(self, ops: Any, setting: float) -> None:
         super().__init__(setting)  # type: ignore[call-arg]
-        self._ops, self.xp, self._kernels = ops, ops.xp, ops.sparse()
+        self._ops, self.xp, self._kernels = ops, ops.xp, ops.sparse
 
     @property
     def overflows(self) -> int:  # type: ignore[override]
@@ -126,11 +126,10 @@ class _ThresholdOnDevice(_SparseOnDevice, Threshold):
 
 
 _SIXTEEN_BITS: dict[type[Codec], type[_SixteenBitsOnDevice]] = {Half: _HalfOnDevice, BFloat16: _BFloat16OnDevice}
-ON_DEVICE = frozenset({*(kind.name for kind in _SIXTEEN_BITS), Partial.name, TopK.name, Threshold.name})
 
 
 def on_device(codec: Codec, ops: Any) -> Codec:
-    """The codec for arrays of float32 on the GPU of `ops`. Raises KeyError unless its name is in ON_DEVICE."""
+    """The codec for arrays of float32 on the GPU of `ops`."""
     assert ops.dtype == np.float32
     if isinstance(codec, Partial):
         return _PartialOnDevice(ops, float(codec.share))

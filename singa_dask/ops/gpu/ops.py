@@ -80,6 +80,7 @@ class GpuOps(GpuAttentionOps, GpuConvolutionOps, GpuRecurrentOps, GpuNormalisati
     def sixteen_bits(self, kind: str) -> Any:
         return SixteenBitKernels(self._kernels, kind, self.xp)
 
+    @property
     def sparse(self) -> Any:
         return SparseKernels(self._kernels, self.xp)
 

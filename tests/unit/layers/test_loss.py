@@ -95,7 +95,7 @@ def test_a_net_takes_shares_of_classes_as_a_target():
     )
     assert net.shapes["loss"] == (N,)
     data = RecordInput("data", shape=[3], label_shape=[N])
-    with pytest.raises(ConfigError, match="scores of each class at each position of the labels"):
+    with pytest.raises(ConfigError, match="scores of at least two classes at each position of the labels"):
         Net(
             NetProto(layer=assemble([data, InnerProduct("x", num_output=N), SoftmaxLoss("loss", ["x", "data"])])),
             Phase.kTrain,

@@ -8,7 +8,7 @@ from singa_dask.job import ClusterTopology, Job
 from singa_dask.job.job_pb2 import JobProto
 from singa_dask.net.flat import Entry, FlatParams, GroupLayout
 from singa_dask.training import placement
-from singa_dask.training.placement import parameter_partition, products_on_gpus, server_plan, suits_device_comm
+from singa_dask.training.placement import parameter_partition, products_on_gpus, server_plan
 from singa_dask.updaters import LAMB, SGD
 
 ENTRIES = [Entry("a", (32,), 0, 32), Entry("b", (32,), 32, 32), Entry("c", (32,), 64, 32)]
@@ -37,17 +37,6 @@ def test_a_rule_for_whole_parameters_has_them_on_one_server_each(whole):
     topology = ClusterTopology(1, 1, 2, 2, bucket_size=96)
     assert [(s.start, s.stop) for s in parted(topology, whole=whole).slices] == [(0, 48), (48, 96)]
     assert [(s.start, s.stop) for s in parted(topology, LAMB, whole=whole).slices] == [(0, 32), (32, 96)]
-
-
-@pytest.mark.parametrize(
-    ("workers", "codec", "suits"),
-    [(2, "kFull", True), (2, "kHalf", True), (2, "kTopK", False), (1, "kTopK", True)],
-)
-def test_buckets_stay_on_gpus_with_the_codecs_that_are_there(workers, codec, suits):
-    job = JobProto()
-    job.cluster.nworkers_per_group = job.cluster.nservers_per_group = workers
-    job.cluster.codec = job.cluster.Codec.Value(codec)
-    assert suits_device_comm(job) == suits
 
 
 def test_a_run_on_gpus_says_what_its_products_are_of_and_what_convolves():
