@@ -120,9 +120,9 @@ class Replica:
 
         links: to the servers, by number; None makes a server in each worker's process, which works on the worker's
         parameters in place. device_comm: of the same ranks as `comm`, for arrays where `ops` has them; it carries the
-        buckets, and `comm` the rest. holder: has what the rank leaves in memory
-        outlive its process; None to leave nothing. room: whether all workers have memory for so many bytes of it.
-        data: fingerprints of the training data. stub: keyword arguments of Stub.
+        buckets, and `comm` the rest. holder: has what the rank leaves in memory outlive its process; None to leave
+        nothing. room: whether all workers have memory for so many bytes of it. data: fingerprints of the training
+        data. stub: keyword arguments of Stub.
         """
         topology, nets = ClusterTopology.from_proto(job.cluster), make_nets(job, ops, comm.rank, comm.size)
         flat = nets[Phase.kTrain].flat
