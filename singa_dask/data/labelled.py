@@ -11,7 +11,16 @@ import numpy as np
 
 from singa_dask.data import schema
 from singa_dask.data.containers import dense, in_name_order, is_lazy
-from singa_dask.data.schema import SEPARATOR, Along, Coordinates, around, check_grid, order_like, same_order
+from singa_dask.data.schema import (
+    SEPARATOR,
+    Along,
+    Coordinates,
+    around,
+    check_grid,
+    order_like,
+    same_order,
+    scalars_of,
+)
 from singa_dask.data.sources.conventions import VALID, is_any, overlooked, packing, units_of
 from singa_dask.data.sources.stored import Stored, of_values
 from singa_dask.errors import DataError
@@ -71,7 +80,8 @@ class Labels:
             return of_values(values, self.along.units)
         import xarray
 
-        return xarray.DataArray(values, self.coords, self.dims, self.name, {"units": self.along.units})
+        coords = {**self.coords, **self.along.scalars}
+        return xarray.DataArray(values, coords, self.dims, self.name, {"units": self.along.units})
 
 
 def variables_of(dataset: Any, what: str = "X") -> dict[str, Any]:
@@ -183,12 +193,14 @@ def along_of(array: Any, what: str) -> Along:
     dims = array.dims[1:]
     known = ((str(dim), _places(array, dim)) for dim in dims)
     told = {dim: each for dim, each in known if each is not None}
-    return Along(tuple(map(str, dims)), told, units_of(array.attrs, array.dtype))
+    scalars = scalars_of({str(name): coord.values for name, coord in array.coords.items() if not coord.dims})
+    return Along(tuple(map(str, dims)), told, units_of(array.attrs, array.dtype), scalars)
 
 
-def turned(array: Any, trained: Along, what: str, *, warns: bool = True) -> Any:
+def turned(array: Any, trained: Along, what: str, *, warns: Along | None = None) -> Any:
     """A DataArray with the samples first, and then the dimensions and coordinates in the order of the training data;
-    all else as it is. Raises DataError if they do not suit these. warns: of other coordinates."""
+    all else as it is. Raises DataError if they do not suit these. warns: of coordinates other than there, by default
+    than in training."""
     if isinstance(array, Stored):
         array.check_like(trained, what)
     if not is_labelled(array):
@@ -199,8 +211,7 @@ def turned(array: Any, trained: Along, what: str, *, warns: bool = True) -> Any:
         array = array.transpose(*others, ...)
     own = along_of(array, what)
     turn = own.turn_to(trained, what)
-    if warns:
-        own.warn_of_places(trained, what)
+    own.warn_of_places(trained if warns is None else warns, what)
     array = array.transpose(array.dims[0], *trained.dims) if turn.axes else array
     return array.isel({trained.dims[axis]: list(order) for axis, order in turn.places})
 

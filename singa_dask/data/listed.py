@@ -105,6 +105,7 @@ def _described(each: Any, what: str, trained: Along) -> tuple[Any, Along]:
         known = (trained.coordinates[dim].shown for dim in (VARIABLE, COLUMN) if dim in trained.coordinates)
         each = stacked(each, what, next(known, ()))
     if is_labelled(each):
+        each = each.drop_vars([name for name, coord in each.coords.items() if not coord.dims])  # each has its own
         return each, along_of(as_samples(each), what)
     if isinstance(each, Stored):
         return each, each.along(lone=True)

@@ -144,6 +144,11 @@ def _reading(entry: _Fields) -> Reading:
         entry.take("dimensions", *OF_COLUMNS),
         {name: _coordinates(each) for name, each in entry.by_name("coordinates").items()},
         entry.take("units", *OF_COLUMNS),
+        entry.take(
+            "scalars",
+            lambda v: isinstance(v, dict) and all(map(_by_name, v.values())),
+            "must hold texts by name for each column",
+        ),
         entry.take("resized", *FLAG),
     )
 

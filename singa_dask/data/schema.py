@@ -22,7 +22,7 @@ from singa_dask.errors import DataError
 logger = logging.getLogger(__name__)
 
 # Of the manifest and of descriptions in checkpoints. Others are refused.
-VERSION = 8
+VERSION = 9
 TYPES = ("number", "integer", "text", "true or false", "date", "zoned date")
 SEPARATOR = ", "
 STEP, COLUMN = "(step)", "(column)"  # the dimensions of a sample that is a table
@@ -108,11 +108,12 @@ AS_THEY_ARE = Turn()
 
 class Along(NamedTuple):
     """What is known of the samples of a column beside their values. dims: the names of their dimensions; coordinates:
-    by dimension; units: of several variables with commas between them."""
+    by dimension; units: of several variables with commas between them; scalars: as of `scalars_of`."""
 
     dims: tuple[str, ...] = ()
     coordinates: Mapping[str, Coordinates] = {}
     units: str = ""
+    scalars: Mapping[str, str] = {}
 
     def turn_to(self, trained: Along, what: str, where: str = "the training data") -> Turn:
         """How the samples become like those there. Raises DataError if they lie along other dimensions or coordinates,
@@ -144,26 +145,32 @@ class Along(NamedTuple):
         if [*names.values] != [*map(str, range(names.size))]:  # which pandas gives to what has no names
             found += [dim for dim, at in known.items() if at.type == "text" and at.size == names.size]
         if not found:
-            return Along(units=self.units)
+            return self._replace(dims=(), coordinates={})
         own = dict(zip(known[found[0]].shown, known[found[0]].values, strict=False))
         if own.keys() == {*names.values}:
             names = Coordinates(known[found[0]].type, names.size, tuple(own[str(name)] for name in names.values))
         dims = (*(dim for dim in other.dims if dim != found[0]), found[0])
         told = dict(zip(self.dims, dims, strict=True))
-        return Along(dims, {told[dim]: at for dim, at in ({**self.coordinates, COLUMN: names}).items()}, self.units)
+        coordinates = {told[dim]: at for dim, at in ({**self.coordinates, COLUMN: names}).items()}
+        return self._replace(dims=dims, coordinates=coordinates)
 
-    def warn_of_places(self, trained: Along, what: str) -> None:
-        """Log a warning if the coordinates of a dimension are others than in the training data."""
+    def warn_of_places(self, trained: Along, what: str, where: str = "the training data") -> None:
+        """Log a warning if the coordinates of a dimension, or scalar ones, are others than there."""
+        for name, value in self.scalars.items():
+            before = trained.scalars.get(name, value)
+            if value != before:
+                message = "%s: the coordinate %r is %s, but %s in %s. If the net depends on it, select the same one"
+                logger.warning(message, what, name, value, before, where)
         for name, own in self.coordinates.items():
-            before = trained.coordinates.get(name, own)
-            if own.order_like(before) is None:
-                ends, known = (f"{each.shown[0]} to {each.shown[-1]}" for each in (own, before))
+            others = trained.coordinates.get(name, own)
+            if own.order_like(others) is None:
+                ends, known = (f"{each.shown[0]} to {each.shown[-1]}" for each in (own, others))
                 known += ", with others between," * (ends == known)
                 message = (
-                    "%s: the coordinates along %r run from %s, but ran from %s in the training data. If the net "
-                    "depends on the place, select or convert these coordinates"
+                    "%s: the coordinates along %r run from %s, but ran from %s in %s. If the net depends on the "
+                    "place, select or convert these coordinates"
                 )
-                logger.warning(message, what, name, ends, known)
+                logger.warning(message, what, name, ends, known, where)
 
 
 @dataclass(frozen=True)
@@ -173,7 +180,8 @@ class Reading:
     format: of `singa-dask shard`, "" for arrays and tables in memory. Of CSV: separator; header: whether the first
     line names the columns; dates: formats of dates that are not ISO 8601, by column; types: one of TYPES, by column.
     Of arrays: datasets: the path of each, by column; dimensions: the names of those of a sample, with / between them,
-    by column; coordinates: those of these dimensions, by dimension; units: those that are known, by column.
+    by column; coordinates: those of these dimensions, by dimension; units: those that are known, by column; scalars:
+    scalar coordinates by column, as of `scalars_of`.
     Of images: resized: whether those of another size are resized.
     """
 
@@ -186,13 +194,14 @@ class Reading:
     dimensions: Mapping[str, str] = field(default_factory=dict)
     coordinates: Mapping[str, Coordinates] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
+    scalars: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     resized: bool = False
 
     def along(self, column: str) -> Along:
         """What is known of the samples of a column."""
         dims = tuple(filter(None, self.dimensions.get(column, "").split("/")))
         known = {dim: self.coordinates[dim] for dim in dims if dim in self.coordinates}
-        return Along(dims, known, self.units.get(column, ""))
+        return Along(dims, known, self.units.get(column, ""), self.scalars.get(column, {}))
 
 
 @dataclass(frozen=True)
@@ -231,6 +240,12 @@ def comparable(given: Any) -> np.ndarray:
         return values
     texts = (v.decode(errors="backslashreplace") if isinstance(v, bytes) else str(v) for v in values.tolist())
     return np.array([*texts], str)
+
+
+def scalars_of(given: Mapping[str, Any]) -> dict[str, str]:
+    """Coordinates that hold for all samples, such as the level of a field, as texts by name; dates are left out."""
+    known = {name: Coordinates.of(np.reshape(value, 1)) for name, value in sorted(given.items())}
+    return {name: at.shown[0] for name, at in known.items() if at is not None and at.type != "date"}
 
 
 def around(dim: str, dims: Sequence[str], others: Mapping[str, tuple[Sequence[str], Any]]) -> Coordinates | None:

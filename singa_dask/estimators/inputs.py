@@ -197,7 +197,7 @@ class EstimatorInputs(BaseEstimator):
         of, answers = self._labels
         if not labelled.is_labelled(x) or of is None or self._windows is not None:
             return predicted
-        x = labelled.turned(labelled.stacked(x, "X", of.variables), of.along, "X", warns=False)
+        x = labelled.turned(labelled.stacked(x, "X", of.variables), of.along, "X", warns=Along())
         own = {} if classes is None else {last: classes}
         if answers is not None and len(answers.dims) + len(own) == predicted.ndim:
             return labelled.labelled(predicted, x, (*answers.dims[1:], *own), {**answers.coords, **own}, answers.name)

@@ -207,6 +207,7 @@ def _check_alike(folder: Path, manifest: Manifest, known: Described, column: Col
     if own.turn_to(trained, f"{folder}: {column.name}") != AS_THEY_ARE:
         told = "has samples whose dimensions or coordinates are in another order than in the training data"
         raise DataError(f"{folder}: {column.name}: {told}. {hint}")
+    own.warn_of_places(trained, f"{folder}: {column.name}")
     if not column.filled_like(known.column):
         raise DataError(f"{folder}: fills missing values of {column.name!r} otherwise than the training data. {hint}")
     names = [*labels.classes] if labels is not None and isinstance(labels.classes, tuple) else []

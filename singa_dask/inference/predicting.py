@@ -109,11 +109,11 @@ def values_of(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def by_layer(
-    model: Model, x: Any, output: str, answers: Mapping[str, Any] = {}, *, warns: bool = True
+    model: Model, x: Any, output: str, answers: Mapping[str, Any] = {}, *, places: bool = True
 ) -> dict[str, Any]:
     """The DataArrays that the input layers read of one, of a Dataset or of a mapping, as in training, and with
     the same samples: of a Dataset the variables are those of the layers, or else the channels of a single one.
-    answers: given for the same rows; warns: of other coordinates. Raises DataError."""
+    answers: given for the same rows; places: whether to warn of others. Raises DataError."""
     inputs, known = inputs_of(model.net, output), model.known.inputs
     if not is_labelled(x):
         given = dict(x)
@@ -125,9 +125,10 @@ def by_layer(
     trained = {name: known[name].along(column) for name, column in columns.items() if column is not None}
     arrays = {name: _one_array(array, trained.get(name, Along())) for name, array in given.items()}
     name, first = next((name, array) for name, array in arrays.items() if is_labelled(array))
-    first = turned(first, trained.get(name, Along()), f"x of {name}", warns=False)
+    first = turned(first, trained.get(name, Along()), f"x of {name}", warns=Along())
+    warned = {name: along._replace(coordinates={}) for name, along in trained.items() if not places}
     made = {
-        name: turned(in_order(array, first, name), trained.get(name, Along()), f"x of {name}", warns=warns)
+        name: turned(in_order(array, first, name), trained.get(name, Along()), f"x of {name}", warns=warned.get(name))
         if is_labelled(array)
         else in_rows(first, array, f"x of {name}", other="x")
         for name, array in arrays.items()

@@ -66,7 +66,7 @@ def predict_field(
             return _field(model, _joined(model, x, stitching), stitching)
         return _field(model, _channels_last(model, alone, _read(model, alone, x), stitching), stitching)
     given = as_samples(x) if is_labelled(x) else {name: as_samples(each) for name, each in x.items()}
-    arrays = by_layer(model, given, output, warns=False)  # patches lie anywhere
+    arrays = by_layer(model, given, output, places=False)  # patches lie anywhere
     arrays = {name: each[0] for name, each in arrays.items()}
     layer, array = next((name, each) for name, each in arrays.items() if is_labelled(each))
     if _is_first(model, layer, array.shape, stitching):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from singa_dask import Job, Regressor, layers, train, updaters
+from singa_dask import Job, Regressor, layers, shard, train, updaters
+from singa_dask.data.manifest import Manifest
 from singa_dask.data.sharding import shard_files
 from singa_dask.errors import DataError
+from singa_dask.inference.sources import blocks_of
 from singa_dask.monitor.progress import Display
 
 xr = pytest.importorskip("xarray")
@@ -110,6 +113,57 @@ def test_curvilinear_grids_are_turned_or_refused():
     np.testing.assert_array_equal(net(H * W).fit(x, y.isel(FLIP)).predict(x).values, right.values)
     with pytest.raises(DataError, match="coordinates along 'y' are nav_lat"):
         model.predict(x.assign_coords(nav_lat=x.nav_lat + 1))
+
+
+LEVELS = {"same": (500, 500.0, ""), "other": (500, 850, "850"), "spans": (*np.array([24, 48], "m8[h]"), "2")}
+LEVELS |= {"texts": ("a", "b", "b"), "dates": (*TIMES[:2].to_numpy(), ""), "absent": (500, None, "")}
+IN_MEMORY: dict[str, Callable[[Regressor, Any], Any]] = {
+    "predict": lambda model, x: model.predict(x),
+    "Dask": lambda model, x: model.predict(x.chunk(time=20)),
+    "model": lambda model, x: model.model_.predict(x),
+    "score": lambda model, x: model.score(x, Y),
+    "partial_fit": lambda model, x: model.partial_fit(x, Y),
+    "mapping": lambda model, x: model.model_.predict({"data": x}),
+}
+
+
+def at_level(level: Any) -> Any:
+    return fields(FIELDS) if level is None else fields(FIELDS).assign_coords(level=level)
+
+
+def told(caplog: Any, other: str) -> bool:
+    """Whether exactly this is told of a level, and nothing if nothing is other."""
+    found = [text for text in caplog.messages if "coordinate 'level'" in text]
+    caplog.clear()
+    return len(found) == bool(other) and all(f"'level' is {other}, but" in text for text in found)
+
+
+@pytest.mark.parametrize("case", LEVELS)
+def test_scalar_coordinates_are_compared(case, caplog):
+    first, second, other = LEVELS[case]
+    model = net().fit(at_level(first), Y)
+    assert all(told(caplog, other) for way in IN_MEMORY.values() if [caplog.clear(), way(model, at_level(second))])
+
+
+@pytest.mark.parametrize("format", ["netcdf", "zarr"])
+def test_scalar_coordinates_of_files_are_compared(format, tmp_path, caplog):
+    model, files = net().fit(at_level(500), Y), {}
+    for level in (500, 850):
+        data = xr.Dataset({"z": at_level(level), "heat": ("time", Y)})
+        write(data, tmp_path / f"at{level}", format)
+        files[level] = str(name(tmp_path / f"at{level}", format))
+    for level, other in ((500, ""), (850, "850")):
+        blocks_of(model.model_, files[level], ["z"])
+        assert told(caplog, other)
+    shard_files(format, tmp_path / "both", source=str(tmp_path / "at*0.*"), x="z", target="heat")
+    assert told(caplog, "850")
+    shard_files(format, tmp_path / "shards", source=files[850], x="z", target="heat")
+    known = Manifest.load(tmp_path / "shards").schema.reading.scalars
+    assert known == dict.fromkeys("xy", {"level": "850"})
+    shard(at_level(500), Y, tmp_path / "more", like=Manifest.load(tmp_path / "shards"))
+    assert told(caplog, "500")
+    blocks_of(model.model_, str(tmp_path / "shards"))
+    assert told(caplog, "850")
 
 
 @pytest.mark.parametrize("format", ["netcdf", "zarr"])

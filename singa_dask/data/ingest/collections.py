@@ -179,6 +179,7 @@ def _reading(arguments: Sequence[tuple[list[Given], str]]) -> Reading:
         dimensions={column: "/".join(along.dims) for column, along in told.items() if along.dims},
         coordinates={name: known for along in told.values() for name, known in along.coordinates.items()},
         units=units,
+        scalars={column: along.scalars for column, along in told.items() if along.scalars},
     )
 
 

@@ -182,9 +182,10 @@ def prepared_like(source: Source, like: Manifest) -> tuple[Source, Encoding]:
     encoders, own = like.encoders, source.reading
     turns, channels, raw_of = dict(source.turns), dict(source.channels), {n: raw for raw, n in source.stored.items()}
     reading = own
-    for name in dict.fromkeys((*own.dimensions, *own.units)):
+    for name in dict.fromkeys((*own.dimensions, *own.units, *own.scalars)):
         known, raw = like.schema.reading.along(name), raw_of.get(name, name)
         turn = own.along(name).turn_to(known, f"{source.name}: {raw}", _named(like))
+        own.along(name).warn_of_places(known, f"{source.name}: {raw}", _named(like))
         if turn != AS_THEY_ARE:
             turns[raw], channels[raw] = turn, like.column(name).channels
             placed = {known.dims[axis]: known.coordinates[known.dims[axis]] for axis, _ in turn.places}

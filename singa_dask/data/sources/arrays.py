@@ -14,6 +14,7 @@ import numpy as np
 from singa_dask.data.columns import Channels, X, Y
 from singa_dask.data.schema import (
     AS_THEY_ARE,
+    Along,
     Reading,
     Turn,
     check_grid,
@@ -98,6 +99,10 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
         for column in names:
             check_same(path, first[column], other, layout[column], column)
             check_units(units[column], layout[column].units, f"{other}: {column}", str(told[column]))
+    mixed = [(file, at) for file, layout in layouts.items() for at in names if layout[at].scalars != first[at].scalars]
+    for file, at in mixed[:1]:
+        of_first = Along(scalars=first[at].scalars)
+        Along(scalars=layouts[file][at].scalars).warn_of_places(of_first, f"{file}: {at}", "the first file")
     turns = {(file, name): each.turn for file, layout in layouts.items() for name, each in layout.items()}
     read_rows = read_rows if {*turns.values()} == {AS_THEY_ARE} else partial(_turned, turns, read_rows)
     nbytes = {column: math.prod(each.shape[1:]) * each.dtype.itemsize for column, each in first.items()}
@@ -131,7 +136,7 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
         classes={short[c]: first[c].classes for c in wanted.y if first[c].classes},
         nbytes=0 if cuttings else sum(math.prod(dataset.shape) * dataset.dtype.itemsize for dataset in stored),
         notes=notes_of({f"{file.name}: {at}": of for file, layout in layouts.items() for at, of in layout.items()}),
-        reading=_reading(named, columns, inner, [*first.values(), first[like]], units),
+        reading=_reading(named, columns, inner, dict(sorted(first.items(), key=lambda each: each[0] == like)), units),
         cuttings=tuple(cuttings),
     )
 
@@ -188,20 +193,21 @@ def _reading(
     named: Wanted,
     columns: Mapping[str, str],
     inner: Mapping[str, tuple[str, ...]],
-    datasets: Iterable[Dataset],
+    layout: Layout,
     units: Mapping[str, str],
 ) -> Reading:
     """How features and answers were read, by their columns in shards. columns: by raw column, and so inner: the
-    dimensions of a sample. datasets: of their coordinates the last ones count. units: by dataset."""
+    dimensions of a sample. layout: of its coordinates the last ones count. units: by dataset."""
     own = {X if len(named.x) == 1 else name: name for name in named.x}
     own |= {Y if len(named.y) == 1 else name: name for name in named.y}
     paths = {column: columns[name] for column, name in own.items()}
     dimensions = {column: "/".join(inner[name]) for column, name in own.items() if inner[name] and all(inner[name])}
-    known = {dim: of for dataset in datasets for dim, of in dataset.coordinates.items()}
+    known = {dim: of for dataset in layout.values() for dim, of in dataset.coordinates.items()}
     return Reading(
         datasets=paths,
         dimensions=dimensions,
         coordinates={dim: known[dim] for of in dimensions.values() for dim in of.split("/") if dim in known},
+        scalars={column: layout[dataset].scalars for column, dataset in paths.items() if layout[dataset].scalars},
         units={column: units[dataset] for column, dataset in paths.items() if units[dataset]},
     )
 

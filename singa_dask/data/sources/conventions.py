@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.schema import Coordinates, around
+from singa_dask.data.schema import Coordinates, around, scalars_of
 from singa_dask.data.sources.files import need
 from singa_dask.errors import DataError
 
@@ -211,10 +211,10 @@ def unpacked(values: Any, packed: Callable[[], Mapping[str, Any]]) -> np.ndarray
 
 def coordinates_along(
     dims: Sequence[str], read: Callable[[str], np.ndarray | None], others: Mapping[str, Sequence[str]]
-) -> dict[str, Coordinates]:
-    """The coordinates of the dimensions of a sample. read: gives those of a name, None if the file has none. others:
-    those that the attribute `coordinates` names, with their dimensions."""
-    found = {}
+) -> dict[str, Any]:
+    """The coordinates of the dimensions of a sample, and the scalar ones, as Dataset has them. read: gives those of a
+    name, None if the file has none. others: those that the attribute `coordinates` names, with their dimensions."""
+    found = dict[str, Coordinates]()
     for dim in filter(None, dims):
         if (values := read(dim)) is not None:
             known = Coordinates.of(values)
@@ -223,7 +223,7 @@ def coordinates_along(
             known = around(dim, dims, {name: (own, read(name)) for name, own in named.items()}) if named else None
         if known is not None:
             found[dim] = known
-    return found
+    return {"coordinates": found, "scalars": scalars_of({name: read(name) for name, own in others.items() if not own})}
 
 
 def _scales(attributes: Mapping[str, Any]) -> bool:

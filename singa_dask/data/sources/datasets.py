@@ -47,7 +47,7 @@ class Dataset:
     text: whether the values are texts. classes: names of the values 0, 1, ... fault: why it cannot be read, and the
     way out. note: what to warn of. channels: of a sample, if the file says so. dimensions: their names, if they have
     some. coordinates: of these dimensions, where the file has them. turn: how its samples are read. units: of numbers,
-    if the file says so.
+    if the file says so. scalars: as of `schema.scalars_of`.
     """
 
     shape: tuple[int, ...]
@@ -63,6 +63,7 @@ class Dataset:
     coordinates: Mapping[str, Coordinates] = field(default_factory=dict)
     turn: Turn = AS_THEY_ARE
     units: str = ""
+    scalars: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def grid(self) -> dict[str, int]:

@@ -170,9 +170,9 @@ def _list(path: Path) -> dict[str, Dataset]:
 
 def _along(
     variable: Any, name: str, variables: Mapping[str, Any], known: Callable[[str], np.ndarray]
-) -> dict[str, Coordinates]:
-    """The coordinates of its dimensions, which are variables of its group, or of one around it. Only of two dimensions
-    may the first one not be that of the samples."""
+) -> dict[str, Any]:
+    """The coordinates of its dimensions, and scalar ones, which are variables of its group, or of one around it. Only
+    of two dimensions may the first one not be that of the samples."""
     groups = name.split("/")[:-1]
 
     def at(name: str) -> str | None:
@@ -185,7 +185,7 @@ def _along(
     return coordinates_along(dims, lambda name: None if (path := at(name)) is None else known(path), others)
 
 
-def _describe(variable: Any, coordinates: Mapping[str, Coordinates]) -> Dataset:
+def _describe(variable: Any, along: Mapping[str, Any]) -> Dataset:
     chunks, text = variable.encoding.get("chunksizes"), variable.dtype.kind in "SUOT"
     dtype, fault = (np.dtype(object), "") if text else decoded_type(variable.dtype, partial(_packing, variable))
     return Dataset(
@@ -197,7 +197,7 @@ def _describe(variable: Any, coordinates: Mapping[str, Coordinates]) -> Dataset:
         fault=fault,
         channels=channels_by_dimensions([str(name) for name in variable.dims[1:]]),
         dimensions=tuple(map(str, variable.dims)),
-        coordinates=coordinates,
+        **along,
         units=units_of(variable.attrs, dtype),
     )
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.schema import Coordinates
 from singa_dask.data.sources.arrays import arrays_format
 from singa_dask.data.sources.conventions import (
     KEYS,
@@ -131,11 +130,9 @@ def _dimensions(array: Any) -> list[str]:
     return [str(name or "") for name in names]
 
 
-def _along(
-    array: Any, name: str, arrays: Mapping[str, Any], known: Callable[[str], np.ndarray]
-) -> dict[str, Coordinates]:
-    """The coordinates of its dimensions, which are arrays of its group. Only of two dimensions may the first one not
-    be that of the samples."""
+def _along(array: Any, name: str, arrays: Mapping[str, Any], known: Callable[[str], np.ndarray]) -> dict[str, Any]:
+    """The coordinates of its dimensions, and scalar ones, which are arrays of its group. Only of two dimensions may
+    the first one not be that of the samples."""
     folder = name.rpartition("/")[0]
     paths = {path.rpartition("/")[2]: path for path in arrays if path != name and path.rpartition("/")[0] == folder}
     told = str(array.attrs.get("coordinates", "")).split()
@@ -144,7 +141,7 @@ def _along(
     return coordinates_along(dims, lambda name: known(paths[name]) if name in paths else None, others)
 
 
-def _describe(array: Any, coordinates: Mapping[str, Coordinates]) -> Dataset:
+def _describe(array: Any, along: Mapping[str, Any]) -> Dataset:
     dimensions = _dimensions(array)
     text = array.dtype.kind in "SUTO"
     stored = getattr(array, "shards", None) or array.chunks
@@ -161,7 +158,7 @@ def _describe(array: Any, coordinates: Mapping[str, Coordinates]) -> Dataset:
         channels=channels_by_dimensions(dimensions[1:]),
         dimensions=tuple(dimensions),
         note=_unwritten(array),
-        coordinates=coordinates,
+        **along,
         units=units_of(array.attrs, dtype),
     )
 
