@@ -9,10 +9,9 @@ joined by 100 Mbit/s. Stop other programs: they limit the runs, too.
 
 from __future__ import annotations
 
-import math
 import os
-import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -22,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
+import psutil
 from rich.console import Console
 from tools.network import NotHere, joined_hosts
 from tools.report import begun, end, show
@@ -45,8 +45,8 @@ def read_slowly(batch: Any, rng: Any) -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """A run. cause: what limits it, if anything. cluster: its block; slow: the share of a core that its first
-    worker has; hosts: joined by 100 Mbit/s; cores: of all workers, if fewer than the machine has."""
+    """A run. cause: what limits it, if anything. cluster: its block; slow: the share of the time in which its first
+    worker computes; hosts: joined by 100 Mbit/s; cores: of all workers, if fewer than the machine has."""
 
     name: str
     cause: Cause | None
@@ -78,7 +78,7 @@ CASES = (
     Case("large checkpoints", Cause.SAVING, "", ("test_freq=0", "checkpoint_freq=1", *LARGE), 96, 150),
     Case("server", Cause.SERVERS, f"{GROUPS} {APART}", (*QUIET, *LARGE), 8, 200),
     Case("server, small", Cause.SERVERS, f"{GROUPS} {APART}", QUIET, 4, 1000),
-    Case("evaluations", Cause.EVALUATING, TWO, ("test_freq=10", "checkpoint_freq=0"), 32, 600),
+    Case("evaluations", Cause.EVALUATING, TWO, ("test_freq=10", "checkpoint_freq=0", *LARGE), 32, 200),
     Case("evaluations, alone", Cause.EVALUATING, "", ("test_freq=10", "checkpoint_freq=0"), 32, 600),
     Case("start", Cause.START, TWO, QUIET, 96, 10),
     Case("start, alone", Cause.START, "", QUIET, 96, 10),
@@ -90,26 +90,36 @@ CASES = (
 )
 
 
+_TURN_S = 0.01
+
+
 class Slowed(Display):
-    """Leaves the first worker a share of a core, which it has with another program, from the start of its group on:
-    only then is its process the one that trains."""
+    """Lets the first worker compute for a share of the time, in turns of 10 ms, from the start of its group on: only
+    then is its process the one that trains."""
 
     def __init__(self, workers: Workers, share: float) -> None:
-        self._workers, self._level = workers, round(math.log(1 / share - 1, 1.25))  # of Linux: 1.25 for each level
-        self._core, self._other = {min(os.sched_getaffinity(0))}, ExitStack()
+        self._workers, self._share = workers, share
+        self._ended, self._turns = threading.Event(), ExitStack()
 
     def handle(self, event: Any) -> None:
-        if event["kind"] == "start":
-            self._other.close()
-            for thread in self._workers.workers()[0].threads():
-                os.sched_setaffinity(thread.id, self._core)
-                os.setpriority(os.PRIO_PROCESS, thread.id, self._level)
-            other = self._other.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
-            self._other.callback(other.kill)
-            os.sched_setaffinity(other.pid, self._core)
+        if event["kind"] == "start" and event["group"] == 0:
+            self.close()
+            self._ended.clear()
+            turns = threading.Thread(target=self._take_turns, args=(self._workers.workers()[0],))
+            turns.start()
+            self._turns.callback(turns.join)
+
+    def _take_turns(self, process: psutil.Process) -> None:
+        with suppress(psutil.NoSuchProcess):
+            while not self._ended.is_set():
+                process.suspend()
+                time.sleep(_TURN_S * (1 - self._share))
+                process.resume()
+                self._ended.wait(_TURN_S * self._share)
 
     def close(self) -> None:
-        self._other.close()
+        self._ended.set()
+        self._turns.close()
 
 
 @contextmanager

@@ -23,10 +23,10 @@ _WORTH = 0.05  # of the whole time, from which on something is worth a sentence
 _FASTER = 0.25  # by which others wait more than the slowest rank
 _SLOW_GROUP = 0.6  # of the speed of the other groups
 _WORKERS_PER_CORE = 1.5
-_START_S = 3.0
+_START_S = 1.0
 # A network that is slower, and messages from this size on, show in the bytes per second.
 _SLOW_BYTES_PER_S, _LARGE_NBYTES = 6e7, 1e5
-_SHORT_STEP_S, _SMALL_ROWS = 1e-3, 16  # of a worker on its own
+_SHORT_STEP_S, _SMALL_ROWS = 1.5e-3, 16  # of a worker on its own
 _STALE = 4.0
 
 
@@ -249,9 +249,12 @@ def _servers(groups: Sequence[_Group]) -> Iterator[Finding]:
     update_s = mean(group.server.get("update_ms", 0.0) for group in told) / 1e3
     nbytes = mean(group.server.get("bytes", 0.0) for group in told)
     per_second = nbytes / update_s if update_s else 0.0
-    hosts = {process["host"] for group in groups for process in group.processes}
     share = f"Workers wait for servers {stall:.0%} of the time"
-    if len(hosts) > 1 and nbytes >= _LARGE_NBYTES and per_second < _SLOW_BYTES_PER_S:
+    if (
+        any(group.server.get("elsewhere") for group in told)
+        and nbytes >= _LARGE_NBYTES
+        and per_second < _SLOW_BYTES_PER_S
+    ):
         text = (
             f"{share}: an update sends {format_nbytes(nbytes)} at {format_nbytes(per_second)}/s; compress gradients "
             "(codec: kHalf or kTopK), or use a faster network (`dask worker --interface`)."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from singa_dask.comm.communicator import Communicator
 from singa_dask.job.job_pb2 import JobProto
@@ -42,6 +43,10 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         wheres = [lambda i=i: task.told["servers"][i] for i in range(count)]
         return {i: ActorLink(where, worker, BACK * comm.timeout_s) for i, where in enumerate(wheres)}
 
+    def elsewhere() -> bool:
+        machines = {urlsplit(each.worker).hostname for each in task.told.get("servers", ())}
+        return bool(machines - {urlsplit(worker.address).hostname})
+
     number, generation = plan.group.number, plan.group.generation
     if plan.group.gpus:
         leases.use_gpu(worker.address, identity_of(plan.group.gpus[comm.rank]))
@@ -56,6 +61,7 @@ def train_on_dask_worker(comm: Communicator, plan: WorkerPlan, topic: str) -> di
         stop_requested=lambda: task.stop_requested,
         regroup_requested=lambda: bool(task.told.get(REGROUP)),
         links=None if plan.group.in_process_servers else links,
+        servers_elsewhere=elsewhere,
         others_ended=lambda: bool(task.told.get("others ended")),
         cores=plan.group.cores[comm.rank],
         memory_limit=memory_limit(worker.memory_manager),

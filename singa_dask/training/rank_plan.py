@@ -70,10 +70,10 @@ class RankServices:
 
     submit: runs a loading task ahead of time. emit: sends an event to the driver. stop_requested: whether the driver
     asked for an early, clean end; regroup_requested: that the group leave after a step, to be formed again. links: to
-    the servers of the group; None where these are in the workers' processes. others_ended: whether all other worker
-    groups have ended. cores: for this rank. memory_limit: bytes from which on the Dask worker loads no more data; None
-    for no limit. holder: has a shadow outlive the process, deposits: checkpoints in memory; None where nothing can.
-    address: of the Dask worker, "" without one.
+    the servers of the group; None where these are in the workers' processes. servers_elsewhere: whether one is on
+    another machine. others_ended: whether all other worker groups have ended. cores: for this rank. memory_limit:
+    bytes from which on the Dask worker loads no more data; None for no limit. holder: has a shadow outlive the
+    process, deposits: checkpoints in memory; None where nothing can. address: of the Dask worker, "" without one.
     """
 
     submit: Callable[..., Any]
@@ -81,6 +81,7 @@ class RankServices:
     stop_requested: Callable[[], bool] = lambda: False
     regroup_requested: Callable[[], bool] = lambda: False
     links: Callable[[], Mapping[int, Link]] | None = None
+    servers_elsewhere: Callable[[], bool] = lambda: False
     others_ended: Callable[[], bool] = lambda: True
     cores: int = 1
     memory_limit: int | None = None

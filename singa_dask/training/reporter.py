@@ -28,10 +28,20 @@ class Reporter:
     """Adds up the metrics of steps; the first rank emits events.
 
     emit: sends an event to the driver. group: the group's number; batch: samples of its mini-batch.
+    servers_elsewhere: whether one of its servers is on another machine than this rank.
     """
 
-    def __init__(self, replica: Replica, emit: Callable[[dict[str, Any]], None], group: int, batch: int) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        emit: Callable[[dict[str, Any]], None],
+        group: int,
+        batch: int,
+        *,
+        servers_elsewhere: bool = False,
+    ) -> None:
         self._replica, self._emit, self._group, self._batch = replica, emit, group, batch
+        self._elsewhere = servers_elsewhere
         self._shown, self._whole = StepMetrics(), StepMetrics()  # since the last display, before it
         self._measured: dict[str, tuple[int, dict[str, float]]] = {}  # by phase: after which step, and the means
         self._details: dict[str, Mapping[str, Any]] = {}  # by phase, of its last evaluation
@@ -178,8 +188,10 @@ class Reporter:
             "exchanged_bytes": _sent_by(operations),
             "operations": operations,
             "overflows": int(overflows[0]),
-            "server": None if replica.in_process_servers or not whole.steps else whole.servers(),
+            "server": None,
         }
+        if whole.steps and not replica.in_process_servers:
+            record["server"] = {**whole.servers(), "elsewhere": self._elsewhere}
         told = {name: value for name, value in record.items() if name != "details"}  # arrays are too much for an event
         self.emit("end", step=step, record=told)
         return record

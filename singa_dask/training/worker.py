@@ -169,7 +169,9 @@ class _TrainingLoop:
         founds = group.fresh and group.number < job.cluster.nworker_groups
         start = self._step = group_state.fetch(0 if founds else group.first)
         self._feed = self._stack.enter_context(self._open(self._replica.net, start))
-        self._reporter = Reporter(self._replica, self._services.emit, self._group.number, self._feed.batchsize)
+        services, batch = self._services, self._feed.batchsize
+        elsewhere = services.servers_elsewhere()
+        self._reporter = Reporter(self._replica, services.emit, group.number, batch, servers_elsewhere=elsewhere)
         self._checkpoints = GroupCheckpoints(self._replica, self._plan, self._services, self._reporter)
         self._stack.push(lambda kind, error, trace: self._checkpoints.close(failed=kind is not None))
         self._warm_up()

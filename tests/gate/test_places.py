@@ -159,7 +159,7 @@ def test_scalar_coordinates_of_files_are_compared(format, tmp_path, caplog):
     assert told(caplog, "850")
     shard_files(format, tmp_path / "shards", source=files[850], x="z", target="heat")
     known = Manifest.load(tmp_path / "shards").schema.reading.scalars
-    assert known == dict.fromkeys("xy", {"level": "850"})
+    assert known == {key: {"level": "850"} for key in "xy"}
     shard(at_level(500), Y, tmp_path / "more", like=Manifest.load(tmp_path / "shards"))
     assert told(caplog, "500")
     blocks_of(model.model_, str(tmp_path / "shards"))

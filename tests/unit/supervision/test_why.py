@@ -68,8 +68,10 @@ FOUND = [
         Cause.NETWORK,
         summary(
             *(
-                group(1, processes=processes([0], host=host), server=server(stall=0.7, update_ms=180, bytes=2e6))
-                for host in "ab"
+                group(
+                    1, processes=processes([core]), server=server(stall=0.7, update_ms=180, bytes=2e6, elsewhere=far)
+                )
+                for core, far in enumerate((False, True))
             )
         ),
         ["70 %", "2 MB", "11.1 MB/s"],
