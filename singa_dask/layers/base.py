@@ -300,6 +300,11 @@ class Layer(Node):
         """Elements of `ctx.scratch` that a call for so many rows takes."""
         return 0
 
+    def kept_size(self, ops: Ops, rows: int) -> int:
+        """Elements besides its output that a call for so many rows keeps for the backward call, and then needs no
+        `ctx.scratch`."""
+        return 0
+
     def metrics(self, ctx: Context) -> dict[str, Metric]:
         """The metrics of the last forward call; empty for most layers."""
         return {}

@@ -11,6 +11,7 @@ from singa_dask.layers.base import Layer
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Param, Shape
 from singa_dask.layers.partition import Sharding
+from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.normalisation import UNBOUNDED, Bounds, GroupSum
 
@@ -50,7 +51,7 @@ class BatchNorm(Layer):
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ops, xp = ctx.ops, ctx.ops.xp
-        ctx.x = x[0].reshape(-1, x[0].shape[-1])
+        ctx.x, ctx.x_shape = x[0].reshape(-1, x[0].shape[-1]), x[0].shape
         if ctx.step.phase & Phase.kTrain:
             ctx.of = ops.batch_statistics(ctx.x, self.scale.value, self.conf.epsilon, self._group_sum(ctx))
             about, factor = ctx.of.about, ctx.of.factor
@@ -58,10 +59,16 @@ class BatchNorm(Layer):
             inverse = 1 / xp.sqrt(self.var.value + self.conf.epsilon)
             about, factor = self.mean.value.copy(), (self.scale.value * inverse).astype(ctx.x.dtype)
         ctx.affine = about, factor, self.bias.value.copy()
-        return self.normalised(ctx, ctx.buffer("y", x[0].shape), self.bounds)
+        return self._normalised(ctx, ctx.buffer("y", x[0].shape), self.bounds)
 
-    def normalised(self, ctx: Context, out: Array, bounds: Bounds = UNBOUNDED) -> Array:
-        """The output of the last forward call, by default without the bounds of a ReLU."""
+    def rectifies(self, ops: Ops) -> bool:
+        return True
+
+    def unbounded(self, ctx: Context) -> Array:
+        """The output of the last forward call without the bounds."""
+        return self._normalised(ctx, ctx.ops.empty(ctx.x_shape), UNBOUNDED)
+
+    def _normalised(self, ctx: Context, out: Array, bounds: Bounds) -> Array:
         about, factor, bias = ctx.affine
         ctx.ops.normalise_channels(ctx.x, about, factor, bias, out.reshape(ctx.x.shape), bounds)
         return out

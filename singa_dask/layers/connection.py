@@ -99,8 +99,11 @@ class Slice(Layer):
         ctx.x_shape = x[0].shape
         ctx.pieces = _cuts(x[0].shape, self._axis, self.bounds(x[0].shape[self._axis]))
         if not self.multiple_outputs:
-            return _piece(ctx, "y", x[0], ctx.pieces[self.conf.piece])
-        return tuple(_piece(ctx, f"y{i}", x[0], cut) for i, cut in enumerate(ctx.pieces))
+            view = x[0][ctx.pieces[self.conf.piece]]
+            y = ctx.buffer("y", view.shape, view.dtype)
+            y[...] = view
+            return y
+        return _cut(ctx, "y", x[0], ctx.pieces, self._axis)
 
     def backward(self, ctx: Context, dy: Any) -> Array:
         dx = ctx.buffer("dx", ctx.x_shape)
@@ -108,8 +111,7 @@ class Slice(Layer):
             dx[...] = 0
             dx[ctx.pieces[self.conf.piece]] = dy
             return dx
-        for cut, piece in zip(ctx.pieces, dy, strict=True):
-            dx[cut] = piece
+        ctx.ops.join([_flat(piece, self._axis) for piece in dy], _flat(dx, self._axis))
         return dx
 
 
@@ -161,12 +163,11 @@ class Concate(Layer):
         bounds = list(pairwise(accumulate(sizes, initial=0)))
         y = ctx.buffer("y", tuple(shape))
         ctx.pieces = _cuts(y.shape, self._axis, bounds)
-        for cut, piece in zip(ctx.pieces, x, strict=True):
-            y[cut] = piece
+        ctx.ops.join([_flat(piece, self._axis) for piece in x], _flat(y, self._axis))
         return y
 
     def backward(self, ctx: Context, dy: Array) -> Any:
-        return tuple(_piece(ctx, f"dx{i}", dy, cut) for i, cut in enumerate(ctx.pieces))
+        return _cut(ctx, "dx", dy, ctx.pieces, self._axis)
 
 
 class Reshape(Layer):
@@ -273,9 +274,13 @@ def _resized(shape: Shape, axis: int, size: int) -> Shape:
     return *shape[: axis - 1], size, *shape[axis:]
 
 
-def _piece(ctx: Context, key: str, x: Array, cut: tuple[slice, ...]) -> Array:
-    """A contiguous copy of x[cut]."""
-    view = x[cut]
-    piece = ctx.buffer(key, view.shape, view.dtype)
-    piece[...] = view
-    return piece
+def _cut(ctx: Context, key: str, x: Array, cuts: list[tuple[slice, ...]], axis: int) -> tuple[Array, ...]:
+    """Contiguous copies of x[cut], where each cut is along this axis."""
+    pieces = tuple(ctx.buffer(f"{key}{i}", x[cut].shape, x.dtype) for i, cut in enumerate(cuts))
+    ctx.ops.cut(_flat(x, axis), [_flat(piece, axis) for piece in pieces])
+    return pieces
+
+
+def _flat(x: Array, axis: int) -> Array:
+    """x (N_0, N_1, ...) as (N_0 ... N_axis-1, N_axis ...)."""
+    return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))

@@ -9,16 +9,20 @@ from __future__ import annotations
 from math import prod
 from typing import ClassVar
 
-from singa_dask.layers.base import Layer
+from singa_dask.job.job_pb2 import Phase
+from singa_dask.layers.biased import Biased
 from singa_dask.layers.context import Context
 from singa_dask.layers.geometry import as_image, check_fits, window_of
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Sharding
 from singa_dask.ops import Ops
-from singa_dask.ops.arrays import Array
+from singa_dask.ops.arrays import UNBOUNDED, Array, Bounds
+
+# Columns are kept from the forward to the backward call where they take at most 1 / KEPT of workspace_byte_limit.
+KEPT = 16
 
 
-class _Convolution(Layer):
+class _Convolution(Biased):
     """Base of layers with a sliding window of weights; with groups, they are not split."""
 
     conf_field: ClassVar[str | None] = "convolution_conf"
@@ -66,7 +70,28 @@ class _Convolution(Layer):
     def _workspace(self, ctx: Context) -> Array:
         return ctx.scratch.of(ctx.ops, self._workspace_shape(ctx.ops, len(ctx.x)))
 
+    def _leaves_columns(self, ops: Ops, rows: int, workspace: Shape) -> bool:
+        """Whether its calls of `Ops.convolve` leave the columns of all images in a workspace of this shape."""
+        if not ops.launches:
+            return False
+        (image, filters), groups = self._columns(), self.conf.groups
+        weight = *self.window.kernel, image[-1] // groups, filters
+        return ops.leaves_columns((rows, *image), weight, self.window, workspace)
+
+    def forward(self, ctx: Context, *x: Array) -> Array:
+        ctx.x, ctx.x_shape = x[0].reshape(len(x[0]), *self._image), x[0].shape
+        ctx.y = self._slide(ctx, ctx.buffer("y", (len(ctx.x), *self._output)), self.bounds)
+        return ctx.y.reshape(len(ctx.y), *self._shape)
+
+    def unbounded(self, ctx: Context) -> Array:
+        y = self._slide(ctx, ctx.ops.empty((len(ctx.x), *self._output)), UNBOUNDED)
+        return y.reshape(len(y), *self._shape)
+
     # What a subclass implements:
+
+    def _slide(self, ctx: Context, y: Array, bounds: Bounds) -> Array:
+        """y = the output for ctx.x."""
+        raise NotImplementedError
 
     def _columns(self) -> tuple[Shape, int]:
         """The shape of the images that a window slides over, and how many channels it makes."""
@@ -89,7 +114,8 @@ class Convolution(_Convolution):
     reads the channels of its group.
 
     convolution_conf: num_filters, kernel, pad, stride, dilation (or kernel_x, kernel_y, kernel_z, ... for width,
-    height and depth), groups, bias_term, workspace_byte_limit (MB for im2col's buffer, if it is used).
+    height and depth), groups, bias_term, workspace_byte_limit (MB for im2col's buffer, if it is used; on a GPU, a
+    layer keeps one of up to a sixteenth of it for the backward pass).
     """
 
     type: ClassVar[str] = "kConvolution"
@@ -108,22 +134,42 @@ class Convolution(_Convolution):
     def _columns(self) -> tuple[Shape, int]:
         return self._image, self._output[-1]
 
+    def kept_size(self, ops: Ops, rows: int) -> int:
+        if not ops.launches or self.partition.splits:
+            return 0
+        shape, limit_nbytes = self._workspace_shape(ops, rows), self.conf.workspace_byte_limit << 20
+        kept = prod(shape) * ops.dtype.itemsize <= limit_nbytes // KEPT and self._leaves_columns(ops, rows, shape)
+        return prod(shape) if kept else 0
+
     def forward(self, ctx: Context, *x: Array) -> Array:
-        ctx.x, ctx.x_shape = x[0].reshape(len(x[0]), *self._image), x[0].shape
+        keeps = ctx.step.phase & Phase.kTrain and self.kept_size(ctx.ops, len(x[0]))
+        ctx.columns = ctx.buffer("columns", self._workspace_shape(ctx.ops, len(x[0]))) if keeps else None
+        return super().forward(ctx, *x)
+
+    def _slide(self, ctx: Context, y: Array, bounds: Bounds) -> Array:
         bias = None if self.bias is None else self.bias.value
-        y, weight = ctx.buffer("y", (len(ctx.x), *self._output)), self._of_image(self.weight.value)
-        ctx.ops.convolve(ctx.x, weight, bias, self.window, y, self._workspace(ctx))
-        return y.reshape(len(y), *self._shape)
+        weight, own = self._of_image(self.weight.value), None if bounds is UNBOUNDED else bias
+        ctx.ops.convolve(ctx.x, weight, bias if own is None else None, self.window, y, self._workspace(ctx))
+        if own is not None:
+            ctx.ops.add_bias(y.reshape(-1, y.shape[-1]), own, bounds)
+        return y
+
+    def _workspace(self, ctx: Context) -> Array:
+        return super()._workspace(ctx) if ctx.columns is None else ctx.columns
 
     def backward(self, ctx: Context, dy: Array) -> Array:
         dx, dy = None, dy.reshape(len(dy), *self._output)
+        ops, rows, dweight = ctx.ops, dy.reshape(-1, dy.shape[-1]), self._of_image(self.weight.grad)
+        self._bounded_gradient(ctx, rows)
         if self.partition.splits and ctx.needs_input_grad:  # other workers wait for it
             dx = self._input_gradient(ctx, dy)
             ctx.send_gradient(dx)
-        ops, bias, workspace, dweight = ctx.ops, self.bias, self._workspace(ctx), self._of_image(self.weight.grad)
-        ops.convolve_backward_weight(ctx.x, dy, self.window, dweight, workspace, accumulate=self.weight.claim())
-        if bias is not None:
-            ops.column_sums(dy.reshape(-1, dy.shape[-1]), bias.grad, accumulate=bias.claim())
+        more = self.weight.claim()
+        if ctx.columns is None:
+            ops.convolve_backward_weight(ctx.x, dy, self.window, dweight, self._workspace(ctx), accumulate=more)
+        else:
+            ops.columns_backward_weight(ctx.columns, dy, self.conf.groups, dweight, accumulate=more)
+        self._bias_gradient(ctx, rows)
         return self._input_gradient(ctx, dy) if dx is None and ctx.needs_input_grad else dx
 
     def _input_gradient(self, ctx: Context, dy: Array) -> Array:
@@ -161,23 +207,23 @@ class TransposedConvolution(_Convolution):
     def _columns(self) -> tuple[Shape, int]:
         return self._output, self._image[-1]
 
-    def forward(self, ctx: Context, *x: Array) -> Array:
-        ctx.x, ctx.x_shape = x[0].reshape(len(x[0]), *self._image), x[0].shape
-        y, weight = ctx.buffer("y", (len(ctx.x), *self._output)), self._of_image(self.weight.value)
-        ctx.ops.convolve_backward_input(ctx.x, weight, self.window, y, self._workspace(ctx))
-        if self.bias is not None:
-            y += self.bias.value
-        return y.reshape(len(y), *self._shape)
+    def _slide(self, ctx: Context, y: Array, bounds: Bounds) -> Array:
+        weight, bias = self._of_image(self.weight.value), None if self.bias is None else self.bias.value
+        return ctx.ops.convolve_transposed(ctx.x, weight, bias, self.window, y, self._workspace(ctx), bounds)
 
     def backward(self, ctx: Context, dy: Array) -> Array:
         dy, ops, dx = dy.reshape(len(dy), *self._output), ctx.ops, None
+        rows = dy.reshape(-1, dy.shape[-1])
+        self._bounded_gradient(ctx, rows)
         if ctx.needs_input_grad:
             dx, weight = ctx.buffer("dx", ctx.x.shape), self._of_image(self.weight.value)
             dx = ops.convolve(dy, weight, None, self.window, dx, self._workspace(ctx)).reshape(ctx.x_shape)
             if self.partition.splits:  # other workers wait for it
                 ctx.send_gradient(dx)
-        dweight, workspace = self._of_image(self.weight.grad), self._workspace(ctx)
-        ops.convolve_backward_weight(dy, ctx.x, self.window, dweight, workspace, accumulate=self.weight.claim())
-        if self.bias is not None:
-            ops.column_sums(dy.reshape(-1, dy.shape[-1]), self.bias.grad, accumulate=self.bias.claim())
+        dweight, workspace, more = self._of_image(self.weight.grad), self._workspace(ctx), self.weight.claim()
+        if dx is not None and self._leaves_columns(ops, len(dy), workspace.shape):
+            ops.columns_backward_weight(workspace, ctx.x, self.conf.groups, dweight, accumulate=more)
+        else:
+            ops.convolve_backward_weight(dy, ctx.x, self.window, dweight, workspace, accumulate=more)
+        self._bias_gradient(ctx, rows)
         return dx

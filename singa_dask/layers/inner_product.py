@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 from singa_dask.functions.products import matmul
 from singa_dask.functions.shapes import IMAGES, flatten
-from singa_dask.layers.base import Layer
+from singa_dask.layers.biased import Biased
 from singa_dask.layers.context import Context
 from singa_dask.layers.param import Shape
 from singa_dask.layers.partition import Sharding
-from singa_dask.ops.arrays import Array
+from singa_dask.ops.arrays import UNBOUNDED, Array, Bounds
 
 
-class InnerProduct(Layer):
+class InnerProduct(Biased):
     """y = x W + b; the source is flattened.   x: (B, ...) -> y: (B, O).
 
     innerproduct_conf: num_output, bias_term, transpose (store W as (O, I), so that `share_from` can tie it to the W
@@ -77,20 +77,30 @@ class InnerProduct(Layer):
         ctx.x_shape, rows = x[0].shape, x[0].shape[0]
         places = prod(self._lead)
         ctx.x_BI = x[0].reshape(rows * places, prod(x[0].shape[1:]) // places)  # there may be no rows here
+        ctx.y = self._product(ctx, ctx.buffer("y", (rows * places, self._outputs)), self.bounds)
+        return ctx.y.reshape(rows, *self._lead, self._outputs)
+
+    def unbounded(self, ctx: Context) -> Array:
+        y = self._product(ctx, ctx.ops.empty(ctx.y.shape), UNBOUNDED)
+        return y.reshape(ctx.x_shape[0], *self._lead, self._outputs)
+
+    def _product(self, ctx: Context, y: Array, bounds: Bounds) -> Array:
         bias = self.bias.value if self.bias is not None and self._adds_bias else None
-        y = ctx.ops.affine(ctx.x_BI, self._weight(), bias, out=ctx.buffer("y", (rows * places, self._outputs)))
-        return y.reshape(rows, *self._lead, self._outputs)
+        if bias is None or bounds is UNBOUNDED:
+            return ctx.ops.affine(ctx.x_BI, self._weight(), bias, out=y)
+        return ctx.ops.add_bias(ctx.ops.affine(ctx.x_BI, self._weight(), None, out=y), bias, bounds)
 
     def backward(self, ctx: Context, dy: Array) -> Array:
         dx, dy = None, dy.reshape(len(ctx.x_BI), self._outputs)
+        self._bounded_gradient(ctx, dy)
         if self.partition.splits and ctx.needs_input_grad:  # other workers wait for it
             dx = self._input_gradient(ctx, dy)
             ctx.send_gradient(dx)
         ops, weight = ctx.ops, self.weight
         left, right = (dy, ctx.x_BI) if self.conf.transpose else (ctx.x_BI, dy)
         ops.gemm(left.T, right, out=weight.grad, accumulate=weight.claim())
-        if self.bias is not None and self._adds_bias:
-            ops.column_sums(dy, self.bias.grad, accumulate=self.bias.claim())
+        if self._adds_bias:
+            self._bias_gradient(ctx, dy)
         return self._input_gradient(ctx, dy) if dx is None and ctx.needs_input_grad else dx
 
     def _input_gradient(self, ctx: Context, dy: Array) -> Array:

@@ -69,7 +69,7 @@ class ValueLoss(LossLayer):
             ctx.sample_weights = self._spread(ctx, x[1].shape, x[2])
             weights = ctx.ops.xp.broadcast_to(ctx.sample_weights, x[1].shape).reshape(x[0].shape)
         y, ctx.slope, loss = self.compare(ctx, x[0], x[1].reshape(x[0].shape), weights)
-        ctx.compared, ctx.loss = (y, x[1]), self._factor * loss
+        ctx.compared, ctx.loss = (y, x[1]), loss
         return y
 
     @abstractmethod
@@ -88,7 +88,7 @@ class ValueLoss(LossLayer):
         return for_first(self, ctx.ops.xp.multiply(ctx.slope, self._factor / ctx.step.total_rows, out=dx))
 
     def metrics(self, ctx: Context) -> dict[str, Metric]:
-        return {"loss": Metric(float(ctx.loss), ctx.slope.shape[0])}
+        return {"loss": Metric(float(self._factor * ctx.ops.to_host(ctx.loss)), ctx.slope.shape[0])}
 
     def compared(self, ctx: Context) -> tuple[Array, Array, Array]:
         return *ctx.compared, ctx.sample_weights
@@ -123,6 +123,12 @@ class EuclideanLoss(ErrorLoss):
     """
 
     type: ClassVar[str] = "kEuclideanLoss"
+
+    def compare(self, ctx: Context, x: Array, t: Array, weights: Array) -> tuple[Array, Array, Array]:
+        if weights is not None:
+            return super().compare(ctx, x, t, weights)
+        error = ctx.buffer("error", x.shape)
+        return x, error, ctx.ops.half_squares(x, t, error)
 
     def slope(self, ctx: Context, error: Array) -> Array:
         return error

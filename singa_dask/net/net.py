@@ -15,7 +15,6 @@ from singa_dask.job.job_pb2 import NetProto
 from singa_dask.job.unroll import origin
 from singa_dask.layers import layer_class
 from singa_dask.layers.base import Layer, LossLayer, OutputLayer
-from singa_dask.layers.batch_norm import BatchNorm
 from singa_dask.layers.context import Context, Metric, RecurrentState, Scratch, Step
 from singa_dask.layers.group import LayerGroup
 from singa_dask.layers.init import check_initial_value, initial_value
@@ -240,8 +239,9 @@ class Net:
         if name not in self.layers:
             raise KeyError(f"no layer {name!r} in this net. {nearest(name, self.layers)}")
         value = self._passes.values[self._outputs[name]]
-        if isinstance(layer := self.layers[name], BatchNorm) and name in self.routing.rectified:
-            return layer.normalised(self.contexts[name], self.ops.empty(value.shape))
+        if name in self.routing.rectified:
+            rectified: Any = self.layers[name]
+            return rectified.unbounded(self.contexts[name])
         return self.layers[name].forward(Context(self.ops), value) if name in self.pooled_first else value
 
     def sources_of(self, name: str) -> list[Array]:

@@ -15,10 +15,14 @@ from singa_dask.layers.activation import ReLU
 from singa_dask.layers.base import Layer, LossLayer
 from singa_dask.layers.batch_norm import BatchNorm
 from singa_dask.layers.context import Context
+from singa_dask.layers.convolution import Convolution, TransposedConvolution
+from singa_dask.layers.inner_product import InnerProduct
 from singa_dask.layers.param import Param
 from singa_dask.layers.pooling import Pooling
 from singa_dask.layers.transition import Transition
 from singa_dask.net.graph import Graph
+
+PRODUCTS: tuple[type[Layer], ...] = (Convolution, TransposedConvolution, InnerProduct)
 
 
 @dataclass(slots=True)
@@ -56,7 +60,7 @@ class NetPlan:
 
     idle: owners that no backward call can reach; values, gradients: numbers of slots. outputs: the slot of every
     layer's output, and of the input of a layer that runs after its pooling. pooled_first: the step of that pooling, by
-    layer. rectified: the normalisations that compute the ReLU behind them.
+    layer. rectified: the layers that compute the ReLU behind them.
     """
 
     forward: list[LayerPlan]
@@ -118,8 +122,9 @@ def make_plan(
     idle = [owner for owner in owners if owner not in reached]
     _send_early(graph, steps)
     remembered = {layer.proto.rnn_dummy_conf.dynamic_srclayer for layer in layers.values()}
+    rectified = _rectify(graph, steps, remembered, PRODUCTS)
     pooled_first = _pool_first(graph, steps, remembered)
-    rectified = _rectify(graph, steps, remembered)
+    rectified |= _rectify(graph, steps, remembered, (BatchNorm,))
     outputs = {**slots.output, **{name: step.arguments[0] for name, step in pooled_first.items()}}
     counts = slots.count, slots.gradient_count
     return NetPlan(list(steps.values()), backward, idle, *counts, outputs, pooled_first, rectified)
@@ -140,7 +145,8 @@ def _pool_first(graph: Graph, steps: Mapping[str, LayerPlan], remembered: Collec
     pooling. Returns the pooling of each swapped layer."""
     pooled_first: dict[str, LayerPlan] = {}
     for name, first in steps.items():
-        if not _keeps_order(first.layer) or len(graph.consumers[name]) != 1 or name in remembered:
+        passed_on = first.forward is _pass_on
+        if passed_on or not _keeps_order(first.layer) or len(graph.consumers[name]) != 1 or name in remembered:
             continue
         second = steps[graph.consumers[name][0].consumer]
         if type(second.layer) is Pooling and second.layer.is_max:
@@ -152,15 +158,23 @@ def _pool_first(graph: Graph, steps: Mapping[str, LayerPlan], remembered: Collec
     return pooled_first
 
 
-def _rectify(graph: Graph, steps: Mapping[str, LayerPlan], remembered: Collection[str]) -> frozenset[str]:
-    """Let each batch normalisation that only a ReLU reads compute both, in one pass over memory. Returns their
+def _rectify(
+    graph: Graph, steps: Mapping[str, LayerPlan], remembered: Collection[str], types: Collection[type[Layer]]
+) -> frozenset[str]:
+    """Let each layer of these types that only a ReLU reads compute both, in one pass over memory. Returns their
     names."""
     found = set()
     for name, step in steps.items():
-        if type(step.layer) is BatchNorm and len(graph.consumers[name]) == 1 and name not in remembered:
+        layer: Any = step.layer
+        if (
+            type(layer) in types  # and no class of a user
+            and layer.rectifies(step.ctx.ops)
+            and len(graph.consumers[name]) == 1
+            and name not in remembered
+        ):
             second = steps[graph.consumers[name][0].consumer]
             if type(second.layer) is ReLU and second.layer.conf.negative_slope == 0:
-                step.layer.bounds = (0.0, second.layer.limit)
+                layer.bounds = (0.0, second.layer.limit)
                 second.forward = second.backward = _pass_on
                 found.add(name)
     return frozenset(found)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from math import inf
 from typing import Any, ClassVar
 
 import numpy as np
 
 Array = Any  # numpy.ndarray on the CPU, cupy.ndarray on a GPU
+Bounds = tuple[float, float]
+UNBOUNDED: Bounds = (-inf, inf)
 
 
 def address_of(array: Array) -> int:
@@ -25,9 +30,12 @@ class ArrayOps:
 
     sees_values: whether the host sees the values of arrays without waiting for the device. Otherwise layers look at
     labels and symbols in training only once a loss is NaN, which wrong ones make it.
+    launches: whether what a call costs is mostly its launch on the device. Layers then do with fewer calls, and with
+    more memory: those that add a bias compute the ReLU behind them too, and convolutions keep their columns.
     """
 
     sees_values: ClassVar[bool] = True
+    launches: ClassVar[bool] = False
     xp: Any
     dtype: np.dtype
 
@@ -70,6 +78,16 @@ class ArrayOps:
             out += b
         return out
 
+    def add_bias(self, y: Array, b: Array, bounds: Bounds = UNBOUNDED) -> Array:
+        """y += b, then cut to bounds.   y: (B, O), b: (O,)."""
+        y += b
+        return y if bounds == UNBOUNDED else self.xp.clip(y, *bounds, out=y)
+
+    def add_bias_backward(self, y: Array, dy: Array, bounds: Bounds, out: Array, accumulate: bool = False) -> Array:
+        """dy = 0 where y is not between the bounds, in place; out = the gradient of `add_bias` for b, or out += it."""
+        dy *= (bounds[0] < y) & (y < bounds[1])
+        return self.column_sums(dy, out, accumulate)
+
     def column_sums(self, x: Array, out: Array, accumulate: bool = False) -> Array:
         """out = sum over rows of x, or out += it.   x: (B, I) -> out: (I,)."""
         if accumulate:
@@ -80,3 +98,20 @@ class ArrayOps:
     def sum_rows(self, x: Array, out: Array) -> Array:
         """out = sum over rows of x, added up in the type of out.   x: (B, I) -> out: (I,)."""
         return self.xp.sum(x, axis=0, dtype=out.dtype, out=out)
+
+    def join(self, pieces: Sequence[Array], out: Array) -> Array:
+        """out = the pieces side by side.   Each (R, N_i) -> out: (R, sum of N_i)."""
+        for piece, part in zip(pieces, _parts(pieces, out), strict=True):
+            part[...] = piece
+        return out
+
+    def cut(self, x: Array, pieces: Sequence[Array]) -> None:
+        """The inverse of `join`: fills the pieces."""
+        for piece, part in zip(pieces, _parts(pieces, x), strict=True):
+            piece[...] = part
+
+
+def _parts(pieces: Sequence[Array], whole: Array) -> list[Array]:
+    """The view of each piece in that of all of them."""
+    ends = accumulate((piece.shape[1] for piece in pieces), initial=0)
+    return [whole[:, start:stop] for start, stop in pairwise(ends)]

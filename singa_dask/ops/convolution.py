@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.ops.arrays import Array
+from singa_dask.ops.arrays import UNBOUNDED, Array, Bounds
 from singa_dask.ops.window import Window
+
+Shape = tuple[int, ...]
 
 
 class ConvolutionOps:
@@ -24,7 +26,7 @@ class ConvolutionOps:
     gemm: Any
     matmul: Any
     affine: Any
-    column_sums: Any
+    add_bias: Any
 
     def workspace_shape(
         self, x_shape: tuple[int, ...], window: Window, filters: int, limit_nbytes: int, groups: int = 1
@@ -38,6 +40,10 @@ class ConvolutionOps:
         columns = window.area * channels
         images = limit_nbytes // (positions * columns * self.dtype.itemsize)
         return max(1, min(count, images)) * positions, columns
+
+    def leaves_columns(self, x: Shape, weight: Shape, window: Window, workspace: Shape) -> bool:
+        """Whether `convolve` leaves the columns of all images in a workspace; of arrays of these shapes."""
+        return False
 
     def im2col(self, x: Array, window: Window, columns: Array, groups: int = 1) -> None:
         """columns[g, (b, oh, ow), (i, j, c)] = padded x[b, oh stride + i dilation, ow stride + j dilation, (g, c)].
@@ -101,14 +107,28 @@ class ConvolutionOps:
             flat[...] = 0
         for images, block in self._blocks(dy, workspace):
             self.im2col(x[images], window, block, groups)
-            rows = dy[images].reshape(-1, dy.shape[-1])
-            if groups == 1:
-                self.gemm(block.T, rows, out=flat, accumulate=accumulate)
-                accumulate = True
-                continue
-            by_group = _by_group(flat, groups)
-            by_group += self.matmul(_grouped_columns(block, groups).swapaxes(1, 2), _by_group(rows, groups))
+            self._multiply_columns(block, dy[images], groups, flat, accumulate)
+            accumulate = True
         return dweight
+
+    def columns_backward_weight(
+        self, columns: Array, dy: Array, groups: int, dweight: Array, accumulate: bool = False
+    ) -> Array:
+        """`convolve_backward_weight` for the columns that `convolve` has left (`leaves_columns`)."""
+        flat = dweight.reshape(-1, dweight.shape[-1])
+        if not accumulate and groups > 1:
+            flat[...] = 0
+        self._multiply_columns(columns, dy, groups, flat, accumulate)
+        return dweight
+
+    def _multiply_columns(self, columns: Array, dy: Array, groups: int, out: Array, accumulate: bool) -> None:
+        """out = columns^T dy, or out += it; with groups out += it."""
+        rows = dy.reshape(-1, dy.shape[-1])
+        if groups == 1:
+            self.gemm(columns.T, rows, out=out, accumulate=accumulate)
+        else:
+            by_group = _by_group(out, groups)
+            by_group += self.matmul(_grouped_columns(columns, groups).swapaxes(1, 2), _by_group(rows, groups))
 
     def convolve_backward_input(self, dy: Array, weight: Array, window: Window, dx: Array, workspace: Array) -> Array:
         """dx = gradient of `convolve` for its input.
@@ -116,6 +136,34 @@ class ConvolutionOps:
         dy: (B, OH, OW, O), weight: (kh, kw, C / G, O) -> dx: (B, H, W, C). workspace: of `workspace_shape`.
         """
         groups = dx.shape[-1] // weight.shape[-2]
+        for images, block in self._gradients_of_columns(dy, weight, groups, workspace):
+            self.col2im(block, window, dx[images], groups)
+        return dx
+
+    def convolve_transposed(
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        window: Window,
+        out: Array,
+        workspace: Array,
+        bounds: Bounds = UNBOUNDED,
+    ) -> Array:
+        """out = the gradient of `convolve` for its input where that of its output is x; with a bias, then `add_bias`.
+
+        x: (B, OH, OW, O), weight: (kh, kw, C / G, O), bias: (C,) or None -> out: (B, H, W, C). workspace: of
+        `workspace_shape`.
+        """
+        self.convolve_backward_input(x, weight, window, out, workspace)
+        if bias is not None:
+            self.add_bias(out.reshape(-1, out.shape[-1]), bias, bounds)
+        return out
+
+    def _gradients_of_columns(
+        self, dy: Array, weight: Array, groups: int, workspace: Array
+    ) -> Iterator[tuple[slice, Array]]:
+        """Blocks of images, each with the gradient of its columns, in the workspace."""
         weight = weight.reshape(-1, weight.shape[-1])
         for images, block in self._blocks(dy, workspace):
             rows = dy[images].reshape(-1, dy.shape[-1])
@@ -124,8 +172,7 @@ class ConvolutionOps:
             else:
                 turned = _by_group(weight, groups).swapaxes(1, 2)
                 _grouped_columns(block, groups)[...] = self.matmul(_by_group(rows, groups), turned)
-            self.col2im(block, window, dx[images], groups)
-        return dx
+            yield images, block
 
     @staticmethod
     def _blocks(output: Array, columns: Array) -> Iterator[tuple[slice, Array]]:

@@ -55,6 +55,11 @@ class LossOps:
         out *= scale
         return out
 
+    def half_squares(self, x: Array, t: Array, error: Array) -> Array:
+        """error = x - t; returns the sum of error^2 / 2."""
+        self.xp.subtract(x, t, out=error)
+        return 0.5 * self.xp.dot(error.reshape(-1), error.reshape(-1))
+
     def binary_cross_entropy(self, x: Array, t: Array, positive: Array, out: Sequence[Array]) -> None:
         """out: y = sigmoid(x), the losses' derivative (1 - t + p t) y - p t, and the losses
         -(p t log y + (1 - t) log(1 - y)).   x, t, each of out: (B, N); positive: p, (N,)."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import inf
 from typing import Any, NamedTuple
 
-from singa_dask.ops.arrays import Array
+from singa_dask.ops.arrays import UNBOUNDED, Array, Bounds
 
 GroupSum = Callable[[Array], Array]
-Bounds = tuple[float, float]
-UNBOUNDED: Bounds = (-inf, inf)
 
 
 class BatchStatistics(NamedTuple):

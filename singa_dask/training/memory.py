@@ -144,11 +144,16 @@ def _activations(net: Net, workers: int, most: int | None) -> int:
 
 
 def _workspace(net: Net, workers: int, most: int | None) -> int:
-    """Elements of the memory that the layers of a net on a GPU have in common for one call."""
+    """Elements of the memory that layers of a net on a GPU keep, and of that which the others have in common for one
+    call."""
     if net.ops.device == "cpu":  # of the size of its caches
         return 0
-    rows = {name: _rows(net, layer, workers, most) * layer.steps for name, layer in net.layers.items()}
-    return max((layer.scratch_size(net.ops, rows[name]) for name, layer in net.layers.items()), default=0)
+    kept = common = 0
+    for layer in net.layers.values():
+        rows = _rows(net, layer, workers, most) * layer.steps
+        own = layer.kept_size(net.ops, rows) if net.phase == Phase.kTrain else 0
+        kept, common = kept + own, common if own else max(common, layer.scratch_size(net.ops, rows))
+    return kept + common
 
 
 def _rows(net: Net, layer: Layer, workers: int, most: int | None) -> int:

@@ -5,6 +5,11 @@ import pytest
 from support.layer_cases import CASES, bench, step_results
 from support.split_layers import CASES as SPLIT
 
+from singa_dask import layers
+from singa_dask.algorithms.bp import BP
+from singa_dask.job.job_pb2 import NetProto, Phase
+from singa_dask.layers.context import Step
+from singa_dask.net import Batch, Net
 from singa_dask.ops import Ops
 
 
@@ -29,3 +34,47 @@ def test_split_gpu_layer_does_what_the_base_does(name, gpu):
     for got, want in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
     assert received.metrics[1] == pytest.approx(expected.metrics[0], rel=1e-5)
+
+
+RECTIFIED = [
+    layers.RecordInput("data", shape=[2, 8, 8], batchsize=3),
+    layers.Convolution("conv", "data", num_filters=4, kernel=3, pad=1),
+    layers.ReLU("conv_relu", "conv"),
+    layers.Pooling("pool", "conv_relu", pool="MAX", kernel=2, stride=2),
+    layers.TransposedConvolution("wide", "pool", num_filters=3, kernel=2, stride=2),
+    layers.ReLU("wide_relu", "wide", max_value=0.3),
+    layers.Convolution("unbiased", "wide_relu", num_filters=3, kernel=3, bias_term=False),
+    layers.ReLU("unbiased_relu", "unbiased"),
+    layers.InnerProduct("ip", "unbiased_relu", num_output=128),
+    layers.ReLU("ip_relu", "ip"),
+    layers.EuclideanLoss("loss", ["ip_relu", "data"]),
+]
+
+
+def test_a_relu_behind_a_bias_is_computed_with_it(gpu):
+    proto, x = (
+        NetProto(layer=[layer.proto for layer in RECTIFIED]),
+        np.random.default_rng(0).normal(0, 2, (3, 8, 8, 2)),
+    )
+    found = []
+    for ops in (Ops(np.float64), gpu):
+        net = Net(proto, Phase.kTrain, ops)
+        net.initialise(0)
+        net.flat.values[...] += ops.asarray(np.random.default_rng(1).normal(0, 0.1, net.flat.size), ops.dtype)
+        assert net.routing.rectified == (set() if ops.device == "cpu" else {"conv", "wide", "ip"})
+        BP().train_one_batch(net, {"data": Batch(ops.asarray(x, ops.dtype))}, Step(total_rows=3))
+        outputs = [net.output(layer.name) for layer in RECTIFIED[1:]]
+        found.append([ops.to_host(array) for array in (net.flat.grads, *outputs)])
+    tolerance = 2e-4 if gpu.dtype == np.float32 else 1e-9
+    for want, got in zip(*found, strict=True):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+    assert all((of_conv < 0).any() for of_conv in (found[1][1], found[1][4], found[1][8]))
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(512, True), (1, False)])
+def test_columns_are_kept_where_they_take_a_sixteenth_of_the_limit(gpu, limit, kept):
+    """256 x 9 columns of 8 images."""
+    layer = layers.Convolution("conv", num_filters=4, kernel=3, pad=1, workspace_byte_limit=limit)
+    layer.setup((16, 16, 1))
+    assert layer.kept_size(gpu, 8) == (8 * 256 * 9 if kept else 0)
+    assert layer.kept_size(gpu, 0) == layer.kept_size(Ops(), 8) == 0

@@ -56,7 +56,32 @@ def _products(ops: Ops, rng: np.random.Generator) -> list[Any]:
         ops.affine(a, b, None, out=ops.empty((7, 3))),
         ops.column_sums(out, ops.empty((3,))),
         ops.column_sums(out, sums, accumulate=True),
+        *_biases(ops, rng),
     ]
+
+
+def _biases(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    results = []
+    for rows, columns in ((7, 3), (0, 2), (70, 40)):
+        y, bias, dy = draw(ops, rng, rows, columns), draw(ops, rng, columns), draw(ops, rng, rows, columns)
+        results += [ops.add_bias(y.copy(), bias), ops.add_bias(y, bias, (0.0, 0.7))]
+        for bounds, more in (((0.0, 0.7), False), ((0.0, inf), True)):
+            total = draw(ops, rng, columns)
+            results += [ops.add_bias_backward(y, dy, bounds, total, accumulate=more), dy.copy()]
+    return results
+
+
+def _joined(ops: Ops, rng: np.random.Generator) -> list[Any]:
+    """As many pieces as one launch takes, more, and a single one; of several types."""
+    results = []
+    for widths in ((3, 1, 5, 2), (2, 3, 1, 1, 4, 6), (3,), (1, 2)):
+        pieces = [draw(ops, rng, 4, width) for width in widths]
+        pieces[0] = ops.asarray(rng.integers(0, 256, (4, widths[0])), np.uint8)
+        whole = ops.join(pieces, ops.empty((4, sum(widths))))
+        back = [ops.empty(piece.shape, piece.dtype) for piece in pieces]
+        ops.cut(whole, back)
+        results += [whole, *back]
+    return results
 
 
 def _convolution(
@@ -65,6 +90,7 @@ def _convolution(
     def case(ops: Ops, rng: np.random.Generator) -> list[Any]:
         x = draw(ops, rng, rows, *size, channels)
         weight, bias = draw(ops, rng, *window.kernel, channels // groups, filters), draw(ops, rng, filters)
+        own = draw(ops, rng, channels)
         dy = draw(ops, rng, rows, *window.output_size(*size), filters)
         one_image = int(np.prod(dy.shape[1:-1])) * window.area * channels * ops.dtype.itemsize
         results = []
@@ -73,6 +99,10 @@ def _convolution(
             total = draw(ops, np.random.default_rng(1), *weight.shape)
             results += [
                 ops.convolve(x, weight, bias, window, ops.empty(dy.shape), columns),
+                *_by_columns(ops, x, weight, dy, window, columns),
+                ops.convolve_transposed(dy, weight, None, window, ops.empty(x.shape), columns),
+                ops.convolve_transposed(dy, weight, own, window, ops.empty(x.shape), columns),
+                ops.convolve_transposed(dy, weight, own, window, ops.empty(x.shape), columns, (0.0, 2.0)),
                 ops.convolve(x, weight, None, window, ops.empty(dy.shape), columns),
                 ops.convolve_backward_weight(x, dy, window, ops.empty(weight.shape), columns),
                 ops.convolve_backward_weight(x, dy, window, total, columns, accumulate=True),
@@ -81,6 +111,18 @@ def _convolution(
         return results
 
     return case
+
+
+def _by_columns(ops: Ops, x: Any, weight: Any, dy: Any, window: Window, workspace: Any) -> list[Any]:
+    """Gradients for the weight, of the columns that `convolve` has just left, if it does so."""
+    totals, groups = [ops.empty(weight.shape), ops.zeros(weight.shape) + 1], x.shape[-1] // weight.shape[-2]
+    left = ops.leaves_columns(x.shape, weight.shape, window, workspace.shape)
+    for more, total in enumerate(totals):
+        if left:
+            ops.columns_backward_weight(workspace, dy, groups, total, accumulate=bool(more))
+        else:
+            ops.convolve_backward_weight(x, dy, window, total, workspace, accumulate=bool(more))
+    return totals
 
 
 def _upsampling(ops: Ops, rng: np.random.Generator) -> list[Any]:
@@ -237,6 +279,8 @@ def _losses(ops: Ops, rng: np.random.Generator) -> list[Any]:
         t, positive = ops.asarray(rng.random((rows, classes)), ops.dtype), ops.asarray(rng.random(classes), ops.dtype)
         results += (three := [ops.empty(x.shape) for _ in range(3)])
         ops.binary_cross_entropy(x * 9, t, positive, three)
+        squares = ops.half_squares(x, t, error := ops.empty(x.shape))
+        results += [np.array([float(squares)]), error]
         ties = ops.asarray(rng.integers(0, 3, (rows, classes)), ops.dtype)
         results += [ops.asarray([ops.count_topk(ties, labels, 2)]), ops.argsort_topk(ties, 2)]
     return results
@@ -431,6 +475,7 @@ def _lamb(ops: Ops, rng: np.random.Generator) -> list[Any]:
 CASES: dict[str, Case] = {
     "products": _products,
     "activations": _activations,
+    "joined": _joined,
     "losses": _losses,
     "rnn": _rnn,
     "gru": _gru,

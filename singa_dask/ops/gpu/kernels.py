@@ -26,6 +26,11 @@ from singa_dask.ops.update import RULES
 _REGULARISED = "const T r = (g < low ? low : g > high ? high : g) + decay * w;"
 _REST = "T decay, T low, T high"
 
+_PIECES = "raw A p0, raw B p1, raw C p2, raw D p3"
+_WIDTHS = "int64 w0, int64 w1, int64 w2, int64 w3, int64 first, int64 whole"
+_COLUMN = """
+    const long long n0 = w0, n1 = n0 + w1, n2 = n1 + w2, row = i / (n2 + w3), k = i % (n2 + w3);
+"""
 _AROUND = """
     const int c = i % channels, first = -min(c, around), last = min(around, channels - 1 - c);
 """
@@ -112,6 +117,25 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         "const T hit = i % columns == labels[i / columns] ? T(1) - smoothing : T(0);"
         "dx = (y - smoothing / columns - hit) * scale;",
     ),
+    "add_bias": (
+        "raw T bias, int64 columns, T low, T high",
+        "T y",
+        "const T z = y + bias[i % columns]; y = z < low ? low : z > high ? high : z;",
+    ),
+    # Up to four pieces side by side, those of widths of 0 unused: columns `first` ... of rows of `whole` elements.
+    "join": (
+        f"{_PIECES}, {_WIDTHS}",
+        "raw T y",
+        f"{_COLUMN} y[row * whole + first + k] = k < n0 ? T(p0[row * n0 + k]) : k < n1 ? T(p1[row * w1 + k - n0]) :"
+        "k < n2 ? T(p2[row * w2 + k - n1]) : T(p3[row * w3 + k - n2]);",
+    ),
+    "cut": (
+        f"raw T x, {_WIDTHS}",
+        _PIECES,
+        f"{_COLUMN} const T value = x[row * whole + first + k];"
+        "if (k < n0) p0[row * n0 + k] = value; else if (k < n1) p1[row * w1 + k - n0] = value;"
+        "else if (k < n2) p2[row * w2 + k - n1] = value; else p3[row * w3 + k - n2] = value;",
+    ),
     # -1: a symbol that is no row of the table.
     "table_rows": ("T x, int32 size", "int64 row", "row = x >= 0 && x < size && x == (int)x ? (int)x : -1"),
     "one_hot": (
@@ -129,12 +153,6 @@ KERNELS: dict[str, tuple[str, str, str]] = {
         "T y",
         "const int c = i % channels; const T z = (x - mean[c]) * factor[c] + bias[c];"
         "y = z < low ? low : z > high ? high : z;",
-    ),
-    "clip_gradient": (
-        "T x, raw T mean, raw T factor, raw T bias, int32 channels, T low, T high",
-        "T d",
-        "const int c = i % channels; const T z = (x - mean[c]) * factor[c] + bias[c];"
-        "d = low < z && z < high ? d : T(0);",
     ),
     "batch_norm_backward": (
         "T x, raw T mean, raw T factor, raw T slope, raw T shift, int32 channels",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
@@ -11,34 +11,51 @@ import numpy as np
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.base import Ops
 from singa_dask.ops.gpu.column_kernels import COLUMNS
-from singa_dask.ops.gpu.warps import LANES
+from singa_dask.ops.gpu.warps import LANES, THREADS, WARPS
 from singa_dask.ops.normalisation import UNBOUNDED, BatchStatistics, Bounds, GroupSum
 from singa_dask.ops.update import Where
 
-# So many rows a warp adds up in the time of the second launch that more rows take.
-_FEW = 1024
+# Blocks that a GPU has enough to do with.
+_MOST = 1024
 
 
 class GpuNormalisationOps(Ops):
     """Sums over rows and columns by CUDA kernels."""
 
     _kernels: Any
+    # Of calls that follow each other: what the blocks of one have found, and how many have arrived, 0 between calls.
+    _found: Array = None
+    _arrived: Array = None
 
-    def _columns(self, name: str, shape: tuple[int, int], given: tuple[Any, ...], *out: Array) -> Array:
+    def _columns(
+        self, name: str, shape: tuple[int, int], given: tuple[Any, ...], *out: Array, written: Sequence[Array] = ()
+    ) -> Array:
         """Run one of COLUMNS over arrays of this shape, (rows, columns). Returns the first of `out`."""
         rows, columns = shape
-        if rows <= _FEW:
-            getattr(self._kernels, name)(*given, rows, columns, *out, size=LANES * columns)
-            return out[0]
-        # A thread adds up as many rows as a lane then adds up parts.
-        parts = 1 << (LANES * rows).bit_length() // 2
-        found = self.xp.empty(len(COLUMNS[name][1]) * parts * columns, np.float64)
-        getattr(self._kernels, f"{name}_parts")(*given, rows, columns, parts, found, size=parts * columns)
-        getattr(self._kernels, f"{name}_end")(*given, rows, columns, found, parts, *out, size=LANES * columns)
+        across = min(LANES, 1 << max(0, columns - 1).bit_length())
+        tiles = -(-columns // across)
+        # A thread adds up about as many rows as a lane then adds up parts.
+        blocks = max(1, min(isqrt(rows) // 2, _MOST // max(1, tiles)))
+        size = len(COLUMNS[name].terms) * columns * blocks * WARPS
+        if self._found is None or len(self._found) < size:
+            self._found = self.xp.empty(size, np.float64)
+        if self._arrived is None or len(self._arrived) < tiles:
+            self._arrived = self.xp.zeros(tiles, np.uint32)
+        results, threads = (*written, *out, self._found, self._arrived), THREADS * blocks * tiles
+        getattr(self._kernels, name)(*given, rows, columns, blocks, across, *results, size=threads, block_size=THREADS)
         return out[0]
 
     def column_sums(self, x: Array, out: Array, accumulate: bool = False) -> Array:
         return self._columns("column_sums", x.shape, (x, accumulate), out)
+
+    def add_bias(self, y: Array, b: Array, bounds: Bounds = UNBOUNDED) -> Array:
+        return self._kernels.add_bias(b, y.shape[1], *bounds, y)
+
+    def add_bias_backward(self, y: Array, dy: Array, bounds: Bounds, out: Array, accumulate: bool = False) -> Array:
+        return self._columns("bounded_sums", y.shape, (y, *bounds, accumulate), out, written=[dy])
+
+    def half_squares(self, x: Array, t: Array, error: Array) -> Array:
+        return self._columns("half_squares", (x.size, 1), (x, t), self.xp.empty((), np.float64), written=[error])
 
     def sum_rows(self, x: Array, out: Array) -> Array:
         return self.column_sums(x, out)
@@ -57,8 +74,8 @@ class GpuNormalisationOps(Ops):
         return self._columns("channel_products", x.shape, (d, x, mean), self.xp.empty((2, x.shape[1]), np.float64))
 
     def clipped_products(self, d: Array, x: Array, mean: Array, factor: Array, bias: Array, bounds: Bounds) -> Array:
-        self._kernels.clip_gradient(x, mean, factor, bias, x.shape[1], *bounds, d)
-        return self.channel_products(d, x, mean)
+        out = self.xp.empty((2, x.shape[1]), np.float64)
+        return self._columns("clipped_products", x.shape, (x, mean, factor, bias, *bounds), out, written=[d])
 
     def batch_statistics(
         self, x: Array, scale: Array, epsilon: float, group_sum: GroupSum | None = None
@@ -83,12 +100,14 @@ class GpuNormalisationOps(Ops):
     ) -> Array:
         if group_sum is not None or not len(x):
             return super().batch_norm_gradients(d, x, of, values, grads, share, group_sum, clip)
-        if clip is not None:
-            bias, bounds = clip
-            self._kernels.clip_gradient(x, of.about, of.factor, bias, x.shape[1], *bounds, d)
         weights, more = self.xp.empty((3, x.shape[1]), x.dtype), sum(add << k for k, (_, add) in enumerate(grads))
-        given = d, x, of.mean, of.var, of.inverse, of.about, *values, share, more
-        self._columns("batch_gradients", x.shape, given, *(grad for grad, _ in grads), weights)
+        given, out = (x, *of[1:5], *values, share, more), (*(grad for grad, _ in grads), weights)
+        if clip is None:
+            self._columns("batch_gradients", x.shape, (d, *given), *out)
+        else:
+            bias, bounds = clip
+            given = *given, of.factor, bias, *bounds
+            self._columns("clipped_batch_gradients", x.shape, given, *out, written=[d])
         return self.batch_norm_backward(d, x, of.about, *weights)
 
     def normalise_channels(

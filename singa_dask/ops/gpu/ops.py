@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache, lru_cache
+from collections.abc import Iterator, Sequence
+from functools import cache
 from math import inf
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ from singa_dask.ops.compute import check_compute
 from singa_dask.ops.gpu import kernels as gpu_kernels
 from singa_dask.ops.gpu.attention_ops import GpuAttentionOps
 from singa_dask.ops.gpu.codec_kernels import SixteenBitKernels
-from singa_dask.ops.gpu.convolution_ops import GpuConvolutionOps
+from singa_dask.ops.gpu.convolution_ops import GpuConvolutionOps, geometry
 from singa_dask.ops.gpu.normalisation_ops import GpuNormalisationOps
 from singa_dask.ops.gpu.preflight import usable_cupy
 from singa_dask.ops.gpu.product_ops import GpuProductOps
@@ -31,21 +31,15 @@ def _kernels(cupy: Any) -> SimpleNamespace:
     return gpu_kernels.build(cupy)
 
 
-@lru_cache(maxsize=512)
-def _geometry(window: Window, image: tuple[int, ...]) -> tuple[int, ...]:
-    """Sizes and window in the order in which all CUDA kernels take them; `image`: shape (B, H, W, C)."""
-    _, height, width, channels = image
-    return height, width, channels, *window.output_size(height, width), *window.kernel, *window.stride, *window.pad
-
-
-@lru_cache(maxsize=512)
-def _volume(window: Window, image: tuple[int, ...], groups: int) -> tuple[int, ...]:
-    """The same of volumes; an image is one of depth 1. `image`: shape (B, [D,] H, W, C)."""
-    size, missing = image[1:-1], 4 - len(image[1:])
-    lengths = (size, window.output_size(*size), window.kernel, window.stride, window.pad, window.dilation)
-    fill = (1, 1, 1, 1, 0, 1)
-    size, output, *rest = ((number,) * missing + each for number, each in zip(fill, lengths, strict=True))
-    return image[0], *size, image[-1] // groups, groups, *output, *(n for each in rest for n in each)
+def _by_fours(pieces: Sequence[Array]) -> Iterator[tuple[list[Array], tuple[int, ...], int]]:
+    """Four pieces at a time, with their widths, the place of the first and the width of all, and their elements. Where
+    there are fewer, the last one fills up, as one of no width."""
+    widths = [piece.shape[1] for piece in pieces]
+    for start in range(0, len(pieces), 4):
+        four, own = list(pieces[start : start + 4]), widths[start : start + 4]
+        missing = 4 - len(four)
+        numbers = *own, *(0,) * missing, sum(widths[:start]), sum(widths)
+        yield four + four[-1:] * missing, numbers, len(four[0]) * sum(own)
 
 
 class GpuOps(GpuAttentionOps, GpuConvolutionOps, GpuRecurrentOps, GpuNormalisationOps, GpuProductOps):
@@ -56,6 +50,7 @@ class GpuOps(GpuAttentionOps, GpuConvolutionOps, GpuRecurrentOps, GpuNormalisati
 
     device: ClassVar[str] = "gpu"
     sees_values: ClassVar[bool] = False
+    launches: ClassVar[bool] = True
     merges_runs: ClassVar[bool] = True
 
     def __init__(self, dtype: Any = np.float32, device_id: int = 0, compute: str = "kFloat32"):
@@ -103,34 +98,31 @@ class GpuOps(GpuAttentionOps, GpuConvolutionOps, GpuRecurrentOps, GpuNormalisati
             return self.to_host(scalars).tolist()
         return super().floats(scalars)
 
-    def im2col(self, x: Array, window: Window, columns: Array, groups: int = 1) -> None:
-        if groups == 1 and window.plain:
-            self._kernels.im2col(x, *_geometry(window, x.shape), columns)
-        else:
-            self._kernels.im2col_volume(x, *_volume(window, x.shape, groups), columns)
-
-    def col2im(self, columns: Array, window: Window, x: Array, groups: int = 1) -> None:
-        if groups == 1 and window.plain:
-            self._kernels.col2im(columns, *_geometry(window, x.shape), x)
-        else:
-            self._kernels.col2im_volume(columns, *_volume(window, x.shape, groups), x)
-
     def max_pool(self, x: Array, window: Window, out: Array, argmax: Array) -> Array:
-        self._kernels.max_pool(x, *_geometry(window, x.shape), out, argmax)
+        self._kernels.max_pool(x, *geometry(window, x.shape), out, argmax)
         return out
 
     def max_pool_backward(self, dy: Array, argmax: Array, window: Window, dx: Array) -> Array:
-        sizes = _geometry(window, dx.shape)
+        sizes = geometry(window, dx.shape)
         self._kernels.max_pool_backward(dy, argmax, *sizes, dx)
         return dx
 
     def average_pool(self, x: Array, window: Window, out: Array) -> Array:
-        self._kernels.average_pool(x, *_geometry(window, x.shape), out)
+        self._kernels.average_pool(x, *geometry(window, x.shape), out)
         return out
 
     def average_pool_backward(self, dy: Array, window: Window, dx: Array) -> Array:
-        self._kernels.average_pool_backward(dy, *_geometry(window, dx.shape), dx)
+        self._kernels.average_pool_backward(dy, *geometry(window, dx.shape), dx)
         return dx
+
+    def join(self, pieces: Sequence[Array], out: Array) -> Array:
+        for four, numbers, count in _by_fours(pieces):
+            self._kernels.join(*four, *numbers, out, size=count)
+        return out
+
+    def cut(self, x: Array, pieces: Sequence[Array]) -> None:
+        for four, numbers, count in _by_fours(pieces):
+            self._kernels.cut(x, *numbers, *four, size=count)
 
     def relu(self, x: Array, slope: float, out: Array, limit: float = inf) -> Array:
         return self._kernels.relu(x, slope, limit, out)

@@ -9,10 +9,14 @@ lanes. On devices whose warps have other sizes, LANES is defined before.
 from __future__ import annotations
 
 LANES = 32
+WARPS = 4  # of a block of kernels that need to know it
+THREADS = WARPS * LANES
 
 PREAMBLE = f"""
 #ifndef LANES
 #define LANES {LANES}
+#define WARPS {WARPS}
+#define THREADS {THREADS}
 template <typename V> __device__ V total(V x) {{
     for (int k = LANES / 2; k; k >>= 1) x += __shfl_xor_sync(0xffffffffu, x, k);
     return x;

@@ -17,6 +17,12 @@ _COVERED = """
     const int oh_first = h + ph < kh ? 0 : (h + ph - kh) / sh + 1, oh_last = min((h + ph) / sh, oh_count - 1);
     const int ow_first = w + pw < kw ? 0 : (w + pw - kw) / sw + 1, ow_last = min((w + pw) / sw, ow_count - 1);
 """
+# What is added to a pixel, and its bounds.
+_BIAS = "raw T bias, bool biased, T low, T high"
+_BOUNDED = """
+    const T value = biased ? total + bias[c] : total;
+    pixel = value < low ? low : value > high ? high : value;
+"""
 _SIZES = "int32 height, int32 width, int32 channels, int32 oh_count, int32 ow_count"
 # Of volumes, dilated and in groups of channels; images are volumes of one layer.
 _VOLUME = ", ".join(
@@ -53,7 +59,7 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     """,
     ),
     "col2im": (
-        f"raw T columns, {_SIZES}, {_WINDOW}",
+        f"raw T columns, {_SIZES}, {_WINDOW}, {_BIAS}",
         "T pixel",
         f"""{_PIXEL}{_COVERED}
     T total = 0;
@@ -62,7 +68,7 @@ KERNELS: dict[str, tuple[str, str, str]] = {
             const long long row = (b * oh_count + oh) * ow_count + ow;
             total += columns[((row * kh + h + ph - oh * sh) * kw + w + pw - ow * sw) * channels + c];
         }}
-    pixel = total;
+    {_BOUNDED}
     """,
     ),
     "max_pool": (
@@ -138,9 +144,9 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     """,
     ),
     "col2im_volume": (
-        f"raw T columns, {_VOLUME}",
+        f"raw T columns, {_VOLUME}, {_BIAS}",
         "T pixel",
-        """
+        f"""
     long long rest = i / channels;
     const long long c = i % channels, g = rest % groups; rest /= groups;
     const int w = rest % width + pw; rest /= width;
@@ -148,21 +154,22 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     const int d = rest % depth + pd;
     const long long b = rest / depth;
     T total = 0;
-    for (int kz = 0; kz < kd; ++kz) {
+    for (int kz = 0; kz < kd; ++kz) {{
         const int z = d - kz * dd;
         if (z < 0 || z % sd || z / sd >= od_count) continue;
-        for (int ky = 0; ky < kh; ++ky) {
+        for (int ky = 0; ky < kh; ++ky) {{
             const int y = h - ky * dh;
             if (y < 0 || y % sh || y / sh >= oh_count) continue;
-            for (int kx = 0; kx < kw; ++kx) {
+            for (int kx = 0; kx < kw; ++kx) {{
                 const int x = w - kx * dw;
                 if (x < 0 || x % sw || x / sw >= ow_count) continue;
                 const long long row = (((g * images + b) * od_count + z / sd) * oh_count + y / sh) * ow_count + x / sw;
                 total += columns[(((row * kd + kz) * kh + ky) * kw + kx) * channels + c];
-            }
-        }
-    }
-    pixel = total;
+            }}
+        }}
+    }}
+    const long long of_all = g * channels + c;
+    {_BOUNDED.replace("[c]", "[of_all]")}
     """,
     ),
 }

@@ -100,6 +100,10 @@ template <class T>
 static T __ldg(const T *p) {
     return *p;
 }
+template <class T>
+static T __ldcg(const T *p) {
+    return *p;
+}
 
 // One thread runs at a time, so nothing is in between.
 template <class T, class Change>
