@@ -99,10 +99,7 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
         for column in names:
             check_same(path, first[column], other, layout[column], column)
             check_units(units[column], layout[column].units, f"{other}: {column}", str(told[column]))
-    mixed = [(file, at) for file, layout in layouts.items() for at in names if layout[at].scalars != first[at].scalars]
-    for file, at in mixed[:1]:
-        of_first = Along(scalars=first[at].scalars)
-        Along(scalars=layouts[file][at].scalars).warn_of_places(of_first, f"{file}: {at}", "the first file")
+    _warn_of_places(layouts, names, first)
     turns = {(file, name): each.turn for file, layout in layouts.items() for name, each in layout.items()}
     read_rows = read_rows if {*turns.values()} == {AS_THEY_ARE} else partial(_turned, turns, read_rows)
     nbytes = {column: math.prod(each.shape[1:]) * each.dtype.itemsize for column, each in first.items()}
@@ -139,6 +136,14 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
         reading=_reading(named, columns, inner, dict(sorted(first.items(), key=lambda each: each[0] == like)), units),
         cuttings=tuple(cuttings),
     )
+
+
+def _warn_of_places(layouts: Mapping[Path, Layout], names: Sequence[str], first: Layout) -> None:
+    """Tell of the first dataset with other scalar coordinates than those of the first file."""
+    mixed = [(file, at) for file, layout in layouts.items() for at in names if layout[at].scalars != first[at].scalars]
+    for file, at in mixed[:1]:
+        of_first = Along(scalars=first[at].scalars)
+        Along(scalars=layouts[file][at].scalars).warn_of_places(of_first, f"{file}: {at}", "the first file")
 
 
 def _in_order(where: str, dataset: Dataset, name: str, like: Dataset, first: Dataset, cut: Patches | None) -> Dataset:
