@@ -3,6 +3,7 @@ along the samples."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,6 +13,8 @@ from singa_dask.data.labelled import first_array, in_order, index_along, is_labe
 from singa_dask.data.schema import order_like
 from singa_dask.data.times import instants
 from singa_dask.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 
 def index_of(x: Any) -> Any:
@@ -74,6 +77,13 @@ def in_rows(like: Any, value: Any, what: str, partition: str = "", other: str = 
         return value
     places = _places(own, rows)
     if places is not None:
+        counted = [name for name, one in ((what, value), (other, like)) if not _names_rows(one)]
+        if counted and not partition:
+            message = (
+                "%s: rows are put in the order of those of %s by the labels of their index; that of %s only counts "
+                "from 0. If they are in this order already, give %s.to_numpy()"
+            )
+            logger.warning(message, what, other, counted[0], what)
         return value.isel({first_array(value).dims[0]: places}) if is_labelled(value) else value.iloc[places]
     if not partition and not (_names_rows(like) and _names_rows(value)):
         return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -116,7 +117,10 @@ class Estimator(EstimatorInputs):
 
     def __sklearn_clone__(self) -> Self:
         given = self.get_params(deep=False)
-        return type(self)(**{k: v if k in _SHARED else clone(v, safe=False) for k, v in given.items()})
+        made = type(self)(**{k: v if k in _SHARED else clone(v, safe=False) for k, v in given.items()})
+        if hasattr(self, "_metadata_request"):  # by set_fit_request and the like
+            made._metadata_request = copy.deepcopy(self._metadata_request)
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "client": None}  # it belongs to its process

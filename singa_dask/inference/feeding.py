@@ -64,9 +64,12 @@ def feed_of(
     given = dict(x) if isinstance(x, Mapping) else dict.fromkeys(needed[:1], x)
     given |= _weights(known, given) if weighs else {}
     if not set(needed) <= set(given) <= set(names):
-        raise DataError(
-            f"x must be arrays for the input layers {', '.join(needed)}. Received: {', '.join(given) or 'none'}."
-        )
+        told = f"x must be arrays for the input layers {', '.join(needed)}. Received: {', '.join(given) or 'none'}."
+        hint = "Give a mapping with an array for each."
+        if weights := _weights(known, {}).keys() & needed:
+            layer = min(weights)
+            hint = f"A loss that needs {layer!r} only to weigh samples sets output_sources = (0,)."
+        raise DataError(f"{told} {hint}")
     answers = {name: given.pop(name) for name in answering & given.keys()}
     answers |= {} if y is None else _labels(net, y, given)
     labels = {name: _numbered(known, name, each) for name, each in answers.items()}

@@ -188,6 +188,32 @@ def test_shards_pair_rows_by_their_labels(way: str, tmp_path: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+COUNTED = X.reset_index(drop=True)
+SORTED = COUNTED.sort_values("a")
+# By way: what counts its rows, and has the labels of what it is given with in another order.
+BESIDE_SORTED: dict[str, Callable[[Any, Path], Any]] = {
+    "fit": lambda y, out: fitted(SORTED, y),
+    "weights": lambda y, out: fitted(SORTED, y.to_numpy(), y.abs()),
+    "score": lambda y, out: fitted(SORTED, y.to_numpy()).score(SORTED, y),
+    "evaluate": lambda y, out: fitted(SORTED, y.to_numpy()).model_.evaluate(SORTED, y),
+    "shard": lambda y, out: shard(SORTED, y, out),
+    "split_data": lambda y, out: held_out(SORTED, y.to_numpy(), out, y.gt(0).map({True: "train", False: "test"})),
+    "member": lambda y, out: shard({"a": SORTED.a, "b": y}, y.to_numpy(), out),
+    "X counts": lambda y, out: shard(COUNTED, truth(SORTED), out),
+    "Dataset": lambda y, out: shard(dataset(SORTED).to_dataframe(), y, out),
+}
+
+
+@pytest.mark.parametrize("way", BESIDE_SORTED)
+def test_a_default_index_beside_its_labels_in_another_order_is_told(way, tmp_path, caplog):
+    BESIDE_SORTED[way](truth(COUNTED), tmp_path / "out")
+    assert "by the labels of their index" in caplog.text and "from 0. If" in caplog.text
+    caplog.clear()
+    fitted(SORTED, truth(SORTED)), fitted(COUNTED, truth(COUNTED)), fitted(X, truth(X).iloc[::-1])
+    fitted(SORTED, pd.Series(truth(SORTED).to_numpy(), SORTED.index + 1).reset_index(drop=True).to_numpy())
+    assert "by the labels of their index" not in caplog.text
+
+
 # Labels of both libraries beside each other: of X, and of what is given beside it.
 
 xarray = pytest.importorskip("xarray")

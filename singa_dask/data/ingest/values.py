@@ -245,7 +245,7 @@ def encode_array(name: str, raw: np.ndarray) -> tuple[np.ndarray, Facts]:
     if dtype is None:
         way = "Only the columns of a table (a DataFrame, csv, parquet) can hold texts and dates. "
         raise DataError(
-            f"column {name!r}: holds {raw.dtype}, but arrays must hold numbers of up to 64 bits. "
+            f"column {str(name)!r}: holds {raw.dtype}, but arrays must hold numbers of up to 64 bits. "
             f"{way if raw.dtype.kind in 'OUSMm' else ''}Convert it with astype."
         )
     if raw.ndim > MAX_RANK + 1:

@@ -33,7 +33,16 @@ from singa_dask.data.sources.dialect import (
 )
 from singa_dask.data.sources.files import Block, find_files, need, reading, stamp_of
 from singa_dask.data.sources.source import TABLE, Format, Names, Source, Wanted
-from singa_dask.data.sources.tables import Chosen, Schema, TableColumn, choose, column_named, is_number, listing
+from singa_dask.data.sources.tables import (
+    Chosen,
+    Schema,
+    TableColumn,
+    choose,
+    column_named,
+    has_fractions,
+    is_number,
+    listing,
+)
 from singa_dask.errors import DataError
 
 SUFFIXES = (".csv", ".tsv", ".txt")
@@ -362,13 +371,12 @@ def _type(column: Any) -> str:
 
 
 def _describe(column: Any) -> TableColumn:
-    from pyarrow import compute, types
+    from pyarrow import types
 
     if types.is_time(column.type):
         hint = "Read it as categories with --category, or leave it out with --drop."
         return TableColumn("time of day", fault=f"holds times of day, which are not read. {hint}")
-    broken = types.is_floating(column.type) and compute.any(compute.not_equal(column, compute.floor(column))).as_py()
-    return TableColumn(_type(column), bool(broken))
+    return TableColumn(_type(column), has_fractions(column))
 
 
 def _trimmed(column: Any) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from singa_dask.data.columns import Role
 from singa_dask.data.sources.files import (
     BLOCK_NBYTES,
     MAX_BLOCK_NBYTES,
@@ -22,7 +23,7 @@ from singa_dask.data.sources.files import (
     stamp_of,
 )
 from singa_dask.data.sources.source import TABLE, Format, Names, Source, Wanted
-from singa_dask.data.sources.tables import TableColumn, choose, listing
+from singa_dask.data.sources.tables import TableColumn, choose, has_fractions, listing
 from singa_dask.errors import DataError
 
 SUFFIXES = (".parquet", ".parq", ".pq")
@@ -42,6 +43,8 @@ def read(source: str | Path, wanted: Wanted, drop: Names = None) -> dict[str, So
         if [*keys] != [*hive[0]]:
             raise DataError(f"{path}: its folders name the columns {[*keys]}, but those of {files[0]} {[*hive[0]]}.")
     columns = {name: _describe(kind) for name, kind in schemas[0].items()}
+    if any(role is Role.LABEL for _, role in wanted.roles):
+        columns |= {name: replace(columns[name], fractional=True) for name in _fractional(files[0])}
     columns |= {name: _describe(value.type) for name, value in hive[0].items()}
     chosen = choose(str(source), columns, wanted, drop)
     vectors = [name for name in chosen.x if columns[name].kind.startswith("vector")]
@@ -127,6 +130,14 @@ def _schema(path: Path) -> dict[str, Any]:
     return {field.name: field.type for field in schema if field.name not in index}
 
 
+def _fractional(path: Path) -> list[str]:
+    """The columns whose first rows have fractions."""
+    with _opened(path) as file:
+        names = [field.name for field in file.schema_arrow if _describe(field.type).kind == "number"]
+        batch = next(file.iter_batches(_BATCH_ROWS, columns=names), None)
+    return [] if batch is None else [name for name in batch.schema.names if has_fractions(batch.column(name))]
+
+
 def _of_pandas(schema: Any) -> dict[str, Any]:
     """What pandas has written of its types."""
     return json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
@@ -151,7 +162,7 @@ def _describe(kind: Any) -> TableColumn:
     if types.is_dictionary(kind):
         return _describe(kind.value_type)
     if types.is_floating(kind) or types.is_decimal(kind):
-        return TableColumn("number", fractional=True)
+        return TableColumn("number")
     if types.is_integer(kind):
         return TableColumn("integer")
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):

@@ -101,6 +101,14 @@ def _date(where: str, schema: Schema) -> str:
     return dates[0]
 
 
+def has_fractions(column: Any) -> bool:
+    """Whether a column of Arrow holds numbers with a fraction."""
+    from pyarrow import compute, types
+
+    numbers = types.is_floating(column.type) or types.is_decimal(column.type)
+    return numbers and bool(compute.any(compute.greater(compute.subtract(column, compute.floor(column)), 0)).as_py())
+
+
 def column_named(where: str, name: str, schema: Schema) -> str:
     """A column by its name, or by its number: 0 is the first, -1 the last. Raises DataError."""
     if name in schema:

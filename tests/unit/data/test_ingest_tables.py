@@ -19,6 +19,7 @@ from singa_dask.data.columns import Role
 from singa_dask.data.encoders import Encoder, Encoders
 from singa_dask.data.load import load
 from singa_dask.data.manifest_reader import read_description
+from singa_dask.data.sharding import shard_files
 from singa_dask.errors import ConfigError, DataError, nearest
 
 ROWS = 60
@@ -425,3 +426,30 @@ def test_columns_that_are_not_what_they_seem_are_named(tmp_path, caplog, column,
     assert re.search(note, notes) if note else not notes
     if "--date" in note:
         assert not shard(frame, np.arange(60) / 2, tmp_path / "given", encode={"c": "onehot"})[""].notes
+
+
+FLOATS = {
+    "whole": ([0.0, 1.0, 1.0], Role.LABEL, "float64"),
+    "of 32 bits": ([3.0, 1.0, 1.0], Role.LABEL, "float32"),
+    "later ones": ([0.0, 1.0] * 40_000 + [0.5], "--target", "float64"),
+    "broken": ([0.5, 1.0, 1.0], Role.TARGET, "float64"),
+    "missing": ([0.0, None, 1.0], "missing", "float64"),
+    "decimals": ([Decimal("0.0"), Decimal("1.0"), Decimal("1.0")], Role.LABEL, None),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    [*(("parquet", case) for case in FLOATS), ("csv", "whole"), ("csv", "broken"), ("csv", "missing")],
+)
+def test_floats_that_are_whole_are_labels_where_that_is_said(tmp_path, kind, case):
+    values, role, dtype = FLOATS[case]
+    frame = pd.DataFrame({"a": np.arange(len(values)), "y": pd.Series(values, dtype=dtype)})
+    path = tmp_path / f"a.{kind}"
+    frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path, index=False)
+    if isinstance(role, Role):
+        (manifest,) = shard_files(kind, tmp_path / "s", source=path, label="y").values()
+        assert manifest.column("y").role is role
+    else:
+        with pytest.raises(DataError, match=role):
+            shard_files(kind, tmp_path / "s", source=path, label="y")

@@ -8,6 +8,7 @@ import numpy as np
 import pandas
 import pytest
 from dask.dataframe import from_pandas
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
 from sklearn.exceptions import NotFittedError
@@ -127,6 +128,9 @@ def test_it_can_be_cloned_and_pickled(estimator):
     np.testing.assert_array_equal(copy.predict(IRIS[0]), fitted.predict(IRIS[0]))
     fresh = clone(fitted)
     assert fresh.get_params() == fitted.get_params() and not hasattr(fresh, "model_")
+    with config_context(enable_metadata_routing=True):
+        asking = estimator().set_fit_request(sample_weight=True).set_score_request(sample_weight=False)
+        assert str(clone(asking).get_metadata_routing()) == str(asking.get_metadata_routing())
     with pytest.raises(NotFittedError):
         fresh.predict(IRIS[0])
 
