@@ -196,7 +196,7 @@ def _numbered(known: KnownData, layer: str, answers: Any) -> Any:
         given = numbers(given, names or list(given))
     column = described.answers if described is not None else None
     classes = class_names(column)
-    given = _ignored(known, given, classes or ())
+    given = _ignored(known, given, column)
     if classes is not None and classes != tuple(map(str, range(len(classes)))):
         values = np.asarray(given)
         whole = values.dtype.kind in "biu" or (values.dtype.kind == "f" and (values == np.floor(values)).all())
@@ -228,16 +228,17 @@ def _ignored_labels(known: KnownData) -> list[int]:
     return [conf.ignore_label for conf in found if conf.HasField("ignore_label") and conf.ignore_label < 0]
 
 
-def _ignored(known: KnownData, labels: Any, classes: Sequence[str]) -> Any:
-    """Labels, of which all negative ones are the one that the loss ignores, if it does and none of them is a class."""
-    ignored = _ignored_labels(known)
+def _ignored(known: KnownData, labels: Any, column: Column | None) -> Any:
+    """Labels of positions with -1 for all negative numbers, as Classifier trains those, if the loss ignores -1 and none
+    of them is a class."""
     labels = np.asarray(labels) if isinstance(labels, list) else labels
-    if not ignored or getattr(labels, "dtype", np.dtype(object)).kind not in "if":
+    if column is None or not column.of_positions or -1 not in _ignored_labels(known):
         return labels
-    if any(name.startswith("-") for name in classes) or not bool((labels < 0).any()):
+    names = class_names(column) or ()
+    if getattr(labels, "dtype", np.dtype(object)).kind not in "if" or any(name.startswith("-") for name in names):
         return labels
     labels = labels.copy()
-    labels[labels < 0] = ignored[0]
+    labels[labels < 0] = -1
     return labels
 
 

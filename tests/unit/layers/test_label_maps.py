@@ -100,6 +100,24 @@ def test_what_is_ignored_counts_nowhere():
         assert ignored.metrics()[name].mean == pytest.approx(metric.mean)
 
 
+@pytest.mark.parametrize("ignored", [-1, -100, 7])
+@pytest.mark.parametrize("other", [-1, -7, -100, 3, np.float32(-7)])
+@pytest.mark.parametrize("call", ["loss", "evaluate", "metrics"])
+def test_only_the_label_itself_is_ignored(call, other, ignored):
+    model = Model([RecordInput("data", shape=[3]), SoftmaxLoss(ignore_label=ignored)])
+    x = np.eye(3, dtype=np.float32)
+    calls = {
+        "loss": lambda y: float(model(x, y)),
+        "evaluate": lambda y: model.evaluate(x, y)["loss"],
+        "metrics": lambda y: model.evaluate(x, y, metrics=["recall"])["loss"],
+    }
+    if other == ignored:
+        assert calls[call](np.array([0, 1, other])) == pytest.approx(2 / 3 * np.log(1 + 2 / np.e))
+        return
+    with pytest.raises(DataError, match=rf"labels must lie in \[0, 3\).*{int(other)}"):
+        calls[call](np.array([0, ignored, other]))
+
+
 @pytest.mark.parametrize("dim", [0, 1])
 def test_parallel_training_equals_serial(dim):
     draw = np.random.default_rng(1)
