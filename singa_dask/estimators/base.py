@@ -242,7 +242,7 @@ class Estimator(EstimatorInputs):
         if any(issubclass(kind, LossLayer) and not kind.takes_units for kind in kinds):
             scale = {name: value for name, value in scale.items() if "target" not in name}
         for layer in inputs_of(proto):
-            self._read(layer.store_conf, scale)
+            self._read(layer.store_conf, scale, validates=epochs is None)
         wanted = next((number for number in (epochs, self.epochs) if number is not None), None if own else EPOCHS)
         if isinstance(examples.x, Padded):
             read_lengths(proto)
@@ -257,7 +257,8 @@ class Estimator(EstimatorInputs):
             if proto.updater.learning_rate.type == LRGenProto.kReduceOnPlateau:
                 proto.updater.learning_rate.type = LRGenProto.kFixed
         elif self.patience is not None:
-            if self.validation is None and not proto.early_stopping.metric:
+            shared = any(layer.store_conf.validation_share for layer in inputs_of(proto))
+            if self.validation is None and not shared and not proto.early_stopping.metric:
                 hint = "Give validation=0.1, or a set: validation=(X, y)."
                 raise ConfigError(Problem("patience", "is of a validation, and there is none", hint=hint))
             proto.early_stopping.patience = self.patience
@@ -295,10 +296,11 @@ class Estimator(EstimatorInputs):
         placed = from_input_to_loss(layers, classify=self.classifies)
         return Job(name=type(self).__name__.lower(), layers=placed, updater=self._updater(), train_steps=1)
 
-    def _read(self, store: StoreProto, scale: Mapping[str, Any]) -> None:
-        """Let an input layer read the examples."""
+    def _read(self, store: StoreProto, scale: Mapping[str, Any], *, validates: bool) -> None:
+        """Let an input layer read the examples. validates: whether it may hold some of them out."""
         store.ClearField("path")
-        store.ClearField("validation_share")
+        if not validates:
+            store.ClearField("validation_share")
         if self.batch_size is not None or not store.batchsize:
             store.batchsize[:] = [BATCH_SIZE if self.batch_size is None else self.batch_size]
         if self.normalise and not any(store.HasField(name) for name in _OWN_SCALE):

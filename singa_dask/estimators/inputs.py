@@ -214,6 +214,8 @@ class EstimatorInputs(BaseEstimator):
         if isinstance(given, Padded):
             given = {first: given.x, LENGTH: given.lengths[:, np.newaxis]}
         if self._windows is not None:
+            if is_lazy(given):
+                raise ValueError("Windows are predicted from arrays in memory: give X.compute(), or a part of X.")
             dates = [each.column for each in self._known().encoders if each.kind in DATES]
             starts = self._series(given, rows.order_of(x), dates)
             given, _ = arrays_of(self.model_, given)
@@ -241,7 +243,7 @@ class EstimatorInputs(BaseEstimator):
         x, y, weight = self._without_labels(x, y, weight)
         if self._windows is not None:
             starts = self._windows.starts(self._features(x), getattr(self, "feature_names_in_", ()))
-            return *self._windows.pair(self.predict(given), y, weight, starts), None
+            return *self._windows.pair(self.predict(given), len(x), y, weight, starts), None
         predicted = self.predict(x)
         if any(map(is_lazy, (predicted, y, weight))):
             import dask

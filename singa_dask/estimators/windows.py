@@ -140,8 +140,6 @@ class Windows:
 
         Raises ValueError if there are none.
         """
-        if is_lazy(x):
-            raise ValueError("Windows are predicted from arrays in memory: give X.compute(), or a part of X.")
         lengths = np.diff([0, *starts, len(x)])
         if max(lengths) < self.sequence:
             told = f"{len(x)} records" + f", at most {max(lengths)} in a series" * bool(starts)
@@ -151,15 +149,18 @@ class Windows:
         return np.moveaxis(seen, -1, 1), self._firsts(len(x), starts, self.sequence)
 
     def pair(
-        self, predicted: np.ndarray, y: Any, sample_weight: Any, starts: Sequence[int]
+        self, predicted: np.ndarray, records: int, y: Any, sample_weight: Any, starts: Sequence[int]
     ) -> tuple[np.ndarray, np.ndarray]:
         """The predictions for windows whose horizon is in y (N, ...), and the answers there, one row for each of them.
+        records: in X.
 
-        Raises ValueError if there are none, or sample_weight is given.
+        Raises ValueError if there are none, y has not one row for each record, or sample_weight is given.
         """
         if sample_weight is not None:
             raise ValueError("sample_weight counts single records, and the net reads windows: leave it out.")
         y = np.asarray(y)
+        if len(y) != records:
+            raise ValueError(f"X has {records} records, but y has {len(y)}. Give y a row for each record of X.")
         needed = self.sequence + self.horizon
         if not self.count(len(y), starts):
             raise ValueError(f"A window and its horizon are {needed} records, but y has {len(y)}. Give more.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -229,8 +229,8 @@ def _ignored_labels(known: KnownData) -> list[int]:
 
 
 def _ignored(known: KnownData, labels: Any, column: Column | None) -> Any:
-    """Labels of positions with -1 for all negative numbers, as Classifier trains those, if the loss ignores -1 and none
-    of them is a class."""
+    """Labels of positions with -1 for all negative numbers, as Classifier trains those, if the loss ignores -1 and
+    none of them is a class."""
     labels = np.asarray(labels) if isinstance(labels, list) else labels
     if column is None or not column.of_positions or -1 not in _ignored_labels(known):
         return labels

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from singa_dask.data.labelled import first_array, is_labelled
 from singa_dask.data.native import check_at_hand
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.job import Job, runs_in
-from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase
+from singa_dask.job.job_pb2 import JobProto, LayerProto, LayerType, Phase, StoreProto
 from singa_dask.job.outputs import outputs_for_classes
 from singa_dask.job.stores import reads_windows
 from singa_dask.job.text_paths import text_of
@@ -31,6 +32,8 @@ from singa_dask.layers.formula import Loss
 
 if TYPE_CHECKING:
     from distributed import Client
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -73,21 +76,21 @@ def with_data(job: Job, data: Any, validation: Any, folder: Callable[[], Path], 
 
     data: a folder of shards, a named data set, or (X, y) or (X, y, sample_weight) as `shard` takes them; where they
     have weights, the losses read these. Their order is kept if the job reads sequences. y are classes if an input
-    layer has a label_shape. validation: the same, or the
-    share of the data that is held out.
-    folder: returns where shards are written. Raises ConfigError where the job has no such layer, and what `shard`
-    raises.
+    layer has a label_shape. validation: the same, or the share of the data that is held out, by default the
+    validation_share of the layers. folder: returns where shards are written.
+
+    Raises ConfigError where the job has no such layer, and what `shard` raises.
     """
     if not any(_is_open(layer) and runs_in(layer, Phase.kTrain) for layer in job.proto.neuralnet.layer):
         hint = "Leave out the path of a kRecordInput: store_conf { batchsize: 64 }."
         raise ConfigError(Problem("data", "no input layer takes them: all have a path", hint=hint))
-    share = _share(validation)
     stores = [layer.store_conf for layer in job.proto.neuralnet.layer if _is_open(layer)]
+    share = _share_of(validation, stores)
     in_order = any(store.sequence for store in stores)
     how: dict[str, Any] = {"in_order": in_order, "outputs": outputs_for_classes(job.proto.neuralnet.layer)}
     how["labels"] = any(store.label_shape for store in stores)
     how["binary"] = LayerType.kBCELoss in {layer.type for layer in job.proto.neuralnet.layer} and not how["outputs"]
-    sets = {"data": data} if validation is None or share else {"data": data, "validation": validation}
+    sets = {"data": data} if share or validation is None else {"data": data, "validation": validation}
     weighted = any(map(_has_weights, sets.values()))
     written: dict[str, Path] = {}
     for what, each in sets.items():
@@ -172,7 +175,19 @@ def _share(validation: Any) -> float:
     if not 0 < validation < 1:
         hint = "For example 0.1, or a set: (X, y)."
         raise ConfigError(Problem("validation", "a share must lie between 0 and 1", str(validation), hint))
-    return float(validation)
+    return float(np.float32(validation))  # as a store_conf has it
+
+
+def _share_of(validation: Any, stores: Sequence[StoreProto]) -> float:
+    """The share that is held out: that of the input layers, unless `validation` is given."""
+    own = max((store.validation_share for store in stores), default=0.0)
+    share = own if validation is None else _share(validation)
+    if others := {store.validation_share for store in stores} - {0.0, share}:
+        counts = (
+            f"the validation_share {share:g} of another layer" if validation is None else "the argument validation"
+        )
+        logger.warning("store_conf.validation_share: %g does not count, but %s. Leave one out.", max(others), counts)
+    return share
 
 
 def factor_of(manifest: Manifest) -> Column | None:

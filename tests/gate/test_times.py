@@ -257,6 +257,20 @@ def test_a_column_of_times_tells_the_step_to_an_estimator(way, case):
         ways[way]()
 
 
+@pytest.mark.parametrize("times", ["column", "column with a zone", "index"])
+@pytest.mark.parametrize("way", ["predict", "score"])
+def test_windows_of_collections_of_dask_are_told_to_be_computed(way, times):
+    own = with_times("h")
+    own = own.assign(when=own.when.dt.tz_localize("UTC")) if times == "column with a zone" else own
+    own = own.set_index("when") if times == "index" else own
+    net = [layers.RecordInput(sequence=T, horizon=H), layers.InnerProduct(num_output=H)]
+    fitted = Regressor(net, epochs=1, random_state=0).fit(own, own.v)
+    lazy = dd.from_pandas(own, npartitions=2, sort=False)
+    ways = {"predict": lambda: fitted.predict(lazy), "score": lambda: fitted.score(lazy, lazy.v)}
+    with pytest.raises(ValueError, match=r"Windows are predicted from arrays in memory: give X\.compute\(\)"):
+        ways[way]()
+
+
 @pytest.mark.parametrize("case", STATIONS)
 @pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
 def test_a_column_of_times_tells_the_step_to_shards(kind, case, tmp_path):

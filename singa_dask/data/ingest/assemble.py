@@ -270,7 +270,7 @@ def finish(
     """Write statistics and manifest of shards that lie in `folder`. schema: without statistics. trains: whether the
     samples are for training.
 
-    Raises DataError if all weights are 0.
+    Raises DataError if all weights, or all values of a mask, are 0.
     """
     statistics = shards[0][1]
     for _, other in shards[1:]:
@@ -279,8 +279,9 @@ def finish(
         column if column.role in NUMBERED else statistics[column.name].in_column(column) for column in schema.columns
     ]
     for column in described:
-        if column.role is Role.WEIGHT and not any(column.mean):
-            raise DataError(f"column {column.name!r}: the weights of all samples are 0. At least one must count.")
+        if column.role in (Role.WEIGHT, Role.MASK) and not any(column.mean):
+            what = "weights of all samples are" if column.role is Role.WEIGHT else "mask of all samples is"
+            raise DataError(f"column {column.name!r}: the {what} 0. At least one must count.")
     total = sum(shard.samples for shard, _ in shards)
     fitted = "; ".join([f"mean and deviation: the {total:,} samples of these shards", *filter(None, [schema.fitted])])
     manifest = Manifest(

@@ -215,9 +215,9 @@ def _add_up(facts: Facts, values: np.ndarray, train: np.ndarray, column: Column)
 def _without_masked(raw: Any, mask: np.ndarray, role: Role | None) -> Any:
     """Targets with 0, and labels with one that counts, where the mask is 0: there they may be missing."""
     values = np.asarray(raw)
-    if values.dtype.kind != "f" or (mask.shape != values.shape and mask.size != len(values)):
+    if values.dtype.kind != "f" or mask.size not in (values.size, len(values)):
         return raw
-    counts = mask.reshape(mask.shape if mask.shape == values.shape else (-1,) + (1,) * (values.ndim - 1)) != 0
+    counts = mask.reshape(values.shape if mask.size == values.size else (-1,) + (1,) * (values.ndim - 1)) != 0
     there = counts & ~np.isnan(values)
     fill = values[there].min() if role is Role.LABEL and there.any() else values.dtype.type(0)
     return np.where(counts, values, fill)

@@ -8,12 +8,13 @@ import pytest
 from click.testing import CliRunner
 from support.shards import write_shards
 
-from singa_dask import Job, layers, updaters
+from singa_dask import Job, layers, shard, updaters
 from singa_dask.cli import main
 from singa_dask.data.columns import Channels, Column, Role
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.plan import StreamConf, own_windows
 from singa_dask.data.statistics import Statistics, mask_of
+from singa_dask.errors import DataError
 from singa_dask.estimators.new import write_job
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.driver import train
@@ -106,3 +107,18 @@ def test_a_mask_of_positions_counts_all_channels(channels, shape, expected):
     columns = [Column("y", Role.TARGET, "float32", shape, channels), Column("m", Role.MASK, "uint8", (1, 2))]
     arrays = {"m": np.array([[[1, 0]]], np.uint8)}
     assert mask_of(columns[0], columns, arrays).tolist() == expected
+
+
+@pytest.mark.parametrize("shape", [(8,), (8, 1), (8, 4, 1)])
+def test_a_mask_that_leaves_nothing_is_refused(shape, tmp_path):
+    y = np.random.default_rng(0).random(shape)
+    with pytest.raises(DataError, match=r"column 'mask': the mask of all samples is 0\. At least one must count"):
+        shard(y, y, tmp_path / "s", mask=np.zeros(shape), progress=False)
+
+
+@pytest.mark.parametrize(("shape", "own"), [((8, 4, 1), (8, 4)), ((8, 1, 4), (8, 4)), ((8, 2, 2), (8, 4))])
+def test_a_mask_of_another_shape_is_named_where_targets_are_missing(shape, own, tmp_path):
+    y, mask = np.random.default_rng(0).random(shape), np.ones(own)
+    y.reshape(own)[0, 1], mask[0, 1] = np.nan, 0
+    with pytest.raises(DataError, match=r"mask: must be shaped like the targets \(y .*\)\. Received: \(4,\)"):
+        shard(np.ones(shape), y, tmp_path / "s", mask=mask, progress=False)

@@ -265,3 +265,21 @@ def test_series_that_training_did_not_have_are_told_apart_by_numbers():
     with pytest.raises(DataError, match=r"the category 'r' was not in the training data.*number its values"):
         net.fit(records, records.a).predict(records[:20].assign(station="r"))
     assert net.fit(numbers, records.a).predict(numbers.assign(station=numbers.station + 7)).shape == (36, 1)
+
+
+@pytest.mark.parametrize("more", [-1, 3, 7])
+@pytest.mark.parametrize("kind", ["arrays", "tables", "y alone"])
+def test_scores_of_windows_need_a_row_of_y_for_each_record(kind, more):
+    x, y = np.sin(np.arange(40.0))[:, None], np.cos(np.arange(40 + more))
+    table = pandas.DataFrame({"a": x[:, 0]}, pandas.RangeIndex(5, 45)) if kind == "tables" else x
+    y = (
+        pandas.Series(y, pandas.RangeIndex(5, 45 + more))
+        if kind == "tables"
+        else y.tolist()
+        if kind == "y alone"
+        else y
+    )
+    net = [layers.RecordInput(sequence=4, horizon=2), layers.InnerProduct(num_output=2)]
+    fitted = Regressor(net, epochs=1, random_state=0).fit(table, y[:40] if more > 0 else x[:, 0])
+    with pytest.raises(ValueError, match=rf"X has 40 records, but y has {40 + more}\. Give y a row for each"):
+        fitted.score(table, y)

@@ -9,14 +9,15 @@ import pytest
 from support.shards import write_shards
 
 from singa_dask.data import Manifest
+from singa_dask.data.ingest.collections import shard
 from singa_dask.data.load import load as load_data
 from singa_dask.errors import CheckpointError, ConfigError, DataError
 from singa_dask.job import Job
-from singa_dask.job.job_pb2 import Phase
+from singa_dask.job.job_pb2 import Phase, StoreProto
 from singa_dask.layers import GRU, EuclideanLoss, InnerProduct, RecordInput, ReLU, SoftmaxLoss
 from singa_dask.monitor.progress import Display
 from singa_dask.supervision.driver import train
-from singa_dask.supervision.given import Arrays, with_data
+from singa_dask.supervision.given import Arrays, _share_of, with_data
 from singa_dask.training.checkpoint import load
 from singa_dask.updaters import SGD
 
@@ -151,6 +152,34 @@ def test_arrays_may_come_with_the_options_of_the_writer(tmp_path):
 
 
 TESTED = [RecordInput("data", batchsize=8, exclude=["kTest"]), RecordInput("data", batchsize=8, include=["kTest"])]
+
+
+@pytest.mark.parametrize(
+    ("shares", "validation", "expected", "told"),
+    [
+        ([0.3], None, 0.3, ""),
+        ([0.3], 0.3, 0.3, ""),
+        ([0.25, 0.25], None, 0.25, ""),
+        ([0.25, 0], None, 0.25, ""),
+        ([0], 0.3, 0.3, ""),
+        ([0], None, 0, ""),
+        ([0.3], 0.1, 0.1, "validation_share: 0.3 does not count, but the argument validation"),
+        ([0.3], (X, Y), 0, "validation_share: 0.3 does not count, but the argument validation"),
+        ([0.3, 0.1], None, 0.3, "validation_share: 0.1 does not count, but the validation_share 0.3 of another"),
+    ],
+)
+def test_the_share_of_an_input_layer_is_held_out_of_given_data(shares, validation, expected, told, caplog):
+    found = _share_of(validation, [StoreProto(validation_share=share) for share in shares])
+    assert found == pytest.approx(expected) and told in caplog.text and bool(told) == bool(caplog.records)
+
+
+@pytest.mark.parametrize("data", ["arrays", "folder"])
+def test_the_share_of_an_input_layer_validates(tmp_path, data):
+    layers = [RecordInput("data", batchsize=16, validation_share=0.25)]
+    each = (X, Y) if data == "arrays" else str(shard(X, Y, tmp_path / "own")[""].folder)
+    proto = given(tmp_path, each, inputs=layers)
+    assert [inputs(proto, phase)["data"].validation_share for phase in (Phase.kVal, Phase.kTrain)] == [0.25, 0.25]
+    assert proto.validate_freq
 
 
 @pytest.mark.parametrize(
