@@ -181,7 +181,11 @@ def codes(y: Any, classes: np.ndarray, *, uncounted: bool = False) -> Any:
         kind = {"meta": codes(y._meta, classes)} if is_table(y) else kind
         return mapped(codes, classes, uncounted=uncounted, **kind)
     values = np.asarray(in_types_of_numpy(y))
-    places = np.minimum(np.searchsorted(classes, values), len(classes) - 1)
+    try:
+        places = np.minimum(np.searchsorted(classes, values), len(classes) - 1)
+    except TypeError as error:  # texts and numbers have no order
+        told = f"y holds values of another type than the classes {classes.tolist()} ({error})."
+        raise ValueError(f"{told} Give labels of that type, for example with y.astype.") from error
     unknown = classes[places] != values
     if values.dtype.kind == "f" and np.isnan(values).any():
         raise ValueError(MISSING)

@@ -209,7 +209,7 @@ def _numbered(known: KnownData, layer: str, answers: Any) -> Any:
             if unknown := [name for name in found.tolist() if name not in numbers_of]:
                 raise DataError(f"y: {unknown[0]!r} is not one of the classes {', '.join(classes[:8])}.")
             return np.array([numbers_of[name] for name in found.tolist()])[places].reshape(values.shape)
-    array = _array(given)
+    array = _array(given, "y")
     masked = any(each.is_loss and len(each.proto.srclayers) > 2 for each in known.net.layers.values())
     limit = np.finfo(known.net.ops.dtype).max
     for what, wrong in (
@@ -249,7 +249,7 @@ def _weights(known: KnownData, given: Mapping[str, Any]) -> dict[str, np.ndarray
     return {name: np.ones((rows, *known.net.shapes[name]), np.float32) for name in weights - given.keys()}
 
 
-def _array(array: Any) -> Any:
+def _array(array: Any, what: str = "x") -> Any:
     array = dense(in_types_of_numpy(native(array)))
     array = array if hasattr(array, "shape") else np.asarray(array)
     if not array.shape:
@@ -261,7 +261,8 @@ def _array(array: Any) -> Any:
             return np.asarray(array).astype(np.float64)  # mixed columns, of which all may be numbers
         except (TypeError, ValueError) as error:
             hint = "A net that was trained with a table reads texts and dates from a DataFrame with its columns."
-            raise DataError(f"x and y must be numbers. Received: {array.dtype} ({error}). {hint}") from error
+            hint = hint if what == "x" else "Give classes as in training, and targets as numbers."
+            raise DataError(f"{what} must be numbers. Received: {array.dtype} ({error}). {hint}") from error
     return array
 
 

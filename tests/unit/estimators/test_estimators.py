@@ -428,3 +428,18 @@ def test_the_model_of_a_weighted_table_evaluates_with_and_without_weights(column
     np.testing.assert_allclose(model.predict({"data": table}), fitted.predict_proba(table))
     with pytest.raises(ConfigError, match="x: has a Dask DataFrame for the input layer 'data'"):
         model.predict({"data": from_pandas(table, npartitions=2)})
+
+
+NAMES = np.array(["no", "yes"], object)
+OTHER_TYPES = {
+    "partial_fit": lambda x, y: Classifier(epochs=1).partial_fit(x, y, classes=[0, 1]).partial_fit(x, NAMES[y]),
+    "validation": lambda x, y: Classifier(epochs=1, validation=(x, NAMES[y])).fit(x, y),
+    "later classes": lambda x, y: Classifier(epochs=1).partial_fit(x, NAMES[y], classes=[0, 1]),
+}
+
+
+@pytest.mark.parametrize("way", OTHER_TYPES)
+def test_labels_of_another_type_than_the_classes_are_named(way):
+    x, y = IRIS[0][:100], IRIS[1][:100]
+    with pytest.raises(ValueError, match="y holds values of another type than the classes"):
+        OTHER_TYPES[way](x, y)
