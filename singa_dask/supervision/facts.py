@@ -57,6 +57,7 @@ class Code(Enum):
     DEALT_ANEW = auto()
     OTHER_CLUSTER = auto()
     OTHER_CODE = auto()
+    OTHER_EVALUATED = auto()
     # Requests
     STOPPING = auto()
     JOINS = auto()

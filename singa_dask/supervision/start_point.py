@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -12,7 +12,7 @@ from singa_dask.job import ClusterTopology
 from singa_dask.job.code_changes import changed
 from singa_dask.job.job_pb2 import JobProto, Phase
 from singa_dask.job.phases import graph_phase
-from singa_dask.supervision.facts import Code, fact
+from singa_dask.supervision.facts import Code, Fact, fact
 from singa_dask.supervision.words import sentence
 from singa_dask.training import checkpoint as checkpoints
 from singa_dask.training.checkpoint import Found
@@ -69,7 +69,7 @@ def resumed(prepared: Prepared, workspace: Workspace, *, lives: bool = False) ->
         if training_data(found.data) != training_data(data):
             raise CheckpointError(f"{found.path} {_other_data(prepared, found, data)}. {_way_out(workspace, found)}")
         said.append(fact(Code.DEALT_ANEW, now=now, before=was, step=found.step))
-    _check_same_judge(prepared, workspace, found)
+    said += _other_evaluated(prepared, workspace, found)
     if found.job and (earlier := ClusterTopology.from_proto(before).describe()) != topology.describe():
         said.append(fact(Code.OTHER_CLUSTER, before=earlier, now=topology.describe()))
     if prepared.code and (names := changed(checkpoints.load(found.path).code, prepared.code)):
@@ -89,18 +89,22 @@ def _check_same(prepared: Prepared, workspace: Workspace, found: Found) -> None:
         )
 
 
-def _check_same_judge(prepared: Prepared, workspace: Workspace, found: Found) -> None:
-    """The best result so far and the reduced learning rate are those of the data that were evaluated."""
-    for phase in _EVALUATED.keys() & Decisions(prepared.job).phases:
+def _other_evaluated(prepared: Prepared, workspace: Workspace, found: Found) -> Iterator[Fact]:
+    """Which evaluations have other data than before. Raises CheckpointError where the best result so far or the
+    learning rate depends on them."""
+    for phase in _EVALUATED:
         before, now = (
             {key: value for key, value in of.items() if key.startswith(data_key(phase, ""))}
             for of in (found.data, prepared.data)
         )
-        if before and before != now:
+        if not before or before == now:
+            continue
+        if phase in Decisions(prepared.job).phases:
             raise CheckpointError(
                 f"{found.path} was evaluated on other {_EVALUATED[phase]} data than those of this job, and keep_best, "
                 f"early_stopping or the learning rate depend on them. {_way_out(workspace, found)}"
             )
+        yield fact(Code.OTHER_EVALUATED, phase=_EVALUATED[phase], step=found.step)
 
 
 def _way_out(workspace: Workspace, found: Found) -> str:

@@ -167,6 +167,7 @@ def test_the_user_is_told(monkeypatch, said):
 
 def test_every_code_is_said():
     start_point = {Code.PASSED_OVER, Code.ONLY_IN_MEMORY, Code.OTHER_CLUSTER, Code.OTHER_CODE, Code.DEALT_ANEW}
+    start_point |= {Code.OTHER_EVALUATED}
     supervisor = {Code.STANDS_STILL, Code.STOOD_STILL}
     record = {Code.DRIVER_LOST}
     assert {code for code, *_ in SAID} == {*Code} - start_point - supervisor - record

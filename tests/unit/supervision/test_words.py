@@ -83,6 +83,9 @@ SAID = {
     "your code differs from that in the checkpoint: m:A, m:B. The run goes on with it as it is now.": fact(
         Code.OTHER_CODE, names=("m:A", "m:B")
     ),
+    "the test data are others than before step 4: their metrics are not comparable": fact(
+        Code.OTHER_EVALUATED, phase="test", step=4
+    ),
     "Ctrl-C: stopping after this step (press Ctrl-C again to abort)": fact(Code.STOPPING, by="Ctrl-C"),
     "SIGTERM: stopping after this step (press Ctrl-C to abort)": fact(Code.STOPPING, by="SIGTERM"),
     f"{GROUP} joins on w4, w5": fact(Code.JOINS, GROUP, where=("w4", "w5")),
