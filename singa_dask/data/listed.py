@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from singa_dask.data.labelled import (
 )
 from singa_dask.data.native import native
 from singa_dask.data.rows import index_of
-from singa_dask.data.schema import COLUMN, SEPARATOR, STEP, Along, Coordinates
+from singa_dask.data.schema import COLUMN, SEPARATOR, STEP, Along, Coordinates, of_columns
 from singa_dask.data.sources.stored import Stored
 from singa_dask.data.times import instants
 from singa_dask.data.windows import falls, is_other_step
@@ -62,10 +63,10 @@ def listed(x: Any, what: str, trained: Along | None = None) -> Listed | None:
             known = labels_of(as_samples(sample), name) if is_labelled(sample) else None
             labels, where = known or Labels((), {}, along), name
         like, step = _comparable(along, labels.along)
-        _check_times(sample, step, name)
+        check_times(sample, step, name)
         turn = along.turn_to(like, name, where)
         values.append(turn.of(np.asarray(values_of(sample))[np.newaxis])[0])
-        moved |= {values[-1].shape[axis]: name for axis in turn.moved if not is_table(sample)}
+        moved |= {values[-1].shape[axis]: name for axis in turn.moved if COLUMN not in along.dims}
         if step in along.coordinates:
             times.append(along.coordinates[step])
             if not fits:
@@ -78,7 +79,10 @@ def listed(x: Any, what: str, trained: Along | None = None) -> Listed | None:
 def together(x: Any, what: str, trained: Along | None = None) -> tuple[Any, Along, dict[int, str]]:
     """A list of samples as one array, what these say beside their values, and what was turned, as `listed` has it; all
     else as it is. Raises DataError."""
-    of = listed(x, what, trained)
+    try:
+        of = listed(x, what, trained)
+    except ValueError as error:
+        raise DataError(str(error)) from error
     if of is None:
         return x, Along(), {}
     first = of.values[0].shape
@@ -112,28 +116,31 @@ def _described(each: Any, what: str, trained: Along) -> tuple[Any, Along]:
     if (index := index_of(each)) is None:
         return each, Along()
     if not is_table(each):  # a Series, which is a row of a table if its labels are texts
-        names = Coordinates.of(index.values) if instants(index) is None else None
+        names = Coordinates.of(index.values) if instants(index) is None and len(trained.dims) < 2 else None
         return each, Along((COLUMN,), {COLUMN: names}) if names and names.type == "text" else Along()
-    each = in_types_of_numpy(columns_of(each, names_in(trained, each), what))
-    coordinates = {COLUMN: names_of(each), STEP: _dates(index)}
+    row = len(trained.dims) == 1 == len(each)
+    each = in_types_of_numpy(columns_of(each, names_in(trained, each.columns, 2 - row), what))
     units = [each.attrs.get("units", {}).get(name, "") for name in map(str, each.columns)]
-    told = {dim: known for dim, known in coordinates.items() if known is not None}
-    return each, Along((STEP, COLUMN), told, units[0] if len({*units}) == 1 else SEPARATOR.join(units))
+    told = {} if _is_unnamed(each, trained) else of_columns(each.columns)
+    told |= {STEP: times} if not row and (times := _dates(index)) else {}
+    along = Along((STEP, COLUMN)[row:], told, units[0] if len({*units}) == 1 else SEPARATOR.join(units))
+    return each.to_numpy()[0] if row else each, along
 
 
-def names_of(table: Any) -> Coordinates | None:
-    """Those of its columns."""
-    return Coordinates.of(np.array([*map(str, table.columns)], str))
-
-
-def names_in(trained: Along, table: Any, dims: int = 2) -> Any:
-    """The columns of a table that training reads, by its last dimension; None for all of them. dims: of a sample."""
+def names_in(trained: Along, columns: Iterable[Any], dims: int) -> Any:
+    """Those of the columns of a table that training reads, by its last dimension; None for all of them. dims: of a
+    sample."""
     known = trained.coordinates.get(trained.dims[-1]) if len(trained.dims) == dims else None
-    columns = [*map(str, table.columns)]
+    columns = [*map(str, columns)]
     if known is None or (known.type != "text" and not {*known.shown} <= {*columns}):
         return None
-    unnamed = COLUMN not in trained.dims and columns == [*map(str, range(known.size))]
-    return None if unnamed else known.shown
+    return None if columns == [*map(str, range(known.size))] else known.shown
+
+
+def _is_unnamed(table: Any, trained: Along) -> bool:
+    """Whether its columns have the names that pandas gives, and those of training have others."""
+    known, columns = trained.coordinates.get(COLUMN), [*map(str, range(table.shape[1]))]
+    return known is not None and [*map(str, table.columns)] == columns != known.shown
 
 
 def _dates(index: Any) -> Coordinates | None:
@@ -158,7 +165,7 @@ def _comparable(own: Along, trained: Along) -> tuple[Along, str]:
     return trained, step
 
 
-def _check_times(sample: Any, step: str, what: str) -> None:
+def check_times(sample: Any, step: str, what: str) -> None:
     """Raise DataError if the times of the steps fall."""
     if is_labelled(sample):
         index = index_along(sample, step) if step in sample.dims else None

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -135,8 +135,12 @@ class Along(NamedTuple):
 
     def named_like(self, other: Along) -> Along:
         """A table's rows and columns as the dimensions of an array, by the coordinates that are the names of the
-        columns, else texts, and as many; without names where the array has none. All else as it is."""
+        columns, else texts, and as many; without names where the array has none. The steps of records as the only
+        other dimension. All else as it is."""
         names = self.coordinates.get(COLUMN)
+        others = [dim for dim in other.dims if dim not in self.dims]
+        if {*self.dims} - {*other.dims} == {STEP} and len(others) == 1:
+            return self._replace(dims=tuple(others[0] if dim == STEP else dim for dim in self.dims))
         if names is None or COLUMN in other.dims:
             return self
         same = len(other.dims) == len(self.dims) and names.type == "text"
@@ -240,6 +244,12 @@ def comparable(given: Any) -> np.ndarray:
         return values
     texts = (v.decode(errors="backslashreplace") if isinstance(v, bytes) else str(v) for v in values.tolist())
     return np.array([*texts], str)
+
+
+def of_columns(names: Iterable[Any]) -> dict[str, Coordinates]:
+    """The names of the columns of a table as coordinates."""
+    known = Coordinates.of(np.array([*map(str, names)], str))
+    return {} if known is None else {COLUMN: known}
 
 
 def scalars_of(given: Mapping[str, Any]) -> dict[str, str]:

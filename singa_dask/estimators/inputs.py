@@ -14,10 +14,10 @@ from singa_dask.data import labelled, rows
 from singa_dask.data.columns import stored_dtype
 from singa_dask.data.containers import columns_of, is_lazy, is_table
 from singa_dask.data.encoders import DATES
-from singa_dask.data.listed import listed, names_in, names_of
+from singa_dask.data.listed import listed, names_in
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.native import check_at_hand
-from singa_dask.data.schema import COLUMN, Along, check_turned, check_units
+from singa_dask.data.schema import COLUMN, Along, check_turned, check_units, of_columns
 from singa_dask.estimators import arrays
 from singa_dask.estimators.sequences import (
     LENGTH,
@@ -164,7 +164,7 @@ class EstimatorInputs(BaseEstimator):
         sequences = listed(x, "X", fitted[0].along if fitted[0] else None)
         x = sequences.values if sequences else arrays.known_container(labelled.as_table(x))
         if is_table(x) and fitted[0] and not hasattr(self, "feature_names_in_"):
-            x = columns_of(x, names_in(fitted[0].along, x, 1))
+            x = columns_of(x, names_in(fitted[0].along, x.columns, 1))
         y = arrays.known_answers(y)
         weight = arrays.known_weights(weight)
         answers = [str(name) for name in y.columns] if is_table(y) else None
@@ -176,8 +176,8 @@ class EstimatorInputs(BaseEstimator):
         if first:
             self._units = units
             of_x = sequences.labels if sequences else labelled.labels_of(x, "X")
-            if is_table(x) and (names := names_of(x)):
-                of_x = labelled.Labels((), {}, Along((COLUMN,), {COLUMN: names}))
+            if is_table(x):
+                of_x = labelled.Labels((), {}, Along((COLUMN,), of_columns(x.columns)))
             self._labels: tuple[labelled.Labels | None, ...] = (of_x, labelled.labels_of(y, "y"))
         for name, own in units.items():
             check_units(self._units.get(name, ""), own, f"X: column {name!r}", "fit")

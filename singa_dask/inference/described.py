@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -15,13 +15,14 @@ import numpy as np
 
 from singa_dask.data.columns import Channels, Column, Fill, Role
 from singa_dask.data.encoders import DATES, is_plain_number
+from singa_dask.data.listed import names_in
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.manifest_reader import read_description
-from singa_dask.data.schema import SEPARATOR, Along, Schema, check_units
+from singa_dask.data.schema import COLUMN, SEPARATOR, STEP, Along, Schema, check_units, of_columns
 from singa_dask.data.store import columns_of
 from singa_dask.errors import DataError, nearest
 from singa_dask.job.job_pb2 import StoreProto
-from singa_dask.job.stores import records_of, row_shape
+from singa_dask.job.stores import answers_of, records_of, row_shape
 from singa_dask.layers.input import InputLayer, arrange
 from singa_dask.net import Net, inputs_of
 from singa_dask.net.rows import mixing
@@ -62,8 +63,16 @@ class Described:
         return None if all(map(math.isnan, values)) else Fill(tuple(values))
 
     def along(self, column: Column) -> Along:
-        """What is known of the samples of the column or of the answers."""
-        return self.schema.reading.along(column.name)
+        """What is known of the samples of the column or of the answers; of a table, the names of its columns."""
+        known = self.schema.reading.along(column.name)
+        if known.dims or not column.names or len(column.shape) != 1:
+            return known
+        return known._replace(dims=(COLUMN,), coordinates=of_columns(column.names))
+
+    def names(self, column: Column, columns: Iterable[Any]) -> Sequence[str]:
+        """Those of the columns of a table that are the values of the column or of the answers; none if these have no
+        names."""
+        return column.names or names_in(self.along(column), columns, 1) or ()
 
     def filled(self, x: np.ndarray, store: StoreProto) -> np.ndarray:
         """Samples as an input layer takes them, (n, ...), without missing values. Those of another number of values
@@ -111,9 +120,10 @@ class Described:
         if self.schema.encoders:
             return self.schema.encoders.apply(table, filled)
         named = {str(name): name for name in table}  # names may be numbers, or tuples
-        if not self.column.names:
+        names = self.names(self.column, named)
+        if not names:
             logger.warning("the net knows no names of columns: those of the table are taken by their places.")
-        names = self.column.names or tuple(named)
+        names = names or tuple(named)
         missing = [name for name in names if name not in named]
         if missing:
             hint = nearest(missing[0], named)
@@ -173,6 +183,17 @@ class KnownData:
         if known is None or known.fill is None or not (known.fill.flags or x.dtype.kind == "f"):
             return x
         return known.filled(self.net.ops.to_host(x), self.store(layer))
+
+    def along(self, layer: str, *, answers: bool = False) -> Along:
+        """What is known of the samples that an input layer reads, or of its labels or targets: of rows of several
+        records, these are along STEP."""
+        known = self.inputs.get(layer)
+        column = None if known is None else known.answers if answers else known.column
+        if known is None or column is None:
+            return Along()
+        along, store = known.along(column), self.store(layer)
+        steps = answers_of(store) if answers else store.sequence and records_of(store)
+        return along._replace(dims=(STEP, *along.dims)) if steps and along.dims else along
 
     def store(self, name: str) -> StoreProto:
         """The store_conf of an input layer."""

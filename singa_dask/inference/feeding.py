@@ -14,7 +14,6 @@ from singa_dask.data.encoders import is_plain_number
 from singa_dask.data.listed import together
 from singa_dask.data.native import native
 from singa_dask.data.normalise import resolve_normalisation
-from singa_dask.data.schema import Along
 from singa_dask.data.sources.stored import Stored
 from singa_dask.errors import CommTimeout, DataError, NotFinite, check_count
 from singa_dask.exchange.ranks import Ranks
@@ -129,9 +128,7 @@ def like_trained(known: KnownData, layer: str, array: Any, what: str, *, lone: b
     """What is given for an input layer, see `native`. what: "x" or "y". lone: whether it is a single sample. Raises
     DataError for an array of h5py or zarr with other dimensions or units than those of the training data, and for
     samples in a list likewise, see `listed`."""
-    array, described = native(array), known.inputs.get(layer)
-    column = None if described is None else described.column if what == "x" else described.answers
-    trained = Along() if described is None or column is None else described.along(column)
+    array, trained = native(array), known.along(layer, answers=what == "y")
     if isinstance(array, Stored):
         array.check_like(trained, f"{what} of {layer}", lone=lone)
     return together(array, what, trained)[0]
@@ -187,7 +184,8 @@ def _numbered(known: KnownData, layer: str, answers: Any) -> Any:
     described, read = known.inputs.get(layer), dense(like_trained(known, layer, answers, "y"))
     given: Any = np.asarray(read) if isinstance(read, Stored) else read
     if is_table(given):
-        names = described.answers.names if described is not None and described.answers is not None else ()
+        answered = None if described is None else described.answers
+        names = () if described is None or answered is None else described.names(answered, given.columns)
         if not names and len(given.columns) > 1:
             hint = "Give y.to_numpy(), with the columns in the order of training."
             raise DataError(

@@ -186,12 +186,13 @@ class Model:
         steps (B, T, ...), on the host.
 
         A Dask array gives a Dask array: its blocks are predicted on the workers when it is computed. A DataFrame, of
-        pandas or Dask, gives a DataFrame with the same index; one of polars or a pyarrow Table, read by its column
-        names, an array. output: one of `outputs`; by default the first.
+        pandas or Dask, gives a DataFrame with the same index; one of polars or a pyarrow Table an array. Columns of
+        tables and coordinates of DataArrays, also of those in a list, are put in the order of training by their names.
+        output: one of `outputs`; by default the first.
         batchsize: rows in one pass; by default it depends on the layers' widths.
 
         Of a partitioned model collective, as `evaluate`; each rank gets the output for its own rows.
-        Raises ConfigError where the net has nothing to predict with.
+        Raises ConfigError where the net has nothing to predict with, DataError for samples of other names.
         """
         return predict(self, x, self._output(output), batchsize)
 

@@ -28,9 +28,10 @@ from singa_dask.data.labelled import (
     variables_of,
     with_gaps,
 )
+from singa_dask.data.listed import check_times
 from singa_dask.data.native import check_at_hand, native
 from singa_dask.data.rows import beside, in_rows, in_same_rows
-from singa_dask.data.schema import Along
+from singa_dask.data.schema import STEP, Along
 from singa_dask.data.sources.stored import Stored
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.inference.described import numbers
@@ -114,27 +115,28 @@ def by_layer(
     """The DataArrays that the input layers read of one, of a Dataset or of a mapping, as in training, and with
     the same samples: of a Dataset the variables are those of the layers, or else the channels of a single one.
     answers: given for the same rows; places: whether to warn of others. Raises DataError."""
-    inputs, known = inputs_of(model.net, output), model.known.inputs
+    inputs = inputs_of(model.net, output)
     if not is_labelled(x):
         given = dict(x)
     elif len(inputs) > 1 and hasattr(x, "data_vars"):
         given = {name: array for name, array in variables_of(x, "x").items() if name in inputs}
     else:
         given = {inputs[0]: x}
-    columns = {name: known[name].column if name in inputs else known[name].answers for name in given if name in known}
-    trained = {name: known[name].along(column) for name, column in columns.items() if column is not None}
-    arrays = {name: _one_array(array, trained.get(name, Along())) for name, array in given.items()}
+    trained = {name: model.known.along(name, answers=name not in inputs) for name in given}
+    arrays = {name: _one_array(array, trained[name]) for name, array in given.items()}
     name, first = next((name, array) for name, array in arrays.items() if is_labelled(array))
-    first = turned(first, trained.get(name, Along()), f"x of {name}", warns=Along())
+    first = turned(first, trained[name], f"x of {name}", warns=Along())
     warned = {name: along._replace(coordinates={}) for name, along in trained.items() if not places}
     made = {
-        name: turned(in_order(array, first, name), trained.get(name, Along()), f"x of {name}", warns=warned.get(name))
+        name: turned(in_order(array, first, name), trained[name], f"x of {name}", warns=warned.get(name))
         if is_labelled(array)
         else in_rows(first, array, f"x of {name}", other="x")
         for name, array in arrays.items()
     }
     others = {name: each for name, each in answers.items() if not is_labelled(each)}
     check_turned(arrays, made | others)
+    for name in (name for name, along in trained.items() if STEP in along.dims and is_labelled(made[name])):
+        check_times(made[name], made[name].dims[1], f"x of {name}")
     return made
 
 
@@ -147,10 +149,15 @@ def _members_paired(x: Any) -> Any:
 
 def _one_array(x: Any, trained: Along) -> Any:
     """A DataArray of a Dataset whose variables are channels; all else as it is. Raises DataError."""
-    if not is_labelled(x) or ((not hasattr(x, "data_vars") or len(x.data_vars) == 1) and VARIABLE not in trained.dims):
-        return next(iter(x.data_vars.values())) if hasattr(x, "data_vars") else x
-    names = trained.coordinates[VARIABLE].values if VARIABLE in trained.coordinates else ()
-    return stacked(x, "x", [str(name) for name in names])
+    if not hasattr(x, "data_vars"):
+        return x
+    first, last = next(iter(x.data_vars.values())), trained.dims[-1] if trained.dims else VARIABLE
+    if len(x.data_vars) == 1 and first.ndim > len(trained.dims):
+        return first
+    known = trained.coordinates.get(last)
+    if known is None or known.type != "text":
+        return stacked(x, "x")
+    return stacked(x, "x", known.shown).rename({VARIABLE: last})
 
 
 def arrays_of(model: Model, x: Any, y: Any = None, output: str = "") -> tuple[Any, Any]:
@@ -169,9 +176,7 @@ def arrays_of(model: Model, x: Any, y: Any = None, output: str = "") -> tuple[An
     given, inputs = _shown(answers), x if isinstance(x, Mapping) else {"x": x}
     for name in (name for name, each in answers.items() if is_labelled(each)):
         layer = name if name in model.known.inputs else next(iter(model.known.answering), "")
-        described = model.known.inputs.get(layer)
-        if described is not None and described.answers is not None:
-            answers[name] = turned(answers[name], described.along(described.answers), "y")
+        answers[name] = turned(answers[name], model.known.along(layer, answers=True), "y")
     check_turned({**inputs, **given}, {**inputs, **_shown(answers)})
     answering = next(iter(model.known.answering), "")
     plain = {name: each.data if is_labelled(each) else each for name, each in answers.items()}

@@ -27,7 +27,7 @@ from singa_dask.errors import ConfigError, Problem
 from singa_dask.files import FILE, FOLDER, kind_of
 from singa_dask.inference.blocks import SampleBlock, Samples, channels_last, check_described, shard_blocks
 from singa_dask.inference.classes import labels_of_data
-from singa_dask.inference.described import Described, numbers, raw_name
+from singa_dask.inference.described import Described, KnownData, numbers, raw_name
 from singa_dask.inference.model import Model
 from singa_dask.job.stores import reads_windows
 
@@ -115,7 +115,7 @@ class FileBlock:
         for i, layer in enumerate(known.needed):
             if not self.table:
                 flat = len(known.store(layer).shape) == 1  # such a net reads the values in the stored order
-                x[layer] = self._arranged(raw, self.x[i], described.get(layer), "column", flat=flat)
+                x[layer] = self._arranged(raw, self.x[i], known, layer, flat=flat)
                 if layer in described and described[layer].fill is not None:
                     filled[self.x[i]] = int(np.isnan(x[layer]).reshape(len(x[layer]), -1).any(axis=1).sum())
             else:
@@ -124,7 +124,7 @@ class FileBlock:
         for layer in known.answering if self.y else ():
             column = described[layer].answers if layer in described else None
             name = raw_name(column) if column is not None and raw_name(column) in self.y else self.y[0]
-            values = self._arranged(raw, name, described.get(layer), "answers")
+            values = self._arranged(raw, name, known, layer, answers=True)
             own = Column(name, Role.TARGET, "float32", values.shape[1:])
             if column is not None and column.role is Role.TARGET and prod(own.shape) % prod(column.shape):
                 known.comparable(layer, own, self.files[0])
@@ -133,14 +133,23 @@ class FileBlock:
         return Samples(None, x, answers, filled=filled)
 
     def _arranged(
-        self, raw: Mapping[str, Any], name: str, described: Described | None, which: str, *, flat: bool = False
+        self,
+        raw: Mapping[str, Any],
+        name: str,
+        known: KnownData,
+        layer: str,
+        *,
+        answers: bool = False,
+        flat: bool = False,
     ) -> np.ndarray:
         """The values of a dataset with the dimensions as in training, and the channels last unless the net reads them
         flat. Raises DataError."""
-        values, column = np.asarray(raw[name]), None if described is None else getattr(described, which)
-        if described is None or column is None:
+        values, described = np.asarray(raw[name]), known.inputs.get(layer)
+        column = None if described is None else described.answers if answers else described.column
+        if column is None:
             return values
-        values = self.reading.along(name).turn_to(described.along(column), f"{self.files[0]}: {name}").of(values)
+        trained = known.along(layer, answers=answers)
+        values = self.reading.along(name).turn_to(trained, f"{self.files[0]}: {name}").of(values)
         return values if flat or values.shape[1:] != column.raw.shape else channels_last(values, column)
 
     def _answers(self, name: str, values: np.ndarray, column: Column | None) -> np.ndarray:
